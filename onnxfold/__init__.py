@@ -1,0 +1,1 @@
+"""onnxfold: an optimizer for ONNX models."""

@@ -1,0 +1,44 @@
+"""Errors of the library: every one names the file, the node and the reason where they are known."""
+
+from __future__ import annotations
+
+import os
+
+
+class OnnxFoldError(Exception):
+    """Base of all errors that onnxfold raises for bad input or usage.
+
+    Args:
+        reason: What is wrong, in one sentence.
+        file: The file concerned.
+        node: The name (or op type) of the node or value concerned.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        file: str | os.PathLike[str] | None = None,
+        node: str | None = None,
+    ) -> None:
+        self.reason = reason
+        self.file = os.fspath(file) if file is not None else None
+        self.node = node
+        where = [part for part in (self.file, f"node {node!r}" if node else None) if part]
+        super().__init__(": ".join([*where, reason]))
+
+
+class ModelError(OnnxFoldError):
+    """The model is not valid ONNX: unparsable, truncated, inconsistent, or of hostile size."""
+
+
+class ExternalDataError(ModelError):
+    """External data is missing, too short, or points outside the model's folder."""
+
+
+class UsageError(OnnxFoldError):
+    """An option or argument cannot be used as given."""
+
+
+class CheckFailedError(OnnxFoldError):
+    """The optimized model does not compute what the original computes."""

@@ -1,0 +1,1 @@
+"""What an op computes: NumPy kernels where IEEE 754 or integer arithmetic defines the bits, onnxruntime for the rest."""

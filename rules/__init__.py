@@ -1,0 +1,1 @@
+"""The rule sets: declarative rewrites as plain data, filed by subject."""

@@ -1,0 +1,33 @@
+"""Peak resident memory of this process."""
+
+from __future__ import annotations
+
+import sys
+
+
+def peak_rss_bytes() -> int | None:
+    """Peak resident set size of this process in bytes, or None where the system does not tell."""
+    peak = _from_proc_status()
+    return peak if peak is not None else _from_resource()
+
+
+def _from_proc_status() -> int | None:
+    """VmHWM of /proc/self/status: unlike getrusage it is not inherited through exec."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+            for line in status:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def _from_resource() -> int | None:
+    """ru_maxrss of getrusage: bytes on macOS, KiB elsewhere; absent on Windows."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

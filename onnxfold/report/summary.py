@@ -1,0 +1,95 @@
+"""What one run of the optimizer did: the record behind the closing table and `--json`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onnxfold.compare import Comparison
+
+
+@dataclass
+class Kept:
+    """A node with constant inputs only that was not folded.
+
+    Attributes:
+        node: The node's name, or its first output's name where it has none.
+        op_type: The op type, "domain::Op" outside the default domain.
+        graph: The name of the graph or function that holds the node.
+        reason: Why it stayed, in a few words; equal reasons are grouped in the table.
+    """
+
+    node: str
+    op_type: str
+    graph: str
+    reason: str
+
+    def to_dict(self) -> dict[str, str]:
+        """The same as a JSON-ready dictionary."""
+        return {
+            "node": self.node,
+            "op_type": self.op_type,
+            "graph": self.graph,
+            "reason": self.reason,
+        }
+
+
+@dataclass
+class Report:
+    """What one run of the optimizer did.
+
+    Attributes:
+        source: The file read, or None for a model in memory.
+        target: The file written, or None for a model in memory.
+        nodes_before: Nodes by op type ("domain::Op" outside the default domain), in all graphs,
+            subgraphs and functions, `Constant` counted too.
+        nodes_after: The same of the optimized model.
+        bytes_before: Stored bytes of the model, external data included.
+        bytes_after: The same of the optimized model.
+        folded: Number of nodes folded.
+        kept: Nodes with constant inputs that stayed, each with its reason.
+        pool: Figures of the buffer pool: created, freed, live, peak, ... (bytes end in `_bytes`).
+        seconds: Wall time.
+        cpu_seconds: User and system time of the process over the run.
+        peak_rss_bytes: Peak resident memory of the whole process, or None where unknown.
+        stages: Seconds by stage: load, passes, save, check.
+        check: The comparison of both models, if one was asked for.
+        warnings: What the user should know.
+    """
+
+    source: str | None = None
+    target: str | None = None
+    nodes_before: dict[str, int] = field(default_factory=dict)
+    nodes_after: dict[str, int] = field(default_factory=dict)
+    bytes_before: int | None = None
+    bytes_after: int | None = None
+    folded: int = 0
+    kept: list[Kept] = field(default_factory=list)
+    pool: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_rss_bytes: int | None = None
+    stages: dict[str, float] = field(default_factory=dict)
+    check: Comparison | None = None
+    warnings: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as a JSON-ready dictionary; its keys are stable."""
+        return {
+            "source": self.source,
+            "target": self.target,
+            "nodes_before": dict(sorted(self.nodes_before.items())),
+            "nodes_after": dict(sorted(self.nodes_after.items())),
+            "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after,
+            "folded": self.folded,
+            "kept": [kept.to_dict() for kept in self.kept],
+            "pool": dict(self.pool),
+            "seconds": round(self.seconds, 6),
+            "cpu_seconds": round(self.cpu_seconds, 6),
+            "peak_rss_bytes": self.peak_rss_bytes,
+            "stages": {stage: round(seconds, 6) for stage, seconds in self.stages.items()},
+            "check": self.check.to_dict() if self.check is not None else None,
+            "warnings": list(self.warnings),
+        }

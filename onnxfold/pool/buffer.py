@@ -1,0 +1,141 @@
+"""Buffers: constant values inside the optimizer, and the blocks of memory they look at."""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from onnxfold.pool.pool import Pool
+
+Array = npt.NDArray[Any]
+
+
+class Memory(enum.Enum):
+    """Where a block's bytes are, and so who pays for them."""
+
+    MAPPED = "mapped"
+    """In a file of the model, read through a shared mapping: costs no memory of ours."""
+    FOREIGN = "foreign"
+    """In an object of the model (a parsed protobuf field, a user's array): there already."""
+    OWNED = "owned"
+    """Allocated for a result: counted as live until the last buffer on it is freed."""
+    SPILLED = "spilled"
+    """Moved to an unlinked scratch file, read through a mapping."""
+
+
+class Block:
+    """One piece of memory and the buffers that look at it. The last one that goes frees it."""
+
+    __slots__ = ("buffers", "kind", "nbytes", "root")
+
+    def __init__(self, root: object, nbytes: int, kind: Memory) -> None:
+        self.root = root
+        self.nbytes = nbytes
+        self.kind = kind
+        self.buffers: set[Buffer] = set()
+
+
+class Deferred:
+    """A computation whose results are known by shape and dtype only.
+
+    ``outstanding`` counts the results that are still deferred: at zero, nobody needs the operands
+    for it any more.
+    """
+
+    __slots__ = ("operands", "outstanding")
+
+    def __init__(self, operands: tuple[Buffer | None, ...]) -> None:
+        self.operands = operands
+        self.outstanding = 0
+
+
+class Buffer:
+    """A constant value: an array that the pool accounts for, or a deferred computation of one.
+
+    ``shape`` and ``dtype`` are always known. ``array()`` gives the elements as a read-only NumPy view
+    (strided, zero-strided or contiguous), computing them first where they are deferred.
+    """
+
+    __slots__ = ("_array", "block", "deferred", "dtype", "pool", "references", "shape")
+
+    def __init__(
+        self,
+        pool: Pool,
+        shape: tuple[int, ...],
+        dtype: ir.DataType,
+        array: Array | None,
+        block: Block | None,
+        deferred: Deferred | None = None,
+    ) -> None:
+        self.pool = pool
+        self.shape = shape
+        self.dtype = dtype
+        self.block = block
+        self.deferred = deferred
+        self.references = 0
+        self._array = array
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the value takes when stored in a model (packed for sub-byte dtypes)."""
+        return stored_bytes(self.shape, self.dtype)
+
+    @property
+    def is_known(self) -> bool:
+        """True if the elements exist already; False while they are deferred."""
+        return self._array is not None
+
+    def array(self) -> Array:
+        """The elements. The result must not be written to, nor kept beyond the buffer's life."""
+        if self._array is None:
+            self.pool.compute([self])
+        assert self._array is not None, "the evaluator left a requested buffer without elements"
+        return self._array
+
+    def key(self) -> tuple[Any, ...]:
+        """Equal for two buffers that look at the same elements in the same way."""
+        if self._array is None:
+            return (id(self),)
+        interface = self._array.__array_interface__
+        return (interface["data"][0], self._array.strides, self.shape, self.dtype, id(self.block))
+
+    def replace_array(self, array: Array) -> None:
+        """Point the buffer at the same elements in other memory (spilling)."""
+        self._array = array
+
+    def __repr__(self) -> str:
+        state = "deferred" if self._array is None else self.block.kind.value if self.block else "?"
+        return f"Buffer({self.dtype.name}{list(self.shape)}, {state}, refs={self.references})"
+
+
+def stored_bytes(shape: tuple[int, ...], dtype: ir.DataType) -> int:
+    """Bytes of a tensor in a model file: packed for sub-byte dtypes, an estimate for strings."""
+    count = math.prod(shape)
+    if dtype == ir.DataType.STRING:
+        return 16 * count
+    return -(-count * dtype.bitwidth // 8)
+
+
+def root_of(array: Array) -> object:
+    """The object that owns the memory an array looks at (follows views to their base)."""
+    current: Any = array
+    while True:
+        base = getattr(current, "base", None)
+        if not isinstance(base, np.ndarray):
+            # as_strided and broadcast_to put a small holder between the view and its base
+            inner = getattr(base, "base", None)
+            if not isinstance(inner, np.ndarray):
+                return current
+            base = inner
+        current = base

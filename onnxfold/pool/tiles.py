@@ -1,0 +1,123 @@
+"""Writing a strided array out in pieces, without ever building the whole of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.pool.buffer import Array
+
+# A block of this many elements stays in the second-level cache while it is transposed.
+_BLOCK_ROWS = 64
+_BLOCK_COLUMNS = 256
+
+
+@dataclass(frozen=True)
+class ArrayTile:
+    """A piece of an array: ``region`` in row-major order is ``nbytes`` bytes at ``offset``.
+
+    Both are bytes of the tensor as ONNX stores it: little-endian, sub-byte elements packed.
+    """
+
+    region: Array
+    dtype: ir.DataType
+    offset: int
+    nbytes: int
+
+    def read(self, out: Array) -> None:
+        """Fill the uint8 array ``out`` of ``nbytes``. Thread-safe; NumPy releases the GIL."""
+        if self.dtype.bitwidth < 8:
+            packed = ir.Tensor(np.ascontiguousarray(self.region), dtype=self.dtype).tobytes()
+            out[:] = np.frombuffer(packed, np.uint8)
+            return
+        copy_in_blocks(out.view(self.region.dtype).reshape(self.region.shape), self.region)
+
+
+def tiles_of(array: Array, dtype: ir.DataType, nbytes: int) -> Iterator[ArrayTile]:
+    """Cut an array of any strides into row-major tiles of about ``nbytes`` stored bytes each.
+
+    A tile is a run of indices along one axis under fixed outer indices, so that its bytes are
+    contiguous in the row-major result.
+    """
+    if array.size == 0:
+        return
+    itemsize = dtype.bitwidth / 8
+    axis, inner = _split_axis(array.shape, itemsize, nbytes)
+    rows = max(1, int(nbytes // max(1, inner * itemsize)))
+    if dtype.bitwidth < 8:
+        # elements share bytes: a tile must begin on one
+        per_byte = 8 // dtype.bitwidth
+        if inner % per_byte:
+            axis, inner = 0, math.prod(array.shape[1:])
+            rows = max(per_byte, rows // per_byte * per_byte)
+    offset = 0
+    for outer in np.ndindex(*array.shape[:axis]):
+        lines = array[outer]
+        extent = array.shape[axis] if array.ndim else 1
+        for start in range(0, extent, rows):
+            region = lines[start : start + rows] if array.ndim else lines
+            size = -(-region.size * dtype.bitwidth // 8)
+            yield ArrayTile(region, dtype, offset, size)
+            offset += size
+
+
+def _split_axis(shape: tuple[int, ...], itemsize: float, nbytes: int) -> tuple[int, int]:
+    """The axis to run along, and the number of elements below one index of it."""
+    inner = 1
+    for axis in range(len(shape) - 1, 0, -1):
+        if inner * shape[axis] * itemsize > nbytes:
+            return axis, inner
+        inner *= shape[axis]
+    return 0, inner
+
+
+def copy_in_blocks(target: Array, source: Array) -> None:
+    """``target[...] = source`` for a contiguous target and a source of any strides.
+
+    Where the source's fast axis is not the target's, a plain copy touches a new cache line for
+    every element; walking in square blocks over the two axes uses each line fully.
+    """
+    if source.ndim < 2 or abs(source.strides[-1]) <= source.itemsize or source.size < _BLOCK_ROWS**2:
+        np.copyto(target, source)
+        return
+    strides = [
+        abs(stride) if extent > 1 and stride else math.inf
+        for stride, extent in zip(source.strides, source.shape, strict=True)
+    ]
+    fast = strides.index(min(strides))
+    last = source.ndim - 1
+    if fast == last:
+        np.copyto(target, source)
+        return
+    # move the two axes to the end: a view on both sides
+    source = np.moveaxis(source, fast, -2)
+    target = np.moveaxis(target, fast, -2)
+    if source.ndim == 2:
+        _transpose_blocks(target, source)
+        return
+    for outer in np.ndindex(*source.shape[:-2]):
+        _transpose_blocks(target[outer], source[outer])
+
+
+def _transpose_blocks(target: Array, source: Array) -> None:
+    """``target[r, c] = source[r, c]`` where target is fast along c and source fast along r.
+
+    A block goes through a small staging array: the strided side of the copy then walks memory with
+    an odd stride, not one of a power of two bytes, which would map a whole column to one cache set.
+    """
+    rows, columns = source.shape
+    if rows * columns < _BLOCK_ROWS**2:
+        np.copyto(target, source)
+        return
+    pad = max(1, 16 // source.itemsize)
+    staging = np.empty((_BLOCK_COLUMNS, _BLOCK_ROWS + pad), source.dtype)
+    for row in range(0, rows, _BLOCK_ROWS):
+        for column in range(0, columns, _BLOCK_COLUMNS):
+            block = source[row : row + _BLOCK_ROWS, column : column + _BLOCK_COLUMNS]
+            stage = staging[: block.shape[1], : block.shape[0]].T
+            np.copyto(stage, block)
+            np.copyto(target[row : row + _BLOCK_ROWS, column : column + _BLOCK_COLUMNS], stage)

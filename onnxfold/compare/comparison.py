@@ -1,0 +1,258 @@
+"""Runs two models on the same inputs and compares what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.compare.dims import distinct_sizes, equal_sizes, symbols_of
+from onnxfold.compare.given_feeds import GivenFeeds, given_feeds
+from onnxfold.compare.half import NOTE as HALF_NOTE
+from onnxfold.compare.half import allowance, half_precision_outputs
+from onnxfold.compare.metrics import distance, is_float
+from onnxfold.compare.random_feeds import Array, Feeds, RandomFeeds
+from onnxfold.compare.result import Comparison, OutputResult
+from onnxfold.compare.runners import CannotLoad, CannotRun, Output, Runner, open_runner
+from onnxfold.compare.subject import ModelLike, Subject
+from onnxfold.errors import ModelError, UsageError
+
+
+class Tolerance(NamedTuple):
+    """What may differ: by `rtol` and `atol`, and by roundings of a half format's `epsilon`."""
+
+    rtol: float
+    atol: float
+    epsilon: float | None
+
+
+def compare(
+    a: ModelLike,
+    b: ModelLike,
+    *,
+    seeds: int = 1,
+    feeds: GivenFeeds | None = None,
+    dims: Mapping[str, int] | None = None,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    exact: bool = False,
+    providers: Sequence[Any] | None = None,
+) -> Comparison:
+    """Compares what two models compute, node by node on onnxruntime.
+
+    Optimizations and prepacking are off. If onnxruntime does not take the first model, both run
+    on onnx's reference evaluator, and the result says so.
+
+    Args:
+        a: The original: a path, an `onnx.ModelProto` or an `onnx_ir.Model`.
+        b: The model to compare with it.
+        seeds: Number of runs with random inputs; every seed has other sizes of dynamic
+            dimensions too.
+        feeds: Inputs to use instead: arrays by name, an .npz file, or a folder with
+            `input_0.pb`, ... (or with such folders).
+        dims: Sizes of symbolic dimensions, by name.
+        rtol: Relative tolerance; 0 with `atol` 0 asks for equal bits.
+        atol: Absolute tolerance.
+        exact: Allow no difference to outputs that depend on float16 or bfloat16. Otherwise a few
+            roundings are allowed there, because onnxruntime's CPU provider leaves some out.
+        providers: Execution providers of onnxruntime; the CPU's if not given.
+
+    Raises:
+        ModelError: A file cannot be read, or the first model can be run by nothing here.
+        UsageError: The feeds or sizes do not fit the first model.
+    """
+    with Subject(a, "model a") as first, Subject(b, "model b") as second:
+        dims = dict(dims or {})
+        _check_dims(dims, first.inputs)
+        result = Comparison(first.name, second.name, rtol=rtol, atol=atol)
+        _compare_interfaces(first, second, result)
+        runs, outputs_a, reopen = _run_first(first, seeds, feeds, dims, providers, result)
+        outputs_b = _run_second(second, runs, reopen, result)
+        allowed = {} if exact or rtol or atol else half_precision_outputs(first.model)
+        for run in outputs_b:
+            for name in first.outputs:
+                if name in outputs_b[run]:
+                    a_out, b_out = outputs_a[run][name], outputs_b[run][name]
+                    tolerance = Tolerance(rtol, atol, allowed.get(name))
+                    result.outputs += _compare_output(run, name, a_out, b_out, tolerance)
+        if any(out.within and not out.bit_equal for out in result.outputs) and allowed:
+            result.notes.append(HALF_NOTE)
+        return result
+
+
+def _check_dims(dims: Mapping[str, int], inputs: list[ir.Value]) -> None:
+    names = symbols_of(inputs)
+    for name, size in dims.items():
+        if name not in names:
+            known = ", ".join(names) or "none"
+            raise UsageError(f"no input has a dimension {name!r}; there are: {known}")
+        if size < 0:
+            raise UsageError(f"the size of dimension {name!r} is negative: {size}")
+
+
+def _compare_interfaces(first: Subject, second: Subject, result: Comparison) -> None:
+    """Notes inputs and outputs that only one of the models has."""
+    inputs_a = {value.name for value in [*first.inputs, *first.overridable]}
+    inputs_b = {value.name for value in [*second.inputs, *second.overridable]}
+    required_a = {value.name for value in first.inputs}
+    required_b = {value.name for value in second.inputs}
+    sides = [
+        ("inputs of a that b lacks", inputs_a - inputs_b),
+        ("inputs of b that a lacks", inputs_b - inputs_a),
+        ("inputs that have a default in a only", (required_b - required_a) & inputs_a),
+        ("outputs of a that b lacks", set(first.outputs) - set(second.outputs)),
+        ("outputs of b that a lacks", set(second.outputs) - set(first.outputs)),
+    ]
+    for what, names in sides:
+        if names:
+            result.problems.append(f"{what}: {', '.join(sorted(str(name) for name in names))}")
+
+
+def _run_first(
+    first: Subject,
+    seeds: int,
+    feeds: GivenFeeds | None,
+    dims: dict[str, int],
+    providers: Sequence[Any] | None,
+    result: Comparison,
+) -> tuple[dict[str, Feeds], dict[str, dict[str, Output]], Any]:
+    """Runs the original; its session is closed when this returns.
+
+    Returns:
+        Feeds by run, outputs by run, and how to open the second model the same way.
+    """
+    try:
+        reopen, runner, reason = open_runner(first.source, providers)
+    except CannotLoad as error:
+        raise ModelError(f"the model cannot be run: {error}", file=first.name) from error
+    if reason is not None:
+        result.backend = "onnx reference evaluator"
+        result.notes.append(f"onnxruntime does not take the original ({reason})")
+    runs: dict[str, Feeds] = {}
+    outputs: dict[str, dict[str, Output]] = {}
+    if feeds is not None:
+        runs = given_feeds(feeds, first.inputs, first.overridable)
+        for run, fed in runs.items():
+            try:
+                outputs[run] = runner.run(fed)
+            except CannotRun as error:
+                raise UsageError(
+                    f"the original fails on the feeds {run!r}: {error}", file=first.name
+                ) from error
+    else:
+        random = RandomFeeds(first.model, first.inputs)
+        for seed in range(seeds):
+            run = f"seed {seed}"
+            runs[run], outputs[run], sizes = _run_random(first, runner, random, seed, dims)
+            if sizes:
+                result.sizes[run] = sizes
+    result.runs = list(runs)
+    return runs, outputs, reopen
+
+
+def _run_random(
+    first: Subject, runner: Runner, random: RandomFeeds, seed: int, dims: dict[str, int]
+) -> tuple[Feeds, dict[str, Output], dict[str, int]]:
+    """Runs the original on random feeds, with other sizes and integers until it takes them."""
+    reason: Exception | None = None
+    names = [name for name in symbols_of(first.inputs) if name not in dims]
+    for sizes, integers in _attempts(names, seed):
+        sizes = {**sizes, **dims}
+        try:
+            feeds = random.make(seed, sizes, integers)
+            return feeds, runner.run(feeds), sizes
+        except (CannotRun, UsageError) as error:
+            reason = reason or error
+    raise UsageError(
+        f"the original fails on random inputs ({reason}); give inputs with --feeds, "
+        "or sizes of dimensions with --dim",
+        file=first.name,
+    ) from reason
+
+
+def _attempts(names: list[str], seed: int) -> Iterator[tuple[dict[str, int], int | None]]:
+    """Sizes by dimension, and the value of integers of unknown use (None: random)."""
+    distinct = distinct_sizes(names, seed)
+    yield distinct, None
+    yield distinct, 1
+    if names:
+        for size in (2, 1, 4, 16, 64):
+            yield equal_sizes(names, size), None
+            yield equal_sizes(names, size), 1
+    yield distinct, 0
+
+
+def _run_second(
+    second: Subject, runs: dict[str, Feeds], reopen: Any, result: Comparison
+) -> dict[str, dict[str, Output]]:
+    """Runs the second model on the same feeds; what fails is a problem, not an error."""
+    try:
+        runner = reopen(second.source)
+    except CannotLoad as error:
+        result.problems.append(f"b does not load: {error}")
+        return {}
+    accepted = {value.name for value in [*second.inputs, *second.overridable]}
+    outputs: dict[str, dict[str, Output]] = {}
+    for run, feeds in runs.items():
+        try:
+            fed = {name: feed for name, feed in feeds.items() if name in accepted}
+            outputs[run] = runner.run(fed)
+        except CannotRun as error:
+            result.problems.append(f"b fails on {run}, a does not: {error}")
+    return outputs
+
+
+def _compare_output(
+    run: str, name: str, a: Output, b: Output, tolerance: Tolerance
+) -> list[OutputResult]:
+    """One result, or one for every tensor of a sequence."""
+    if isinstance(a, list) or isinstance(b, list):
+        a_items = a if isinstance(a, list) else [a]
+        b_items = b if isinstance(b, list) else [b]
+        if len(a_items) != len(b_items):
+            lengths = f"a sequence of {len(a_items)} tensors became one of {len(b_items)}"
+            return [OutputResult(run, name, "sequence", (), 0, within=False, note=lengths)]
+        return [
+            result
+            for index, (x, y) in enumerate(zip(a_items, b_items, strict=True))
+            for result in _compare_output(run, f"{name}[{index}]", x, y, tolerance)
+        ]
+    if a is None or b is None:
+        note = None if a is b else "the value of an optional is there on one side only"
+        return [OutputResult(run, name, "optional", (), 0, within=a is b, note=note)]
+    return [_compare_tensor(run, name, np.asarray(a), np.asarray(b), tolerance)]
+
+
+def _compare_tensor(run: str, name: str, a: Array, b: Array, tolerance: Tolerance) -> OutputResult:
+    dtype = _dtype_name(a)
+    note = None
+    if dtype != _dtype_name(b):
+        note = f"{dtype} became {_dtype_name(b)}"
+    elif a.shape != b.shape:
+        note = f"shape {list(a.shape)} became {list(b.shape)}"
+    if note is not None:
+        return OutputResult(run, name, dtype, a.shape, a.size, within=False, note=note)
+    atol = tolerance.atol
+    if tolerance.epsilon is not None and is_float(a.dtype):
+        atol = max(atol, allowance(a, tolerance.epsilon))
+    apart = distance(a, b, tolerance.rtol, atol)
+    return OutputResult(
+        run=run,
+        name=name,
+        dtype=dtype,
+        shape=a.shape,
+        elements=a.size,
+        differing=apart.differing,
+        max_abs_error=apart.max_abs_error,
+        max_rel_error=apart.max_rel_error,
+        max_ulp=apart.max_ulp,
+        nonfinite_mismatch=apart.nonfinite_mismatch,
+        within=apart.within,
+    )
+
+
+def _dtype_name(array: Array) -> str:
+    """ONNX's word for the element type; text is a string however NumPy holds it."""
+    return "string" if array.dtype.kind in "OSU" else str(array.dtype)

@@ -1,0 +1,137 @@
+"""Inputs that the user gives: a mapping, an .npz file, or ONNX test data sets (.pb)."""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+
+from onnxfold.compare.random_feeds import Array, Feed, Feeds
+from onnxfold.errors import UsageError
+
+GivenFeeds = Mapping[str, Any] | str | os.PathLike[str]
+
+
+def given_feeds(
+    feeds: GivenFeeds, required: list[ir.Value], optional: list[ir.Value]
+) -> dict[str, Feeds]:
+    """Reads the feeds of one or more runs.
+
+    Args:
+        feeds: Arrays by input name; or an .npz file with such arrays; or a folder with
+            `input_0.pb`, ... in the order of the inputs; or a folder of such folders.
+        required: The inputs that must be fed.
+        optional: Inputs with a default value, fed if they are given.
+
+    Returns:
+        Feeds by the name of the run.
+
+    Raises:
+        UsageError: A file cannot be read, or names, types or ranks do not fit the inputs.
+    """
+    if isinstance(feeds, Mapping):
+        sets: dict[str, Mapping[str, Any]] = {"given": feeds}
+    else:
+        sets = _read(Path(feeds), [*required, *optional])
+    return {run: _checked(fed, required, optional) for run, fed in sets.items()}
+
+
+def _read(path: Path, inputs: list[ir.Value]) -> dict[str, Mapping[str, Any]]:
+    if path.is_dir():
+        folders = [path, *sorted(child for child in path.iterdir() if child.is_dir())]
+        found = ((folder.name, _read_folder(folder, inputs)) for folder in folders)
+        sets: dict[str, Mapping[str, Any]] = {run: fed for run, fed in found if fed}
+        if not sets:
+            raise UsageError("the folder holds no input_*.pb", file=path)
+        return sets
+    return {path.name: _read_npz(path)}
+
+
+def _read_npz(path: Path) -> dict[str, Any]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise UsageError("not an .npz file: the inputs have no names", file=path)
+            return dict(archive)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UsageError(f"cannot read the feeds: {error}", file=path) from error
+
+
+def _read_folder(folder: Path, inputs: list[ir.Value]) -> dict[str, Any]:
+    """One test data set; input_N.pb belongs to input number N."""
+    fed: dict[str, Any] = {}
+    for file in folder.glob("input_*.pb"):
+        match = re.fullmatch(r"input_(\d+)\.pb", file.name)
+        if match is None or int(match[1]) >= len(inputs):
+            raise UsageError(f"the model has {len(inputs)} inputs", file=file)
+        value = inputs[int(match[1])]
+        fed[value.name or ""] = _read_pb(file, value.type)
+    return fed
+
+
+def _read_pb(file: Path, type_: ir.TypeProtocol | None) -> Feed:
+    """One serialized TensorProto, SequenceProto or OptionalProto, as the input's type says."""
+    import onnx
+    from onnx import numpy_helper
+
+    content = file.read_bytes()
+    try:
+        if isinstance(type_, ir.SequenceType):
+            return list(numpy_helper.to_list(onnx.SequenceProto.FromString(content)))
+        if isinstance(type_, ir.OptionalType):
+            optional: Feed = numpy_helper.to_optional(onnx.OptionalProto.FromString(content))
+            return optional
+        return numpy_helper.to_array(onnx.TensorProto.FromString(content))
+    except (DecodeError, ValueError, TypeError) as error:
+        raise UsageError(f"cannot read the feed: {error}", file=file) from error
+
+
+def _checked(fed: Mapping[str, Any], required: list[ir.Value], optional: list[ir.Value]) -> Feeds:
+    known = {value.name: value for value in [*required, *optional]}
+    unknown = [name for name in fed if name not in known]
+    if unknown:
+        raise UsageError(f"the model has no input {unknown[0]!r}; it has: {_names(known)}")
+    missing = [value.name for value in required if value.name not in fed]
+    if missing:
+        raise UsageError(f"the feeds lack the input {missing[0]!r}; they have: {_names(fed)}")
+    return {name: _converted(value, known[name]) for name, value in fed.items()}
+
+
+def _names(mapping: Mapping[Any, Any]) -> str:
+    return ", ".join(str(name) for name in mapping) or "none"
+
+
+def _converted(value: Any, wanted: ir.Value) -> Feed:
+    """Lists of numbers become arrays of the input's type; an array must have it already."""
+    if value is None or isinstance(wanted.type, ir.SequenceType):
+        return None if value is None else [np.asarray(item) for item in value]
+    if wanted.dtype is None:
+        return np.asarray(value)
+    dtype = wanted.dtype.numpy()
+    if not isinstance(value, np.ndarray | np.generic):
+        value = np.asarray(value, dtype=dtype)
+    array = _retyped(np.asarray(value), dtype)
+    if array.dtype != dtype:
+        raise UsageError(f"the input is {dtype}, the feed {array.dtype}", node=wanted.name)
+    if wanted.shape is not None and len(wanted.shape) != array.ndim:
+        raise UsageError(
+            f"the input has {len(wanted.shape)} dimensions, the feed {array.ndim}",
+            node=wanted.name,
+        )
+    return array
+
+
+def _retyped(array: Array, dtype: np.dtype[Any]) -> Array:
+    """NumPy's files hold text as fixed-width strings, and bfloat16 and its like as raw bytes."""
+    if dtype.kind == "O" and array.dtype.kind in "US":
+        return array.astype(object)
+    if array.dtype.type is np.void and array.dtype.itemsize == dtype.itemsize:
+        return array.view(dtype)
+    return array

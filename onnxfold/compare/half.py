@@ -1,0 +1,72 @@
+"""What half precision costs: onnxruntime's CPU provider keeps some chains in float32.
+
+ONNX rounds to float16 or bfloat16 after every op. onnxruntime's CPU provider has few kernels for
+them, runs the others in float32, and leaves out roundings between. Which ones depends on the
+graph around, so a folded model may differ in last bits although every folded value is right.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.compare.random_feeds import Array
+
+NOTE = (
+    "onnxruntime's CPU provider keeps some float16/bfloat16 chains in float32, so outputs that "
+    "depend on half precision may differ by a few roundings; this was allowed (--exact forbids it)"
+)
+_EPSILON = {ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}
+_ROUNDINGS = 16
+
+
+def half_precision_outputs(model: ir.Model) -> dict[str, float]:
+    """The spacing of the half format behind each graph output that depends on half precision."""
+    reached: dict[ir.Value, float] = {}
+    for node in model.graph:
+        epsilon = max((_epsilon_of(value, reached) for value in _read_by(node)), default=0.0)
+        epsilon = max([epsilon, _cast_epsilon(node), _function_epsilon(model, node)])
+        for output in node.outputs:
+            reached[output] = max(epsilon, _epsilon_of(output, reached))
+    outputs = {value.name or "": _epsilon_of(value, reached) for value in model.graph.outputs}
+    return {name: epsilon for name, epsilon in outputs.items() if epsilon}
+
+
+def allowance(output: Array, epsilon: float) -> float:
+    """Absolute error that a few roundings at the output's largest finite magnitude may cost."""
+    magnitude = np.abs(output.astype(np.float64))
+    return _ROUNDINGS * epsilon * float(magnitude[np.isfinite(magnitude)].max(initial=0.0))
+
+
+def _read_by(node: ir.Node) -> list[ir.Value]:
+    """The values a node reads, in its subgraphs too."""
+    values = [value for value in node.inputs if value is not None]
+    for attribute in node.attributes.values():
+        graphs = _graphs_of(attribute)
+        for graph in graphs:
+            values += graph.initializers.values()
+            values += [value for inner in graph for value in [*_read_by(inner), *inner.outputs]]
+    return values
+
+
+def _graphs_of(attribute: ir.Attr) -> list[ir.Graph]:
+    if attribute.type == ir.AttributeType.GRAPH:
+        return [attribute.as_graph()]
+    return list(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else []
+
+
+def _epsilon_of(value: ir.Value, reached: dict[ir.Value, float]) -> float:
+    own = _EPSILON.get(value.dtype, 0.0) if value.dtype is not None else 0.0
+    return max(own, reached.get(value, 0.0))
+
+
+def _cast_epsilon(node: ir.Node) -> float:
+    to = node.attributes.get_int("to", 0) if node.op_type == "Cast" else 0
+    return _EPSILON.get(ir.DataType(to), 0.0)
+
+
+def _function_epsilon(model: ir.Model, node: ir.Node) -> float:
+    function = model.functions.get(node.op_identifier())
+    if function is None:
+        return 0.0
+    return max((_cast_epsilon(inner) for inner in function.all_nodes()), default=0.0)

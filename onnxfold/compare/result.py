@@ -1,0 +1,116 @@
+"""The result of a comparison: one entry for every output of every run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class OutputResult:
+    """How one output of one run compares.
+
+    Errors are taken over the elements that are finite on both sides; the others are counted.
+
+    Attributes:
+        run: The run: "seed 0", or the name of the data set that was fed.
+        name: The output's name, with "[i]" for the tensors of a sequence.
+        dtype: Element type of the first model's output, as ONNX names it.
+        shape: Its shape.
+        elements: Number of elements.
+        differing: Elements whose bits differ; the payload of a NaN does not count, the sign of
+            a zero does.
+        max_abs_error: Largest absolute error.
+        max_rel_error: Largest error relative to the first model's element.
+        max_ulp: Largest distance in units in the last place; None for other than float types.
+        nonfinite_mismatch: Elements that are NaN or infinite on one side and not the same on
+            the other.
+        within: Whether every element is within the tolerance.
+        note: Why the values could not be compared (another dtype or shape), or None.
+    """
+
+    run: str
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    elements: int
+    differing: int = 0
+    max_abs_error: float = 0.0
+    max_rel_error: float = 0.0
+    max_ulp: int | None = None
+    nonfinite_mismatch: int = 0
+    within: bool = True
+    note: str | None = None
+
+    @property
+    def bit_equal(self) -> bool:
+        """Whether both outputs have the same dtype, shape and bits."""
+        return self.note is None and self.differing == 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as a JSON-ready dictionary; an infinite error is given as a string."""
+        values = {key: _json_number(value) for key, value in asdict(self).items()}
+        return {**values, "shape": list(self.shape), "bit_equal": self.bit_equal}
+
+
+@dataclass
+class Comparison:
+    """What two models make of the same inputs.
+
+    Attributes:
+        a: The first model (the original): its path, or a word for one in memory.
+        b: The second model.
+        backend: What both ran on: "onnxruntime", or "onnx reference evaluator".
+        rtol: Relative tolerance that was allowed.
+        atol: Absolute tolerance that was allowed.
+        runs: The runs, in order: "seed 0", ...
+        sizes: Sizes given to the symbolic dimensions, by run.
+        outputs: One entry for every output of every run.
+        problems: What makes the models differ beyond values: another interface, or a run on
+            which only the second model fails.
+        notes: What the reader should know about how the comparison was made.
+    """
+
+    a: str
+    b: str
+    backend: str = "onnxruntime"
+    rtol: float = 0.0
+    atol: float = 0.0
+    runs: list[str] = field(default_factory=list)
+    sizes: dict[str, dict[str, int]] = field(default_factory=dict)
+    outputs: list[OutputResult] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def equal(self) -> bool:
+        """Whether all outputs of all runs are the same bit for bit."""
+        return not self.problems and all(output.bit_equal for output in self.outputs)
+
+    @property
+    def passed(self) -> bool:
+        """Whether all outputs of all runs are within the tolerance."""
+        return not self.problems and all(output.within for output in self.outputs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as a JSON-ready dictionary; its keys are stable."""
+        return {
+            "a": self.a,
+            "b": self.b,
+            "equal": self.equal,
+            "passed": self.passed,
+            "backend": self.backend,
+            "rtol": self.rtol,
+            "atol": self.atol,
+            "runs": list(self.runs),
+            "sizes": {run: dict(sizes) for run, sizes in self.sizes.items()},
+            "outputs": [output.to_dict() for output in self.outputs],
+            "problems": list(self.problems),
+            "notes": list(self.notes),
+        }
+
+
+def _json_number(value: Any) -> Any:
+    """JSON has no infinity: write it as a string."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,1 +1,49 @@
-"""What an op computes: NumPy kernels where IEEE 754 or integer arithmetic defines the bits, onnxruntime for the rest."""
+"""NumPy kernels, one family of ops a file; importing the package fills the table."""
+
+from onnxfold.kernels import (
+    arithmetic,
+    bitwise,
+    cast,
+    comparison,
+    concat,
+    gather,
+    generate,
+    layout,
+    logical,
+    pad,
+    reduction,
+    scatter,
+)
+from onnxfold.kernels.registry import (
+    Array,
+    Kernel,
+    Kind,
+    NotExact,
+    Unfoldable,
+    all_kernels,
+    find,
+    kernel,
+)
+
+__all__ = [
+    "Array",
+    "Kernel",
+    "Kind",
+    "NotExact",
+    "Unfoldable",
+    "all_kernels",
+    "find",
+    "kernel",
+    "arithmetic",
+    "bitwise",
+    "cast",
+    "comparison",
+    "concat",
+    "gather",
+    "generate",
+    "layout",
+    "logical",
+    "pad",
+    "reduction",
+    "scatter",
+]

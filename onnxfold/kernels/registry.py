@@ -1,18 +1,20 @@
-"""The table of NumPy kernels: which function computes an op, for which opsets, and how freely it may run.
+"""The table of NumPy kernels: which function computes an op, in which opsets, how freely.
 
 A kernel is a plain function. Positional parameters are the op's inputs as ``numpy.ndarray``
 (possibly strided, read-only, or of an ``ml_dtypes`` dtype; ``None`` for an omitted optional input),
-keyword-only parameters are the op's attributes with the defaults of the ONNX schema. Two keyword-only names are
-reserved: ``n_outputs`` (how many outputs the node declares) and ``opset`` (version of the
+keyword-only parameters are the op's attributes with the defaults of the ONNX schema. Two of their
+names are reserved: ``n_outputs`` (how many outputs the node declares) and ``opset`` (version of the
 op's domain). A kernel returns one array, or a sequence of arrays for several outputs. It may return
 a view of an input: the pool keeps the memory alive. It never writes to an input.
 """
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import enum
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, Union
 
@@ -20,28 +22,60 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-KernelResult = Union[Array, Sequence[Array]]
+KernelResult = Union[Array, Sequence[Array]]  # noqa: UP007 (evaluated at run time)
 F = TypeVar("F", bound=Callable[..., KernelResult])
 
 
 class NotExact(Exception):
-    """This kernel cannot promise onnxruntime's bits for these operands: ask the next evaluator."""
+    """The kernel cannot promise onnxruntime's bits for these operands: ask the next evaluator."""
 
 
 class Unfoldable(Exception):
     """No evaluator may compute this (it would trap, or has no defined value): the node stays."""
 
 
+class Postpone(Exception):
+    """The result is larger than the caller wants to compute now; its shape and dtype are known."""
+
+    def __init__(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+        super().__init__(f"{dtype}{list(shape)}")
+        self.shape = tuple(shape)
+        self.dtype = dtype
+
+
+_bound = contextvars.ContextVar[int | None]("allocation_bound", default=None)
+
+
+@contextlib.contextmanager
+def allocation_bound(nbytes: int) -> Iterator[None]:
+    """Within it, kernels raise :class:`Postpone` instead of allocating a result above ``nbytes``."""
+    token = _bound.set(nbytes)
+    try:
+        yield
+    finally:
+        _bound.reset(token)
+
+
+def current_bound() -> int | None:
+    """The bound that :func:`allocation_bound` set, in bytes; None outside of it."""
+    return _bound.get()
+
+
 class Kind(enum.Enum):
     """What the evaluator may do with a kernel beyond calling it."""
 
     VIEW = "view"
-    """Returns views of its first input: costs no bytes whatever the size."""
+    """Returns views of its first input or of a fill element: costs no bytes whatever the size.
+    (Reshape and Flatten copy where no strides can express the result.)"""
     ELEMENTWISE = "elementwise"
-    """Every output element depends on the operands' elements at the same (broadcast) place only. Never
-    fails for the dtypes it accepts, so it can run on tiles and be postponed to when the result is written."""
+    """Every output element depends on the operands' elements at the same (broadcast) place only.
+    Never fails on data, so it can run on tiles and be postponed to when the result is written."""
     GENERAL = "general"
     """Anything else."""
+
+
+KindRule = Callable[[Sequence[np.dtype[Any] | None], Mapping[str, Any]], Kind]
+"""What a kernel is for given dtypes of the inputs (None where omitted) and attributes."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +90,17 @@ class Kernel:
     attributes: frozenset[str]
     wants_n_outputs: bool
     wants_opset: bool
+    kind_rule: KindRule | None = None
+
+    def kind_for(
+        self, dtypes: Sequence[np.dtype[Any] | None], attributes: Mapping[str, Any]
+    ) -> Kind:
+        """The kind for operands of these dtypes: an op may be element-wise for some dtypes only
+        (integer Div can fail on data, float Div cannot). ``kind`` is what holds for all of them.
+        """
+        if attributes.keys() - self.attributes:
+            return Kind.GENERAL
+        return self.kind if self.kind_rule is None else self.kind_rule(dtypes, attributes)
 
     def __call__(
         self,
@@ -85,7 +130,10 @@ ANY_LATER = 1 << 30
 
 
 def kernel(
-    *op_types: str, since: int = 1, until: int = ANY_LATER, kind: Kind = Kind.GENERAL
+    *op_types: str,
+    since: int = 1,
+    until: int = ANY_LATER,
+    kind: Kind | KindRule = Kind.GENERAL,
 ) -> Callable[[F], F]:
     """Register the decorated function as the kernel of ``op_types`` in the default ONNX domain.
 
@@ -93,7 +141,8 @@ def kernel(
         op_types: Names of the ops; several names share one function.
         since: First opset version of the domain for which the function is right.
         until: First opset version for which it no longer is.
-        kind: What the evaluator may do with it, see :class:`Kind`.
+        kind: What the evaluator may do with it, see :class:`Kind`; a function where that depends
+            on the dtypes (such a kernel is GENERAL as long as they are not known).
     """
 
     def register(function: F) -> F:
@@ -106,10 +155,11 @@ def kernel(
                     function,
                     since,
                     until,
-                    kind,
+                    kind if isinstance(kind, Kind) else Kind.GENERAL,
                     frozenset(keyword_only - {"n_outputs", "opset"}),
                     "n_outputs" in keyword_only,
                     "opset" in keyword_only,
+                    None if isinstance(kind, Kind) else kind,
                 )
             )
         return function

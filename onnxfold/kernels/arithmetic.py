@@ -1,0 +1,259 @@
+"""Arithmetic that IEEE 754 or two's complement defines completely: Add ... Clip.
+
+float16 and bfloat16 results are rounded after every op; integers wrap; NaN payloads are not
+defined. The callers silence NumPy's floating point warnings once for many kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from onnxfold.kernels.dtypes import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    SIGNED,
+    DType,
+    elementwise_on,
+    require,
+)
+from onnxfold.kernels.registry import Array, Kind, NotExact, Unfoldable, kernel
+
+# Before opset 7 broadcasting was asked for by attributes; onnxruntime has no kernels for that.
+BROADCASTS = 7
+
+
+@kernel("Add", since=BROADCASTS, kind=elementwise_on(NUMBERS))
+def add(a: Array, b: Array) -> Array:
+    """``a + b``; integers wrap."""
+    require(a, NUMBERS)
+    return np.asarray(np.add(a, b))
+
+
+@kernel("Sub", since=BROADCASTS, kind=elementwise_on(NUMBERS))
+def sub(a: Array, b: Array) -> Array:
+    """``a - b``; integers wrap."""
+    require(a, NUMBERS)
+    return np.asarray(np.subtract(a, b))
+
+
+@kernel("Mul", since=BROADCASTS, kind=elementwise_on(NUMBERS))
+def mul(a: Array, b: Array) -> Array:
+    """``a * b``; integers wrap."""
+    require(a, NUMBERS)
+    return np.asarray(np.multiply(a, b))
+
+
+@kernel("Div", since=BROADCASTS, kind=elementwise_on(FLOATS))
+def div(a: Array, b: Array) -> Array:
+    """``a / b``; integers truncate toward zero. Integer division that traps is Unfoldable."""
+    require(a, NUMBERS)
+    if a.dtype in FLOATS:
+        return np.asarray(np.divide(a, b))
+    _refuse_traps(a, b)
+    if a.dtype in SIGNED:
+        # NumPy's integer division floors; taking the remainder off first makes it exact.
+        a = np.subtract(a, np.fmod(a, b))
+    return np.asarray(np.floor_divide(a, b))
+
+
+@kernel("Mod", since=10)
+def mod(a: Array, b: Array, *, fmod: int = 0) -> Array:
+    """The remainder with the sign of ``b``, or with ``fmod=1`` of ``a`` as C's fmod."""
+    require(a, NUMBERS)
+    if a.dtype in FLOATS:
+        if not fmod:
+            raise NotExact("Mod of floats is defined for fmod=1 only")
+        if a.dtype == BFLOAT16:
+            raise NotExact("no NumPy fmod for bfloat16")
+        return np.asarray(np.fmod(a, b))
+    _refuse_traps(a, b)
+    if not fmod:
+        return np.asarray(np.mod(a, b))
+    if a.dtype.itemsize == 8 and not (_fits_double(a) and _fits_double(b)):
+        raise NotExact("onnxruntime computes integer fmod in float64")
+    return np.asarray(np.fmod(a, b))
+
+
+def _refuse_traps(a: Array, b: Array) -> None:
+    if not np.all(b):
+        raise Unfoldable("integer division by zero")
+    if a.dtype in SIGNED and (b == -1).any() and (a == np.iinfo(a.dtype).min).any():
+        raise Unfoldable("integer division overflows")
+
+
+def _fits_double(x: Array) -> bool:
+    return x.size == 0 or (int(x.min()) >= -(1 << 53) and int(x.max()) <= 1 << 53)
+
+
+@kernel("Neg", since=6, kind=elementwise_on(SIGNED | FLOATS))
+def neg(x: Array) -> Array:
+    """``-x``; the least integer stays itself."""
+    require(x, SIGNED | FLOATS)
+    return np.asarray(np.negative(x))
+
+
+@kernel("Abs", since=6, kind=elementwise_on(NUMBERS))
+def absolute(x: Array) -> Array:
+    """``|x|``; the least integer stays itself."""
+    require(x, NUMBERS)
+    return np.asarray(np.abs(x))
+
+
+@kernel("Sqrt", since=6, kind=elementwise_on(FLOATS))
+def sqrt(x: Array) -> Array:
+    """The square root, correctly rounded; NaN below zero, -0.0 of -0.0."""
+    require(x, FLOATS)
+    return np.asarray(np.sqrt(x))
+
+
+@kernel("Reciprocal", since=6, kind=elementwise_on(FLOATS))
+def reciprocal(x: Array) -> Array:
+    """``1 / x``, correctly rounded."""
+    require(x, FLOATS)
+    return np.asarray(np.divide(np.ones((), x.dtype), x))
+
+
+@kernel("Sign", since=9, kind=elementwise_on(NUMBERS))
+def sign(x: Array) -> Array:
+    """-1, 0 or 1. Of -0.0 it is 0.0; of NaN it is NaN, but 0 for the 16 bit floats."""
+    require(x, NUMBERS)
+    if x.dtype in (FLOAT16, BFLOAT16):
+        return np.asarray(np.subtract(x > 0, x < 0, dtype=np.int8).astype(x.dtype))
+    result = np.sign(x)
+    # NumPy keeps the sign of zero in some versions; adding 0.0 drops it.
+    return np.asarray(result + result.dtype.type(0))
+
+
+@kernel("Floor", since=6, kind=elementwise_on(FLOATS))
+def floor(x: Array) -> Array:
+    """The next integer down."""
+    require(x, FLOATS)
+    return np.asarray(np.floor(x))
+
+
+@kernel("Ceil", since=6, kind=elementwise_on(FLOATS))
+def ceil(x: Array) -> Array:
+    """The next integer up; -0.0 between -1 and 0."""
+    require(x, FLOATS)
+    return np.asarray(np.ceil(x))
+
+
+@kernel("Round", since=11, kind=elementwise_on(FLOATS))
+def round_half_to_even(x: Array) -> Array:
+    """The nearest integer, ties to even."""
+    require(x, FLOATS)
+    return np.asarray(np.rint(x))
+
+
+@kernel("Max", since=8, kind=elementwise_on(INTEGERS))
+def maximum(*operands: Array) -> Array:
+    """The greatest operand; NaN if one of them is NaN."""
+    return _extreme(np.maximum, operands)
+
+
+@kernel("Min", since=8, kind=elementwise_on(INTEGERS))
+def minimum(*operands: Array) -> Array:
+    """The least operand; NaN if one of them is NaN."""
+    return _extreme(np.minimum, operands)
+
+
+def _extreme(choose: Callable[[Array, Array], Array], operands: Sequence[Array]) -> Array:
+    result = operands[0]
+    require(result, NUMBERS)
+    for x in operands[1:]:
+        result = np.asarray(choose(result, x))
+    if result.dtype in FLOATS and len(operands) > 1:
+        _refuse_signed_zeros(result, operands)
+    return result
+
+
+def _refuse_signed_zeros(result: Array, operands: Sequence[Array]) -> None:
+    """Which of 0.0 and -0.0 onnxruntime takes depends on where SIMD blocks begin."""
+    if not (result == 0).any():
+        return
+    negative = {bool(s) for x in operands for s in np.unique(np.signbit(x[x == 0]))}
+    if len(negative) > 1:
+        raise NotExact("which of 0.0 and -0.0 is greater is not defined")
+
+
+@kernel("Sum", since=8, kind=elementwise_on(FLOATS))
+def variadic_sum(*operands: Array) -> Array:
+    """The operands' sum from left to right; 16 bit floats are rounded once, at the end."""
+    return _accumulate(operands).astype(operands[0].dtype, copy=False)
+
+
+@kernel("Mean", since=8, kind=elementwise_on(FLOATS))
+def mean(*operands: Array) -> Array:
+    """The operands' sum from left to right divided by their number, then rounded."""
+    total = _accumulate(operands)
+    return np.asarray(np.divide(total, total.dtype.type(len(operands)))).astype(
+        operands[0].dtype, copy=False
+    )
+
+
+def _accumulate(operands: Sequence[Array]) -> Array:
+    require(operands[0], FLOATS)
+    wide = FLOAT64 if operands[0].dtype == FLOAT64 else FLOAT32
+    total = operands[0].astype(wide, copy=False)
+    for x in operands[1:]:
+        total = np.asarray(np.add(total, x.astype(wide, copy=False)))
+    return total
+
+
+@kernel("Relu", since=6, kind=elementwise_on(SIGNED | FLOATS))
+def relu(x: Array) -> Array:
+    """0 where ``x < 0``, else ``x``: NaN and -0.0 stay."""
+    require(x, SIGNED | FLOATS)
+    return _not_below(x, np.zeros((), x.dtype))
+
+
+@kernel("Clip", since=6, until=11, kind=elementwise_on(FLOATS))
+def clip_by_attributes(x: Array, *, min: float | None = None, max: float | None = None) -> Array:
+    """``x`` within bounds given as float32 attributes; see :func:`clip`."""
+    require(x, FLOATS)
+    least, greatest = _range_of(x.dtype)
+    # A float32 bound beyond a 16 bit float's range would be infinity there, and so no bound.
+    low = least if min is None else np.asarray(np.float32(min)).astype(x.dtype)
+    high = greatest if max is None else np.asarray(np.float32(max)).astype(x.dtype)
+    return _not_above(_not_below(x, low), high)
+
+
+def _clip_kind(dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
+    return elementwise_on(NUMBERS)(dtypes, attributes)
+
+
+@kernel("Clip", since=11, kind=_clip_kind)
+def clip(x: Array, low: Array | None = None, high: Array | None = None) -> Array:
+    """``min(max(x, low), high)``; NaN in ``x`` stays, a NaN bound does not bound.
+
+    An omitted bound is the dtype's greatest *finite* value: infinities are cut to it.
+    """
+    require(x, NUMBERS)
+    least, greatest = _range_of(x.dtype)
+    low = least if low is None else low.reshape(())
+    high = greatest if high is None else high.reshape(())
+    return _not_above(_not_below(x, low), high)
+
+
+def _range_of(dtype: DType) -> tuple[Array, Array]:
+    finfo: Any = ml_dtypes.finfo
+    info = np.iinfo(dtype) if dtype in INTEGERS else finfo(dtype)
+    return np.asarray(info.min, dtype), np.asarray(info.max, dtype)
+
+
+def _not_below(x: Array, bound: Array) -> Array:
+    # np.maximum would let a NaN bound through and choose among 0.0 and -0.0.
+    return np.asarray(np.where(x < bound, bound, x))
+
+
+def _not_above(x: Array, bound: Array) -> Array:
+    return np.asarray(np.where(bound < x, bound, x))

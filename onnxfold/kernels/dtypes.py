@@ -1,0 +1,128 @@
+"""Sets of dtypes that kernels accept, and the checks every family shares."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from onnxfold.kernels.registry import (
+    Array,
+    Kind,
+    KindRule,
+    NotExact,
+    Postpone,
+    Unfoldable,
+    current_bound,
+)
+
+DType = np.dtype[Any]
+
+BOOL = np.dtype(bool)
+STRING = np.dtype(object)
+FLOAT16 = np.dtype(np.float16)
+FLOAT32 = np.dtype(np.float32)
+FLOAT64 = np.dtype(np.float64)
+BFLOAT16: DType = np.dtype(ml_dtypes.bfloat16)
+
+SIGNED = frozenset(np.dtype(t) for t in (np.int8, np.int16, np.int32, np.int64))
+UNSIGNED = frozenset(np.dtype(t) for t in (np.uint8, np.uint16, np.uint32, np.uint64))
+INTEGERS = SIGNED | UNSIGNED
+FLOATS: frozenset[DType] = frozenset((FLOAT16, BFLOAT16, FLOAT32, FLOAT64))
+NUMBERS = INTEGERS | FLOATS
+
+FLOAT8: frozenset[DType] = frozenset(
+    np.dtype(t)
+    for t in (
+        ml_dtypes.float8_e4m3fn,
+        ml_dtypes.float8_e4m3fnuz,
+        ml_dtypes.float8_e5m2,
+        ml_dtypes.float8_e5m2fnuz,
+        ml_dtypes.float8_e8m0fnu,
+    )
+)
+
+MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
+
+
+def require(x: Array, accepted: frozenset[DType]) -> None:
+    """Raise NotExact unless the kernel is right for the dtype of ``x``."""
+    if x.dtype not in accepted:
+        raise NotExact(f"no NumPy arithmetic for {x.dtype.name}")
+
+
+def elementwise_on(accepted: frozenset[DType]) -> KindRule:
+    """The kind of a kernel that cannot fail as long as every operand's dtype is in ``accepted``."""
+
+    def rule(dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
+        fits = all(d is None or d in accepted for d in dtypes)
+        return Kind.ELEMENTWISE if fits else Kind.GENERAL
+
+    return rule
+
+
+def _memory_of_the_machine() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not a POSIX system
+        return 1 << 40
+
+
+_LARGEST_RESULT = _memory_of_the_machine()
+
+
+def check_representable(shape: Sequence[int], dtype: DType) -> None:
+    """Raise Unfoldable for a shape that no NumPy array, not even a view, can have."""
+    if len(shape) > MAX_RANK:
+        raise Unfoldable(f"a result of rank {len(shape)} is not representable")
+    if min(shape, default=0) < 0:
+        raise Unfoldable(f"a result of shape {list(shape)} does not exist")
+    # NumPy leaves zeros out of its own size check.
+    if math.prod(d for d in shape if d) * dtype.itemsize >= 1 << 63:
+        raise Unfoldable(f"a result of shape {list(shape)} is not representable")
+
+
+def check_allocatable(shape: Sequence[int], dtype: DType) -> None:
+    """Raise Unfoldable for a result that is larger than the machine's memory, and Postpone for one
+    above the caller's :func:`~onnxfold.kernels.registry.allocation_bound`.
+
+    Called by every kernel whose result can be much larger than the bytes behind its operands,
+    before it allocates: the sizes may come from a hostile file.
+    """
+    check_representable(shape, dtype)
+    size = math.prod(shape) * dtype.itemsize
+    bound = current_bound()
+    if bound is not None and size > bound:
+        raise Postpone(shape, dtype)
+    if size > _LARGEST_RESULT:
+        raise Unfoldable(f"a result of shape {list(shape)} would take {size} bytes")
+
+
+def normalized_axis(axis: int, rank: int) -> int:
+    """``axis`` counted from the front. Raises Unfoldable if there is no such axis."""
+    if not -rank <= axis < rank:
+        raise Unfoldable(f"axis {axis} is out of range for rank {rank}")
+    return axis % rank
+
+
+def integers(x: Array, what: str) -> list[int]:
+    """The elements of a 0-d or 1-d integer operand (a shape, axes, pads, ...)."""
+    if x.ndim > 1 or x.dtype.kind not in "iu":
+        raise Unfoldable(f"{what} must be a list of integers")
+    return [int(v) for v in x.ravel()]
+
+
+def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The common shape by ONNX multidirectional broadcasting; no array is involved."""
+    rank = max(map(len, shapes))
+    result = []
+    for k in range(-rank, 0):
+        sizes = {s[k] for s in shapes if len(s) >= -k} - {1}
+        if len(sizes) > 1:
+            raise Unfoldable(f"shapes {[list(s) for s in shapes]} do not broadcast")
+        result.append(sizes.pop() if sizes else 1)
+    return tuple(result)

@@ -1,0 +1,362 @@
+"""Data movement without arithmetic: Transpose, Reshape, Slice, Split, Expand, Tile, Shape, ...
+
+Where strides can express the result it is a view, also of read-only, mapped and zero-stride inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from onnxfold.kernels.dtypes import (
+    broadcast_shape,
+    check_allocatable,
+    check_representable,
+    integers,
+    normalized_axis,
+)
+from onnxfold.kernels.registry import Array, Kind, NotExact, Unfoldable, kernel
+
+
+@kernel("Identity", kind=Kind.VIEW)
+def identity(x: Array) -> Array:
+    """The input itself."""
+    return x
+
+
+@kernel("Transpose", kind=Kind.VIEW)
+def transpose(x: Array, *, perm: Sequence[int] | None = None) -> Array:
+    """Axis ``k`` of the result is axis ``perm[k]`` of ``x``; without ``perm`` all are reversed."""
+    if perm is None:
+        return np.asarray(x.T)
+    if sorted(perm) != list(range(x.ndim)):
+        raise Unfoldable(f"perm {list(perm)} is not a permutation of {x.ndim} axes")
+    return np.transpose(x, perm)
+
+
+@kernel("Reshape", since=1, until=5, kind=Kind.VIEW)
+def reshape_by_attribute(
+    x: Array, *, shape: Sequence[int] = (), consumed_inputs: Sequence[int] = ()
+) -> Array:
+    """Reshape to the shape given as an attribute; see :func:`reshape`."""
+    return _reshaped(x, _target_shape(x.shape, shape, keep_zero=False))
+
+
+@kernel("Reshape", since=5, kind=Kind.VIEW)
+def reshape(x: Array, shape: Array, *, allowzero: int = 0) -> Array:
+    """The elements of ``x`` in the same order in another shape.
+
+    0 keeps the dimension of ``x`` at that place (with ``allowzero=1`` it means 0), one -1 is what
+    remains. A copy is made only where no strides can express the result.
+    """
+    return _reshaped(x, _target_shape(x.shape, integers(shape, "shape"), bool(allowzero)))
+
+
+def _target_shape(old: Sequence[int], new: Sequence[int], keep_zero: bool) -> list[int]:
+    target = list(new)
+    if not keep_zero:
+        for k, size in enumerate(target):
+            if size == 0:
+                if k >= len(old):
+                    raise Unfoldable(f"dimension {k} of shape {target} has no counterpart")
+                target[k] = old[k]
+    if min(target, default=0) < -1 or target.count(-1) > 1:
+        raise Unfoldable(f"shape {list(new)} is not valid")
+    total = math.prod(old)
+    if -1 in target:
+        known = -math.prod(target)
+        if known == 0 or total % known:
+            raise Unfoldable(f"{total} elements do not fit shape {list(new)}")
+        target[target.index(-1)] = total // known
+    if math.prod(target) != total:
+        raise Unfoldable(f"{total} elements do not fit shape {list(new)}")
+    return target
+
+
+def _reshaped(x: Array, shape: Sequence[int]) -> Array:
+    check_representable(shape, x.dtype)
+    if x.flags.c_contiguous:
+        return np.reshape(x, shape)
+    check = np.asarray(x.view())
+    try:  # NumPy raises instead of copying where it would have to
+        check.shape = tuple(shape)
+    except AttributeError:
+        check_allocatable(shape, x.dtype)
+        return np.reshape(x, shape)
+    return check
+
+
+@kernel("Flatten", kind=Kind.VIEW)
+def flatten(x: Array, *, axis: int = 1) -> Array:
+    """A matrix: the axes before ``axis`` are the rows, the others the columns."""
+    if not -x.ndim <= axis <= x.ndim:
+        raise Unfoldable(f"axis {axis} is out of range for rank {x.ndim}")
+    if axis < 0:
+        axis += x.ndim
+    return _reshaped(x, [math.prod(x.shape[:axis]), math.prod(x.shape[axis:])])
+
+
+@kernel("Squeeze", until=13, kind=Kind.VIEW)
+def squeeze_by_attribute(x: Array, *, axes: Sequence[int] | None = None) -> Array:
+    """Squeeze with the axes as an attribute; see :func:`squeeze`."""
+    return _squeezed(x, axes)
+
+
+@kernel("Squeeze", since=13, kind=Kind.VIEW)
+def squeeze(x: Array, axes: Array | None = None) -> Array:
+    """``x`` without the given axes, which have size 1; without ``axes`` all axes of size 1 go."""
+    return _squeezed(x, None if axes is None else integers(axes, "axes"))
+
+
+def _squeezed(x: Array, axes: Sequence[int] | None) -> Array:
+    if axes is None or len(axes) == 0:
+        return x.squeeze()
+    which = {normalized_axis(a, x.ndim) for a in axes}
+    if any(x.shape[a] != 1 for a in which):
+        raise Unfoldable(f"axes {sorted(which)} of shape {list(x.shape)} are not all of size 1")
+    return x.squeeze(tuple(which))
+
+
+@kernel("Unsqueeze", until=13, kind=Kind.VIEW)
+def unsqueeze_by_attribute(x: Array, *, axes: Sequence[int]) -> Array:
+    """Unsqueeze with the axes as an attribute; see :func:`unsqueeze`."""
+    return _unsqueezed(x, axes)
+
+
+@kernel("Unsqueeze", since=13, kind=Kind.VIEW)
+def unsqueeze(x: Array, axes: Array) -> Array:
+    """``x`` with axes of size 1 inserted; ``axes`` are places in the result, in any order."""
+    return _unsqueezed(x, integers(axes, "axes"))
+
+
+def _unsqueezed(x: Array, axes: Sequence[int]) -> Array:
+    rank = x.ndim + len(axes)
+    which = [normalized_axis(a, rank) for a in axes]
+    if len(set(which)) != len(which):
+        raise Unfoldable(f"axes {list(axes)} name one axis twice")
+    check_representable(x.shape + (1,) * len(axes), x.dtype)
+    return np.expand_dims(x, tuple(which))
+
+
+@kernel("Expand", since=8, kind=Kind.VIEW)
+def expand(x: Array, shape: Array) -> Array:
+    """``x`` broadcast to ``shape`` both ways: a dimension 1 of ``shape`` keeps that of ``x``."""
+    return _broadcast(x, broadcast_shape(x.shape, integers(shape, "shape")))
+
+
+def _broadcast(x: Array, shape: Sequence[int]) -> Array:
+    check_representable(shape, x.dtype)
+    return np.broadcast_to(x, tuple(shape))
+
+
+@kernel("Slice", until=10, kind=Kind.VIEW)
+def slice_by_attributes(
+    x: Array, *, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None = None
+) -> Array:
+    """Slice with step 1 and the bounds as attributes; see :func:`slice_`."""
+    return _sliced(x, starts, ends, axes, None)
+
+
+@kernel("Slice", since=10, kind=Kind.VIEW)
+def slice_(
+    x: Array,
+    starts: Array,
+    ends: Array,
+    axes: Array | None = None,
+    steps: Array | None = None,
+) -> Array:
+    """``x[start:end:step]`` along ``axes`` (the first ones if omitted).
+
+    Negative bounds count from the end, then bounds are clamped: unlike Python, a start before the
+    first element is the first element also for a negative step.
+    """
+    return _sliced(
+        x,
+        integers(starts, "starts"),
+        integers(ends, "ends"),
+        None if axes is None else integers(axes, "axes"),
+        None if steps is None else integers(steps, "steps"),
+    )
+
+
+def _sliced(
+    x: Array,
+    starts: Sequence[int],
+    ends: Sequence[int],
+    axes: Sequence[int] | None,
+    steps: Sequence[int] | None,
+) -> Array:
+    axes = range(len(starts)) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise Unfoldable("starts, ends, axes and steps differ in length")
+    which = [slice(None)] * x.ndim
+    seen = set()
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        axis = normalized_axis(axis, x.ndim)
+        if axis in seen or step == 0:
+            raise Unfoldable("a slice needs distinct axes and steps other than 0")
+        seen.add(axis)
+        which[axis] = _bounds(start, end, step, x.shape[axis])
+    return x[tuple(which)]
+
+
+def _bounds(start: int, end: int, step: int, size: int) -> slice:
+    """The Python slice that selects the elements ONNX means; never negative bounds."""
+    start += size if start < 0 else 0
+    end += size if end < 0 else 0
+    if step > 0:
+        return slice(min(max(start, 0), size), min(max(end, 0), size), step)
+    start = min(max(start, 0), size - 1)
+    end = min(max(end, -1), size - 1)
+    if start <= end:
+        return slice(0, 0)
+    return slice(start, None if end < 0 else end, step)
+
+
+@kernel("Split", until=2, kind=Kind.VIEW)
+def split_1(
+    x: Array,
+    sizes: Array | None = None,
+    *,
+    n_outputs: int,
+    axis: int = 0,
+    split: Sequence[int] | None = None,
+) -> list[Array]:
+    """Split of opset 1: the sizes are an input or an attribute; see :func:`split`."""
+    given = split if sizes is None else integers(sizes, "split")
+    return _split(x, axis, given, n_outputs, even=True)
+
+
+@kernel("Split", since=2, until=13, kind=Kind.VIEW)
+def split_by_attribute(
+    x: Array, *, n_outputs: int, axis: int = 0, split: Sequence[int] | None = None
+) -> list[Array]:
+    """Split with the sizes as an attribute; see :func:`split`."""
+    return _split(x, axis, split, n_outputs, even=True)
+
+
+@kernel("Split", since=13, until=18, kind=Kind.VIEW)
+def split_13(x: Array, sizes: Array | None = None, *, n_outputs: int, axis: int = 0) -> list[Array]:
+    """Split before ``num_outputs`` was known; see :func:`split`."""
+    given = None if sizes is None else integers(sizes, "split")
+    return _split(x, axis, given, n_outputs, even=True)
+
+
+@kernel("Split", since=18, kind=Kind.VIEW)
+def split(
+    x: Array,
+    sizes: Array | None = None,
+    *,
+    n_outputs: int,
+    axis: int = 0,
+    num_outputs: int | None = None,
+) -> list[Array]:
+    """``x`` cut along ``axis`` into the given sizes, or in equal parts.
+
+    From opset 18 on the last part is smaller where the parts cannot be equal; before that it is
+    an error.
+    """
+    given = None if sizes is None else integers(sizes, "split")
+    return _split(x, axis, given, num_outputs or n_outputs, even=False)
+
+
+def _split(x: Array, axis: int, sizes: Sequence[int] | None, parts: int, even: bool) -> list[Array]:
+    axis = normalized_axis(axis, x.ndim)
+    size = x.shape[axis]
+    if sizes is None or len(sizes) == 0:
+        if even and size % parts:
+            raise Unfoldable(f"{size} does not split into {parts} equal parts")
+        part = -(-size // parts)
+        sizes = [max(0, min(part, size - k * part)) for k in range(parts)]
+        if size and part * (parts - 1) > size:
+            raise NotExact(f"{size} does not split into {parts} parts of {part}")
+    if min(sizes, default=0) < 0 or sum(sizes) != size or len(sizes) != parts:
+        raise Unfoldable(f"sizes {list(sizes)} do not split dimension {size} in {parts}")
+    before = (slice(None),) * axis
+    result: list[Array] = []
+    start = 0
+    for length in sizes:
+        index = (*before, slice(start, start + length))
+        result.append(x[index])
+        start += length
+    return result
+
+
+@kernel("Shape", until=15)
+def shape_of(x: Array) -> Array:
+    """The shape as int64; the elements of ``x`` are not touched."""
+    return np.array(x.shape, np.int64)
+
+
+@kernel("Shape", since=15)
+def shape_slice(x: Array, *, start: int = 0, end: int | None = None) -> Array:
+    """``x.shape[start:end]`` as int64; the elements of ``x`` are not touched."""
+    return np.array(x.shape[start:end], np.int64)
+
+
+@kernel("Size")
+def size(x: Array) -> Array:
+    """The number of elements as an int64 scalar; the elements of ``x`` are not touched."""
+    return np.array(math.prod(x.shape), np.int64)
+
+
+@kernel("DepthToSpace", until=11)
+def depth_to_space_1(x: Array, *, blocksize: int) -> Array:
+    """DepthToSpace before it had modes: DCR."""
+    return depth_to_space(x, blocksize=blocksize)
+
+
+@kernel("DepthToSpace", since=11)
+def depth_to_space(x: Array, *, blocksize: int, mode: str = "DCR") -> Array:
+    """Blocks of channels become blocks of pixels; in mode DCR the block is the outer axis."""
+    _require_image(x)
+    n, c, h, w = x.shape
+    b = blocksize
+    if b <= 0 or c % (b * b):
+        raise Unfoldable(f"{c} channels do not make blocks of {b} x {b}")
+    depth = c // (b * b)
+    if mode == "DCR":
+        blocks = _reshaped(x, [n, b, b, depth, h, w]).transpose(0, 3, 4, 1, 5, 2)
+    else:
+        blocks = _reshaped(x, [n, depth, b, b, h, w]).transpose(0, 1, 4, 2, 5, 3)
+    return _reshaped(blocks, [n, depth, h * b, w * b])
+
+
+@kernel("SpaceToDepth")
+def space_to_depth(x: Array, *, blocksize: int) -> Array:
+    """Blocks of pixels become blocks of channels, the block's axes outermost."""
+    _require_image(x)
+    n, c, h, w = x.shape
+    b = blocksize
+    if b <= 0 or h % b or w % b:
+        raise Unfoldable(f"{h} x {w} pixels do not make blocks of {b} x {b}")
+    blocks = _reshaped(x, [n, c, h // b, b, w // b, b]).transpose(0, 3, 5, 1, 2, 4)
+    return _reshaped(blocks, [n, c * b * b, h // b, w // b])
+
+
+def _require_image(x: Array) -> None:
+    if x.ndim != 4:
+        raise Unfoldable(f"rank 4 is needed, not {x.ndim}")
+
+
+@kernel("Tile", since=6)
+def tile(x: Array, repeats: Array) -> Array:
+    """``x`` repeated along every axis. Only axes of size 1 repeated: a zero-stride view."""
+    counts = integers(repeats, "repeats")
+    if len(counts) != x.ndim or min(counts, default=0) < 0:
+        raise Unfoldable(f"repeats {counts} do not fit rank {x.ndim}")
+    shape = [n * d for n, d in zip(counts, x.shape, strict=True)]
+    if all(n == 1 or d == 1 for n, d in zip(counts, x.shape, strict=True)):
+        return _broadcast(x, shape)
+    check_allocatable(shape, x.dtype)
+    result = np.empty(shape, x.dtype)
+    # Every axis as a pair (repeat, size): broadcasting fills the repeats in one pass.
+    pairs = [k for pair in zip(counts, x.shape, strict=True) for k in pair]
+    ones = [k for d in x.shape for k in (1, d)]
+    if len(pairs) <= 32 and all(shape):
+        result.reshape(pairs)[...] = x.reshape(ones)
+        return result
+    return np.tile(x, counts)

@@ -1,0 +1,44 @@
+"""Boolean ops and selection: And, Or, Xor, Not, Where."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxfold.kernels.dtypes import BOOL, elementwise_on, require
+from onnxfold.kernels.registry import Array, Kind, kernel
+
+_BOOL = frozenset((BOOL,))
+
+
+@kernel("And", since=7, kind=elementwise_on(_BOOL))
+def logical_and(a: Array, b: Array) -> Array:
+    """``a and b``."""
+    require(a, _BOOL)
+    return np.asarray(np.logical_and(a, b))
+
+
+@kernel("Or", since=7, kind=elementwise_on(_BOOL))
+def logical_or(a: Array, b: Array) -> Array:
+    """``a or b``."""
+    require(a, _BOOL)
+    return np.asarray(np.logical_or(a, b))
+
+
+@kernel("Xor", since=7, kind=elementwise_on(_BOOL))
+def logical_xor(a: Array, b: Array) -> Array:
+    """True where exactly one operand is."""
+    require(a, _BOOL)
+    return np.asarray(np.logical_xor(a, b))
+
+
+@kernel("Not", kind=elementwise_on(_BOOL))
+def logical_not(x: Array) -> Array:
+    """The opposite."""
+    require(x, _BOOL)
+    return np.asarray(np.logical_not(x))
+
+
+@kernel("Where", since=9, kind=Kind.ELEMENTWISE)
+def where(condition: Array, x: Array, y: Array) -> Array:
+    """``x`` where the condition is true, else ``y``; all three broadcast; any dtype."""
+    return np.asarray(np.where(condition, x, y))

@@ -1,0 +1,94 @@
+"""Pad."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from onnxfold.kernels.dtypes import STRING, check_allocatable, integers, normalized_axis
+from onnxfold.kernels.registry import Array, NotExact, Unfoldable, kernel
+
+
+@kernel("Pad", since=2, until=11)
+def pad_by_attributes(
+    x: Array, *, pads: Sequence[int], mode: str = "constant", value: float = 0.0
+) -> Array:
+    """Pad with the widths and the value as attributes; see :func:`pad`."""
+    return _padded(x, _widths(x.ndim, pads, range(x.ndim)), mode, np.asarray(value, x.dtype))
+
+
+@kernel("Pad", since=11)
+def pad(
+    x: Array,
+    pads: Array,
+    value: Array | None = None,
+    axes: Array | None = None,
+    *,
+    mode: str = "constant",
+) -> Array:
+    """``x`` with elements added (or, where a width is negative, taken off) at both ends of axes.
+
+    ``pads`` lists all widths at the beginnings, then all at the ends.
+    """
+    which = range(x.ndim) if axes is None else integers(axes, "axes")
+    widths = _widths(x.ndim, integers(pads, "pads"), which)
+    fill = np.zeros((), x.dtype) if value is None else value.reshape(())
+    if x.dtype == STRING and value is None:
+        fill = np.array("", object)
+    return _padded(x, widths, mode, fill)
+
+
+def _widths(rank: int, pads: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int]]:
+    if len(pads) != 2 * len(axes):
+        raise Unfoldable(f"{len(pads)} pads for {len(axes)} axes")
+    widths = [(0, 0)] * rank
+    for k, axis in enumerate(axes):
+        widths[normalized_axis(axis, rank)] = (pads[k], pads[k + len(axes)])
+    return widths
+
+
+def _padded(x: Array, widths: list[tuple[int, int]], mode: str, fill: Array) -> Array:
+    shape = [d + before + after for d, (before, after) in zip(x.shape, widths, strict=True)]
+    if min(shape, default=0) < 0:
+        raise Unfoldable(f"pads {widths} take more than there is of shape {list(x.shape)}")
+    check_allocatable(shape, x.dtype)
+    if mode == "constant":
+        return _padded_with(fill, x, widths, shape)
+    return _padded_from_inside(x, widths, mode)
+
+
+def _padded_with(fill: Array, x: Array, widths: list[tuple[int, int]], shape: list[int]) -> Array:
+    result = np.empty(shape, x.dtype)
+    result[...] = fill
+    source, target = [], []
+    for d, (before, after) in zip(x.shape, widths, strict=True):
+        start, stop = max(0, -before), d - max(0, -after)
+        if stop <= start:
+            return result
+        source.append(slice(start, stop))
+        target.append(slice(start + before, stop + before))
+    result[tuple(target)] = x[tuple(source)]
+    return result
+
+
+def _padded_from_inside(x: Array, widths: list[tuple[int, int]], mode: str) -> Array:
+    if any(min(pair) < 0 for pair in widths):
+        raise NotExact(f"negative pads in mode {mode}")
+    index = []
+    for d, (before, after) in zip(x.shape, widths, strict=True):
+        places = np.arange(-before, d + after)
+        if d == 0 or (mode != "edge" and max(before, after) >= max(d, 2)):
+            if before or after:
+                raise NotExact(f"pads ({before}, {after}) exceed dimension {d}")
+        elif mode == "edge":
+            places = places.clip(0, d - 1)
+        elif mode == "wrap":
+            places %= d
+        elif mode == "reflect":
+            # ... 2 1 | 0 1 2 3 | 2 1 ...: a triangle wave of the dimension's size.
+            places = (d - 1) - np.abs((d - 1) - np.abs(places))
+        else:
+            raise NotExact(f"mode {mode}")
+        index.append(places)
+    return np.asarray(x[np.ix_(*index)]) if index else x

@@ -1,0 +1,142 @@
+"""Reductions whose result does not depend on the order: of integers, and extremes of floats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from onnxfold.kernels.dtypes import (
+    BOOL,
+    FLOATS,
+    INTEGERS,
+    integers,
+    normalized_axis,
+    require,
+)
+from onnxfold.kernels.registry import Array, NotExact, Unfoldable, kernel
+
+Reducer = Callable[[Array, tuple[int, ...], bool], Any]
+
+
+def _sum(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return np.sum(x, axis=axes, dtype=x.dtype, keepdims=keepdims)
+
+
+def _product(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return np.prod(x, axis=axes, dtype=x.dtype, keepdims=keepdims)
+
+
+def _l1(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return _sum(np.abs(x), axes, keepdims)
+
+
+def _sum_square(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return _sum(np.multiply(x, x), axes, keepdims)
+
+
+def _max(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return np.max(x, axis=axes, keepdims=keepdims)
+
+
+def _min(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return np.min(x, axis=axes, keepdims=keepdims)
+
+
+_SUMS: dict[str, Reducer] = {
+    "ReduceSum": _sum,
+    "ReduceProd": _product,
+    "ReduceL1": _l1,
+    "ReduceSumSquare": _sum_square,
+}
+_EXTREMES: dict[str, Reducer] = {"ReduceMax": _max, "ReduceMin": _min}
+
+
+def _register(op_type: str, reducer: Reducer, check: Callable[[Array], None], inputs: int) -> None:
+    """Register both forms of ``op_type``: axes as attribute and, from opset ``inputs`` on, input."""
+
+    @kernel(op_type, until=inputs)
+    def by_attribute(x: Array, *, axes: Sequence[int] | None = None, keepdims: int = 1) -> Array:
+        check(x)
+        return _reduced(reducer, x, axes, keepdims)
+
+    @kernel(op_type, since=inputs)
+    def by_input(
+        x: Array, axes: Array | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+    ) -> Array:
+        check(x)
+        given = None if axes is None else integers(axes, "axes")
+        if not given and noop_with_empty_axes:
+            if op_type in ("ReduceL1", "ReduceSumSquare"):
+                raise NotExact("what a reduction over no axes does to an element changed over time")
+            return x
+        return _reduced(reducer, x, given, keepdims)
+
+
+def _reduced(reducer: Reducer, x: Array, axes: Sequence[int] | None, keepdims: int) -> Array:
+    which = tuple({normalized_axis(a, x.ndim) for a in axes}) if axes else tuple(range(x.ndim))
+    if reducer in _EXTREMES.values() and 0 in (x.shape[a] for a in which):
+        raise NotExact("the extreme of no element")
+    return np.asarray(reducer(x, which, bool(keepdims)))
+
+
+def _integer(x: Array) -> None:
+    require(x, INTEGERS)
+
+
+def _ordered(x: Array) -> None:
+    """Refuse NaN and -0.0: without them there is one greatest and one least value."""
+    require(x, INTEGERS | FLOATS | {BOOL})
+    if x.dtype in FLOATS:
+        _refuse_nan(x)
+        if (np.signbit(x) & (x == 0)).any():
+            raise NotExact("which of 0.0 and -0.0 is greater is not defined")
+
+
+def _refuse_nan(x: Array) -> None:
+    if x.dtype in FLOATS and np.isnan(x).any():
+        raise NotExact("NaN has no order")
+
+
+for _name, _reducer in _SUMS.items():
+    _register(_name, _reducer, _integer, 13 if _name == "ReduceSum" else 18)
+for _name, _reducer in _EXTREMES.items():
+    _register(_name, _reducer, _ordered, 18)
+
+
+@kernel("ArgMax")
+def arg_max(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
+    """The index of the greatest element along ``axis``: of several the first, or the last."""
+    return _arg(np.argmax, x, axis, keepdims, select_last_index)
+
+
+@kernel("ArgMin")
+def arg_min(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
+    """The index of the least element along ``axis``: of several the first, or the last."""
+    return _arg(np.argmin, x, axis, keepdims, select_last_index)
+
+
+def _arg(choose: Callable[..., Any], x: Array, axis: int, keepdims: int, last: int) -> Array:
+    require(x, INTEGERS | FLOATS)
+    _refuse_nan(x)
+    axis = normalized_axis(axis, x.ndim)
+    if x.shape[axis] == 0:
+        raise Unfoldable("the extreme of no element")
+    if last:
+        index = x.shape[axis] - 1 - choose(np.flip(x, axis), axis=axis, keepdims=bool(keepdims))
+    else:
+        index = choose(x, axis=axis, keepdims=bool(keepdims))
+    return np.asarray(index, np.int64)
+
+
+@kernel("CumSum", since=11)
+def cum_sum(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
+    """Sums of all elements up to each, without it if ``exclusive``, from the end if ``reverse``."""
+    require(x, INTEGERS)
+    along = normalized_axis(int(axis.reshape(())), x.ndim)
+    source = np.flip(x, along) if reverse else x
+    sums = np.asarray(np.cumsum(source, axis=along, dtype=x.dtype))
+    if exclusive:
+        sums = np.subtract(sums, source)
+    return np.flip(sums, along) if reverse else sums

@@ -98,7 +98,7 @@ def _compare_interfaces(first: Subject, second: Subject, result: Comparison) -> 
     inputs_b = {value.name for value in [*second.inputs, *second.overridable]}
     required_a = {value.name for value in first.inputs}
     required_b = {value.name for value in second.inputs}
-    sides = [
+    sides: list[tuple[str, set[Any]]] = [
         ("inputs of a that b lacks", inputs_a - inputs_b),
         ("inputs of b that a lacks", inputs_b - inputs_a),
         ("inputs that have a default in a only", (required_b - required_a) & inputs_a),

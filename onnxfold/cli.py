@@ -1,0 +1,337 @@
+"""The command line. All that is printed is printed here; the library logs.
+
+Only click is imported at the top: the rest comes when a command needs it, so that help is instant.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from onnxfold.errors import CheckFailedError, OnnxFoldError
+
+_logger = logging.getLogger("onnxfold")
+
+EXIT_OK = 0
+EXIT_DIFFERENT = 1
+EXIT_ERROR = 2
+EXIT_INTERRUPTED = 130
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def byte_size(text: str) -> int:
+    """A number of bytes: 4096, 512MB (decimal units), 1.5GiB (binary units)."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I)?B?", text.strip().upper())
+    if match is None or (match[3] and not match[2]):
+        raise click.BadParameter(f"{text!r} is not a size such as 4096, 512MB or 1.5GiB")
+    unit = _BINARY_UNITS[match[2]] if match[3] else _UNITS[match[2]]
+    return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+
+
+def dimension(text: str) -> tuple[str, int]:
+    """A symbolic dimension and its size: batch=2."""
+    name, _, size = text.rpartition("=")
+    if not name or not size.isdecimal():
+        raise click.BadParameter(f"{text!r} is not of the form batch=2")
+    return name, int(size)
+
+
+class OptimizeByDefault(click.Group):
+    """`onnxfold IN OUT` is `onnxfold optimize IN OUT`, as users of other optimizers expect."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Puts the command in front where the first word is a file or an option of it."""
+        if args and self._begins_optimize(args[0]):
+            args = ["optimize", *args]
+        return super().parse_args(ctx, args)
+
+    def _begins_optimize(self, word: str) -> bool:
+        if word in self.commands:
+            return False
+        if word.startswith("-"):
+            return word not in {"--help", "-h", "--version"}
+        return "." in word or os.sep in word or os.path.exists(word)
+
+
+def _set_verbosity(ctx: click.Context, param: click.Parameter, verbose: bool) -> bool:
+    if verbose:
+        _logger.setLevel(logging.DEBUG)
+    return verbose
+
+
+def _output_options(command: Command) -> Command:
+    """The options that all commands share."""
+    for option in (
+        click.option(
+            "-v",
+            "--verbose",
+            is_flag=True,
+            expose_value=False,
+            callback=_set_verbosity,
+            help="Log what is done; show the traceback of a bug.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead."),
+    ):
+        command = option(command)
+    return command
+
+
+def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        _write(f"onnxfold {version('onnxfold')}\n")
+        ctx.exit()
+
+
+@click.group(
+    cls=OptimizeByDefault,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Fold everything constant in an ONNX model, bit for bit, in little memory.
+
+    `onnxfold IN OUT` is short for `onnxfold optimize IN -o OUT`.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(EXIT_ERROR)
+
+
+@cli.command()
+@click.argument("source", metavar="IN")
+@click.argument("destination", metavar="[OUT]", required=False)
+@click.option("-o", "--output", metavar="OUT", help="File to write; IN itself is allowed.")
+@click.option("--fold-all", is_flag=True, help="Fold whatever can be folded, whatever it weighs.")
+@click.option("--fold-quantized", is_flag=True, help="Fold DequantizeLinear of weights too.")
+@click.option(
+    "--max-growth",
+    type=byte_size,
+    default="0",
+    metavar="BYTES",
+    help="Bytes by which folding may make the model grow.  [default: 0]",
+)
+@click.option(
+    "--memory-limit",
+    type=byte_size,
+    metavar="BYTES",
+    help="Bytes of intermediate results to hold in memory, such as 512MB; more goes to disk.",
+)
+@click.option(
+    "--keep",
+    multiple=True,
+    metavar="GLOB",
+    help="Do not fold values whose name matches; may be repeated.",
+)
+@click.option(
+    "--external-data/--no-external-data",
+    default=None,
+    help="Weights in a file of their own, or not.  [default: as IN; yes above 2 GB]",
+)
+@click.option(
+    "--external-data-name", metavar="NAME", help="Name of that file.  [default: OUT.data]"
+)
+@click.option(
+    "--share-weights", is_flag=True, help="Refer to IN's weights instead of copying them."
+)
+@click.option("--no-fsync", is_flag=True, help="Do not wait until the disk has it all.")
+@click.option(
+    "--check",
+    type=click.IntRange(min=0),
+    default="0",
+    metavar="N",
+    help="Compare with IN on N random inputs before OUT is put in place.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@_output_options
+def optimize(
+    source: str,
+    destination: str | None,
+    output: str | None,
+    external_data: bool | None,
+    external_data_name: str | None,
+    no_fsync: bool,
+    quiet: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Write a model that no longer contains the constant work of IN.
+
+    Sizes are bytes, or have a unit: 512MB is decimal, 512MiB binary.
+    """
+    target = _one_target(destination, output)
+    if external_data_name is not None and external_data is False:
+        raise click.UsageError("--external-data-name contradicts --no-external-data")
+    from onnxfold.api import optimize_file
+    from onnxfold.report.progress import LateProgress
+
+    with LateProgress(enabled=not quiet) as progress:
+        report = optimize_file(
+            source,
+            target,
+            external_data=external_data_name or external_data,
+            fsync=not no_fsync,
+            progress=progress,
+            **options,
+        )
+    if as_json:
+        _write_json(report.to_dict())
+    elif not quiet:
+        from onnxfold.report.optimize_table import optimize_text
+
+        _write(optimize_text(report))
+
+
+def _one_target(destination: str | None, output: str | None) -> str:
+    """OUT is given once, as an argument or with -o; never guessed."""
+    if destination is not None and output is not None:
+        raise click.UsageError("OUT is given twice, as an argument and with -o")
+    target = output if output is not None else destination
+    if not target:
+        raise click.UsageError("no output: give -o OUT (IN itself is allowed)")
+    return target
+
+
+@cli.command()
+@click.argument("a")
+@click.argument("b")
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Random inputs to compare on; each has other sizes of dynamic dimensions.",
+)
+@click.option(
+    "--feeds",
+    metavar="PATH",
+    help="Inputs to use instead: an .npz file, or a folder with input_0.pb, ...",
+)
+@click.option(
+    "--dim",
+    "dims",
+    type=dimension,
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="Size of a symbolic dimension; may be repeated.",
+)
+@click.option("--rtol", type=click.FloatRange(min=0), default=0.0, help="Relative tolerance.")
+@click.option("--atol", type=click.FloatRange(min=0), default=0.0, help="Absolute tolerance.")
+@click.option("--exact", is_flag=True, help="Allow half precision no difference either.")
+@_output_options
+def compare(
+    a: str, b: str, dims: tuple[tuple[str, int], ...], as_json: bool, **options: Any
+) -> int:
+    """Compare what models A and B compute.
+
+    Exit code 0: the same bit for bit, or within the tolerance; 1: different; 2: bad input.
+    """
+    from onnxfold.compare import compare as compare_models
+
+    result = compare_models(a, b, dims=dict(dims), **options)
+    if as_json:
+        _write_json(result.to_dict())
+    else:
+        from onnxfold.report.compare_table import compare_text
+
+        _write(compare_text(result))
+    return EXIT_OK if result.passed else EXIT_DIFFERENT
+
+
+@cli.command()
+@click.argument("model")
+@_output_options
+def inspect(model: str, as_json: bool) -> None:
+    """Show ops, interface, opsets, bytes and largest tensors of MODEL."""
+    from onnxfold.report.inventory import take_inventory
+
+    inventory = take_inventory(model)
+    if as_json:
+        _write_json(inventory.to_dict())
+    else:
+        from onnxfold.report.inspect_table import inspect_text
+
+        _write(inspect_text(inventory))
+
+
+def main(args: list[str] | None = None) -> int:
+    """Runs a command line (`sys.argv` if none is given) and returns the exit code."""
+    _start_logging()
+    try:
+        code = cli.main(args=args, prog_name="onnxfold", standalone_mode=False)
+        return code if isinstance(code, int) else EXIT_OK
+    except (click.Abort, KeyboardInterrupt):
+        _complain("interrupted")
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        return _click_error(error)
+    except OnnxFoldError as error:
+        _complain(str(error))
+        return EXIT_DIFFERENT if isinstance(error, CheckFailedError) else EXIT_ERROR
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _complain(f"{where}{error.strerror or error}")
+    except MemoryError:
+        _complain("out of memory")
+    except Exception as error:  # the last resort: a bug
+        _complain(
+            f"{type(error).__name__}: {error} (this is a bug; run with --verbose for the traceback)"
+        )
+    _logger.debug("traceback:", exc_info=True)
+    return EXIT_ERROR
+
+
+def _click_error(error: click.ClickException) -> int:
+    ctx = error.ctx if isinstance(error, click.UsageError) else None
+    hint = f" (see '{ctx.command_path} --help')" if ctx is not None else ""
+    _complain(error.format_message().rstrip(".") + hint)
+    return EXIT_ERROR
+
+
+def _start_logging() -> None:
+    """Warnings, and everything with --verbose, to standard error."""
+    logging.basicConfig(format="%(name)s: %(levelname)s: %(message)s")
+    _logger.setLevel(logging.WARNING)
+
+
+def _complain(message: str) -> None:
+    """One line on standard error."""
+    click.echo(f"onnxfold: error: {' '.join(message.split())}", err=True)
+
+
+def _write_json(document: dict[str, Any]) -> None:
+    _write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+
+
+def _write(text: str) -> None:
+    """To standard output; a reader that has gone away is no error, the work is done."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except UnicodeEncodeError:
+        encoding = sys.stdout.encoding or "ascii"
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

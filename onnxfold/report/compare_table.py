@@ -1,0 +1,71 @@
+"""The table of `onnxfold compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+
+from onnxfold.report.console import render
+
+if TYPE_CHECKING:
+    from onnxfold.compare import Comparison, OutputResult
+
+
+def compare_text(comparison: Comparison) -> str:
+    """Every output of every run, then the verdict, as text for a terminal or a file."""
+    return render(*_parts(comparison))
+
+
+def compare_line(comparison: Comparison) -> str:
+    """The verdict in one line."""
+    runs = len(comparison.runs)
+    where = f"on {runs} run{'' if runs == 1 else 's'} ({comparison.backend})"
+    if comparison.equal:
+        return f"equal bit for bit {where}"
+    worst = max((output.max_abs_error for output in comparison.outputs), default=0.0)
+    if comparison.passed:
+        return f"within tolerance {where}, max abs error {worst:.3g}"
+    return f"different {where}, max abs error {worst:.3g}"
+
+
+def _parts(comparison: Comparison) -> Iterator[RenderableType]:
+    if comparison.outputs:
+        yield _outputs(comparison.outputs)
+    for run, sizes in comparison.sizes.items():
+        yield f"{run}: " + ", ".join(f"{name}={size}" for name, size in sizes.items())
+    for problem in comparison.problems:
+        yield f"problem: {problem}"
+    for note in comparison.notes:
+        yield f"note: {note}"
+    yield compare_line(comparison)
+
+
+def _outputs(outputs: list[OutputResult]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for title in ("run", "output", "type"):
+        table.add_column(title, overflow="fold")
+    for title in ("differ", "max abs", "max rel", "max ulp", "NaN/Inf differ"):
+        table.add_column(title, justify="right")
+    table.add_column("verdict")
+    for output in outputs:
+        table.add_row(*_row(output))
+    return table
+
+
+def _row(output: OutputResult) -> Iterator[str]:
+    yield output.run
+    yield output.name
+    yield f"{output.dtype}[{','.join(str(size) for size in output.shape)}]"
+    if output.note is not None:
+        yield from ("", "", "", "", "", output.note)
+        return
+    yield f"{output.differing}/{output.elements}"
+    yield f"{output.max_abs_error:.3g}"
+    yield f"{output.max_rel_error:.3g}"
+    yield "-" if output.max_ulp is None else str(output.max_ulp)
+    yield str(output.nonfinite_mismatch)
+    yield "equal" if output.bit_equal else "within" if output.within else "DIFFERENT"

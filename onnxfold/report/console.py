@@ -1,0 +1,41 @@
+"""Rendering with rich, and how figures are written."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+
+from rich.console import Console, RenderableType
+from rich.filesize import decimal
+
+_WIDTH = 100  # columns where the output is no terminal
+
+
+def render(*parts: RenderableType) -> str:
+    """The parts as text for standard output: styled for a terminal, plain for a file."""
+    terminal = sys.stdout.isatty()
+    text = io.StringIO()
+    console = Console(
+        file=text,
+        force_terminal=terminal,
+        width=shutil.get_terminal_size((_WIDTH, 24)).columns if terminal else _WIDTH,
+        markup=False,  # names hold brackets
+        emoji=False,
+        highlight=False,
+    )
+    for part in parts:
+        console.print(part)
+    return "".join(line.rstrip() + "\n" for line in text.getvalue().splitlines())
+
+
+def bytes_text(size: int | None) -> str:
+    """A number of bytes with a decimal unit: "624.3 kB"."""
+    return "unknown" if size is None else decimal(size)
+
+
+def change_text(before: int, after: int) -> str:
+    """The relative change: "-31 %", or nothing where there is none to speak of."""
+    if not before or before == after:
+        return ""
+    return f"{100 * (after - before) / before:+.0f} %"

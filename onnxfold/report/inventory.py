@@ -1,0 +1,141 @@
+"""What a model holds: ops, interface, tensors. No tensor's bytes are read."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+
+@dataclass(frozen=True)
+class ValueInfo:
+    """An input or output: its name, and its type and shape as text."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A stored tensor: its name, ONNX element type, shape, and size in bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What a model holds.
+
+    Attributes:
+        path: The file.
+        ir_version: ONNX IR version.
+        producer: The tool that wrote the model, or "".
+        opsets: Opset version by domain ("" is the default domain).
+        inputs: Graph inputs; those with a default value say so.
+        outputs: Graph outputs.
+        nodes: Nodes by op type, subgraphs and functions included.
+        functions: Number of model-local functions.
+        tensors: Number of stored tensors: initializers and values of `Constant` nodes.
+        tensor_bytes: Their bytes.
+        stored_bytes: Bytes of the file and of the external data it refers to.
+        largest: The largest tensors, largest first.
+    """
+
+    path: str
+    ir_version: int
+    producer: str
+    opsets: dict[str, int]
+    inputs: list[ValueInfo]
+    outputs: list[ValueInfo]
+    nodes: dict[str, int]
+    functions: int
+    tensors: int
+    tensor_bytes: int
+    stored_bytes: int
+    largest: list[TensorInfo]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as a JSON-ready dictionary; its keys are stable."""
+        return asdict(self)
+
+
+def take_inventory(path: str | os.PathLike[str], largest: int = 10) -> Inventory:
+    """Reads a model and says what it holds, with its `largest` largest tensors.
+
+    Raises:
+        ModelError: The file cannot be read as a model.
+    """
+    from onnxfold.storage import load
+
+    model = load(path)
+    tensors = list(_tensors(model))
+    found = [TensorInfo(n, str(t.dtype), tuple(t.shape.numpy()), t.nbytes) for n, t in tensors]
+    return Inventory(
+        path=os.fspath(path),
+        ir_version=model.ir_version,
+        producer=" ".join(filter(None, [model.producer_name, model.producer_version])),
+        opsets=dict(sorted(model.opset_imports.items())),
+        inputs=[_value_info(value, model.graph) for value in model.graph.inputs],
+        outputs=[_value_info(value) for value in model.graph.outputs],
+        nodes=count_nodes(model),
+        functions=len(model.functions),
+        tensors=len(found),
+        tensor_bytes=sum(tensor.bytes for tensor in found),
+        stored_bytes=os.path.getsize(path) + _external_bytes(path, tensors),
+        largest=sorted(found, key=lambda tensor: -tensor.bytes)[:largest],
+    )
+
+
+def count_nodes(model: ir.Model) -> dict[str, int]:
+    """Nodes by op type ("domain::Op" outside the default domain), subgraphs and functions too."""
+    return dict(Counter(op_name(node) for node in _nodes(model)))
+
+
+def op_name(node: ir.Node) -> str:
+    """The op type, as "domain::Op" outside the default domain."""
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+
+
+def _nodes(model: ir.Model) -> Iterator[ir.Node]:
+    yield from model.graph.all_nodes()
+    for function in model.functions.values():
+        yield from function.all_nodes()
+
+
+def _tensors(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
+    """Initializers of all graphs, and tensors in attributes (those of `Constant`)."""
+    for graph in model.graphs():
+        for name, value in graph.initializers.items():
+            if value.const_value is not None:
+                yield name, value.const_value
+    for node in _nodes(model):
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                yield node.outputs[0].name or node.name or "", attribute.as_tensor()
+
+
+def _external_bytes(
+    path: str | os.PathLike[str], tensors: list[tuple[str, ir.TensorProtocol]]
+) -> int:
+    """Bytes of the distinct pieces of other files that tensors refer to."""
+    own = os.path.realpath(path)
+    pieces = {
+        (os.path.realpath(tensor.path), tensor.offset or 0, tensor.nbytes)
+        for _, tensor in tensors
+        if isinstance(tensor, ir.ExternalTensor)
+    }
+    return sum(size for file, _, size in pieces if file != own)
+
+
+def _value_info(value: ir.Value, graph: ir.Graph | None = None) -> ValueInfo:
+    default = graph is not None and value.name in graph.initializers
+    shape = "" if value.shape is None else str(value.shape).replace(" ", "")
+    type_ = "unknown" if value.type is None else str(value.type)
+    return ValueInfo(value.name or "", f"{type_}{shape}{' (has a default)' if default else ''}")

@@ -6,7 +6,7 @@ defined. The callers silence NumPy's floating point warnings once for many kerne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -22,10 +22,13 @@ from onnxfold.kernels.dtypes import (
     NUMBERS,
     SIGNED,
     DType,
+    broadcast_shape,
+    check_allocatable,
+    check_readable,
     elementwise_on,
     require,
 )
-from onnxfold.kernels.registry import Array, Kind, NotExact, Unfoldable, kernel
+from onnxfold.kernels.registry import Array, NotExact, Unfoldable, kernel
 
 # Before opset 7 broadcasting was asked for by attributes; onnxruntime has no kernels for that.
 BROADCASTS = 7
@@ -58,6 +61,7 @@ def div(a: Array, b: Array) -> Array:
     require(a, NUMBERS)
     if a.dtype in FLOATS:
         return np.asarray(np.divide(a, b))
+    _check_size(a, b)
     _refuse_traps(a, b)
     if a.dtype in SIGNED:
         # NumPy's integer division floors; taking the remainder off first makes it exact.
@@ -69,6 +73,7 @@ def div(a: Array, b: Array) -> Array:
 def mod(a: Array, b: Array, *, fmod: int = 0) -> Array:
     """The remainder with the sign of ``b``, or with ``fmod=1`` of ``a`` as C's fmod."""
     require(a, NUMBERS)
+    _check_size(a, b)
     if a.dtype in FLOATS:
         if not fmod:
             raise NotExact("Mod of floats is defined for fmod=1 only")
@@ -81,6 +86,11 @@ def mod(a: Array, b: Array, *, fmod: int = 0) -> Array:
     if a.dtype.itemsize == 8 and not (_fits_double(a) and _fits_double(b)):
         raise NotExact("onnxruntime computes integer fmod in float64")
     return np.asarray(np.fmod(a, b))
+
+
+def _check_size(*operands: Array) -> None:
+    check_readable(*operands)
+    check_allocatable(broadcast_shape(*(x.shape for x in operands)), operands[0].dtype)
 
 
 def _refuse_traps(a: Array, b: Array) -> None:
@@ -169,6 +179,8 @@ def minimum(*operands: Array) -> Array:
 def _extreme(choose: Callable[[Array, Array], Array], operands: Sequence[Array]) -> Array:
     result = operands[0]
     require(result, NUMBERS)
+    if result.dtype in FLOATS:
+        _check_size(*operands)
     for x in operands[1:]:
         result = np.asarray(choose(result, x))
     if result.dtype in FLOATS and len(operands) > 1:
@@ -193,11 +205,10 @@ def variadic_sum(*operands: Array) -> Array:
 
 @kernel("Mean", since=8, kind=elementwise_on(FLOATS))
 def mean(*operands: Array) -> Array:
-    """The operands' sum from left to right divided by their number, then rounded."""
+    """The operands' sum from left to right times the (rounded) reciprocal of their number."""
     total = _accumulate(operands)
-    return np.asarray(np.divide(total, total.dtype.type(len(operands)))).astype(
-        operands[0].dtype, copy=False
-    )
+    share = total.dtype.type(1) / total.dtype.type(len(operands))
+    return np.asarray(np.multiply(total, share)).astype(operands[0].dtype, copy=False)
 
 
 def _accumulate(operands: Sequence[Array]) -> Array:
@@ -218,26 +229,26 @@ def relu(x: Array) -> Array:
 
 @kernel("Clip", since=6, until=11, kind=elementwise_on(FLOATS))
 def clip_by_attributes(x: Array, *, min: float | None = None, max: float | None = None) -> Array:
-    """``x`` within bounds given as float32 attributes; see :func:`clip`."""
+    """``x`` within float32 bounds, compared as float32 even if narrower; see :func:`clip`."""
     require(x, FLOATS)
-    least, greatest = _range_of(x.dtype)
-    # A float32 bound beyond a 16 bit float's range would be infinity there, and so no bound.
-    low = least if min is None else np.asarray(np.float32(min)).astype(x.dtype)
-    high = greatest if max is None else np.asarray(np.float32(max)).astype(x.dtype)
-    return _not_above(_not_below(x, low), high)
+    wide = x if x.dtype == FLOAT64 else x.astype(FLOAT32, copy=False)
+    least, greatest = _range_of(wide.dtype)
+    low = least if min is None else np.asarray(np.float32(min)).astype(wide.dtype)
+    high = greatest if max is None else np.asarray(np.float32(max)).astype(wide.dtype)
+    return _not_above(_not_below(wide, low), high).astype(x.dtype, copy=False)
 
 
-def _clip_kind(dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
-    return elementwise_on(NUMBERS)(dtypes, attributes)
-
-
-@kernel("Clip", since=11, kind=_clip_kind)
-def clip(x: Array, low: Array | None = None, high: Array | None = None) -> Array:
+@kernel("Clip", since=11, kind=elementwise_on(NUMBERS))
+def clip(x: Array, low: Array | None = None, high: Array | None = None, *, opset: int) -> Array:
     """``min(max(x, low), high)``; NaN in ``x`` stays, a NaN bound does not bound.
 
-    An omitted bound is the dtype's greatest *finite* value: infinities are cut to it.
+    An omitted bound is the dtype's greatest *finite* value: infinities are cut to it. But for
+    bfloat16, and float16 in opset 11, it is infinity.
     """
     require(x, NUMBERS)
+    if x.dtype == BFLOAT16 or (x.dtype == FLOAT16 and opset < 12):
+        infinity = np.asarray(np.inf, x.dtype)
+        low, high = -infinity if low is None else low, infinity if high is None else high
     least, greatest = _range_of(x.dtype)
     low = least if low is None else low.reshape(())
     high = greatest if high is None else high.reshape(())

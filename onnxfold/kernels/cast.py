@@ -21,6 +21,8 @@ from onnxfold.kernels.dtypes import (
     INTEGERS,
     STRING,
     DType,
+    check_allocatable,
+    check_readable,
 )
 from onnxfold.kernels.registry import Array, Kind, NotExact, kernel
 
@@ -123,6 +125,8 @@ def _truncating(target: DType) -> Converter:
     low, high = float(info.min), float(int(info.max) + 1)
 
     def convert(x: Array) -> Array:
+        check_readable(x)
+        check_allocatable(x.shape, target)
         if x.dtype not in (FLOAT32, FLOAT64):
             x = x.astype(FLOAT32)
         if x.size:
@@ -145,6 +149,8 @@ def _saturating(target: DType) -> Converter:
 
 
 def _to_float4(x: Array) -> Array:
+    check_readable(x)
+    check_allocatable(x.shape, _FLOAT4)
     x = x.astype(FLOAT32)
     if np.isnan(x).any():
         raise NotExact("float4 has no NaN")

@@ -72,7 +72,7 @@ def _memory_of_the_machine() -> int:
         return 1 << 40
 
 
-_LARGEST_RESULT = _memory_of_the_machine()
+_MEMORY = _memory_of_the_machine()
 
 
 def check_representable(shape: Sequence[int], dtype: DType) -> None:
@@ -98,8 +98,18 @@ def check_allocatable(shape: Sequence[int], dtype: DType) -> None:
     bound = current_bound()
     if bound is not None and size > bound:
         raise Postpone(shape, dtype)
-    if size > _LARGEST_RESULT:
+    if size > _MEMORY:
         raise Unfoldable(f"a result of shape {list(shape)} would take {size} bytes")
+
+
+def check_readable(*operands: Array) -> None:
+    """Raise Unfoldable for an operand that would take more than the machine's memory if stored.
+
+    Called by kernels that look at every element: a zero-stride operand may have any number of them.
+    """
+    for x in operands:
+        if x.nbytes > _MEMORY:
+            raise Unfoldable(f"an operand of shape {list(x.shape)} has too many elements to read")
 
 
 def normalized_axis(axis: int, rank: int) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfold.kernels.dtypes import check_allocatable, normalized_axis
+from onnxfold.kernels.dtypes import check_allocatable, check_readable, normalized_axis
 from onnxfold.kernels.registry import Array, Unfoldable, kernel
 
 
@@ -108,6 +108,8 @@ def compress(x: Array, condition: Array, *, axis: int | None = None) -> Array:
 @kernel("NonZero", since=9)
 def non_zero(x: Array) -> Array:
     """The coordinates of the nonzero elements in row-major order, one column each."""
+    check_readable(x)
     if x.ndim == 0:
         x = x.reshape(1)
+    check_allocatable([x.ndim, int(np.count_nonzero(x))], np.dtype(np.int64))
     return np.array(np.nonzero(x), np.int64)

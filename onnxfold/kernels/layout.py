@@ -19,6 +19,8 @@ from onnxfold.kernels.dtypes import (
 )
 from onnxfold.kernels.registry import Array, Kind, NotExact, Unfoldable, kernel
 
+_RESHAPES_WITHOUT_COPY = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
+
 
 @kernel("Identity", kind=Kind.VIEW)
 def identity(x: Array) -> Array:
@@ -79,13 +81,26 @@ def _reshaped(x: Array, shape: Sequence[int]) -> Array:
     check_representable(shape, x.dtype)
     if x.flags.c_contiguous:
         return np.reshape(x, shape)
-    check = np.asarray(x.view())
-    try:  # NumPy raises instead of copying where it would have to
-        check.shape = tuple(shape)
+    view = _view_in_shape(x, shape)
+    if view is not None:
+        return view
+    check_allocatable(shape, x.dtype)
+    return np.reshape(x, shape)
+
+
+def _view_in_shape(x: Array, shape: Sequence[int]) -> Array | None:
+    """``x`` in another shape without a copy; None where no strides express it."""
+    if _RESHAPES_WITHOUT_COPY:
+        try:
+            return np.reshape(x, shape, copy=False)
+        except ValueError:
+            return None
+    view = np.asarray(x.view())
+    try:
+        view.shape = tuple(shape)
     except AttributeError:
-        check_allocatable(shape, x.dtype)
-        return np.reshape(x, shape)
-    return check
+        return None
+    return view
 
 
 @kernel("Flatten", kind=Kind.VIEW)

@@ -11,6 +11,9 @@ from onnxfold.kernels.dtypes import (
     BOOL,
     FLOATS,
     INTEGERS,
+    DType,
+    check_allocatable,
+    check_readable,
     integers,
     normalized_axis,
     require,
@@ -54,7 +57,7 @@ _EXTREMES: dict[str, Reducer] = {"ReduceMax": _max, "ReduceMin": _min}
 
 
 def _register(op_type: str, reducer: Reducer, check: Callable[[Array], None], inputs: int) -> None:
-    """Register both forms of ``op_type``: axes as attribute and, from opset ``inputs`` on, input."""
+    """Register both forms of ``op_type``: axes as attribute, and from opset ``inputs`` as input."""
 
     @kernel(op_type, until=inputs)
     def by_attribute(x: Array, *, axes: Sequence[int] | None = None, keepdims: int = 1) -> Array:
@@ -78,15 +81,23 @@ def _reduced(reducer: Reducer, x: Array, axes: Sequence[int] | None, keepdims: i
     which = tuple({normalized_axis(a, x.ndim) for a in axes}) if axes else tuple(range(x.ndim))
     if reducer in _EXTREMES.values() and 0 in (x.shape[a] for a in which):
         raise NotExact("the extreme of no element")
+    _check_size(x, which, keepdims, x.dtype)
     return np.asarray(reducer(x, which, bool(keepdims)))
 
 
+def _check_size(x: Array, axes: Sequence[int], keepdims: int, dtype: DType) -> None:
+    shape = [1 if k in axes else d for k, d in enumerate(x.shape) if keepdims or k not in axes]
+    check_allocatable(shape, dtype)
+
+
 def _integer(x: Array) -> None:
+    check_readable(x)
     require(x, INTEGERS)
 
 
 def _ordered(x: Array) -> None:
     """Refuse NaN and -0.0: without them there is one greatest and one least value."""
+    check_readable(x)
     require(x, INTEGERS | FLOATS | {BOOL})
     if x.dtype in FLOATS:
         _refuse_nan(x)
@@ -118,9 +129,11 @@ def arg_min(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: in
 
 
 def _arg(choose: Callable[..., Any], x: Array, axis: int, keepdims: int, last: int) -> Array:
+    check_readable(x)
     require(x, INTEGERS | FLOATS)
-    _refuse_nan(x)
     axis = normalized_axis(axis, x.ndim)
+    _check_size(x, [axis], keepdims, np.dtype(np.int64))
+    _refuse_nan(x)
     if x.shape[axis] == 0:
         raise Unfoldable("the extreme of no element")
     if last:
@@ -134,6 +147,7 @@ def _arg(choose: Callable[..., Any], x: Array, axis: int, keepdims: int, last: i
 def cum_sum(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
     """Sums of all elements up to each, without it if ``exclusive``, from the end if ``reverse``."""
     require(x, INTEGERS)
+    check_allocatable(x.shape, x.dtype)
     along = normalized_axis(int(axis.reshape(())), x.ndim)
     source = np.flip(x, along) if reverse else x
     sums = np.asarray(np.cumsum(source, axis=along, dtype=x.dtype))

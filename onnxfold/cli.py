@@ -159,7 +159,7 @@ def cli(ctx: click.Context) -> None:
 @click.option(
     "--check",
     type=click.IntRange(min=0),
-    default="0",
+    default=0,
     metavar="N",
     help="Compare with IN on N random inputs before OUT is put in place.",
 )
@@ -285,29 +285,27 @@ def main(args: list[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         _complain("interrupted")
         return EXIT_INTERRUPTED
-    except click.ClickException as error:
-        return _click_error(error)
-    except OnnxFoldError as error:
-        _complain(str(error))
+    except Exception as error:
+        _complain(_reason(error))
+        _logger.debug("traceback:", exc_info=True)
         return EXIT_DIFFERENT if isinstance(error, CheckFailedError) else EXIT_ERROR
-    except OSError as error:
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, for the user."""
+    if isinstance(error, OnnxFoldError):
+        return str(error)
+    if isinstance(error, click.ClickException):
+        ctx = error.ctx if isinstance(error, click.UsageError) else None
+        hint = f" (see '{ctx.command_path} --help')" if ctx is not None else ""
+        return error.format_message().rstrip(".") + hint
+    if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        _complain(f"{where}{error.strerror or error}")
-    except MemoryError:
-        _complain("out of memory")
-    except Exception as error:  # the last resort: a bug
-        _complain(
-            f"{type(error).__name__}: {error} (this is a bug; run with --verbose for the traceback)"
-        )
-    _logger.debug("traceback:", exc_info=True)
-    return EXIT_ERROR
-
-
-def _click_error(error: click.ClickException) -> int:
-    ctx = error.ctx if isinstance(error, click.UsageError) else None
-    hint = f" (see '{ctx.command_path} --help')" if ctx is not None else ""
-    _complain(error.format_message().rstrip(".") + hint)
-    return EXIT_ERROR
+        return f"{where}{error.strerror or error}"
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    bug = "this is a bug; run with --verbose for the traceback"
+    return f"{type(error).__name__}: {error} ({bug})"
 
 
 def _start_logging() -> None:

@@ -194,6 +194,8 @@ def _run_second(
         result.problems.append(f"b does not load: {error}")
         return {}
     accepted = {value.name for value in [*second.inputs, *second.overridable]}
+    if any(value.name not in feeds for value in second.inputs for feeds in runs.values()):
+        return {}  # inputs that the first model lacks: told already
     outputs: dict[str, dict[str, Output]] = {}
     for run, feeds in runs.items():
         try:

@@ -26,10 +26,9 @@ def compare_line(comparison: Comparison) -> str:
     where = f"on {runs} run{'' if runs == 1 else 's'} ({comparison.backend})"
     if comparison.equal:
         return f"equal bit for bit {where}"
+    verdict = "within tolerance" if comparison.passed else "different"
     worst = max((output.max_abs_error for output in comparison.outputs), default=0.0)
-    if comparison.passed:
-        return f"within tolerance {where}, max abs error {worst:.3g}"
-    return f"different {where}, max abs error {worst:.3g}"
+    return f"{verdict} {where}" + (f", max abs error {worst:.3g}" if worst else "")
 
 
 def _parts(comparison: Comparison) -> Iterator[RenderableType]:
@@ -46,9 +45,10 @@ def _parts(comparison: Comparison) -> Iterator[RenderableType]:
 
 def _outputs(outputs: list[OutputResult]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for title in ("run", "output", "type"):
-        table.add_column(title, overflow="fold")
-    for title in ("differ", "max abs", "max rel", "max ulp", "NaN/Inf differ"):
+    table.add_column("run", no_wrap=True)
+    table.add_column("output", overflow="fold")
+    table.add_column("type", overflow="fold", min_width=20)
+    for title in ("differ", "max abs", "max rel", "max ulp", "NaN/Inf"):
         table.add_column(title, justify="right")
     table.add_column("verdict")
     for output in outputs:

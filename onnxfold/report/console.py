@@ -25,7 +25,7 @@ def render(*parts: RenderableType) -> str:
         highlight=False,
     )
     for part in parts:
-        console.print(part)
+        console.print(part, soft_wrap=isinstance(part, str))
     return "".join(line.rstrip() + "\n" for line in text.getvalue().splitlines())
 
 

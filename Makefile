@@ -1,0 +1,20 @@
+# `make demo` and `make test` set up all they need in $(VENV): Python and make are enough.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test
+demo: $(VENV)/.installed
+	mkdir -p build
+	$(BIN)/onnxfold optimize models/swin.onnx -o build/swin.onnx --check 1
+
+test: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@

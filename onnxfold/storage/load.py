@@ -1,0 +1,232 @@
+"""Reading models: no byte of a large tensor is touched, let alone copied."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+
+from onnxfold.errors import ExternalDataError, ModelError
+from onnxfold.storage import wire
+from onnxfold.storage.decode import StandIns, decode, parse
+from onnxfold.storage.mapped import MappedFile, Span
+from onnxfold.storage.paths import check_location, model_folders
+from onnxfold.storage.tensors import FileTensor, SharedExternalTensor, ViewTensor, stored_size
+
+# Keys in the ``meta`` of a loaded model.
+SOURCE_KEY = "onnxfold.source"  # str: the path it was loaded from, absolute
+EXTERNAL_KEY = "onnxfold.external_data"  # bool: whether any tensor was external
+
+# Tensors from this length (bytes) on stay in the file; below, a copy is cheaper than a reference.
+LARGE = 4096
+
+# While scanning, pages already passed are given back at steps of this length (bytes), so that many
+# tensors of medium size do not draw the whole file into memory.
+_RELEASE_STEP = 16 << 20
+
+
+def load(path: str | os.PathLike[str]) -> ir.Model:
+    """Load a model without its large tensors: they become views of the mapped file.
+
+    Tensors in the file of 4 KiB and more are `FileTensor`, external ones are `SharedExternalTensor`
+    (an ``ir.ExternalTensor``), sparse ones `SparseTensor`, all others onnx-ir's own.
+    ``model.meta["onnxfold.source"]`` is the absolute path, ``model.meta["onnxfold.external_data"]``
+    tells whether there was external data.
+
+    Raises:
+        ModelError: The file does not exist, cannot be read, is no ONNX model, is truncated, or is
+            inconsistent: names that are not defined or defined twice, data that do not match types
+            and shapes.
+        ExternalDataError: External data is missing, too short, or not in the model's folder.
+    """
+    name = os.fsdecode(os.fspath(path))
+    file = _open(name)
+    stand_ins = StandIns()
+    skeleton = _skeleton(file, name, stand_ins)
+    external = _ExternalData(name)
+
+    def tensor_of(obj: Any, proto: onnx.TensorProto) -> ir.TensorProtocol:
+        if isinstance(obj, ir.ExternalTensor):
+            return external.tensor(obj)
+        return FileTensor(obj, **_fields(proto))
+
+    try:
+        model = decode(skeleton, stand_ins, tensor_of, lambda span: span.length, file=name)
+    finally:
+        file.release()
+    model.meta[SOURCE_KEY] = os.path.abspath(name)
+    model.meta[EXTERNAL_KEY] = external.used
+    return model
+
+
+def from_proto(proto: onnx.ModelProto) -> ir.Model:
+    """Convert a model in memory; it shares nothing with ``proto`` afterwards.
+
+    External data is not looked for: external tensors are plain ``ir.ExternalTensor``.
+
+    Raises:
+        ModelError: The model is inconsistent, see `load`.
+    """
+    try:
+        data = proto.SerializeToString()
+    except Exception as error:  # upb raises its own EncodeError or a ValueError above 2 GiB
+        raise ModelError(f"the model cannot be serialized ({error})") from None
+    block: npt.NDArray[np.uint8] = np.frombuffer(data, dtype=np.uint8)
+    stand_ins = StandIns()
+
+    def replace(offset: int, length: int) -> bytes:
+        return stand_ins.add((offset, length)).encode()
+
+    skeleton = wire.join(data, wire.rewrite(data, LARGE, replace)[0])
+    external = False
+
+    def tensor_of(obj: Any, proto: onnx.TensorProto) -> ir.TensorProtocol:
+        nonlocal external
+        if isinstance(obj, ir.ExternalTensor):
+            external = True
+            return obj
+        offset, length = obj
+        return ViewTensor(block[offset : offset + length], **_fields(proto))
+
+    model = decode(skeleton, stand_ins, tensor_of, lambda obj: int(obj[1]), file=None)
+    model.meta[EXTERNAL_KEY] = external
+    return model
+
+
+def external_locations(path: str) -> set[str]:
+    """Return the external data locations that the model at ``path`` names, unchecked.
+
+    Raises:
+        ModelError: It cannot be read.
+    """
+    file = _open(path)
+    proto = parse(_skeleton(file, path, StandIns()), file=path)
+    file.release()
+    return {
+        entry.value
+        for tensor in _tensor_protos(proto)
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+
+
+def _open(path: str) -> MappedFile:
+    try:
+        file = MappedFile.open(path)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ModelError(f"cannot be opened: {reason}", file=path) from None
+    if not file.size:
+        raise ModelError("the file is empty", file=path)
+    return file
+
+
+def _skeleton(file: MappedFile, path: str, stand_ins: StandIns) -> bytes:
+    """Return the bytes of the model with a stand-in for each large ``raw_data``."""
+    released = 0
+
+    def replace(offset: int, length: int) -> bytes:
+        return stand_ins.add(Span(file, offset, length)).encode()
+
+    def passed(position: int) -> None:
+        nonlocal released
+        if position - released >= _RELEASE_STEP:
+            file.release(released, position - released)
+            released = position
+
+    try:
+        pieces, _ = wire.rewrite(file.buffer(), LARGE, replace, passed=passed)
+    except wire.WireError as error:
+        raise ModelError(f"not an ONNX model, or damaged ({error})", file=path) from None
+    return wire.join(file.buffer(), pieces)
+
+
+def _fields(proto: onnx.TensorProto) -> dict[str, Any]:
+    """Return what a tensor knows besides its data."""
+    return {
+        "dtype": ir.DataType(proto.data_type),
+        "shape": ir.Shape(list(proto.dims)),
+        "name": proto.name if proto.HasField("name") else None,
+        "doc_string": proto.doc_string if proto.HasField("doc_string") else None,
+        "metadata_props": {entry.key: entry.value for entry in proto.metadata_props} or None,
+    }
+
+
+class _ExternalData:
+    """Finds, checks and maps the data files of one model."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.folder = os.path.dirname(os.path.abspath(path))
+        self.allowed: tuple[str, ...] | None = None
+        self.files: dict[str, MappedFile] = {}
+        self.used = False
+
+    def tensor(self, tensor: ir.ExternalTensor) -> SharedExternalTensor:
+        """Return the tensor with its data located.
+
+        Raises:
+            ExternalDataError: See `load`.
+        """
+
+        def refuse(reason: str) -> ExternalDataError:
+            return ExternalDataError(reason, file=self.path, node=tensor.name or None)
+
+        self.used = True
+        length = stored_size(tensor.dtype, tensor.shape.numpy())
+        if tensor.length is not None and tensor.length != length:
+            raise refuse(
+                f"external tensor of type {tensor.dtype} and shape {list(tensor.shape.numpy())} "
+                f"takes {length} bytes, its length says {tensor.length}"
+            )
+        location = os.fspath(tensor.location)
+        if length == 0:
+            return SharedExternalTensor(tensor, None, self.folder)
+        file = self.files.get(location)
+        if file is None:
+            file = self.files[location] = self.open(location, refuse)
+        offset = tensor.offset or 0
+        if offset + length > file.size:
+            raise refuse(
+                f"external data file {location!r} has {file.size} bytes, "
+                f"the tensor needs {offset + length}"
+            )
+        return SharedExternalTensor(tensor, Span(file, offset, length), self.folder)
+
+    def open(self, location: str, refuse: Callable[[str], ExternalDataError]) -> MappedFile:
+        if self.allowed is None:
+            self.allowed = model_folders(self.path)
+        path = check_location(location, self.folder, self.allowed, file=self.path)
+        try:
+            return MappedFile.open(path)
+        except OSError as error:
+            raise refuse(
+                f"external data file {location!r} cannot be opened: {error.strerror}"
+            ) from None
+
+
+def _tensor_protos(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
+    """Return all tensors of the model but those in sparse tensors and training information."""
+    found: list[onnx.TensorProto] = []
+    stack: list[Any] = [proto.graph, *proto.functions]
+    while stack:
+        graph = stack.pop()
+        attributes = [attribute for node in graph.node for attribute in node.attribute]
+        if isinstance(graph, onnx.GraphProto):
+            found.extend(graph.initializer)
+        else:
+            attributes.extend(graph.attribute_proto)
+        for attribute in attributes:
+            if attribute.HasField("t"):
+                found.append(attribute.t)
+            if attribute.HasField("g"):
+                stack.append(attribute.g)
+            found.extend(attribute.tensors)
+            stack.extend(attribute.graphs)
+    return found

@@ -1,0 +1,340 @@
+"""Tensors that are views: of a file, of a block of memory, of a sparse tensor."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+from onnx_ir import _core, _type_casting
+
+from onnxfold.storage.mapped import MappedFile, Span
+
+_CHUNK = 1 << 20
+
+
+def stored_size(dtype: ir.DataType, shape: Sequence[int]) -> int:
+    """Return the number of bytes a tensor takes in a file (sub-byte types packed, rounded up)."""
+    return (math.prod(shape) * dtype.bitwidth + 7) // 8
+
+
+def as_array(
+    data: npt.NDArray[np.uint8], dtype: ir.DataType, shape: Sequence[int]
+) -> npt.NDArray[Any]:
+    """Return stored bytes as an array of ``shape``; a view for dtypes of 8 bits and more.
+
+    Args:
+        data: 1-D, as many bytes as `stored_size` says.
+        dtype: Any but STRING and UNDEFINED.
+        shape: The shape of the result.
+    """
+    bits = dtype.bitwidth
+    if bits == 4:
+        unpacked: npt.NDArray[Any] = _type_casting.unpack_4bitx2(data, shape)
+    elif bits == 2:
+        unpacked = _type_casting.unpack_2bitx4(data, shape)
+    elif bits == 6:
+        unpacked = _type_casting.unpack_6bit(data, shape)
+    else:
+        return data.view(dtype.numpy()).reshape(shape)
+    unpacked = unpacked.view(dtype.numpy())
+    unpacked.flags.writeable = False
+    return unpacked
+
+
+class ViewTensor(_core.TensorBase):
+    """A tensor over bytes that are somewhere in memory already; nothing is copied.
+
+    `numpy()` gives a read-only view for dtypes of 8 bits and more; it may be unaligned (the file
+    format does not align), which numpy handles. Sub-byte dtypes are unpacked at every call.
+    """
+
+    __slots__ = ("_data", "_dtype", "_shape")
+
+    def __init__(
+        self,
+        data: npt.NDArray[np.uint8],
+        dtype: ir.DataType,
+        shape: ir.Shape,
+        *,
+        name: str | None = None,
+        doc_string: str | None = None,
+        metadata_props: dict[str, str] | None = None,
+    ) -> None:
+        """Wrap ``data``, the stored bytes (1-D, little-endian, packed)."""
+        super().__init__(name=name, doc_string=doc_string, metadata_props=metadata_props)
+        self._data = data
+        self._dtype = dtype
+        self._shape = shape
+        self._shape.freeze()
+
+    @property
+    def dtype(self) -> ir.DataType:  # type: ignore[override]
+        """The element type."""
+        return self._dtype
+
+    @property
+    def shape(self) -> ir.Shape:  # type: ignore[override]
+        """The shape, all integers."""
+        return self._shape
+
+    @property
+    def nbytes(self) -> int:
+        """The number of stored bytes."""
+        return len(self._data)
+
+    @property
+    def raw(self) -> npt.NDArray[np.uint8]:
+        """The stored bytes, 1-D, read-only, not copied."""
+        return self._data
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """Return the values, read-only."""
+        return as_array(self._data, self._dtype, self._shape.numpy())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        array = self.numpy()
+        if dtype is not None and array.dtype != dtype:
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        return self.numpy().__dlpack__(stream=stream)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.numpy().__dlpack_device__()
+
+    def tobytes(self) -> bytes:
+        """Return a copy of the stored bytes."""
+        return self._data.tobytes()
+
+    def tofile(self, file: Any) -> None:
+        """Write the stored bytes to ``file``, a mebibyte at a time."""
+        for start in range(0, len(self._data), _CHUNK):
+            file.write(self._data[start : start + _CHUNK].data)
+
+    def __repr__(self) -> str:
+        return f"{self._repr_base()}(name={self.name!r})"
+
+
+class FileTensor(ViewTensor):
+    """A tensor that lies in the .onnx file itself, in a ``raw_data`` field."""
+
+    __slots__ = ("_span",)
+
+    def __init__(
+        self,
+        span: Span,
+        dtype: ir.DataType,
+        shape: ir.Shape,
+        *,
+        name: str | None = None,
+        doc_string: str | None = None,
+        metadata_props: dict[str, str] | None = None,
+    ) -> None:
+        """Refer to the bytes at ``span``, which must lie within the file."""
+        data = span.file.array()[span.offset : span.offset + span.length]
+        super().__init__(
+            data, dtype, shape, name=name, doc_string=doc_string, metadata_props=metadata_props
+        )
+        self._span = span
+
+    @property
+    def span(self) -> Span:
+        """Where the bytes are."""
+        return self._span
+
+
+class SharedExternalTensor(ir.ExternalTensor):
+    """An ``ir.ExternalTensor`` that reads through the mapping shared by all tensors of its file.
+
+    Its location was checked when the model was loaded, so it does not check again. In particular
+    it accepts a file with several hard links, which onnx-ir refuses: folders copied with
+    ``cp -al`` consist of nothing else, and who can put a hard link there can as well put a file
+    there.
+    """
+
+    __slots__ = ("_span",)
+
+    def __init__(self, tensor: ir.ExternalTensor, span: Span | None, base_dir: str) -> None:
+        """Stand for ``tensor``, whose bytes are at ``span`` (None when it has no elements)."""
+        super().__init__(
+            tensor.location,
+            tensor.offset,
+            tensor.length,
+            tensor.dtype,
+            shape=tensor.shape,
+            name=tensor.name,
+            doc_string=tensor.doc_string,
+            metadata_props=dict(tensor.metadata_props) or None,
+            base_dir=base_dir,
+        )
+        self._span = span
+
+    @property
+    def span(self) -> Span | None:
+        """Where the bytes are; None when the tensor has no elements."""
+        return self._span
+
+    @property
+    def nbytes(self) -> int:
+        """The number of stored bytes."""
+        return self._span.length if self._span else 0
+
+    def _check_path_containment(self) -> None:
+        pass
+
+    def _data(self) -> npt.NDArray[np.uint8]:
+        self._check_validity()
+        if self._span is None:
+            return np.zeros(0, dtype=np.uint8)
+        file, offset, length = self._span
+        return file.array()[offset : offset + length]
+
+    def _load(self) -> None:
+        self._array = as_array(self._data(), self.dtype, self.shape.numpy())
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """Return the values, read-only; a view for dtypes of 8 bits and more."""
+        return as_array(self._data(), self.dtype, self.shape.numpy())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        array = self.numpy()
+        if dtype is not None and array.dtype != dtype:
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def tobytes(self) -> bytes:
+        """Return a copy of the stored bytes."""
+        return self._data().tobytes()
+
+    def tofile(self, file: Any) -> None:
+        """Write the stored bytes to ``file``, a mebibyte at a time."""
+        data = self._data()
+        for start in range(0, len(data), _CHUNK):
+            file.write(data[start : start + _CHUNK].data)
+
+    def release(self) -> None:
+        """Give the memory of its pages back; the tensor stays usable."""
+        self._array = None
+        if self._span is not None:
+            self._span.file.release(self._span.offset, self._span.length)
+
+
+class SparseTensor(_core.TensorBase):
+    """A constant stored as an ONNX ``SparseTensorProto``; dense to everybody who reads it.
+
+    Written back as sparse as long as it is this object.
+    """
+
+    __slots__ = ("_proto",)
+
+    def __init__(self, proto: onnx.SparseTensorProto) -> None:
+        """Wrap ``proto``, which must have been checked by `check_sparse`."""
+        super().__init__(
+            name=proto.values.name,
+            doc_string=proto.values.doc_string,
+            metadata_props={e.key: e.value for e in proto.values.metadata_props},
+        )
+        self._proto = proto
+
+    @property
+    def proto(self) -> onnx.SparseTensorProto:
+        """The sparse tensor as stored."""
+        return self._proto
+
+    @property
+    def dtype(self) -> ir.DataType:  # type: ignore[override]
+        """The element type."""
+        return ir.DataType(self._proto.values.data_type)
+
+    @property
+    def raw(self) -> onnx.SparseTensorProto:
+        """The sparse tensor as stored."""
+        return self._proto
+
+    @property
+    def shape(self) -> ir.Shape:  # type: ignore[override]
+        """The dense shape."""
+        return ir.Shape(list(self._proto.dims), frozen=True)
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """Return the dense values (a new array at every call)."""
+        shape = tuple(self._proto.dims)
+        values = onnx.numpy_helper.to_array(self._proto.values)
+        dense = np.zeros(shape, dtype=values.dtype)
+        dense.reshape(-1)[sparse_positions(self._proto)] = values
+        return dense
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        return self.numpy().__dlpack__(stream=stream)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.numpy().__dlpack_device__()
+
+    def tobytes(self) -> bytes:
+        """Return the dense values as stored bytes."""
+        return ir.Tensor(self.numpy(), dtype=self.dtype).tobytes()
+
+    def __repr__(self) -> str:
+        return f"{self._repr_base()}(name={self.name!r})"
+
+
+def sparse_positions(proto: onnx.SparseTensorProto) -> npt.NDArray[np.int64]:
+    """Return the positions of the values in the flattened dense tensor, shape [NNZ].
+
+    The indices are either those positions or coordinates of shape [NNZ, rank].
+
+    Raises:
+        ValueError: They have another shape or lie outside the dense shape.
+    """
+    shape = tuple(proto.dims)
+    count = proto.values.dims[0] if len(proto.values.dims) else 0
+    indices = onnx.numpy_helper.to_array(proto.indices).astype(np.int64, copy=False)
+    if indices.shape == (count, len(shape)) and indices.ndim == 2:
+        if count and ((indices < 0) | (indices >= np.array(shape, dtype=np.int64))).any():
+            raise ValueError("an index of the sparse tensor lies outside its shape")
+        strides = np.array([math.prod(shape[i + 1 :]) for i in range(len(shape))], dtype=np.int64)
+        positions: npt.NDArray[np.int64] = indices @ strides
+        return positions
+    if indices.shape != (count,):
+        raise ValueError(
+            f"the sparse tensor has {count} values and indices of shape {list(indices.shape)}"
+        )
+    if count and (indices.min() < 0 or indices.max() >= math.prod(shape)):
+        raise ValueError("an index of the sparse tensor lies outside its shape")
+    return indices
+
+
+def span_of(tensor: ir.TensorProtocol) -> Span | None:
+    """Return where the stored bytes of ``tensor`` are in a file, or None if they are not in one.
+
+    Args:
+        tensor: Any tensor; an ``ir.ExternalTensor`` that was not made by this package is looked up
+            by its path.
+
+    Raises:
+        OSError: The file of a foreign ``ir.ExternalTensor`` cannot be opened.
+        ValueError: Or it is too short.
+    """
+    if isinstance(tensor, (FileTensor, SharedExternalTensor)):
+        return tensor.span
+    if isinstance(tensor, ir.ExternalTensor):
+        length = stored_size(tensor.dtype, tensor.shape.numpy())
+        if length == 0:
+            return None
+        file = MappedFile.open(os.path.abspath(tensor.path))
+        offset = tensor.offset or 0
+        if offset + length > file.size:
+            raise ValueError(f"{file.path} has {file.size} bytes, {offset + length} are needed")
+        return Span(file, offset, length)
+    return None

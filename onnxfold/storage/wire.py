@@ -1,0 +1,217 @@
+"""Find and replace tensor bytes in a serialized ONNX model without parsing the rest of it.
+
+A protobuf message is a list of (tag, value) fields; a length-delimited field says its own length,
+so a field too short to hold what is looked for is skipped without a look inside. Only the path from
+the model to a tensor's ``raw_data`` is known here, everything else is passed through as it stands.
+
+Format: https://protobuf.dev/programming-guides/encoding/
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+Buffer: TypeAlias = "mmap.mmap | bytes | memoryview"
+
+# Which fields of which message lead to a tensor: {message: {field number: message}}.
+_MODEL, _GRAPH, _NODE, _ATTRIBUTE, _FUNCTION, _TENSOR, _RAW = range(7)
+_CHILDREN: tuple[dict[int, int], ...] = (
+    {7: _GRAPH, 25: _FUNCTION},
+    {1: _NODE, 5: _TENSOR},
+    {5: _ATTRIBUTE},
+    {5: _TENSOR, 6: _GRAPH, 10: _TENSOR, 11: _GRAPH},
+    {7: _NODE, 11: _ATTRIBUTE},
+    {9: _RAW},
+    {},
+)
+
+# Protobuf's own parsers give up at 100 nested messages.
+_MAX_DEPTH = 100
+
+
+class WireError(Exception):
+    """The bytes are not a well-formed protobuf message; the text says where and why."""
+
+
+class _GroupError(Exception):
+    """A group (deprecated, never written by ONNX): the whole model is left to protobuf."""
+
+
+class Hole:
+    """Room for ``length`` bytes in a message whose content is not known here.
+
+    Attributes:
+        index: Whatever the caller of `rewrite` uses to tell its holes apart.
+    """
+
+    __slots__ = ("index", "length")
+
+    def __init__(self, index: int, length: int) -> None:
+        self.index = index
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+
+# A piece of the rewritten message: a range of the input, new bytes, or a hole.
+Piece: TypeAlias = "tuple[int, int] | bytes | Hole"
+
+
+class Replace(Protocol):
+    """What to put in the place of the ``raw_data`` at ``offset`` (bytes) of ``length`` bytes."""
+
+    def __call__(self, offset: int, length: int, /) -> bytes | Hole | None:
+        """Return the new content, or None to leave it as it is."""
+        ...
+
+
+def encode_varint(value: int) -> bytes:
+    """Return the non-negative ``value`` as a base-128 varint."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _varint(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+    """Read the varint at ``pos``; return it and the position behind it."""
+    value = shift = 0
+    start = pos
+    while True:
+        if pos >= end:
+            raise WireError(f"truncated number at byte {start}")
+        byte = buf[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFF_FFFF_FFFF_FFFF, pos
+        shift += 7
+        if shift >= 70:
+            raise WireError(f"number of more than 10 bytes at byte {start}")
+
+
+def rewrite(
+    buf: Buffer,
+    threshold: int,
+    replace: Replace,
+    *,
+    marks: Sequence[int] | None = None,
+    passed: Callable[[int], None] | None = None,
+) -> tuple[list[Piece], int]:
+    """Replace the ``raw_data`` of the tensors in a serialized ``ModelProto``.
+
+    Covers graph initializers, tensor and tensors attributes, subgraphs at any depth, and functions.
+    Lengths of the enclosing messages are corrected.
+
+    Args:
+        buf: The serialized model.
+        threshold: Length in bytes from which a ``raw_data`` is offered to ``replace``.
+        replace: Gives the new content, or None to leave it.
+        marks: Sorted positions; where given, only messages around one of them are looked into.
+        passed: Called now and then with a position below which nothing is looked at any more.
+
+    Returns:
+        The pieces of the new message in order, and its length in bytes.
+
+    Raises:
+        WireError: ``buf`` is truncated or not a protobuf message.
+    """
+    size = len(buf)
+
+    def message(pos: int, end: int, kind: int, depth: int) -> tuple[list[Piece], int] | None:
+        """Rewrite the message in [pos, end); None when nothing in it changes."""
+        if depth > _MAX_DEPTH:
+            raise WireError(f"messages nested more than {_MAX_DEPTH} deep")
+        children = _CHILDREN[kind]
+        pieces: list[Piece] = []
+        literal = start = pos
+        grown = 0
+        while pos < end:
+            field = pos
+            tag = buf[pos]
+            pos += 1
+            if tag >= 0x80:
+                tag, pos = _varint(buf, field, end)
+            wire_type = tag & 7
+            if wire_type == 2:
+                if pos >= end:
+                    raise WireError(f"truncated field at byte {field}")
+                length_at = pos
+                length = buf[pos]
+                pos += 1
+                if length >= 0x80:
+                    length, pos = _varint(buf, length_at, end)
+                stop = pos + length
+                if stop > end:
+                    raise WireError(
+                        f"field at byte {field} says {length} bytes, {end - pos} are left"
+                    )
+                if length >= threshold and (child := children.get(tag >> 3)) is not None:
+                    if marks is not None:
+                        at = bisect.bisect_left(marks, pos)
+                        if at == len(marks) or marks[at] >= stop:
+                            pos = stop
+                            continue
+                    inner: list[Piece] | None = None
+                    new_length = length
+                    if child == _RAW:
+                        content = replace(pos, length)
+                        if content is not None:
+                            inner, new_length = [content], len(content)
+                    else:
+                        found = message(pos, stop, child, depth + 1)
+                        if found is not None:
+                            inner, new_length = found
+                    if inner is not None:
+                        pieces.append((literal, length_at))
+                        header = encode_varint(new_length)
+                        pieces.append(header)
+                        pieces.extend(inner)
+                        literal = stop
+                        grown += len(header) + new_length - (stop - length_at)
+                    if passed is not None:
+                        passed(stop)
+                pos = stop
+            elif wire_type == 0:
+                _, pos = _varint(buf, pos, end)
+            elif wire_type == 5:
+                pos += 4
+            elif wire_type == 1:
+                pos += 8
+            elif wire_type in (3, 4):
+                raise _GroupError
+            else:
+                raise WireError(f"unknown wire type {wire_type} at byte {field}")
+            if tag < 8:
+                raise WireError(f"field number 0 at byte {field}")
+        if pos != end:
+            raise WireError(f"truncated field before byte {end}")
+        if not pieces:
+            return None
+        pieces.append((literal, end))
+        return pieces, end - start + grown
+
+    try:
+        found = message(0, size, _MODEL, 0)
+    except _GroupError:
+        found = None
+    return found if found is not None else ([(0, size)], size)
+
+
+def join(buf: Buffer, pieces: Sequence[Piece]) -> bytes:
+    """Return the message made of ``pieces`` of ``buf``, none of which may be a `Hole`."""
+    parts: list[bytes] = []
+    for piece in pieces:
+        if isinstance(piece, tuple):
+            parts.append(bytes(buf[piece[0] : piece[1]]))
+        elif isinstance(piece, bytes):
+            parts.append(piece)
+        else:
+            raise TypeError("a hole has no bytes to join")
+    return b"".join(parts)

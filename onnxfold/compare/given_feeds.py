@@ -56,9 +56,10 @@ def _read(path: Path, inputs: list[ir.Value]) -> dict[str, Mapping[str, Any]]:
 
 def _read_npz(path: Path) -> dict[str, Any]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise UsageError("not an .npz file: the inputs have no names", file=path)
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise UsageError("not an .npz file: the inputs have no names", file=path)
+        with archive:
             return dict(archive)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"cannot read the feeds: {error}", file=path) from error

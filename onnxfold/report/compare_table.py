@@ -34,6 +34,9 @@ def compare_line(comparison: Comparison) -> str:
 def _parts(comparison: Comparison) -> Iterator[RenderableType]:
     if comparison.outputs:
         yield _outputs(comparison.outputs)
+    for output in comparison.outputs:
+        if output.note is not None:
+            yield f"{output.run}: {output.name}: {output.note}"
     for run, sizes in comparison.sizes.items():
         yield f"{run}: " + ", ".join(f"{name}={size}" for name, size in sizes.items())
     for problem in comparison.problems:
@@ -61,7 +64,7 @@ def _row(output: OutputResult) -> Iterator[str]:
     yield output.name
     yield f"{output.dtype}[{','.join(str(size) for size in output.shape)}]"
     if output.note is not None:
-        yield from ("", "", "", "", "", output.note)
+        yield from ("-", "-", "-", "-", "-", "DIFFERENT")
         return
     yield f"{output.differing}/{output.elements}"
     yield f"{output.max_abs_error:.3g}"

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+
+from onnxfold.cli import main
+
+SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
+TINY = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[batch, 2] x) => (float[batch, 2] y) <float[2] w = {1, 2}> {
+    two = Constant<value_float = 2.0> ()
+    v = Mul(w, two)
+    y = Add(x, v)
+}
+"""
+
+
+@dataclass
+class Result:
+    """What a command line left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs a command line in this process."""
+
+    def run_(*args: object) -> Result:
+        code = main([str(arg) for arg in args])
+        captured = capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    return run_
+
+
+@pytest.fixture
+def tiny(tmp_path) -> Path:
+    """A model of three nodes, two of them constant."""
+    path = tmp_path / "tiny.onnx"
+    onnx.save(onnx.parser.parse_model(TINY), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def swin() -> Path:
+    """A real exported model."""
+    return SWIN

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+
+@pytest.fixture
+def changed(tiny):
+    """The tiny model with another weight."""
+    model = onnx.load(tiny)
+    model.graph.initializer[0].float_data[:] = [1, 2.5]
+    path = tiny.with_name("changed.onnx")
+    onnx.save(model, path)
+    return path
+
+
+def test_equal(run, tiny):
+    result = run("compare", tiny, tiny, "--seeds", 2)
+    assert result.code == 0
+    assert "equal bit for bit on 2 runs (onnxruntime)" in result.out
+
+
+def test_different(run, tiny, changed):
+    result = run("compare", tiny, changed)
+    assert result.code == 1
+    assert "DIFFERENT" in result.out
+    assert run("compare", tiny, changed, "--atol", "1.01").code == 0
+
+
+def test_json(run, tiny, changed):
+    document = json.loads(run("compare", tiny, changed, "--json", "--dim", "batch=3").out)
+    assert document["passed"] is False
+    assert document["outputs"][0]["shape"] == [3, 2]
+    assert document["outputs"][0]["max_abs_error"] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_feeds(run, tiny, tmp_path):
+    np.savez(tmp_path / "feeds.npz", x=np.ones((4, 2), np.float32))
+    assert run("compare", tiny, tiny, "--feeds", tmp_path / "feeds.npz").code == 0
+    result = run("compare", tiny, tiny, "--feeds", tmp_path / "none.npz")
+    assert result.code == 2
+    assert "none.npz" in result.err
+
+
+def test_a_dimension_that_is_not_there(run, tiny):
+    result = run("compare", tiny, tiny, "--dim", "seq=3")
+    assert result.code == 2
+    assert "batch" in result.err

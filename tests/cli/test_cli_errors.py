@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from onnxfold.cli import byte_size
+
+
+def one_line(result, word):
+    """The command failed with one line on standard error that holds the word."""
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.startswith("onnxfold: error: ")
+    assert result.err.count("\n") == 1
+    assert word in result.err
+    return True
+
+
+@pytest.mark.parametrize("command", ["optimize", "inspect", "compare"])
+def test_a_bad_file_is_one_line_and_nothing_is_written(run, tmp_path, command):
+    (tmp_path / "garbage.onnx").write_bytes(b"\x12\x34 this is not a model" * 20)
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    (tmp_path / "folder.onnx").mkdir()
+    before = sorted(os.listdir(tmp_path))
+    for name in ("missing.onnx", "garbage.onnx", "empty.onnx", "folder.onnx"):
+        more = {"optimize": ["-o", tmp_path / "out.onnx"], "compare": [tmp_path / name]}
+        assert one_line(run(command, tmp_path / name, *more.get(command, [])), name)
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize(
+    ("args", "word"),
+    [
+        (["optimize", "in.onnx"], "-o OUT"),
+        (["in.onnx"], "-o OUT"),
+        (["optimize", "in.onnx", "out.onnx", "-o", "out.onnx"], "twice"),
+        (["optimize"], "IN"),
+        (["optimise", "in.onnx"], "optimise"),
+        (["optimize", "in.onnx", "-o", "o.onnx", "--fold-everything"], "--fold-everything"),
+        (["optimize", "in.onnx", "-o", "o.onnx", "--max-growth", "12 parsecs"], "12 parsecs"),
+        (["optimize", "in.onnx", "-o", "o.onnx", "--check", "-1"], "--check"),
+        (
+            ["optimize", "a", "-o", "b", "--no-external-data", "--external-data-name", "w"],
+            "--external-data-name",
+        ),
+        (["compare", "a.onnx"], "B"),
+        (["compare", "a.onnx", "b.onnx", "--dim", "batch"], "batch=2"),
+    ],
+)
+def test_usage(run, args, word):
+    assert one_line(run(*args), word)
+
+
+def test_a_folder_that_does_not_exist(run, tiny, tmp_path):
+    assert one_line(run("optimize", tiny, "-o", tmp_path / "no" / "out.onnx"), "no")
+
+
+def test_no_command_shows_the_help(run):
+    result = run()
+    assert result.code == 2
+    assert "Usage:" in result.err
+
+
+def test_version(run):
+    assert run("--version").out.startswith("onnxfold ")
+
+
+def raising(error):
+    def raise_(*args, **kwargs):
+        raise error
+
+    return raise_
+
+
+def test_a_bug_is_one_line(run, tiny, monkeypatch):
+    monkeypatch.setattr("onnxfold.compare.compare", raising(ZeroDivisionError("oh")))
+    result = run("compare", tiny, tiny)
+    assert one_line(result, "ZeroDivisionError: oh (this is a bug; run with --verbose")
+
+
+def test_verbose_shows_the_traceback(run, tiny, monkeypatch, caplog):
+    monkeypatch.setattr("onnxfold.compare.compare", raising(ZeroDivisionError("oh")))
+    assert run("compare", tiny, tiny, "--verbose").code == 2
+    assert any(record.exc_info for record in caplog.records)
+
+
+def test_interrupted(run, tiny, monkeypatch):
+    monkeypatch.setattr("onnxfold.compare.compare", raising(KeyboardInterrupt()))
+    result = run("compare", tiny, tiny)
+    assert result.code == 130
+    assert "Traceback" not in result.err
+
+
+def test_errors_of_the_system(run, tiny, monkeypatch):
+    full = OSError(28, "No space left on device", "out.onnx")
+    monkeypatch.setattr("onnxfold.compare.compare", raising(full))
+    assert one_line(run("compare", tiny, tiny), "out.onnx: No space left on device")
+    monkeypatch.setattr("onnxfold.compare.compare", raising(MemoryError()))
+    assert one_line(run("compare", tiny, tiny), "out of memory")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes close otherwise there")
+def test_a_reader_that_goes_away(tiny):
+    """`onnxfold inspect m | head -0`: no traceback, no complaint."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "onnxfold", "inspect", str(tiny)]
+    result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_an_ascii_terminal(tiny):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "onnxfold", "inspect", str(tiny)]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "Add" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4096", 4096), ("512MB", 512_000_000), ("512mib", 512 << 20), ("1.5 GB", 1_500_000_000)],
+)
+def test_sizes(text, size):
+    assert byte_size(text) == size

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import onnx
+import pytest
+
+KEYS = {
+    "source", "target", "nodes_before", "nodes_after", "bytes_before", "bytes_after", "folded",
+    "kept", "pool", "seconds", "cpu_seconds", "peak_rss_bytes", "stages", "check", "warnings",
+}  # fmt: skip
+
+
+def ops(path):
+    return [node.op_type for node in onnx.load(path).graph.node]
+
+
+def test_a_real_model_shrinks_and_computes_the_same(run, swin, tmp_path):
+    out = tmp_path / "out.onnx"
+    result = run("optimize", swin, "-o", out, "--check", 1, "--no-fsync", "--json")
+    assert result.code == 0, result.err
+    document = json.loads(result.out)
+    assert document.keys() == KEYS
+    before, after = document["nodes_before"], document["nodes_after"]
+    assert sum(after.values()) < sum(before.values()) / 4
+    assert "Transpose" in before
+    assert document["bytes_after"] < document["bytes_before"]
+    assert document["check"]["equal"] is True
+    assert document["peak_rss_bytes"] > 10**6
+    assert run("compare", swin, out).code == 0
+
+
+def test_the_closing_table(run, swin, tmp_path):
+    result = run("optimize", swin, "-o", tmp_path / "out.onnx")
+    assert result.code == 0, result.err
+    assert result.err == ""
+    assert "all ops" in result.out
+    assert "Unsqueeze" in result.out
+    assert "stored bytes" in result.out
+    assert "pool:" in result.out
+    assert "peak memory" in result.out
+
+
+def test_the_habit_of_other_tools(run, tiny, tmp_path):
+    assert run(tiny, tmp_path / "a.onnx", "--quiet").code == 0
+    assert run("--quiet", tiny, "-o", tmp_path / "b.onnx").code == 0
+    assert ops(tmp_path / "a.onnx") == ops(tmp_path / "b.onnx") == ["Add"]
+
+
+def test_in_place(run, tiny):
+    before = tiny.read_bytes()
+    result = run("optimize", tiny, "-o", tiny, "--quiet")
+    assert result.code == 0, result.err
+    assert result.out == ""
+    assert tiny.read_bytes() != before
+    assert ops(tiny) == ["Add"]
+    assert os.listdir(tiny.parent) == [tiny.name]
+
+
+def test_external_data(run, swin, tmp_path):
+    out = tmp_path / "out.onnx"
+    assert run(swin, out, "--external-data", "-q").code == 0
+    assert (tmp_path / "out.onnx.data").exists()
+    assert run("compare", swin, out).code == 0
+    named = tmp_path / "named.onnx"
+    assert run(swin, named, "--external-data-name", "weights.bin", "-q").code == 0
+    assert (tmp_path / "weights.bin").exists()
+    assert run("compare", swin, named).code == 0
+
+
+def test_keep(run, tiny, tmp_path):
+    assert run(tiny, tmp_path / "out.onnx", "--keep", "v", "-q").code == 0
+    assert "Mul" in ops(tmp_path / "out.onnx")
+
+
+@pytest.mark.parametrize("module", [["-m", "onnxfold"]])
+def test_python_m_in_a_process_of_its_own(tiny, tmp_path, module):
+    out = tmp_path / "out.onnx"
+    command = [sys.executable, *module, "optimize", str(tiny), "-o", str(out), "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(result.stdout)["folded"] >= 1
+    assert result.stderr == ""
+    assert out.exists()

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+
+from onnxfold.compare import Comparison, OutputResult
+from onnxfold.report import Kept, Report, peak_rss_bytes
+from onnxfold.report.compare_table import compare_text
+from onnxfold.report.optimize_table import optimize_text
+
+
+def report() -> Report:
+    reason = "would make the model grow by 4.2 MB"
+    return Report(
+        source="a.onnx",
+        target="b.onnx",
+        nodes_before={"Add": 3, "Transpose": 12, "com.custom::Op": 1},
+        nodes_after={"Add": 3, "com.custom::Op": 1},
+        bytes_before=2_000_000,
+        bytes_after=1_500_000,
+        folded=12,
+        kept=[Kept(f"/layer[{i}]/Tile", "Tile", "g", reason) for i in range(5)]
+        + [Kept("r", "RandomNormal", "g", "not deterministic")],
+        pool={"created": 12, "peak_bytes": 4096, "intermediates_materialized": 0},
+        seconds=1.5,
+        cpu_seconds=1.25,
+        peak_rss_bytes=90_000_000,
+        stages={"load": 0.5, "passes": 0.75, "save": 0.25},
+        check=Comparison("a.onnx", "b.onnx", runs=["seed 0"]),
+        warnings=["something to know"],
+    )
+
+
+def test_optimize_table():
+    text = optimize_text(report())
+    lines = text.splitlines()
+    assert not any(line.startswith("Add") for line in lines)  # unchanged
+    assert any(line.split() == ["Transpose", "12", "0", "-12"] for line in lines)
+    assert any(line.split() == ["all", "ops", "16", "4", "-75", "%"] for line in lines)
+    assert any("2.0 MB" in line and "1.5 MB" in line and "-25 %" in line for line in lines)
+    assert "folded 12 nodes in 1.50 s (load 0.50, passes 0.75, save 0.25)" in text
+    assert "pool: created 12, peak 4.1 kB, intermediates materialized 0" in text
+    assert "6 nodes with constant inputs stayed:" in text
+    assert "  5: would make the model grow by 4.2 MB (Tile '/layer[0]/Tile'," in text
+    assert "check: equal bit for bit on 1 run (onnxruntime)" in text
+    assert "warning: something to know" in text
+
+
+def test_report_is_json():
+    document = json.loads(json.dumps(report().to_dict(), allow_nan=False))
+    assert document["kept"][5] == {
+        "node": "r",
+        "op_type": "RandomNormal",
+        "graph": "g",
+        "reason": "not deterministic",
+    }
+    assert document["check"]["equal"] is True
+    assert json.dumps(Report().to_dict())
+
+
+def test_compare_table():
+    comparison = Comparison("a", "b", runs=["seed 0"], sizes={"seed 0": {"batch": 2}})
+    comparison.outputs = [
+        OutputResult("seed 0", "y[0]", "float32", (2,), 2, 1, 0.5, 0.25, 7, 0, within=False),
+        OutputResult("seed 0", "z", "float32", (2,), 2, within=False, note="float32 became int8"),
+    ]
+    comparison.problems = ["outputs of a that b lacks: w"]
+    text = compare_text(comparison)
+    assert "y[0]" in text
+    assert "DIFFERENT" in text
+    assert "float32 became int8" in text
+    assert "seed 0: batch=2" in text
+    assert "problem: outputs of a that b lacks: w" in text
+    assert "different on 1 run (onnxruntime), max abs error 0.5" in text
+
+
+def test_peak_memory_is_plausible():
+    peak = peak_rss_bytes()
+    assert peak is None or 10**6 < peak < 10**12

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+from onnx import numpy_helper
+
+from onnxfold.compare import compare
+from onnxfold.compare.dims import distinct_sizes, symbols_of
+from onnxfold.compare.random_feeds import RandomFeeds
+from onnxfold.compare.ranges import index_limit
+from onnxfold.errors import UsageError
+
+NEG = "g (float[2] x) => (float[2] y) { y = Neg(x) }"
+
+
+def test_npz_and_test_data_sets(parsed, tmp_path):
+    model = parsed(NEG)
+    x = np.array([1, 2], np.float32)
+    np.savez(tmp_path / "feeds.npz", x=x)
+    assert compare(model, model, feeds=tmp_path / "feeds.npz").runs == ["feeds.npz"]
+    for index in range(2):
+        folder = tmp_path / "data" / f"test_data_set_{index}"
+        folder.mkdir(parents=True)
+        content = numpy_helper.from_array(x).SerializeToString()
+        (folder / "input_0.pb").write_bytes(content)
+        (folder / "output_0.pb").write_bytes(content)
+    result = compare(model, model, feeds=tmp_path / "data")
+    assert result.runs == ["test_data_set_0", "test_data_set_1"]
+    assert result.equal
+
+
+def test_npz_of_a_type_that_numpy_does_not_have(parsed, tmp_path):
+    model = parsed("g (bfloat16[2] x) => (bfloat16[2] y) { y = Identity(x) }")
+    np.savez(tmp_path / "feeds.npz", x=np.ones(2, ml_dtypes.bfloat16))
+    assert compare(model, model, feeds=tmp_path / "feeds.npz").equal
+
+
+def test_test_data_of_sequences(parsed, tmp_path):
+    model = parsed("g (seq(float[N]) x) => (int64 n) { n = SequenceLength(x) }")
+    sequence = numpy_helper.from_list([np.ones(2, np.float32)] * 3)
+    (tmp_path / "input_0.pb").write_bytes(sequence.SerializeToString())
+    assert compare(model, model, feeds=tmp_path).equal
+
+
+@pytest.mark.parametrize(
+    ("feeds", "message"),
+    [
+        ({}, "lack the input 'x'"),
+        ({"x": np.ones(2, np.float32), "z": 1}, "no input 'z'"),
+        ({"x": np.ones(2)}, "float64"),
+        ({"x": np.ones((2, 1), np.float32)}, "dimensions"),
+        ({"x": np.ones(3, np.float32)}, "fails on the feeds"),
+        ("missing.npz", "cannot read"),
+    ],
+)
+def test_feeds_that_do_not_fit(parsed, feeds, message):
+    model = parsed(NEG)
+    with pytest.raises(UsageError, match=message):
+        compare(model, model, feeds=feeds)
+
+
+def test_files_that_are_no_feeds(parsed, tmp_path):
+    model = parsed(NEG)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.npz").write_text("hello")
+    np.save(tmp_path / "single.npy", np.ones(2))
+    (tmp_path / "input_0.pb").write_bytes(b"\xff\xff\xff")
+    for path in ("empty", "text.npz", "single.npy", "."):
+        with pytest.raises(UsageError):
+            compare(model, model, feeds=tmp_path / path)
+
+
+def test_lists_become_arrays_of_the_inputs_type(parsed):
+    model = parsed(NEG)
+    assert compare(model, model, feeds={"x": [1, 2]}).equal
+
+
+def test_sizes_of_a_decoder(parsed):
+    model = ir.from_proto(
+        parsed("g (int64[batch, seq] a, int64[batch, total] b, float[batch, past] c) => () {}")
+    )
+    names = symbols_of(model.graph.inputs)
+    assert names == ["batch", "seq", "total", "past"]
+    sizes = distinct_sizes(names, 0)
+    assert sizes["total"] == sizes["past"] + sizes["seq"]
+
+
+def test_expressions_in_shapes():
+    shape = ir.Shape(["past + seq", "?", None, 3])
+    value = ir.Value(name="x", shape=shape, type=ir.TensorType(ir.DataType.FLOAT))
+    names = symbols_of([value])
+    assert names == ["past", "seq", "?"]
+    model = ir.Model(ir.Graph([value], [], nodes=[], opset_imports={"": 21}), ir_version=10)
+    feeds = RandomFeeds(model, [value]).make(0, {"past": 4, "seq": 2, "?": 5})
+    assert feeds["x"].shape == (6, 5, 2, 3)
+
+
+def test_index_limits_come_from_tables():
+    model = ir.from_onnx_text("""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (int64[n] ids, int32[n] other, int64[n] free) => (float[n, 2] y, float[n] z, int64[n] w)
+        <float[5, 2] table, float[2, 3] small> {
+            y = Gather(table, ids)
+            wide = Cast<to=7>(other)
+            u = Gather<axis=-1>(small, wide)
+            z = ReduceSum<keepdims=0>(u)
+            w = Neg(free)
+        }
+        """)
+    ids, other, free = model.graph.inputs
+    assert (index_limit(model, ids), index_limit(model, free)) == (5, None)
+    assert index_limit(model, other) == 3
+
+
+def test_indices_used_in_a_function_are_found_by_trying():
+    import onnx.parser
+
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 21, "local" : 1]>
+        g (int64[n] ids) => (float[n, 1] y) <float[2, 1] table = {1, 2}> {
+            y = local.look_up(ids, table)
+        }
+        <opset_import: ["" : 21], domain: "local">
+        look_up (i, t) => (r) { j = Identity(i) r = Gather(t, j) }
+        """)
+    assert compare(model, model, seeds=3).equal

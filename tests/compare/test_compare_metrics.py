@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from onnxfold.compare.metrics import distance
+
+
+def apart(a, b, dtype=np.float32, rtol=0.0, atol=0.0):
+    return distance(np.asarray(a, dtype), np.asarray(b, dtype), rtol, atol)
+
+
+def test_equal_arrays():
+    result = apart([1.0, np.nan, np.inf, -0.0], [1.0, np.nan, np.inf, -0.0])
+    assert result.differing == 0
+    assert result.within
+
+
+def test_the_payload_of_a_nan_does_not_count():
+    a = np.array([0x7FC00000, 0xFFC00001], np.uint32).view(np.float32)
+    b = np.array([0x7FC12345, 0x7F800001], np.uint32).view(np.float32)
+    assert distance(a, b, 0, 0).differing == 0
+
+
+def test_the_sign_of_a_zero_counts():
+    result = apart([0.0], [-0.0])
+    assert result.differing == 1
+    assert result.max_abs_error == 0
+    assert result.max_ulp == 0
+    assert not result.within
+    assert apart([0.0], [-0.0], atol=1e-9).within
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        np.float64,
+        np.float32,
+        np.float16,
+        ml_dtypes.bfloat16,
+        ml_dtypes.float8_e4m3fn,
+        ml_dtypes.float8_e5m2fnuz,
+        ml_dtypes.float4_e2m1fn,
+    ],
+)
+def test_one_ulp_in_every_format(dtype):
+    one = np.ones(3, dtype)
+    above = (one.view(f"u{one.dtype.itemsize}") + 1).astype(f"u{one.dtype.itemsize}").view(dtype)
+    result = distance(one, above, 0, 0)
+    assert (result.differing, result.max_ulp) == (3, 1)
+    assert result.max_abs_error > 0
+
+
+def test_ulp_across_zero_and_over_the_whole_range():
+    tiny = np.finfo(np.float32).smallest_subnormal
+    assert apart([tiny], [-tiny]).max_ulp == 2
+    top = np.finfo(np.float64).max
+    assert apart([top], [-top], np.float64).max_ulp == 2 * int(np.float64(top).view(np.uint64))
+
+
+def test_errors_are_taken_over_finite_elements():
+    result = apart([1.0, np.nan, np.inf, np.inf, 2.0], [1.5, 1.0, 3.0, -np.inf, 2.0])
+    assert result.differing == 4
+    assert result.nonfinite_mismatch == 3
+    assert result.max_abs_error == 0.5
+    assert result.max_rel_error == 0.5
+    assert not apart([1.0, np.nan], [1.0, 1.0], atol=10).within
+
+
+def test_tolerances():
+    assert apart([100.0], [100.5], rtol=0.01).within
+    assert not apart([100.0], [102.0], rtol=0.01).within
+    assert apart([100.0, 0.0], [100.5, 0.5], atol=0.5).within
+
+
+def test_integers_bool_strings_and_complex():
+    assert apart([1, 5], [1, 7], np.int64).max_abs_error == 2
+    assert apart([1, 5], [1, 7], np.int64).max_ulp is None
+    assert apart([1, 5], [1, 7], np.uint8).differing == 1
+    assert apart([True], [False], bool).differing == 1
+    assert apart([1, -5], [1, 7], ml_dtypes.int4).max_abs_error == 12
+    assert apart(["a", "b"], ["a", "c"], object).differing == 1
+    assert apart([1 + 2j], [1 + 3j], np.complex64).max_abs_error == 1
+
+
+def test_empty_and_zero_dimensional():
+    assert distance(np.zeros((0, 3), np.float32), np.ones((0, 3), np.float32), 0, 0).within
+    assert distance(np.array(1.0), np.array(2.0), 0, 0).max_abs_error == 1

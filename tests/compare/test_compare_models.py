@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import onnxfold
+from onnxfold.compare import Comparison, compare
+from onnxfold.errors import ModelError, UsageError
+
+SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
+
+
+def test_a_real_model_equals_itself():
+    result = compare(SWIN, SWIN)
+    assert isinstance(result, Comparison)
+    assert result.equal and result.passed
+    assert [(out.name, out.shape) for out in result.outputs] == [("logits", (1, 10))]
+
+
+def test_a_changed_weight_is_noticed(tmp_path):
+    model = onnx.load(SWIN)
+    weight = next(t for t in model.graph.initializer if t.name.endswith("classifier.bias"))
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) + 1, weight.name))
+    onnx.save(model, tmp_path / "changed.onnx")
+    result = compare(SWIN, tmp_path / "changed.onnx", seeds=2)
+    assert not result.equal and not result.passed
+    assert result.runs == ["seed 0", "seed 1"]
+    assert all(out.max_abs_error == pytest.approx(1, abs=1e-5) for out in result.outputs)
+    assert compare(SWIN, tmp_path / "changed.onnx", atol=1.1).passed
+
+
+def test_the_package_is_the_function(parsed):
+    model = parsed("g (float[2] x) => (float[2] y) { y = Neg(x) }")
+    assert onnxfold.compare(model, model).equal
+
+
+def test_models_in_memory_and_with_external_data(tmp_path):
+    proto = onnx.load(SWIN)
+    onnx.save(
+        proto, tmp_path / "m.onnx", save_as_external_data=True, location="w", size_threshold=0
+    )
+    assert compare(tmp_path / "m.onnx", onnx.load(SWIN)).equal
+    assert compare(ir.load(tmp_path / "m.onnx"), SWIN).equal
+    with pytest.raises(UsageError, match="external data"):
+        compare(onnx.load(tmp_path / "m.onnx", load_external_data=False), SWIN)
+
+
+def test_nan_and_infinity(parsed):
+    feeds = {"x": np.array([1, -1], np.float32)}
+    nan = parsed("g (float[2] x) => (float[2] y) { z = Sub(x, x) y = Div(z, z) }")
+    inf = parsed("g (float[2] x) => (float[2] y) { z = Sub(x, x) y = Div(x, z) }")
+    assert compare(nan, nan, feeds=feeds).equal
+    assert compare(inf, inf, feeds=feeds).equal
+    result = compare(nan, inf, feeds=feeds, atol=1e9)
+    assert not result.passed
+    assert result.outputs[0].nonfinite_mismatch == 2
+
+
+def test_bfloat16(parsed):
+    a = parsed("g (bfloat16[2,3] x) => (bfloat16[6] y) <int64[1] s = {-1}> { y = Reshape(x, s) }")
+    b = parsed(
+        "g (bfloat16[2,3] x) => (bfloat16[6] y) <int64[1] s = {-1}>"
+        "{ f = Cast<to=1>(x) n = Neg(f) c = Cast<to=16>(n) y = Reshape(c, s) }"
+    )
+    result = compare(a, a)
+    assert result.equal
+    assert result.outputs[0].dtype == "bfloat16"
+    assert result.backend == "onnxruntime"
+    feeds = {"x": np.ones((2, 3), ml_dtypes.bfloat16)}
+    different = compare(a, b, feeds=feeds)
+    assert not different.passed
+    assert different.outputs[0].max_abs_error == 2
+
+
+def test_float8_and_int4_are_carried_by_one_runtime_or_the_other():
+    for type_ in (TensorProto.FLOAT8E4M3FN, TensorProto.INT4):
+        graph = helper.make_graph(
+            [helper.make_node("Identity", ["x"], ["y"])],
+            "g",
+            [helper.make_tensor_value_info("x", type_, [3])],
+            [helper.make_tensor_value_info("y", type_, [3])],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        assert compare(model, model).equal
+
+
+def test_float16_roundings_are_allowed_and_said_so(parsed):
+    text = (
+        "g (float16[64] x) => (float16[64] y) <float t = {%s}>{ c = Cast<to=10>(t) y = %s(x, c) }"
+    )
+    a, b = parsed(text % ("3.0", "Div")), parsed(text % ("0.33325", "Mul"))
+    result = compare(a, b)
+    assert not result.equal
+    assert result.passed
+    assert any("float16" in note for note in result.notes)
+    assert not compare(a, b, exact=True).passed
+
+
+def test_strings_sequences_and_optionals(parsed):
+    text = parsed("g (string[N] x) => (string[N] y) { y = Identity(x) }")
+    assert compare(text, text).outputs[0].dtype == "string"
+    sequence = parsed("g (seq(float[N]) x) => (seq(float[N]) y) { y = Identity(x) }")
+    result = compare(sequence, sequence)
+    assert result.equal
+    assert [out.name for out in result.outputs] == ["y[0]", "y[1]"]
+    optional = parsed("g (optional(float[N]) x) => (bool y) { y = OptionalHasElement(x) }")
+    assert compare(optional, optional).equal
+
+
+def test_dynamic_sizes_differ_by_name_and_seed(parsed):
+    a = parsed("g (float[batch, n] x) => (float[batch, n] y) { y = Neg(x) }")
+    b = parsed(
+        "g (float[batch, n] x) => (float[batch, n] y) <int64[2] s = {2, 3}>"
+        "{ r = Reshape(x, s) y = Neg(r) }"
+    )
+    result = compare(a, b, seeds=2)
+    assert result.sizes == {"seed 0": {"batch": 2, "n": 3}, "seed 1": {"batch": 3, "n": 4}}
+    assert result.outputs[0].bit_equal  # the frozen sizes happen to fit
+    assert any("seed 1" in problem for problem in result.problems)
+    assert compare(a, a, dims={"batch": 7}).outputs[0].shape == (7, 2)
+    with pytest.raises(UsageError, match="batch, n"):
+        compare(a, a, dims={"seq": 3})
+
+
+def test_sizes_that_the_original_refuses_are_tried_again(parsed):
+    model = parsed("g (float[a] x, float[b] y) => (float[c] z) { z = Add(x, y) }")
+    assert compare(model, model).equal
+    stuck = parsed("g (float[a] x) => (float[7,7] y) <int64[2] s = {7, 7}> { y = Reshape(x, s) }")
+    with pytest.raises(UsageError, match=r"--feeds.*--dim"):
+        compare(stuck, stuck)
+    assert compare(stuck, stuck, dims={"a": 49}).equal
+
+
+def test_indices_stay_within_their_table(parsed):
+    model = parsed(
+        "g (int64[n] ids) => (float[n, 2] y) <float[3, 2] table = {1, 2, 3, 4, 5, 6}>"
+        "{ i = Identity(ids) y = Gather(table, i) }"
+    )
+    assert compare(model, model, seeds=3).equal
+
+
+def test_overridable_initializers_are_fed_only_if_given(parsed):
+    model = parsed("g (float[2] x, float[2] w = {1, 2}) => (float[2] y) { y = Mul(x, w) }")
+    other = parsed("g (float[2] x, float[2] w = {1, 3}) => (float[2] y) { y = Mul(x, w) }")
+    assert not compare(model, other).passed
+    feeds = {"x": np.ones(2, np.float32), "w": np.ones(2, np.float32)}
+    assert compare(model, other, feeds=feeds).equal
+
+
+def test_interfaces_are_compared(parsed):
+    a = parsed("g (float[2] x) => (float[2] y, float[2] z) { y = Neg(x) z = Abs(x) }")
+    b = parsed("g (float[2] x) => (float[2] y) { y = Neg(x) }")
+    c = parsed("g (float[2] v) => (float[2] y) { y = Neg(v) }")
+    assert "outputs of a that b lacks: z" in compare(a, b).problems
+    assert "inputs of a that b lacks: x" in compare(b, c).problems
+    assert not compare(a, b).passed
+
+
+def test_another_dtype_or_shape_is_different(parsed):
+    a = parsed("g (float[2] x) => (float[2] y) { y = Neg(x) }")
+    b = parsed("g (float[2] x) => (double[2] y) { z = Neg(x) y = Cast<to=11>(z) }")
+    c = parsed(
+        "g (float[2] x) => (float[1, 2] y) <int64[1] s={0}> { z = Neg(x) y = Unsqueeze(z, s) }"
+    )
+    assert compare(a, b).outputs[0].note == "float32 became float64"
+    assert compare(a, c).outputs[0].note == "shape [2] became [1, 2]"
+
+
+def test_the_reference_evaluator_runs_what_onnxruntime_does_not(parsed):
+    bf16 = parsed("g (bfloat16[4] x) => (bfloat16[4] y) { y = Erf(x) }")
+    result = compare(bf16, bf16)
+    assert result.equal
+    assert result.backend == "onnx reference evaluator"
+    assert any("onnxruntime does not take the original" in note for note in result.notes)
+
+
+def test_a_model_that_nothing_can_run(parsed):
+    model = parsed("g (float[2] x) => (float[2] y) { y = local.Mystery(x) }")
+    with pytest.raises(ModelError, match="cannot be run"):
+        compare(model, model)
+
+
+def test_a_second_model_that_does_not_load_is_different(parsed):
+    a = parsed("g (float[2] x) => (float[2] y) { y = Neg(x) }")
+    b = parsed("g (float[2] x) => (float[2] y) { y = local.Mystery(x) }")
+    result = compare(a, b)
+    assert not result.passed
+    assert result.problems[0].startswith("b does not load")
+
+
+def test_the_document_is_json(parsed):
+    a = parsed("g (float[2] x) => (float[2] y) { y = Neg(x) }")
+    b = parsed("g (float[2] x) => (float[2] y) { y = Abs(x) }")
+    zero = {"x": np.zeros(2, np.float32)}
+    document = json.loads(json.dumps(compare(a, b, feeds=zero).to_dict(), allow_nan=False))
+    assert document["equal"] is False
+    assert document["outputs"][0]["differing"] == 2
+    one = {"x": np.array([1e-40, -1], np.float32)}
+    json.dumps(compare(b, a, feeds=one).to_dict(), allow_nan=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
 
 if TYPE_CHECKING:
@@ -62,7 +63,16 @@ class Buffer:
     (strided, zero-strided or contiguous), computing them first where they are deferred.
     """
 
-    __slots__ = ("_array", "block", "deferred", "dtype", "pool", "references", "shape")
+    __slots__ = (
+        "_array",
+        "block",
+        "deferred",
+        "dtype",
+        "pool",
+        "references",
+        "shape",
+        "type_proto",
+    )
 
     def __init__(
         self,
@@ -79,6 +89,8 @@ class Buffer:
         self.block = block
         self.deferred = deferred
         self.references = 0
+        self.type_proto: onnx.TypeProto | None = None
+        """Set for a sequence or optional, which has no array: such a value is never stored."""
         self._array = array
 
     @property

@@ -1,0 +1,114 @@
+"""Which operations give the same result every time, from onnx's schemas and their bodies."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+
+import onnx
+import onnx_ir as ir
+
+from onnxfold.kernels.inference import schema_of
+
+_NON_DETERMINISTIC = onnx.defs.OpSchema.NodeDeterminism.NonDeterministic
+
+
+class Determinism:
+    """Answers for one model, remembering what it found about its functions.
+
+    Args:
+        functions: The model's local functions by their identifiers.
+    """
+
+    def __init__(self, functions: Mapping[ir.OperatorIdentifier, ir.Function]) -> None:
+        self._functions = functions
+        self._known: dict[ir.OperatorIdentifier, str | None] = {}
+
+    def objection(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
+        """Why a node with constant inputs must not be evaluated, or None if it may be.
+
+        An op that ONNX does not define (a custom domain) is never evaluated: its name tells nothing.
+        """
+        function = self._functions.get(node.op_identifier())
+        if function is not None:
+            return self._objection_in_function(function)
+        version = opsets.get(node.domain)
+        schema = schema_of(node.op_type, version, node.domain) if version is not None else None
+        if schema is None:
+            name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+            return f"{name} is not an op that ONNX defines at this opset"
+        if node.op_type == "Dropout" and node.domain == "":
+            return None if _is_inference(node) else "Dropout in training mode is random"
+        subgraphs = list(subgraphs_of(node))
+        if subgraphs:
+            return self._objection_in(
+                (inner for graph in subgraphs for inner in graph), opsets
+            )
+        if is_random(schema):
+            return f"{node.op_type} gives another result each time"
+        return None
+
+    def _objection_in_function(self, function: ir.Function) -> str | None:
+        identifier = function.identifier()
+        if identifier not in self._known:
+            self._known[identifier] = f"function {function.name} calls itself"
+            self._known[identifier] = self._objection_in(function, function.opset_imports)
+        return self._known[identifier]
+
+    def _objection_in(self, nodes: Iterable[ir.Node], opsets: Mapping[str, int]) -> str | None:
+        for node in nodes:
+            reason = self.objection(node, opsets)
+            if reason is not None:
+                return f"holds {node.op_type}: {reason}"
+        return None
+
+
+def is_random(schema: onnx.defs.OpSchema) -> bool:
+    """True for an op whose result differs between runs.
+
+    onnx also marks ops as non-deterministic because of the subgraphs they may hold, or because
+    their function body has such an op: there the body decides.
+    """
+    return _is_random(schema.name, schema.since_version, schema.domain)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_random(op_type: str, version: int, domain: str) -> bool:
+    schema = schema_of(op_type, version, domain)
+    if schema is None or schema.node_determinism != _NON_DETERMINISTIC:
+        return False
+    if schema.has_function:
+        return any(_has_random_node([n], version) for n in schema.function_body.node)
+    return not any(
+        a.type == onnx.defs.OpSchema.AttrType.GRAPH for a in schema.attributes.values()
+    )
+
+
+def _has_random_node(nodes: Iterable[onnx.NodeProto], version: int) -> bool:
+    for node in nodes:
+        if _is_random(node.op_type, version, node.domain):
+            return True
+        for attribute in node.attribute:
+            if attribute.HasField("g") and _has_random_node(attribute.g.node, version):
+                return True
+    return False
+
+
+def _is_inference(node: ir.Node) -> bool:
+    """True for a Dropout that copies its input: training is off or the ratio is a constant 0."""
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        training = node.inputs[2].const_value
+        if training is None or node.inputs[2].is_graph_input():
+            return False
+        return not training.numpy().any()
+    is_test = node.attributes.get("is_test")
+    return is_test is None or bool(is_test.as_int())
+
+
+def subgraphs_of(node: ir.Node) -> Iterable[ir.Graph]:
+    """The graphs among a node's attributes."""
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+            yield from attribute.as_graphs()

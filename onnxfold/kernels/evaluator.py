@@ -1,0 +1,532 @@
+"""Who computes what, and when: NumPy kernels, onnxruntime, onnx's reference evaluator, in that order.
+
+Small operations with known operands are computed at once. Everything else is postponed: its
+result is a buffer with shape and dtype only, and what is computed in the end is what somebody asks
+for. What NumPy does not compute exactly is gathered, with what lies in between, into one onnxruntime
+session for all that is asked for together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnxfold.kernels import inference, onnxruntime, reference
+from onnxfold.kernels.dtypes import broadcast_shape
+from onnxfold.kernels.onnxruntime import EvaluationError
+from onnxfold.kernels.operation import Operation
+from onnxfold.kernels.registry import Kind, NotExact, Postpone, Unfoldable, allocation_bound
+from onnxfold.pool import Buffer, Pool
+from onnxfold.pool.buffer import Array
+
+# Operands and results up to this many bytes each are computed at once, larger ones postponed.
+EAGER_BYTES = 1 << 16
+
+
+class ComputationFailed(Exception):
+    """Postponed operations turned out not to be computable: their nodes have to stay."""
+
+    def __init__(self, failures: Mapping[Operation, str]) -> None:
+        super().__init__("; ".join(f"{o.label}: {reason}" for o, reason in failures.items()))
+        self.failures = failures
+
+    def reasons(self) -> dict[ir.Node, str]:
+        """Why each node cannot be computed."""
+        return {operation.node: reason for operation, reason in self.failures.items()}
+
+
+class Evaluator:
+    """Computes operations on the buffers of one pool.
+
+    Args:
+        pool: Where operands and results live.
+        functions: The model's local functions, for calls of them.
+        ir_version: The model's IR version.
+        working_set: Bytes that one operation's operands and results may take together outside
+            the files of the model; None for half of the machine's memory.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        functions: Sequence[onnx.FunctionProto] = (),
+        ir_version: int = 8,
+        working_set: int | None = None,
+    ) -> None:
+        self._pool = pool
+        self._functions = functions
+        self._ir_version = ir_version
+        self._working_set = working_set or _half_of_memory()
+        pool.set_evaluator(self.compute)
+
+    # ------------------------------------------------------------ one operation
+
+    def apply(self, operation: Operation) -> list[Buffer | None]:
+        """The results of an operation: known buffers, or deferred ones with their shape and dtype.
+
+        Raises:
+            Unfoldable: nobody can compute it, with the reason.
+            ComputationFailed: it needed the value of a postponed operation, which failed.
+        """
+        if operation.kernel is not None and not operation.captures:
+            results = self._apply_kernel(operation)
+            if results is not None:
+                return results
+        types = inference.infer(operation)
+        missing = [
+            k
+            for k, output in enumerate(operation.node.outputs)
+            if output.name and not _is_complete(types[k])
+        ]
+        if missing:
+            return self._apply_now(operation)
+        results = []
+        for output, result_type in zip(operation.node.outputs, types, strict=True):
+            if not output.name or result_type is None:
+                results.append(None)
+                continue
+            shape = result_type.shape if result_type.shape is not None else ()
+            buffer = self._pool.defer(shape, result_type.dtype, operation)
+            if result_type.dtype == ir.DataType.UNDEFINED:
+                buffer.type_proto = result_type.proto
+            results.append(buffer)
+        operation.results = results
+        return results
+
+    def _apply_kernel(self, operation: Operation) -> list[Buffer | None] | None:
+        """Compute at once or postpone by the NumPy kernel; None if it is not for NumPy to say."""
+        kernel = operation.kernel
+        assert kernel is not None
+        operands = operation.operands
+        dtypes = [None if b is None else _numpy_dtype(b) for b in operands]
+        kind = kernel.kind_for(dtypes, operation.attributes)
+        known = all(b is None or b.is_known for b in operands)
+        if kind is Kind.GENERAL and not (known and _bytes_of(operands) <= EAGER_BYTES):
+            return None
+        arrays = [
+            None if b is None else b.array() if b.is_known else _stand_in(b) for b in operands
+        ]
+        if kind is Kind.ELEMENTWISE and not (known and _effective_bytes(arrays) <= EAGER_BYTES):
+            # the shape and dtype of the result, from one element standing for all
+            known = False
+            arrays = [None if b is None else _stand_in(b) for b in operands]
+        try:
+            with allocation_bound(EAGER_BYTES):
+                computed = self._call(operation, kind, arrays)
+        except NotExact:
+            operation.kernel = None
+            return None
+        except Postpone as larger:
+            if len(operation.node.outputs) != 1:
+                return None
+            computed = None
+            types = [(larger.shape, ir.DataType.from_numpy(larger.dtype))]
+        if computed is not None:
+            if known:
+                return [self._adopt(array) for array in computed]
+            types = [(a.shape, ir.DataType.from_numpy(a.dtype)) for a in computed]
+        results = [self._pool.defer(shape, dtype, operation) for shape, dtype in types]
+        operation.results = results
+        return list(results)
+
+    def _apply_now(self, operation: Operation) -> list[Buffer | None]:
+        """Compute an operation whose result types only its computation tells."""
+        wanted = [(operation, k) for k, o in enumerate(operation.node.outputs) if o.name]
+        pending = _postponed(operation.operands)
+        if not any(b is not None and b.type_proto is not None for b in operation.operands):
+            self.compute([b for b in operation.operands if b is not None and not b.is_known])
+            pending = []
+        reason = self._too_large(operation)
+        if reason is not None:
+            raise Unfoldable(reason)
+        try:
+            arrays = self._run_onnxruntime([*pending, operation], wanted)
+        except EvaluationError as error:
+            if pending:
+                raise Unfoldable(str(error)) from error
+            try:
+                computed = reference.run(operation, self._functions)
+            except EvaluationError as second:
+                raise Unfoldable(f"{error}; {second}") from second
+            arrays = [a for a in computed if a is not None]
+        by_output = {k: array for (_, k), array in zip(wanted, arrays, strict=True)}
+        return [
+            self._adopt(by_output[k]) if k in by_output else None
+            for k in range(len(operation.node.outputs))
+        ]
+
+    def _adopt(self, array: Array) -> Buffer:
+        return self._pool.adopt(array, ir.DataType.from_numpy(array.dtype))
+
+    # ------------------------------------------------------------ what was postponed
+
+    def compute(self, buffers: Sequence[Buffer]) -> None:
+        """Compute deferred buffers and what they need; other deferred buffers stay so.
+
+        Raises:
+            ComputationFailed: operations among them cannot be computed; the others are.
+        """
+        operations = _postponed(buffers)
+        failures: dict[Operation, str] = {}
+        for phase, engine_is_numpy in _phases(operations):
+            if engine_is_numpy:
+                for operation in phase:
+                    if _is_ready(operation):
+                        self._compute_numpy(operation, failures)
+            else:
+                self._compute_onnxruntime(phase, failures)
+        if failures:
+            raise ComputationFailed(failures)
+
+    def uncertain(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+        """The deferred ones among the buffers whose computation could fail."""
+        doubtful: set[Operation] = set()
+        for operation in _postponed(buffers):
+            if (
+                operation.kernel is None
+                or not _cannot_fail(operation)
+                or any(
+                    b is not None and b.deferred in doubtful
+                    for b in operation.operands
+                    if b is not None and b.deferred is not None
+                )
+            ):
+                doubtful.add(operation)
+        return [b for b in buffers if b.deferred is not None and b.deferred in doubtful]
+
+    def _compute_numpy(self, operation: Operation, failures: dict[Operation, str]) -> None:
+        assert operation.kernel is not None
+        if not any(_awaits(b, operation) for b in operation.results):
+            return
+        reason = self._too_large(operation)
+        if reason is not None:
+            failures[operation] = reason
+            return
+        arrays = [None if b is None else b.array() for b in operation.operands]
+        kind = operation.kernel.kind_for(
+            [None if a is None else a.dtype for a in arrays], operation.attributes
+        )
+        try:
+            computed = self._call(operation, kind, arrays)
+        except NotExact:
+            operation.kernel = None
+            self._compute_onnxruntime([operation], failures)
+            return
+        except (Unfoldable, MemoryError) as error:
+            failures[operation] = str(error) or "out of memory"
+            return
+        del arrays
+        self._fulfil(operation, list(computed), failures)
+
+    def _compute_onnxruntime(
+        self, operations: Sequence[Operation], failures: dict[Operation, str]
+    ) -> None:
+        operations = self._computable(operations, failures)
+        if not operations:
+            return
+        wanted = _used_outside(operations)
+        try:
+            arrays = self._run_onnxruntime(operations, wanted)
+        except EvaluationError as error:
+            if len(operations) == 1:
+                self._compute_otherwise(operations[0], str(error), failures)
+                return
+            # somewhere in there is one that onnxruntime has no kernel for
+            half = len(operations) // 2
+            self._compute_onnxruntime(operations[:half], failures)
+            self._compute_onnxruntime(operations[half:], failures)
+            return
+        by_operation: dict[Operation, dict[int, Array]] = {}
+        for (operation, index), array in zip(wanted, arrays, strict=True):
+            by_operation.setdefault(operation, {})[index] = array
+        for operation, computed in by_operation.items():
+            results = [computed.get(k) for k in range(len(operation.results))]
+            self._fulfil(operation, results, failures)
+
+    def _computable(
+        self, operations: Sequence[Operation], failures: dict[Operation, str]
+    ) -> list[Operation]:
+        """Those that somebody still needs, that fit in memory, and whose operands are there."""
+        chosen: dict[Operation, None] = {}
+        for operation in operations:
+            if not any(_awaits(b, operation) for b in operation.results):
+                continue
+            if not all(
+                b is None or b.is_known or b.deferred in chosen for b in operation.operands
+            ):
+                continue
+            reason = self._too_large(operation)
+            if reason is not None:
+                failures[operation] = reason
+                continue
+            chosen[operation] = None
+        return list(chosen)
+
+    def _compute_otherwise(
+        self, operation: Operation, reason: str, failures: dict[Operation, str]
+    ) -> None:
+        """One operation that onnxruntime refused: its NumPy kernel, else the reference evaluator."""
+        if any(b is not None and b.type_proto is not None for b in operation.results):
+            failures[operation] = reason
+        elif operation.kernel is not None:
+            self._compute_numpy(operation, failures)
+        else:
+            try:
+                computed = reference.run(operation, self._functions)
+            except EvaluationError as error:
+                failures[operation] = f"{reason}; {error}"
+                return
+            self._fulfil(operation, computed, failures)
+
+    def _fulfil(
+        self,
+        operation: Operation,
+        computed: Sequence[Array | None],
+        failures: dict[Operation, str],
+    ) -> None:
+        for buffer, array in zip(list(operation.results), computed, strict=False):
+            if buffer is None or array is None or not _awaits(buffer, operation):
+                continue
+            try:
+                self._pool.fulfil(buffer, array)
+            except ValueError as error:
+                failures[operation] = f"inference and evaluation disagree: {error}"
+
+    def _run_onnxruntime(
+        self, operations: Sequence[Operation], wanted: Sequence[onnxruntime.Output]
+    ) -> list[Array]:
+        return onnxruntime.run(operations, wanted, self._functions, self._ir_version)
+
+    def _call(
+        self, operation: Operation, kind: Kind, arrays: Sequence[Array | None]
+    ) -> Sequence[Array]:
+        assert operation.kernel is not None
+        shape = None
+        if kind is Kind.ELEMENTWISE:
+            arrays, shape = _collapse(arrays)
+        computed = operation.kernel(
+            arrays,
+            operation.attributes,
+            n_outputs=len(operation.node.outputs),
+            opset=operation.opset,
+        )
+        if shape is not None:
+            computed = [np.broadcast_to(a, shape) for a in computed]
+        return computed
+
+    def _too_large(self, operation: Operation) -> str | None:
+        """Why an operation does not fit in memory, or None."""
+        needed = sum(_memory_of(b) for b in operation.operands if b is not None)
+        needed += sum(b.nbytes for b in operation.results if b is not None and not b.type_proto)
+        if needed > self._working_set and not _is_free(operation):
+            return f"computing it needs {needed:,} bytes of memory"
+        return None
+
+
+# ---------------------------------------------------------------- order
+
+
+def _postponed(buffers: Sequence[Buffer | None]) -> list[Operation]:
+    """The postponed operations that the buffers need, operands first."""
+    order: list[Operation] = []
+    seen: set[Operation] = set()
+    stack: list[tuple[Operation, bool]] = [
+        (b.deferred, False)
+        for b in reversed(buffers)
+        if b is not None and isinstance(b.deferred, Operation)
+    ]
+    while stack:
+        operation, expanded = stack.pop()
+        if expanded:
+            order.append(operation)
+            continue
+        if operation in seen:
+            continue
+        seen.add(operation)
+        stack.append((operation, True))
+        for operand in operation.operands:
+            if operand is not None and isinstance(operand.deferred, Operation):
+                stack.append((operand.deferred, False))
+    return order
+
+
+def _phases(operations: Sequence[Operation]) -> list[tuple[list[Operation], bool]]:
+    """Alternate NumPy and onnxruntime phases, as few as the dependencies allow.
+
+    NumPy operations that lie between two of onnxruntime's run in its session, unless they may
+    fail on data: an integer division by zero would end the process there.
+    """
+    if not operations:
+        return []
+    below: set[Operation] = set()  # has an operation of onnxruntime's among its users
+    for operation in reversed(operations):
+        if operation in below or operation.kernel is None:
+            below.update(
+                b.deferred
+                for b in operation.operands
+                if b is not None and isinstance(b.deferred, Operation)
+            )
+    level: dict[Operation, int] = {}  # even: NumPy, odd: onnxruntime
+    for operation in operations:
+        depends = [
+            level[b.deferred]
+            for b in operation.operands
+            if b is not None and isinstance(b.deferred, Operation) and b.deferred in level
+        ]
+        highest = max(depends, default=0)
+        join = highest % 2 == 1 and operation in below and _cannot_fail(operation)
+        if operation.kernel is None or join:
+            level[operation] = highest if highest % 2 else highest + 1
+        else:
+            level[operation] = highest if highest % 2 == 0 else highest + 1
+    phases: dict[tuple[int, int], list[Operation]] = {}
+    for operation in operations:
+        # a session has one set of opsets: functions may import others than the model
+        group = 0 if level[operation] % 2 == 0 else id(operation.opsets)
+        phases.setdefault((level[operation], group), []).append(operation)
+    return [(phases[key], key[0] % 2 == 0) for key in sorted(phases)]
+
+
+def _cannot_fail(operation: Operation) -> bool:
+    assert operation.kernel is not None
+    dtypes = [None if b is None else _numpy_dtype(b) for b in operation.operands]
+    return operation.kernel.kind_for(dtypes, operation.attributes) is not Kind.GENERAL
+
+
+def _used_outside(operations: Sequence[Operation]) -> list[onnxruntime.Output]:
+    """The results that somebody else than these operations refers to."""
+    inside: dict[Buffer, int] = {}
+    for operation in operations:
+        for operand in operation.operands:
+            if operand is not None:
+                inside[operand] = inside.get(operand, 0) + 1
+    return [
+        (operation, k)
+        for operation in operations
+        for k, buffer in enumerate(operation.results)
+        if buffer is not None
+        and _awaits(buffer, operation)
+        and buffer.references > inside.get(buffer, 0)
+    ]
+
+
+def _is_ready(operation: Operation) -> bool:
+    return all(b is None or b.is_known for b in operation.operands)
+
+
+def _awaits(buffer: Buffer | None, operation: Operation) -> bool:
+    return buffer is not None and buffer.deferred is operation
+
+
+# ---------------------------------------------------------------- sizes
+
+
+def _is_complete(result: inference.ResultType | None) -> bool:
+    if result is None:
+        return False
+    return result.shape is not None or result.dtype == ir.DataType.UNDEFINED
+
+
+def _numpy_dtype(buffer: Buffer) -> np.dtype[Any] | None:
+    return None if buffer.type_proto is not None else buffer.dtype.numpy()
+
+
+def _stand_in(buffer: Buffer) -> Array:
+    """An array of the buffer's shape and dtype with one element of memory."""
+    return np.broadcast_to(np.zeros((), buffer.dtype.numpy()), buffer.shape)
+
+
+def _bytes_of(buffers: Sequence[Buffer | None]) -> int:
+    return sum(b.nbytes for b in buffers if b is not None)
+
+
+def _memory_of(buffer: Buffer) -> int:
+    """Bytes an evaluator has to hold for an operand; a mapped or zero-stride one costs its view."""
+    if buffer.type_proto is not None:
+        return 0
+    if buffer.is_known and buffer.array().flags.c_contiguous:
+        return 0
+    return buffer.nbytes
+
+
+def _is_free(operation: Operation) -> bool:
+    """A view, or element-wise work on zero-stride operands: no memory whatever its size."""
+    kernel = operation.kernel
+    if kernel is None or any(b is not None and not b.is_known for b in operation.operands):
+        return False
+    arrays = [None if b is None else b.array() for b in operation.operands]
+    kind = kernel.kind_for([None if a is None else a.dtype for a in arrays], operation.attributes)
+    return kind is Kind.VIEW or (
+        kind is Kind.ELEMENTWISE and _effective_bytes(arrays) <= EAGER_BYTES
+    )
+
+
+def _effective_bytes(arrays: Sequence[Array | None]) -> int:
+    """Bytes of the largest operand when zero-stride axes are counted once."""
+    largest = 0
+    for array in arrays:
+        if array is None:
+            continue
+        if array.nbytes <= EAGER_BYTES:
+            largest = max(largest, array.nbytes)
+            continue
+        size = array.itemsize
+        for extent, stride in zip(array.shape, array.strides, strict=True):
+            if stride:
+                size *= extent
+        largest = max(largest, size)
+    if len(arrays) > 1:
+        # operands can be small and their broadcast large: an outer sum
+        collapsed, _ = _collapse(arrays)
+        shape = broadcast_shape(*(a.shape for a in collapsed if a is not None))
+        itemsize = max(a.itemsize for a in collapsed if a is not None)
+        size = itemsize
+        for extent in shape:
+            size *= extent
+        largest = max(largest, size)
+    return largest
+
+
+def _collapse(
+    arrays: Sequence[Array | None],
+) -> tuple[Sequence[Array | None], tuple[int, ...] | None]:
+    """Cut axes along which no operand varies to extent 1; the second result is the full shape.
+
+    None instead of the shape where there is nothing to cut.
+    """
+    present = [a for a in arrays if a is not None]
+    if all(a.size <= 64 for a in present):
+        return arrays, None
+    if not any(0 in a.strides for a in present if a.size > 64):
+        return arrays, None
+    shape = broadcast_shape(*(a.shape for a in present))
+    constant = [
+        axis
+        for axis in range(-len(shape), 0)
+        if shape[axis] > 1
+        and all(a.ndim < -axis or a.shape[axis] == 1 or a.strides[axis] == 0 for a in present)
+    ]
+    if not constant:
+        return arrays, None
+    cut = []
+    for array in arrays:
+        if array is not None:
+            which = [slice(None)] * array.ndim
+            for axis in constant:
+                if array.ndim >= -axis:
+                    which[axis] = slice(0, 1)
+            array = array[tuple(which)]
+        cut.append(array)
+    return cut, shape
+
+
+def _half_of_memory() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):  # not a POSIX system
+        return 4 << 30

@@ -1,0 +1,111 @@
+"""Types and shapes of an operation's results, from onnx's own schemas, before anything is computed."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx.shape_inference
+import onnx_ir as ir
+
+from onnxfold.kernels.operation import Operation
+from onnxfold.kernels.registry import Unfoldable
+from onnxfold.pool import Buffer
+
+# Operands up to this many elements are shown to shape inference as data (they may be sizes).
+_DATA_ELEMENTS = 64
+
+
+@dataclass(frozen=True)
+class ResultType:
+    """What is known of one result: a tensor's dtype and, if inferred, its shape."""
+
+    dtype: ir.DataType
+    """UNDEFINED for a sequence, an optional or a sparse tensor."""
+    shape: tuple[int, ...] | None
+    proto: onnx.TypeProto
+
+
+def infer(operation: Operation) -> list[ResultType | None]:
+    """Types of the results in order; None where onnx cannot tell.
+
+    Raises:
+        Unfoldable: the operation is invalid (onnx says why) or its result has an impossible size.
+    """
+    node = operation.node
+    schema = schema_of(node.op_type, operation.opset, node.domain)
+    if schema is None:
+        return [None] * len(node.outputs)
+    names = [f"i{k}" if b is not None else "" for k, b in enumerate(operation.operands)]
+    outputs = [f"o{k}" if o.name else "" for k, o in enumerate(node.outputs)]
+    types: dict[str, onnx.TypeProto] = {}
+    data: dict[str, onnx.TensorProto] = {}
+    for name, buffer in zip(names, operation.operands, strict=True):
+        if buffer is None:
+            continue
+        types[name] = type_of(buffer)
+        tensor = _small_data(buffer)
+        if tensor is not None:
+            data[name] = tensor
+    try:
+        inferred = onnx.shape_inference.infer_node_outputs(
+            schema,
+            operation.to_proto(names, outputs),
+            types,
+            data,
+            opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in operation.opsets.items()],
+        )
+    except onnx.shape_inference.InferenceError as error:
+        raise Unfoldable(f"shape inference: {_first_line(error)}") from error
+    return [_result_type(inferred.get(name)) for name in outputs]
+
+
+def type_of(buffer: Buffer) -> onnx.TypeProto:
+    """The ONNX type of a buffer's value."""
+    if buffer.type_proto is not None:
+        return buffer.type_proto
+    return onnx.helper.make_tensor_type_proto(buffer.dtype.value, buffer.shape)
+
+
+@functools.lru_cache(maxsize=4096)
+def schema_of(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
+    """The onnx schema of an op, or None for an op that onnx does not define."""
+    try:
+        return onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _small_data(buffer: Buffer) -> onnx.TensorProto | None:
+    if not buffer.is_known or buffer.size > _DATA_ELEMENTS or buffer.dtype.bitwidth < 8:
+        return None
+    if buffer.dtype == ir.DataType.STRING:
+        return None
+    return onnx.TensorProto(
+        data_type=buffer.dtype.value,
+        dims=buffer.shape,
+        raw_data=np.ascontiguousarray(buffer.array()).tobytes(),
+    )
+
+
+def _result_type(proto: onnx.TypeProto | None) -> ResultType | None:
+    if proto is None:
+        return None
+    if not proto.HasField("tensor_type"):
+        return ResultType(ir.DataType.UNDEFINED, None, proto) if proto.WhichOneof("value") else None
+    tensor = proto.tensor_type
+    if not tensor.elem_type:
+        return None
+    shape: tuple[int, ...] | None = None
+    if tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim):
+        shape = tuple(d.dim_value for d in tensor.shape.dim)
+        if any(d < 0 for d in shape):
+            raise Unfoldable(f"its result would have shape {list(shape)}")
+    return ResultType(ir.DataType(tensor.elem_type), shape, proto)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

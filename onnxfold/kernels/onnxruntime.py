@@ -1,0 +1,189 @@
+"""Evaluation by onnxruntime's CPU provider: many operations in one session, nothing optimized."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnxfold.kernels.inference import type_of
+from onnxfold.kernels.operation import Operation
+from onnxfold.pool import Buffer
+from onnxfold.pool.buffer import Array
+
+# Operands up to this many bytes travel inside the session's model, larger ones are fed in place.
+_INLINE_BYTES = 4096
+# A constant loop that runs longer than this is left to the model.
+_TIME_LIMIT_SECONDS = 120.0
+
+# (operation, index of its output)
+Output = tuple[Operation, int]
+
+
+class EvaluationError(Exception):
+    """This evaluator cannot run the operations; the message says why in one line."""
+
+
+def run(
+    operations: Sequence[Operation],
+    wanted: Sequence[Output],
+    functions: Sequence[onnx.FunctionProto] = (),
+    ir_version: int = 8,
+) -> list[Array]:
+    """Evaluate operations (in topological order) and fetch the wanted results.
+
+    Operands that are results of other operations in the list are wired inside the session; all
+    others must be known. Results are arrays over onnxruntime's own memory: nothing is copied.
+
+    Raises:
+        EvaluationError: onnxruntime has no kernel, refuses the operands, or ran too long.
+    """
+    model, feeds, outputs = _build(operations, wanted, functions, ir_version)
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.enable_cpu_mem_arena = False
+    options.enable_mem_pattern = False
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    run_options = ort.RunOptions()
+    run_options.log_severity_level = 4
+
+    def stop() -> None:
+        run_options.terminate = True
+
+    try:
+        session = ort.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        values = {name: _to_ort(array, dtype) for name, (array, dtype) in feeds.items()}
+        timer = threading.Timer(_TIME_LIMIT_SECONDS, stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            results = session.run_with_ort_values(outputs, values, run_options)
+        finally:
+            timer.cancel()
+        return [_from_ort(result) for result in results]
+    except EvaluationError:
+        raise
+    except Exception as error:  # onnxruntime raises many classes without a common base
+        raise EvaluationError(_one_line(error)) from error
+
+
+def _build(
+    operations: Sequence[Operation],
+    wanted: Sequence[Output],
+    functions: Sequence[onnx.FunctionProto],
+    ir_version: int,
+) -> tuple[onnx.ModelProto, dict[str, tuple[Array, ir.DataType]], list[str]]:
+    """The session's model, what it is fed, and the names of the wanted outputs."""
+    opsets = dict(operations[0].opsets)
+    for function in functions:
+        opsets.setdefault(function.domain, 1)
+    model = onnx.ModelProto(ir_version=max(ir_version, 8))
+    model.functions.extend(functions)
+    for domain, version in opsets.items():
+        model.opset_import.append(onnx.helper.make_opsetid(domain, version))
+    graph = model.graph
+    graph.name = "fold"
+    names: dict[Buffer, str] = {}
+    feeds: dict[str, tuple[Array, ir.DataType]] = {}
+
+    def supply(buffer: Buffer, name: str) -> None:
+        array = np.ascontiguousarray(buffer.array())
+        if array.ndim != len(buffer.shape):  # ascontiguousarray makes a 0-d array 1-d
+            array = array.reshape(buffer.shape)
+        if buffer.nbytes <= _INLINE_BYTES or buffer.dtype.bitwidth < 8:
+            graph.initializer.append(_tensor_proto(array, buffer.dtype, name))
+        else:
+            graph.input.append(onnx.ValueInfoProto(name=name, type=type_of(buffer)))
+            feeds[name] = (array, buffer.dtype)
+
+    produced: dict[Output, str] = {}
+    for k, operation in enumerate(operations):
+        inputs = []
+        for buffer in operation.operands:
+            if buffer is None:
+                inputs.append("")
+                continue
+            if buffer not in names:
+                names[buffer] = f"c{len(names)}"
+                supply(buffer, names[buffer])
+            inputs.append(names[buffer])
+        for captured, buffer in operation.captures.items():
+            supply(buffer, captured)
+        outputs = []
+        for index, value in enumerate(operation.node.outputs):
+            name = f"r{k}_{index}" if value.name else ""
+            outputs.append(name)
+            produced[operation, index] = name
+            result = operation.results[index] if operation.results else None
+            if result is not None:
+                names[result] = name
+        graph.node.append(operation.to_proto(inputs, outputs))
+    fetched = []
+    for output in wanted:
+        name = produced[output]
+        fetched.append(name)
+        graph.output.append(onnx.ValueInfoProto(name=name))
+    return model, feeds, fetched
+
+
+def _tensor_proto(array: Array, dtype: ir.DataType, name: str) -> onnx.TensorProto:
+    if dtype == ir.DataType.STRING:
+        proto = onnx.TensorProto(name=name, data_type=dtype.value, dims=array.shape)
+        proto.string_data.extend(
+            s if isinstance(s, bytes) else str(s).encode() for s in array.reshape(-1)
+        )
+        return proto
+    return ir.serde.serialize_tensor(ir.Tensor(array, dtype=dtype, name=name))
+
+
+def _to_ort(array: Array, dtype: ir.DataType) -> Any:
+    import onnxruntime as ort
+
+    if dtype == ir.DataType.STRING:
+        text = np.array(
+            [s.decode() if isinstance(s, bytes) else s for s in array.reshape(-1)], dtype=object
+        )
+        return ort.OrtValue.ortvalue_from_numpy(text.reshape(array.shape))
+    if array.dtype.kind not in "V" and array.dtype.isbuiltin == 1:
+        return ort.OrtValue.ortvalue_from_numpy(array)
+    raw = array.view(np.dtype(f"u{array.itemsize}"))
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, dtype.value)
+
+
+def _from_ort(value: Any) -> Array:
+    if not value.is_tensor():
+        raise EvaluationError("its result is not a tensor")
+    dtype = ir.DataType(value.element_type())
+    if dtype == ir.DataType.STRING:
+        return np.asarray(value.numpy())
+    shape = tuple(value.shape())
+    nbytes = value.tensor_size_in_bytes()
+    if nbytes == 0:
+        return np.empty(shape, dtype.numpy())
+    memory = (ctypes.c_ubyte * nbytes).from_address(value.data_ptr())
+    # the ctypes object is the array's base: as long as a view lives, so does onnxruntime's tensor
+    memory.owner = value  # type: ignore[attr-defined]
+    raw = np.frombuffer(memory, np.uint8)
+    if dtype.bitwidth < 8:
+        return np.asarray(ir.PackedTensor(raw, dtype, shape=ir.Shape(shape)).numpy())
+    return raw.view(dtype.numpy()).reshape(shape)
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    marker = text.rfind("] : ")
+    if text.startswith("[ONNXRuntimeError]"):
+        text = text.split(" : ", 3)[-1]
+    elif marker >= 0:
+        text = text[marker + 4 :]
+    return text[:300] or type(error).__name__

@@ -1,0 +1,86 @@
+"""One application of an op to buffers: what the evaluators compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from onnxfold.kernels.registry import Kernel, find
+from onnxfold.pool import Buffer, Deferred
+
+
+class Operation(Deferred):
+    """An op with constant operands, possibly postponed.
+
+    Args:
+        node: The node it stands for (its op, attributes and number of outputs; never changed).
+        operands: One buffer an input; None for an omitted optional input.
+        opsets: Domain to version, of the model or function the node is in.
+        captures: Buffers of outer values that the node's subgraphs read, by name.
+    """
+
+    __slots__ = ("_attributes", "captures", "kernel", "node", "opsets", "results")
+
+    def __init__(
+        self,
+        node: ir.Node,
+        operands: Sequence[Buffer | None],
+        opsets: Mapping[str, int],
+        captures: Mapping[str, Buffer] | None = None,
+    ) -> None:
+        super().__init__(tuple(operands))
+        self.node = node
+        self.opsets = opsets
+        self.captures = captures or {}
+        self.results: Sequence[Buffer | None] = ()
+        self._attributes: dict[str, Any] | None = None
+        self.kernel: Kernel | None = (
+            find(node.op_type, opsets.get("", 1)) if node.domain == "" else None
+        )
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Attributes as Python values; tensors as arrays. Graphs are left out."""
+        if self._attributes is None:
+            self._attributes = {
+                name: _python_value(attribute)
+                for name, attribute in self.node.attributes.items()
+                if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+            }
+        return self._attributes
+
+    @property
+    def opset(self) -> int:
+        """Version of the op's domain."""
+        return self.opsets.get(self.node.domain, 1)
+
+    @property
+    def label(self) -> str:
+        """Name of the node, or of its first output where it has none: for messages."""
+        return self.node.name or next((o.name for o in self.node.outputs if o.name), "") or "?"
+
+    def to_proto(self, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
+        """The node under other value names."""
+        proto = onnx.NodeProto(
+            op_type=self.node.op_type, domain=self.node.domain, overload=self.node.overload
+        )
+        proto.input.extend(inputs)
+        proto.output.extend(outputs)
+        for attribute in self.node.attributes.values():
+            proto.attribute.append(ir.serde.serialize_attribute(attribute))
+        return proto
+
+
+def _python_value(attribute: ir.Attr) -> Any:
+    if attribute.type == ir.AttributeType.TENSOR:
+        return attribute.value.numpy()
+    if attribute.type in (
+        ir.AttributeType.INTS,
+        ir.AttributeType.FLOATS,
+        ir.AttributeType.STRINGS,
+    ):
+        return list(attribute.value)
+    return attribute.value

@@ -1,0 +1,65 @@
+"""The end of constant propagation: final results become tensors of the model, their nodes go."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import onnx_ir as ir
+
+from onnxfold.pool import BufferTensor, Pool
+
+
+def materialize(
+    values: Iterable[ir.Value],
+    pool: Pool,
+    functions: Collection[ir.Graph],
+    subgraphs: Collection[ir.Graph],
+) -> None:
+    """Store each value: it becomes an initializer of the graph its node is in.
+
+    A function has no initializers, and a subgraph's output must be made by a node: there the value
+    becomes a Constant node's. The nodes that made the values have no users afterwards.
+
+    Args:
+        values: Results of nodes, with buffers in the pool.
+        pool: The pool.
+        functions: Graphs of functions.
+        subgraphs: Graphs that are attributes of nodes.
+    """
+    for value in values:
+        node = value.producer()
+        assert node is not None and node.graph is not None
+        graph = node.graph
+        tensor = BufferTensor(pool.buffer_of(value), value.name)
+        if graph in functions or (graph in subgraphs and value.is_graph_output()):
+            stored = _as_constant_node(node, tensor)
+        else:
+            stored = ir.Value(name=value.name, const_value=tensor)
+        stored.type = value.type or ir.TensorType(tensor.dtype)
+        stored.shape = ir.Shape(tensor.buffer.shape)
+        stored.doc_string = value.doc_string
+        stored.metadata_props.update(value.metadata_props)
+        value.replace_all_uses_with(stored, replace_graph_outputs=True)
+        if stored.producer() is None:
+            assert stored.name is not None
+            graph.initializers.add(stored)
+        else:
+            value.name = None  # the new node's output has the name now
+
+
+def _as_constant_node(node: ir.Node, tensor: BufferTensor) -> ir.Value:
+    constant = ir.node("Constant", [], {"value": tensor}, name=node.name)
+    constant.outputs[0].name = tensor.name
+    constant.outputs[0].const_value = tensor
+    node.prepend(constant)
+    return constant.outputs[0]
+
+
+def remove_nodes(nodes: Iterable[ir.Node]) -> None:
+    """Take nodes out of their graphs; none of them may have users other than themselves."""
+    by_graph: dict[ir.Graph, list[ir.Node]] = {}
+    for node in nodes:
+        if node.graph is not None:
+            by_graph.setdefault(node.graph, []).append(node)
+    for graph, group in by_graph.items():
+        graph.remove(group, safe=True)

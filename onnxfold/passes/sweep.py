@@ -1,0 +1,201 @@
+"""The sweep of constant propagation: every node once, in order, constants becoming buffers.
+
+Nothing is removed here and nothing stored (only an ``If`` with a constant condition is replaced by
+its branch, because what it holds can then be constant too). Afterwards the sweep knows each operation that
+could be folded, what its results would cost to store, and why the others stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxfold.analysis.constants import (
+    captured_values,
+    is_constant_node,
+    is_initialized,
+    tensor_of_constant,
+)
+from onnxfold.analysis.determinism import Determinism, subgraphs_of
+from onnxfold.analysis.frontier import FORBIDDEN
+from onnxfold.kernels.evaluator import Evaluator
+from onnxfold.kernels.operation import Operation
+from onnxfold.kernels.registry import Unfoldable
+from onnxfold.options import FoldOptions
+from onnxfold.passes.inline_if import inline_branch
+from onnxfold.pool import Buffer, Pool
+
+# Scalars, shape vectors and the like: storing one costs less than the node that would compute it.
+FREE_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class Stay:
+    """A node that stays although its inputs are constant, and why."""
+
+    node: ir.Node
+    reason: str
+
+
+class Sweep:
+    """One pass over a model.
+
+    Args:
+        model: The model; changed only where an If is inlined.
+        pool: Gets a buffer for every constant value.
+        evaluator: Computes or postpones each operation.
+        options: What may be folded.
+        uncomputable: Nodes found not to be computable by an earlier sweep, with the reason.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        pool: Pool,
+        evaluator: Evaluator,
+        options: FoldOptions,
+        uncomputable: Mapping[ir.Node, str],
+    ) -> None:
+        self._model = model
+        self._pool = pool
+        self._evaluator = evaluator
+        self._options = options
+        self._uncomputable = uncomputable
+        self._determinism = Determinism(model.functions)
+        self._remaining: dict[ir.Value, int] = {}
+        self.operations: dict[ir.Node, Operation] = {}
+        """Every node that could be folded, in topological order."""
+        self.undecided: dict[ir.Node, Operation] = {}
+        """Those of them whose results have a cost: the frontier decides."""
+        self.cost: dict[ir.Value, float] = {}
+        """Bytes it costs to store each value that ``operations`` make."""
+        self.captures: dict[ir.Node, list[ir.Value]] = {}
+        """Outer values that the subgraphs of an operation's node read."""
+        self.parents: dict[ir.Graph, ir.Node] = {}
+        """The node that each subgraph belongs to."""
+        self.stays: list[Stay] = []
+        self.inlined = 0
+
+    def run(self) -> None:
+        """Visit the main graph and all functions.
+
+        Raises:
+            ComputationFailed: a postponed operation whose value was needed cannot be computed.
+        """
+        self._graph(self._model.graph, dict(self._model.opset_imports))
+        for function in self._model.functions.values():
+            self._graph(function.graph, dict(function.opset_imports))
+
+    def is_constant(self, value: ir.Value) -> bool:
+        """True if the value is a constant of the model or made by a foldable operation."""
+        return value in self.cost or self._is_leaf(value)
+
+    def _is_leaf(self, value: ir.Value) -> bool:
+        if value.const_value is None:
+            return False
+        producer = value.producer()
+        return is_initialized(value) if producer is None else is_constant_node(producer)
+
+    def _graph(self, graph: ir.Graph, opsets: Mapping[str, int]) -> None:
+        for node in graph:
+            self._visit(node, opsets)
+
+    def _visit(self, node: ir.Node, opsets: Mapping[str, int]) -> None:
+        if is_constant_node(node):
+            output = node.outputs[0]
+            if output.const_value is None:
+                output.const_value = tensor_of_constant(node)
+            return
+        subgraphs = list(subgraphs_of(node)) if node.attributes else []
+        if subgraphs and self._inline_if(node):
+            return
+        for graph in subgraphs:
+            self.parents[graph] = node
+            self._graph(graph, opsets)
+        for value in node.inputs:
+            if value is not None and not self.is_constant(value):
+                return
+        captures = captured_values(node) if subgraphs else []
+        if not all(self.is_constant(value) for value in captures):
+            return
+        reason = self._objection(node, opsets)
+        if reason is None:
+            try:
+                self._fold(node, opsets, captures)
+                return
+            except Unfoldable as error:
+                reason = str(error)
+        self.stays.append(Stay(node, reason))
+
+    def _objection(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
+        if node in self._uncomputable:
+            return self._uncomputable[node]
+        if self._options.keep and any(self._options.keeps(o.name) for o in node.outputs):
+            return "kept by option"
+        if any(attribute.is_ref() for attribute in node.attributes.values()):
+            return "an attribute is given by the function's caller"
+        return self._determinism.objection(node, opsets)
+
+    def _fold(
+        self, node: ir.Node, opsets: Mapping[str, int], captures: list[ir.Value]
+    ) -> None:
+        operands = [None if v is None else self._pool.buffer_of(v) for v in node.inputs]
+        if captures:
+            self.captures[node] = captures
+        operation = Operation(
+            node,
+            operands,
+            opsets,
+            {v.name: self._pool.buffer_of(v) for v in captures if v.name} if captures else None,
+        )
+        results = self._evaluator.apply(operation)
+        free = True
+        for output, buffer in zip(node.outputs, results, strict=False):
+            if buffer is None:
+                continue
+            self._pool.bind(output, buffer)
+            cost = self._cost_of(node, buffer)
+            self.cost[output] = cost
+            free = free and not cost
+        self.operations[node] = operation
+        if free:
+            for value in (*node.inputs, *captures):
+                if value is not None:
+                    self._used(value)
+        else:
+            self.undecided[node] = operation
+
+    def _cost_of(self, node: ir.Node, buffer: Buffer) -> float:
+        if buffer.type_proto is not None:
+            return FORBIDDEN
+        if self._options.fold_all:
+            return 0
+        if node.op_type == "DequantizeLinear" and not self._options.fold_quantized:
+            return FORBIDDEN  # the runtime wants the quantized weight and this node
+        return 0 if buffer.nbytes <= FREE_BYTES else buffer.nbytes
+
+    def _used(self, value: ir.Value) -> None:
+        """One user of the value is certain to be folded; after the last one nobody needs it."""
+        remaining = self._remaining.get(value)
+        if remaining is None:
+            remaining = len(value.uses()) + value.is_graph_output()
+        remaining -= 1
+        if remaining:
+            self._remaining[value] = remaining
+        else:
+            self._remaining.pop(value, None)
+            self._pool.unbind(value)
+
+    def _inline_if(self, node: ir.Node) -> bool:
+        """Replace an If whose condition is constant by its branch; its nodes are visited next."""
+        if node.op_type != "If" or node.domain != "" or node in self._uncomputable:
+            return False
+        condition = node.inputs[0]
+        if condition is None or not self.is_constant(condition):
+            return False
+        branch = "then_branch" if self._pool.buffer_of(condition).array().any() else "else_branch"
+        inline_branch(self._model, node, node.attributes[branch].as_graph())
+        self.inlined += 1
+        return True

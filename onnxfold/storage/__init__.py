@@ -1,7 +1,9 @@
 """Reading and writing models: zero-copy, streamed, atomic. The lowest layer of the package."""
 
+from onnxfold.storage.encode import to_proto
 from onnxfold.storage.load import EXTERNAL_KEY, SOURCE_KEY, from_proto, load
 from onnxfold.storage.mapped import MappedFile, Span
+from onnxfold.storage.save import SaveReport, model_bytes, save
 from onnxfold.storage.streaming import StreamedTensor, Tile
 from onnxfold.storage.tensors import (
     FileTensor,
@@ -17,6 +19,7 @@ __all__ = [
     "SOURCE_KEY",
     "FileTensor",
     "MappedFile",
+    "SaveReport",
     "SharedExternalTensor",
     "Span",
     "SparseTensor",
@@ -25,6 +28,9 @@ __all__ = [
     "ViewTensor",
     "from_proto",
     "load",
+    "model_bytes",
+    "save",
     "span_of",
     "stored_size",
+    "to_proto",
 ]

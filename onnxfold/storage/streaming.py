@@ -58,5 +58,8 @@ class StreamedTensor(Protocol):
         ...
 
     def release(self) -> None:
-        """Called once after all tiles were written (also after a failure); never tiles() again."""
+        """Called when a save needs the tensor no more: its tiles are written, or it failed.
+
+        Once for each save that got as far as writing. Another save calls `tiles` again.
+        """
         ...

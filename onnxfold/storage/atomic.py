@@ -1,0 +1,207 @@
+"""Files that appear at their place complete or not at all.
+
+A file is written beside its target as ``.NAME.onnxfold-XXXXXXXX.tmp``, locked (flock) as long as
+its writer lives, and renamed over the target. The system drops the lock of a process that dies,
+however it dies, so the next save to the same target can tell leftovers from files being written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import glob
+import hashlib
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+
+from onnxfold.errors import OnnxFoldError
+
+
+def os_error(error: OSError, path: str) -> OnnxFoldError:
+    """Return the library's error for a failed system call on ``path``."""
+    return OnnxFoldError(f"cannot be written: {error.strerror or error}", file=path)
+
+
+def _stem(name: str) -> str:
+    """Return ``name``, shortened if a longer name could not be made of it."""
+    if len(os.fsencode(name)) <= 200:
+        return name
+    return name[:40] + hashlib.sha256(os.fsencode(name)).hexdigest()[:24]
+
+
+class TempFile:
+    """A file being written beside its target.
+
+    Attributes:
+        fd: Its descriptor, open for reading and writing; it carries the lock.
+        path: Its temporary name; None once it was moved to its place.
+        target: Where it is to go.
+    """
+
+    def __init__(self, target: str) -> None:
+        """Create an empty file with the permissions of ``target``, or the usual ones.
+
+        Raises:
+            OSError: The folder is missing, not writable, or full.
+        """
+        self.target = target
+        folder, name = os.path.split(target)
+        while True:
+            path = os.path.join(folder, f".{_stem(name)}.onnxfold-{secrets.token_hex(4)}.tmp")
+            try:
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            except FileExistsError:
+                continue
+            if _lock(fd) and not _is_same(fd, path):
+                os.close(fd)  # another process took it for a leftover before it was locked
+                continue
+            break
+        self.fd = fd
+        self.path: str | None = path
+        self._closed = False
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode))
+        except OSError:
+            self.discard()
+            raise
+
+    def sync(self) -> None:
+        """Wait until the content is on the disk."""
+        os.fsync(self.fd)
+
+    def move(self, path: str) -> None:
+        """Rename the file to ``path``, over whatever is there; it stays open and locked."""
+        if self.path is None:
+            raise ValueError("the file was moved already")
+        os.replace(self.path, path)
+        # An interrupt before this line leads to the removal of a name that is gone, nothing worse.
+        self.path = None
+
+    def close(self) -> None:
+        """Close the file and drop the lock."""
+        if not self._closed:
+            self._closed = True
+            os.close(self.fd)
+
+    def discard(self) -> None:
+        """Close the file, and remove it unless it was moved to its place."""
+        if self.path is not None:
+            remove(self.path)
+        self.close()
+
+
+def link(source: str, target: str) -> bool:
+    """Make ``target`` a second name of ``source``, atomically; False where links do not exist."""
+    folder, name = os.path.split(target)
+    path = os.path.join(folder, f".{_stem(name)}.onnxfold-{secrets.token_hex(4)}.tmp")
+    try:
+        os.link(source, path)
+    except OSError as error:
+        if error.errno in (
+            errno.EPERM,
+            errno.ENOTSUP,
+            errno.EOPNOTSUPP,
+            errno.ENOSYS,
+            errno.EMLINK,
+        ):
+            return False
+        raise
+    try:
+        os.replace(path, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        raise
+    return True
+
+
+def sync_folder(path: str) -> None:
+    """Wait until the names in the folder of ``path`` are on the disk."""
+    fd = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot
+            raise
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def folder_lock(path: str) -> Iterator[None]:
+    """Hold the folder of ``path`` against other processes that commit several files in it."""
+    fd = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def fresh_name(path: str) -> str:
+    """Return a new durable name for a file that is to become ``path`` later."""
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f"{_stem(name)}.onnxfold-{secrets.token_hex(4)}")
+
+
+def is_fresh_name(name: str, target_name: str) -> bool:
+    """Whether ``name`` is a `fresh_name` of a file called ``target_name``."""
+    prefix = f"{_stem(target_name)}.onnxfold-"
+    return name.startswith(prefix) and len(name) == len(prefix) + 8
+
+
+def leftovers(target: str) -> list[str]:
+    """Return temporary files for ``target`` that no living process is writing."""
+    folder, name = os.path.split(target)
+    pattern = f".{glob.escape(_stem(name))}.onnxfold-????????.tmp"
+    return _unlocked(os.path.join(glob.escape(folder), pattern))
+
+
+def fresh_leftovers(target: str) -> list[str]:
+    """Return files of a `fresh_name` of ``target`` that no living process is writing."""
+    folder, name = os.path.split(target)
+    pattern = f"{glob.escape(_stem(name))}.onnxfold-????????"
+    return _unlocked(os.path.join(glob.escape(folder), pattern))
+
+
+def remove(path: str) -> None:
+    """Remove ``path``; that it is gone already, or cannot be removed, is no failure."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def _unlocked(pattern: str) -> list[str]:
+    found = []
+    for path in glob.glob(pattern):
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            continue
+        try:
+            if stat.S_ISREG(os.fstat(fd).st_mode) and _lock(fd):
+                found.append(path)
+        finally:
+            os.close(fd)
+    return found
+
+
+def _lock(fd: int) -> bool:
+    """Lock the file if nobody else has; False also where locks do not exist."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _is_same(fd: int, path: str) -> bool:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return os.path.samestat(status, os.fstat(fd))

@@ -1,0 +1,250 @@
+"""Where everything goes: decided from types and shapes before any value is known."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from onnxfold.errors import UsageError
+from onnxfold.storage import wire
+from onnxfold.storage.decode import StandIns
+from onnxfold.storage.encode import Slot, encode
+from onnxfold.storage.mapped import Span
+from onnxfold.storage.paths import is_within
+from onnxfold.storage.tensors import span_of, stored_size
+from onnxfold.storage.writer import is_streamed
+
+# Protobuf messages end at 2 GiB, and so do .onnx files.
+MAX_MODEL = (1 << 31) - 1
+
+# In a single file, tensors from this length (bytes) on are written past the protobuf library.
+INLINE_BELOW = 4096
+# With external data, initializers from this length on go there. Smaller ones are shapes, axes and
+# scales: shape inference wants to see them in the model.
+EXTERNAL_FROM = 1024
+
+# Large tensors begin at a page, so that a reader can map them one by one.
+_LARGE_ALIGNMENT, _LARGE_FROM = 4096, 1 << 20
+_SMALL_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tensor of ``length`` bytes at ``offset`` of the file being planned."""
+
+    offset: int
+    length: int
+    tensor: ir.TensorProtocol
+
+
+@dataclass
+class FilePlan:
+    """A file: literal bytes and tensors at their offsets, together ``size`` bytes."""
+
+    size: int = 0
+    literals: list[tuple[int, bytes]] = field(default_factory=list)
+    tensors: list[Place] = field(default_factory=list)
+
+
+@dataclass
+class Plan:
+    """A model about to be written.
+
+    Attributes:
+        model: Gives the plan of the .onnx file, whose external tensors are said to be in the data
+            file of the given name.
+        data: The plan of the data file; None when there is none.
+        shared: Bytes of tensors that are referred to where they are.
+        locations: Locations of the files with those tensors.
+    """
+
+    model: Callable[[str], FilePlan]
+    data: FilePlan | None
+    shared: int
+    locations: set[str]
+
+
+def nbytes_of(tensor: ir.TensorProtocol) -> int:
+    """Return the number of stored bytes of ``tensor``, from its type and shape alone."""
+    if tensor.dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
+        return 0
+    return stored_size(tensor.dtype, [int(dim) for dim in tensor.shape])  # type: ignore[arg-type]
+
+
+def can_leave(tensor: ir.TensorProtocol) -> bool:
+    """Whether ``tensor`` can be written outside of the protobuf library, as raw bytes.
+
+    Not strings; and not what is in a typed field (``int64_data``...), where small numbers take one
+    byte each: as raw data it might grow.
+    """
+    if isinstance(tensor, ir.TensorProtoTensor):
+        return bool(tensor.raw.HasField("raw_data"))
+    return tensor.dtype not in (ir.DataType.STRING, ir.DataType.UNDEFINED)
+
+
+def plan_single(model: ir.Model) -> Plan:
+    """Plan a model in one file.
+
+    Raises:
+        ModelError: The model cannot be serialized.
+        UsageError: It would be larger than 2 GiB.
+    """
+    stand_ins = StandIns()
+
+    def select(tensor: ir.TensorProtocol, is_attribute: bool) -> bool:
+        # External tensors come in, whatever their length.
+        if isinstance(tensor, ir.ExternalTensor):
+            return True
+        return can_leave(tensor) and nbytes_of(tensor) >= INLINE_BELOW
+
+    proto = encode(model, stand_ins, select, lambda slot, tensor: None)
+    plan = _with_holes(proto, stand_ins)
+    return Plan(lambda location: plan, None, 0, set())
+
+
+def plan_external(
+    model: ir.Model,
+    share: Callable[[Span], str | None],
+    *,
+    move_attributes: bool = False,
+) -> Plan:
+    """Plan a model with a data file beside it.
+
+    Args:
+        model: The model.
+        share: Gives the location by which the new model may refer to a span where it is, or None.
+        move_attributes: Also move large attribute tensors to the data file. onnxruntime does not
+            read them there everywhere, so only those that are external already move otherwise.
+
+    Raises:
+        ModelError: The model cannot be serialized.
+        UsageError: What has to stay in the model is larger than 2 GiB.
+    """
+    stand_ins = StandIns()
+    data = FilePlan()
+    shared = 0
+    locations: set[str] = set()
+    at: dict[Any, int] = {}
+    entries: list[Any] = []
+
+    def select(tensor: ir.TensorProtocol, is_attribute: bool) -> bool:
+        if isinstance(tensor, ir.ExternalTensor):
+            return True
+        return can_leave(tensor) and nbytes_of(tensor) >= EXTERNAL_FROM
+
+    def place(slot: Slot, proto: onnx.TensorProto) -> None:
+        nonlocal shared
+        tensor = slot.tensor
+        external = isinstance(tensor, ir.ExternalTensor)
+        if slot.is_attribute and not external and not move_attributes:
+            return
+        length = nbytes_of(tensor)
+        # Small external tensors come in: they would be in the way of shape inference.
+        if length < EXTERNAL_FROM:
+            return
+        span = None if is_streamed(tensor) else span_of(tensor)
+        location = share(span) if span is not None else None
+        if span is not None and location is not None:
+            offset = span.offset
+            shared += length
+            locations.add(location)
+        else:
+            key = (span.file.key, span.offset, span.length) if span else id(tensor)
+            if key not in at:
+                step = _LARGE_ALIGNMENT if length >= _LARGE_FROM else _SMALL_ALIGNMENT
+                at[key] = -(-data.size // step) * step
+                data.tensors.append(Place(at[key], length, tensor))
+                data.size = at[key] + length
+            offset = at[key]
+        proto.ClearField("raw_data")
+        proto.data_location = onnx.TensorProto.EXTERNAL
+        entry = proto.external_data.add(key="location", value=location or "")
+        if location is None:
+            entries.append(entry)
+        proto.external_data.add(key="offset", value=str(offset))
+        proto.external_data.add(key="length", value=str(length))
+
+    proto = encode(model, stand_ins, select, place)
+
+    def model_plan(location: str) -> FilePlan:
+        for entry in entries:
+            entry.value = location
+        return _with_holes(proto, stand_ins)
+
+    return Plan(model_plan, data if data.tensors else None, shared, locations)
+
+
+def sharer(folder: str, target: str) -> Callable[[Span], str | None]:
+    """Return what tells by which location a model at ``target`` may refer to a span.
+
+    A file can be shared when it is at or below ``folder``, still is what was mapped, and is not the
+    target, which is about to be replaced.
+    """
+    known: dict[Any, str | None] = {}
+
+    def location(span: Span) -> str | None:
+        file = span.file
+        if file.key not in known:
+            path = os.path.realpath(file.path)
+            fits = is_within(path, folder) and file.is_at(path) and path != target
+            known[file.key] = os.path.relpath(path, folder) if fits else None
+        return known[file.key]
+
+    return location
+
+
+def _with_holes(proto: onnx.ModelProto, stand_ins: StandIns) -> FilePlan:
+    """Serialize ``proto`` with room for the tensors whose bytes were left out."""
+    try:
+        data: bytes = proto.SerializeToString()
+    except Exception as error:  # upb: EncodeError or ValueError, when too large
+        raise UsageError(f"the model cannot be serialized: {error}") from None
+    token = stand_ins.token.encode()
+    marks = []
+    position = data.find(token)
+    while position >= 0:
+        marks.append(position)
+        position = data.find(token, position + len(token))
+    plan = FilePlan()
+    if not marks:
+        plan.size = len(data)
+        plan.literals.append((0, data))
+        return plan
+
+    def replace(offset: int, length: int) -> wire.Hole | None:
+        index = stand_ins.index(data[offset : offset + length])
+        if index is None or not isinstance(stand_ins.objects[index], Slot):
+            return None
+        return wire.Hole(index, nbytes_of(stand_ins.objects[index].tensor))
+
+    pieces, plan.size = wire.rewrite(data, len(token), replace, marks=marks)
+    if plan.size > MAX_MODEL:
+        raise UsageError(
+            f"the model would be {plan.size} bytes in one file, more than the 2 GiB that the "
+            "format allows; use external data"
+        )
+    offset = 0
+    literal = bytearray()
+    for piece in pieces:
+        if isinstance(piece, wire.Hole):
+            _flush(plan, literal, offset)
+            tensor = stand_ins.objects[piece.index].tensor
+            plan.tensors.append(Place(offset, piece.length, tensor))
+            offset += piece.length
+        else:
+            part = piece if isinstance(piece, bytes) else data[piece[0] : piece[1]]
+            literal += part
+            offset += len(part)
+    _flush(plan, literal, offset)
+    return plan
+
+
+def _flush(plan: FilePlan, literal: bytearray, end: int) -> None:
+    if literal:
+        plan.literals.append((end - len(literal), bytes(literal)))
+        literal.clear()

@@ -1,0 +1,224 @@
+"""Writing tensors at their offsets: computed tile by tile, copied by the kernel, or from memory."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxfold.storage.atomic import TempFile
+from onnxfold.storage.mapped import Span
+from onnxfold.storage.streaming import StreamedTensor, Tile
+from onnxfold.storage.tensors import ViewTensor, span_of
+
+TILE = 1 << 20  # bytes; fits a core's second-level cache
+_COPY = 64 << 20  # bytes copied by one system call, so that Ctrl-C and progress get a chance
+_CANNOT_COPY = {
+    errno.EXDEV,
+    errno.EINVAL,
+    errno.ENOSYS,
+    errno.EOPNOTSUPP,
+    errno.EPERM,
+    errno.ETXTBSY,
+    errno.EBADF,
+}
+
+
+def is_streamed(tensor: Any) -> bool:
+    """Whether ``tensor`` is a `StreamedTensor` (isinstance on a protocol is slow)."""
+    return hasattr(tensor, "tiles") and hasattr(tensor, "release")
+
+
+class Writer:
+    """Writes bytes into files, one tensor at a time, the tiles of a tensor in parallel.
+
+    Attributes:
+        computed: Bytes written from streamed tensors and from memory.
+        copied: Bytes copied from other files.
+    """
+
+    def __init__(
+        self, threads: int, total: int, progress: Callable[[int, int], None] | None
+    ) -> None:
+        self.computed = 0
+        self.copied = 0
+        self._threads = max(1, threads)
+        self._total = total
+        self._done = 0
+        self._progress = progress
+        self._pool: ThreadPoolExecutor | None = None
+        self._scratch = threading.local()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+
+    def write(self, out: TempFile, offset: int, data: Any) -> None:
+        """Write ``data``, anything with a buffer of bytes, at ``offset``.
+
+        Raises:
+            OSError: Among others when the disk is full.
+        """
+        view: memoryview = memoryview(data)
+        for start in range(0, len(view), _COPY):
+            part = view[start : start + _COPY]
+            _pwrite(out.fd, part, offset + start)
+            self._step(len(part))
+
+    def tensor(self, out: TempFile, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
+        """Write the ``length`` stored bytes of ``tensor`` at ``offset``."""
+        if is_streamed(tensor):
+            self._tiles(out, offset, length, tensor)  # type: ignore[arg-type]
+            self.computed += length
+            return
+        span = span_of(tensor)
+        if span is not None:
+            if span.length != length:
+                raise ValueError(f"tensor {tensor.name!r}: {span.length} bytes, not {length}")
+            self.copy(out, offset, length, span.file.fileno(), span.offset)
+            span.file.release(span.offset, span.length)
+            self.copied += length
+            return
+        self._memory(out, offset, length, tensor)
+        self.computed += length
+
+    def copy(self, out: TempFile, offset: int, length: int, source: int, start: int) -> None:
+        """Copy ``length`` bytes at ``start`` of the descriptor ``source`` to ``offset``."""
+        done = 0
+        by_kernel = hasattr(os, "copy_file_range")
+        while done < length:
+            count = 0
+            if by_kernel:
+                want = min(_COPY, length - done)
+                try:
+                    count = os.copy_file_range(source, out.fd, want, start + done, offset + done)
+                except OSError as error:
+                    if error.errno not in _CANNOT_COPY:
+                        raise
+                # Some file systems report success and copy nothing.
+                by_kernel = count > 0
+            if not count:
+                part = os.pread(source, min(TILE, length - done), start + done)
+                if not part:
+                    raise OSError(errno.EIO, "the file that a tensor is read from became shorter")
+                _pwrite(out.fd, memoryview(part), offset + done)
+                count = len(part)
+            done += count
+            self._step(count)
+
+    def _tiles(self, out: TempFile, base: int, length: int, tensor: StreamedTensor) -> None:
+        tiles = iter(tensor.tiles(TILE))
+        lock = threading.Lock()
+        stop = False
+        covered = 0
+
+        def work(is_caller: bool) -> None:
+            nonlocal stop, covered
+            try:
+                while True:
+                    with lock:
+                        tile: Tile | None = None if stop else next(tiles, None)
+                    if tile is None:
+                        return
+                    offset, nbytes = tile.offset, tile.nbytes
+                    if offset < 0 or offset + nbytes > length:
+                        raise ValueError(f"tile [{offset}, +{nbytes}) of {length} bytes")
+                    scratch = self._buffer(nbytes)
+                    tile.read(scratch)
+                    _pwrite(out.fd, scratch.data, base + offset)
+                    with lock:
+                        covered += nbytes
+                        self._done += nbytes
+                    if is_caller:
+                        self._step(0)
+            except BaseException:
+                stop = True
+                raise
+
+        helpers: list[Future[None]] = []
+        if self._threads > 1 and length > TILE:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._threads - 1, "onnxfold-write")
+            helpers = [self._pool.submit(work, False) for _ in range(self._threads - 1)]
+        try:
+            work(True)
+        except BaseException:
+            # Let the helpers finish their tiles: they write into a file about to be removed.
+            for helper in helpers:
+                with contextlib.suppress(Exception):
+                    helper.exception()
+            raise
+        for helper in helpers:
+            helper.result()
+        if covered != length:
+            raise ValueError(f"the tiles of a tensor cover {covered} of {length} bytes")
+        self._step(0)
+
+    def _buffer(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        buffer: npt.NDArray[np.uint8] | None = getattr(self._scratch, "buffer", None)
+        if buffer is None or len(buffer) < nbytes:
+            buffer = self._scratch.buffer = np.empty(max(nbytes, TILE), dtype=np.uint8)
+        return buffer[:nbytes]
+
+    def _memory(self, out: TempFile, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
+        if isinstance(tensor, ViewTensor):
+            self.write(out, offset, tensor.raw.data)
+            return
+        if isinstance(tensor, ir.TensorProtoTensor):
+            self.write(out, offset, tensor.tobytes())  # hands out the bytes of the proto
+            return
+        if tensor.dtype.bitwidth >= 8:
+            array = tensor.numpy()
+            if array.nbytes == length and array.dtype.byteorder != ">":
+                array = array.view(np.dtype(f"V{array.dtype.itemsize}"))
+                if array.flags.c_contiguous:
+                    self.write(out, offset, array.reshape(-1).view(np.uint8).data)
+                    return
+                # In the order of the file, a buffer at a time.
+                parts = np.nditer(
+                    array,
+                    flags=["external_loop", "buffered", "zerosize_ok"],
+                    order="C",
+                    buffersize=TILE // array.dtype.itemsize,
+                )
+                for part in parts:
+                    data = np.ascontiguousarray(part).view(np.uint8).data
+                    self.write(out, offset, data)
+                    offset += len(data)
+                return
+        stored = tensor.tobytes()
+        if len(stored) != length:
+            raise ValueError(f"tensor {tensor.name!r} has {len(stored)} bytes, not {length}")
+        self.write(out, offset, stored)
+
+    def _step(self, count: int) -> None:
+        self._done += count
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total)
+
+
+def same_file(span: Span, path: str) -> bool:
+    """Whether the file of ``span`` is the one now at ``path``."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == span.file.key[:2]
+
+
+def _pwrite(fd: int, data: memoryview, offset: int) -> None:
+    while data:
+        count = os.pwrite(fd, data, offset)
+        data = data[count:]
+        offset += count

@@ -214,8 +214,13 @@ def _sliced(
         if axis in seen or step == 0:
             raise Unfoldable("a slice needs distinct axes and steps other than 0")
         seen.add(axis)
+        if step < 0 and end in _UNBOUNDED:
+            raise NotExact("onnxruntime takes this end for `to the first element`, ONNX does not")
         which[axis] = _bounds(start, end, step, x.shape[axis])
     return x[tuple(which)]
+
+
+_UNBOUNDED = ((1 << 31) - 1, (1 << 63) - 1)
 
 
 def _bounds(start: int, end: int, step: int, size: int) -> slice:
@@ -285,9 +290,9 @@ def _split(x: Array, axis: int, sizes: Sequence[int] | None, parts: int, even: b
         if even and size % parts:
             raise Unfoldable(f"{size} does not split into {parts} equal parts")
         part = -(-size // parts)
-        sizes = [max(0, min(part, size - k * part)) for k in range(parts)]
-        if size and part * (parts - 1) > size:
+        if size and part * (parts - 1) >= size:
             raise NotExact(f"{size} does not split into {parts} parts of {part}")
+        sizes = [min(part, size - k * part) for k in range(parts)]
     if min(sizes, default=0) < 0 or sum(sizes) != size or len(sizes) != parts:
         raise Unfoldable(f"sizes {list(sizes)} do not split dimension {size} in {parts}")
     before = (slice(None),) * axis

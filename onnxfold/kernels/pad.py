@@ -78,10 +78,9 @@ def _padded_from_inside(x: Array, widths: list[tuple[int, int]], mode: str) -> A
     index = []
     for d, (before, after) in zip(x.shape, widths, strict=True):
         places = np.arange(-before, d + after)
-        if d == 0 or (mode != "edge" and max(before, after) >= max(d, 2)):
-            if before or after:
-                raise NotExact(f"pads ({before}, {after}) exceed dimension {d}")
-        elif mode == "edge":
+        if max(before, after) > (d - 1 if mode == "reflect" else d) or d == 0:
+            raise NotExact(f"pads ({before}, {after}) exceed dimension {d}")
+        if mode == "edge":
             places = places.clip(0, d - 1)
         elif mode == "wrap":
             places %= d

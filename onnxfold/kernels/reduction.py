@@ -22,12 +22,17 @@ from onnxfold.kernels.registry import Array, NotExact, Unfoldable, kernel
 
 Reducer = Callable[[Array, tuple[int, ...], bool], Any]
 
+# onnxruntime accumulates integers in float64 and clamps what does not fit.
+_EXACT_IN_DOUBLE = 1 << 53
+
 
 def _sum(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
+    _require_small(x, np.sum(_magnitudes(x), axis=axes))
     return np.sum(x, axis=axes, dtype=x.dtype, keepdims=keepdims)
 
 
 def _product(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
+    _require_small(x, np.prod(np.maximum(_magnitudes(x), 1), axis=axes))
     return np.prod(x, axis=axes, dtype=x.dtype, keepdims=keepdims)
 
 
@@ -36,7 +41,19 @@ def _l1(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
 
 
 def _sum_square(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
-    return _sum(np.multiply(x, x), axes, keepdims)
+    _require_small(x, np.sum(np.square(_magnitudes(x)), axis=axes))
+    return np.sum(np.multiply(x, x), axis=axes, dtype=x.dtype, keepdims=keepdims)
+
+
+def _magnitudes(x: Array) -> Array:
+    return np.abs(x.astype(np.float64))
+
+
+def _require_small(x: Array, greatest: Any) -> None:
+    """Raise NotExact unless every partial result, at most ``greatest``, is the same in float64."""
+    limit = min(_EXACT_IN_DOUBLE, int(np.iinfo(x.dtype).max))
+    if np.size(greatest) and not np.max(greatest) <= limit:
+        raise NotExact("onnxruntime clamps or rounds integer reductions of this size")
 
 
 def _max(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:

@@ -224,7 +224,7 @@ def test_each_opset_form():
     x, y = np.float32([1.5, -2.5]), np.float32([0.5])
     for op_type, opsets in {
         "Add": (7, 13, 14),
-        "Equal": (7, 11, 13, 19),
+        "Equal": (11, 13, 19),
         "Max": (8, 12, 13),
     }.items():
         for opset in opsets:

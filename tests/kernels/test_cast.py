@@ -1,0 +1,139 @@
+"""Cast over all pairs of dtypes: random bits, edges, midpoints between representable values."""
+
+from __future__ import annotations
+
+import functools
+
+import check
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+import values
+from check import compare, kernel_results
+
+from onnxfold.kernels import Kind, NotExact, find
+
+FLOAT4 = np.dtype(ml_dtypes.float4_e2m1fn)
+POWERS = np.dtype(ml_dtypes.float8_e8m0fnu)
+DTYPES = [d for d in values.EVERY if d != values.STRING] + [POWERS]
+NARROW = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), *values.FLOAT8, FLOAT4]
+
+
+@functools.cache
+def patterns(dtype: np.dtype) -> np.ndarray:
+    """Every bit pattern of a narrow dtype, the telling ones of a wide one."""
+    if dtype == values.BOOL:
+        return np.array([False, True])
+    if dtype in values.SMALL or dtype == FLOAT4:
+        width = check.ort.SUB_BYTE[dtype]
+        raw = np.arange(1 << width, dtype=np.uint8)
+        return check.ort.unpack(raw, 8, raw.size, np.dtype(np.uint8)).view(np.uint8).view(dtype)
+    if dtype.itemsize <= 2:
+        return np.arange(1 << 8 * dtype.itemsize, dtype=f"u{dtype.itemsize}").view(dtype)
+    rng = np.random.default_rng(0)
+    parts = [values.random_bits(rng, dtype, (20_000,)), values.edges(dtype)]
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        near = [
+            (1 << s) + (1 << max(s - t, 0)) + d
+            for s in range(64)
+            for t in (8, 9, 11, 12, 24, 25, 53, 54)
+            for d in (-1, 0, 1)
+        ]
+        near += [-v for v in near]
+        parts.append(np.array([v for v in near if info.min <= v <= info.max], dtype))
+    else:
+        with np.errstate(all="ignore"):
+            parts += [_around(narrow, dtype) for narrow in NARROW]
+            scaled = rng.standard_normal(5000) * 10.0 ** rng.integers(-9, 20, 5000)
+            parts.append(scaled.astype(dtype))
+    return np.concatenate(parts)
+
+
+def _around(narrow: np.dtype, dtype: np.dtype) -> np.ndarray:
+    """The values of a narrow dtype, the midpoints between them, and the neighbours of those."""
+    if narrow.itemsize == 2:
+        raw = np.arange(0, 1 << 16, 7, dtype=np.uint16)
+        here, there = raw.view(narrow), (raw + np.uint16(1)).view(narrow)
+    else:
+        raw = patterns(narrow).view(np.uint8)
+        here, there = raw.view(narrow), np.roll(raw, -1).view(narrow)
+    a, b = here.astype(np.float64), there.astype(np.float64)
+    middle = ((a + b) / 2).astype(dtype)
+    up, down = np.nextafter(middle, dtype.type(np.inf)), np.nextafter(middle, dtype.type(-np.inf))
+    return np.concatenate([a.astype(dtype), middle, up, down])
+
+
+def split_by_kernel(x: np.ndarray, to: int) -> np.ndarray:
+    """The part of the data that a data-dependent kernel accepts."""
+    target = ir.DataType(to).numpy()
+    if target in values.INTEGERS and x.dtype.name.startswith(("float", "bfloat")):
+        wide = x.astype(np.float64)
+        info = np.iinfo(target)
+        inside = (wide > float(info.min) - 1) & (wide < float(int(info.max) + 1))
+        return x[inside & (wide >= float(info.min)) | (inside & (info.bits < 50))]
+    return x
+
+
+@pytest.mark.parametrize("source", DTYPES, ids=str)
+def test_cast(source):
+    x = patterns(source)
+    for target in DTYPES:
+        to = int(ir.DataType.from_numpy(target))
+        opset = 25 if {"int2", "uint2", "float8_e8m0fnu"} & {source.name, target.name} else 23
+        outcome = compare("Cast", [split_by_kernel(x, to)], {"to": to}, opset=opset)
+        known = find("Cast", opset).kind_for([source], {"to": to})
+        if known is Kind.ELEMENTWISE:
+            assert outcome != "not exact", target
+        compare("CastLike", [x[:7], np.zeros(1, target)], opset=opset)
+
+
+def test_what_most_models_cast_is_exact():
+    plain = [values.BOOL, *values.NUMBERS]
+    for source in plain:
+        for target in plain:
+            to = int(ir.DataType.from_numpy(target))
+            x = values.moderate(np.random.default_rng(0), source, (50,))
+            if target.kind == "u" and source.kind not in "ub":
+                x = np.abs(x)
+            assert compare("Cast", [x], {"to": to}) == "same", (source, target)
+
+
+@pytest.mark.parametrize("target", values.INTEGERS, ids=str)
+@pytest.mark.parametrize("source", values.FLOATS, ids=str)
+def test_floats_out_of_an_integers_range_are_left_alone(source, target):
+    to = int(ir.DataType.from_numpy(target))
+    info = np.iinfo(target)
+    outside = [np.nan, np.inf, -np.inf]
+    with np.errstate(over="ignore"):
+        limits = np.array([float(int(info.max) + 1), float(info.min) * 2 - 3]).astype(source)
+    outside += [v for v in limits.astype(float) if not info.min - 1 < v < int(info.max) + 1]
+    for value in outside:
+        with pytest.raises(NotExact):
+            kernel_results("Cast", [np.array([0, value], source)], {"to": to})
+    assert kernel_results("Cast", [np.zeros((0, 2), source)], {"to": to})[0].shape == (0, 2)
+
+
+def test_strings_are_left_to_onnxruntime():
+    with pytest.raises(NotExact):
+        kernel_results("Cast", [np.float32([1])], {"to": int(ir.DataType.STRING)})
+    with pytest.raises(NotExact):
+        kernel_results("Cast", [np.array(["1"], object)], {"to": int(ir.DataType.FLOAT)})
+    x = np.array(["1"], object)
+    assert kernel_results("Cast", [x], {"to": int(ir.DataType.STRING)})[0] is x
+
+
+def test_float4_follows_the_standard():
+    x = np.float32([0.25, 0.75, -2.5, 3.5, 5.0, 7, np.inf, -1e9, -0.0])
+    (y,) = kernel_results("Cast", [x], {"to": int(ir.DataType.FLOAT4E2M1)})
+    assert y.astype(np.float32).tolist() == [0, 1, -2, 4, 4, 6, 6, -6, 0]
+    (z,) = kernel_results("Cast", [y], {"to": int(ir.DataType.INT32)})
+    assert z.tolist() == [0, 1, -2, 4, 4, 6, 6, -6, 0]
+    with pytest.raises(NotExact):
+        kernel_results("Cast", [np.float32([np.nan])], {"to": int(ir.DataType.FLOAT4E2M1)})
+
+
+@pytest.mark.parametrize("opset", [6, 9, 13, 19, 21, 24])
+def test_each_opset_form(opset):
+    assert compare("Cast", [np.float32([1.5, -2])], {"to": 7}, opset=opset) == "same"

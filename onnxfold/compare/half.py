@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.analysis.determinism import subgraphs_of
 from onnxfold.compare.random_feeds import Array
 
 NOTE = (
@@ -41,18 +42,10 @@ def allowance(output: Array, epsilon: float) -> float:
 def _read_by(node: ir.Node) -> list[ir.Value]:
     """The values a node reads, in its subgraphs too."""
     values = [value for value in node.inputs if value is not None]
-    for attribute in node.attributes.values():
-        graphs = _graphs_of(attribute)
-        for graph in graphs:
-            values += graph.initializers.values()
-            values += [value for inner in graph for value in [*_read_by(inner), *inner.outputs]]
+    for graph in subgraphs_of(node):
+        values += graph.initializers.values()
+        values += [value for inner in graph for value in [*_read_by(inner), *inner.outputs]]
     return values
-
-
-def _graphs_of(attribute: ir.Attr) -> list[ir.Graph]:
-    if attribute.type == ir.AttributeType.GRAPH:
-        return [attribute.as_graph()]
-    return list(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else []
 
 
 def _epsilon_of(value: ir.Value, reached: dict[ir.Value, float]) -> float:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
+from onnxfold import storage
 from onnxfold.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Subject:
         self.source: str | bytes
         if isinstance(given, onnx.ModelProto):
             self.name = name
-            self.model = ir.from_proto(given)
+            self.model = storage.from_proto(given)
             _refuse_external_data(self.model)
             self.source = given.SerializeToString()
         elif isinstance(given, ir.Model):
@@ -44,12 +45,10 @@ class Subject:
             self.model = given
             self._folder = tempfile.TemporaryDirectory(prefix="onnxfold-compare-")
             self.source = str(Path(self._folder.name) / "model.onnx")
-            ir.save(given, self.source, external_data="model.onnx.data")
+            storage.save(given, self.source, external_data=True, fsync=False)
         else:
-            from onnxfold.storage import load
-
             self.source = self.name = os.fspath(given)
-            self.model = load(given)
+            self.model = storage.load(given)
 
     def __enter__(self) -> Self:
         return self

@@ -72,11 +72,13 @@ def take_inventory(path: str | os.PathLike[str], largest: int = 10) -> Inventory
     Raises:
         ModelError: The file cannot be read as a model.
     """
-    from onnxfold.storage import load
+    from onnxfold.storage import load, model_bytes
 
     model = load(path)
-    tensors = list(_tensors(model))
-    found = [TensorInfo(n, str(t.dtype), tuple(t.shape.numpy()), t.nbytes) for n, t in tensors]
+    tensors = [
+        TensorInfo(name, str(tensor.dtype), tuple(tensor.shape.numpy()), tensor.nbytes)
+        for name, tensor in _tensors(model)
+    ]
     return Inventory(
         path=os.fspath(path),
         ir_version=model.ir_version,
@@ -86,10 +88,10 @@ def take_inventory(path: str | os.PathLike[str], largest: int = 10) -> Inventory
         outputs=[_value_info(value) for value in model.graph.outputs],
         nodes=count_nodes(model),
         functions=len(model.functions),
-        tensors=len(found),
-        tensor_bytes=sum(tensor.bytes for tensor in found),
-        stored_bytes=os.path.getsize(path) + _external_bytes(path, tensors),
-        largest=sorted(found, key=lambda tensor: -tensor.bytes)[:largest],
+        tensors=len(tensors),
+        tensor_bytes=sum(tensor.bytes for tensor in tensors),
+        stored_bytes=model_bytes(path),
+        largest=sorted(tensors, key=lambda tensor: -tensor.bytes)[:largest],
     )
 
 
@@ -119,19 +121,6 @@ def _tensors(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
                 yield node.outputs[0].name or node.name or "", attribute.as_tensor()
-
-
-def _external_bytes(
-    path: str | os.PathLike[str], tensors: list[tuple[str, ir.TensorProtocol]]
-) -> int:
-    """Bytes of the distinct pieces of other files that tensors refer to."""
-    own = os.path.realpath(path)
-    pieces = {
-        (os.path.realpath(tensor.path), tensor.offset or 0, tensor.nbytes)
-        for _, tensor in tensors
-        if isinstance(tensor, ir.ExternalTensor)
-    }
-    return sum(size for file, _, size in pieces if file != own)
 
 
 def _value_info(value: ir.Value, graph: ir.Graph | None = None) -> ValueInfo:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from itertools import islice
 
 from rich import box
 from rich.console import RenderableType
@@ -14,7 +13,7 @@ from onnxfold.report.compare_table import compare_line
 from onnxfold.report.console import bytes_text, change_text, render
 from onnxfold.report.summary import Kept, Report
 
-_EXAMPLES = 3  # names shown of a group of nodes that stayed
+_GROUPS = 8  # reasons shown for which nodes stayed
 
 
 def optimize_text(report: Report) -> str:
@@ -68,26 +67,36 @@ def _cost_line(report: Report) -> str:
 
 
 def _pool_line(report: Report) -> str:
-    return "pool: " + (", ".join(_pool_figures(report.pool)) or "not used")
-
-
-def _pool_figures(pool: dict[str, int]) -> Iterator[str]:
-    for key, figure in pool.items():
-        name = key.removesuffix("_bytes").replace("_", " ")
-        yield f"{name} {bytes_text(figure) if key.endswith('_bytes') else figure}"
+    names = {key: key.removesuffix("_bytes").replace("_", " ") for key in report.pool}
+    memory = ", ".join(
+        f"{name} {bytes_text(report.pool[key])}"
+        for key, name in names.items()
+        if key.endswith("_bytes")
+    )
+    buffers = ", ".join(
+        f"{name} {report.pool[key]}" for key, name in names.items() if not key.endswith("_bytes")
+    )
+    return f"pool memory: {memory or 'none'}; buffers: {buffers or 'none'}"
 
 
 def _kept_lines(kept: list[Kept]) -> Iterator[str]:
-    """One line for every reason, the most frequent first, with a few names."""
+    """Two lines for every kind of reason, the most frequent first, with an example.
+
+    A reason may go into detail after a colon: that belongs to the example.
+    """
     groups: dict[str, list[Kept]] = defaultdict(list)
     for node in kept:
-        groups[node.reason].append(node)
+        groups[node.reason.partition(": ")[0]].append(node)
     if groups:
         yield f"{_nodes(len(kept))} with constant inputs stayed:"
-    for reason, nodes in sorted(groups.items(), key=lambda group: -len(group[1])):
-        examples = ", ".join(f"{node.op_type} {node.node!r}" for node in islice(nodes, _EXAMPLES))
-        more = ", ..." if len(nodes) > _EXAMPLES else ""
-        yield f"  {len(nodes)}: {reason} ({examples}{more})"
+    ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
+    for reason, nodes in ordered[:_GROUPS]:
+        ops = Counter(node.op_type for node in nodes).most_common()
+        yield f"  {reason}: " + ", ".join(f"{count} {op}" for op, count in ops)
+        detail = nodes[0].reason.partition(": ")[2]
+        yield f"    such as {nodes[0].node!r}" + (f" ({detail})" if detail else "")
+    if len(ordered) > _GROUPS:
+        yield f"  and {len(ordered) - _GROUPS} more reasons: --json lists all"
 
 
 def _nodes(count: int) -> str:

@@ -25,7 +25,7 @@ def test_a_real_model_shrinks_and_computes_the_same(run, swin, tmp_path):
     document = json.loads(result.out)
     assert document.keys() == KEYS
     before, after = document["nodes_before"], document["nodes_after"]
-    assert sum(after.values()) < sum(before.values()) / 4
+    assert sum(after.values()) < sum(before.values()) / 2
     assert "Transpose" in before
     assert document["bytes_after"] < document["bytes_before"]
     assert document["check"]["equal"] is True
@@ -40,7 +40,7 @@ def test_the_closing_table(run, swin, tmp_path):
     assert "all ops" in result.out
     assert "Unsqueeze" in result.out
     assert "stored bytes" in result.out
-    assert "pool:" in result.out
+    assert "pool memory:" in result.out
     assert "peak memory" in result.out
 
 

@@ -9,7 +9,7 @@ from onnxfold.report.optimize_table import optimize_text
 
 
 def report() -> Report:
-    reason = "would make the model grow by 4.2 MB"
+    reason = "the model would grow: its result takes 4.2 MB"
     return Report(
         source="a.onnx",
         target="b.onnx",
@@ -38,9 +38,11 @@ def test_optimize_table():
     assert any(line.split() == ["all", "ops", "16", "4", "-75", "%"] for line in lines)
     assert any("2.0 MB" in line and "1.5 MB" in line and "-25 %" in line for line in lines)
     assert "folded 12 nodes in 1.50 s (load 0.50, passes 0.75, save 0.25)" in text
-    assert "pool: created 12, peak 4.1 kB, intermediates materialized 0" in text
+    assert "pool memory: peak 4.1 kB; buffers: created 12, intermediates materialized 0" in text
     assert "6 nodes with constant inputs stayed:" in text
-    assert "  5: would make the model grow by 4.2 MB (Tile '/layer[0]/Tile'," in text
+    assert "  the model would grow: 5 Tile\n" in text
+    assert "    such as '/layer[0]/Tile' (its result takes 4.2 MB)\n" in text
+    assert "  not deterministic: 1 RandomNormal\n    such as 'r'\n" in text
     assert "check: equal bit for bit on 1 run (onnxruntime)" in text
     assert "warning: something to know" in text
 

@@ -1,1 +1,54 @@
-"""onnxfold: an optimizer for ONNX models."""
+"""onnxfold: fold everything constant in an ONNX model, bit for bit.
+
+>>> import onnxfold
+>>> report = onnxfold.optimize_file("in.onnx", "out.onnx")  # streams  # doctest: +SKIP
+>>> model = onnxfold.optimize("in.onnx")  # an onnx_ir.Model  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from onnxfold.errors import (
+    CheckFailedError,
+    ExternalDataError,
+    ModelError,
+    OnnxFoldError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from onnxfold.api import optimize, optimize_file
+    from onnxfold.compare import compare
+    from onnxfold.storage import load, save
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CheckFailedError",
+    "ExternalDataError",
+    "ModelError",
+    "OnnxFoldError",
+    "UsageError",
+    "compare",
+    "load",
+    "optimize",
+    "optimize_file",
+    "save",
+]
+
+# `import onnxfold` and `onnxfold --help` answer in a blink: onnx and NumPy load with the first use.
+_HOME = {
+    "compare": "onnxfold.compare",
+    "load": "onnxfold.storage",
+    "optimize": "onnxfold.api",
+    "optimize_file": "onnxfold.api",
+    "save": "onnxfold.storage",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'onnxfold' has no attribute {name!r}")

@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 if TYPE_CHECKING:
+    from onnxfold.storage import MappedFile
     from onnxfold.pool.pool import Pool
 
 Array = npt.NDArray[Any]
@@ -33,13 +34,15 @@ class Memory(enum.Enum):
 class Block:
     """One piece of memory and the buffers that look at it. The last one that goes frees it."""
 
-    __slots__ = ("buffers", "kind", "nbytes", "root")
+    __slots__ = ("buffers", "file", "kind", "nbytes", "root")
 
     def __init__(self, root: object, nbytes: int, kind: Memory) -> None:
         self.root = root
         self.nbytes = nbytes
         self.kind = kind
         self.buffers: set[Buffer] = set()
+        self.file: MappedFile | None = None
+        """The file behind a mapped block."""
 
 
 class Deferred:
@@ -122,6 +125,15 @@ class Buffer:
         interface = self._array.__array_interface__
         return (interface["data"][0], self._array.strides, self.shape, self.dtype, id(self.block))
 
+    def release_pages(self) -> None:
+        """Give back the memory of the mapped pages that reading the elements has touched."""
+        block = self.block
+        if block is None or block.file is None or self._array is None:
+            return
+        low, high = _byte_bounds(self._array)
+        start = _byte_bounds(block.file.array())[0]
+        block.file.release(low - start, high - low)
+
     def replace_array(self, array: Array) -> None:
         """Point the buffer at the same elements in other memory (spilling)."""
         self._array = array
@@ -137,6 +149,17 @@ def stored_bytes(shape: tuple[int, ...], dtype: ir.DataType) -> int:
     if dtype == ir.DataType.STRING:
         return 16 * count
     return -(-count * dtype.bitwidth // 8)
+
+
+def _byte_bounds(array: Array) -> tuple[int, int]:
+    """First address an array touches, and the one after the last."""
+    low = high = int(array.__array_interface__["data"][0])
+    for extent, stride in zip(array.shape, array.strides, strict=True):
+        if stride < 0:
+            low += (extent - 1) * stride
+        else:
+            high += (extent - 1) * stride
+    return low, high + array.itemsize
 
 
 def root_of(array: Array) -> object:

@@ -76,7 +76,10 @@ class Pool:
         if span is not None and dtype.bitwidth >= 8:
             raw = span.file.array()[span.offset : span.offset + span.length]
             array = raw.view(dtype.numpy()).reshape(tensor.shape.numpy())
-            return self._make(array, dtype, Memory.MAPPED)
+            buffer = self._make(array, dtype, Memory.MAPPED)
+            if buffer.block is not None:
+                buffer.block.file = span.file
+            return buffer
         array = np.asarray(tensor.numpy())
         return self._make(array, dtype, Memory.FOREIGN)
 

@@ -9,8 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir._core import TensorBase
 
-from onnxfold import storage
-from onnxfold.pool.buffer import Array, Buffer, Memory
+from onnxfold.pool.buffer import Array, Buffer
 from onnxfold.pool.tiles import ArrayTile, tiles_of
 
 _STREAM = 1 << 20
@@ -87,8 +86,4 @@ class BufferTensor(TensorBase):
 
     def release(self) -> None:
         """All tiles are in the file: let go of the pages of mapped input that they touched."""
-        block = self._buffer.block
-        if block is None or block.kind is not Memory.MAPPED:
-            return
-        low, high = np.lib.array_utils.byte_bounds(self._buffer.array())
-        storage.release_pages(block.root, low, high)
+        self._buffer.release_pages()

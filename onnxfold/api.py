@@ -1,0 +1,233 @@
+"""The functions that users call: optimize a model in memory, or a file into a file."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, Union, overload
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from onnxfold import storage
+from onnxfold.analysis.constants import all_graphs
+from onnxfold.errors import CheckFailedError, UsageError
+from onnxfold.options import FoldOptions
+from onnxfold.passes.constant_propagation import ConstantPropagation, Outcome
+from onnxfold.passes.dead_code import RemoveDeadCode
+from onnxfold.passes.deduplicate import DeduplicateInitializers
+from onnxfold.report.memory import peak_rss_bytes
+from onnxfold.report.summary import Kept, Report
+
+if TYPE_CHECKING:
+    from onnxfold.compare import Comparison
+
+logger = logging.getLogger("onnxfold")
+
+PathLike = Union[str, "os.PathLike[str]"]
+ModelT = TypeVar("ModelT", ir.Model, onnx.ModelProto)
+Progress = Callable[[str, int, int], None]
+
+
+@overload
+def optimize(model: ModelT, **options: Any) -> ModelT: ...
+@overload
+def optimize(model: PathLike, **options: Any) -> ir.Model: ...
+def optimize(
+    model: PathLike | ir.Model | onnx.ModelProto, **options: Any
+) -> ir.Model | onnx.ModelProto:
+    """Fold a model's constants.
+
+    Args:
+        model: A path (gives an ``ir.Model`` whose weights are still in the file), an ``ir.Model`` (changed
+            in place and returned), or an ``onnx.ModelProto`` (left alone; a new one is returned).
+        options: See :class:`onnxfold.options.FoldOptions`.
+
+    Returns:
+        The optimized model, of the kind that was given.
+
+    Raises:
+        OnnxFoldError: the model is invalid or an option is.
+    """
+    fold = _fold_options(options)
+    if isinstance(model, onnx.ModelProto):
+        converted = storage.from_proto(model)
+        run_passes(converted, fold)
+        return storage.to_proto(converted)
+    opened = model if isinstance(model, ir.Model) else storage.load(model)
+    run_passes(opened, fold)
+    return opened
+
+
+def optimize_file(
+    source: PathLike,
+    target: PathLike,
+    *,
+    external_data: bool | str | None = None,
+    share_weights: bool = False,
+    fsync: bool = True,
+    check: int = 0,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Report:
+    """Fold the constants of a model file into another file; memory does not grow with the model.
+
+    Args:
+        source: The model.
+        target: Where the result goes; may be the source. It is replaced at once, at the very end.
+        external_data: Whether weights go to a file of their own (its name, if a string); None keeps
+            the way of the source.
+        share_weights: Refer to the source's data files for unchanged weights, write only new ones.
+        fsync: Wait until the result is on the disk.
+        check: Run source and result this many times on onnxruntime with random inputs first, and write
+            nothing if they differ.
+        progress: Called with a stage, the work done and the total of the stage.
+        options: See :class:`onnxfold.options.FoldOptions`.
+
+    Returns:
+        What was done, with bytes, seconds and reasons.
+
+    Raises:
+        CheckFailedError: the result does not compute what the source computes.
+        OnnxFoldError: the model or an option is invalid, or the target cannot be written.
+    """
+    fold = _fold_options(options)
+    if check < 0:
+        raise UsageError(f"check must not be negative, got {check}")
+    clock = _Clock(progress)
+    bytes_before = storage.model_bytes(source)
+    with _paused_garbage_collection():
+        with clock.stage("load"):
+            model = storage.load(source)
+        before = count_ops(model)
+        with clock.stage("fold"):
+            folder = os.path.dirname(os.path.abspath(target))
+            outcome = run_passes(model, fold, scratch_folder=folder)
+        after = count_ops(model)
+        comparison = None
+        save_options = {"external_data": external_data, "share_weights": share_weights}
+        if check:
+            with clock.stage("check"):
+                comparison = _check(source, model, folder, check)
+        with clock.stage("save"):
+            storage.save(
+                model,
+                target,
+                fsync=fsync,
+                progress=None if progress is None else lambda d, t: progress("save", d, t),
+                **save_options,
+            )
+    return Report(
+        source=os.fspath(source),
+        target=os.fspath(target),
+        nodes_before=before,
+        nodes_after=after,
+        bytes_before=bytes_before,
+        bytes_after=storage.model_bytes(target),
+        folded=outcome.folded,
+        kept=[
+            Kept(
+                stay.node.name or "",
+                stay.node.op_type,
+                (stay.node.graph.name if stay.node.graph is not None else None) or "",
+                stay.reason,
+            )
+            for stay in outcome.stays
+        ],
+        pool=outcome.statistics.to_dict(),
+        seconds=time.perf_counter() - clock.start,
+        cpu_seconds=time.process_time() - clock.cpu_start,
+        peak_rss_bytes=peak_rss_bytes(),
+        stages=clock.stages,
+        check=comparison,
+        warnings=[],
+    )
+
+
+def run_passes(
+    model: ir.Model, options: FoldOptions, *, scratch_folder: str | None = None
+) -> Outcome:
+    """The default pipeline, in place."""
+    propagation = ConstantPropagation(options, scratch_folder=scratch_folder)
+    ir.passes.Sequential(
+        propagation,
+        RemoveDeadCode(),
+        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        DeduplicateInitializers(),
+    )(model)
+    return propagation.outcome
+
+
+def count_ops(model: ir.Model) -> dict[str, int]:
+    """Nodes by op type (``domain::Op`` outside ONNX's own), subgraphs and functions included."""
+    counts = Counter(
+        f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        for graph in all_graphs(model)
+        for node in graph
+    )
+    return dict(sorted(counts.items()))
+
+
+def _check(source: PathLike, model: ir.Model, folder: str, seeds: int) -> Comparison:
+    from onnxfold.compare import compare
+
+    with tempfile.TemporaryDirectory(prefix=".onnxfold-check-", dir=folder) as temporary:
+        candidate = Path(temporary) / "model.onnx"
+        storage.save(model, candidate, fsync=False)
+        comparison = compare(source, candidate, seeds=seeds)
+    if not comparison.passed:
+        raise CheckFailedError(
+            "the optimized model computes something else; nothing was written", file=source
+        )
+    return comparison
+
+
+def _fold_options(options: dict[str, Any]) -> FoldOptions:
+    known = FoldOptions.__dataclass_fields__
+    for name in options:
+        if name not in known:
+            raise UsageError(f"unknown option {name!r}; there are {', '.join(known)}")
+    if "keep" in options and not isinstance(options["keep"], str):
+        options = {**options, "keep": tuple(options["keep"])}
+    return FoldOptions(**options)
+
+
+class _Clock:
+    """Wall seconds of each stage."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.start = time.perf_counter()
+        self.cpu_start = time.process_time()
+        self.stages: dict[str, float] = {}
+        self._progress = progress
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        if self._progress is not None:
+            self._progress(name, 0, 1)
+        yield
+        if self._progress is not None:
+            self._progress(name, 1, 1)
+        self.stages[name] = time.perf_counter() - begin
+        logger.info("%s: %.2f s", name, self.stages[name])
+
+
+@contextlib.contextmanager
+def _paused_garbage_collection() -> Iterator[None]:
+    """A graph of 100,000 nodes makes millions of objects, all of them in use: nothing to collect."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

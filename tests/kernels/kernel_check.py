@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import kernel_runtime as ort
 import numpy as np
-import ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from onnxfold.kernels import NotExact, find

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from check import is_nan
+from kernel_check import is_nan
 
 from onnxfold.kernels import NotExact, Unfoldable, find
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 
-import check
+import kernel_check as check
+import kernel_values as values
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
-import values
-from check import compare, kernel_results
+from kernel_check import compare, kernel_results
 
 from onnxfold.kernels import Kind, NotExact, find
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import check
+import kernel_check as check
+import kernel_values as values
 import numpy as np
 import pytest
-import values
-from check import compare, kernel_results
+from kernel_check import compare, kernel_results
 
 from onnxfold.kernels import Kind, NotExact, Unfoldable, find
 

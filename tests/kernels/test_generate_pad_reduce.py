@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 
+import kernel_values as values
 import numpy as np
 import pytest
-import values
-from check import compare, kernel_results
+from kernel_check import compare, kernel_results
 
 from onnxfold.kernels import NotExact, Unfoldable
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import kernel_values as values
 import numpy as np
 import pytest
-import values
-from check import assert_identical, compare, kernel_results
+from kernel_check import assert_identical, compare, kernel_results
 
 from onnxfold.kernels import NotExact, Unfoldable
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import kernel_values as values
 import numpy as np
 import pytest
-import values
-from check import assert_identical, compare, kernel_results
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_check import assert_identical, compare, kernel_results
 
 from onnxfold.kernels import NotExact, Unfoldable
 

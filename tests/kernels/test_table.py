@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from check import assert_identical, compare, kernel_results
+from kernel_check import assert_identical, compare, kernel_results
 
 from onnxfold.kernels import Kind, all_kernels, find
 

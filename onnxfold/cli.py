@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
+from onnxfold.deferred import SYMBOLIC_ARITHMETIC, defer
 from onnxfold.errors import CheckFailedError, OnnxFoldError
 
 _logger = logging.getLogger("onnxfold")
@@ -279,6 +280,7 @@ def inspect(model: str, as_json: bool) -> None:
 def main(args: list[str] | None = None) -> int:
     """Runs a command line (`sys.argv` if none is given) and returns the exit code."""
     _start_logging()
+    defer(SYMBOLIC_ARITHMETIC)
     try:
         code = cli.main(args=args, prog_name="onnxfold", standalone_mode=False)
         return code if isinstance(code, int) else EXIT_OK

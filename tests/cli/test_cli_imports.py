@@ -34,4 +34,17 @@ def test_simple_folding_needs_no_onnxruntime(tiny, tmp_path):
     code = "import sys; from onnxfold.cli import main; main(['optimize', *sys.argv[1:], '--json'])"
     loaded = loaded_after(code, tiny, "-o", tmp_path / "out.onnx")
     assert (tmp_path / "out.onnx").exists()
-    assert not loaded.intersection(["onnxruntime", "rich", "onnx.reference", "onnxfold.compare"])
+    unneeded = ["onnxruntime", "rich", "onnx.reference", "onnxfold.compare", "sympy.core"]
+    assert not loaded.intersection(unneeded)
+
+
+def test_symbolic_arithmetic_works_when_it_is_needed():
+    code = """
+from onnxfold.deferred import SYMBOLIC_ARITHMETIC, defer
+defer(SYMBOLIC_ARITHMETIC)
+import sys, onnx_ir
+assert "sympy.core" not in sys.modules
+assert onnx_ir.SymbolicDim("past + seq").evaluate({"past": 2, "seq": 3}) == 5
+assert str(onnx_ir.SymbolicDim("n") + 1) == "n + 1"
+"""
+    assert "sympy.core" in loaded_after(code)

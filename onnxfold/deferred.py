@@ -1,0 +1,40 @@
+"""Modules that are imported at their first use: what no ordinary run needs costs nothing.
+
+onnx-ir imports sympy at the top and uses it for arithmetic with symbolic dimensions only. That is
+34 MB and 0.4 s of a process that may need neither.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import LazyLoader
+from types import ModuleType
+
+SYMBOLIC_ARITHMETIC = ("sympy", "onnx_ir._symbolic_shapes")
+
+
+class _DeferringFinder(MetaPathFinder):
+    """Finds modules as Python does, and has them loaded at the first access to an attribute."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = frozenset(names)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The module's spec with a lazy loader, for the deferred modules only."""
+        if fullname not in self._names:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = LazyLoader(spec.loader)
+        return spec
+
+
+def defer(names: Sequence[str]) -> None:
+    """Defers modules that are not imported yet, in this process. Meant for command lines."""
+    if not any(isinstance(finder, _DeferringFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _DeferringFinder(names))

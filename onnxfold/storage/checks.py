@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import onnx
 import onnx_ir as ir
 
-from onnxfold.errors import ModelError
+from onnxfold.errors import ExternalDataError, ModelError
 from onnxfold.storage.tensors import sparse_positions, stored_size
 
 # Nothing addressable is larger; also keeps products of dims from growing without bound.
@@ -53,7 +53,7 @@ def check_model(
     """Check names and sizes in the whole model.
 
     Args:
-        proto: The model.
+        proto: The model; sparse tensors are left to `check_sparse`.
         file: Its path, for the errors.
         stand_in: Gives the length in bytes of what a ``raw_data`` stands for, None if for itself.
 
@@ -84,9 +84,6 @@ class _Check:
         for tensor in graph.initializer:
             self.tensor(tensor, tensor.name, optional=False)
             names.add(tensor.name)
-        for sparse in graph.sparse_initializer:
-            self.sparse(sparse, sparse.values.name)
-            names.add(sparse.values.name)
         self.nodes(graph.node, names, outer)
         for value in graph.output:
             if value.name in names:
@@ -145,11 +142,6 @@ class _Check:
         elif kind == onnx.AttributeProto.GRAPHS:
             for graph in attribute.graphs:
                 self.graph(graph, scopes)
-        elif kind == onnx.AttributeProto.SPARSE_TENSOR:
-            self.sparse(attribute.sparse_tensor, node)
-        elif kind == onnx.AttributeProto.SPARSE_TENSORS:
-            for sparse in attribute.sparse_tensors:
-                self.sparse(sparse, node)
 
     def size(self, dims: Iterable[int], dtype: ir.DataType, node: str) -> int:
         """Return the stored size in bytes of a tensor, which must be a sane number."""
@@ -174,6 +166,13 @@ class _Check:
         if tensor.data_location == _T.EXTERNAL:
             if dtype == ir.DataType.STRING:
                 raise self.error("string tensor with external data", node)
+            for entry in tensor.external_data:
+                if entry.key in ("offset", "length") and not _is_size(entry.value):
+                    raise ExternalDataError(
+                        f"external data {entry.key} {entry.value!r} is not a non-negative number",
+                        file=self.file,
+                        node=node,
+                    )
             return
         shape = list(tensor.dims)
         if tensor.HasField("raw_data"):
@@ -200,21 +199,29 @@ class _Check:
                 node,
             )
 
-    def sparse(self, sparse: onnx.SparseTensorProto, node: str) -> None:
-        self.tensor(sparse.values, node, optional=False)
-        self.tensor(sparse.indices, node, optional=False)
-        if (
-            sparse.values.data_location == _T.EXTERNAL
-            or sparse.indices.data_location == _T.EXTERNAL
-        ):
-            raise self.error("sparse tensor with external data", node)
-        if sparse.indices.data_type != _T.INT64 or len(sparse.values.dims) != 1:
-            raise self.error("sparse tensor needs values of rank 1 and int64 indices", node)
-        self.size(sparse.dims, ir.DataType(sparse.values.data_type), node)
-        try:
-            sparse_positions(sparse)
-        except ValueError as error:
-            raise self.error(str(error), node) from None
+
+def check_sparse(sparse: onnx.SparseTensorProto, *, file: str | None, node: str) -> None:
+    """Check sizes and indices of a sparse tensor.
+
+    Raises:
+        ModelError: They do not fit together.
+    """
+    check = _Check(file, lambda raw: None)
+    check.tensor(sparse.values, node, optional=False)
+    check.tensor(sparse.indices, node, optional=False)
+    if _T.EXTERNAL in (sparse.values.data_location, sparse.indices.data_location):
+        raise check.error("sparse tensor with external data", node)
+    if sparse.indices.data_type != _T.INT64 or len(sparse.values.dims) != 1:
+        raise check.error("sparse tensor needs values of rank 1 and int64 indices", node)
+    check.size(sparse.dims, ir.DataType(sparse.values.data_type), node)
+    try:
+        sparse_positions(sparse)
+    except ValueError as error:
+        raise check.error(str(error), node) from None
+
+
+def _is_size(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 40
 
 
 def label(node: onnx.NodeProto) -> str:

@@ -21,8 +21,8 @@ from google.protobuf import unknown_fields
 from google.protobuf.message import DecodeError, Message
 
 from onnxfold.errors import ModelError
-from onnxfold.storage.checks import check_model, label
-from onnxfold.storage.tensors import SparseTensor
+from onnxfold.storage.checks import check_model, check_sparse, label
+from onnxfold.storage.tensors import SparseTensor, stored_size
 
 # Keys in the ``meta`` of IR objects.
 TYPE_KEY = "onnxfold.type_proto"  # of a value: serialized TypeProto that onnx-ir cannot represent
@@ -160,7 +160,12 @@ def decode(
 
     def length_behind(raw: bytes) -> int | None:
         index = stand_ins.index(raw)
-        return None if index is None else length_of(stand_ins.objects[index])
+        if index is None:
+            return None
+        obj = stand_ins.objects[index]
+        if isinstance(obj, onnx.SparseTensorProto):
+            return stored_size(ir.DataType(obj.values.data_type), obj.dims)
+        return length_of(obj)
 
     try:
         _Prepare(stand_ins, file, has_unknown).model(proto)
@@ -180,8 +185,9 @@ def decode(
 
 
 def _root_cause(error: BaseException) -> str:
-    while error.__cause__ is not None:
-        error = error.__cause__
+    # The context too: onnx-ir's own error reporting fails for external tensors (a TypeError).
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
     text = str(error) or type(error).__name__
     return text if len(text) <= 400 else text[:400] + "..."
 
@@ -223,7 +229,7 @@ class _Prepare:
                     self.mark(info, VALUE_INFO_KEY, True)
         if graph.sparse_initializer:
             for sparse in graph.sparse_initializer:
-                self.sparse(sparse, graph.initializer.add())
+                self.sparse(sparse, graph.initializer.add(), sparse.values.name)
             del graph.sparse_initializer[:]
         self.nodes(graph.node)
 
@@ -250,6 +256,7 @@ class _Prepare:
             if len(filled) == 1:
                 attribute.type = _VALUE_FIELDS[filled[0]]
         kind = attribute.type
+        owner = label(node) if node is not None else attribute.name
         if kind == _A.GRAPH:
             self.graph(attribute.g)
         elif kind == _A.GRAPHS:
@@ -264,14 +271,14 @@ class _Prepare:
                 del attribute.strings[:]
                 attribute.type = _A.STRING
         elif kind == _A.SPARSE_TENSOR:
-            self.sparse(attribute.sparse_tensor, attribute.t)
+            self.sparse(attribute.sparse_tensor, attribute.t, owner)
             attribute.ClearField("sparse_tensor")
             attribute.type = _A.TENSOR
             if node is not None and node.op_type == "Constant" and not node.domain:
                 attribute.name = "value"
         elif kind == _A.SPARSE_TENSORS:
             for sparse in attribute.sparse_tensors:
-                self.sparse(sparse, attribute.tensors.add())
+                self.sparse(sparse, attribute.tensors.add(), owner)
             del attribute.sparse_tensors[:]
             attribute.type = _A.TENSORS
         elif kind in (_A.TYPE_PROTO, _A.TYPE_PROTOS):
@@ -280,11 +287,12 @@ class _Prepare:
                     raise ModelError(
                         f"attribute {attribute.name!r} holds a type that is not supported",
                         file=self.file,
-                        node=label(node) if node is not None else None,
+                        node=owner,
                     )
 
-    def sparse(self, sparse: onnx.SparseTensorProto, dense: onnx.TensorProto) -> None:
+    def sparse(self, sparse: onnx.SparseTensorProto, dense: onnx.TensorProto, node: str) -> None:
         """Make ``dense`` the stand-in of ``sparse``."""
+        check_sparse(sparse, file=self.file, node=node)
         kept = onnx.SparseTensorProto()
         kept.CopyFrom(sparse)
         dense.name = sparse.values.name

@@ -79,7 +79,7 @@ def _conversion(source: DType, target: DType) -> tuple[Converter | None, bool]:
     """The function that casts exactly, and whether it does so whatever the data."""
     if source == target:
         return _plain(target), source != STRING
-    if source.kind in "OSUT" or target == STRING or target == _POWERS_OF_TWO:
+    if source.kind in "OSUT" or target in (STRING, _POWERS_OF_TWO):
         return None, False
     if source == _POWERS_OF_TWO:
         return (_plain(target), True) if target in FLOATS else (None, False)

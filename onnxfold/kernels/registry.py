@@ -48,7 +48,7 @@ _bound = contextvars.ContextVar[int | None]("allocation_bound", default=None)
 
 @contextlib.contextmanager
 def allocation_bound(nbytes: int) -> Iterator[None]:
-    """Within it, kernels raise :class:`Postpone` instead of allocating a result above ``nbytes``."""
+    """Within it, kernels raise :class:`Postpone` instead of allocating more than ``nbytes``."""
     token = _bound.set(nbytes)
     try:
         yield

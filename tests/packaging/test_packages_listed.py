@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,3 @@ def test_pyproject_lists_every_package():
         for init in ROOT.glob("rules/**/__init__.py")
     }
     assert set(project["tool"]["setuptools"]["packages"]) == expected
-
-
-def test_the_first_two_blocks_of_the_readme_are_the_demo_and_the_tests():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```sh\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
-    assert blocks[:2] == ["make demo\n", "make test\n"]

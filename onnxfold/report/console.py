@@ -36,6 +36,5 @@ def bytes_text(size: int | None) -> str:
 
 def change_text(before: int, after: int) -> str:
     """The relative change: "-31 %", or nothing where there is none to speak of."""
-    if not before or before == after:
-        return ""
-    return f"{100 * (after - before) / before:+.0f} %"
+    percent = round(100 * (after - before) / before) if before else 0
+    return f"{percent:+d} %" if percent else ""

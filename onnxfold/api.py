@@ -157,12 +157,13 @@ def run_passes(
 ) -> Outcome:
     """The default pipeline, in place."""
     propagation = ConstantPropagation(options, scratch_folder=scratch_folder)
-    ir.passes.Sequential(
+    for step in (
         propagation,
         RemoveDeadCode(),
         common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         DeduplicateInitializers(),
-    )(model)
+    ):
+        step(model)  # not ir.passes.Sequential: it wraps every error in one of its own
     return propagation.outcome
 
 

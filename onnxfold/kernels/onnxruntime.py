@@ -97,9 +97,8 @@ def _build(
     feeds: dict[str, tuple[Array, ir.DataType]] = {}
 
     def supply(buffer: Buffer, name: str) -> None:
-        array = np.ascontiguousarray(buffer.array())
-        if array.ndim != len(buffer.shape):  # ascontiguousarray makes a 0-d array 1-d
-            array = array.reshape(buffer.shape)
+        # aligned: elements in a file may begin at any byte
+        array = np.require(buffer.array(), requirements=["C", "A"]).reshape(buffer.shape)
         if buffer.nbytes <= _INLINE_BYTES or buffer.dtype.bitwidth < 8:
             graph.initializer.append(_tensor_proto(array, buffer.dtype, name))
         else:

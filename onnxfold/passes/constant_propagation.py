@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.analysis.frontier import RegionOp, choose
+from onnxfold.analysis.frontier import FORBIDDEN, RegionOp, choose
 from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
 from onnxfold.options import FoldOptions
 from onnxfold.passes.materialize import materialize, remove_nodes
@@ -96,16 +96,19 @@ class _Plan:
 
     def __init__(self, sweep: Sweep, pool: Pool, options: FoldOptions) -> None:
         self._sweep = sweep
+        self._pool = pool
+        self._same: dict[ir.Value, ir.Value] = {}
         demanded = [v for n in sweep.operations for v in n.outputs if self._is_demanded(v)]
+        self._find_same()
         choice = choose(
             [
                 RegionOp(
-                    [v for v in (*node.inputs, *_captured(sweep, node)) if v is not None],
-                    [v for v in node.outputs if v in sweep.cost],
+                    [self._same.get(v, v) for v in self._operands(node)],
+                    [self._same.get(v, v) for v in node.outputs if v in sweep.cost],
                 )
                 for node in sweep.undecided
             ],
-            [*demanded, *self._demanded_leaves()],
+            [self._same.get(v, v) for v in (*demanded, *self._demanded_leaves())],
             _Costs(self._cost),
             options.max_growth,
         )
@@ -114,6 +117,25 @@ class _Plan:
         self._follow(demanded, choice.stored)
         kept = {stay.node for stay in self.stays}
         self.removed = [node for node in sweep.operations if node not in kept]
+
+    def _operands(self, node: ir.Node) -> list[ir.Value]:
+        captured = self._sweep.captures.get(node, [])
+        return [v for v in (*node.inputs, *captured) if v is not None]
+
+    def _find_same(self) -> None:
+        """Values that are the same view of the same bytes are stored once, so they count once."""
+        first: dict[object, ir.Value] = {}
+        for node in self._sweep.undecided:
+            for value in (*self._operands(node), *node.outputs):
+                cost = self._cost(value) if self._sweep.is_constant(value) else 0
+                if not cost or cost == FORBIDDEN or value in self._same or value.is_graph_output():
+                    continue
+                buffer = self._pool.buffer_of(value)
+                if buffer.is_known:
+                    same = first.setdefault(buffer.key(), value)
+                    # a subgraph's value is not visible outside of it
+                    if same.graph is value.graph:
+                        self._same[value] = same
 
     def _follow(self, demanded: list[ir.Value], chosen: set[ir.Value]) -> None:
         """From what is demanded back to what is stored; the nodes on the way stay."""
@@ -126,14 +148,14 @@ class _Plan:
             node = value.producer()
             if value not in self._sweep.cost or node is None:
                 continue
-            if node not in self._sweep.undecided or value in chosen:
+            if node not in self._sweep.undecided or self._same.get(value, value) in chosen:
                 stored.append(value)
                 continue
             if node in staying:
                 continue
             staying[node] = None
-            for operand in (*node.inputs, *_captured(self._sweep, node)):
-                if operand is not None and operand not in seen:
+            for operand in self._operands(node):
+                if operand not in seen:
                     seen.add(operand)
                     pending.append(operand)
         # a result of a node that stays for another of its results is there already
@@ -144,7 +166,7 @@ class _Plan:
         if node.op_type == "DequantizeLinear":
             return "the weight stays quantized (fold_quantized folds it)"
         size = sum(self._sweep.cost[v] for v in node.outputs if v in self._sweep.cost)
-        if size == float("inf"):
+        if size == FORBIDDEN:
             return "its result is not a tensor"
         return f"the model would grow: its result takes {size:,.0f} bytes"
 
@@ -171,8 +193,8 @@ class _Plan:
         leaves = {
             v
             for node in self._sweep.undecided
-            for v in (*node.inputs, *_captured(self._sweep, node))
-            if v is not None and v not in self._sweep.cost
+            for v in self._operands(node)
+            if v not in self._sweep.cost
         }
         operations = self._sweep.operations
         return [
@@ -198,10 +220,6 @@ class _Costs(dict[ir.Value, float]):
     def __missing__(self, value: ir.Value) -> float:
         self[value] = result = self._of(value)
         return result
-
-
-def _captured(sweep: Sweep, node: ir.Node) -> list[ir.Value]:
-    return sweep.captures.get(node, [])
 
 
 def _sort_if_needed(model: ir.Model) -> None:

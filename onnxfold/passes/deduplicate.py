@@ -130,10 +130,13 @@ def _equal(a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
     """True for the same bytes; dtype and shape are the same already."""
     if a is b:
         return True
-    if isinstance(a, BufferTensor) and isinstance(b, BufferTensor):
-        if a.buffer is b.buffer or a.buffer.key() == b.buffer.key():
-            return True
-    elif storage.span_of(a) is not None and storage.span_of(a) == storage.span_of(b):
+    if storage.span_of(a) is not None and storage.span_of(a) == storage.span_of(b):
+        return True
+    if (
+        isinstance(a, BufferTensor)
+        and isinstance(b, BufferTensor)
+        and a.buffer.key() == b.buffer.key()
+    ):
         return True
     ours = np.empty(2 * _COMPARED_AT_ONCE, np.uint8)
     theirs = np.empty(2 * _COMPARED_AT_ONCE, np.uint8)

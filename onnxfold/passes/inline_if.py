@@ -22,6 +22,7 @@ def inline_branch(model: ir.Model, node: ir.Node, branch: ir.Graph) -> None:
     assert graph is not None
     outputs = list(branch.outputs)
     names = _names_outside(model, branch)
+    branch.outputs.clear()  # an output belongs to its graph as long as it is one
     initializers = list(branch.initializers.values())
     for value in initializers:
         assert value.name is not None
@@ -29,7 +30,6 @@ def inline_branch(model: ir.Model, node: ir.Node, branch: ir.Graph) -> None:
         _rename(value, names)
         graph.initializers.add(value)
     nodes = list(branch)
-    branch.outputs.clear()
     branch.remove(nodes)
     for inner in nodes:
         for value in inner.outputs:

@@ -155,17 +155,17 @@ class Sweep:
         for output, buffer in zip(node.outputs, results, strict=False):
             if buffer is None:
                 continue
-            self._pool.bind(output, buffer)
             cost = self._cost_of(node, buffer)
             self.cost[output] = cost
-            free = free and not cost
+            if output.uses() or output.is_graph_output():
+                self._pool.bind(output, buffer)
+                free = free and not cost
+            else:
+                self._pool.discard(buffer)
         self.operations[node] = operation
+        self.undecided[node] = operation
         if free:
-            for value in (*node.inputs, *captures):
-                if value is not None:
-                    self._used(value)
-        else:
-            self.undecided[node] = operation
+            self._settle(node)
 
     def _cost_of(self, node: ir.Node, buffer: Buffer) -> float:
         if buffer.type_proto is not None:
@@ -176,17 +176,36 @@ class Sweep:
             return FORBIDDEN  # the runtime wants the quantized weight and this node
         return 0 if buffer.nbytes <= FREE_BYTES else buffer.nbytes
 
-    def _used(self, value: ir.Value) -> None:
-        """One user of the value is certain to be folded; after the last one nobody needs it."""
+    def _settle(self, node: ir.Node) -> None:
+        """The node is certain to go: its operands have one user less, and some then none.
+
+        A node none of whose results is needed any more is certain to go as well.
+        """
+        certain = [node]
+        while certain:
+            node = certain.pop()
+            del self.undecided[node]
+            for value in node.inputs:  # captured values stay bound: their users are in the body
+                if value is None or not self._use_gone(value):
+                    continue
+                producer = value.producer()
+                if producer in self.undecided and not any(
+                    self._pool.is_bound(o) for o in producer.outputs
+                ):
+                    certain.append(producer)
+
+    def _use_gone(self, value: ir.Value) -> bool:
+        """Count down the users of a value; True when the last one is gone."""
         remaining = self._remaining.get(value)
         if remaining is None:
             remaining = len(value.uses()) + value.is_graph_output()
         remaining -= 1
         if remaining:
             self._remaining[value] = remaining
-        else:
-            self._remaining.pop(value, None)
-            self._pool.unbind(value)
+            return False
+        self._remaining.pop(value, None)
+        self._pool.unbind(value)
+        return True
 
     def _inline_if(self, node: ir.Node) -> bool:
         """Replace an If whose condition is constant by its branch; its nodes are visited next."""

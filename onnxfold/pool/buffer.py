@@ -11,8 +11,9 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
+from onnxfold.storage import MappedFile, Span
+
 if TYPE_CHECKING:
-    from onnxfold.storage import MappedFile
     from onnxfold.pool.pool import Pool
 
 Array = npt.NDArray[Any]
@@ -124,6 +125,17 @@ class Buffer:
             return (id(self),)
         interface = self._array.__array_interface__
         return (interface["data"][0], self._array.strides, self.shape, self.dtype, id(self.block))
+
+    def span(self) -> Span | None:
+        """Where the stored bytes are in a file, if they are there in row-major order."""
+        block = self.block
+        array = self._array
+        if block is None or block.file is None or array is None or self.dtype.bitwidth < 8:
+            return None
+        if not array.flags.c_contiguous or array.size == 0:
+            return None
+        start = array.__array_interface__["data"][0] - _byte_bounds(block.file.array())[0]
+        return Span(block.file, start, array.nbytes)
 
     def release_pages(self) -> None:
         """Give back the memory of the mapped pages that reading the elements has touched."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -11,6 +11,9 @@ from onnx_ir._core import TensorBase
 
 from onnxfold.pool.buffer import Array, Buffer
 from onnxfold.pool.tiles import ArrayTile, tiles_of
+
+if TYPE_CHECKING:
+    from onnxfold.storage import Span
 
 _STREAM = 1 << 20
 
@@ -49,6 +52,11 @@ class BufferTensor(TensorBase):
     def raw(self) -> Buffer:
         """The buffer."""
         return self._buffer
+
+    @property
+    def span(self) -> Span | None:
+        """Where the stored bytes are in a file of the model: for a view that keeps their order."""
+        return self._buffer.span()
 
     def numpy(self) -> Array:
         """The elements as a read-only view (no copy; computed now where they were deferred)."""

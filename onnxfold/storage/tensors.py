@@ -326,8 +326,9 @@ def span_of(tensor: ir.TensorProtocol) -> Span | None:
         OSError: The file of a foreign ``ir.ExternalTensor`` cannot be opened.
         ValueError: Or it is too short.
     """
-    if isinstance(tensor, (FileTensor, SharedExternalTensor)):
-        return tensor.span
+    span = getattr(tensor, "span", None)  # ours, and any other tensor that can tell
+    if isinstance(span, Span):
+        return span
     if isinstance(tensor, ir.ExternalTensor):
         length = stored_size(tensor.dtype, tensor.shape.numpy())
         if length == 0:

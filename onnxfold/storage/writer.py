@@ -78,11 +78,11 @@ class Writer:
 
     def tensor(self, out: TempFile, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
         """Write the ``length`` stored bytes of ``tensor`` at ``offset``."""
-        if is_streamed(tensor):
+        span = span_of(tensor)
+        if span is None and is_streamed(tensor):
             self._tiles(out, offset, length, tensor)  # type: ignore[arg-type]
             self.computed += length
             return
-        span = span_of(tensor)
         if span is not None:
             if span.length != length:
                 raise ValueError(f"tensor {tensor.name!r}: {span.length} bytes, not {length}")

@@ -15,7 +15,7 @@ import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from onnxfold.errors import OnnxFoldError
 
@@ -55,7 +55,7 @@ class TempFile:
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             except FileExistsError:
                 continue
-            if _lock(fd) and not _is_same(fd, path):
+            if _lock(fd) and not is_file(fd, path):
                 os.close(fd)  # another process took it for a leftover before it was locked
                 continue
             break
@@ -155,18 +155,21 @@ def is_fresh_name(name: str, target_name: str) -> bool:
     return name.startswith(prefix) and len(name) == len(prefix) + 8
 
 
-def leftovers(target: str) -> list[str]:
-    """Return temporary files for ``target`` that no living process is writing."""
+def remove_leftovers(target: str) -> None:
+    """Remove temporary files for ``target`` that no living process is writing."""
     folder, name = os.path.split(target)
     pattern = f".{glob.escape(_stem(name))}.onnxfold-????????.tmp"
-    return _unlocked(os.path.join(glob.escape(folder), pattern))
+    for path in glob.glob(os.path.join(glob.escape(folder), pattern)):
+        _remove_unlocked(path)
 
 
-def fresh_leftovers(target: str) -> list[str]:
-    """Return files of a `fresh_name` of ``target`` that no living process is writing."""
+def remove_fresh_leftovers(target: str, is_needed: Callable[[str], bool]) -> None:
+    """Remove files with a `fresh_name` of ``target`` that nobody is writing and nobody needs."""
     folder, name = os.path.split(target)
     pattern = f"{glob.escape(_stem(name))}.onnxfold-????????"
-    return _unlocked(os.path.join(glob.escape(folder), pattern))
+    for path in glob.glob(os.path.join(glob.escape(folder), pattern)):
+        if not is_needed(path):
+            _remove_unlocked(path)
 
 
 def remove(path: str) -> None:
@@ -175,19 +178,28 @@ def remove(path: str) -> None:
         os.unlink(path)
 
 
-def _unlocked(pattern: str) -> list[str]:
-    found = []
-    for path in glob.glob(pattern):
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
-            continue
-        try:
-            if stat.S_ISREG(os.fstat(fd).st_mode) and _lock(fd):
-                found.append(path)
-        finally:
-            os.close(fd)
-    return found
+def _remove_unlocked(path: str) -> None:
+    """Remove a file if nobody holds its lock."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return
+    try:
+        # Removed while the lock is held: a writer that was just about to take it sees that its
+        # file is gone.
+        if stat.S_ISREG(os.fstat(fd).st_mode) and _lock(fd):
+            remove(path)
+    finally:
+        os.close(fd)
+
+
+def is_file(fd: int, path: str) -> bool:
+    """Whether ``path`` leads to the file open as ``fd``."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return os.path.samestat(status, os.fstat(fd))
 
 
 def _lock(fd: int) -> bool:
@@ -197,11 +209,3 @@ def _lock(fd: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _is_same(fd: int, path: str) -> bool:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return False
-    return os.path.samestat(status, os.fstat(fd))

@@ -150,12 +150,10 @@ class _Exchange:
         has_unknown = bool(model.meta.get(HAS_UNKNOWN_KEY))
         if has_unknown:
             self.unknown(model)
-            for function in model.functions.values():
-                self.unknown(function)
         for graph in all_graphs(model):
             self.graph(graph)
             if has_unknown:
-                self.unknown(graph)
+                self.unknown(graph)  # the graph of a function has the properties of the function
                 for node in graph:
                     self.unknown(node)
             for attributes in attribute_maps(model, graph):
@@ -274,6 +272,11 @@ class _Finish:
         self.values(graph.input)
         self.values(graph.output)
         self.values(graph.value_info)
+        # onnx-ir writes one for initializers that are outputs; outputs say it themselves.
+        outputs = {info.name for info in graph.output}
+        for index in reversed(range(len(graph.value_info))):
+            if graph.value_info[index].name in outputs:
+                del graph.value_info[index]
         self.unmark(graph)
         self.annotations(graph)
         self.nodes(graph.node)

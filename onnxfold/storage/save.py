@@ -414,8 +414,9 @@ class _Commit:
             try:
                 self.move(model, self.target)
             except OSError:
-                # An interrupt is another matter: the model may already be there and need the data.
-                if model.path is not None:
+                # After an interrupt the fresh data are left to the next save: it would not do to
+                # be interrupted between looking and removing.
+                if not atomic.is_file(model.fd, self.target):
                     atomic.remove(fresh)
                 raise
             if not atomic.link(fresh, self.data_path):
@@ -442,17 +443,16 @@ class _Commit:
         if self.data_path is not None:
             needed.add(os.path.basename(self.data_path))
         for path in {self.target, usual, self.data_path or usual}:
-            for leftover in atomic.leftovers(path):
-                atomic.remove(leftover)
+            atomic.remove_leftovers(path)
+
+        def is_needed(path: str) -> bool:
+            return os.path.basename(path) in needed or bool(_other_users(path, self.target))
+
         for path in {usual, self.data_path or usual}:
-            for leftover in atomic.fresh_leftovers(path):
-                if os.path.basename(leftover) not in needed and not _other_users(
-                    leftover, self.target
-                ):
-                    atomic.remove(leftover)
+            atomic.remove_fresh_leftovers(path, is_needed)
         name = os.path.basename(usual)
         owned = name in old_locations or any(
             atomic.is_fresh_name(location, name) for location in old_locations
         )
-        if owned and name not in needed and not _other_users(usual, self.target):
+        if owned and not is_needed(usual):
             atomic.remove(usual)

@@ -1,0 +1,247 @@
+"""Models for the tests of storage: with tensors in every place where the format allows them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import TensorProto, helper, numpy_helper
+
+OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+
+
+def array(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def tensor(name: str, *shape: int, seed: int = 0) -> TensorProto:
+    return numpy_helper.from_array(array(*shape, seed=seed), name)
+
+
+def value(name: str, shape=None, dtype: int = TensorProto.FLOAT):
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def constant(name: str, t: TensorProto) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], [name], value=t)
+
+
+def linear(size: int = 64, seed: int = 0) -> onnx.ModelProto:
+    """y = x @ w + b, w [size, size] an initializer, b [size] a Constant."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["h"], name="mul"),
+            constant("b", tensor("b", size, seed=seed + 1)),
+            helper.make_node("Add", ["h", "b"], ["y"], name="add"),
+        ],
+        "linear",
+        [value("x", ["batch", size])],
+        [value("y", ["batch", size])],
+        [tensor("w", size, size, seed=seed)],
+    )
+    return helper.make_model(graph, opset_imports=OPSETS[:1], ir_version=9)
+
+
+def nested(size: int = 64) -> onnx.ModelProto:
+    """Large tensors in initializers, constants, a subgraph in a subgraph, and a function."""
+
+    def branch(name: str, inner: list[onnx.NodeProto], out: str) -> onnx.GraphProto:
+        return helper.make_graph(
+            [constant(f"{name}_c", tensor(f"{name}_c", size, size, seed=len(name))), *inner],
+            name,
+            [],
+            [value(out)],
+            [tensor(f"{name}_i", size, size, seed=ord(name[0]))],
+        )
+
+    deep_then = branch("deep_a", [helper.make_node("Add", ["deep_a_c", "deep_a_i"], ["p"])], "p")
+    deep_else = branch("deep_b", [helper.make_node("Mul", ["deep_b_c", "deep_b_i"], ["q"])], "q")
+    inner = helper.make_node("If", ["cond"], ["r"], then_branch=deep_then, else_branch=deep_else)
+    then = branch("a", [inner, helper.make_node("Sum", ["r", "a_c", "a_i"], ["s"])], "s")
+    other = branch("b", [helper.make_node("Sub", ["b_c", "b_i"], ["t"])], "t")
+    function = helper.make_function(
+        "local",
+        "Shift",
+        ["fx"],
+        ["fy"],
+        [
+            constant("fc", tensor("fc", size, size, seed=9)),
+            helper.make_node("Add", ["fx", "fc"], ["fy"]),
+        ],
+        OPSETS[:1],
+    )
+    graph = helper.make_graph(
+        [
+            helper.make_node("If", ["cond"], ["u"], then_branch=then, else_branch=other, name="if"),
+            helper.make_node("Shift", ["u"], ["v"], domain="local", name="shift"),
+            helper.make_node("MatMul", ["v", "w"], ["y"], name="mul"),
+        ],
+        "nested",
+        [value("cond", [], TensorProto.BOOL)],
+        [value("y")],
+        [tensor("w", size, size, seed=5)],
+    )
+    return helper.make_model(graph, opset_imports=OPSETS, functions=[function], ir_version=9)
+
+
+def sparse(name: str) -> onnx.SparseTensorProto:
+    return helper.make_sparse_tensor(
+        numpy_helper.from_array(np.array([1.5, -2.0, 3.0], np.float32), name),
+        numpy_helper.from_array(np.array([1, 6, 11], np.int64), name + "_idx"),
+        [3, 4],
+    )
+
+
+def everything() -> onnx.ModelProto:
+    """A model with every field filled in, also those that onnx-ir does not know."""
+    model = nested()
+    model.producer_name, model.producer_version = "tests", "1.2"
+    model.domain, model.model_version, model.doc_string = "org.example", 7, "a model"
+    model.metadata_props.add(key="k", value="v")
+    model.ir_version = 11
+    graph = model.graph
+    graph.doc_string = "a graph"
+    graph.metadata_props.add(key="gk", value="gv")
+    graph.sparse_initializer.add().CopyFrom(sparse("sp"))
+    sparse_node = helper.make_node("Constant", [], ["sc"], name="sparse_constant")
+    attribute = sparse_node.attribute.add(
+        name="sparse_value", type=onnx.AttributeProto.SPARSE_TENSOR
+    )
+    attribute.sparse_tensor.CopyFrom(sparse("sc"))
+    attribute.doc_string = "an attribute"
+    extra = [
+        sparse_node,
+        helper.make_node("Add", ["sp", "sc"], ["sum"], name="sum", doc_string="a node"),
+        helper.make_node("Vocabulary", [], ["voc"], name="voc", domain="custom"),
+    ]
+    extra[1].metadata_props.add(key="nk", value="nv")
+    extra[2].attribute.add(
+        name="words", type=onnx.AttributeProto.STRINGS, strings=[b"\xff\xfe", b"plain"]
+    )
+    sparses = extra[2].attribute.add(name="many", type=onnx.AttributeProto.SPARSE_TENSORS)
+    sparses.sparse_tensors.add().CopyFrom(sparse("s1"))
+    sparses.sparse_tensors.add().CopyFrom(sparse("s2"))
+    tensors = extra[2].attribute.add(name="tensors", type=onnx.AttributeProto.TENSORS)
+    tensors.tensors.extend([tensor("t1", 50, 50), tensor("t2", 2)])
+    tensors.tensors[1].metadata_props.add(key="tk", value="tv")
+    tensors.tensors[1].doc_string = "a tensor"
+    untyped = extra[2].attribute.add(name="untyped")
+    untyped.i = 3
+    kind = extra[2].attribute.add(name="kind", type=onnx.AttributeProto.TYPE_PROTO)
+    kind.tp.CopyFrom(helper.make_sequence_type_proto(helper.make_tensor_type_proto(1, [2])))
+    extra[2].attribute.add(name="raw", type=onnx.AttributeProto.STRING, s=b"\x80\x81")
+    device = extra[1].device_configurations.add(configuration_id="cfg", pipeline_stage=1)
+    device.sharding_spec.add(tensor_name="sp").device.append(0)
+    model.configuration.add(name="cfg", num_devices=1, device=["cpu:0"])
+    graph.node.extend(extra)
+    graph.initializer.add().CopyFrom(tensor("with_info", 3))
+    graph.initializer[-1].metadata_props.add(key="ik", value="iv")
+    graph.initializer[-1].metadata_props.add(key="ik2", value="iv2")
+    graph.initializer.add().CopyFrom(
+        helper.make_tensor("typed", TensorProto.INT64, [2000], range(2000))
+    )
+    graph.initializer.add().CopyFrom(
+        helper.make_tensor("words", TensorProto.STRING, [2], [b"a", b"\xff"])
+    )
+    graph.value_info.extend([value("u", [64, 64]), value("with_info", [3])])
+    graph.value_info[0].doc_string = "a value"
+    graph.value_info[0].metadata_props.add(key="vk", value="vv")
+    graph.input.add().CopyFrom(value("images", ["batch size", None, 3]))
+    graph.input[-1].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
+    graph.input[-1].type.denotation = "IMAGE"
+    maps = graph.output.add(name="voc")
+    maps.type.sequence_type.elem_type.map_type.key_type = TensorProto.INT64
+    maps.type.sequence_type.elem_type.map_type.value_type.tensor_type.elem_type = 1
+    graph.output.append(value("sum", [3, 4]))
+    note = graph.quantization_annotation.add(tensor_name="w")
+    note.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="with_info")
+    training = model.training_info.add()
+    training.algorithm.name = "sgd"
+    training.update_binding.add(key="w", value="w2")
+    model.functions[0].doc_string = "a function"
+    model.functions[0].attribute.append("alpha")
+    model.functions[0].attribute_proto.add(name="beta", type=onnx.AttributeProto.FLOAT, f=0.5)
+    model.functions[0].value_info.append(value("fy", [64, 64]))
+    model.functions[0].metadata_props.add(key="fk", value="fv")
+    # Fields of a future version: number 900, a string.
+    future = b"\xa2\x38\x03new"
+    for message in (model, graph, graph.node[0], graph.node[-1], model.functions[0]):
+        message.MergeFromString(future)
+    return model
+
+
+def normal(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with what has no order put in order."""
+    out = onnx.ModelProto()
+    out.CopyFrom(model)
+
+    def order(field, key) -> None:
+        items = sorted(field, key=key)
+        copies = [type(item).FromString(item.SerializeToString()) for item in items]
+        del field[:]
+        field.extend(copies)
+
+    def tensor_(t: onnx.TensorProto) -> None:
+        order(t.metadata_props, lambda e: e.key)
+
+    def nodes(items) -> None:
+        for node in items:
+            order(node.attribute, lambda a: a.name)
+            order(node.metadata_props, lambda e: e.key)
+            for attribute in node.attribute:
+                if not attribute.type:
+                    attribute.type = onnx.AttributeProto.INT  # the one `everything` leaves out
+                if attribute.HasField("g"):
+                    graph(attribute.g)
+                for t in attribute.tensors:
+                    tensor_(t)
+
+    def graph(g: onnx.GraphProto) -> None:
+        order(g.value_info, lambda v: v.name)
+        order(g.quantization_annotation, lambda a: a.tensor_name)
+        order(g.initializer, lambda t: t.name)
+        order(g.metadata_props, lambda e: e.key)
+        for t in g.initializer:
+            tensor_(t)
+        nodes(g.node)
+
+    order(out.opset_import, lambda o: o.domain)
+    graph(out.graph)
+    for function in out.functions:
+        order(function.value_info, lambda v: v.name)
+        nodes(function.node)
+    return out
+
+
+class Tile:
+    def __init__(self, owner: Streamed, offset: int, nbytes: int) -> None:
+        self.owner, self.offset, self.nbytes = owner, offset, nbytes
+
+    def read(self, out: np.ndarray) -> None:
+        self.owner.reads += 1
+        if self.owner.fail_at is not None and self.offset >= self.owner.fail_at:
+            raise RuntimeError("no value")
+        start = self.offset // 4
+        out.view(np.float32)[:] = np.arange(start, start + self.nbytes // 4, dtype=np.float32)
+
+
+class Streamed(ir.LazyTensor):
+    """0, 1, 2... as float32, computed while written."""
+
+    def __init__(self, *shape: int, fail_at: int | None = None) -> None:
+        super().__init__(self._refuse, ir.DataType.FLOAT, ir.Shape(shape))
+        self.reads = self.released = 0
+        self.fail_at = fail_at
+
+    def _refuse(self):
+        raise AssertionError("a streamed tensor must not be asked for its whole value")
+
+    def expected(self) -> np.ndarray:
+        return np.arange(self.size, dtype=np.float32).reshape(self.shape.numpy())
+
+    def tiles(self, nbytes: int):
+        for offset in range(0, self.nbytes, nbytes):
+            yield Tile(self, offset, min(nbytes, self.nbytes - offset))
+
+    def release(self) -> None:
+        self.released += 1

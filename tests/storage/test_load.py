@@ -1,0 +1,362 @@
+"""Loading: views instead of copies, and one clear error for everything that is wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from storage_models import (
+    OPSETS,
+    array,
+    constant,
+    everything,
+    linear,
+    nested,
+    normal,
+    sparse,
+    tensor,
+    value,
+)
+
+from onnxfold import storage
+from onnxfold.errors import ExternalDataError, ModelError
+
+
+def write(tmp_path, model: onnx.ModelProto, name: str = "m.onnx"):
+    path = tmp_path / name
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def external(tmp_path, model: onnx.ModelProto | None = None, **entries: str):
+    """Write a model with external data, then change the entries of tensor w."""
+    path = tmp_path / "m.onnx"
+    onnx.save(
+        model or linear(), path, save_as_external_data=True, location="m.bin", size_threshold=0
+    )
+    model = onnx.load(path, load_external_data=False)
+    for entry in model.graph.initializer[0].external_data:
+        if entry.key in entries:
+            entry.value = entries[entry.key]
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_large_tensors_are_views(tmp_path) -> None:
+    model = storage.load(write(tmp_path, linear()))
+    weight = model.graph.initializers["w"].const_value
+    assert isinstance(weight, storage.FileTensor)
+    assert weight.numpy().base is not None and not weight.numpy().flags.writeable
+    np.testing.assert_array_equal(weight.numpy(), array(64, 64))
+    assert weight.tobytes() == array(64, 64).tobytes()
+    with open(tmp_path / "out", "w+b") as file:
+        weight.tofile(file)
+        file.seek(0)
+        assert file.read() == weight.tobytes()
+    span = storage.span_of(weight)
+    assert bytes(span.file.array()[span.offset : span.offset + span.length]) == weight.tobytes()
+    assert os.pread(span.file.fileno(), span.length, span.offset) == weight.tobytes()
+    span.file.willneed(span.offset, span.length)
+    span.file.release(span.offset, span.length)
+    np.testing.assert_array_equal(np.asarray(weight), array(64, 64))
+    assert model.meta["onnxfold.source"] == str(tmp_path / "m.onnx")
+    assert model.meta["onnxfold.external_data"] is False
+    assert weight.shape == [64, 64] and weight.dtype == ir.DataType.FLOAT and weight.nbytes == 4**7
+
+
+def test_tensors_everywhere(tmp_path) -> None:
+    path = write(tmp_path, nested())
+    model = storage.load(path)
+    kinds = []
+    for graph in [model.graph, *(f.graph for f in model.functions.values())]:
+        for node in ir.traversal.RecursiveGraphIterator(graph):
+            if node.op_type == "Constant":
+                kinds.append(type(node.attributes["value"].value))
+    kinds += [type(v.const_value) for v in model.graph.initializers.values()]
+    assert kinds == [storage.FileTensor] * len(kinds) and len(kinds) == 6
+    assert normal(storage.to_proto(model)) == normal(onnx.load(path))
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [d for d in ir.DataType if d not in (ir.DataType.UNDEFINED, ir.DataType.STRING)],
+)
+def test_every_dtype(tmp_path, dtype: ir.DataType) -> None:
+    if dtype.value not in TensorProto.DataType.values():
+        pytest.skip("onnx does not know it")
+    stored = np.random.default_rng(0).integers(0, 64, 8192 * dtype.bitwidth // 8, dtype=np.uint8)
+    proto = TensorProto(name="w", data_type=dtype.value, dims=[64, 128], raw_data=stored.tobytes())
+    graph = helper.make_graph([], "g", [], [], [proto])
+    model = storage.load(write(tmp_path, helper.make_model(graph, opset_imports=OPSETS)))
+    loaded = model.graph.initializers["w"].const_value
+    expected = ir.serde.TensorProtoTensor(proto).numpy()
+    assert loaded.numpy().dtype == expected.dtype
+    assert loaded.numpy().tobytes() == expected.tobytes()
+    assert loaded.tobytes() == stored.tobytes()
+    for external_data in (False, True):
+        storage.save(model, tmp_path / "o.onnx", external_data=external_data, fsync=False)
+        again = storage.load(tmp_path / "o.onnx").graph.initializers["w"].const_value
+        assert again.tobytes() == stored.tobytes() and again.dtype == dtype
+        assert again.numpy().tobytes() == expected.tobytes()
+
+
+def test_external_tensors_share_one_mapping(tmp_path) -> None:
+    path = external(tmp_path)
+    model = storage.load(path)
+    w = model.graph.initializers["w"].const_value
+    b = next(n for n in model.graph if n.op_type == "Constant").attributes["value"].value
+    assert isinstance(w, ir.ExternalTensor)
+    np.testing.assert_array_equal(w.numpy(), array(64, 64))
+    span = storage.span_of(w)
+    assert span.file is storage.MappedFile.open(tmp_path / "m.bin")
+    assert model.meta["onnxfold.external_data"] is True
+    assert b.numpy().shape == (64,)
+    plain = ir.load(path).graph.initializers["w"].const_value
+    assert storage.span_of(plain) == span
+    w.release()
+    assert w.tobytes() == array(64, 64).tobytes()
+
+
+def test_hard_links_are_accepted(tmp_path) -> None:
+    path = external(tmp_path)
+    os.link(tmp_path / "m.bin", tmp_path / "copy.bin")
+    weight = storage.load(path).graph.initializers["w"].const_value
+    np.testing.assert_array_equal(weight.numpy(), array(64, 64))
+    assert weight.tobytes() == array(64, 64).tobytes()
+
+
+def test_length_may_be_omitted(tmp_path) -> None:
+    path = external(tmp_path)
+    model = onnx.load(path, load_external_data=False)
+    entries = model.graph.initializer[0].external_data
+    kept = [e for e in entries if e.key != "length"]
+    del entries[:]
+    entries.extend(kept)
+    weight = storage.load(write(tmp_path, model)).graph.initializers["w"].const_value
+    assert weight.tobytes() == array(64, 64).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("entries", "reason"),
+    [
+        ({"location": "/etc/passwd"}, "absolute"),
+        ({"location": "../m.bin"}, "out of"),
+        ({"location": "a/../../m.bin"}, "out of"),
+        ({"location": "..\\m.bin"}, "out of"),
+        ({"location": "C:\\m.bin"}, "absolute"),
+        ({"location": "link.bin"}, "symbolic link"),
+        ({"location": "folder_link/m.bin"}, "symbolic link"),
+        ({"location": "missing.bin"}, "No such file"),
+        ({"location": "folder"}, "directory"),
+        ({"location": "."}, "."),
+        ({"location": ""}, "not a file name"),
+        ({"location": "*/_ORT_MEM_ADDR_/*"}, "No such file"),
+        ({"offset": "100000"}, "bytes"),
+        ({"offset": str(2**63)}, "bytes"),
+        ({"length": "16"}, "length says"),
+        ({"length": str(2**70)}, "length says"),
+        ({"length": "-1"}, "non-negative"),
+        ({"offset": "-4096"}, "non-negative"),
+        ({"offset": "x"}, "non-negative"),
+    ],
+)
+def test_external_data_is_checked(tmp_path, entries: dict[str, str], reason: str) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "m.bin").write_bytes(bytes(100000))
+    (folder / "link.bin").symlink_to(tmp_path / "m.bin")
+    (folder / "folder_link").symlink_to(tmp_path)
+    (folder / "folder").mkdir()
+    path = external(folder, **entries)
+    with pytest.raises(ModelError, match=reason) as caught:
+        storage.load(path)
+    assert caught.value.file == str(path)
+    if "length" not in entries and "offset" not in entries:
+        assert isinstance(caught.value, ExternalDataError)
+
+
+def test_external_data_is_checked_in_subgraphs_and_functions(tmp_path) -> None:
+    for where in ("then", "function"):
+        model = nested()
+        if where == "then":
+            target = model.graph.node[0].attribute[1].g.initializer[0]
+        else:
+            target = model.functions[0].node[0].attribute[0].t
+        target.ClearField("raw_data")
+        target.data_location = TensorProto.EXTERNAL
+        target.external_data.add(key="location", value="../secret")
+        with pytest.raises(ExternalDataError, match="out of"):
+            storage.load(write(tmp_path, model))
+
+
+def test_links_within_a_store(tmp_path) -> None:
+    """A model and its data are links into one store, as in the caches of model hubs."""
+    blobs = tmp_path / "blobs"
+    snapshot = tmp_path / "snapshot"
+    blobs.mkdir()
+    snapshot.mkdir()
+    external(blobs)
+    (snapshot / "m.onnx").symlink_to(blobs / "m.onnx")
+    (snapshot / "m.bin").symlink_to(blobs / "m.bin")
+    weight = storage.load(snapshot / "m.onnx").graph.initializers["w"].const_value
+    assert weight.tobytes() == array(64, 64).tobytes()
+
+
+def test_files_that_cannot_be_read(tmp_path) -> None:
+    (tmp_path / "empty.onnx").touch()
+    os.mkfifo(tmp_path / "pipe.onnx")
+    for name, reason in [
+        ("none.onnx", "No such"),
+        ("", "directory"),
+        ("empty.onnx", "empty"),
+        ("pipe.onnx", "regular"),
+    ]:
+        with pytest.raises(ModelError, match=reason):
+            storage.load(tmp_path / name)
+    with pytest.raises(ModelError):
+        storage.load("with\0zero")
+
+
+def graph_model(nodes, inputs=(), outputs=(), initializers=()) -> onnx.ModelProto:
+    graph = helper.make_graph(nodes, "g", list(inputs), list(outputs), list(initializers))
+    return helper.make_model(graph, opset_imports=OPSETS)
+
+
+def hostile(**fields) -> TensorProto:
+    return TensorProto(name="w", **{"data_type": TensorProto.FLOAT, **fields})
+
+
+RAW = bytes(8192)
+IDENTITY = helper.make_node("Identity", ["x"], ["y"], name="id")
+
+
+@pytest.mark.parametrize(
+    ("model", "reason", "node"),
+    [
+        (graph_model([], initializers=[hostile(dims=[-1], raw_data=RAW)]), "negative", "w"),
+        (graph_model([], initializers=[hostile(dims=[2**62, 2**62], raw_data=RAW)]), "memory", "w"),
+        (graph_model([], initializers=[hostile(dims=[2**62] * 1000, raw_data=RAW)]), "memory", "w"),
+        (graph_model([], initializers=[hostile(dims=[2**40], raw_data=RAW)]), "has 8192", "w"),
+        (graph_model([], initializers=[hostile(dims=[4], raw_data=b"abc")]), "has 3", "w"),
+        (graph_model([], initializers=[hostile(dims=[2**40])]), "has 0", "w"),
+        (graph_model([], initializers=[hostile(dims=[4], float_data=[1.0])]), "has 1", "w"),
+        (
+            graph_model([], initializers=[hostile(dims=[2048], data_type=8, raw_data=RAW)]),
+            "string",
+            "w",
+        ),
+        (
+            graph_model([], initializers=[hostile(dims=[2048], data_type=77, raw_data=RAW)]),
+            "unknown",
+            "w",
+        ),
+        (
+            graph_model([], initializers=[hostile(dims=[2048], data_type=0, raw_data=RAW)]),
+            "without",
+            "w",
+        ),
+        (
+            graph_model([constant("c", hostile(dims=[5], raw_data=RAW))]),
+            "has 8192",
+            "Constant -> c",
+        ),
+        (graph_model([IDENTITY], outputs=[value("y")]), "'x' is not defined", "id"),
+        (graph_model([IDENTITY, IDENTITY], [value("x")]), "already defined", "id"),
+        (graph_model([IDENTITY], [value("x"), value("y")]), "already defined", "id"),
+        (graph_model([IDENTITY], [value("x")], [value("z")]), "'z' of graph 'g' is not comp", None),
+        (graph_model([], [value("x"), value("x")]), "declared twice", None),
+    ],
+)
+def test_inconsistent_models(tmp_path, caplog, model, reason: str, node: str | None) -> None:
+    path = write(tmp_path, model)
+    with pytest.raises(ModelError, match=reason) as caught:
+        storage.load(path)
+    assert (caught.value.file, caught.value.node) == (str(path), node)
+    with pytest.raises(ModelError, match=reason):
+        storage.from_proto(model)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"indices": numpy_helper.from_array(np.array([1, 6, 12], np.int64))},
+        {"indices": numpy_helper.from_array(np.array([1, 6, -1], np.int64))},
+        {"indices": numpy_helper.from_array(np.array([1, 6], np.int64))},
+        {"indices": numpy_helper.from_array(np.array([[0, 0], [1, 1], [2, 4]], np.int64))},
+        {"indices": numpy_helper.from_array(np.array([1, 6, 2], np.int32))},
+        {"dims": [3, -4]},
+        {"dims": [2**62, 2**62]},
+        {"values": numpy_helper.from_array(np.array(1.0, np.float32))},
+    ],
+)
+def test_hostile_sparse_tensors(tmp_path, change) -> None:
+    bad = sparse("sp")
+    for name, new in change.items():
+        if name == "dims":
+            bad.dims[:] = new
+        else:
+            getattr(bad, name).CopyFrom(new)
+    model = graph_model([])
+    model.graph.sparse_initializer.append(bad)
+    with pytest.raises(ModelError):
+        storage.load(write(tmp_path, model))
+
+
+def test_sparse_tensors_are_dense_to_readers(tmp_path) -> None:
+    model = storage.load(write(tmp_path, everything()))
+    expected = np.zeros(12, np.float32)
+    expected[[1, 6, 11]] = [1.5, -2.0, 3.0]
+    initializer = model.graph.initializers["sp"].const_value
+    node = next(n for n in model.graph if n.name == "sparse_constant")
+    for t in (initializer, node.attributes["value"].value):
+        np.testing.assert_array_equal(t.numpy(), expected.reshape(3, 4))
+        assert t.tobytes() == expected.tobytes()
+    assert "sparse_value" not in node.attributes
+    coordinates = sparse("c")
+    coordinates.indices.CopyFrom(
+        numpy_helper.from_array(np.array([[0, 1], [1, 2], [2, 3]], np.int64))
+    )
+    np.testing.assert_array_equal(storage.SparseTensor(coordinates).numpy(), expected.reshape(3, 4))
+
+
+def test_everything_survives(tmp_path) -> None:
+    original = everything()
+    expected = normal(original)
+    again = storage.from_proto(original)
+    assert normal(original) == expected, "the caller's proto was changed"
+    assert normal(storage.to_proto(again)) == expected
+    assert normal(storage.to_proto(again)) == expected, "the model was changed"
+    model = storage.load(write(tmp_path, original))
+    storage.save(model, tmp_path / "o.onnx")
+    assert normal(onnx.load(tmp_path / "o.onnx")) == expected
+    storage.save(storage.load(tmp_path / "o.onnx"), tmp_path / "o.onnx", external_data=True)
+    model = storage.load(tmp_path / "o.onnx")
+    storage.save(model, tmp_path / "p.onnx", external_data=False)
+    assert normal(onnx.load(tmp_path / "p.onnx")) == expected
+    assert "onnxfold" not in str(storage.to_proto(model))
+
+
+def test_bfloat16_in_sparse_and_typed_fields(tmp_path) -> None:
+    t = helper.make_tensor("w", TensorProto.BFLOAT16, [3], [1.0, 2.0, 3.0])
+    model = storage.load(write(tmp_path, graph_model([], initializers=[t])))
+    loaded = model.graph.initializers["w"].const_value.numpy()
+    assert loaded.dtype == ml_dtypes.bfloat16 and loaded.tolist() == [1, 2, 3]
+
+
+def test_duplicate_initializers_do_not_crash(tmp_path) -> None:
+    model = graph_model([], initializers=[tensor("w", 2000), tensor("w", 2000, seed=1)])
+    loaded = storage.load(write(tmp_path, model))
+    assert loaded.graph.initializers["w"].const_value.tobytes() == array(2000, seed=1).tobytes()
+
+
+def test_import_is_light() -> None:
+    code = "import onnxfold.storage, sys; assert 'onnxruntime' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

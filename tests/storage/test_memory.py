@@ -1,0 +1,106 @@
+"""Memory does not grow with the model: measured in fresh processes, by the kernel."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from storage_models import OPSETS, value
+
+# VmHWM of a fresh process; ru_maxrss would start from that of the parent.
+PRELUDE = """
+import sys, numpy as np, onnx_ir as ir
+from onnxfold import storage
+def peak():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
+"""
+
+
+def big_model(path, mebibytes: int, *, count: int) -> None:
+    """Write a model of ``count`` tensors without having it in memory."""
+    rows = mebibytes * (1 << 20) // count // 4096
+    chunk = np.random.default_rng(0).bytes(rows * 4096)
+    tensors = [
+        TensorProto(name=f"w{i}", data_type=1, dims=[rows, 1024], raw_data=chunk)
+        for i in range(count)
+    ]
+    nodes = [helper.make_node("Identity", ["w0"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [], [value("y", [rows, 1024])], tensors)
+    path.write_bytes(helper.make_model(graph, opset_imports=OPSETS).SerializeToString())
+
+
+def peaks(code: str, *args) -> list[float]:
+    result = subprocess.run(
+        [sys.executable, "-c", PRELUDE + code, *map(str, args)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return [float(word) for word in result.stdout.split()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(("count", "external"), [(8, False), (8, True), (8192, False)])
+def test_load_and_save_in_constant_memory(tmp_path, count: int, external: bool) -> None:
+    big_model(tmp_path / "m.onnx", 512, count=count)
+    code = """
+start = peak()
+model = storage.load(sys.argv[1])
+loaded = peak()
+storage.save(model, sys.argv[2], external_data=sys.argv[3] == "True", fsync=False)
+print(start, loaded, peak())
+"""
+    start, loaded, saved = peaks(code, tmp_path / "m.onnx", tmp_path / "o.onnx", external)
+    assert loaded - start < 40 and saved - start < 60, (start, loaded, saved)
+    if not external:
+        with open(tmp_path / "m.onnx", "rb") as a, open(tmp_path / "o.onnx", "rb") as b:
+            while block := a.read(1 << 24):
+                assert block == b.read(1 << 24)
+            assert not b.read(1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_streamed_results_in_constant_memory(tmp_path) -> None:
+    code = """
+class Tile:
+    def __init__(self, offset, nbytes): self.offset, self.nbytes = offset, nbytes
+    def read(self, out): out[:] = 7
+class Streamed(ir.LazyTensor):
+    def tiles(self, nbytes):
+        for offset in range(0, self.nbytes, nbytes):
+            yield Tile(offset, min(nbytes, self.nbytes - offset))
+    def release(self): pass
+s = Streamed(None, ir.DataType.UINT8, ir.Shape([400 << 20]))
+graph = ir.Graph([], [], nodes=[], name="g", opset_imports={"": 17},
+                 initializers=[ir.Value(name="s", const_value=s)])
+model = ir.Model(graph, ir_version=10)
+start = peak()
+storage.save(model, sys.argv[1], fsync=False)
+print(start, peak())
+"""
+    start, saved = peaks(code, tmp_path / "o.onnx")
+    assert saved - start < 20, (start, saved)
+    loaded = onnx.load(tmp_path / "o.onnx").graph.initializer[0]
+    assert len(loaded.raw_data) == 400 << 20 and loaded.raw_data[-1] == 7
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_released_pages_leave_memory(tmp_path) -> None:
+    big_model(tmp_path / "m.onnx", 128, count=32)
+    code = """
+model = storage.load(sys.argv[1])
+start = peak()
+total = 0.0
+for value in model.graph.initializers.values():
+    total += float(value.const_value.raw.sum(dtype=np.uint64))
+    span = storage.span_of(value.const_value)
+    span.file.release(span.offset, span.length)
+print(start, peak())
+"""
+    start, after = peaks(code, tmp_path / "m.onnx")
+    assert after - start < 32, (start, after)

@@ -1,0 +1,507 @@
+"""Saving: streamed, in every layout, atomic, and readable by onnxruntime."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import stat
+import threading
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+from storage_models import OPSETS, Streamed, array, linear, nested, normal, tensor, value
+
+from onnxfold import storage
+from onnxfold.errors import ModelError, OnnxFoldError, UsageError
+
+X = array(3, 64, seed=7)
+
+
+def write(path, model: onnx.ModelProto, **kwargs):
+    onnx.save(model, path, **kwargs)
+    return path
+
+
+def run(path) -> np.ndarray:
+    return ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": X})[
+        0
+    ]
+
+
+def files(folder) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+def weight(path, name: str = "w") -> np.ndarray:
+    return storage.load(path).graph.initializers[name].const_value.numpy()
+
+
+def streamed(proto: onnx.ModelProto | None = None, *, rows: int = 1024, **kwargs) -> ir.Model:
+    """The linear model with one more initializer, 4 KiB a row, that is streamed."""
+    model = storage.from_proto(proto or linear())
+    extra = ir.Value(name="s", const_value=Streamed(rows, 1024, **kwargs))
+    model.graph.initializers.add(extra)
+    return model
+
+
+@pytest.mark.parametrize("came", ["single", "external"])
+@pytest.mark.parametrize("external_data", [None, False, True, "other.bin"])
+@pytest.mark.parametrize("share", [False, True])
+def test_layouts(tmp_path, came: str, external_data, share: bool) -> None:
+    kwargs = {"save_as_external_data": True, "location": "in.bin", "size_threshold": 0}
+    source = write(tmp_path / "in.onnx", linear(), **(kwargs if came == "external" else {}))
+    expected = run(source)
+    out = tmp_path / "out.onnx"
+    if share and external_data is False:
+        with pytest.raises(UsageError):
+            storage.save(storage.load(source), out, external_data=False, share_weights=True)
+        return
+    report = storage.save(
+        storage.load(source), out, external_data=external_data, share_weights=share
+    )
+    assert report.path == str(out) and report.seconds > 0 and report.bytes_computed == 0
+    np.testing.assert_array_equal(run(out), expected)
+    np.testing.assert_array_equal(weight(out), array(64, 64))
+    is_external = share or bool(external_data) or (external_data is None and came == "external")
+    assert storage.load(out).meta["onnxfold.external_data"] is is_external
+    if not is_external:
+        assert report.data_files == [] and report.bytes_total == out.stat().st_size
+        onnx.checker.check_model(str(out))
+        if came == "single":
+            assert out.read_bytes() == source.read_bytes()
+    elif share:
+        assert report.data_files == [
+            str(tmp_path / ("in.bin" if came == "external" else "in.onnx"))
+        ]
+        assert report.bytes_shared == 64 * 64 * 4 and out.stat().st_size < 1000
+    else:
+        name = external_data if isinstance(external_data, str) else "out.onnx.data"
+        assert report.data_files == [str(tmp_path / name)]
+        assert report.bytes_total == sum(os.stat(f).st_size for f in [out, *report.data_files])
+    assert storage.model_bytes(out) == sum(os.stat(f).st_size for f in [out, *report.data_files])
+
+
+@pytest.mark.parametrize("external_data", [False, True])
+def test_nested_models(tmp_path, external_data: bool) -> None:
+    source = write(tmp_path / "in.onnx", nested())
+    out = tmp_path / "out.onnx"
+    storage.save(storage.load(source), out, external_data=external_data)
+    feeds = {"cond": np.array(True)}
+    results = [ort.InferenceSession(str(p)).run(None, feeds)[0] for p in (source, out)]
+    np.testing.assert_array_equal(*results)
+    if not external_data:
+        assert normal(onnx.load(out)) == normal(onnx.load(source))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("external_data", [False, True])
+def test_streamed_tensors(tmp_path, threads: int, external_data: bool) -> None:
+    model = streamed()
+    calls: list[tuple[int, int]] = []
+    owner = threading.get_ident()
+
+    def progress(done: int, total: int) -> None:
+        assert threading.get_ident() == owner
+        calls.append((done, total))
+
+    s = model.graph.initializers["s"].const_value
+    before = storage.to_proto(storage.from_proto(linear()))
+    report = storage.save(
+        model, tmp_path / "m.onnx", external_data=external_data, threads=threads, progress=progress
+    )
+    assert model.graph.initializers["s"].const_value is s
+    assert s.released == 1 and s.reads == 4
+    np.testing.assert_array_equal(weight(tmp_path / "m.onnx", "s"), s.expected())
+    assert calls == sorted(calls) and calls[-1][0] == calls[-1][1]
+    assert report.bytes_computed == 1024 * 4096 + 64 * 64 * 4
+    np.testing.assert_array_equal(run(tmp_path / "m.onnx").shape, (3, 64))
+    model.graph.initializers.pop("s")
+    assert storage.to_proto(model) == before, "the model was changed"
+
+
+def test_a_tensor_used_twice_is_computed_once(tmp_path) -> None:
+    for external_data in (False, True):
+        model = streamed()
+        s = model.graph.initializers["s"].const_value
+        model.graph.initializers.add(ir.Value(name="s2", const_value=s))
+        storage.save(model, tmp_path / "m.onnx", external_data=external_data)
+        assert s.reads == 4 and s.released == 1
+        for name in ("s", "s2"):
+            np.testing.assert_array_equal(weight(tmp_path / "m.onnx", name), s.expected())
+        size = storage.model_bytes(tmp_path / "m.onnx")
+        assert (size < 5 << 20) == external_data, "with external data it is stored once"
+
+
+def test_tensors_in_memory(tmp_path) -> None:
+    base = array(300, 500)
+    arrays = {
+        "plain": base,
+        "transposed": base.T,
+        "strided": base[::2, ::3],
+        "broadcast": np.broadcast_to(base[:1], (40, 500)),
+        "half": base.astype(ml_dtypes.bfloat16),
+        "half_transposed": base.astype(ml_dtypes.bfloat16).T,
+        "nibbles": (base.astype(np.int8) % 8).astype(ml_dtypes.int4),
+        "flags": base > 0,
+        "complex": base.astype(np.complex64),
+        "empty": np.zeros((0, 5), np.float32),
+        "scalar": np.float32(3).reshape(()),
+    }
+    graph = ir.Graph(
+        [],
+        [],
+        nodes=[],
+        name="g",
+        opset_imports={"": 17},
+        initializers=[
+            ir.Value(name=n, const_value=ir.tensor(a, name=n)) for n, a in arrays.items()
+        ],
+    )
+    model = ir.Model(graph, ir_version=10)
+    for external_data in (False, True):
+        storage.save(model, tmp_path / "m.onnx", external_data=external_data)
+        loaded = storage.load(tmp_path / "m.onnx")
+        for name, expected in arrays.items():
+            found = loaded.graph.initializers[name].const_value.numpy()
+            assert found.shape == expected.shape
+            np.testing.assert_array_equal(found.astype(np.complex64), expected.astype(np.complex64))
+
+
+def test_alignment_and_ties(tmp_path) -> None:
+    proto = linear()
+    proto.graph.initializer.extend([tensor("big", 600, 600), tensor("mid", 301), tensor("low", 3)])
+    path = write(tmp_path / "in.onnx", proto)
+    model = storage.load(path)
+    model.graph.initializers.add(
+        ir.Value(name="tied", const_value=model.graph.initializers["big"].const_value)
+    )
+    storage.save(model, tmp_path / "out.onnx", external_data=True)
+    offsets = {}
+    for t in onnx.load(tmp_path / "out.onnx", load_external_data=False).graph.initializer:
+        if t.data_location == TensorProto.EXTERNAL:
+            offsets[t.name] = int({e.key: e.value for e in t.external_data}["offset"])
+    assert set(offsets) == {"w", "big", "mid", "tied"}
+    assert offsets["big"] % 4096 == 0 and offsets["big"] == offsets["tied"]
+    assert all(offset % 64 == 0 for offset in offsets.values())
+    np.testing.assert_array_equal(run(tmp_path / "out.onnx"), run(path))
+    # Ties survive another round.
+    storage.save(storage.load(tmp_path / "out.onnx"), tmp_path / "again.onnx")
+    assert (tmp_path / "again.onnx.data").stat().st_size == (
+        tmp_path / "out.onnx.data"
+    ).stat().st_size
+
+
+def test_in_place(tmp_path) -> None:
+    path = write(tmp_path / "m.onnx", linear())
+    expected = run(path)
+    original = path.read_bytes()
+    model = storage.load(path)
+    for external_data in (None, True, True, None, False, False):
+        storage.save(model, path, external_data=external_data)
+        np.testing.assert_array_equal(run(path), expected)
+        assert files(tmp_path) == ["m.onnx"] + (["m.onnx.data"] if external_data else [])
+    # The first model still reads the file that is long gone.
+    np.testing.assert_array_equal(model.graph.initializers["w"].const_value.numpy(), array(64, 64))
+    assert path.read_bytes() == original
+    for _ in range(3):
+        storage.save(storage.load(path), path, external_data=True)
+        storage.save(storage.load(path), path)
+        np.testing.assert_array_equal(run(path), expected)
+        assert files(tmp_path) == ["m.onnx", "m.onnx.data"]
+        assert os.stat(tmp_path / "m.onnx.data").st_nlink == 1
+
+
+def test_in_place_without_hard_links(tmp_path, monkeypatch) -> None:
+    path = write(tmp_path / "m.onnx", linear())
+    storage.save(storage.load(path), path, external_data=True)
+    expected = run(path)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    storage.save(storage.load(path), path)
+    np.testing.assert_array_equal(run(path), expected)
+    assert files(tmp_path) == ["m.onnx", "m.onnx.data"]
+
+
+def test_copying_without_the_kernel(tmp_path, monkeypatch) -> None:
+    path = write(tmp_path / "m.onnx", linear(600))
+
+    def refuse(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    report = storage.save(storage.load(path), tmp_path / "o.onnx")
+    assert (tmp_path / "o.onnx").read_bytes() == path.read_bytes() and report.bytes_copied > 1 << 20
+
+
+def test_sharing(tmp_path) -> None:
+    (tmp_path / "sub").mkdir()
+    source = write(tmp_path / "sub" / "in.onnx", linear())
+    out = tmp_path / "out.onnx"
+    model = storage.load(source)
+    model.graph.initializers.add(ir.Value(name="s", const_value=Streamed(2, 1024)))
+    report = storage.save(model, out, share_weights=True)
+    assert report.data_files == [str(source), str(tmp_path / "out.onnx.data")]
+    np.testing.assert_array_equal(run(out), run(source))
+    assert (report.bytes_shared, report.bytes_computed) == (64 * 64 * 4, 8192)
+    # Not below the folder of the target: copied.
+    other = tmp_path / "other"
+    other.mkdir()
+    report = storage.save(storage.load(source), other / "out.onnx", share_weights=True)
+    assert report.bytes_shared == 0 and report.bytes_copied == 64 * 64 * 4
+    # The target itself cannot be shared.
+    report = storage.save(storage.load(source), source, share_weights=True)
+    assert report.bytes_shared == 0
+    np.testing.assert_array_equal(run(source), run(other / "out.onnx"))
+
+
+def test_sharing_in_place(tmp_path) -> None:
+    path = write(tmp_path / "m.onnx", linear())
+    expected = run(path)
+    storage.save(storage.load(path), path, external_data=True)
+    data = (tmp_path / "m.onnx.data").read_bytes()
+    model = storage.load(path)
+    model.graph.initializers.add(ir.Value(name="s", const_value=Streamed(2, 1024)))
+    with pytest.raises(UsageError, match="to be shared"):
+        storage.save(model, path, share_weights=True, external_data="m.onnx.data")
+    storage.save(model, path, share_weights=True)
+    assert (tmp_path / "m.onnx.data").read_bytes() == data
+    assert files(tmp_path) == ["m.onnx", "m.onnx.1.data", "m.onnx.data"]
+    np.testing.assert_array_equal(run(path), expected)
+    np.testing.assert_array_equal(weight(path, "s"), Streamed(2, 1024).expected())
+
+
+def test_data_of_other_models_is_left_alone(tmp_path) -> None:
+    path = write(tmp_path / "m.onnx", linear())
+    storage.save(storage.load(path), path, external_data=True)
+    storage.save(storage.load(path), tmp_path / "n.onnx", share_weights=True)
+    with pytest.raises(UsageError, match=r"'n\.onnx'"):
+        storage.save(storage.load(path), path)
+    storage.save(storage.load(path), path, external_data=False)
+    assert files(tmp_path) == ["m.onnx", "m.onnx.data", "n.onnx"]
+    np.testing.assert_array_equal(run(path), run(tmp_path / "n.onnx"))
+
+
+def test_foreign_data_is_not_removed(tmp_path) -> None:
+    path = write(tmp_path / "m.onnx", linear())
+    (tmp_path / "m.onnx.data").write_bytes(b"of somebody else")
+    storage.save(storage.load(path), path)
+    assert (tmp_path / "m.onnx.data").read_bytes() == b"of somebody else"
+
+
+def test_modes_and_links(tmp_path) -> None:
+    path = write(tmp_path / "m.onnx", linear())
+    path.chmod(0o640)
+    (tmp_path / "link.onnx").symlink_to("m.onnx")
+    storage.save(storage.load(path), tmp_path / "link.onnx")
+    assert (tmp_path / "link.onnx").is_symlink() and not path.is_symlink()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    old = os.umask(0o027)
+    try:
+        storage.save(storage.load(path), tmp_path / "new.onnx")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "new.onnx").stat().st_mode) == 0o640
+    away = tmp_path / "away"
+    away.mkdir()
+    (away / "link.onnx").symlink_to(path)
+    storage.save(storage.load(path), away / "link.onnx")
+    with pytest.raises(UsageError, match="symbolic link"):
+        storage.save(storage.load(path), away / "link.onnx", external_data=True)
+    (tmp_path / "dangling.onnx").symlink_to("born.onnx")
+    storage.save(storage.load(path), tmp_path / "dangling.onnx")
+    assert (tmp_path / "born.onnx").is_file()
+
+
+@pytest.mark.parametrize("external_data", [False, True])
+def test_failure_leaves_the_old_model(tmp_path, external_data: bool) -> None:
+    path = write(tmp_path / "m.onnx", linear())
+    storage.save(storage.load(path), path, external_data=external_data)
+    before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
+    model = streamed(rows=4096, fail_at=5 << 20)
+    s = model.graph.initializers["s"].const_value
+    with pytest.raises(RuntimeError, match="no value"):
+        storage.save(model, path, external_data=external_data, threads=3)
+    assert s.released == 1 and model.graph.initializers["s"].const_value is s
+
+    class Stop(KeyboardInterrupt):
+        pass
+
+    def interrupt(done: int, total: int) -> None:
+        if done > total // 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        storage.save(streamed(), path, external_data=external_data, progress=interrupt)
+    assert {name: (tmp_path / name).read_bytes() for name in files(tmp_path)} == before
+
+
+def test_interrupt_at_every_step_of_a_commit(tmp_path, tmp_path_factory, monkeypatch) -> None:
+    """Whatever system call is the last one, model and data agree, and the next save cleans up."""
+    other = tmp_path_factory.mktemp("other")
+    path = write(tmp_path / "m.onnx", linear())
+    storage.save(storage.load(path), path, external_data=True)
+    seen = set()
+    for error in (KeyboardInterrupt(), OSError(28, "No space left on device")):
+        for after in (False, True):
+            for step in range(40):
+                calls = 0
+                patched = []
+                for name in ("replace", "link", "fsync", "unlink"):
+                    real = getattr(os, name)
+
+                    def call(*args, real=real, at=step + 1, after=after, error=error, **kwargs):
+                        nonlocal calls
+                        calls += 1
+                        if calls == at:
+                            if after:
+                                real(*args, **kwargs)
+                            raise error
+                        return real(*args, **kwargs)
+
+                    patched.append((name, call))
+                seed = step + 1
+                model = storage.from_proto(linear(seed=seed))
+                model.meta["onnxfold.external_data"] = True
+                old = run(path)
+                with monkeypatch.context() as patch:
+                    for name, call in patched:
+                        patch.setattr(os, name, call)
+                    with contextlib.suppress(KeyboardInterrupt, OnnxFoldError):
+                        storage.save(model, path)
+                now = run(path)
+                new = run(write(other / "expected.onnx", linear(seed=seed)))
+                assert np.array_equal(now, old) or np.array_equal(now, new)
+                seen.add(np.array_equal(now, new))
+                storage.save(model, path)
+                np.testing.assert_array_equal(run(path), new)
+                assert files(tmp_path) == ["m.onnx", "m.onnx.data"]
+                if calls <= step:
+                    break
+            else:
+                raise AssertionError("more steps than expected")
+    assert seen == {False, True}
+
+
+def test_errors_name_the_path(tmp_path) -> None:
+    model = storage.from_proto(linear())
+    for path in (tmp_path, tmp_path / "none" / "m.onnx"):
+        with pytest.raises(UsageError) as caught:
+            storage.save(model, path)
+        assert caught.value.file == str(path)
+    for name in ("a/b", "..", "", "m.onnx", "/x"):
+        with pytest.raises(UsageError):
+            storage.save(model, tmp_path / "m.onnx", external_data=name)
+    assert files(tmp_path) == []
+    model.graph.inputs[0].name = None
+    with pytest.raises(ModelError):
+        storage.save(model, tmp_path / "m.onnx")
+    assert files(tmp_path) == []
+
+
+def test_no_permission() -> None:
+    """Also root cannot create files there."""
+    if not os.path.isdir("/sys/kernel"):
+        pytest.skip("no such file system")
+    with pytest.raises(OnnxFoldError, match=r"/sys/kernel/m\.onnx: cannot be written"):
+        storage.save(storage.from_proto(linear()), "/sys/kernel/m.onnx")
+
+
+def test_full_disk(tmp_path) -> None:
+    """A limit on the length of files stands in for a full disk: the same path through the code."""
+    path = write(tmp_path / "m.onnx", linear())
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        for external_data in (False, True):
+            with pytest.raises(OnnxFoldError, match=r"m\.onnx.*too large"):
+                storage.save(streamed(), path, external_data=external_data)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert files(tmp_path) == ["m.onnx"] and path.read_bytes() == before
+
+
+def huge(count: int) -> ir.Model:
+    """Several tensors of 1 GiB that take no memory."""
+    values = []
+    for i in range(count):
+        data = np.broadcast_to(np.zeros(1, np.float32), (1 << 28,))
+        values.append(ir.Value(name=f"h{i}", const_value=ir.Tensor(data, name=f"h{i}")))
+    graph = ir.Graph([], [], nodes=[], initializers=values, name="g", opset_imports={"": 17})
+    return ir.Model(graph, ir_version=10)
+
+
+def test_two_gigabytes_need_external_data(tmp_path, monkeypatch) -> None:
+    with pytest.raises(UsageError, match="2 GiB"):
+        storage.save(huge(3), tmp_path / "m.onnx", external_data=False)
+    assert files(tmp_path) == []
+
+    monkeypatch.setattr(Writer, "tensor", lambda *_: None)
+    report = storage.save(huge(3), tmp_path / "m.onnx", fsync=False)
+    assert report.data_files == [str(tmp_path / "m.onnx.data")]
+    assert (tmp_path / "m.onnx.data").stat().st_size == 3 << 30
+
+
+def test_leftovers_are_removed_but_not_those_of_the_living(tmp_path) -> None:
+    path = write(tmp_path / "m.onnx", linear())
+    (tmp_path / ".m.onnx.onnxfold-0123abcd.tmp").write_bytes(b"dead")
+    (tmp_path / "m.onnx.data.onnxfold-0123abcd").write_bytes(b"dead")
+    (tmp_path / ".mm.onnx.onnxfold-0123abcd.tmp").write_bytes(b"of another target")
+    living = tmp_path / ".m.onnx.onnxfold-0123abce.tmp"
+    with open(living, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        storage.save(storage.load(path), path)
+        assert files(tmp_path) == [
+            ".m.onnx.onnxfold-0123abce.tmp",
+            ".mm.onnx.onnxfold-0123abcd.tmp",
+            "m.onnx",
+        ]
+
+
+def test_typed_fields_and_strings_stay(tmp_path) -> None:
+    graph = helper.make_graph(
+        [],
+        "g",
+        [],
+        [value("t", [3000], TensorProto.INT64)],
+        [
+            helper.make_tensor("t", TensorProto.INT64, [3000], [1] * 3000),
+            helper.make_tensor("s", TensorProto.STRING, [2], [b"a", b"b"]),
+        ],
+    )
+    source = write(tmp_path / "m.onnx", helper.make_model(graph, opset_imports=OPSETS))
+    for external_data in (False, True):
+        storage.save(storage.load(source), tmp_path / "o.onnx", external_data=external_data)
+        assert (tmp_path / "o.onnx").read_bytes() == source.read_bytes()
+
+
+def test_concurrent_saves_to_one_target(tmp_path) -> None:
+    path = tmp_path / "m.onnx"
+    models = [storage.from_proto(linear(seed=i)) for i in range(4)]
+    expected = []
+    for model in models:
+        storage.save(model, path)
+        expected.append(run(path))
+
+    def work(model: ir.Model) -> None:
+        for _ in range(5):
+            storage.save(model, path, external_data=True, fsync=False)
+
+    threads = [threading.Thread(target=work, args=(model,)) for model in models]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = run(path)
+    assert any(np.array_equal(found, e) for e in expected)
+    storage.save(storage.load(path), path, external_data=True)
+    assert files(tmp_path) == ["m.onnx", "m.onnx.data"]

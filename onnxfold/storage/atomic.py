@@ -55,8 +55,12 @@ class TempFile:
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             except FileExistsError:
                 continue
-            if _lock(fd) and not is_file(fd, path):
-                os.close(fd)  # another process took it for a leftover before it was locked
+            # Wait for a process that takes it for a leftover, and has the lock just now; it removes
+            # the file before it lets go.
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            if not is_file(fd, path):
+                os.close(fd)
                 continue
             break
         self.fd = fd

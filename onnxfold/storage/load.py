@@ -144,7 +144,9 @@ def _skeleton(file: MappedFile, path: str, stand_ins: StandIns) -> bytes:
         pieces, _ = wire.rewrite(file.buffer(), LARGE, replace, passed=passed)
     except wire.WireError as error:
         raise ModelError(f"not an ONNX model, or damaged ({error})", file=path) from None
-    return wire.join(file.buffer(), pieces)
+    file.release()
+    released = 0
+    return wire.join(file.buffer(), pieces, passed=passed)
 
 
 def _fields(proto: onnx.TensorProto) -> dict[str, Any]:

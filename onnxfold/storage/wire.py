@@ -204,12 +204,22 @@ def rewrite(
     return found if found is not None else ([(0, size)], size)
 
 
-def join(buf: Buffer, pieces: Sequence[Piece]) -> bytes:
-    """Return the message made of ``pieces`` of ``buf``, none of which may be a `Hole`."""
+def join(
+    buf: Buffer, pieces: Sequence[Piece], *, passed: Callable[[int], None] | None = None
+) -> bytes:
+    """Return the message made of ``pieces`` of ``buf``, none of which may be a `Hole`.
+
+    Args:
+        buf: What was given to `rewrite`.
+        pieces: What it returned.
+        passed: Called now and then with a position below which nothing is looked at any more.
+    """
     parts: list[bytes] = []
     for piece in pieces:
         if isinstance(piece, tuple):
             parts.append(bytes(buf[piece[0] : piece[1]]))
+            if passed is not None:
+                passed(piece[1])
         elif isinstance(piece, bytes):
             parts.append(piece)
         else:

@@ -116,7 +116,8 @@ from onnxfold import storage
 path, step, after = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "True"
 model = storage.load(path)
 model.doc_string = "new"
-model.graph.initializers["w"].const_value = storage.load(sys.argv[4]).graph.initializers["w"].const_value
+other = storage.load(sys.argv[4])
+model.graph.initializers["w"].const_value = other.graph.initializers["w"].const_value
 calls = 0
 def dying(real):
     def call(*args, **kwargs):

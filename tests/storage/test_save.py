@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import resource
@@ -19,6 +20,7 @@ from storage_models import OPSETS, Streamed, array, linear, nested, normal, tens
 
 from onnxfold import storage
 from onnxfold.errors import ModelError, OnnxFoldError, UsageError
+from onnxfold.storage.writer import Writer
 
 X = array(3, 64, seed=7)
 

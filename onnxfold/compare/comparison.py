@@ -43,7 +43,8 @@ def compare(
     """Compares what two models compute, node by node on onnxruntime.
 
     Optimizations and prepacking are off. If onnxruntime does not take the first model, both run
-    on onnx's reference evaluator, and the result says so.
+    on onnx's reference evaluator, and the result says so. Outputs that differ, but of which both
+    models give other values every time they run, are left out.
 
     Args:
         a: The original: a path, an `onnx.ModelProto` or an `onnx_ir.Model`.
@@ -61,8 +62,10 @@ def compare(
 
     Raises:
         ModelError: A file cannot be read, or the first model can be run by nothing here.
-        UsageError: The feeds or sizes do not fit the first model.
+        UsageError: The feeds or sizes do not fit the first model, or `seeds` is not positive.
     """
+    if seeds < 1:
+        raise UsageError(f"seeds must be positive, got {seeds}")
     with Subject(a, "model a") as first, Subject(b, "model b") as second:
         dims = dict(dims or {})
         _check_dims(dims, first.inputs)
@@ -71,12 +74,19 @@ def compare(
         runs, outputs_a, reopen = _run_first(first, seeds, feeds, dims, providers, result)
         outputs_b = _run_second(second, runs, reopen, result)
         allowed = {} if exact or rtol or atol else half_precision_outputs(first.model)
+        found: dict[str, list[OutputResult]] = {name: [] for name in first.outputs}
         for run in outputs_b:
-            for name in first.outputs:
-                if name in outputs_b[run]:
-                    a_out, b_out = outputs_a[run][name], outputs_b[run][name]
-                    tolerance = Tolerance(rtol, atol, allowed.get(name))
-                    result.outputs += _compare_output(run, name, a_out, b_out, tolerance)
+            for name in found.keys() & outputs_b[run].keys():
+                a_out, b_out = outputs_a[run][name], outputs_b[run][name]
+                tolerance = Tolerance(rtol, atol, allowed.get(name))
+                found[name] += _compare_output(run, name, a_out, b_out, tolerance)
+        if outputs_b:
+            feeds_of_a_run = runs[next(iter(outputs_b))]
+            _drop_random_outputs(first, second, feeds_of_a_run, reopen, found, result)
+        order = {run: index for index, run in enumerate(runs)}
+        result.outputs = sorted(
+            (out for outputs in found.values() for out in outputs), key=lambda out: order[out.run]
+        )
         if any(out.within and not out.bit_equal for out in result.outputs) and allowed:
             result.notes.append(HALF_NOTE)
         return result
@@ -193,17 +203,57 @@ def _run_second(
     except CannotLoad as error:
         result.problems.append(f"b does not load: {error}")
         return {}
-    accepted = {value.name for value in [*second.inputs, *second.overridable]}
     if any(value.name not in feeds for value in second.inputs for feeds in runs.values()):
         return {}  # inputs that the first model lacks: told already
     outputs: dict[str, dict[str, Output]] = {}
     for run, feeds in runs.items():
         try:
-            fed = {name: feed for name, feed in feeds.items() if name in accepted}
-            outputs[run] = runner.run(fed)
+            outputs[run] = runner.run(_accepted(second, feeds))
         except CannotRun as error:
             result.problems.append(f"b fails on {run}, a does not: {error}")
     return outputs
+
+
+def _accepted(subject: Subject, feeds: Feeds) -> Feeds:
+    """The feeds without those that the model has no input for."""
+    names = {value.name for value in [*subject.inputs, *subject.overridable]}
+    return {name: feed for name, feed in feeds.items() if name in names}
+
+
+def _drop_random_outputs(
+    first: Subject,
+    second: Subject,
+    feeds: Feeds,
+    reopen: Any,
+    found: dict[str, list[OutputResult]],
+    result: Comparison,
+) -> None:
+    """Drops outputs that seem different, but of which both models give other values every time."""
+    suspects = [name for name, outputs in found.items() if not all(out.within for out in outputs)]
+    if not suspects:
+        return
+    random = _varying(reopen(first.source), feeds, suspects)
+    fed = _accepted(second, feeds)
+    still_random = _varying(reopen(second.source), fed, random) if random else []
+    for name in random:
+        del found[name]
+        if name in still_random:
+            result.notes.append(f"output {name!r} is random in both models: not compared")
+        else:
+            result.problems.append(f"output {name!r} is random in a, but always the same in b")
+
+
+def _varying(runner: Runner, feeds: Feeds, names: list[str]) -> list[str]:
+    """Those of the outputs that differ between two runs on the same feeds."""
+    once, again = runner.run(feeds), runner.run(feeds)
+    exactly = Tolerance(0.0, 0.0, None)
+    return [
+        name
+        for name in names
+        if not all(
+            out.bit_equal for out in _compare_output("", name, once[name], again[name], exactly)
+        )
+    ]
 
 
 def _compare_output(

@@ -204,3 +204,18 @@ def test_the_document_is_json(parsed):
     assert document["outputs"][0]["differing"] == 2
     one = {"x": np.array([1e-40, -1], np.float32)}
     json.dumps(compare(b, a, feeds=one).to_dict(), allow_nan=False)
+
+
+def test_random_outputs(parsed):
+    head = "g (float[2] x) => (float[2] y, float[2] z)"
+    model = parsed(head + "{ r = RandomNormal<shape=[2]>() y = Add(x, r) z = Neg(x) }")
+    uniform = parsed(head + "{ r = RandomUniform<shape=[2]>() y = Add(x, r) z = Neg(x) }")
+    fixed = parsed(head + "{ y = Neg(x) z = Neg(x) }")
+    result = compare(model, uniform, seeds=2)
+    assert result.equal
+    assert [out.name for out in result.outputs] == ["z", "z"]
+    assert result.notes == ["output 'y' is random in both models: not compared"]
+    frozen = compare(model, fixed)
+    assert not frozen.passed
+    assert frozen.problems == ["output 'y' is random in a, but always the same in b"]
+    assert not compare(fixed, model).passed

@@ -47,8 +47,9 @@ def optimize(
     """Fold a model's constants.
 
     Args:
-        model: A path (gives an ``ir.Model`` whose weights are still in the file), an ``ir.Model`` (changed
-            in place and returned), or an ``onnx.ModelProto`` (left alone; a new one is returned).
+        model: A path (gives an ``ir.Model`` whose weights are still in the file), an ``ir.Model``
+            (changed in place and returned), or an ``onnx.ModelProto`` (left alone; a new one is
+            returned).
         options: See :class:`onnxfold.options.FoldOptions`.
 
     Returns:
@@ -85,10 +86,11 @@ def optimize_file(
         target: Where the result goes; may be the source. It is replaced at once, at the very end.
         external_data: Whether weights go to a file of their own (its name, if a string); None keeps
             the way of the source.
-        share_weights: Refer to the source's data files for unchanged weights, write only new ones.
+        share_weights: Refer to the source's data files for unchanged weights; only new tensors
+            are written.
         fsync: Wait until the result is on the disk.
-        check: Run source and result this many times on onnxruntime with random inputs first, and write
-            nothing if they differ.
+        check: Run source and result this many times on onnxruntime with random inputs first, and
+            write nothing if they differ.
         progress: Called with a stage, the work done and the total of the stage.
         options: See :class:`onnxfold.options.FoldOptions`.
 
@@ -113,7 +115,6 @@ def optimize_file(
             outcome = run_passes(model, fold, scratch_folder=folder)
         after = count_ops(model)
         comparison = None
-        save_options = {"external_data": external_data, "share_weights": share_weights}
         if check:
             with clock.stage("check"):
                 comparison = _check(source, model, folder, check)
@@ -123,7 +124,8 @@ def optimize_file(
                 target,
                 fsync=fsync,
                 progress=None if progress is None else lambda d, t: progress("save", d, t),
-                **save_options,
+                external_data=external_data,
+                share_weights=share_weights,
             )
     return Report(
         source=os.fspath(source),
@@ -224,7 +226,7 @@ class _Clock:
 
 @contextlib.contextmanager
 def _paused_garbage_collection() -> Iterator[None]:
-    """A graph of 100,000 nodes makes millions of objects, all of them in use: nothing to collect."""
+    """A large graph makes millions of objects, all of them in use: there is nothing to collect."""
     enabled = gc.isenabled()
     gc.disable()
     try:

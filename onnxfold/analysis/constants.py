@@ -6,16 +6,12 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxfold.analysis.determinism import subgraphs_of
+from onnxfold.kernels.operation import subgraphs_of
 
 
 def is_initialized(value: ir.Value) -> bool:
     """True for an initializer that nobody can override (it is not also a graph input)."""
-    return (
-        value.const_value is not None
-        and value.is_initializer()
-        and not value.is_graph_input()
-    )
+    return value.const_value is not None and value.is_initializer() and not value.is_graph_input()
 
 
 def tensor_of_constant(node: ir.Node) -> ir.TensorProtocol | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
 from onnxfold.kernels.inference import schema_of
+from onnxfold.kernels.operation import subgraphs_of
 
 _NON_DETERMINISTIC = onnx.defs.OpSchema.NodeDeterminism.NonDeterministic
 
@@ -27,7 +29,7 @@ class Determinism:
     def objection(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
         """Why a node with constant inputs must not be evaluated, or None if it may be.
 
-        An op that ONNX does not define (a custom domain) is never evaluated: its name tells nothing.
+        An op that ONNX does not define (a custom domain) is never evaluated, whatever its name.
         """
         function = self._functions.get(node.op_identifier())
         if function is not None:
@@ -41,9 +43,7 @@ class Determinism:
             return None if _is_inference(node) else "Dropout in training mode is random"
         subgraphs = list(subgraphs_of(node))
         if subgraphs:
-            return self._objection_in(
-                (inner for graph in subgraphs for inner in graph), opsets
-            )
+            return self._objection_in((inner for graph in subgraphs for inner in graph), opsets)
         if is_random(schema):
             return f"{node.op_type} gives another result each time"
         return None
@@ -75,13 +75,12 @@ def is_random(schema: onnx.defs.OpSchema) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _is_random(op_type: str, version: int, domain: str) -> bool:
     schema = schema_of(op_type, version, domain)
-    if schema is None or schema.node_determinism != _NON_DETERMINISTIC:
+    determinism = getattr(schema, "node_determinism", None)  # missing in onnx's type stubs
+    if schema is None or determinism != _NON_DETERMINISTIC:
         return False
-    if schema.has_function:
+    if schema.function_body.node:
         return any(_has_random_node([n], version) for n in schema.function_body.node)
-    return not any(
-        a.type == onnx.defs.OpSchema.AttrType.GRAPH for a in schema.attributes.values()
-    )
+    return not any(a.type == onnx.defs.OpSchema.AttrType.GRAPH for a in schema.attributes.values())
 
 
 def _has_random_node(nodes: Iterable[onnx.NodeProto], version: int) -> bool:
@@ -95,20 +94,17 @@ def _has_random_node(nodes: Iterable[onnx.NodeProto], version: int) -> bool:
 
 
 def _is_inference(node: ir.Node) -> bool:
-    """True for a Dropout that copies its input: training is off or the ratio is a constant 0."""
-    if len(node.inputs) > 2 and node.inputs[2] is not None:
-        training = node.inputs[2].const_value
-        if training is None or node.inputs[2].is_graph_input():
-            return False
-        return not training.numpy().any()
+    """True for a Dropout that copies its input: training is off, or the ratio is a constant 0."""
+    inputs = [*node.inputs, None, None]
+    if _is_constant_zero(inputs[1]):
+        return True
+    if inputs[2] is not None:
+        return _is_constant_zero(inputs[2])
     is_test = node.attributes.get("is_test")
     return is_test is None or bool(is_test.as_int())
 
 
-def subgraphs_of(node: ir.Node) -> Iterable[ir.Graph]:
-    """The graphs among a node's attributes."""
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-            yield from attribute.as_graphs()
+def _is_constant_zero(value: ir.Value | None) -> bool:
+    if value is None or value.const_value is None or value.is_graph_input():
+        return False
+    return not np.asarray(value.const_value.numpy()).any()

@@ -1,10 +1,11 @@
 """The frontier: which constant values to store so that the fewest bytes are stored.
 
 A constant region is a graph of ops over values. Some values are demanded by the rest of the
-model. Each demanded value is either stored, or its op stays and then needs its own inputs. So on every
-path from what the file holds to what is demanded some value is stored: a cut, and the cheapest one is
-a minimum cut of a network in which every value is an edge with its stored bytes as capacity.
-Inputs that several ops share, and weights that are needed as they are anyway, count once.
+model. Each demanded value is either stored, or its op stays and then needs its own inputs. So on
+every path from what the file holds to what is demanded some value is stored: a cut, and the
+cheapest one is a minimum cut of a network in which every value is an edge with its stored bytes
+as capacity. Inputs that several ops share, and weights that are needed as they are anyway, count
+once.
 """
 
 from __future__ import annotations

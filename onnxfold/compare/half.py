@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.analysis.determinism import subgraphs_of
 from onnxfold.compare.random_feeds import Array
+from onnxfold.kernels.operation import subgraphs_of
 
 NOTE = (
     "onnxruntime's CPU provider keeps some float16/bfloat16 chains in float32, so outputs that "

@@ -1,9 +1,9 @@
-"""Who computes what, and when: NumPy kernels, onnxruntime, onnx's reference evaluator, in that order.
+"""Who computes what, and when: NumPy kernels, onnxruntime, onnx's reference evaluator.
 
 Small operations with known operands are computed at once. Everything else is postponed: its
-result is a buffer with shape and dtype only, and what is computed in the end is what somebody asks
-for. What NumPy does not compute exactly is gathered, with what lies in between, into one onnxruntime
-session for all that is asked for together.
+result is a buffer with shape and dtype only, and what is computed in the end is what somebody
+asks for. What NumPy does not compute exactly is gathered, with what lies in between, into one
+onnxruntime session for all that is asked for together.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class Evaluator:
         ir_version: The model's IR version.
         working_set: Bytes that one operation's operands and results may take together outside
             the files of the model; None for half of the machine's memory.
+        distrusted: Nodes for which onnx's shape inference is wrong: they are computed at once.
+            Those found are added.
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class Evaluator:
         functions: Sequence[onnx.FunctionProto] = (),
         ir_version: int = 8,
         working_set: int | None = None,
+        distrusted: set[ir.Node] | None = None,
     ) -> None:
         self._pool = pool
+        self.distrusted = distrusted if distrusted is not None else set()
         self._functions = functions
         self._ir_version = ir_version
         self._working_set = working_set or _half_of_memory()
@@ -83,7 +87,7 @@ class Evaluator:
             for k, output in enumerate(operation.node.outputs)
             if output.name and not _is_complete(types[k])
         ]
-        if missing:
+        if missing or operation.node in self.distrusted:
             return self._apply_now(operation)
         results = []
         for output, result_type in zip(operation.node.outputs, types, strict=True):
@@ -105,6 +109,8 @@ class Evaluator:
         operands = operation.operands
         dtypes = [None if b is None else _numpy_dtype(b) for b in operands]
         kind = kernel.kind_for(dtypes, operation.attributes)
+        if kind is Kind.VIEW:
+            self.compute([b for b in operands if b is not None and _may_be_sizes(b)])
         known = all(b is None or b.is_known for b in operands)
         if kind is Kind.GENERAL and not (known and _bytes_of(operands) <= EAGER_BYTES):
             return None
@@ -256,9 +262,7 @@ class Evaluator:
         for operation in operations:
             if not any(_awaits(b, operation) for b in operation.results):
                 continue
-            if not all(
-                b is None or b.is_known or b.deferred in chosen for b in operation.operands
-            ):
+            if not all(b is None or b.is_known or b.deferred in chosen for b in operation.operands):
                 continue
             reason = self._too_large(operation)
             if reason is not None:
@@ -270,7 +274,7 @@ class Evaluator:
     def _compute_otherwise(
         self, operation: Operation, reason: str, failures: dict[Operation, str]
     ) -> None:
-        """One operation that onnxruntime refused: its NumPy kernel, else the reference evaluator."""
+        """One operation that onnxruntime refused: its NumPy kernel, or the reference evaluator."""
         if any(b is not None and b.type_proto is not None for b in operation.results):
             failures[operation] = reason
         elif operation.kernel is not None:
@@ -295,6 +299,7 @@ class Evaluator:
             try:
                 self._pool.fulfil(buffer, array)
             except ValueError as error:
+                self.distrusted.add(operation.node)
                 failures[operation] = f"inference and evaluation disagree: {error}"
 
     def _run_onnxruntime(
@@ -379,8 +384,8 @@ def _phases(operations: Sequence[Operation]) -> list[tuple[list[Operation], bool
             if b is not None and isinstance(b.deferred, Operation) and b.deferred in level
         ]
         highest = max(depends, default=0)
-        join = highest % 2 == 1 and operation in below and _cannot_fail(operation)
-        if operation.kernel is None or join:
+        join = highest % 2 == 1 and operation in below
+        if operation.kernel is None or (join and _cannot_fail(operation)):
             level[operation] = highest if highest % 2 else highest + 1
         else:
             level[operation] = highest if highest % 2 == 0 else highest + 1
@@ -434,6 +439,16 @@ def _is_complete(result: inference.ResultType | None) -> bool:
 
 def _numpy_dtype(buffer: Buffer) -> np.dtype[Any] | None:
     return None if buffer.type_proto is not None else buffer.dtype.numpy()
+
+
+def _may_be_sizes(buffer: Buffer) -> bool:
+    """A deferred list of integers: a shape or axes, whose values decide about a result's shape."""
+    return (
+        not buffer.is_known
+        and len(buffer.shape) <= 1
+        and buffer.dtype in (ir.DataType.INT64, ir.DataType.INT32)
+        and buffer.nbytes <= EAGER_BYTES
+    )
 
 
 def _stand_in(buffer: Buffer) -> Array:

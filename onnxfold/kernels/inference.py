@@ -1,4 +1,4 @@
-"""Types and shapes of an operation's results, from onnx's own schemas, before anything is computed."""
+"""Types and shapes of an operation's results, from onnx's schemas, before it is computed."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def schema_of(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | Non
 
 
 def _small_data(buffer: Buffer) -> onnx.TensorProto | None:
-    if not buffer.is_known or buffer.size > _DATA_ELEMENTS or buffer.dtype.bitwidth < 8:
+    if not buffer.is_known or buffer.size > _DATA_ELEMENTS:
         return None
-    if buffer.dtype == ir.DataType.STRING:
+    if buffer.dtype == ir.DataType.STRING or buffer.dtype.bitwidth < 8:
         return None
     return onnx.TensorProto(
         data_type=buffer.dtype.value,

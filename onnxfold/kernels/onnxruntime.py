@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.kernels.inference import type_of
-from onnxfold.kernels.operation import Operation
+from onnxfold.kernels.inference import schema_of, type_of
+from onnxfold.kernels.operation import Operation, subgraphs_of
 from onnxfold.pool import Buffer
 from onnxfold.pool.buffer import Array
 
@@ -21,12 +21,15 @@ _INLINE_BYTES = 4096
 # A constant loop that runs longer than this is left to the model.
 _TIME_LIMIT_SECONDS = 120.0
 
+# onnxruntime promises to run models from here on.
+_OLDEST_OPSET = 7
+
 # (operation, index of its output)
 Output = tuple[Operation, int]
 
 
 class EvaluationError(Exception):
-    """This evaluator cannot run the operations; the message says why in one line."""
+    """The evaluator cannot run the operations; the message says why in one line."""
 
 
 def run(
@@ -84,7 +87,7 @@ def _build(
     ir_version: int,
 ) -> tuple[onnx.ModelProto, dict[str, tuple[Array, ir.DataType]], list[str]]:
     """The session's model, what it is fed, and the names of the wanted outputs."""
-    opsets = dict(operations[0].opsets)
+    opsets = _oldest_opsets(operations)
     for function in functions:
         opsets.setdefault(function.domain, 1)
     model = onnx.ModelProto(ir_version=max(ir_version, 8))
@@ -99,7 +102,7 @@ def _build(
     def supply(buffer: Buffer, name: str) -> None:
         # aligned: elements in a file may begin at any byte
         array = np.require(buffer.array(), requirements=["C", "A"]).reshape(buffer.shape)
-        if buffer.nbytes <= _INLINE_BYTES or buffer.dtype.bitwidth < 8:
+        if buffer.nbytes <= _INLINE_BYTES or array.dtype.hasobject or buffer.dtype.bitwidth < 8:
             graph.initializer.append(_tensor_proto(array, buffer.dtype, name))
         else:
             graph.input.append(onnx.ValueInfoProto(name=name, type=type_of(buffer)))
@@ -135,6 +138,28 @@ def _build(
     return model, feeds, fetched
 
 
+def _oldest_opsets(operations: Sequence[Operation]) -> dict[str, int]:
+    """The oldest opsets at which all the ops mean what they mean at the model's.
+
+    A model may use an opset that is newer than this onnxruntime while its ops are not.
+    """
+    opsets = dict(operations[0].opsets)
+    version = 1
+    pending = [o.node for o in operations]
+    while pending:
+        node = pending.pop()
+        for graph in subgraphs_of(node):
+            pending.extend(graph)
+        if node.domain == "":
+            schema = schema_of(node.op_type, opsets.get("", 1), "")
+            if schema is None:
+                return opsets
+            version = max(version, schema.since_version)
+    if "" in opsets:
+        opsets[""] = max(version, min(opsets[""], _OLDEST_OPSET))
+    return opsets
+
+
 def _tensor_proto(array: Array, dtype: ir.DataType, name: str) -> onnx.TensorProto:
     if dtype == ir.DataType.STRING:
         proto = onnx.TensorProto(name=name, data_type=dtype.value, dims=array.shape)
@@ -148,11 +173,6 @@ def _tensor_proto(array: Array, dtype: ir.DataType, name: str) -> onnx.TensorPro
 def _to_ort(array: Array, dtype: ir.DataType) -> Any:
     import onnxruntime as ort
 
-    if dtype == ir.DataType.STRING:
-        text = np.array(
-            [s.decode() if isinstance(s, bytes) else s for s in array.reshape(-1)], dtype=object
-        )
-        return ort.OrtValue.ortvalue_from_numpy(text.reshape(array.shape))
     if array.dtype.kind not in "V" and array.dtype.isbuiltin == 1:
         return ort.OrtValue.ortvalue_from_numpy(array)
     raw = array.view(np.dtype(f"u{array.itemsize}"))
@@ -171,7 +191,7 @@ def _from_ort(value: Any) -> Array:
         return np.empty(shape, dtype.numpy())
     memory = (ctypes.c_ubyte * nbytes).from_address(value.data_ptr())
     # the ctypes object is the array's base: as long as a view lives, so does onnxruntime's tensor
-    memory.owner = value  # type: ignore[attr-defined]
+    memory.owner = value
     raw = np.frombuffer(memory, np.uint8)
     if dtype.bitwidth < 8:
         return np.asarray(ir.PackedTensor(raw, dtype, shape=ir.Shape(shape)).numpy())

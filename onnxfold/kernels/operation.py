@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -84,3 +84,12 @@ def _python_value(attribute: ir.Attr) -> Any:
     ):
         return list(attribute.value)
     return attribute.value
+
+
+def subgraphs_of(node: ir.Node) -> Iterable[ir.Graph]:
+    """The graphs among a node's attributes."""
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+            yield from attribute.as_graphs()

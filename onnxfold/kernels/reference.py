@@ -1,4 +1,4 @@
-"""Evaluation by onnx's reference evaluator: for what onnxruntime's CPU provider has no kernel for."""
+"""Evaluation by onnx's reference evaluator: for what onnxruntime has no CPU kernel for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constant propagation: compute what the model's own constants determine, store only what is left to use."""
+"""Constant propagation: compute what constants determine, store what the rest of the model uses."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Outcome:
 class ConstantPropagation(ir.passes.InPlacePass):
     """Fold every node whose inputs are constant, as far as the model does not grow by it.
 
-    Visits the main graph, subgraphs and model-local functions. All arithmetic happens on buffers of a
-    pool; initializers are made for final results only, and those are still views or postponed work
-    where that is possible: saving the model computes them tile by tile.
+    Visits the main graph, subgraphs and model-local functions. All arithmetic happens on buffers
+    of a pool; initializers are made for final results only, and those are still views or postponed
+    work where that is possible: saving the model computes them tile by tile.
 
-    Nodes stay if their result would take more bytes than what it is made of, if they are random, if ONNX
-    does not define their op, if nobody can compute them exactly, and (by default) if they dequantize a
-    weight. ``outcome`` tells which and why.
+    Nodes stay if their result would take more bytes than what it is made of, if they are random,
+    if ONNX does not define their op, if nobody can compute them exactly, and (by default) if they
+    dequantize a weight. ``outcome`` tells which and why.
 
     Args:
         options: What may be folded and at what cost.
@@ -54,6 +54,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
         """Run the pass on a model."""
         _sort_if_needed(model)
         uncomputable: dict[ir.Node, str] = {}
+        distrusted: set[ir.Node] = set()
         inlined = 0
         with np.errstate(all="ignore"):
             while True:
@@ -64,7 +65,9 @@ class ConstantPropagation(ir.passes.InPlacePass):
                     pool,
                     [ir.serde.serialize_function(f) for f in model.functions.values()],
                     model.ir_version,
+                    distrusted=distrusted,
                 )
+                known_distrusted = set(distrusted)
                 sweep = Sweep(model, pool, evaluator, self._options, uncomputable)
                 try:
                     sweep.run()
@@ -74,7 +77,11 @@ class ConstantPropagation(ir.passes.InPlacePass):
                     break
                 except ComputationFailed as failure:
                     inlined += sweep.inlined
-                    uncomputable.update(failure.reasons())
+                    uncomputable.update(
+                        (node, reason)
+                        for node, reason in failure.reasons().items()
+                        if node not in distrusted or node in known_distrusted
+                    )
         inlined += sweep.inlined
         self._rewrite(model, sweep, plan, pool)
         self.outcome = Outcome(
@@ -160,7 +167,9 @@ class _Plan:
                     pending.append(operand)
         # a result of a node that stays for another of its results is there already
         self.stored = [v for v in reversed(stored) if v.producer() not in staying]
-        self.stays = [Stay(node, self._why(node)) for node in self._sweep.undecided if node in staying]
+        self.stays = [
+            Stay(node, self._why(node)) for node in self._sweep.undecided if node in staying
+        ]
 
     def _why(self, node: ir.Node) -> str:
         if node.op_type == "DequantizeLinear":
@@ -198,7 +207,9 @@ class _Plan:
         }
         operations = self._sweep.operations
         return [
-            v for v in leaves if v.is_graph_output() or any(u.node not in operations for u in v.uses())
+            v
+            for v in leaves
+            if v.is_graph_output() or any(u.node not in operations for u in v.uses())
         ]
 
     def _cost(self, value: ir.Value) -> float:

@@ -28,5 +28,5 @@ class RemoveDeadCode(ir.passes.InPlacePass):
                 del graph.initializers[name]
             modified = modified or bool(unused)
         if model.functions:
-            modified = common.RemoveUnusedFunctionsPass()(model).modified or modified
+            modified = common.RemoveUnusedFunctionsPass()(model).modified or modified  # type: ignore[no-untyped-call]
         return ir.passes.PassResult(model, modified=modified)

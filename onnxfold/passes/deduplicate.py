@@ -9,9 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.determinism import subgraphs_of
+from onnxfold.kernels.operation import subgraphs_of
 from onnxfold.pool import BufferTensor
-from onnxfold.pool.buffer import Array
 from onnxfold.pool.tiles import tiles_of
 
 # Up to this many bytes a tensor is its own key; above it, samples tell candidates apart.
@@ -23,10 +22,10 @@ _COMPARED_AT_ONCE = 1 << 20
 class DeduplicateInitializers(ir.passes.InPlacePass):
     """Make initializers with the same dtype, shape and bytes one initializer.
 
-    Bytes, not values: 0.0 and -0.0 differ. An initializer of a subgraph may give way to an equal one of
-    an outer graph. Large tensors are compared only if dtype, shape and a few sampled elements agree,
-    so one without a twin is never read. Initializers that are graph inputs can be overridden and are left
-    alone; those that are graph outputs keep their name.
+    Bytes, not values: 0.0 and -0.0 differ. An initializer of a subgraph may give way to an equal
+    one of an outer graph. Large tensors are compared only if dtype, shape and a few sampled
+    elements agree, so one without a twin is never read. Initializers that are graph inputs can be
+    overridden and are left alone; those that are graph outputs keep their name.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

@@ -1,8 +1,8 @@
 """The sweep of constant propagation: every node once, in order, constants becoming buffers.
 
-Nothing is removed here and nothing stored (only an ``If`` with a constant condition is replaced by
-its branch, because what it holds can then be constant too). Afterwards the sweep knows each operation that
-could be folded, what its results would cost to store, and why the others stay.
+Nothing is removed here and nothing stored (only an ``If`` with a constant condition is replaced
+by its branch, because what it holds can then be constant too). Afterwards the sweep knows each
+operation that could be folded, what its results would cost to store, and why the others stay.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from onnxfold.analysis.constants import (
     is_initialized,
     tensor_of_constant,
 )
-from onnxfold.analysis.determinism import Determinism, subgraphs_of
+from onnxfold.analysis.determinism import Determinism
 from onnxfold.analysis.frontier import FORBIDDEN
 from onnxfold.kernels.evaluator import Evaluator
-from onnxfold.kernels.operation import Operation
+from onnxfold.kernels.operation import Operation, subgraphs_of
 from onnxfold.kernels.registry import Unfoldable
 from onnxfold.options import FoldOptions
 from onnxfold.passes.inline_if import inline_branch
@@ -138,9 +138,7 @@ class Sweep:
             return "an attribute is given by the function's caller"
         return self._determinism.objection(node, opsets)
 
-    def _fold(
-        self, node: ir.Node, opsets: Mapping[str, int], captures: list[ir.Value]
-    ) -> None:
+    def _fold(self, node: ir.Node, opsets: Mapping[str, int], captures: list[ir.Value]) -> None:
         operands = [None if v is None else self._pool.buffer_of(v) for v in node.inputs]
         if captures:
             self.captures[node] = captures

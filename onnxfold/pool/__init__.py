@@ -1,4 +1,4 @@
-"""Array buffers for constant values: views, reference counts, spilling, materialization in tiles."""
+"""Array buffers for constant values: views, reference counts, spilling, writing in tiles."""
 
 from onnxfold.pool.buffer import Buffer, Deferred, Memory, stored_bytes
 from onnxfold.pool.pool import Pool

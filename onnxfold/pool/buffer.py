@@ -63,8 +63,8 @@ class Deferred:
 class Buffer:
     """A constant value: an array that the pool accounts for, or a deferred computation of one.
 
-    ``shape`` and ``dtype`` are always known. ``array()`` gives the elements as a read-only NumPy view
-    (strided, zero-strided or contiguous), computing them first where they are deferred.
+    ``shape`` and ``dtype`` are always known. ``array()`` gives the elements as a read-only NumPy
+    view (strided, zero-strided or contiguous), computing them first where they are deferred.
     """
 
     __slots__ = (

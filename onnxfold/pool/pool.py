@@ -17,8 +17,8 @@ from onnxfold.pool.statistics import Statistics
 class Pool:
     """Reference-counted array buffers for constant values.
 
-    Who needs a buffer retains it and releases it afterwards; at the last release the buffer is freed,
-    and its memory with the last buffer that looks at it, so that a view keeps its base alive.
+    Who needs a buffer retains it and releases it afterwards; at the last release the buffer is
+    freed, and its memory with the last buffer that looks at it: a view keeps its base alive.
 
     Args:
         memory_limit: Bytes of owned memory above which the largest blocks are spilled to a
@@ -39,7 +39,7 @@ class Pool:
     # ---------------------------------------------------------------- values
 
     def buffer_of(self, value: ir.Value) -> Buffer:
-        """The buffer of a constant value; at first touch a view of the model's own bytes, no copy."""
+        """The buffer of a constant value; at first touch a view of the model's bytes, no copy."""
         buffer = self._bound.get(value)
         if buffer is None:
             if value.const_value is None:
@@ -95,7 +95,8 @@ class Pool:
     def defer(self, shape: tuple[int, ...], dtype: ir.DataType, deferred: Deferred) -> Buffer:
         """A buffer whose elements are computed when somebody needs them.
 
-        The operands of ``deferred`` are retained with its first result, until all are computed or freed.
+        The operands of ``deferred`` are retained with its first result, until all its results are
+        computed or freed.
         """
         buffer = Buffer(self, shape, dtype, None, None, deferred)
         if deferred.outstanding == 0:

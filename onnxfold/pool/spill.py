@@ -33,13 +33,11 @@ class Scratch:
         offset = -(-self._end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         self._end = offset + flat.nbytes
         os.ftruncate(self._descriptor, self._end)
-        view = memoryview(flat)
+        view = flat.data
         done = 0
         while done < len(view):
             done += os.pwrite(self._descriptor, view[done : done + (64 << 20)], offset + done)
-        mapping = mmap.mmap(
-            self._descriptor, flat.nbytes, access=mmap.ACCESS_READ, offset=offset
-        )
+        mapping = mmap.mmap(self._descriptor, flat.nbytes, access=mmap.ACCESS_READ, offset=offset)
         return np.frombuffer(mapping, np.uint8)
 
     def __del__(self) -> None:

@@ -39,12 +39,12 @@ class BufferTensor(TensorBase):
         return self._buffer
 
     @property
-    def dtype(self) -> ir.DataType:
+    def dtype(self) -> ir.DataType:  # type: ignore[override]
         """ONNX element type."""
         return self._buffer.dtype
 
     @property
-    def shape(self) -> ir.Shape:
+    def shape(self) -> ir.Shape:  # type: ignore[override]
         """Shape of the tensor."""
         return ir.Shape(self._buffer.shape, frozen=True)
 
@@ -86,7 +86,7 @@ class BufferTensor(TensorBase):
             if tile.nbytes > scratch.nbytes:
                 scratch = np.empty(tile.nbytes, np.uint8)
             tile.read(scratch[: tile.nbytes])
-            file.write(memoryview(scratch)[: tile.nbytes])
+            file.write(scratch.data[: tile.nbytes])
 
     def tiles(self, nbytes: int) -> Iterator[ArrayTile]:
         """Independent pieces of about ``nbytes`` that cover the stored bytes in order."""

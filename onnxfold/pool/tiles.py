@@ -81,7 +81,11 @@ def copy_in_blocks(target: Array, source: Array) -> None:
     Where the source's fast axis is not the target's, a plain copy touches a new cache line for
     every element; walking in square blocks over the two axes uses each line fully.
     """
-    if source.ndim < 2 or abs(source.strides[-1]) <= source.itemsize or source.size < _BLOCK_ROWS**2:
+    if (
+        source.ndim < 2
+        or abs(source.strides[-1]) <= source.itemsize
+        or source.size < _BLOCK_ROWS**2
+    ):
         np.copyto(target, source)
         return
     strides = [

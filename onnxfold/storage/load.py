@@ -72,17 +72,18 @@ def from_proto(proto: onnx.ModelProto) -> ir.Model:
     Raises:
         ModelError: The model is inconsistent, see `load`.
     """
+    stand_ins = StandIns()
     try:
         data = proto.SerializeToString()
-    except Exception as error:  # upb raises its own EncodeError or a ValueError above 2 GiB
-        raise ModelError(f"the model cannot be serialized ({error})") from None
-    block: npt.NDArray[np.uint8] = np.frombuffer(data, dtype=np.uint8)
-    stand_ins = StandIns()
+    except Exception:  # upb raises its own EncodeError, or a ValueError, above 2 GiB
+        skeleton = _take_out(proto, stand_ins)
+    else:
+        block: npt.NDArray[np.uint8] = np.frombuffer(data, dtype=np.uint8)
 
-    def replace(offset: int, length: int) -> bytes:
-        return stand_ins.add((offset, length)).encode()
+        def replace(offset: int, length: int) -> bytes:
+            return stand_ins.add(block[offset : offset + length]).encode()
 
-    skeleton = wire.join(data, wire.rewrite(data, LARGE, replace)[0])
+        skeleton = wire.join(data, wire.rewrite(data, LARGE, replace)[0])
     external = False
 
     def tensor_of(obj: Any, proto: onnx.TensorProto) -> ir.TensorProtocol:
@@ -90,12 +91,33 @@ def from_proto(proto: onnx.ModelProto) -> ir.Model:
         if isinstance(obj, ir.ExternalTensor):
             external = True
             return obj
-        offset, length = obj
-        return ViewTensor(block[offset : offset + length], **_fields(proto))
+        return ViewTensor(obj, **_fields(proto))
 
-    model = decode(skeleton, stand_ins, tensor_of, lambda obj: int(obj[1]), file=None)
+    model = decode(skeleton, stand_ins, tensor_of, len, file=None)
     model.meta[EXTERNAL_KEY] = external
     return model
+
+
+def _take_out(proto: onnx.ModelProto, stand_ins: StandIns) -> bytes:
+    """Serialize a model too large for it, with stand-ins for its large tensors.
+
+    ``proto`` is as it was afterwards, but not meanwhile.
+    """
+    taken: list[tuple[onnx.TensorProto, bytes]] = []
+    try:
+        for tensor in _tensor_protos(proto):
+            raw = tensor.raw_data
+            if len(raw) >= LARGE:
+                taken.append((tensor, raw))
+                text = stand_ins.add(np.frombuffer(raw, dtype=np.uint8))
+                tensor.raw_data = text.encode()
+        data: bytes = proto.SerializeToString()
+        return data
+    except Exception as error:  # see `from_proto`
+        raise ModelError(f"the model cannot be serialized ({error})") from None
+    finally:
+        for tensor, raw in taken:
+            tensor.raw_data = raw
 
 
 def external_locations(path: str) -> set[str]:

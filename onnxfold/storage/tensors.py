@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir import _core, _type_casting
 
+from onnxfold.errors import ExternalDataError
 from onnxfold.storage.mapped import MappedFile, Span
 
 _CHUNK = 1 << 20
@@ -323,8 +324,7 @@ def span_of(tensor: ir.TensorProtocol) -> Span | None:
             by its path.
 
     Raises:
-        OSError: The file of a foreign ``ir.ExternalTensor`` cannot be opened.
-        ValueError: Or it is too short.
+        ExternalDataError: The file of a foreign ``ir.ExternalTensor`` is missing or too short.
     """
     span = getattr(tensor, "span", None)  # ours, and any other tensor that can tell
     if isinstance(span, Span):
@@ -333,9 +333,15 @@ def span_of(tensor: ir.TensorProtocol) -> Span | None:
         length = stored_size(tensor.dtype, tensor.shape.numpy())
         if length == 0:
             return None
-        file = MappedFile.open(os.path.abspath(tensor.path))
+        path = os.path.abspath(tensor.path)
+        try:
+            file = MappedFile.open(path)
+        except OSError as error:
+            reason = f"external data cannot be opened: {error.strerror}"
+            raise ExternalDataError(reason, file=path, node=tensor.name) from None
         offset = tensor.offset or 0
         if offset + length > file.size:
-            raise ValueError(f"{file.path} has {file.size} bytes, {offset + length} are needed")
+            reason = f"external data has {file.size} bytes, {offset + length} are needed"
+            raise ExternalDataError(reason, file=path, node=tensor.name)
         return Span(file, offset, length)
     return None

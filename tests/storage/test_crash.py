@@ -3,71 +3,86 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from storage_models import linear
 
 from onnxfold import storage
 
-# Rewrites a model in place for ever; tensor w is copied, tensor s streamed. All values of s are
-# the number of the round, which is in the metadata of the model too.
-CHILD = """
-import sys, numpy as np, onnx_ir as ir
-from onnxfold import storage
 
 class Tile:
-    def __init__(self, value, offset, nbytes):
+    def __init__(self, value: int, offset: int, nbytes: int) -> None:
         self.value, self.offset, self.nbytes = value, offset, nbytes
-    def read(self, out):
+
+    def read(self, out: np.ndarray) -> None:
         out.view(np.int32)[:] = self.value
 
+
 class Streamed(ir.LazyTensor):
-    def __init__(self, value):
+    """12 MiB of one value."""
+
+    def __init__(self, value: int) -> None:
         super().__init__(None, ir.DataType.INT32, ir.Shape([3 << 20]))
         self.value = value
-    def tiles(self, nbytes):
+
+    def tiles(self, nbytes: int):
         for offset in range(0, self.nbytes, nbytes):
             yield Tile(self.value, offset, min(nbytes, self.nbytes - offset))
-    def release(self):
+
+    def release(self) -> None:
         pass
 
-path, external, fsync = sys.argv[1], sys.argv[2] == "True", sys.argv[3] == "True"
-model = storage.load(path)
-round = int(model.metadata_props.get("round", 0))
-print("ready", flush=True)
-while True:
-    round += 1
-    model = storage.load(path)
-    model.metadata_props["round"] = str(round)
-    if "s" in model.graph.initializers:
-        del model.graph.initializers["s"]
-    model.graph.initializers.add(ir.Value(name="s", const_value=Streamed(round)))
-    storage.save(model, path, external_data=external, fsync=fsync)
-    print(round, flush=True)
-"""
+
+def rewrite_for_ever(path: Path, external: bool, fsync: bool, pipe: int) -> None:
+    """Rewrite a model in place; tensor w is copied, tensor s streamed.
+
+    All values of s are the number of the round, which is in the metadata of the model too.
+    """
+    number = int(storage.load(path).metadata_props.get("round", 0))
+    os.write(pipe, b"ready\n")
+    while True:
+        number += 1
+        model = storage.load(path)
+        model.metadata_props["round"] = str(number)
+        if "s" in model.graph.initializers:
+            del model.graph.initializers["s"]
+        model.graph.initializers.add(ir.Value(name="s", const_value=Streamed(number)))
+        storage.save(model, path, external_data=external, fsync=fsync)
+        os.write(pipe, b"%d\n" % number)
+
+
+def fork(work: Callable[[int], None]) -> tuple[int, int]:
+    """Run ``work`` in a new process, with a pipe to write to; return its id and the other end."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            os.close(reader)
+            work(writer)
+            os._exit(0)
+        os._exit(1)
+    os.close(writer)
+    return child, reader
 
 
 def kill_while_saving(path: Path, external: bool, fsync: bool, delay: float) -> int:
-    """Let a process rewrite the model, kill it, and return the rounds it said it had finished."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(path), str(external), str(fsync)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    time.sleep(delay)
-    child.send_signal(signal.SIGKILL)
-    output, _ = child.communicate()
-    rounds = [int(line) for line in output.splitlines() if line.strip().isdigit()]
+    """Let a process rewrite the model, kill it, and return the last round it said it finished."""
+    child, reader = fork(lambda pipe: rewrite_for_ever(path, external, fsync, pipe))
+    with os.fdopen(reader) as file:
+        assert file.readline() == "ready\n"
+        time.sleep(delay)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        rounds = [int(line) for line in file.read().splitlines()]
     return rounds[-1] if rounds else 0
 
 
@@ -109,31 +124,29 @@ def test_kill_often(tmp_path: Path, external: bool) -> None:
     killed_at_random(tmp_path, external, 50)
 
 
-# Dies at the n-th system call that changes names, before it or after it.
-DIES_AT = """
-import os, signal, sys
-from onnxfold import storage
-path, step, after = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "True"
-model = storage.load(path)
-model.doc_string = "new"
-other = storage.load(sys.argv[4])
-model.graph.initializers["w"].const_value = other.graph.initializers["w"].const_value
-calls = 0
-def dying(real):
-    def call(*args, **kwargs):
-        global calls
-        calls += 1
-        if calls == step and not after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        real(*args, **kwargs)
-        if calls == step:
-            os.kill(os.getpid(), signal.SIGKILL)
-    return call
-for name in ("replace", "link", "unlink"):
-    setattr(os, name, dying(getattr(os, name)))
-storage.save(model, path, fsync=False)
-print(calls)
-"""
+def die_at(path: Path, other: Path, step: int, after: bool) -> None:
+    """Save a new model over ``path``; die at the step-th change of a name, before it or after."""
+    model = storage.load(path)
+    model.doc_string = "new"
+    weight = storage.load(other).graph.initializers["w"].const_value
+    model.graph.initializers["w"].const_value = weight
+    calls = 0
+
+    def dying(real: Callable[..., None]) -> Callable[..., None]:
+        def call(*args: object, **kwargs: object) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == step and not after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            real(*args, **kwargs)
+            if calls == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return call
+
+    for name in ("replace", "link", "unlink"):
+        setattr(os, name, dying(getattr(os, name)))
+    storage.save(model, path, fsync=False)
 
 
 def test_kill_at_every_rename(tmp_path: Path) -> None:
@@ -147,22 +160,19 @@ def test_kill_at_every_rename(tmp_path: Path) -> None:
         for seed in (0, 2)
     )
     outcomes = []
-    for step in range(1, 7):
+    for step, after in itertools.product(range(1, 7), (False, True)):
         storage.save(storage.from_proto(linear()), path, external_data=True, fsync=False)
-        result = subprocess.run(
-            [sys.executable, "-c", DIES_AT, path, str(step), str(step % 2 == 0), other],
-            capture_output=True,
-            text=True,
-        )
-        assert result.returncode in (0, -signal.SIGKILL), result.stderr
+        child, reader = fork(lambda pipe, step=step, after=after: die_at(path, other, step, after))
+        os.close(reader)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert status == -signal.SIGKILL
         model = storage.load(path)
         is_new = model.doc_string == "new"
         outcomes.append(is_new)
         found = model.graph.initializers["w"].const_value.numpy()
         np.testing.assert_array_equal(found, new if is_new else old)
         storage.save(model, path, external_data=False, fsync=False)
-        with contextlib.suppress(FileNotFoundError):
-            assert sorted(os.listdir(folder)) == ["m.onnx"], step
+        assert os.listdir(folder) == ["m.onnx"], step
         np.testing.assert_array_equal(
             storage.load(path).graph.initializers["w"].const_value.numpy(), new if is_new else old
         )

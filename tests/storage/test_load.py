@@ -27,6 +27,8 @@ from storage_models import (
 
 from onnxfold import storage
 from onnxfold.errors import ExternalDataError, ModelError
+from onnxfold.storage.decode import StandIns
+from onnxfold.storage.load import _take_out
 
 
 def write(tmp_path, model: onnx.ModelProto, name: str = "m.onnx"):
@@ -349,6 +351,15 @@ def test_bfloat16_in_sparse_and_typed_fields(tmp_path) -> None:
     model = storage.load(write(tmp_path, graph_model([], initializers=[t])))
     loaded = model.graph.initializers["w"].const_value.numpy()
     assert loaded.dtype == ml_dtypes.bfloat16 and loaded.tolist() == [1, 2, 3]
+
+
+def test_models_too_large_to_serialize_in_memory() -> None:
+    original = everything()
+    stand_ins = StandIns()
+    skeleton = _take_out(original, stand_ins)
+    assert normal(original) == normal(everything())
+    assert len(skeleton) < len(original.SerializeToString()) // 4
+    assert sum(len(data) for data in stand_ins.objects) > 64 * 64 * 4
 
 
 def test_duplicate_initializers_do_not_crash(tmp_path) -> None:

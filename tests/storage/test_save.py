@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from storage_models import OPSETS, Streamed, array, linear, nested, normal, tensor, value
 
 from onnxfold import storage
-from onnxfold.errors import ModelError, OnnxFoldError, UsageError
+from onnxfold.errors import ExternalDataError, ModelError, OnnxFoldError, UsageError
 from onnxfold.storage.writer import Writer
 
 X = array(3, 64, seed=7)
@@ -391,6 +391,26 @@ def test_interrupt_at_every_step_of_a_commit(tmp_path, tmp_path_factory, monkeyp
             else:
                 raise AssertionError("more steps than expected")
     assert seen == {False, True}
+
+
+def test_onnxruntime_reads_data_with_two_names(tmp_path) -> None:
+    """As they are for a moment when a model with data is replaced."""
+    path = write(tmp_path / "m.onnx", linear())
+    storage.save(storage.load(path), path, external_data=True)
+    expected = run(path)
+    os.link(tmp_path / "m.onnx.data", tmp_path / "again")
+    np.testing.assert_array_equal(run(path), expected)
+
+
+def test_external_data_that_went_away(tmp_path) -> None:
+    path = write(tmp_path / "m.onnx", linear(), save_as_external_data=True, location="w.bin")
+    model = ir.load(path)
+    (tmp_path / "w.bin").rename(tmp_path / "gone.bin")
+    with pytest.raises(ExternalDataError, match=r"w\.bin.*No such file"):
+        storage.save(model, tmp_path / "o.onnx")
+    with pytest.raises(ModelError):
+        storage.model_bytes(path)
+    assert files(tmp_path) == ["gone.bin", "m.onnx"]
 
 
 def test_errors_name_the_path(tmp_path) -> None:

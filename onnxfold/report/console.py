@@ -9,7 +9,7 @@ import sys
 from rich.console import Console, RenderableType
 from rich.filesize import decimal
 
-_WIDTH = 100  # columns where the output is no terminal
+_WIDTH = 160  # columns where the output is no terminal; tables take what they need
 
 
 def render(*parts: RenderableType) -> str:

@@ -362,6 +362,21 @@ def test_models_too_large_to_serialize_in_memory() -> None:
     assert sum(len(data) for data in stand_ins.objects) > 64 * 64 * 4
 
 
+def test_texts_that_are_not_utf8(tmp_path) -> None:
+    path = tmp_path / "m.onnx"
+    model = linear()
+    model.graph.node[0].doc_string = "DOCSTR"
+    data = model.SerializeToString()
+    path.write_bytes(data.replace(b"DOCSTR", b"D\xd6CSTR"))
+    loaded = storage.load(path)
+    assert loaded.graph[0].doc_string == "D\ufffdCSTR"
+    storage.save(loaded, path)
+    for name in (b"mul", b"linear", b"MatMul", b"batch"):
+        path.write_bytes(data.replace(name, b"\xd6" * len(name)))
+        with pytest.raises(ModelError):
+            storage.load(path)
+
+
 def test_duplicate_initializers_do_not_crash(tmp_path) -> None:
     model = graph_model([], initializers=[tensor("w", 2000), tensor("w", 2000, seed=1)])
     loaded = storage.load(write(tmp_path, model))

@@ -1,0 +1,130 @@
+"""Tiles of an array of any strides, written one after the other, are the tensor's stored bytes."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onnxfold.pool.tiles import tiles_of
+
+DTYPES = [
+    ir.DataType.FLOAT,
+    ir.DataType.DOUBLE,
+    ir.DataType.FLOAT16,
+    ir.DataType.BFLOAT16,
+    ir.DataType.FLOAT8E4M3FN,
+    ir.DataType.INT64,
+    ir.DataType.INT8,
+    ir.DataType.BOOL,
+    ir.DataType.COMPLEX64,
+    ir.DataType.INT4,
+    ir.DataType.UINT4,
+    ir.DataType.FLOAT4E2M1,
+    ir.DataType.INT2,
+    ir.DataType.UINT2,
+]
+
+
+def random_array(shape, dtype: ir.DataType, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    if dtype.bitwidth < 8:
+        limit = 1 << dtype.bitwidth
+        return _from_nibbles(rng.integers(0, limit, shape).astype(np.uint8), dtype)
+    if dtype == ir.DataType.BOOL:
+        return rng.integers(0, 2, shape).astype(bool)
+    size = dtype.numpy().itemsize
+    return rng.integers(0, 256, (*shape, size), np.uint8).view(dtype.numpy()).reshape(shape)
+
+
+def _from_nibbles(codes: np.ndarray, dtype: ir.DataType) -> np.ndarray:
+    if dtype == ir.DataType.FLOAT4E2M1:
+        return codes.view(ml_dtypes.float4_e2m1fn)
+    signed = dtype in (ir.DataType.INT4, ir.DataType.INT2)
+    half = 1 << (dtype.bitwidth - 1)
+    return (codes.astype(np.int8) - half if signed else codes).astype(dtype.numpy())
+
+
+def written(array: np.ndarray, dtype: ir.DataType, nbytes: int) -> bytes:
+    out = bytearray()
+    for tile in tiles_of(array, dtype, nbytes):
+        assert tile.offset == len(out), "tiles cover the bytes in order, without a gap"
+        piece = np.full(tile.nbytes, 0xAA, np.uint8)
+        tile.read(piece)
+        out += piece.tobytes()
+    return bytes(out)
+
+
+def stored(array: np.ndarray, dtype: ir.DataType) -> bytes:
+    return ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), dtype=dtype).tobytes()
+
+
+@st.composite
+def strided(draw):
+    """An array of random shape, permuted, sliced with any step, and broadcast along some axes."""
+    dtype = draw(st.sampled_from(DTYPES))
+    shape = tuple(draw(st.lists(st.integers(0, 7), max_size=4)))
+    array = random_array(shape, dtype, draw(st.integers(0, 99)))
+    array = array.transpose(draw(st.permutations(range(array.ndim))))
+    steps = draw(st.lists(st.sampled_from([1, 1, -1, 2, -2]), min_size=4, max_size=4))
+    array = array[tuple(slice(None, None, step) for step in steps[: array.ndim])]
+    if draw(st.booleans()):
+        array = np.broadcast_to(array, (draw(st.integers(0, 3)), *array.shape))
+    return array, dtype
+
+
+@settings(max_examples=400, deadline=None)
+@given(strided(), st.integers(1, 300))
+def test_any_shape_and_strides(case, nbytes):
+    array, dtype = case
+    assert written(array, dtype, nbytes) == stored(array, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
+@pytest.mark.parametrize("perm", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (0, 2, 1)])
+def test_arrays_large_enough_for_blocks(dtype, perm):
+    array = random_array((33, 130, 71), dtype, 1).transpose(perm)
+    for nbytes in (1 << 10, 1 << 15, 1 << 30):
+        assert written(array, dtype, nbytes) == stored(array, dtype)
+
+
+@pytest.mark.parametrize("step", [(1, -1), (-1, 1), (-3, -2), (2, 5)])
+def test_large_transposes_of_slices(step):
+    array = random_array((517, 389), ir.DataType.FLOAT, 2)[:: step[0], :: step[1]].T
+    assert written(array, ir.DataType.FLOAT, 1 << 14) == stored(array, ir.DataType.FLOAT)
+
+
+def test_a_repeated_row_and_a_repeated_column():
+    row = np.broadcast_to(random_array((300,), ir.DataType.FLOAT, 3), (200, 300))
+    for array in (row, row.T):
+        assert written(array, ir.DataType.FLOAT, 4096) == stored(array, ir.DataType.FLOAT)
+
+
+@pytest.mark.parametrize("count", [1, 3, 5, 4097])
+def test_odd_counts_of_four_bits_are_padded_at_the_very_end_only(count):
+    array = random_array((count,), ir.DataType.INT4, 4)
+    result = written(array, ir.DataType.INT4, 16)
+    assert len(result) == (count + 1) // 2
+    assert result == stored(array, ir.DataType.INT4)
+
+
+def test_a_scalar_is_one_tile():
+    array = np.array(3.5, np.float32)
+    (tile,) = tiles_of(array, ir.DataType.FLOAT, 1)
+    assert (tile.offset, tile.nbytes) == (0, 4)
+    assert written(array, ir.DataType.FLOAT, 1) == array.tobytes()
+
+
+def test_an_empty_array_has_no_tiles():
+    for shape in ((0,), (3, 0, 2), (0, 0)):
+        assert list(tiles_of(np.zeros(shape, np.float32), ir.DataType.FLOAT, 64)) == []
+
+
+def test_tiles_are_about_as_large_as_asked():
+    array = random_array((500, 1000), ir.DataType.FLOAT, 5).T
+    sizes = [tile.nbytes for tile in tiles_of(array, ir.DataType.FLOAT, 1 << 16)]
+    assert max(sizes) <= 1 << 16
+    assert len(sizes) <= 2 * (array.nbytes >> 16) + 1

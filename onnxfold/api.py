@@ -8,7 +8,6 @@ import logging
 import os
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Union, overload
@@ -18,12 +17,12 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from onnxfold import storage
-from onnxfold.analysis.constants import all_graphs
 from onnxfold.errors import CheckFailedError, UsageError
 from onnxfold.options import FoldOptions
 from onnxfold.passes.constant_propagation import ConstantPropagation, Outcome
 from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.passes.deduplicate import DeduplicateInitializers
+from onnxfold.report.inventory import count_nodes
 from onnxfold.report.memory import peak_rss_bytes
 from onnxfold.report.summary import Kept, Report
 
@@ -109,11 +108,11 @@ def optimize_file(
     with _paused_garbage_collection():
         with clock.stage("load"):
             model = storage.load(source)
-        before = count_ops(model)
+        before = dict(sorted(count_nodes(model).items()))
         with clock.stage("fold"):
             folder = os.path.dirname(os.path.abspath(target))
             outcome = run_passes(model, fold, scratch_folder=folder)
-        after = count_ops(model)
+        after = dict(sorted(count_nodes(model).items()))
         comparison = None
         if check:
             with clock.stage("check"):
@@ -169,16 +168,6 @@ def run_passes(
     return propagation.outcome
 
 
-def count_ops(model: ir.Model) -> dict[str, int]:
-    """Nodes by op type (``domain::Op`` outside ONNX's own), subgraphs and functions included."""
-    counts = Counter(
-        f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-        for graph in all_graphs(model)
-        for node in graph
-    )
-    return dict(sorted(counts.items()))
-
-
 def _check(source: PathLike, model: ir.Model, folder: str, seeds: int) -> Comparison:
     from onnxfold.compare import compare
 
@@ -187,8 +176,10 @@ def _check(source: PathLike, model: ir.Model, folder: str, seeds: int) -> Compar
         storage.save(model, candidate, fsync=False)
         comparison = compare(source, candidate, seeds=seeds)
     if not comparison.passed:
+        from onnxfold.report.compare_table import compare_line
+
         raise CheckFailedError(
-            "the optimized model computes something else; nothing was written", file=source
+            f"the optimized model is {compare_line(comparison)}; nothing was written", file=source
         )
     return comparison
 

@@ -24,10 +24,11 @@ FORBIDDEN = math.inf
 
 @dataclass(frozen=True)
 class RegionOp(Generic[V]):
-    """One op of a constant region: the values it reads and makes."""
+    """One op of a constant region: the values it reads and makes, and what it costs to keep."""
 
     inputs: Sequence[V]
     outputs: Sequence[V]
+    cost: float = 0
 
 
 @dataclass
@@ -118,8 +119,7 @@ class _Network(Generic[V]):
             for value in op.outputs:
                 produced.add(value)
                 self._edge(vertex, self._value(value), math.inf)
-            if not op.inputs:
-                self._edge(0, vertex, 0)  # it needs nothing stored to stay
+            self._edge(0, vertex, op.cost)
         for value, vertex in self._index.items():
             if value not in produced:
                 self._edge(0, vertex, math.inf)

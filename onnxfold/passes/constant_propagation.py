@@ -12,7 +12,7 @@ from onnxfold.analysis.frontier import FORBIDDEN, RegionOp, choose
 from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
 from onnxfold.options import FoldOptions
 from onnxfold.passes.materialize import materialize, remove_nodes
-from onnxfold.passes.sweep import FREE_BYTES, Stay, Sweep
+from onnxfold.passes.sweep import NODE_BYTES, TENSOR_BYTES, Stay, Sweep
 from onnxfold.pool import Pool, Statistics
 
 
@@ -104,6 +104,7 @@ class _Plan:
     def __init__(self, sweep: Sweep, pool: Pool, options: FoldOptions) -> None:
         self._sweep = sweep
         self._pool = pool
+        self._options = options
         self._same: dict[ir.Value, ir.Value] = {}
         demanded = [v for n in sweep.operations for v in n.outputs if self._is_demanded(v)]
         self._find_same()
@@ -112,6 +113,7 @@ class _Plan:
                 RegionOp(
                     [self._same.get(v, v) for v in self._operands(node)],
                     [self._same.get(v, v) for v in node.outputs if v in sweep.cost],
+                    NODE_BYTES,
                 )
                 for node in sweep.undecided
             ],
@@ -174,9 +176,14 @@ class _Plan:
     def _why(self, node: ir.Node) -> str:
         if node.op_type == "DequantizeLinear":
             return "the weight stays quantized (fold_quantized folds it)"
-        size = sum(self._sweep.cost[v] for v in node.outputs if v in self._sweep.cost)
-        if size == FORBIDDEN:
+        costs = [self._sweep.cost[v] for v in node.outputs if v in self._sweep.cost]
+        if FORBIDDEN in costs:
             return "its result is not a tensor"
+        size = sum(
+            self._pool.buffer_of(v).nbytes
+            for v in node.outputs
+            if v in self._sweep.cost and self._pool.is_bound(v)
+        )
         return f"the model would grow: its result takes {size:,.0f} bytes"
 
     def _is_demanded(self, value: ir.Value) -> bool:
@@ -217,7 +224,10 @@ class _Plan:
         if cost is None:
             tensor = value.const_value
             assert tensor is not None
-            cost = 0 if tensor.nbytes <= FREE_BYTES else tensor.nbytes
+            cost = tensor.nbytes + TENSOR_BYTES
+        elif not cost and not self._options.fold_all:
+            # always worth storing, but as an operand of something larger it does take its place
+            cost = self._pool.buffer_of(value).nbytes + TENSOR_BYTES
         return cost
 
 

@@ -27,8 +27,11 @@ from onnxfold.options import FoldOptions
 from onnxfold.passes.inline_if import inline_branch
 from onnxfold.pool import Buffer, Pool
 
-# Scalars, shape vectors and the like: storing one costs less than the node that would compute it.
-FREE_BYTES = 1024
+# What a node is worth in stored bytes: its own record, and the time and memory it takes at run time.
+# A scalar or a shape vector takes less, so it is always stored and the node goes.
+NODE_BYTES = 256
+# A stored tensor's own record: name, dtype, shape, and its mention at the place of use.
+TENSOR_BYTES = 48
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,7 @@ class Sweep:
             return 0
         if node.op_type == "DequantizeLinear" and not self._options.fold_quantized:
             return FORBIDDEN  # the runtime wants the quantized weight and this node
-        return 0 if buffer.nbytes <= FREE_BYTES else buffer.nbytes
+        return 0 if buffer.nbytes <= NODE_BYTES else buffer.nbytes + TENSOR_BYTES
 
     def _settle(self, node: ir.Node) -> None:
         """The node is certain to go: its operands have one user less, and some then none.

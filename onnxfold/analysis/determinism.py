@@ -40,7 +40,7 @@ class Determinism:
             name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
             return f"{name} is not an op that ONNX defines at this opset"
         if node.op_type == "Dropout" and node.domain == "":
-            return None if _is_inference(node) else "Dropout in training mode is random"
+            return None if _is_inference(node, opsets[""]) else "Dropout in training mode is random"
         subgraphs = list(subgraphs_of(node))
         if subgraphs:
             return self._objection_in((inner for graph in subgraphs for inner in graph), opsets)
@@ -93,7 +93,7 @@ def _has_random_node(nodes: Iterable[onnx.NodeProto], version: int) -> bool:
     return False
 
 
-def _is_inference(node: ir.Node) -> bool:
+def _is_inference(node: ir.Node, opset: int) -> bool:
     """True for a Dropout that copies its input: training is off, or the ratio is a constant 0."""
     inputs = [*node.inputs, None, None]
     if _is_constant_zero(inputs[1]):
@@ -101,7 +101,7 @@ def _is_inference(node: ir.Node) -> bool:
     if inputs[2] is not None:
         return _is_constant_zero(inputs[2])
     is_test = node.attributes.get("is_test")
-    return is_test is None or bool(is_test.as_int())
+    return opset >= 7 if is_test is None else bool(is_test.as_int())
 
 
 def _is_constant_zero(value: ir.Value | None) -> bool:

@@ -23,8 +23,8 @@ MOVEMENTS = {
     ),
     "Slice backwards": (_reversed, lambda a: a[::-1, ::-2]),
     "Expand": (
-        lambda b, x: b.apply("Expand", x, b.integers(1000, 1, 1)),
-        lambda a: np.broadcast_to(a, (1000, *a.shape)),
+        lambda b, x: b.apply("Expand", x, b.integers(50, 1, 1)),
+        lambda a: np.broadcast_to(a, (50, *a.shape)),
     ),
     "Squeeze": (
         lambda b, x: b.apply("Squeeze", b.apply("Unsqueeze", x, b.integers(0, 3)), b.integers(0)),

@@ -1,0 +1,203 @@
+"""The frontier against an enumeration of every set of values that could be stored."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onnxfold.analysis.frontier import FORBIDDEN, RegionOp, choose
+
+# ---------------------------------------------------------------- by enumeration
+
+
+def staying_ops(ops, demanded, stored) -> set[int] | None:
+    """The ops that stay if just these values are stored; None if something is then missing."""
+    producer = {v: k for k, op in enumerate(ops) for v in op.outputs}
+    staying: set[int] = set()
+    pending = list(demanded)
+    seen = set(pending)
+    while pending:
+        value = pending.pop()
+        if value in stored:
+            continue
+        if value not in producer:
+            return None
+        staying.add(producer[value])
+        for operand in ops[producer[value]].inputs:
+            if operand not in seen:
+                seen.add(operand)
+                pending.append(operand)
+    return staying
+
+
+def best(ops, demanded, cost) -> tuple[float, int]:
+    """Least bytes, and the least number of ops that stay with so few bytes."""
+    values = sorted({v for op in ops for v in (*op.inputs, *op.outputs)})
+    found = (math.inf, len(ops))
+    for count in range(len(values) + 1):
+        for stored in itertools.combinations(values, count):
+            price = sum(cost[v] for v in stored)
+            if price > found[0] or price == FORBIDDEN:
+                continue
+            staying = staying_ops(ops, demanded, stored)
+            if staying is not None:
+                found = min(found, (price, len(staying)))
+    return found
+
+
+@st.composite
+def regions(draw):
+    """A small graph of ops; leaves l0.., results r0..; costs with many ties and some forbidden."""
+    values = [f"l{k}" for k in range(draw(st.integers(1, 3)))]
+    leaves = set(values)
+    ops = []
+    for k in range(draw(st.integers(1, 5))):
+        inputs = draw(st.lists(st.sampled_from(values), max_size=3))
+        outputs = [f"r{k}", f"s{k}"][: draw(st.sampled_from([1, 1, 1, 2]))]
+        ops.append(RegionOp(inputs, outputs))
+        values.extend(outputs)
+    touched = sorted({v for op in ops for v in (*op.inputs, *op.outputs)})
+    some_cost = st.sampled_from([0, 1, 1, 2, 3, 5, 8, FORBIDDEN])
+    finite = st.sampled_from([0, 1, 2, 3, 5, 8])
+    cost = {v: draw(finite if v in leaves else some_cost) for v in values}
+    demanded = draw(st.lists(st.sampled_from(touched), min_size=1, max_size=4, unique=True))
+    return draw(st.permutations(ops)), demanded, cost
+
+
+@settings(max_examples=500, deadline=None)
+@given(regions())
+def test_the_least_bytes_and_of_those_the_fewest_ops(region):
+    ops, demanded, cost = region
+    choice = choose(ops, demanded, cost)
+    staying = staying_ops(ops, demanded, choice.stored)
+    assert staying is not None, "what is demanded cannot be computed from what is stored"
+    assert sum(cost[v] for v in choice.stored) == choice.bytes_stored
+    assert (choice.bytes_stored, len(staying)) == best(ops, demanded, cost)
+
+
+@settings(max_examples=300, deadline=None)
+@given(regions(), st.integers(0, 20))
+def test_growth_is_never_more_than_allowed(region, allowed):
+    ops, demanded, cost = region
+    least = choose(ops, demanded, cost)
+    choice = choose(ops, demanded, cost, allowed)
+    assert choice.bytes_stored <= least.bytes_stored + allowed
+    assert sum(cost[v] for v in choice.stored) == choice.bytes_stored
+    staying = staying_ops(ops, demanded, choice.stored)
+    assert staying is not None
+    assert len(staying) <= len(staying_ops(ops, demanded, least.stored))
+    if choice.bytes_if_all_folded - least.bytes_stored <= allowed:
+        assert not staying
+
+
+# ---------------------------------------------------------------- what users see of it
+
+
+def chain(*costs: float):
+    ops = [RegionOp([k], [k + 1]) for k in range(len(costs) - 1)]
+    return ops, [len(costs) - 1], dict(enumerate(costs))
+
+
+def test_of_equal_bytes_the_last_is_stored():
+    assert choose(*chain(4, 4, 4)).stored == {2}
+
+
+def test_the_narrow_place_is_stored():
+    assert choose(*chain(8, 5, 2, 4, 9)).stored == {2}
+
+
+def test_a_forbidden_value_is_passed_over():
+    assert choose(*chain(8, 2, FORBIDDEN)).stored == {1}
+    assert choose(*chain(8, FORBIDDEN, 3)).stored == {2}
+
+
+def test_a_forbidden_value_is_not_bought_by_growth():
+    assert choose(*chain(8, 2, FORBIDDEN), allowed_growth=10**30).stored == {1}
+
+
+def test_growth_buys_a_fold():
+    assert choose(*chain(4, 6), allowed_growth=1).stored == {0}
+    assert choose(*chain(4, 6), allowed_growth=2).stored == {1}
+
+
+def test_growth_goes_to_the_cheapest_regions_first():
+    ops = [RegionOp([f"a{k}"], [f"b{k}"]) for k in range(3)]
+    cost = {"a0": 1, "b0": 6, "a1": 1, "b1": 2, "a2": 1, "b2": 4}
+    choice = choose(ops, ["b0", "b1", "b2"], cost, 4)
+    assert choice.stored == {"a0", "b1", "b2"}
+    assert (choice.bytes_stored, choice.bytes_if_all_folded) == (7, 12)
+
+
+def test_a_weight_that_is_needed_as_it_is_counts_once():
+    ops = [RegionOp(["w"], ["t"])]
+    assert choose(ops, ["t"], {"w": 8, "t": 8}).stored == {"t"}
+    assert choose(ops, ["t", "w"], {"w": 8, "t": 8}).stored == {"w"}
+
+
+def test_two_results_of_one_weight_are_dearer_than_the_weight():
+    ops = [RegionOp(["w"], ["t"]), RegionOp(["w"], ["u"])]
+    assert choose(ops, ["t", "u"], {"w": 8, "t": 8, "u": 8}).stored == {"w"}
+    assert choose(ops, ["t", "u"], {"w": 8, "t": 4, "u": 4}).stored == {"t", "u"}
+
+
+def test_an_op_without_inputs_stays_for_nothing():
+    assert choose([RegionOp([], ["fill"])], ["fill"], {"fill": 4096}).stored == set()
+
+
+def test_nothing_is_stored_for_what_nobody_demands():
+    assert choose(*chain(4, 4)[:1], [], {0: 4, 1: 4}).stored == set()
+
+
+# ---------------------------------------------------------------- time
+
+
+def uniform(n):
+    return chain(*[4] * (n + 1))
+
+
+def falling(n):
+    return chain(*range(n + 1, 0, -1))
+
+
+def rising(n):
+    return chain(*range(1, n + 2))
+
+
+def free(n):
+    return chain(*[0] * (n + 1))
+
+
+def with_weights(n):
+    """Every op reads the chain and a weight of its own."""
+    ops = [RegionOp([k, f"w{k}"], [k + 1]) for k in range(n)]
+    return ops, [n], {**dict.fromkeys(range(n + 1), 4), **{f"w{k}": 4 for k in range(n)}}
+
+
+def demanded_everywhere(n):
+    ops, _, cost = uniform(n)
+    return ops, list(range(n + 1)), cost
+
+
+def separate(n):
+    ops = [RegionOp([f"a{k}"], [f"b{k}"]) for k in range(n)]
+    names = [f"{side}{k}" for side in "ab" for k in range(n)]
+    return ops, [f"b{k}" for k in range(n)], dict.fromkeys(names, 4)
+
+
+SHAPES = [uniform, falling, rising, free, with_weights, demanded_everywhere, separate]
+
+
+@pytest.mark.parametrize("make", SHAPES)
+def test_steps_grow_linearly(make, count_lines):
+    steps = [count_lines(choose, *make(n)) for n in (1_000, 4_000)]
+    assert steps[1] <= 4.5 * steps[0]
+
+
+@pytest.mark.parametrize("make", [uniform, falling])
+def test_steps_grow_linearly_up_to_20000_ops(make, count_lines):
+    steps = [count_lines(choose, *make(n)) for n in (2_000, 20_000)]
+    assert steps[1] <= 11 * steps[0]

@@ -35,7 +35,7 @@ def staying_ops(ops, demanded, stored) -> set[int] | None:
 
 
 def best(ops, demanded, cost) -> tuple[float, int]:
-    """Least bytes, and the least number of ops that stay with so few bytes."""
+    """Least bytes and cost of what stays; and the fewest ops that stay at that price."""
     values = sorted({v for op in ops for v in (*op.inputs, *op.outputs)})
     found = (math.inf, len(ops))
     for count in range(len(values) + 1):
@@ -45,8 +45,12 @@ def best(ops, demanded, cost) -> tuple[float, int]:
                 continue
             staying = staying_ops(ops, demanded, stored)
             if staying is not None:
-                found = min(found, (price, len(staying)))
+                found = min(found, (price + worth(ops, staying), len(staying)))
     return found
+
+
+def worth(ops, staying) -> float:
+    return sum(ops[k].cost for k in staying)
 
 
 @st.composite
@@ -58,7 +62,7 @@ def regions(draw):
     for k in range(draw(st.integers(1, 5))):
         inputs = draw(st.lists(st.sampled_from(values), max_size=3))
         outputs = [f"r{k}", f"s{k}"][: draw(st.sampled_from([1, 1, 1, 2]))]
-        ops.append(RegionOp(inputs, outputs))
+        ops.append(RegionOp(inputs, outputs, draw(st.sampled_from([0, 0, 1, 4]))))
         values.extend(outputs)
     touched = sorted({v for op in ops for v in (*op.inputs, *op.outputs)})
     some_cost = st.sampled_from([0, 1, 1, 2, 3, 5, 8, FORBIDDEN])
@@ -76,7 +80,8 @@ def test_the_least_bytes_and_of_those_the_fewest_ops(region):
     staying = staying_ops(ops, demanded, choice.stored)
     assert staying is not None, "what is demanded cannot be computed from what is stored"
     assert sum(cost[v] for v in choice.stored) == choice.bytes_stored
-    assert (choice.bytes_stored, len(staying)) == best(ops, demanded, cost)
+    price = choice.bytes_stored + worth(ops, staying)
+    assert (price, len(staying)) == best(ops, demanded, cost)
 
 
 @settings(max_examples=300, deadline=None)
@@ -130,6 +135,11 @@ def test_growth_goes_to_the_cheapest_regions_first():
     choice = choose(ops, ["b0", "b1", "b2"], cost, 4)
     assert choice.stored == {"a0", "b1", "b2"}
     assert (choice.bytes_stored, choice.bytes_if_all_folded) == (7, 12)
+
+
+def test_an_op_is_worth_some_bytes():
+    for worth_of_op, stored in ((1, {0}), (2, {1}), (3, {1})):
+        assert choose([RegionOp([0], [1], worth_of_op)], [1], {0: 4, 1: 6}).stored == stored
 
 
 def test_a_weight_that_is_needed_as_it_is_counts_once():

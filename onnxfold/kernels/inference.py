@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
+import onnx.checker
 import onnx.shape_inference
 import onnx_ir as ir
 
@@ -57,7 +58,7 @@ def infer(operation: Operation) -> list[ResultType | None]:
             data,
             opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in operation.opsets.items()],
         )
-    except onnx.shape_inference.InferenceError as error:
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
         raise Unfoldable(f"shape inference: {_first_line(error)}") from error
     return [_result_type(inferred.get(name)) for name in outputs]
 

@@ -174,7 +174,7 @@ class _Plan:
         ]
 
     def _why(self, node: ir.Node) -> str:
-        if node.op_type == "DequantizeLinear":
+        if node.op_type == "DequantizeLinear" and not self._options.fold_quantized:
             return "the weight stays quantized (fold_quantized folds it)"
         costs = [self._sweep.cost[v] for v in node.outputs if v in self._sweep.cost]
         if FORBIDDEN in costs:

@@ -1,0 +1,118 @@
+"""A model as text, folded, compared with the original on onnxruntime, and what is left of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import onnxruntime as ort
+
+from onnxfold import storage
+from onnxfold.analysis.constants import all_graphs
+from onnxfold.api import run_passes
+from onnxfold.options import FoldOptions
+from onnxfold.passes.constant_propagation import Outcome
+
+Feeds = Mapping[str, np.ndarray]
+HEADER = '<ir_version: 10, opset_import: ["" : {opset}, "local" : 1]>'
+
+
+def parse(text: str, opset: int = 21) -> onnx.ModelProto:
+    """A model from the text of its graph (and functions)."""
+    return onnx.parser.parse_model(HEADER.format(opset=opset) + text)
+
+
+def with_weights(model: onnx.ModelProto, **weights: Any) -> onnx.ModelProto:
+    """The model with more initializers: arrays, ir tensors or TensorProtos by name."""
+    for name, weight in weights.items():
+        if isinstance(weight, np.ndarray):
+            weight = ir.Tensor(weight, name=name)
+        if not isinstance(weight, onnx.TensorProto):
+            weight = ir.serde.serialize_tensor(weight)
+        weight.name = name
+        model.graph.initializer.append(weight)
+    return model
+
+
+@dataclass
+class Folded:
+    """A folded model: what is in it, and why nodes with constant inputs stayed."""
+
+    before: onnx.ModelProto
+    proto: onnx.ModelProto
+    outcome: Outcome
+    ops: dict[str, int]
+    reasons: dict[str, str]
+
+    @property
+    def weights(self) -> dict[str, np.ndarray]:
+        """Initializers of the main graph."""
+        graph = ir.from_proto(self.proto).graph
+        return {name: np.asarray(v.const_value.numpy()) for name, v in graph.initializers.items()}
+
+    @property
+    def inputs(self) -> list[str]:
+        return [i.name for i in self.proto.graph.input]
+
+    @property
+    def outputs(self) -> list[str]:
+        return [o.name for o in self.proto.graph.output]
+
+
+def fold(model: onnx.ModelProto | str, feeds: Feeds | None = None, **options: Any) -> Folded:
+    """Fold a model and assert that it is valid; with feeds, that it computes the same bits."""
+    proto = parse(model) if isinstance(model, str) else model
+    opened = storage.from_proto(proto)
+    outcome = run_passes(opened, FoldOptions(**options))
+    result = storage.to_proto(opened)
+    onnx.checker.check_model(result)
+    reasons = {stay.node.op_type: stay.reason for stay in outcome.stays}
+    folded = Folded(proto, result, outcome, count_ops(opened), reasons)
+    assert interface(proto) == interface(result)
+    if feeds is not None:
+        assert_same(proto, result, feeds)
+    return folded
+
+
+def count_ops(model: ir.Model) -> dict[str, int]:
+    """Nodes by op type, subgraphs and functions included, Constant nodes too."""
+    return dict(Counter(node.op_type for graph in all_graphs(model) for node in graph))
+
+
+def interface(model: onnx.ModelProto) -> list[str]:
+    graph = model.graph
+    return [i.name for i in graph.input] + ["=>"] + [o.name for o in graph.output]
+
+
+def run(model: onnx.ModelProto, feeds: Feeds) -> list[np.ndarray]:
+    """The outputs on onnxruntime's CPU provider, nothing optimized."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    options.log_severity_level = 4
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, dict(feeds))
+
+
+def assert_same(before: onnx.ModelProto, after: onnx.ModelProto, feeds: Feeds) -> None:
+    """Both models give the same bits."""
+    names = [o.name for o in before.graph.output]
+    for name, want, got in zip(names, run(before, feeds), run(after, feeds), strict=True):
+        assert (got.shape, got.dtype) == (want.shape, want.dtype), name
+        assert got.tolist() == want.tolist() or got.tobytes() == want.tobytes(), name
+
+
+X = {"x": np.array([1.5, -2.0], np.float32)}
+
+
+def large(*shape: int, seed: int = 0) -> np.ndarray:
+    """A random float32 weight; at [64, 64] it is too large to be stored twice for nothing."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)

@@ -67,6 +67,10 @@ def _as_constant_node(node: ir.Node, tensor: ir.TensorProtocol) -> ir.Value:
 def remove_nodes(nodes: Iterable[ir.Node]) -> None:
     """Take nodes out of their graphs; none of them may have users other than themselves."""
     by_graph: dict[ir.Graph, list[ir.Node]] = {}
+    nodes = list(nodes)
+    for node in nodes:  # a node of a subgraph may use one of an outer graph that goes as well
+        for k in range(len(node.inputs)):
+            node.replace_input_with(k, None)
     for node in nodes:
         for subgraph in subgraphs_of(node):
             _empty(subgraph)

@@ -27,7 +27,7 @@ from onnxfold.options import FoldOptions
 from onnxfold.passes.inline_if import inline_branch
 from onnxfold.pool import Buffer, Pool
 
-# What a node is worth in stored bytes: its own record, and the time and memory it takes at run time.
+# What a node is worth in stored bytes: its record, and the time and memory it takes when it runs.
 # A scalar or a shape vector takes less, so it is always stored and the node goes.
 NODE_BYTES = 256
 # A stored tensor's own record: name, dtype, shape, and its mention at the place of use.

@@ -1,0 +1,179 @@
+"""``python -m tests.benchmarks [weights|chain] [--rounds N]``: whole processes, side by side.
+
+Commands take turns (A B A B), so that a slower machine slows all; the table gives medians of
+CPU seconds (user + system) and wall seconds, the peak resident memory, and ratios to onnxfold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+_COPY = """
+import os, shutil, sys
+for name in os.listdir(sys.argv[1]):
+    if name.startswith("in.onnx"):
+        with open(os.path.join(sys.argv[1], name), "rb") as a, open(
+            os.path.join(sys.argv[1], name.replace("in", "copy", 1)), "wb") as b:
+            while os.sendfile(b.fileno(), a.fileno(), None, 1 << 26):
+                pass
+            os.fsync(b.fileno())
+"""
+_ONNXRUNTIME = """
+import os, sys
+import onnxruntime as ort
+options = ort.SessionOptions()
+options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+options.optimized_model_filepath = sys.argv[2]
+options.log_severity_level = 4
+names = [sys.argv[2]]
+if len(sys.argv) > 3:
+    names.append(sys.argv[2] + ".data")
+    key = "session.optimized_model_external_initializers_"
+    options.add_session_config_entry(key + "file_name", os.path.basename(names[-1]))
+    options.add_session_config_entry(key + "min_size_in_bytes", "1024")
+ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+for name in names:
+    with open(name, "rb+") as f:
+        os.fsync(f.fileno())
+"""
+_ONNXSIM = """
+import sys, onnx, onnxsim
+onnx.save(onnxsim.simplify(sys.argv[1])[0], sys.argv[2])
+"""
+# started from a small process of its own: a child's peak memory counts its parent's at the fork
+_MEASURE = """
+import json, os, resource, subprocess, sys, time
+begin = time.perf_counter()
+code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL)
+wall = time.perf_counter() - begin
+use = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([code, wall, use.ru_utime + use.ru_stime, use.ru_maxrss]))
+"""
+
+
+@dataclass
+class Measured:
+    """What the runs of one command took."""
+
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    peak_mb: float = 0
+
+
+def run_side_by_side(commands: dict[str, list[str]], rounds: int) -> dict[str, Measured]:
+    """Run all commands in turn, ``rounds`` times after one round that does not count."""
+    import json
+
+    measured = {name: Measured() for name in commands}
+    for round_ in range(rounds + 1):
+        for name, command in commands.items():
+            done = subprocess.run(
+                [sys.executable, "-c", _MEASURE, *command], capture_output=True, text=True
+            )
+            code, wall, cpu, peak_kib = json.loads(done.stdout.splitlines()[-1])
+            if code:
+                raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
+            if round_:
+                measured[name].wall.append(wall)
+                measured[name].cpu.append(cpu)
+            measured[name].peak_mb = max(measured[name].peak_mb, peak_kib / 1024)
+    return measured
+
+
+def show(title: str, measured: dict[str, Measured]) -> None:
+    """Print one table; the first command is what the others are compared with."""
+    table = Table(title=title)
+    for column in ("command", "CPU s", "wall s", "peak MB", "CPU ratio", "wall ratio"):
+        table.add_column(column, justify="left" if column == "command" else "right")
+    first = next(iter(measured.values()))
+    for name, m in measured.items():
+        cpu, wall = statistics.median(m.cpu), statistics.median(m.wall)
+        table.add_row(
+            name,
+            f"{cpu:.2f}",
+            f"{wall:.2f}",
+            f"{m.peak_mb:.0f}",
+            f"{cpu / statistics.median(first.cpu):.2f}",
+            f"{wall / statistics.median(first.wall):.2f}",
+        )
+    Console(width=100).print(table)
+
+
+def weights(folder: Path, rounds: int) -> None:
+    """1 GiB of weights, each transposed: once inside the file, once as external data."""
+    for external in (False, True):
+        where = folder / ("external" if external else "inside")
+        where.mkdir()
+        make = (
+            "from pathlib import Path; from tests.benchmarks.models import transposed_weights;"
+            f"transposed_weights(Path({str(where / 'in.onnx')!r}), 4096, 16, {external})"
+        )
+        subprocess.run([sys.executable, "-c", make], check=True)
+        source, flag = str(where / "in.onnx"), ["external"] if external else []
+        commands = {
+            "onnxfold": _onnxfold(source, str(where / "out.onnx")),
+            "copy + fsync": [sys.executable, "-c", _COPY, str(where)],
+            "onnxruntime basic": [
+                *(sys.executable, "-c", _ONNXRUNTIME, source, str(where / "ort.onnx")),
+                *flag,
+            ],
+        }
+        title = f"1 GiB of transposed weights, {'external data' if external else 'in the file'}"
+        show(title, run_side_by_side(commands, rounds))
+
+
+def chain(folder: Path, rounds: int) -> None:
+    """30,000 and 300,000 nodes of scalar constants: cost per node, and that it is linear."""
+    from tests.benchmarks.models import scalar_chain
+
+    small, large = folder / "small.onnx", folder / "large.onnx"
+    scalar_chain(small, 10_000)
+    scalar_chain(large, 100_000)
+    commands = {
+        "onnxfold, 30,000 nodes": _onnxfold(str(small), str(folder / "out.onnx")),
+        "onnxfold, 300,000 nodes": _onnxfold(str(large), str(folder / "out.onnx")),
+        "onnxruntime basic, 30,000": [
+            *(sys.executable, "-c", _ONNXRUNTIME, str(small), str(folder / "ort.onnx"))
+        ],
+    }
+    if importlib.util.find_spec("onnxsim"):
+        commands["onnxsim, 30,000"] = [
+            *(sys.executable, "-c", _ONNXSIM, str(small), str(folder / "sim.onnx"))
+        ]
+    show("Constant, Sqrt, Mul, ...", run_side_by_side(commands, rounds))
+
+
+def _onnxfold(source: str, target: str) -> list[str]:
+    return [sys.executable, "-m", "onnxfold", "optimize", source, "-o", target, "--quiet"]
+
+
+BENCHMARKS = {"weights": weights, "chain": chain}
+
+
+def main() -> None:
+    """Run the benchmarks named on the command line, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[[], *BENCHMARKS], default=[])
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    begin = time.perf_counter()
+    for name in arguments.names or BENCHMARKS:
+        with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
+            BENCHMARKS[name](Path(folder), arguments.rounds)
+    print(f"{time.perf_counter() - begin:.0f} s in all")
+
+
+if __name__ == "__main__":
+    main()

@@ -112,7 +112,12 @@ class _Plan:
             [
                 RegionOp(
                     [self._same.get(v, v) for v in self._operands(node)],
-                    [self._same.get(v, v) for v in node.outputs if v in sweep.cost],
+                    # a view of all of a weight is the weight: it is there, whoever else makes it
+                    [
+                        same
+                        for v in node.outputs
+                        if v in sweep.cost and (same := self._same.get(v, v)) in sweep.cost
+                    ],
                     NODE_BYTES,
                 )
                 for node in sweep.undecided

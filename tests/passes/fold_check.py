@@ -31,8 +31,8 @@ def parse(text: str, opset: int = 21) -> onnx.ModelProto:
 def with_weights(model: onnx.ModelProto, **weights: Any) -> onnx.ModelProto:
     """The model with more initializers: arrays, ir tensors or TensorProtos by name."""
     for name, weight in weights.items():
-        if isinstance(weight, np.ndarray):
-            weight = ir.Tensor(weight, name=name)
+        if isinstance(weight, np.ndarray | np.generic):
+            weight = ir.Tensor(np.asarray(weight), name=name)
         if not isinstance(weight, onnx.TensorProto):
             weight = ir.serde.serialize_tensor(weight)
         weight.name = name

@@ -1,0 +1,225 @@
+"""Every dtype of ONNX moves through constant propagation unchanged; odd shapes too."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from fold_check import X, fold, large, parse, with_weights
+
+DTYPES = [
+    ir.DataType.BFLOAT16,
+    ir.DataType.FLOAT16,
+    ir.DataType.DOUBLE,
+    ir.DataType.FLOAT8E4M3FN,
+    ir.DataType.FLOAT8E4M3FNUZ,
+    ir.DataType.FLOAT8E5M2,
+    ir.DataType.FLOAT8E5M2FNUZ,
+    ir.DataType.FLOAT8E8M0,
+    ir.DataType.INT4,
+    ir.DataType.UINT4,
+    ir.DataType.FLOAT4E2M1,
+    ir.DataType.INT8,
+    ir.DataType.UINT16,
+    ir.DataType.UINT64,
+    ir.DataType.BOOL,
+    ir.DataType.COMPLEX64,
+]
+NARROW = {ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.FLOAT4E2M1}
+
+
+def random(shape: tuple[int, ...], dtype: ir.DataType) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    if dtype == ir.DataType.BOOL:
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype == ir.DataType.FLOAT4E2M1:
+        return rng.integers(0, 16, shape).astype(np.uint8).view(ml_dtypes.float4_e2m1fn)
+    if dtype in NARROW:
+        return rng.integers(0, 8, shape).astype(dtype.numpy())
+    size = dtype.numpy().itemsize
+    return rng.integers(0, 256, (*shape, size), np.uint8).view(dtype.numpy()).reshape(shape)
+
+
+def moved(dtype: ir.DataType, shape: tuple[int, ...], body: str, **sizes) -> np.ndarray:
+    """The one constant output of a model that only moves data."""
+    model = parse(f"g () => (float[n] y) {{ {body} }}", opset=25)
+    model.graph.output[0].type.tensor_type.elem_type = dtype.value
+    with_weights(model, w=ir.Tensor(random(shape, dtype), dtype=dtype), **sizes)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    model.ir_version = 13
+    folded = fold(model)
+    assert folded.ops == {}, folded.reasons
+    return folded.weights["y"]
+
+
+def bits(array: np.ndarray) -> bytes:
+    return np.ascontiguousarray(array).tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
+def test_transpose_and_reshape(dtype):
+    got = moved(
+        dtype,
+        (3, 5),
+        "t = Transpose <perm = [1, 0]> (w) y = Reshape (t, s)",
+        s=np.int64([3, -1]),
+    )
+    assert bits(got) == bits(random((3, 5), dtype).T.reshape(3, 5))
+    assert got.dtype == dtype.numpy()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
+def test_a_large_transpose(dtype):
+    got = moved(dtype, (333, 257), "y = Transpose <perm = [1, 0]> (w)")
+    assert bits(got) == bits(random((333, 257), dtype).T)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [d for d in DTYPES if d not in NARROW and not d.name.startswith("FLOAT8")],  # not allowed
+    ids=lambda d: d.name,
+)
+def test_slice_backwards_and_concat(dtype):
+    lists = {k: np.int64([v]) for k, v in {"a": -1, "b": -(2**62), "c": 0, "d": -1}.items()}
+    got = moved(dtype, (5, 3), "r = Slice (w, a, b, c, d) y = Concat <axis = 0> (r, w)", **lists)
+    array = random((5, 3), dtype)
+    assert bits(got) == bits(np.concatenate([array[::-1], array]))
+
+
+@pytest.mark.parametrize("dtype", [ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.FLOAT4E2M1])
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 3), (7,)])
+def test_four_bits_in_odd_numbers(dtype, shape):
+    got = moved(dtype, shape, "y = Identity (w)")
+    assert got.shape == shape
+    assert bits(got) == bits(random(shape, dtype))
+
+
+def test_bfloat16_arithmetic_rounds_after_every_op():
+    model = parse("g () => (bfloat16[3] y) { a = Add (w, w) b = Mul (a, w) y = Sub (b, w) }")
+    w = np.array([1.0078125, 3.140625, -0.001], ml_dtypes.bfloat16)
+    with_weights(model, w=w)
+    assert bits(fold(model).weights["y"]) == bits((w + w) * w - w)
+
+
+# ---------------------------------------------------------------- strings
+
+
+def strings(name: str, *texts: str, dims=None) -> onnx.TensorProto:
+    return onnx.helper.make_tensor(name, 8, dims or [len(texts)], [t.encode() for t in texts])
+
+
+def test_strings_move():
+    model = parse("g () => (string[3, 2] y) { y = Transpose <perm = [1, 0]> (w) }")
+    with_weights(model, w=strings("w", "a", "b", "", "ä", "日本", "a b", dims=[2, 3]))
+    value = fold(model).weights["y"]
+    texts = [t.decode() if isinstance(t, bytes) else t for t in value.reshape(-1)]
+    assert texts == ["a", "ä", "b", "日本", "", "a b"]
+
+
+def test_strings_are_compared_and_joined():
+    model = parse(
+        """g (bool[2] x) => (bool[2] y, string[2] z) {
+            e = Equal (a, b)
+            y = And (x, e)
+            z = StringConcat (a, b)
+        }"""
+    )
+    with_weights(model, a=strings("a", "x", "ä"), b=strings("b", "x", "y"))
+    folded = fold(model, {"x": np.array([True, True])})
+    assert folded.ops == {"And": 1}
+    assert folded.weights["e"].tolist() == [True, False]
+
+
+def test_a_string_constant_node():
+    model = parse('g () => (string[2] y) { y = Constant <value_strings = ["a", "b"]> () }')
+    assert fold(model, {}).outputs == ["y"]
+
+
+# ---------------------------------------------------------------- empty and 0-d
+
+
+@pytest.mark.parametrize(
+    ("body", "shape"),
+    [
+        ("y = Neg (w)", (0,)),
+        ("y = Transpose (w)", (0, 3)),
+        ("y = Exp (w)", (2, 0)),
+        ("y = Concat <axis = 0> (w, w)", (0, 4)),
+        ("y = MatMul (w, w)", (0, 0)),
+        ("y = Neg (w)", ()),
+        ("y = Erf (w)", ()),
+        ("y = ReduceSum <keepdims = 0> (w)", (0, 3)),
+        ("y = Softmax (w)", (0, 3)),
+    ],
+)
+def test_no_elements_or_no_axes(body, shape):
+    model = parse(f"g () => (float[n] y) {{ {body} }}")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    with_weights(model, w=np.ones(shape, np.float32))
+    assert fold(model, {}).ops == {}
+
+
+def test_an_empty_product_of_matrices_is_zero():
+    model = parse("g () => (float[2, 3] y) { y = MatMul (a, b) }")
+    with_weights(model, a=np.ones((2, 0), np.float32), b=np.ones((0, 3), np.float32))
+    folded = fold(model, {})
+    np.testing.assert_array_equal(folded.weights["y"], np.zeros((2, 3)))
+
+
+def test_nan_infinity_and_negative_zero():
+    model = parse(
+        """g () => (float[5] y) {
+            r = Reciprocal (w)
+            n = Neg (r)
+            y = Max (n, w)
+        }"""
+    )
+    with_weights(model, w=np.float32([0.0, -0.0, np.inf, -np.inf, np.nan]))
+    fold(model, {})
+
+
+def test_integers_wrap():
+    model = parse("g () => (int8[3] y) { a = Add (w, w) y = Neg (a) }")
+    with_weights(model, w=np.int8([127, -128, 64]))
+    assert fold(model).weights["y"].tolist() == [2, 0, -128]
+
+
+# ---------------------------------------------------------------- sparse initializers
+
+
+def sparse(name: str, dims: list[int], places: list[int], values: list[float]):
+    tensor = onnx.SparseTensorProto(dims=dims)
+    tensor.values.CopyFrom(onnx.numpy_helper.from_array(np.float32(values), name))
+    tensor.indices.CopyFrom(onnx.numpy_helper.from_array(np.int64(places), name + "_i"))
+    return tensor
+
+
+def test_a_sparse_initializer_is_an_operand_like_any_other():
+    model = parse("g (float[2] x) => (float[2] y) { v = Neg (w) y = Add (x, v) }")
+    model.graph.sparse_initializer.append(sparse("w", [2], [1], [5.0]))
+    folded = fold(model)
+    assert folded.ops == {"Add": 1}
+    assert folded.weights["v"].tolist() == [0.0, -5.0]
+
+
+def test_a_sparse_initializer_that_nothing_folds_stays():
+    model = parse("g (float[2] x) => (float[2] y) { y = Add (x, w) }")
+    model.graph.sparse_initializer.append(sparse("w", [2], [1], [5.0]))
+    folded = fold(model)
+    assert folded.ops == {"Add": 1}
+    stored = [t.values.name for t in folded.proto.graph.sparse_initializer]
+    assert stored == ["w"] or "w" in folded.weights
+
+
+def test_a_sparse_constant_node_and_large_values_beside_it():
+    model = parse("g (float[64, 64] x) => (float[64, 64] y) { v = Mul (w, u) y = Add (x, v) }")
+    model.graph.sparse_initializer.append(sparse("w", [64, 64], [3, 4000], [5.0, 6.0]))
+    with_weights(model, u=large(64, 64))
+    folded = fold(model)
+    assert folded.ops == {"Add": 1} or folded.reasons["Mul"]
+
+
+def test_ordinary_floats():
+    assert fold("g (float[2] x) => (float[2] y) { y = Neg (x) }", X).ops == {"Neg": 1}

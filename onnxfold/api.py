@@ -22,7 +22,7 @@ from onnxfold.options import FoldOptions
 from onnxfold.passes.constant_propagation import ConstantPropagation, Outcome
 from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.passes.deduplicate import DeduplicateInitializers
-from onnxfold.report.inventory import count_nodes
+from onnxfold.report.inventory import count_nodes, op_name
 from onnxfold.report.memory import peak_rss_bytes
 from onnxfold.report.summary import Kept, Report
 
@@ -136,8 +136,8 @@ def optimize_file(
         folded=outcome.folded,
         kept=[
             Kept(
-                stay.node.name or "",
-                stay.node.op_type,
+                stay.node.name or next((o.name for o in stay.node.outputs if o.name), ""),
+                op_name(stay.node),
                 (stay.node.graph.name if stay.node.graph is not None else None) or "",
                 stay.reason,
             )

@@ -1,0 +1,147 @@
+"""optimize gives back the kind it was given; optimize_file writes, checks and reports."""
+
+from __future__ import annotations
+
+import json
+
+import onnx
+import onnx_ir as ir
+import pytest
+from fold_check import assert_same, large, parse, with_weights
+
+import onnxfold
+
+ROWS = {"x": large(2, 64, seed=9)}
+
+
+@pytest.fixture
+def model() -> onnx.ModelProto:
+    proto = parse(
+        """g (float[batch, 64] x) => (float[batch, 64] y) <float[1] two = {2}> {
+            t = Transpose <perm = [1, 0]> (w)
+            n = Neg (two)
+            s = local.Odd (n)
+            h = MatMul (x, t)
+            y = Mul (h, n)
+        }"""
+    )
+    del proto.graph.node[2]
+    return with_weights(proto, w=large(64, 64))
+
+
+@pytest.fixture
+def path(model, tmp_path):
+    onnx.save(model, tmp_path / "model.onnx")
+    return tmp_path / "model.onnx"
+
+
+def _kinds(nodes) -> list[str]:
+    return [node.op_type for node in nodes]
+
+
+def test_a_proto_gives_a_new_proto(model):
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    result = onnxfold.optimize(model)
+    assert isinstance(result, onnx.ModelProto)
+    assert model == copy
+    assert _kinds(result.graph.node) == ["MatMul", "Mul"]
+    assert_same(model, result, ROWS)
+
+
+def test_an_ir_model_is_changed_and_given_back(model):
+    opened = ir.from_proto(model)
+    assert onnxfold.optimize(opened) is opened
+    assert _kinds(opened.graph) == ["MatMul", "Mul"]
+    assert_same(model, ir.to_proto(opened), ROWS)
+
+
+@pytest.mark.parametrize("kind", [str, lambda p: p])
+def test_a_path_gives_an_ir_model_and_leaves_the_file(model, path, kind):
+    content = path.read_bytes()
+    result = onnxfold.optimize(kind(path))
+    assert isinstance(result, ir.Model)
+    assert path.read_bytes() == content
+    onnxfold.save(result, path.with_name("after.onnx"))
+    assert_same(model, onnx.load(path.with_name("after.onnx")), ROWS)
+
+
+def test_options_go_by_name(model):
+    assert "Neg" in _kinds(onnxfold.optimize(model, keep=["n"]).graph.node)
+    with pytest.raises(onnxfold.UsageError, match="unknown option 'folds'"):
+        onnxfold.optimize(model, folds=True)
+
+
+def test_a_file_into_itself(model, path):
+    report = onnxfold.optimize_file(path, path)
+    after = onnx.load(path)
+    assert _kinds(after.graph.node) == ["MatMul", "Mul"]
+    assert_same(model, after, ROWS)
+    assert report.folded == 2
+    assert report.nodes_before == {"MatMul": 1, "Mul": 1, "Neg": 1, "Transpose": 1}
+    assert report.nodes_after == {"MatMul": 1, "Mul": 1}
+    assert report.bytes_after == path.stat().st_size
+    assert [p.name for p in path.parent.iterdir()] == ["model.onnx"]
+
+
+def test_a_second_run_folds_nothing_and_changes_nothing(path):
+    onnxfold.optimize_file(path, path)
+    first = path.read_bytes()
+    report = onnxfold.optimize_file(path, path)
+    assert report.folded == 0
+    assert path.read_bytes() == first
+
+
+def test_checked_on_the_way(path):
+    report = onnxfold.optimize_file(path, path, check=2)
+    assert report.check is not None
+    assert report.check.passed
+    assert [p.name for p in path.parent.iterdir()] == ["model.onnx"]
+
+
+def test_the_report_is_json(path):
+    report = onnxfold.optimize_file(path, path, check=1, keep=["n"])
+    record = json.loads(json.dumps(report.to_dict()))
+    assert record["folded"] == 1
+    assert record["pool"]["intermediates_materialized"] == 0
+    assert [(k["op_type"], k["reason"]) for k in record["kept"]] == [("Neg", "kept by option")]
+    assert set(record["stages"]) == {"load", "fold", "check", "save"}
+
+
+def test_a_custom_op_is_reported_with_its_domain(tmp_path):
+    model = parse(
+        """g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
+            a = local.Odd (w)
+            y = Add (x, a)
+        }"""
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    report = onnxfold.optimize_file(tmp_path / "m.onnx", tmp_path / "n.onnx")
+    assert report.nodes_after == {"Add": 1, "local::Odd": 1}
+    (kept,) = report.kept
+    assert (kept.op_type, kept.node, kept.graph) == ("local::Odd", "a", "g")
+
+
+def test_progress_names_every_stage(path):
+    seen = []
+    onnxfold.optimize_file(path, path, progress=lambda *args: seen.append(args))
+    stages = list(dict.fromkeys(stage for stage, _, _ in seen))
+    assert stages == ["load", "fold", "save"]
+    assert all(0 <= done <= total for _, done, total in seen)
+
+
+def test_a_memory_limit_changes_no_bit(path, tmp_path):
+    model = parse("g (float x) => (float[n] y) { a = Exp (w) b = Mul (a, a) y = Add (x, b) }")
+    onnx.save(with_weights(model, w=large(600, 1000)), path)
+    for name, limit in (("free", None), ("bound", 1 << 20)):
+        onnxfold.optimize_file(path, tmp_path / name, memory_limit=limit, fold_all=True)
+    assert (tmp_path / "free").read_bytes() == (tmp_path / "bound").read_bytes()
+
+
+def test_an_invalid_model_is_refused_by_name(tmp_path):
+    (tmp_path / "bad.onnx").write_bytes(b"\xff" * 100)
+    with pytest.raises(onnxfold.ModelError, match=r"bad\.onnx"):
+        onnxfold.optimize(tmp_path / "bad.onnx")
+    with pytest.raises(onnxfold.UsageError, match="check"):
+        onnxfold.optimize_file(tmp_path / "bad.onnx", tmp_path / "o.onnx", check=-1)
+    assert not (tmp_path / "o.onnx").exists()

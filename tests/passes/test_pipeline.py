@@ -1,0 +1,105 @@
+"""Our passes among onnx-ir's own, and again and again."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from fold_check import assert_same, count_ops, large, parse, with_weights
+from onnx_ir.passes import common
+
+from onnxfold import storage
+from onnxfold.passes.constant_propagation import ConstantPropagation
+from onnxfold.passes.dead_code import RemoveDeadCode
+from onnxfold.passes.deduplicate import DeduplicateInitializers
+
+HEADER = '<domain: "local", opset_import: ["" : 21, "local" : 1]>'
+ROWS = {"x": large(2, 64, seed=9)}
+OURS = (ConstantPropagation, RemoveDeadCode, DeduplicateInitializers)
+THEIRS = (
+    common.InlinePass,
+    common.CommonSubexpressionEliminationPass,
+    common.IdentityEliminationPass,
+    common.TopologicalSortPass,
+    common.RemoveUnusedNodesPass,
+    common.NameFixPass,
+)
+
+
+def sample():
+    model = parse(
+        f"""g (float[2, 64] x) => (float[2, 64] y) <float two = {{2}}> {{
+            t = Transpose <perm = [1, 0]> (w)
+            t2 = Transpose <perm = [1, 0]> (w)
+            s = Mul (two, two)
+            i = Identity (s)
+            h = MatMul (x, t)
+            k = MatMul (h, t2)
+            f = local.scale (k)
+            y = Mul (f, i)
+        }}
+        {HEADER} scale (a) => (z) {{
+            c = Constant <value_float = 4.0> ()
+            r = Sqrt (c)
+            z = Mul (a, r)
+        }}"""
+    )
+    return with_weights(model, w=large(64, 64))
+
+
+def sequence(*kinds) -> ir.passes.Sequential:
+    return ir.passes.Sequential(*(kind() for kind in kinds))
+
+
+@pytest.mark.parametrize("order", ["before", "after", "both"])
+def test_with_onnx_irs_passes_in_one_sequence(order):
+    model = sample()
+    opened = storage.from_proto(model)
+    kinds = {"before": THEIRS + OURS, "after": OURS + THEIRS, "both": THEIRS + OURS + THEIRS}
+    assert sequence(*kinds[order])(opened).modified
+    after = storage.to_proto(opened)
+    assert_same(model, after, ROWS)
+    ops = count_ops(opened)
+    assert "Transpose" not in ops
+    assert "Sqrt" not in ops
+    assert ops["MatMul"] == 2
+
+
+def test_a_second_run_of_the_sequence_changes_nothing():
+    opened = storage.from_proto(sample())
+    sequence(*OURS)(opened)
+    first = storage.to_proto(opened).SerializeToString(deterministic=True)
+    assert not sequence(*OURS)(opened).modified
+    assert storage.to_proto(opened).SerializeToString(deterministic=True) == first
+
+
+def test_folded_weights_are_still_views_until_they_are_read():
+    opened = storage.from_proto(sample())
+    propagation = ConstantPropagation()
+    propagation(opened)
+    weight = opened.graph.initializers["t"].const_value
+    np.testing.assert_array_equal(weight.numpy(), large(64, 64).T)
+    assert not weight.numpy().flags.c_contiguous
+    assert propagation.outcome.statistics.peak_bytes < 64 * 64 * 4
+
+
+def test_time_grows_linearly():
+    """By processor time, with much slack: quadratic would be 16 times."""
+    seconds = [_seconds(n) for n in (1_000, 4_000)]
+    assert seconds[1] <= 10 * seconds[0]
+
+
+def _seconds(length: int) -> float:
+    import time
+
+    nodes = "\n".join(f"v{k + 1} = {('Neg', 'Abs')[k % 2]} (v{k})" for k in range(length))
+    model = storage.from_proto(
+        with_weights(
+            parse(f"g (float x) => (float y) {{ {nodes} y = Add (x, v{length}) }}"),
+            v0=np.float32(1),
+        )
+    )
+    begin = time.process_time()
+    sequence(*OURS)(model)
+    assert count_ops(model) == {"Add": 1}
+    return time.process_time() - begin

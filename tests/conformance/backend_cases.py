@@ -1,20 +1,28 @@
-"""onnx's backend node test cases with their inputs turned into constants, and what became of each."""
+"""onnx's backend node test cases with their inputs turned into constants, and what became of each.
+
+``python -m tests.conformance.backend_cases`` prints the table.
+"""
 
 from __future__ import annotations
 
 import functools
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 
-import ml_dtypes  # noqa: F401  (registers the small dtypes with NumPy)
+import ml_dtypes
 import numpy as np
 import onnx
+import onnx.reference
 import onnx_ir as ir
 import onnxruntime as ort
 from onnx.backend.test.case.node import collect_testcases
 from onnx.backend.test.case.test_case import TestCase
 
 import onnxfold
+
+# Spacing of the numbers at 1.
+_HALF = {np.dtype(np.float16): 2.0**-10, np.dtype(ml_dtypes.bfloat16): 2.0**-7}
 
 
 @dataclass
@@ -85,7 +93,9 @@ def run_case(case: TestCase) -> Result:
     stored = _outputs(folded)
     wanted, exact = _wanted(case, model)
     for name, got, want in zip([o.name for o in model.graph.output], stored, wanted, strict=True):
-        difference = _difference(case.name, got, want, exact)
+        difference = _difference(got, want, exact)
+        if difference and exact and is_half(got):
+            difference = _half_difference(got, expected_outputs(case)[name], difference)
         if difference:
             return Result(case.name, "wrong", f"{name}: {difference}")
     return Result(case.name, "folded", "as onnxruntime" if exact else "as the test expects")
@@ -113,25 +123,63 @@ def _outputs(model: onnx.ModelProto) -> list[np.ndarray]:
 
 def _wanted(case: TestCase, model: onnx.ModelProto) -> tuple[list[np.ndarray], bool]:
     """What onnxruntime computes, bit for bit; where it cannot, what the test case expects."""
+    try:
+        return run_onnxruntime(model), True
+    except Exception:  # any class
+        return list(expected_outputs(case).values()), False
+
+
+def run_onnxruntime(model: onnx.ModelProto) -> list[np.ndarray]:
+    """The outputs of a model without inputs on the CPU provider, nothing optimized."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry("session.disable_prepacking", "1")
     options.log_severity_level = 4
-    try:
-        session = ort.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-        return [np.asarray(v) for v in session.run(None, {})], True
-    except Exception:
-        outputs = case.data_sets[0][1]
-        values = list(outputs.values()) if isinstance(outputs, dict) else list(outputs)
-        return [
-            np.asarray(onnx.numpy_helper.to_array(v) if isinstance(v, onnx.TensorProto) else v)
-            for v in values
-        ], False
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return [np.asarray(v) for v in session.run(None, {})]
 
 
-def _difference(name: str, got: np.ndarray, want: np.ndarray, exact: bool) -> str | None:
+def run_reference(model: onnx.ModelProto) -> list[np.ndarray]:
+    """The outputs of a model without inputs by onnx's reference evaluator."""
+    return [np.asarray(v) for v in onnx.reference.ReferenceEvaluator(model).run(None, {})]
+
+
+def expected_outputs(case: TestCase) -> dict[str, np.ndarray]:
+    """What the test case expects, by output name."""
+    outputs = case.data_sets[0][1]
+    values = list(outputs.values()) if isinstance(outputs, dict) else list(outputs)
+    names = [output.name for output in case.model.graph.output]
+    return {
+        name: np.asarray(onnx.numpy_helper.to_array(v) if isinstance(v, onnx.TensorProto) else v)
+        for name, v in zip(names, values, strict=True)
+    }
+
+
+def is_half(array: np.ndarray) -> bool:
+    """True for float16 and bfloat16."""
+    return array.dtype in _HALF
+
+
+def _half_difference(got: np.ndarray, expected: np.ndarray, otherwise: str) -> str | None:
+    """What is wrong with half-precision results that are not onnxruntime's, or None.
+
+    ONNX rounds to half precision after every op. onnxruntime's CPU provider runs most such ops in
+    float32 and leaves out roundings between two of them, so in a chain it is not a witness for
+    single bits. The expected outputs of the test case, which NumPy computed from the definition
+    of the whole op, are: a chain may be off by its own roundings, two spacings of half precision.
+    """
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        return otherwise
+    a, b = got.astype(np.float64), expected.astype(np.float64)
+    allowed = 2 * _HALF[got.dtype] * np.abs(b)
+    with np.errstate(invalid="ignore"):
+        fine = (np.abs(a - b) <= allowed) | (a == b) | (np.isnan(a) & np.isnan(b))
+    return None if fine.all() else otherwise
+
+
+def _difference(got: np.ndarray, want: np.ndarray, exact: bool) -> str | None:
     if got.shape != want.shape:
         return f"shape {got.shape}, expected {want.shape}"
     if want.dtype == object or want.dtype.kind in "US":
@@ -147,9 +195,6 @@ def _difference(name: str, got: np.ndarray, want: np.ndarray, exact: bool) -> st
             return f"dtype {got.dtype}, expected {want.dtype}"
     if got.dtype.kind in "iub":
         return None if np.array_equal(got, want) else "integers differ"
-    if got.dtype.itemsize == 2 and exact and len(got.tobytes()) and "expanded" in name:
-        # onnxruntime keeps chains of float16 in float32, ONNX rounds after every op
-        exact = False
     with np.errstate(all="ignore"):
         a, b = got.astype(np.complex128), want.astype(np.complex128)
         if exact:
@@ -164,3 +209,29 @@ def _difference(name: str, got: np.ndarray, want: np.ndarray, exact: bool) -> st
                 a, b, rtol=1e-3, atol=1e-5 if got.dtype.itemsize > 2 else 1e-3, equal_nan=True
             )
     return None if same else f"values differ by up to {np.nanmax(np.abs(a - b))}"
+
+
+@functools.lru_cache(maxsize=1)
+def results() -> list[Result]:
+    """What became of every case."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return [run_case(case) for case in cases().values()]
+
+
+def table() -> str:
+    """Cases by verdict, and what was left or skipped by reason."""
+    found = results()
+    lines = [f"{len(found):6} cases"]
+    counts = Counter(result.verdict for result in found)
+    for verdict in ("folded", "left", "skipped", "wrong", "crashed"):
+        lines.append(f"{counts[verdict]:6} {verdict}")
+        if verdict == "folded":
+            continue
+        reasons = Counter(r.reason[:120] for r in found if r.verdict == verdict)
+        lines += [f"{count:13} {reason}" for reason, count in reasons.most_common()]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())

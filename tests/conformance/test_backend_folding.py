@@ -1,0 +1,114 @@
+"""All of onnx's node cases, with constant inputs: folded and right, or left for a good reason.
+
+There are two good reasons. The case has a random op: folding it would freeze what must differ
+from run to run. Or nobody can compute it: neither onnxruntime nor onnx's reference evaluator runs
+the case as it is, which is tried here.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from backend_cases import (
+    Result,
+    cases,
+    expected_outputs,
+    is_half,
+    results,
+    run_onnxruntime,
+    run_reference,
+    table,
+    with_constant_inputs,
+)
+
+RANDOM = {
+    "Bernoulli",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+}
+
+
+def those(verdict: str) -> list[Result]:
+    return [result for result in results() if result.verdict == verdict]
+
+
+def test_there_are_many_cases():
+    assert len(cases()) > 1500
+    assert len(those("folded")) > 0.95 * len(cases())
+    print(table())
+
+
+@pytest.mark.parametrize("verdict", ["wrong", "crashed"])
+def test_none_is(verdict):
+    assert those(verdict) == []
+
+
+def test_only_cases_without_tensors_are_skipped():
+    for result in those("skipped"):
+        graph = cases()[result.name].model.graph
+        assert not all(v.type.HasField("tensor_type") for v in (*graph.input, *graph.output))
+
+
+def test_what_is_left_is_left_for_a_good_reason():
+    unexplained = [
+        result
+        for result in those("left")
+        if not (_is_random(result.name) or _nobody_computes(result.name))
+    ]
+    assert unexplained == []
+
+
+def test_what_is_left_says_why():
+    for result in those("left"):
+        assert "no reason recorded" not in result.reason
+        if _is_random(result.name):
+            assert "each time" in result.reason or "is random" in result.reason
+
+
+def test_onnxruntime_is_the_witness_for_nearly_all():
+    """Where it cannot run a case, the expected outputs of the case are."""
+    folded = those("folded")
+    assert sum(result.reason == "as onnxruntime" for result in folded) > 0.75 * len(folded)
+
+
+def test_the_witness_for_half_precision_is_no_pretext():
+    """Cases whose expected outputs are half precision are few, and far from all of one kind."""
+    half = [case for case in cases().values() if case.data_sets and _has_half_outputs(case)]
+    assert 0 < len(half) < 0.2 * len(cases())
+
+
+def _has_half_outputs(case) -> bool:
+    if not all(o.type.HasField("tensor_type") for o in case.model.graph.output):
+        return False
+    return any(is_half(array) for array in expected_outputs(case).values())
+
+
+def _is_random(name: str) -> bool:
+    nodes = cases()[name].model.graph.node
+    if any(node.op_type in RANDOM for node in nodes):
+        return True
+    # Dropout, and only if it is told to train
+    inputs = cases()[name].data_sets[0][0]
+    values = list(inputs.values()) if isinstance(inputs, dict) else list(inputs)
+    return nodes[0].op_type == "Dropout" and len(values) == 3 and bool(np.all(values[2]))
+
+
+def _nobody_computes(name: str) -> bool:
+    model = with_constant_inputs(cases()[name])
+    assert model is not None
+    return not any(_runs(run, model) for run in (run_onnxruntime, run_reference))
+
+
+def _runs(run, model) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            run(model)
+        except Exception:  # an evaluator's own, of any class
+            return False
+    return True

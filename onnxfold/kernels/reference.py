@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxfold.kernels.inference import type_of
 from onnxfold.kernels.onnxruntime import EvaluationError
 from onnxfold.kernels.operation import Operation
+from onnxfold.pool import Buffer
 from onnxfold.pool.buffer import Array
 
 
@@ -29,10 +30,10 @@ def run(operation: Operation, functions: Sequence[onnx.FunctionProto] = ()) -> l
     for k, buffer in enumerate(operation.operands):
         inputs.append(f"i{k}" if buffer is not None else "")
         if buffer is not None:
-            feeds[inputs[-1]] = buffer.array()
+            feeds[inputs[-1]] = _feed(buffer)
             graph.input.append(onnx.ValueInfoProto(name=inputs[-1], type=type_of(buffer)))
     for name, buffer in operation.captures.items():
-        feeds[name] = buffer.array()
+        feeds[name] = _feed(buffer)
         graph.input.append(onnx.ValueInfoProto(name=name, type=type_of(buffer)))
     outputs = [f"o{k}" if o.name else "" for k, o in enumerate(operation.node.outputs)]
     graph.node.append(operation.to_proto(inputs, outputs))
@@ -53,8 +54,21 @@ def run(operation: Operation, functions: Sequence[onnx.FunctionProto] = ()) -> l
         value = next(named) if name else None
         if name and not isinstance(value, np.ndarray | np.generic):
             raise EvaluationError("reference evaluator: the result is not a tensor")
-        results.append(np.asarray(value) if name else None)
+        results.append(_result(np.asarray(value)) if name else None)
     return results
+
+
+def _feed(buffer: Buffer) -> Array:
+    """The elements as the reference evaluator takes them: strings are text, not bytes."""
+    array = buffer.array()
+    if buffer.dtype != ir.DataType.STRING:
+        return array
+    texts = [s.decode() if isinstance(s, bytes) else str(s) for s in array.reshape(-1)]
+    return np.array(texts, np.str_).reshape(array.shape)
+
+
+def _result(array: Array) -> Array:
+    return array.astype(object) if array.dtype.kind == "U" else array
 
 
 def matches(array: Array, dtype: ir.DataType) -> bool:

@@ -31,9 +31,10 @@ class Determinism:
 
         An op that ONNX does not define (a custom domain) is never evaluated, whatever its name.
         """
-        function = self._functions.get(node.op_identifier())
-        if function is not None:
-            return self._objection_in_function(function)
+        if self._functions:
+            function = self._functions.get(node.op_identifier())
+            if function is not None:
+                return self._objection_in_function(function)
         version = opsets.get(node.domain)
         schema = schema_of(node.op_type, version, node.domain) if version is not None else None
         if schema is None:
@@ -41,10 +42,10 @@ class Determinism:
             return f"{name} is not an op that ONNX defines at this opset"
         if node.op_type == "Dropout" and node.domain == "":
             return None if _is_inference(node, opsets[""]) else "Dropout in training mode is random"
-        subgraphs = list(subgraphs_of(node))
+        subgraphs = list(subgraphs_of(node)) if node.attributes else []
         if subgraphs:
             return self._objection_in((inner for graph in subgraphs for inner in graph), opsets)
-        if is_random(schema):
+        if is_random(node.op_type, version, node.domain):
             return f"{node.op_type} gives another result each time"
         return None
 
@@ -63,17 +64,13 @@ class Determinism:
         return None
 
 
-def is_random(schema: onnx.defs.OpSchema) -> bool:
+@functools.lru_cache(maxsize=4096)
+def is_random(op_type: str, version: int, domain: str) -> bool:
     """True for an op whose result differs between runs.
 
     onnx also marks ops as non-deterministic because of the subgraphs they may hold, or because
     their function body has such an op: there the body decides.
     """
-    return _is_random(schema.name, schema.since_version, schema.domain)
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_random(op_type: str, version: int, domain: str) -> bool:
     schema = schema_of(op_type, version, domain)
     determinism = getattr(schema, "node_determinism", None)  # missing in onnx's type stubs
     if schema is None or determinism != _NON_DETERMINISTIC:
@@ -85,7 +82,7 @@ def _is_random(op_type: str, version: int, domain: str) -> bool:
 
 def _has_random_node(nodes: Iterable[onnx.NodeProto], version: int) -> bool:
     for node in nodes:
-        if _is_random(node.op_type, version, node.domain):
+        if is_random(node.op_type, version, node.domain):
             return True
         for attribute in node.attribute:
             if attribute.HasField("g") and _has_random_node(attribute.g.node, version):

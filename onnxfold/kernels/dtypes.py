@@ -88,7 +88,7 @@ def check_representable(shape: Sequence[int], dtype: DType) -> None:
 
 def check_allocatable(shape: Sequence[int], dtype: DType) -> None:
     """Raise Unfoldable for a result that is larger than the machine's memory, and Postpone for one
-    above the caller's :func:`~onnxfold.kernels.registry.allocation_bound`.
+    above the caller's :class:`~onnxfold.kernels.registry.AllocationBound`.
 
     Called by every kernel whose result can be much larger than the bytes behind its operands,
     before it allocates: the sizes may come from a hostile file.

@@ -10,17 +10,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
 from onnxfold.kernels import inference, onnxruntime, reference
-from onnxfold.kernels.dtypes import broadcast_shape
+from onnxfold.kernels.extents import collapse, effective_bytes, numpy_dtype, stand_in
 from onnxfold.kernels.onnxruntime import EvaluationError
 from onnxfold.kernels.operation import Operation
-from onnxfold.kernels.registry import Kind, NotExact, Postpone, Unfoldable, allocation_bound
+from onnxfold.kernels.registry import AllocationBound, Kind, NotExact, Postpone, Unfoldable
+from onnxfold.kernels.schedule import (
+    awaits,
+    cannot_fail,
+    is_ready,
+    phases,
+    postponed,
+    used_outside,
+)
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array
 
@@ -107,22 +114,20 @@ class Evaluator:
         kernel = operation.kernel
         assert kernel is not None
         operands = operation.operands
-        dtypes = [None if b is None else _numpy_dtype(b) for b in operands]
+        dtypes = [None if b is None else numpy_dtype(b) for b in operands]
         kind = kernel.kind_for(dtypes, operation.attributes)
         if kind is Kind.VIEW:
             self.compute([b for b in operands if b is not None and _may_be_sizes(b)])
         known = all(b is None or b.is_known for b in operands)
         if kind is Kind.GENERAL and not (known and _bytes_of(operands) <= EAGER_BYTES):
             return None
-        arrays = [
-            None if b is None else b.array() if b.is_known else _stand_in(b) for b in operands
-        ]
-        if kind is Kind.ELEMENTWISE and not (known and _effective_bytes(arrays) <= EAGER_BYTES):
+        arrays = [None if b is None else b.array() if b.is_known else stand_in(b) for b in operands]
+        if kind is Kind.ELEMENTWISE and not (known and effective_bytes(arrays) <= EAGER_BYTES):
             # the shape and dtype of the result, from one element standing for all
             known = False
-            arrays = [None if b is None else _stand_in(b) for b in operands]
+            arrays = [None if b is None else stand_in(b) for b in operands]
         try:
-            with allocation_bound(EAGER_BYTES):
+            with AllocationBound(EAGER_BYTES):
                 computed = self._call(operation, kind, arrays)
         except NotExact:
             operation.kernel = None
@@ -143,7 +148,7 @@ class Evaluator:
     def _apply_now(self, operation: Operation) -> list[Buffer | None]:
         """Compute an operation whose result types only its computation tells."""
         wanted = [(operation, k) for k, o in enumerate(operation.node.outputs) if o.name]
-        pending = _postponed(operation.operands)
+        pending = postponed(operation.operands)
         if not any(b is not None and b.type_proto is not None for b in operation.operands):
             self.compute([b for b in operation.operands if b is not None and not b.is_known])
             pending = []
@@ -177,12 +182,12 @@ class Evaluator:
         Raises:
             ComputationFailed: operations among them cannot be computed; the others are.
         """
-        operations = _postponed(buffers)
+        operations = postponed(buffers)
         failures: dict[Operation, str] = {}
-        for phase, engine_is_numpy in _phases(operations):
+        for phase, engine_is_numpy in phases(operations):
             if engine_is_numpy:
                 for operation in phase:
-                    if _is_ready(operation):
+                    if is_ready(operation):
                         self._compute_numpy(operation, failures)
             else:
                 self._compute_onnxruntime(phase, failures)
@@ -192,10 +197,10 @@ class Evaluator:
     def uncertain(self, buffers: Sequence[Buffer]) -> list[Buffer]:
         """The deferred ones among the buffers whose computation could fail."""
         doubtful: set[Operation] = set()
-        for operation in _postponed(buffers):
+        for operation in postponed(buffers):
             if (
                 operation.kernel is None
-                or not _cannot_fail(operation)
+                or not cannot_fail(operation)
                 or any(
                     b is not None and b.deferred in doubtful
                     for b in operation.operands
@@ -207,7 +212,7 @@ class Evaluator:
 
     def _compute_numpy(self, operation: Operation, failures: dict[Operation, str]) -> None:
         assert operation.kernel is not None
-        if not any(_awaits(b, operation) for b in operation.results):
+        if not any(awaits(b, operation) for b in operation.results):
             return
         reason = self._too_large(operation)
         if reason is not None:
@@ -235,7 +240,7 @@ class Evaluator:
         operations = self._computable(operations, failures)
         if not operations:
             return
-        wanted = _used_outside(operations)
+        wanted = used_outside(operations)
         try:
             arrays = self._run_onnxruntime(operations, wanted)
         except EvaluationError as error:
@@ -260,7 +265,7 @@ class Evaluator:
         """Those that somebody still needs, that fit in memory, and whose operands are there."""
         chosen: dict[Operation, None] = {}
         for operation in operations:
-            if not any(_awaits(b, operation) for b in operation.results):
+            if not any(awaits(b, operation) for b in operation.results):
                 continue
             if not all(b is None or b.is_known or b.deferred in chosen for b in operation.operands):
                 continue
@@ -294,7 +299,7 @@ class Evaluator:
         failures: dict[Operation, str],
     ) -> None:
         for buffer, array in zip(list(operation.results), computed, strict=False):
-            if buffer is None or array is None or not _awaits(buffer, operation):
+            if buffer is None or array is None or not awaits(buffer, operation):
                 continue
             try:
                 self._pool.fulfil(buffer, array)
@@ -313,7 +318,7 @@ class Evaluator:
         assert operation.kernel is not None
         shape = None
         if kind is Kind.ELEMENTWISE:
-            arrays, shape = _collapse(arrays)
+            arrays, shape = collapse(arrays)
         computed = operation.kernel(
             arrays,
             operation.attributes,
@@ -333,112 +338,10 @@ class Evaluator:
         return None
 
 
-# ---------------------------------------------------------------- order
-
-
-def _postponed(buffers: Sequence[Buffer | None]) -> list[Operation]:
-    """The postponed operations that the buffers need, operands first."""
-    order: list[Operation] = []
-    seen: set[Operation] = set()
-    stack: list[tuple[Operation, bool]] = [
-        (b.deferred, False)
-        for b in reversed(buffers)
-        if b is not None and isinstance(b.deferred, Operation)
-    ]
-    while stack:
-        operation, expanded = stack.pop()
-        if expanded:
-            order.append(operation)
-            continue
-        if operation in seen:
-            continue
-        seen.add(operation)
-        stack.append((operation, True))
-        for operand in operation.operands:
-            if operand is not None and isinstance(operand.deferred, Operation):
-                stack.append((operand.deferred, False))
-    return order
-
-
-def _phases(operations: Sequence[Operation]) -> list[tuple[list[Operation], bool]]:
-    """Alternate NumPy and onnxruntime phases, as few as the dependencies allow.
-
-    NumPy operations that lie between two of onnxruntime's run in its session, unless they may
-    fail on data: an integer division by zero would end the process there.
-    """
-    if not operations:
-        return []
-    below: set[Operation] = set()  # has an operation of onnxruntime's among its users
-    for operation in reversed(operations):
-        if operation in below or operation.kernel is None:
-            below.update(
-                b.deferred
-                for b in operation.operands
-                if b is not None and isinstance(b.deferred, Operation)
-            )
-    level: dict[Operation, int] = {}  # even: NumPy, odd: onnxruntime
-    for operation in operations:
-        depends = [
-            level[b.deferred]
-            for b in operation.operands
-            if b is not None and isinstance(b.deferred, Operation) and b.deferred in level
-        ]
-        highest = max(depends, default=0)
-        join = highest % 2 == 1 and operation in below
-        if operation.kernel is None or (join and _cannot_fail(operation)):
-            level[operation] = highest if highest % 2 else highest + 1
-        else:
-            level[operation] = highest if highest % 2 == 0 else highest + 1
-    phases: dict[tuple[int, int], list[Operation]] = {}
-    for operation in operations:
-        # a session has one set of opsets: functions may import others than the model
-        group = 0 if level[operation] % 2 == 0 else id(operation.opsets)
-        phases.setdefault((level[operation], group), []).append(operation)
-    return [(phases[key], key[0] % 2 == 0) for key in sorted(phases)]
-
-
-def _cannot_fail(operation: Operation) -> bool:
-    assert operation.kernel is not None
-    dtypes = [None if b is None else _numpy_dtype(b) for b in operation.operands]
-    return operation.kernel.kind_for(dtypes, operation.attributes) is not Kind.GENERAL
-
-
-def _used_outside(operations: Sequence[Operation]) -> list[onnxruntime.Output]:
-    """The results that somebody else than these operations refers to."""
-    inside: dict[Buffer, int] = {}
-    for operation in operations:
-        for operand in operation.operands:
-            if operand is not None:
-                inside[operand] = inside.get(operand, 0) + 1
-    return [
-        (operation, k)
-        for operation in operations
-        for k, buffer in enumerate(operation.results)
-        if buffer is not None
-        and _awaits(buffer, operation)
-        and buffer.references > inside.get(buffer, 0)
-    ]
-
-
-def _is_ready(operation: Operation) -> bool:
-    return all(b is None or b.is_known for b in operation.operands)
-
-
-def _awaits(buffer: Buffer | None, operation: Operation) -> bool:
-    return buffer is not None and buffer.deferred is operation
-
-
-# ---------------------------------------------------------------- sizes
-
-
 def _is_complete(result: inference.ResultType | None) -> bool:
     if result is None:
         return False
     return result.shape is not None or result.dtype == ir.DataType.UNDEFINED
-
-
-def _numpy_dtype(buffer: Buffer) -> np.dtype[Any] | None:
-    return None if buffer.type_proto is not None else buffer.dtype.numpy()
 
 
 def _may_be_sizes(buffer: Buffer) -> bool:
@@ -449,11 +352,6 @@ def _may_be_sizes(buffer: Buffer) -> bool:
         and buffer.dtype in (ir.DataType.INT64, ir.DataType.INT32)
         and buffer.nbytes <= EAGER_BYTES
     )
-
-
-def _stand_in(buffer: Buffer) -> Array:
-    """An array of the buffer's shape and dtype with one element of memory."""
-    return np.broadcast_to(np.zeros((), buffer.dtype.numpy()), buffer.shape)
 
 
 def _bytes_of(buffers: Sequence[Buffer | None]) -> int:
@@ -477,67 +375,8 @@ def _is_free(operation: Operation) -> bool:
     arrays = [None if b is None else b.array() for b in operation.operands]
     kind = kernel.kind_for([None if a is None else a.dtype for a in arrays], operation.attributes)
     return kind is Kind.VIEW or (
-        kind is Kind.ELEMENTWISE and _effective_bytes(arrays) <= EAGER_BYTES
+        kind is Kind.ELEMENTWISE and effective_bytes(arrays) <= EAGER_BYTES
     )
-
-
-def _effective_bytes(arrays: Sequence[Array | None]) -> int:
-    """Bytes of the largest operand when zero-stride axes are counted once."""
-    largest = 0
-    for array in arrays:
-        if array is None:
-            continue
-        if array.nbytes <= EAGER_BYTES:
-            largest = max(largest, array.nbytes)
-            continue
-        size = array.itemsize
-        for extent, stride in zip(array.shape, array.strides, strict=True):
-            if stride:
-                size *= extent
-        largest = max(largest, size)
-    if len(arrays) > 1:
-        # operands can be small and their broadcast large: an outer sum
-        collapsed, _ = _collapse(arrays)
-        shape = broadcast_shape(*(a.shape for a in collapsed if a is not None))
-        itemsize = max(a.itemsize for a in collapsed if a is not None)
-        size = itemsize
-        for extent in shape:
-            size *= extent
-        largest = max(largest, size)
-    return largest
-
-
-def _collapse(
-    arrays: Sequence[Array | None],
-) -> tuple[Sequence[Array | None], tuple[int, ...] | None]:
-    """Cut axes along which no operand varies to extent 1; the second result is the full shape.
-
-    None instead of the shape where there is nothing to cut.
-    """
-    present = [a for a in arrays if a is not None]
-    if all(a.size <= 64 for a in present):
-        return arrays, None
-    if not any(0 in a.strides for a in present if a.size > 64):
-        return arrays, None
-    shape = broadcast_shape(*(a.shape for a in present))
-    constant = [
-        axis
-        for axis in range(-len(shape), 0)
-        if shape[axis] > 1
-        and all(a.ndim < -axis or a.shape[axis] == 1 or a.strides[axis] == 0 for a in present)
-    ]
-    if not constant:
-        return arrays, None
-    cut = []
-    for array in arrays:
-        if array is not None:
-            which = [slice(None)] * array.ndim
-            for axis in constant:
-                if array.ndim >= -axis:
-                    which[axis] = slice(0, 1)
-            array = array[tuple(which)]
-        cut.append(array)
-    return cut, shape
 
 
 def _half_of_memory() -> int:

@@ -10,11 +10,10 @@ a view of an input: the pool keeps the memory alive. It never writes to an input
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import enum
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, Union
 
@@ -46,18 +45,26 @@ class Postpone(Exception):
 _bound = contextvars.ContextVar[int | None]("allocation_bound", default=None)
 
 
-@contextlib.contextmanager
-def allocation_bound(nbytes: int) -> Iterator[None]:
-    """Within it, kernels raise :class:`Postpone` instead of allocating more than ``nbytes``."""
-    token = _bound.set(nbytes)
-    try:
-        yield
-    finally:
-        _bound.reset(token)
+class AllocationBound:
+    """Within this context, kernels raise :class:`Postpone` instead of allocating more bytes.
+
+    A class, not a generator: it is entered for every small operation of a model.
+    """
+
+    __slots__ = ("_nbytes", "_token")
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+
+    def __enter__(self) -> None:
+        self._token = _bound.set(self._nbytes)
+
+    def __exit__(self, *_: object) -> None:
+        _bound.reset(self._token)
 
 
 def current_bound() -> int | None:
-    """The bound that :func:`allocation_bound` set, in bytes; None outside of it."""
+    """The bound that :class:`AllocationBound` set, in bytes; None outside of it."""
     return _bound.get()
 
 

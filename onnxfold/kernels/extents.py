@@ -1,0 +1,80 @@
+"""How much of an operand is really there: zero strides repeat elements that are stored once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from onnxfold.kernels.dtypes import broadcast_shape
+from onnxfold.pool import Buffer
+from onnxfold.pool.buffer import Array
+
+
+def numpy_dtype(buffer: Buffer) -> np.dtype[Any] | None:
+    """The dtype of the buffer's array; None for a sequence or optional."""
+    return None if buffer.type_proto is not None else buffer.dtype.numpy()
+
+
+def stand_in(buffer: Buffer) -> Array:
+    """An array of the buffer's shape and dtype with one element of memory."""
+    return np.broadcast_to(np.zeros((), buffer.dtype.numpy()), buffer.shape)
+
+
+def effective_bytes(arrays: Sequence[Array | None]) -> int:
+    """Bytes of the largest of operands and result when zero-stride axes are counted once."""
+    if all(a is None or a.size <= 16 for a in arrays):
+        return 8 * 16 * 16  # scalars and the like, by the thousand: an estimate will do
+    largest = 0
+    for array in arrays:
+        if array is None:
+            continue
+        size = array.itemsize
+        for extent, stride in zip(array.shape, array.strides, strict=True):
+            if stride:
+                size *= extent
+        largest = max(largest, size)
+    if len(arrays) > 1:
+        # operands can be small and their broadcast large: an outer sum
+        collapsed, _ = collapse(arrays)
+        shape = broadcast_shape(*(a.shape for a in collapsed if a is not None))
+        itemsize = max(a.itemsize for a in collapsed if a is not None)
+        size = itemsize
+        for extent in shape:
+            size *= extent
+        largest = max(largest, size)
+    return largest
+
+
+def collapse(
+    arrays: Sequence[Array | None],
+) -> tuple[Sequence[Array | None], tuple[int, ...] | None]:
+    """Cut axes along which no operand varies to extent 1; the second result is the full shape.
+
+    None instead of the shape where there is nothing to cut.
+    """
+    present = [a for a in arrays if a is not None]
+    if all(a.size <= 64 for a in present):
+        return arrays, None
+    if not any(0 in a.strides for a in present if a.size > 64):
+        return arrays, None
+    shape = broadcast_shape(*(a.shape for a in present))
+    constant = [
+        axis
+        for axis in range(-len(shape), 0)
+        if shape[axis] > 1
+        and all(a.ndim < -axis or a.shape[axis] == 1 or a.strides[axis] == 0 for a in present)
+    ]
+    if not constant:
+        return arrays, None
+    cut = []
+    for array in arrays:
+        if array is not None:
+            which = [slice(None)] * array.ndim
+            for axis in constant:
+                if array.ndim >= -axis:
+                    which[axis] = slice(0, 1)
+            array = array[tuple(which)]
+        cut.append(array)
+    return cut, shape

@@ -1,0 +1,106 @@
+"""The order in which postponed operations run, and which of them share an onnxruntime session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnxfold.kernels.extents import numpy_dtype
+from onnxfold.kernels.onnxruntime import Output
+from onnxfold.kernels.operation import Operation
+from onnxfold.kernels.registry import Kind
+from onnxfold.pool import Buffer
+
+
+def postponed(buffers: Sequence[Buffer | None]) -> list[Operation]:
+    """The postponed operations that the buffers need, operands first."""
+    order: list[Operation] = []
+    seen: set[Operation] = set()
+    stack: list[tuple[Operation, bool]] = [
+        (b.deferred, False)
+        for b in reversed(buffers)
+        if b is not None and isinstance(b.deferred, Operation)
+    ]
+    while stack:
+        operation, expanded = stack.pop()
+        if expanded:
+            order.append(operation)
+            continue
+        if operation in seen:
+            continue
+        seen.add(operation)
+        stack.append((operation, True))
+        for operand in operation.operands:
+            if operand is not None and isinstance(operand.deferred, Operation):
+                stack.append((operand.deferred, False))
+    return order
+
+
+def phases(operations: Sequence[Operation]) -> list[tuple[list[Operation], bool]]:
+    """Alternate NumPy and onnxruntime phases, as few as the dependencies allow.
+
+    NumPy operations that lie between two of onnxruntime's run in its session, unless they may
+    fail on data: an integer division by zero would end the process there.
+    """
+    if not operations:
+        return []
+    below: set[Operation] = set()  # has an operation of onnxruntime's among its users
+    for operation in reversed(operations):
+        if operation in below or operation.kernel is None:
+            below.update(
+                b.deferred
+                for b in operation.operands
+                if b is not None and isinstance(b.deferred, Operation)
+            )
+    level: dict[Operation, int] = {}  # even: NumPy, odd: onnxruntime
+    for operation in operations:
+        depends = [
+            level[b.deferred]
+            for b in operation.operands
+            if b is not None and isinstance(b.deferred, Operation) and b.deferred in level
+        ]
+        highest = max(depends, default=0)
+        join = highest % 2 == 1 and operation in below
+        if operation.kernel is None or (join and cannot_fail(operation)):
+            level[operation] = highest if highest % 2 else highest + 1
+        else:
+            level[operation] = highest if highest % 2 == 0 else highest + 1
+    grouped: dict[tuple[int, int], list[Operation]] = {}
+    for operation in operations:
+        # a session has one set of opsets: functions may import others than the model
+        group = 0 if level[operation] % 2 == 0 else id(operation.opsets)
+        grouped.setdefault((level[operation], group), []).append(operation)
+    return [(grouped[key], key[0] % 2 == 0) for key in sorted(grouped)]
+
+
+def cannot_fail(operation: Operation) -> bool:
+    """True if its NumPy kernel computes the operation whatever the operands' values are."""
+    assert operation.kernel is not None
+    dtypes = [None if b is None else numpy_dtype(b) for b in operation.operands]
+    return operation.kernel.kind_for(dtypes, operation.attributes) is not Kind.GENERAL
+
+
+def used_outside(operations: Sequence[Operation]) -> list[Output]:
+    """The results that somebody else than these operations refers to."""
+    inside: dict[Buffer, int] = {}
+    for operation in operations:
+        for operand in operation.operands:
+            if operand is not None:
+                inside[operand] = inside.get(operand, 0) + 1
+    return [
+        (operation, k)
+        for operation in operations
+        for k, buffer in enumerate(operation.results)
+        if buffer is not None
+        and awaits(buffer, operation)
+        and buffer.references > inside.get(buffer, 0)
+    ]
+
+
+def is_ready(operation: Operation) -> bool:
+    """True if all operands have their elements."""
+    return all(b is None or b.is_known for b in operation.operands)
+
+
+def awaits(buffer: Buffer | None, operation: Operation) -> bool:
+    """True if the buffer is a result that the operation still has to compute."""
+    return buffer is not None and buffer.deferred is operation

@@ -126,7 +126,11 @@ class Kernel:
             extra["n_outputs"] = n_outputs
         if self.wants_opset:
             extra["opset"] = opset
-        result = self.function(*inputs, **extra)
+        try:
+            result = self.function(*inputs, **extra)
+        except (ValueError, TypeError, IndexError, OverflowError, MemoryError) as error:
+            # NumPy refuses operands that no valid model has: wrong count, rank, shape or dtype
+            raise Unfoldable(f"invalid operands: {error}") from error
         if isinstance(result, np.ndarray):
             return [result]
         return list(result)

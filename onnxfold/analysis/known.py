@@ -1,0 +1,240 @@
+"""Which values are constant, and the elements of the small ones: asked for one value at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.analysis.constants import is_constant_node, is_initialized, tensor_of_constant
+from onnxfold.analysis.determinism import Determinism
+from onnxfold.analysis.scopes import Scopes
+from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
+from onnxfold.kernels.operation import Operation, subgraphs_of
+from onnxfold.kernels.registry import Unfoldable
+from onnxfold.pool import Buffer, Pool
+from onnxfold.pool.buffer import Array, stored_bytes
+from onnxfold.pool.tensor import BufferTensor
+from onnxfold.pool.tiles import tiles_of
+
+READABLE_BYTES = 1 << 16
+"""Constants up to this size are read (and computed) for whoever asks."""
+
+_TILE_BYTES = 1 << 20
+_SAMPLES = 64
+
+
+class KnownValues:
+    """The compile-time constants of a model, found on demand and remembered.
+
+    A value is constant if it is an initializer that nobody overrides, comes from a ``Constant``
+    node, or from a deterministic op on constants. Answers stay right while the graph is rewritten
+    as long as no node changes its inputs: what a node computes never does.
+
+    Args:
+        scopes: The scopes of the model.
+    """
+
+    def __init__(self, scopes: Scopes) -> None:
+        self._scopes = scopes
+        self._functions = scopes.model.functions
+        self._determinism = Determinism(self._functions)
+        self._pool = Pool()
+        self._evaluator = Evaluator(self._pool, (), scopes.model.ir_version)
+        self._constant: dict[ir.Value, bool] = {}
+        self._buffers: dict[ir.Value, Buffer | None] = {}
+
+    def is_constant(self, value: ir.Value) -> bool:
+        """True if the value is known when the model is compiled."""
+        known = self._constant.get(value)
+        if known is not None:
+            return known
+        pending = [value]
+        while pending:
+            current = pending[-1]
+            if current in self._constant:
+                pending.pop()
+                continue
+            missing = self._undecided_operands(current)
+            if missing:
+                pending.extend(missing)
+            else:
+                self._constant[current] = self._decide(current)
+                pending.pop()
+        return self._constant[value]
+
+    def _undecided_operands(self, value: ir.Value) -> list[ir.Value]:
+        """Operands to look at first; none as soon as one is known to vary."""
+        node = value.producer()
+        if node is None or is_constant_node(node):
+            return []
+        undecided = []
+        for operand in node.inputs:
+            if operand is not None:
+                known = self._constant.get(operand)
+                if known is False:
+                    return []
+                if known is None:
+                    undecided.append(operand)
+        return undecided
+
+    def _decide(self, value: ir.Value) -> bool:
+        node = value.producer()
+        if node is None:
+            return is_initialized(value)
+        if is_constant_node(node):
+            return _constant_tensor(node) is not None
+        if not all(v is None or self._constant[v] for v in node.inputs if v in self._constant):
+            return False
+        scope = self._scopes.find(node.graph)
+        if scope is None or node.op_identifier() in self._functions:
+            return False
+        attributes = node.attributes.values()
+        if any(a.is_ref() for a in attributes) or any(True for _ in subgraphs_of(node)):
+            return False
+        return self._determinism.objection(node, scope.opsets) is None
+
+    def tensor(self, value: ir.Value) -> ir.TensorProtocol | None:
+        """The tensor of an initializer or Constant node; None for any other value."""
+        node = value.producer()
+        if node is None:
+            return value.const_value if is_initialized(value) else None
+        return _constant_tensor(node) if is_constant_node(node) else None
+
+    def array(self, value: ir.Value) -> Array | None:
+        """The elements of a small constant (up to ``READABLE_BYTES``), read-only.
+
+        None for a value that is not constant, is larger, or cannot be computed from constants of
+        that size.
+        """
+        if not self.is_constant(value):
+            return None
+        buffer = self._small_buffer(value)
+        if buffer is None:
+            return None
+        try:
+            with np.errstate(all="ignore"):
+                return buffer.array()
+        except ComputationFailed:
+            self._buffers[value] = None
+            return None
+
+    def _small_buffer(self, value: ir.Value) -> Buffer | None:
+        pending = [value]
+        while pending:
+            current = pending[-1]
+            if current in self._buffers:
+                pending.pop()
+                continue
+            node = current.producer()
+            if node is None or is_constant_node(node):
+                self._buffers[current] = self._leaf_buffer(current)
+                continue
+            missing = [v for v in node.inputs if v is not None and v not in self._buffers]
+            if missing:
+                pending.extend(missing)
+                continue
+            self._compute(node)
+        return self._buffers[value]
+
+    def _leaf_buffer(self, value: ir.Value) -> Buffer | None:
+        tensor = self.tensor(value)
+        if tensor is None:
+            return None
+        if stored_bytes(tuple(tensor.shape.numpy()), tensor.dtype) > READABLE_BYTES:
+            return None
+        return self._keep(self._pool.wrap(tensor))
+
+    def _compute(self, node: ir.Node) -> None:
+        for output in node.outputs:
+            self._buffers[output] = None
+        operands = [None if v is None else self._buffers[v] for v in node.inputs]
+        if any(v is not None and b is None for v, b in zip(node.inputs, operands, strict=True)):
+            return
+        scope = self._scopes.find(node.graph)
+        if scope is None:
+            return
+        operation = Operation(node, operands, scope.opsets)
+        try:
+            with np.errstate(all="ignore"):
+                results = self._evaluator.apply(operation)
+        except (Unfoldable, ComputationFailed):
+            return
+        for output, buffer in zip(node.outputs, results, strict=False):
+            if buffer is not None and buffer.type_proto is None:
+                self._buffers[output] = self._keep(buffer) if _is_small(buffer) else None
+
+    def _keep(self, buffer: Buffer) -> Buffer:
+        self._pool.retain(buffer)
+        return buffer
+
+    def all_equal(self, value: ir.Value, number: float) -> bool | None:
+        """Whether every element of a constant is exactly ``number`` (-0.0 is not 0.0).
+
+        Looks at a few elements first and stops at the first tile with another one: a large tensor
+        is never held in memory. None if the value is not constant or not computed yet.
+        """
+        if not self.is_constant(value):
+            return None
+        small = self.array(value)
+        if small is not None:
+            return bool(small.size) and is_exactly(small, number)
+        tensor = self.tensor(value)
+        if tensor is None:
+            return None
+        if isinstance(tensor, BufferTensor):
+            if not tensor.buffer.is_known:
+                return None
+            return _all_equal(tensor.buffer.array(), tensor.dtype, number)
+        buffer = self._pool.wrap(tensor)
+        try:
+            return _all_equal(buffer.array(), tensor.dtype, number)
+        finally:
+            buffer.release_pages()
+            self._pool.discard(buffer)
+
+
+def is_exactly(array: Array, number: float) -> bool:
+    """True if all elements are ``number``, a zero with the same sign where the dtype has signs."""
+    is_boolean = array.dtype == np.bool_
+    if isinstance(number, bool) != is_boolean or array.dtype.kind in "OSU":
+        return False
+    if array.dtype.kind in "iu" and number != int(number):
+        return False
+    if not bool((array == _as_dtype(number, array.dtype)).all()):
+        return False
+    if number == 0 and array.dtype.kind in "fV":
+        return bool((np.signbit(array.astype(np.float32)) == np.signbit(float(number))).all())
+    if array.dtype.kind in "fV":  # a number that the dtype rounds is not in it
+        return float(_as_dtype(number, array.dtype)) == float(number)
+    return True
+
+
+def _as_dtype(number: float, dtype: np.dtype[np.generic]) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(number).astype(dtype)
+
+
+def _all_equal(array: Array, dtype: ir.DataType, number: float) -> bool:
+    if array.size == 0:
+        return False
+    # an axis that is not walked in memory repeats the same elements
+    array = array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)]
+    step = max(1, array.size // _SAMPLES)
+    places = np.unravel_index(np.arange(0, array.size, step), array.shape) if array.ndim else ()
+    if not is_exactly(array[places], number):
+        return False
+    return all(is_exactly(t.region, number) for t in tiles_of(array, dtype, _TILE_BYTES))
+
+
+def _is_small(buffer: Buffer) -> bool:
+    return buffer.nbytes <= READABLE_BYTES
+
+
+def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
+    output = node.outputs[0]
+    if output.const_value is None:
+        try:
+            output.const_value = tensor_of_constant(node)
+        except ValueError:  # a sparse constant, for one
+            return None
+    return output.const_value

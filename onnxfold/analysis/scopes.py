@@ -1,0 +1,61 @@
+"""Where a graph stands: the opsets that hold in it, and whether it belongs to a function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxfold.kernels.operation import subgraphs_of
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What all nodes of one graph have in common."""
+
+    graph: ir.Graph
+    opsets: Mapping[str, int]
+    """Domain to version."""
+    root: ir.Graph
+    """The main graph or the function's graph that this one is (in)."""
+    parent: ir.Node | None
+    """The node whose subgraph this is."""
+    in_function: bool
+
+
+class Scopes:
+    """The scopes of all graphs of a model, found in one walk.
+
+    Args:
+        model: The model. Graphs that are added to it later are unknown.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self._by_graph: dict[ir.Graph, Scope] = {}
+        # shared, not copied: a rewrite may import another domain
+        self._walk(model.graph, model.graph.opset_imports, in_function=False)
+        for function in model.functions.values():
+            self._walk(function.graph, function.opset_imports, in_function=True)
+
+    def _walk(self, root: ir.Graph, opsets: Mapping[str, int], *, in_function: bool) -> None:
+        stack: list[tuple[ir.Graph, ir.Node | None]] = [(root, None)]
+        while stack:
+            graph, parent = stack.pop()
+            self._by_graph[graph] = Scope(graph, opsets, root, parent, in_function)
+            for node in graph:
+                if node.attributes:
+                    stack.extend((inner, node) for inner in subgraphs_of(node))
+
+    def of(self, graph: ir.Graph) -> Scope:
+        """The scope of a graph of the model."""
+        return self._by_graph[graph]
+
+    def find(self, graph: ir.Graph | None) -> Scope | None:
+        """The scope of a graph, or None for one that is not (or no longer) in the model."""
+        return None if graph is None else self._by_graph.get(graph)
+
+    def graphs(self) -> list[ir.Graph]:
+        """All graphs, outer ones before what they hold."""
+        return list(self._by_graph)

@@ -1,0 +1,242 @@
+"""Making the nodes of a replacement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnxfold.kernels.inference import schema_of
+from onnxfold.rewrite.facts import MISSING, Facts
+from onnxfold.rewrite.match import Match
+from onnxfold.rewrite.names import Names
+from onnxfold.rewrite.patterns import (
+    Expression,
+    Literal,
+    MadeConstant,
+    Omitted,
+    Op,
+    Optional,
+    OutputOf,
+    Rest,
+    Variable,
+)
+from onnxfold.rewrite.terms import UNKNOWN, evaluate, has_symbol
+
+
+class CannotBuild(Exception):
+    """The replacement depends on something that the model does not determine."""
+
+
+class Builder:
+    """Builds one match's replacement in front of its first root; nothing is connected yet.
+
+    Args:
+        match: The match.
+        graph: Where the new nodes go.
+        names: Gives fresh names.
+    """
+
+    def __init__(self, match: Match, graph: ir.Graph, names: Names) -> None:
+        self._match = match
+        self._facts: Facts = match.facts
+        self._graph = graph
+        self._names = names
+        scope = match.facts.scopes.of(graph)
+        self._opsets: Mapping[str, int] = scope.opsets
+        self._in_function = scope.in_function
+        self._stem = next((r.name for r in match.roots if r.name), None) or "value"
+        self._made: dict[Op, ir.Node] = {}
+        self.nodes: list[ir.Node] = []
+        """The new nodes, in order."""
+        self.initializers: list[ir.Value] = []
+        """The new constants, not yet registered."""
+
+    def value(self, expression: Expression) -> ir.Value | None:
+        """The value of an expression; None for an omitted input."""
+        if isinstance(expression, OutputOf):
+            return self._node(expression.op, expression.index).outputs[expression.index]
+        if isinstance(expression, Op):
+            return self._node(expression, 0).outputs[0]
+        if isinstance(expression, (Variable, Optional)):
+            inner = expression.inner if isinstance(expression, Optional) else expression
+            found: ir.Value | None = self._match[inner]
+            return found
+        if isinstance(expression, MadeConstant):
+            return self._constant(expression)
+        if isinstance(expression, Omitted):
+            return None
+        raise CannotBuild(f"{expression!r} has no value here")
+
+    def _node(self, op: Op, index: int) -> ir.Node:
+        matched: ir.Node | None = self._match.bindings.get(op)
+        if matched is not None:
+            return matched
+        made = self._made.get(op)
+        if made is None:
+            made = self._made[op] = self._make(op)
+        if index >= len(made.outputs):
+            made.resize_outputs(index + 1)
+            for value in made.outputs:
+                if value.name is None:
+                    value.name = self._names.fresh(f"{self._stem}/{made.op_type}")
+        return made
+
+    def _make(self, op: Op) -> ir.Node:
+        like = None if op.variable is None else self._match.node(op.variable)
+        op_type = op.op_types[0] if like is None else like.op_type
+        inputs: list[ir.Value | None] = []
+        literals: list[tuple[int, Literal]] = []
+        for operand in op.operands:
+            if isinstance(operand, Rest):
+                inputs.extend(self._match[operand.variable])
+            elif isinstance(operand, Literal):
+                literals.append((len(inputs), operand))
+                inputs.append(None)
+            else:
+                inputs.append(self.value(operand))
+        for position, literal in literals:
+            dtype = self._dtype_for(op, op_type, inputs, position)
+            inputs[position] = self._new_constant(literal.number, dtype)
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        node = ir.Node(
+            op.domain,
+            op_type,
+            inputs,
+            self._attributes(op, op_type, like),
+            num_outputs=op.output_count or 1,
+            name=self._names.fresh_node(f"{self._stem}/{op_type}"),
+        )
+        for value in node.outputs:
+            value.name = self._names.fresh(f"{self._stem}/{op_type}")
+        self.nodes.append(node)
+        return node
+
+    def _attributes(self, op: Op, op_type: str, like: ir.Node | None) -> list[ir.Attr]:
+        attributes = {} if like is None else dict(like.attributes.items())
+        version = self._opsets.get(op.domain)
+        schema = None if version is None else schema_of(op_type, version, op.domain)
+        for name, term in op.attributes.items():
+            value = evaluate(term, self._match)
+            if value is UNKNOWN or has_symbol(value) or value is MISSING:
+                raise CannotBuild(f"{name} of {op_type} is not known")
+            attributes.pop(name, None)
+            if value is not None:
+                declared = None if schema is None else schema.attributes.get(name)
+                kind = None if declared is None else _kind_of(declared)
+                attributes[name] = _attribute(name, value, kind)
+        return list(attributes.values())
+
+    # ---------------------------------------------------------------- constants
+
+    def _dtype_for(
+        self, op: Op, op_type: str, inputs: list[ir.Value | None], position: int
+    ) -> ir.DataType:
+        """The dtype that a number takes as an input: that of the inputs it must agree with."""
+        version = self._opsets.get(op.domain)
+        schema = None if version is None else schema_of(op_type, version, op.domain)
+        if schema is not None and schema.inputs:
+            formal = [schema.inputs[min(k, len(schema.inputs) - 1)] for k in range(len(inputs))]
+            wanted = formal[position].type_str
+            for k, value in enumerate(inputs):
+                if value is not None and formal[k].type_str == wanted:
+                    return self._known_dtype(value)
+            types = list(formal[position].types)
+            if types == ["tensor(int64)"]:
+                return ir.DataType.INT64
+        present = [value for value in inputs if value is not None]
+        if not present:
+            raise CannotBuild(f"the dtype of a number in {op_type} is open")
+        return self._known_dtype(present[0])
+
+    def _known_dtype(self, value: ir.Value) -> ir.DataType:
+        dtype = self._facts.types.of(value).dtype
+        if dtype is None:
+            raise CannotBuild(f"the dtype of {value.name} is not known")
+        return dtype
+
+    def _constant(self, made: MadeConstant) -> ir.Value:
+        content = evaluate(made.content, self._match)
+        if content is UNKNOWN or has_symbol(content):
+            raise CannotBuild(f"{made!r} is not known")
+        if made.like is not None:
+            like = self.value(made.like)
+            assert like is not None
+            return self._new_constant(content, self._known_dtype(like))
+        dtype = evaluate(made.dtype, self._match)
+        if dtype is UNKNOWN:
+            raise CannotBuild(f"the dtype of {made!r} is not known")
+        if dtype is None:
+            array = np.asarray(content)
+            if isinstance(content, np.ndarray) or array.dtype.kind == "b":
+                dtype = ir.DataType.from_numpy(array.dtype)
+            else:
+                dtype = ir.DataType.FLOAT if array.dtype.kind == "f" else ir.DataType.INT64
+                dtype = ir.DataType.INT64 if array.size == 0 else dtype
+        return self._new_constant(content, ir.DataType(dtype))
+
+    def _new_constant(self, content: Any, dtype: ir.DataType) -> ir.Value:
+        exact = np.asarray(content)
+        with np.errstate(all="ignore"):
+            array = exact.astype(dtype.numpy())
+        if isinstance(content, (bool, int, float)) and not _is_same_number(content, array):
+            raise CannotBuild(f"{content!r} is not a number of {dtype.name}")
+        tensor = ir.Tensor(array, dtype=dtype)
+        name = self._names.fresh(f"{self._stem}/constant")
+        tensor.name = name
+        if self._in_function:  # a function has no initializers
+            node = ir.Node(
+                "", "Constant", [], [ir.AttrTensor("value", tensor)], num_outputs=1, name=name
+            )
+            value = node.outputs[0]
+            value.name = name
+            value.const_value = tensor
+            self.nodes.append(node)
+        else:
+            value = ir.Value(name=name, const_value=tensor)
+            self.initializers.append(value)
+        value.type = ir.TensorType(dtype)
+        value.shape = ir.Shape(array.shape)
+        return value
+
+    # ---------------------------------------------------------------- taking it back
+
+    def discard(self) -> None:
+        """Forget the new nodes: they are not users of anything any more."""
+        for node in self.nodes:
+            node.resize_inputs(0)
+        self.nodes.clear()
+        self.initializers.clear()
+
+
+def _attribute(name: str, value: Any, kind: ir.AttributeType | None) -> ir.Attr:
+    if isinstance(value, np.ndarray):
+        if kind == ir.AttributeType.TENSOR:
+            return ir.AttrTensor(name, ir.Tensor(value))
+        value = value.item() if value.ndim == 0 else tuple(value.tolist())
+    if kind == ir.AttributeType.INT:
+        return ir.AttrInt64(name, int(value))
+    if kind == ir.AttributeType.FLOAT:
+        return ir.AttrFloat32(name, float(value))
+    if kind == ir.AttributeType.INTS:
+        return ir.AttrInt64s(name, [int(v) for v in value])
+    if kind == ir.AttributeType.FLOATS:
+        return ir.AttrFloat32s(name, [float(v) for v in value])
+    made = ir.convenience.convert_attribute(name, value)
+    assert isinstance(made, ir.Attr)
+    return made
+
+
+def _kind_of(declared: onnx.defs.OpSchema.Attribute) -> ir.AttributeType:
+    return ir.AttributeType(declared.type.value)  # type: ignore[attr-defined]
+
+
+def _is_same_number(number: float, array: np.ndarray[Any, Any]) -> bool:
+    """True unless the dtype cannot hold the number; rounding to a float dtype is its meaning."""
+    if array.dtype.kind in "iub":
+        return bool(array == number) and isinstance(number, bool) == (array.dtype.kind == "b")
+    return bool(np.isfinite(array.astype(np.float64)) == np.isfinite(float(number)))

@@ -1,0 +1,228 @@
+"""What can be wrong with a rule is found when it is defined."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+
+import onnx
+
+from onnxfold.rewrite.patterns import (
+    AnyOf,
+    AttributeVariable,
+    Expression,
+    Filled,
+    Literal,
+    MadeConstant,
+    Omitted,
+    Op,
+    Optional,
+    OptionalAttribute,
+    OutputOf,
+    Rest,
+    Result,
+    Variable,
+    absent,
+    anything,
+)
+from onnxfold.rewrite.predicates import Predicate
+from onnxfold.rewrite.rule import Rule
+from onnxfold.rewrite.terms import Term, variables_of
+
+
+def check_rule(rule: Rule) -> None:
+    """Raise ValueError or TypeError with the reason if the rule cannot be right."""
+    _check_roots(rule)
+    if len(rule.pair.patterns) != len(rule.pair.replacements):
+        raise ValueError("the pattern and the replacement have a different number of outputs")
+    bound: set[object] = set()
+    for pattern in rule.pair.patterns:
+        _check_pattern(pattern)
+        bound |= _bound_by(pattern)
+    for replacement in rule.pair.replacements:
+        _check_replacement(replacement, bound)
+    for condition in (rule.where, rule.inexact):
+        if isinstance(condition, Predicate):
+            for variable in condition.variables():
+                _require_bound(variable, bound, "a condition")
+    _check_exists(rule)
+
+
+def _check_roots(rule: Rule) -> None:
+    for root in (*rule.roots, *(other.pattern for other in rule.elsewhere)):
+        op = root.op if isinstance(root, OutputOf) else root
+        if not isinstance(op, Op):
+            raise TypeError(f"the pattern must be an op, not {root!r}")
+    for other in rule.elsewhere:
+        if not other.is_connected:
+            raise ValueError(f"{other.pattern!r} shares no value with the outputs before it")
+    low, high = rule.opset
+    if high is not None and high < low:
+        raise ValueError(f"no opset lies between {low} and {high}")
+
+
+def _check_pattern(pattern: Expression) -> None:
+    for expression in pattern.walk():
+        if isinstance(expression, MadeConstant):
+            raise TypeError(f"{expression!r} is for replacements; write a number or filled(...)")
+        if isinstance(expression, Result):
+            raise TypeError("result is for conditions; the pattern is what makes it")
+        if isinstance(expression, Op):
+            for name, wanted in expression.attributes.items():
+                if isinstance(wanted, Term) and not isinstance(wanted, AttributeVariable):
+                    raise TypeError(f"{name}={wanted!r} in a pattern: bind a variable, use where=")
+
+
+def _bound_by(pattern: Expression) -> set[object]:
+    """Everything that has a value whichever way the pattern matches."""
+    bound: set[object] = {pattern}
+    if isinstance(pattern, AnyOf):
+        choices = [_bound_by(choice) for choice in pattern.choices]
+        return set.intersection(*choices) | bound
+    if isinstance(pattern, Op):
+        if pattern.variable is not None:
+            bound.add(pattern.variable)
+        for wanted in pattern.attributes.values():
+            if isinstance(wanted, OptionalAttribute):
+                bound.add(wanted.variable)
+            elif isinstance(wanted, AttributeVariable):
+                bound.add(wanted)
+    if isinstance(pattern, Optional):
+        # its variables are None if the input is not there; ops below it may be missing
+        return bound | {e for e in pattern.inner.walk() if isinstance(e, Variable)}
+    for child in pattern.children():
+        bound |= _bound_by(child)
+    return bound
+
+
+def _require_bound(thing: object, bound: set[object], where: str) -> None:
+    if isinstance(thing, (Result, OutputOf)) or thing in bound:
+        return
+    raise ValueError(f"{where} uses {thing!r}, which the pattern does not (always) bind")
+
+
+def _check_replacement(replacement: Expression, bound: set[object]) -> None:
+    stack = [replacement]
+    while stack:
+        expression = stack.pop()
+        if expression in bound and not isinstance(expression, (Literal, Omitted)):
+            continue  # matched already: the replacement refers to it
+        if isinstance(expression, Variable):
+            _require_bound(expression, bound, "the replacement")
+        elif isinstance(expression, (AnyOf, Optional, Filled, Result)):
+            raise TypeError(f"{expression!r} is for patterns only")
+        elif isinstance(expression, MadeConstant):
+            _check_terms((expression.content, expression.dtype), bound)
+        elif isinstance(expression, Op):
+            _check_new_op(expression, bound)
+        elif not isinstance(expression, (OutputOf, Rest, Literal, Omitted)):
+            raise TypeError(f"{expression!r} cannot be in a replacement")
+        stack.extend(expression.children())
+
+
+def _check_new_op(op: Op, bound: set[object]) -> None:
+    if op.variable is not None:
+        _require_bound(op.variable, bound, "the replacement")
+    elif len(op.op_types) > 1:
+        raise ValueError(f"{op!r}: which op? use the op variable of the pattern")
+    _check_terms(op.attributes.values(), bound)
+    for name, value in op.attributes.items():
+        if value is absent or value is anything or isinstance(value, OptionalAttribute):
+            raise TypeError(f"{name}={value!r} is for patterns only")
+    if op.op_types == ("Constant",):
+        raise TypeError("write constant(...) instead of op.Constant")
+
+
+def _check_terms(terms: Iterable[object], bound: set[object]) -> None:
+    for term in terms:
+        for variable in variables_of(term):
+            _require_bound(variable, bound, "the replacement")
+
+
+# -------------------------------------------------------------------- against onnx's schemas
+
+
+def _check_exists(rule: Rule) -> None:
+    low, high = rule.opset
+    for side in (rule.pair.patterns, rule.pair.replacements):
+        for expression in side:
+            for op in expression.walk():
+                if isinstance(op, Op):
+                    _check_op(op, low, high)
+
+
+def _check_op(op: Op, low: int, high: int | None) -> None:
+    for op_type in op.op_types:
+        schemas = _schemas(op.domain, op_type)
+        if schemas is None:
+            return  # a domain that onnx knows nothing about
+        in_range = _within(schemas, low, high) if op.domain == "" else schemas
+        if not in_range:
+            name = f"{op.domain}::{op_type}" if op.domain else op_type
+            raise ValueError(f"onnx has no op {name}" + (" at these opsets" if schemas else ""))
+        for name in op.attributes:
+            if not any(name in schema.attributes for schema in in_range):
+                raise ValueError(f"{op_type} has no attribute {name!r}")
+        if not any(accepts(op, schema) for schema in in_range):
+            raise ValueError(f"{op!r}: no version of {op_type} has these inputs and attributes")
+
+
+def accepts(op: Op, schema: onnx.defs.OpSchema) -> bool:
+    """True if a schema has the attributes, inputs and outputs that an expression mentions."""
+    if any(
+        name not in schema.attributes
+        for name, wanted in op.attributes.items()
+        if not (wanted is absent or wanted is anything or isinstance(wanted, OptionalAttribute))
+    ):
+        return False
+    fixed = [o for o in op.operands if not isinstance(o, Rest)]
+    open_ended = len(fixed) < len(op.operands) or any(isinstance(o, Optional) for o in fixed)
+    if open_ended:
+        required = [o for o in fixed if not isinstance(o, Optional)]
+        return len(required) <= schema.max_input
+    return schema.min_input <= len(fixed) <= schema.max_input
+
+
+@functools.cache
+def _schemas(domain: str, op_type: str) -> tuple[onnx.defs.OpSchema, ...] | None:
+    """All versions of an op, oldest first; None if onnx does not know the domain."""
+    by_op = _all_schemas().get(domain)
+    if by_op is None:
+        return None
+    return tuple(sorted(by_op.get(op_type, ()), key=lambda s: s.since_version))
+
+
+@functools.lru_cache(maxsize=1)
+def _all_schemas() -> dict[str, dict[str, list[onnx.defs.OpSchema]]]:
+    found: dict[str, dict[str, list[onnx.defs.OpSchema]]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        found.setdefault(schema.domain, {}).setdefault(schema.name, []).append(schema)
+    return found
+
+
+def _within(
+    schemas: tuple[onnx.defs.OpSchema, ...], low: int, high: int | None
+) -> list[onnx.defs.OpSchema]:
+    """The versions that hold somewhere in a range of opsets."""
+    ends = [s.since_version for s in schemas[1:]] + [1 << 30]
+    return [
+        schema
+        for schema, end in zip(schemas, ends, strict=True)
+        if end > low and (high is None or schema.since_version <= high) and not schema.deprecated
+    ]
+
+
+def is_available(op: Op, opsets: Mapping[str, int]) -> bool:
+    """True if at least one op of an expression exists as written at these opsets."""
+    schemas = [_schemas(op.domain, op_type) for op_type in op.op_types]
+    if any(found is None for found in schemas):
+        return True
+    version = opsets.get(op.domain)
+    if version is None:
+        return op.domain != ""  # imported when it is needed
+    return any(
+        bool(usable) and accepts(op, usable[-1])
+        for found in schemas
+        for usable in [[s for s in found or () if s.since_version <= version]]
+        if not usable or not usable[-1].deprecated
+    )

@@ -1,0 +1,226 @@
+"""The driver: every node is visited, and again only where something near it has changed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxfold.errors import OnnxFoldError
+from onnxfold.rewrite.facts import Facts
+from onnxfold.rewrite.index import RuleIndex
+from onnxfold.rewrite.match import Match, find_match
+from onnxfold.rewrite.patterns import Op
+from onnxfold.rewrite.report import Loop, RewriteReport
+from onnxfold.rewrite.rule import Rule, RuleError
+from onnxfold.rewrite.splice import Change, Mismatch, Refused, Splicer
+
+logger = logging.getLogger("onnxfold")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop."""
+
+    per_place: int = 500
+    """Rewrites of what stands for one value of the original model; then its rules are looping."""
+    per_node: int = 50
+    """Rewrites in all, per node of the model (and never fewer than 10,000)."""
+
+
+class Rewriter:
+    """Rewrites one model until no rule matches any more, or a limit is reached.
+
+    Nodes are visited in topological order, main graph, functions and subgraphs alike. After a
+    rewrite only the new nodes, the users of the new values, and the users of what lost a user are
+    visited again.
+
+    Args:
+        model: The model; its graphs must be sorted.
+        rules: The rules, of all sets.
+        level: 1 for exact rewrites, 2 for inexact ones, too.
+        keeps: Says for a value's name whether the node that makes it must stay.
+        limits: When to stop.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        rules: Iterable[Rule],
+        *,
+        level: int = 1,
+        keeps: Callable[[str | None], bool] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._model = model
+        self._rules = list(rules)
+        self._level = level
+        self._limits = limits or Limits()
+        self._facts = Facts(model)
+        self._splicer = Splicer(self._facts, keeps or _keeps_nothing)
+        self._indexes: dict[tuple[tuple[str, int], ...], RuleIndex] = {}
+        self._index_of: dict[ir.Graph, RuleIndex] = {}
+        self._reach = max((_depth(rule) for rule in self._rules), default=1)
+        self._queue: deque[ir.Node] = deque()
+        self._queued: set[ir.Node] = set()
+        self._place: dict[ir.Node, str] = {}
+        self._history: dict[str, Counter[Rule]] = {}
+        self.report = RewriteReport()
+
+    def run(self) -> RewriteReport:
+        """Rewrite the model.
+
+        Raises:
+            RuleError: a rule raised an exception.
+        """
+        start = time.perf_counter()
+        for each in self._facts.scopes.graphs():
+            self._index_of[each] = self._index_for(each)
+        nodes = self._in_order()
+        budget = max(10_000, self._limits.per_node * len(nodes))
+        self._queue.extend(nodes)
+        self._queued.update(nodes)
+        queue, queued = self._queue, self._queued
+        while queue:
+            node = queue.popleft()
+            queued.discard(node)
+            graph = node._graph
+            if graph is None:  # removed in the meantime
+                continue
+            self.report.visits += 1
+            candidates = self._index_of[graph].candidates(node)
+            if candidates and self._try(node, candidates) and self.report.total >= budget:
+                self.report.exhausted = True
+                logger.warning("rewriting stopped after %d rewrites", self.report.total)
+                break
+        self.report.seconds = time.perf_counter() - start
+        return self.report
+
+    def _index_for(self, graph: ir.Graph) -> RuleIndex:
+        opsets = self._facts.scopes.of(graph).opsets
+        key = tuple(sorted(opsets.items()))
+        if key not in self._indexes:
+            self._indexes[key] = RuleIndex(self._rules, dict(opsets), self._facts)
+        return self._indexes[key]
+
+    def _in_order(self) -> list[ir.Node]:
+        """All nodes, those of a subgraph before the node that holds it."""
+        return [node for graph in reversed(self._facts.scopes.graphs()) for node in graph]
+
+    # ---------------------------------------------------------------- one node
+
+    def _try(self, node: ir.Node, candidates: Sequence[Rule]) -> bool:
+        for rule in candidates:
+            match = self._match(rule, node)
+            if match is None:
+                continue
+            exact = self._is_exact(rule, match)
+            if not exact and self._level < 2:
+                self.report.withheld[rule.name] += 1
+                continue
+            change = self._apply(match, node)
+            if change is not None:
+                self.report.counts[rule.name] += 1
+                if not exact:
+                    self.report.inexact[rule.name] += 1
+                self._revisit(change)
+                return True
+        return False
+
+    def _match(self, rule: Rule, node: ir.Node) -> Match | None:
+        try:
+            return find_match(rule, node, self._facts)
+        except OnnxFoldError:
+            raise
+        except Exception as error:
+            raise _failed(rule, node, error) from error
+
+    def _is_exact(self, rule: Rule, match: Match) -> bool:
+        try:
+            return rule.is_exact(match)
+        except Exception as error:
+            raise _failed(rule, match.roots[0].producer(), error) from error
+
+    def _apply(self, match: Match, node: ir.Node) -> Change | None:
+        rule = match.rule
+        place = self._place.get(node) or node.outputs[0].name or node.name or ""
+        try:
+            change = self._splicer.apply(match)
+        except Refused:
+            return None
+        except Mismatch as error:
+            self.report.rejected[rule.name] += 1
+            logger.warning("%s at %r: %s; not applied", rule.label, place, error)
+            return None
+        except OnnxFoldError:
+            raise
+        except Exception as error:
+            raise _failed(rule, node, error) from error
+        for added in change.added:
+            self._place[added] = place
+        self._count(place, rule)
+        return change
+
+    def _count(self, place: str, rule: Rule) -> None:
+        history = self._history.setdefault(place, Counter())
+        history[rule] += 1
+        if history.total() < self._limits.per_place:
+            return
+        looping = [r for r, n in history.items() if n * 10 >= self._limits.per_place]
+        self.report.loops.append(Loop(tuple(r.name or r.place for r in looping), place))
+        names = ", ".join(r.label for r in looping)
+        logger.warning("these rules undo each other at %r, switched off: %s", place, names)
+        del self._history[place]
+        for index in self._indexes.values():
+            for each in looping:
+                index.forget(each)
+
+    # ---------------------------------------------------------------- what to visit again
+
+    def _revisit(self, change: Change) -> None:
+        for node in change.added:
+            self._enqueue(node)
+        for value in change.values:
+            self._enqueue_users(value, self._reach - 1)
+        for value in change.touched:
+            # it may be used once now; how often a constant is used decides nothing
+            if len(value._uses) == 1 and not self._facts.known.is_constant(value):
+                self._enqueue_users(value, self._reach - 1)
+
+    def _enqueue_users(self, value: ir.Value, distance: int) -> None:
+        values = [value]
+        for step in range(max(distance, 1)):
+            users = {use.node: None for v in values for use in v._uses}
+            if step and len(users) > 64:
+                return
+            for node in users:
+                self._enqueue(node)
+            values = [v for node in users for v in node.outputs]
+
+    def _enqueue(self, node: ir.Node) -> None:
+        if node not in self._queued and node.graph is not None:
+            self._queued.add(node)
+            self._queue.append(node)
+
+
+def _depth(rule: Rule) -> int:
+    """How many ops lie on the longest way through the pattern."""
+
+    def depth(expression: object) -> int:
+        below = max((depth(child) for child in expression.children()), default=0)  # type: ignore[attr-defined]
+        return below + isinstance(expression, Op)
+
+    return max(depth(pattern) for pattern in rule.pair.patterns)
+
+
+def _keeps_nothing(name: str | None) -> bool:
+    return False
+
+
+def _failed(rule: Rule, node: ir.Node | None, error: Exception) -> RuleError:
+    name = None if node is None else node.name or node.op_type
+    return RuleError(f"{rule.label} failed: {type(error).__name__}: {error}", node=name)

@@ -1,0 +1,140 @@
+"""What the matcher asks a model: constants, types, attributes and their defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnxfold.analysis.known import KnownValues, is_exactly
+from onnxfold.analysis.scopes import Scopes
+from onnxfold.analysis.types import Types
+from onnxfold.kernels.inference import schema_of
+from onnxfold.rewrite.implied import IMPLIED
+
+COMMUTATIVE = frozenset(
+    (
+        *("Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "Mean"),
+        *("BitwiseAnd", "BitwiseOr", "BitwiseXor"),
+    )
+)
+"""ONNX's own ops that give the same for two operands in either order."""
+
+
+class Missing:
+    """Markers for attributes without a value to compare."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+MISSING = Missing("MISSING")
+"""Not written at the node, and without a default."""
+OPAQUE = Missing("OPAQUE")
+"""A tensor, a graph, or something that the caller of a function supplies."""
+
+
+class Facts:
+    """What is known of one model while it is rewritten."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.scopes = Scopes(model)
+        self.known = KnownValues(self.scopes)
+        self.types = Types(self.scopes, self.known)
+
+    def opset(self, node: ir.Node) -> int:
+        """The version of the node's domain; 0 if it is not imported."""
+        scope = self.scopes.find(node.graph)
+        return 0 if scope is None else scope.opsets.get(node.domain, 0)
+
+    def schema(self, node: ir.Node) -> onnx.defs.OpSchema | None:
+        """The schema of the node's op."""
+        return schema_of(node.op_type, self.opset(node) or 1, node.domain)
+
+    def is_op(self, node: ir.Node, domain: str) -> bool:
+        """True for an op of the domain, False for a function of the model that has its name."""
+        if node.domain != domain or node.overload:
+            return False
+        functions = self.model.functions
+        return not functions or node.op_identifier() not in functions
+
+    def attribute(self, node: ir.Node, name: str) -> Any:
+        """The value: as written, or the default; ``MISSING``, ``OPAQUE``."""
+        written = node.attributes.get(name)
+        if written is not None:
+            return python_value(written)
+        return self.default(node, name)
+
+    def default(self, node: ir.Node, name: str) -> Any:
+        """The value of an attribute that is not written."""
+        schema = self.schema(node)
+        default = MISSING if schema is None else _schema_default(schema, name)
+        if default is not MISSING:
+            return default
+        implied = IMPLIED.get((node.op_type, name)) if node.domain == "" else None
+        found = None if implied is None else implied(node, self.types)
+        return MISSING if found is None else found
+
+    def has_only_defaults(self, node: ir.Node, besides: object) -> bool:
+        """True if every attribute of the node not in ``besides`` has its default value."""
+        for name, written in node.attributes.items():
+            if name in besides:  # type: ignore[operator]
+                continue
+            value = python_value(written)
+            if value is OPAQUE or value != self.default(node, name):
+                return False
+        return True
+
+    def is_number(self, value: ir.Value, number: float) -> bool:
+        """True for a constant with one element that is exactly the number."""
+        if not self.known.is_constant(value):
+            return False
+        shape = self.types.of(value).shape
+        if shape is None or any(d != 1 for d in shape):
+            return False
+        array = self.known.array(value)
+        return array is not None and is_exactly(array, number)
+
+    def same(self, one: ir.Value, other: ir.Value) -> bool:
+        """True for the same value, or two small constants of the same dtype, shape and bits."""
+        if one is other:
+            return True
+        if not (self.known.is_constant(one) and self.known.is_constant(other)):
+            return False
+        left, right = self.known.array(one), self.known.array(other)
+        if left is None or right is None or left.shape != right.shape or left.dtype != right.dtype:
+            return False
+        if self.types.of(one).dtype != self.types.of(other).dtype:
+            return False
+        if left.dtype.kind == "O":
+            return bool((left == right).all())
+        return np.ascontiguousarray(left).tobytes() == np.ascontiguousarray(right).tobytes()
+
+
+def python_value(attribute: ir.Attr) -> Any:
+    """An attribute as int, float, str or tuple; ``OPAQUE`` for anything else."""
+    if attribute.is_ref():
+        return OPAQUE
+    value = attribute.value
+    if attribute.type in _SCALARS:
+        return value
+    if attribute.type in _LISTS:
+        return tuple(value)
+    return OPAQUE
+
+
+_SCALARS = (ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING)
+_LISTS = (ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS)
+
+
+def _schema_default(schema: onnx.defs.OpSchema, name: str) -> Any:
+    declared = schema.attributes.get(name)
+    if declared is None or not declared.default_value.name:
+        return MISSING
+    return python_value(ir.serde.deserialize_attribute(declared.default_value))

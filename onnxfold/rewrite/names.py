@@ -1,0 +1,44 @@
+"""Fresh names for values and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+
+class Names:
+    """The names in use in a model: names must be unique through all of its graphs.
+
+    Args:
+        graphs: All graphs of the model.
+    """
+
+    def __init__(self, graphs: Iterable[ir.Graph]) -> None:
+        self._values: set[str] = set()
+        self._nodes: set[str] = set()
+        self._next: dict[str, int] = {}
+        for graph in graphs:
+            self._values.update(v.name for v in graph.inputs if v.name)
+            self._values.update(graph.initializers)
+            for node in graph:
+                if node.name:
+                    self._nodes.add(node.name)
+                self._values.update(v.name for v in node.outputs if v.name)
+
+    def fresh(self, stem: str) -> str:
+        """A name for a value that no value has had."""
+        return self._unique(stem, self._values)
+
+    def fresh_node(self, stem: str) -> str:
+        """A name for a node that no node has had."""
+        return self._unique(stem, self._nodes)
+
+    def _unique(self, stem: str, taken: set[str]) -> str:
+        name = stem
+        while name in taken:
+            count = self._next.get(stem, 1)
+            self._next[stem] = count + 1
+            name = f"{stem}_{count}"
+        taken.add(name)
+        return name

@@ -1,0 +1,39 @@
+"""What a run of the rewriter did."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Rules that undid each other's work at one place, and were switched off for it."""
+
+    rules: tuple[str, ...]
+    value: str
+    """The value they kept rewriting."""
+
+
+@dataclass
+class RewriteReport:
+    """Counts per rule, and what went wrong."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    """How often each rule fired."""
+    inexact: Counter[str] = field(default_factory=Counter)
+    """How often each rule fired where it may change bits."""
+    withheld: Counter[str] = field(default_factory=Counter)
+    """Matches that level 2 would have rewritten."""
+    rejected: Counter[str] = field(default_factory=Counter)
+    """Matches whose replacement would have had another dtype or shape: a mistake in the rule."""
+    loops: list[Loop] = field(default_factory=list)
+    exhausted: bool = False
+    """Whether the run stopped at its total budget."""
+    visits: int = 0
+    seconds: float = 0.0
+
+    @property
+    def total(self) -> int:
+        """Number of rewrites."""
+        return self.counts.total()

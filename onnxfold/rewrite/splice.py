@@ -1,0 +1,345 @@
+"""Putting a replacement in the place of what a pattern matched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from onnxfold.kernels.operation import subgraphs_of
+from onnxfold.rewrite.build import Builder, CannotBuild
+from onnxfold.rewrite.facts import Facts
+from onnxfold.rewrite.match import Match
+from onnxfold.rewrite.names import Names
+
+RULE_KEY = "onnxfold.rule"
+FROM_KEY = "onnxfold.from"
+_MOST_SOURCES = 8
+
+
+class Refused(Exception):
+    """The match cannot, or should not, be rewritten: it would cost more than it saves."""
+
+
+class Mismatch(Exception):
+    """The replacement has another dtype or shape: the rule is wrong."""
+
+
+@dataclass
+class Change:
+    """What a rewrite did to the graph."""
+
+    added: list[ir.Node]
+    values: list[ir.Value]
+    """The values that took the roots' places."""
+    touched: list[ir.Value] = field(default_factory=list)
+    """Values that lost users."""
+
+
+class Splicer:
+    """Applies matches to one model.
+
+    Args:
+        facts: The model.
+        keeps: Says for a value's name whether the node that makes it must stay.
+    """
+
+    def __init__(self, facts: Facts, keeps: Callable[[str | None], bool]) -> None:
+        self._facts = facts
+        self._keeps = keeps
+        self._names = Names(facts.scopes.graphs())
+        self._first_root: ir.Node | None = None
+
+    def apply(self, match: Match) -> Change:
+        """Rewrite a match.
+
+        Raises:
+            Refused: the graph is as it was.
+            Mismatch: so it is, but the rule should not have matched.
+        """
+        self._first_root = None
+        first = match.roots[0].producer()
+        assert first is not None and first.graph is not None
+        graph = first.graph
+        dying = self._dying(match, graph)
+        builder = Builder(match, graph, self._names)
+        try:
+            values = [builder.value(r) for r in match.rule.pair.replacements]
+        except CannotBuild as reason:
+            builder.discard()
+            raise Refused(str(reason)) from reason
+        try:
+            if any(value is None for value in values):
+                raise Refused("the replacement is an omitted input")
+            found = [v for v in values if v is not None]
+            self._check_count(match, dying, builder, graph)
+            self._check_order(match, graph, builder)
+            self._admit(builder, graph)
+            self._check_types(match, found)
+            found = self._keep_outputs(match, found, builder, dying, graph)
+        except (Refused, Mismatch):
+            self._withdraw(builder, graph)
+            builder.discard()
+            raise
+        return self._connect(match, first, found, builder, dying)
+
+    # ---------------------------------------------------------------- is it worth it
+
+    def _dying(self, match: Match, graph: ir.Graph) -> dict[ir.Node, None]:
+        """The matched nodes that nobody needs after the rewrite, users before what they use."""
+        roots = dict.fromkeys(match.roots)
+        matched = {n: None for n in match.bindings.values() if isinstance(n, ir.Node)}
+        for value in roots:
+            if value.is_graph_output() and value.graph is not graph:
+                raise Refused("it is the output of another graph")
+            node = value.producer()
+            if node is None or node.graph is not graph:
+                raise Refused("its outputs are in different graphs")
+        dying: dict[ir.Node, None] = {}
+        changed = True
+        while changed:
+            changed = False
+            for node in matched:
+                if node not in dying and all(
+                    value in roots or _is_unused(value, dying) for value in node.outputs
+                ):
+                    dying[node] = None
+                    changed = True
+        for value in roots:
+            if value.producer() not in dying:
+                raise Refused("another output of it is used")
+        if any(self._keeps(value.name) for node in dying for value in node.outputs):
+            raise Refused("kept by option")
+        return dying
+
+    def _check_count(
+        self, match: Match, dying: dict[ir.Node, None], builder: Builder, graph: ir.Graph
+    ) -> None:
+        """Nodes with other users stay: then the rewrite must not add more than it removes."""
+        matched = {n for n in match.bindings.values() if isinstance(n, ir.Node)}
+        if match.rule.shared or len(matched) == len([n for n in dying if n.graph is graph]):
+            return
+        known = self._facts.known
+        added = sum(not _is_on_constants(node, known.is_constant) for node in builder.nodes)
+        if added > sum(node.graph is graph for node in dying):
+            raise Refused("nodes in the pattern have other users")
+
+    def _check_order(self, match: Match, graph: ir.Graph, builder: Builder) -> None:
+        """With several roots: the replacement needs only what exists before the first of them."""
+        if len(match.roots) == 1:
+            return
+        producers = [value.producer() for value in match.roots]
+        leaves = {
+            v.producer() for n in builder.nodes for v in n.inputs if v is not None and v.producer()
+        } - set(builder.nodes)
+        wanted = {n for n in leaves if n is not None and n.graph is graph} - set(producers)
+        self._first_root = _first_in_order(graph, [p for p in producers if p is not None], wanted)
+
+    def _check_types(self, match: Match, values: Sequence[ir.Value]) -> None:
+        types = self._facts.types
+        for root, value in zip(match.roots, values, strict=True):
+            before, after = types.of(root), types.of(value)
+            if None not in (before.dtype, after.dtype) and before.dtype != after.dtype:
+                raise Mismatch(f"{before.dtype} became {after.dtype}")
+            if before.shape is None or after.shape is None:
+                continue
+            differ = len(before.shape) != len(after.shape) or any(
+                type(a) is type(b) is int and a != b
+                for a, b in zip(before.shape, after.shape, strict=True)
+            )
+            if differ:
+                raise Mismatch(f"shape {before.shape} became {after.shape}")
+
+    # ---------------------------------------------------------------- graph outputs
+
+    def _keep_outputs(
+        self,
+        match: Match,
+        values: list[ir.Value],
+        builder: Builder,
+        dying: dict[ir.Node, None],
+        graph: ir.Graph,
+    ) -> list[ir.Value]:
+        """Where a graph output becomes a value that cannot take its name, copy it."""
+        kept = []
+        taken: set[ir.Value] = set()
+        for root, value in zip(match.roots, values, strict=True):
+            needs_copy = root.is_graph_output() and (
+                value.producer() is None
+                or value.graph is not graph
+                or value.is_graph_output()
+                or value in taken
+                or self._keeps(value.name)
+            )
+            if needs_copy:
+                if len(dying) == 1 and next(iter(dying)).op_type == "Identity":
+                    raise Refused("it gives a graph output its name")
+                node = ir.Node("", "Identity", [value], num_outputs=1)
+                node.name = self._names.fresh_node(f"{root.name}/Identity")
+                node.outputs[0].name = self._names.fresh(f"{root.name}/Identity")
+                builder.nodes.append(node)
+                self._insert_point(match).prepend(node)
+                value = node.outputs[0]
+            taken.add(value)
+            kept.append(value)
+        return kept
+
+    # ---------------------------------------------------------------- doing it
+
+    def _insert_point(self, match: Match) -> ir.Node:
+        if len(match.roots) > 1 and self._first_root is not None:
+            return self._first_root
+        first = match.roots[0].producer()
+        assert first is not None
+        return first
+
+    def _admit(self, builder: Builder, graph: ir.Graph) -> None:
+        """Into the graph, so that types can be inferred; nobody uses the new values yet."""
+        for value in builder.initializers:
+            graph.initializers.add(value)
+        if builder.nodes:
+            self._insert_point(builder._match).prepend(builder.nodes)
+
+    def _withdraw(self, builder: Builder, graph: ir.Graph) -> None:
+        inside = [node for node in builder.nodes if node.graph is graph]
+        if inside:
+            graph.remove(inside)
+        for value in builder.initializers:
+            if value.name is not None and value.name in graph.initializers:
+                del graph.initializers[value.name]
+
+    def _connect(
+        self,
+        match: Match,
+        first: ir.Node,
+        values: Sequence[ir.Value],
+        builder: Builder,
+        dying: dict[ir.Node, None],
+    ) -> Change:
+        new = set(builder.nodes)
+        _remember_origin(match, builder.nodes, dying)
+        opsets = self._facts.scopes.of(_graph_of(first)).root.opset_imports
+        for node in builder.nodes:
+            opsets.setdefault(node.domain, 1)
+        for root, value in zip(match.roots, values, strict=True):
+            producer = value.producer()
+            _replace(root, value, is_new=producer in new)
+            if producer in new and producer is not None:
+                _inherit(root.producer(), producer)
+        touched = self._remove(dying)
+        return Change(list(builder.nodes), list(values), touched)
+
+    def _remove(self, dying: Iterable[ir.Node]) -> list[ir.Value]:
+        """Take nodes out, and then those before them that nobody needs any more."""
+        touched: dict[ir.Value, None] = {}
+        pending = list(dying)
+        while pending:
+            node = pending.pop()
+            graph = node.graph
+            if graph is None or not all(_is_unused(v, {}) for v in node.outputs):
+                continue
+            if any(self._keeps(value.name) for value in node.outputs):
+                continue
+            operands = [v for v in node.inputs if v is not None]
+            for inner in _nodes_inside(node):
+                operands.extend(v for v in inner.inputs if v is not None)
+                inner.resize_inputs(0)
+            graph.remove(node, safe=True)
+            for value in operands:
+                touched[value] = None
+                producer = value.producer()
+                if producer is not None and not value._uses:
+                    pending.append(producer)
+        return [v for v in touched if v.producer() is not None and v.graph is not None]
+
+
+def _is_unused(value: ir.Value, leaving: dict[ir.Node, None]) -> bool:
+    return not value.is_graph_output() and all(use.node in leaving for use in value._uses)
+
+
+def _is_on_constants(node: ir.Node, is_constant: Callable[[ir.Value], bool]) -> bool:
+    """True for a node that constant propagation will compute."""
+    if node.op_type == "Constant":
+        return True
+    present = [v for v in node.inputs if v is not None]
+    return bool(present) and all(is_constant(v) for v in present)
+
+
+def _nodes_inside(node: ir.Node) -> list[ir.Node]:
+    found = []
+    stack = list(subgraphs_of(node)) if node.attributes else []
+    while stack:
+        graph = stack.pop()
+        for inner in graph:
+            found.append(inner)
+            stack.extend(subgraphs_of(inner))
+    return found
+
+
+def _first_in_order(graph: ir.Graph, roots: Sequence[ir.Node], needed: set[ir.Node]) -> ir.Node:
+    """The first of the roots. Raises Refused unless all that is needed comes before it."""
+    wanted = set(roots)
+    missing = set(needed)
+    for node in graph:
+        if node in wanted:
+            if missing:
+                raise Refused("an operand comes after the first of the outputs")
+            return node
+        missing.discard(node)
+    raise Refused("the outputs are in different graphs")
+
+
+def _graph_of(node: ir.Node) -> ir.Graph:
+    assert node.graph is not None
+    return node.graph
+
+
+def _replace(root: ir.Value, value: ir.Value, *, is_new: bool) -> None:
+    """Everybody who reads ``root`` reads ``value`` from now on."""
+    is_output = root.is_graph_output()
+    if is_new or is_output:
+        # the same content under the same name; of two names the graph output's stays
+        name, root.name = root.name, None
+        value.name = name
+        if value.type is None or is_output:
+            value.type = root.type or value.type
+        if value.shape is None or is_output:
+            value.shape = root.shape if root.shape is not None else value.shape
+        value.doc_string = value.doc_string or root.doc_string
+        for key, text in root.metadata_props.items():
+            value.metadata_props.setdefault(key, text)
+    root.replace_all_uses_with(value, replace_graph_outputs=True)
+
+
+def _inherit(old: ir.Node | None, new: ir.Node) -> None:
+    """The node that makes the result in the end stands for the one that did."""
+    if old is None:
+        return
+    if old.name:
+        old_name, old.name = old.name, None
+        new.name = old_name
+    new.doc_string = new.doc_string or old.doc_string
+    for key, text in old.metadata_props.items():
+        if not key.startswith("onnxfold."):
+            new.metadata_props.setdefault(key, text)
+
+
+def _remember_origin(match: Match, added: Sequence[ir.Node], dying: dict[ir.Node, None]) -> None:
+    """Which rule made the new nodes, and which nodes of the original model they come from."""
+    sources: dict[str, None] = {}
+    rules: dict[str, None] = {}
+    for node in dying:
+        earlier = node.metadata_props.get(FROM_KEY)
+        for name in earlier.split(", ") if earlier else [node.name or node.op_type]:
+            sources[name] = None
+        if RULE_KEY in node.metadata_props:
+            rules.update(dict.fromkeys(node.metadata_props[RULE_KEY].split(", ")))
+    rules[match.rule.name or match.rule.place] = None
+    names = list(sources)
+    if len(names) > _MOST_SOURCES:
+        names = [*names[:_MOST_SOURCES], "..."]
+    for node in added:
+        if node.op_type != "Constant":
+            node.metadata_props[RULE_KEY] = ", ".join(rules)
+            node.metadata_props[FROM_KEY] = ", ".join(n for n in names)

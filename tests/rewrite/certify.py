@@ -1,0 +1,344 @@
+"""Certify a rule: what it rewrites computes the same bits on onnxruntime, whatever the inputs.
+
+    certify(add_zero, graph("float[N,3] x", "y = Add(x, c)", c=np.float32(-0.0)))
+    refuse(add_zero, graph("float[N,3] x", "y = Add(x, c)", c=np.float32(0.0)))
+
+Each instance also runs with its constants as Constant nodes and inside the branch of an If, with
+several sizes for each symbolic dim, and with NaN, infinities, both zeros and subnormals as inputs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+from onnx import helper
+
+from onnxfold.passes.simplify import Simplify
+from onnxfold.rewrite import Rule, RuleSet
+
+SIZES = (1, 2, 5, 0)
+"""Sizes tried for symbolic dims; the n-th dim begins elsewhere in the list, so that they differ."""
+
+_ROUNDS = 3
+
+
+@dataclass
+class Instance:
+    """A model around a pattern, and how to run it."""
+
+    model: onnx.ModelProto
+    sizes: dict[str, Iterable[int]] = field(default_factory=dict)
+    feeds: dict[str, np.ndarray] = field(default_factory=dict)
+    copies: int = 1
+    """How many times the pattern is in the model."""
+
+
+def graph(
+    inputs: str,
+    *nodes: str,
+    outputs: str | None = None,
+    opset: int = 17,
+    domains: dict[str, int] | None = None,
+    sizes: dict[str, Iterable[int]] | None = None,
+    feeds: dict[str, np.ndarray] | None = None,
+    **constants: Any,
+) -> Instance:
+    """An instance from onnx's text format.
+
+    Args:
+        inputs: As in ``"float[N,3] x, int64[2] s, float scalar, float[] any_rank"``.
+        nodes: As in ``"y = Transpose<perm=[1,0]>(x)"``.
+        outputs: Names of the outputs; by default what the last node makes.
+        opset: Version of ONNX's own ops.
+        domains: Other domains and their versions.
+        sizes: Sizes for symbolic dims, where the usual ones would not do.
+        feeds: Arrays for inputs that must not be random (indices, shapes).
+        constants: Initializers by name: arrays, NumPy scalars, ``ir.Tensor``.
+    """
+    names = outputs or nodes[-1].split("=")[0].strip()
+    imports = ", ".join(f'"{d}": {v}' for d, v in {"": opset, **(domains or {})}.items())
+    text = f"<ir_version: 10, opset_import: [{imports}]> g ({inputs}) => ({names}) {{"
+    model = onnx.parser.parse_model(text + "\n".join(nodes) + "}")
+    for name, array in constants.items():
+        model.graph.initializer.append(_tensor(name, array))
+    _declare_outputs(model)
+    return Instance(model, dict(sizes or {}), dict(feeds or {}))
+
+
+def certify(
+    rule: Rule,
+    *instances: Instance,
+    tolerance: float = 0.0,
+    times: int | None = None,
+    gone: str = "",
+    target: str | None = None,
+) -> None:
+    """Assert that the rule fires on every instance and that the results stay the same.
+
+    Args:
+        rule: The rule.
+        instances: Models that hold its pattern.
+        tolerance: Largest error relative to the largest value; 0 asks for equal bits.
+        times: How often the rule must fire; at least once if not given.
+        gone: Op types (separated by blanks) that must not be left.
+        target: The target to rewrite for.
+    """
+    for instance in instances:
+        for variant in _variants(instance):
+            rewritten, count, level = _rewrite(rule, variant.model, target)
+            text = onnx.printer.to_text(variant.model)
+            assert count, f"{rule.label} does not match\n{text}"
+            fired = count // variant.copies
+            assert times in (None, fired), f"{rule.label} fired {fired} times\n{text}"
+            left = {n.op_type for n in _nodes(rewritten)}
+            assert not left & set(gone.split()), f"{rule.label} left {left}\n{text}"
+            assert level == 1 or tolerance, f"{rule.label} is inexact here: give a tolerance"
+            onnx.checker.check_model(rewritten)
+            compared = _compare(variant, rewritten, tolerance)
+            assert compared, f"{rule.label}: no sizes at which the model runs\n{text}"
+
+
+def refuse(rule: Rule, *instances: Instance, level: int = 2, target: str | None = None) -> None:
+    """Assert that the rule does not fire on any of the instances."""
+    for instance in instances:
+        for variant in _variants(instance):
+            model = ir.from_proto(variant.model)
+            simplify = Simplify([RuleSet("certify", (rule,))], level=level, target=target)
+            simplify(model)
+            text = onnx.printer.to_text(variant.model)
+            assert not simplify.report.total, f"{rule.label} must not match\n{text}"
+            assert not simplify.report.rejected, f"{rule.label} nearly matched\n{text}"
+
+
+# -------------------------------------------------------------------- rewriting
+
+
+def _rewrite(
+    rule: Rule, proto: onnx.ModelProto, target: str | None
+) -> tuple[onnx.ModelProto, int, int]:
+    """The rewritten model, how often the rule fired, and the level that it took."""
+    for level in (1, 2):
+        model = ir.from_proto(proto)
+        simplify = Simplify([RuleSet("certify", (rule,))], level=level, target=target)
+        simplify(model)
+        report = simplify.report
+        assert not report.rejected, f"{rule.label} changes a dtype or shape"
+        assert not report.loops, f"{rule.label} goes on for ever"
+        if report.total:
+            break
+    return ir.to_proto(model), report.total, level
+
+
+def _variants(instance: Instance) -> Iterator[Instance]:
+    """The model as it is, with Constant nodes, and inside a branch."""
+    yield instance
+    if instance.model.graph.initializer:
+        yield Instance(_with_constant_nodes(instance.model), instance.sizes, instance.feeds)
+    if instance.model.opset_import[0].version >= 11:
+        inside = _inside_branch(instance.model)
+        feeds = {**instance.feeds, "condition__": np.array(True)}
+        yield Instance(inside, instance.sizes, feeds, copies=2)
+
+
+def _with_constant_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    nodes = [
+        helper.make_node("Constant", [], [tensor.name], value=tensor)
+        for tensor in changed.graph.initializer
+    ]
+    nodes.extend(changed.graph.node)
+    del changed.graph.initializer[:]
+    del changed.graph.node[:]
+    changed.graph.node.extend(nodes)
+    return changed
+
+
+def _inside_branch(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The nodes in both branches of an If; inputs and initializers stay outside."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    outer = changed.graph
+    branches = []
+    for branch in ("then", "else"):
+        body = onnx.GraphProto(name=branch)
+        body.node.extend(outer.node)
+        body.output.extend(outer.output)
+        made = {name for node in body.node for name in node.output if name}
+        _rename(body, {name: f"{name}_{branch}" for name in made})
+        branches.append(body)
+    del outer.node[:]
+    outer.node.append(
+        helper.make_node(
+            "If",
+            ["condition__"],
+            [o.name for o in outer.output],
+            then_branch=branches[0],
+            else_branch=branches[1],
+        )
+    )
+    outer.input.append(helper.make_tensor_value_info("condition__", onnx.TensorProto.BOOL, []))
+    return changed
+
+
+def _rename(body: onnx.GraphProto, names: dict[str, str]) -> None:
+    for node in body.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    for output in body.output:
+        output.name = names.get(output.name, output.name)
+
+
+# -------------------------------------------------------------------- running
+
+
+def _compare(instance: Instance, rewritten: onnx.ModelProto, tolerance: float) -> int:
+    """Run both at every choice of sizes; the number of runs that could be compared."""
+    before, after = _session(instance.model), _session(rewritten)
+    compared = 0
+    for sizes in _size_choices(instance):
+        for seed in range(_ROUNDS):
+            feeds = _feeds(instance, sizes, seed)
+            try:
+                expected = before.run(None, feeds)
+            except Exception:  # these sizes do not fit together
+                break
+            got = after.run(None, feeds)
+            for wanted, found in zip(expected, got, strict=True):
+                _assert_same(wanted, found, tolerance, f"sizes {sizes}, seed {seed}")
+            compared += 1
+    return compared
+
+
+def _session(model: onnx.ModelProto) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def _size_choices(instance: Instance) -> Iterator[dict[str, int]]:
+    names = list(
+        dict.fromkeys(
+            d.dim_param
+            for i in instance.model.graph.input
+            for d in i.type.tensor_type.shape.dim
+            if d.dim_param
+        )
+    )
+    if len(names) <= 2:
+        choices = [tuple(instance.sizes.get(name, SIZES)) for name in names]
+        for sizes in itertools.product(*choices):
+            yield dict(zip(names, sizes, strict=True))
+        return
+    for turn in range(len(SIZES)):
+        for shift in (0, 1):
+            yield {
+                name: (choice := tuple(instance.sizes.get(name, SIZES)))[
+                    (turn + k * shift) % len(choice)
+                ]
+                for k, name in enumerate(names)
+            }
+
+
+def _feeds(instance: Instance, sizes: dict[str, int], seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    feeds = dict(instance.feeds)
+    for value in instance.model.graph.input:
+        if value.name in feeds:
+            continue
+        tensor = value.type.tensor_type
+        shape = [sizes[d.dim_param] if d.dim_param else d.dim_value for d in tensor.shape.dim]
+        feeds[value.name] = hostile_array(shape, ir.DataType(tensor.elem_type).numpy(), rng, seed)
+    return feeds
+
+
+def hostile_array(
+    shape: Iterable[int], dtype: np.dtype[Any], rng: np.random.Generator, seed: int
+) -> np.ndarray:
+    """Random elements; from the second seed on, with those that break careless rewrites."""
+    shape = tuple(shape)
+    if dtype == np.bool_:
+        return rng.random(shape) < 0.5
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        small = rng.integers(max(-9, info.min), 9, shape)
+        extremes = rng.choice([info.min, info.max, 0, 1], shape)
+        return np.where(rng.random(shape) < 0.3 * bool(seed), extremes, small).astype(dtype)
+    array = (rng.standard_normal(shape) * 4).astype(np.float32)
+    if seed:
+        tiny = 1e-40 if dtype.itemsize >= 4 else 6e-8
+        special = [np.nan, np.inf, -np.inf, 0.0, -0.0, tiny, -tiny, 1.0, 65504.0, -1.0]
+        array = np.where(rng.random(shape) < 0.5, rng.choice(special, shape), array)
+    with np.errstate(all="ignore"):
+        return np.asarray(array).astype(dtype)
+
+
+def _assert_same(wanted: Any, found: Any, tolerance: float, where: str) -> None:
+    assert wanted.dtype == found.dtype, f"{wanted.dtype} became {found.dtype} at {where}"
+    assert wanted.shape == found.shape, f"{wanted.shape} became {found.shape} at {where}"
+    if wanted.dtype.kind not in "fV":
+        np.testing.assert_array_equal(found, wanted, err_msg=where)
+        return
+    left, right = (a.astype(np.float64) for a in (wanted, found))
+    if not tolerance:
+        np.testing.assert_array_equal(right, left, err_msg=where)  # a NaN equals a NaN
+        same_sign = (np.signbit(left) == np.signbit(right)) | np.isnan(left)
+        assert same_sign.all(), f"a zero changed its sign at {where}"
+        return
+    finite = np.isfinite(left) & np.isfinite(right)
+    scale = float(np.abs(left[finite]).max(initial=1e-30))
+    difference = float(np.abs(left - right)[finite].max(initial=0.0))
+    assert difference <= tolerance * scale, f"error {difference / scale:.2g} at {where}"
+
+
+# -------------------------------------------------------------------- building
+
+
+def _tensor(name: str, array: Any) -> onnx.TensorProto:
+    if isinstance(array, onnx.TensorProto):
+        named = onnx.TensorProto()
+        named.CopyFrom(array)
+        named.name = name
+        return named
+    if isinstance(array, ir.TensorProtocol):
+        made = ir.serde.serialize_tensor(array)
+        made.name = name
+        return made
+    if type(array) in (bool, int, float, list):
+        default = np.asarray(array)
+        array = default.astype(np.float32) if default.dtype.kind == "f" else default
+    array = np.asarray(array)
+    return ir.serde.serialize_tensor(ir.Tensor(array, name=name))
+
+
+def _declare_outputs(model: onnx.ModelProto) -> None:
+    """The checker wants types; where onnx cannot infer one, onnxruntime can do without."""
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    known = {o.name: o for o in inferred.graph.output}
+    for output in model.graph.output:
+        if known[output.name].type.WhichOneof("value"):
+            output.type.CopyFrom(known[output.name].type)
+            for dim in output.type.tensor_type.shape.dim:
+                if re.match(r"unk__", dim.dim_param):
+                    dim.ClearField("dim_param")
+
+
+def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    stack = [model.graph]
+    while stack:
+        for node in stack.pop().node:
+            yield node
+            stack.extend(a.g for a in node.attribute if a.HasField("g"))

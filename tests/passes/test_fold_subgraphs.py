@@ -7,6 +7,8 @@ import onnx
 import pytest
 from fold_check import X, assert_same, fold, large, parse, run, with_weights
 
+from onnxfold import ModelError
+
 YES = {**X, "c": np.array(True)}
 NO = {**X, "c": np.array(False)}
 
@@ -179,7 +181,7 @@ def test_a_branch_that_gives_its_initializer():
 
 
 def test_a_branch_that_gives_an_outer_value():
-    """ONNX wants an output to be made inside; exporters write an Identity, some nothing."""
+    """ONNX wants an output to be made inside, so there is an Identity."""
     folded = fold(known_if("p = Identity (v)", before="v = Exp (x)"), X)
     assert folded.ops["Exp"] == 1
     assert "If" not in folded.ops
@@ -339,3 +341,30 @@ def test_a_sequence_that_the_rest_needs_stays():
     folded = fold(model, {**X, "k": np.array(1)})
     assert folded.ops == {"SequenceConstruct": 1, "SequenceAt": 1, "Add": 1}
     assert folded.reasons == {"SequenceConstruct": "its result is not a tensor"}
+
+
+def test_a_branch_whose_output_is_a_value_of_the_outer_graph_is_refused():
+    """ONNX wants it made inside the branch; the message says how."""
+    model = known_if("p = Identity (v)", before="v = Exp (x)")
+    graph = branch(model)
+    del graph.node[:]
+    graph.output[0].name = "v"
+    with pytest.raises(ModelError, match=r"'v' of subgraph 't'.*needs an Identity"):
+        fold(model)
+
+
+def test_a_string_op_of_the_reference_evaluator_in_a_chain():
+    """onnxruntime joins the strings; where it lacks a locale, the other changes their case."""
+    model = parse(
+        """g () => (string[2] y) {
+            j = StringConcat (a, b)
+            y = StringNormalizer <case_change_action = "UPPER", is_case_sensitive = 1> (j)
+        }"""
+    )
+    for name in "ab":
+        tensor = onnx.helper.make_tensor(name, 8, [2], [b"x", b"yz"])
+        with_weights(model, **{name: tensor})
+    folded = fold(model)
+    assert folded.ops == {}
+    texts = folded.weights["y"].tolist()
+    assert [t.decode() if isinstance(t, bytes) else t for t in texts] == ["XX", "YZYZ"]

@@ -67,6 +67,21 @@ def check_model(
         check.function(function)
 
 
+def _hand_out(
+    graph: onnx.GraphProto, output: onnx.ValueInfoProto, scopes: tuple[set[str], ...]
+) -> None:
+    """Put an Identity between a value of an outer graph and the subgraph's output that it is.
+
+    Exporters write such outputs; neither onnx-ir nor onnxruntime takes them as they are.
+    """
+    name, count = f"{output.name}_identity", 1
+    while any(name in scope for scope in scopes):
+        name, count = f"{output.name}_identity_{count}", count + 1
+    graph.node.add(op_type="Identity", input=[output.name], output=[name])
+    output.name = name
+    scopes[0].add(name)
+
+
 class _Check:
     def __init__(self, file: str | None, stand_in: Callable[[bytes], int | None]) -> None:
         self.file = file
@@ -89,10 +104,8 @@ class _Check:
             if value.name in names:
                 continue
             if any(value.name in scope for scope in outer):
-                raise self.error(
-                    f"output {value.name!r} of subgraph {graph.name!r} is a value of the outer "
-                    "graph; it needs an Identity node in between"
-                )
+                _hand_out(graph, value, (names, *outer))
+                continue
             raise self.error(f"output {value.name!r} of graph {graph.name!r} is not computed")
 
     def function(self, function: onnx.FunctionProto) -> None:

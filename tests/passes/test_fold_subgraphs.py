@@ -7,8 +7,6 @@ import onnx
 import pytest
 from fold_check import X, assert_same, fold, large, parse, run, with_weights
 
-from onnxfold import ModelError
-
 YES = {**X, "c": np.array(True)}
 NO = {**X, "c": np.array(False)}
 

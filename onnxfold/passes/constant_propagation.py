@@ -115,8 +115,8 @@ class _Plan:
                     # a view of all of a weight is the weight: it is there, whoever else makes it
                     [
                         same
-                        for v in node.outputs
-                        if v in sweep.cost and (same := self._same.get(v, v)) in sweep.cost
+                        for v in self._results(node)
+                        if (same := self._same.get(v, v)) in sweep.cost
                     ],
                     NODE_BYTES,
                 )
@@ -136,11 +136,15 @@ class _Plan:
         captured = self._sweep.captures.get(node, [])
         return [v for v in (*node.inputs, *captured) if v is not None]
 
+    def _results(self, node: ir.Node) -> list[ir.Value]:
+        """Those that somebody still needs: the others have no buffer (any more)."""
+        return [v for v in node.outputs if v in self._sweep.cost and self._pool.is_bound(v)]
+
     def _find_same(self) -> None:
         """Values that are the same view of the same bytes are stored once, so they count once."""
         first: dict[object, ir.Value] = {}
         for node in self._sweep.undecided:
-            for value in (*self._operands(node), *node.outputs):
+            for value in (*self._operands(node), *self._results(node)):
                 cost = self._cost(value) if self._sweep.is_constant(value) else 0
                 if not cost or cost == FORBIDDEN or value in self._same or value.is_graph_output():
                     continue
@@ -184,11 +188,7 @@ class _Plan:
         costs = [self._sweep.cost[v] for v in node.outputs if v in self._sweep.cost]
         if FORBIDDEN in costs:
             return "its result is not a tensor"
-        size = sum(
-            self._pool.buffer_of(v).nbytes
-            for v in node.outputs
-            if v in self._sweep.cost and self._pool.is_bound(v)
-        )
+        size = sum(self._pool.buffer_of(v).nbytes for v in self._results(node))
         return f"the model would grow: its result takes {size:,.0f} bytes"
 
     def _is_demanded(self, value: ir.Value) -> bool:

@@ -281,3 +281,52 @@ def test_a_tiny_dequantize_that_feeds_constant_ops_only_folds_with_them():
     folded = fold(model, X)
     assert folded.ops == {"Add": 1}
     assert list(folded.weights) == ["e"]
+
+
+# ---------------------------------------------------------------- several results
+
+
+def test_a_large_result_that_nobody_reads():
+    model = parse(
+        """g (float[1, 1, 64, 64] x) => (float[1, 1, 64, 64] y) {
+            v, places = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (w)
+            y = Add (x, v)
+        }"""
+    )
+    with_weights(model, w=large(1, 1, 64, 64))
+    folded = fold(model, {"x": large(1, 1, 64, 64, seed=1)})
+    assert folded.ops == {"Add": 1}
+    assert list(folded.weights) == ["v"]
+
+
+@pytest.mark.parametrize("rows", [2, 64])
+def test_a_small_result_that_nobody_reads_beside_a_large_one(rows):
+    model = parse(
+        f"""g (float[40, {rows}, 64] x) => (float[40, {rows}, 64] y)
+            <int64 n = {{40}}, bool more = {{1}}> {{
+            last, all = Loop (n, more, w) <
+                body = b (int64 i, bool k, float[{rows}, 64] s)
+                    => (bool k2, float[{rows}, 64] s2, float[{rows}, 64] o)
+                {{ k2 = Identity (k) s2 = Add (s, w) o = Identity (s2) }}
+            >
+            y = Add (x, all)
+        }}"""
+    )
+    with_weights(model, w=large(rows, 64))
+    folded = fold(model, {"x": large(40, rows, 64, seed=1)})
+    assert folded.ops["Loop"] == 1
+    assert "grow" in folded.reasons["Loop"]
+
+
+def test_a_result_that_only_folded_nodes_read_beside_a_large_one():
+    model = parse(
+        """g (float[64, 64] x, float z) => (float[64, 64] y, float s) {
+            a, b = Split <axis = 0> (w, sizes)
+            sum = ReduceSum <keepdims = 0> (b)
+            s = Add (z, sum)
+            y = Mul (x, a)
+        }"""
+    )
+    with_weights(model, w=large(65, 64), sizes=np.int64([64, 1]))
+    feeds = {"x": large(64, 64, seed=1), "z": np.array(1, np.float32)}
+    assert fold(model, feeds).ops == {"Add": 1, "Mul": 1}

@@ -1,0 +1,74 @@
+"""Random graphs of constants and inputs, small and large: whatever is folded, the bits stay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fold_check import fold, large, parse, with_weights
+
+UNARY = [
+    "Neg",
+    "Abs",
+    "Identity",
+    "Exp",
+    "Transpose <perm = [1, 0]>",
+    "Erf",
+    "Softmax",
+    "Dropout",
+]
+BINARY = ["Add", "Mul", "Sub", "MatMul", "Max"]
+
+
+def random_graph(seed: int, side: int):
+    """Values are square, so every op fits every value; half of the leaves are constant."""
+    rng = np.random.default_rng(seed)
+    values = ["x", "w0", "w1", "w2", "row"]
+    lines = []
+    for k in range(14):
+        kind = rng.integers(0, 10)
+        pick = [values[int(rng.integers(0, len(values)))] for _ in range(2)]
+        name = f"v{k}"
+        if kind < 4:
+            lines.append(f"{name} = {UNARY[int(rng.integers(0, len(UNARY)))]} ({pick[0]})")
+        elif kind < 7:
+            lines.append(
+                f"{name} = {BINARY[int(rng.integers(0, len(BINARY)))]} ({pick[0]}, {pick[1]})"
+            )
+        elif kind == 7:
+            lines.append(f"{name} = Expand ({pick[0]}, square)")
+        elif kind == 8:
+            lines.append(f"{name}, {name}b = Split <axis = 1> ({pick[0]}, halves)")
+            lines.append(f"{name}c = Concat <axis = 1> ({name}b, {name})")
+            name += "c"
+        else:
+            lines.append(
+                f"{name} = If (c) <"
+                f"then_branch = t{k} () => (p{k})"
+                f" {{ q{k} = Neg ({pick[0]}) p{k} = Add (q{k}, {pick[1]}) }},"
+                f"else_branch = e{k} () => (r{k}) {{ r{k} = Abs ({pick[1]}) }}>"
+            )
+        values.append(name)
+    outputs = values[-3:]
+    model = parse(
+        f"g (float[{side}, {side}] x, bool c) => "
+        f"({', '.join(f'float[{side}, {side}] {o}' for o in outputs)}) {{ {' '.join(lines)} }}"
+    )
+    weights = {f"w{k}": large(side, side, seed=seed + k) for k in range(3)}
+    with_weights(model, **weights, row=large(side, side, seed=seed)[:1].repeat(side, 0))
+    return with_weights(
+        model, square=np.int64([side, side]), halves=np.int64([side // 2, side // 2])
+    )
+
+
+@pytest.mark.parametrize("side", [4, 32, 160])
+@pytest.mark.parametrize("seed", range(25))
+def test_the_bits_stay(seed, side):
+    model = random_graph(seed, side)
+    for options in ({}, {"fold_all": True}, {"max_growth": 4096}, {"memory_limit": 1 << 16}):
+        feeds = {"x": large(side, side, seed=99), "c": np.array(seed % 2 == 0)}
+        folded = fold(model, feeds, **options)
+        assert folded.outcome.statistics.intermediates_materialized == 0
+        if not options:
+            before = sum(len(t.raw_data) for t in model.graph.initializer)
+            after = sum(w.nbytes for w in folded.weights.values())
+            assert after <= before + 300 * folded.outcome.folded

@@ -32,16 +32,21 @@ class CannotBuild(Exception):
 
 
 class Builder:
-    """Builds one match's replacement in front of its first root; nothing is connected yet.
+    """Builds one match's replacement; nobody reads the new values yet.
+
+    New nodes are in the graph at once, so that their types can be inferred.
 
     Args:
         match: The match.
-        graph: Where the new nodes go.
+        before: The node in front of which the new nodes go.
         names: Gives fresh names.
     """
 
-    def __init__(self, match: Match, graph: ir.Graph, names: Names) -> None:
+    def __init__(self, match: Match, before: ir.Node, names: Names) -> None:
+        graph = before.graph
+        assert graph is not None
         self._match = match
+        self._before = before
         self._facts: Facts = match.facts
         self._graph = graph
         self._names = names
@@ -53,7 +58,7 @@ class Builder:
         self.nodes: list[ir.Node] = []
         """The new nodes, in order."""
         self.initializers: list[ir.Value] = []
-        """The new constants, not yet registered."""
+        """The new constants."""
 
     def value(self, expression: Expression) -> ir.Value | None:
         """The value of an expression; None for an omitted input."""
@@ -113,8 +118,13 @@ class Builder:
         )
         for value in node.outputs:
             value.name = self._names.fresh(f"{self._stem}/{op_type}")
-        self.nodes.append(node)
+        self.insert(node)
         return node
+
+    def insert(self, node: ir.Node) -> None:
+        """Put a node behind the new ones so far."""
+        self.nodes.append(node)
+        self._before.prepend(node)
 
     def _attributes(self, op: Op, op_type: str, like: ir.Node | None) -> list[ir.Attr]:
         attributes = {} if like is None else dict(like.attributes.items())
@@ -195,9 +205,10 @@ class Builder:
             value = node.outputs[0]
             value.name = name
             value.const_value = tensor
-            self.nodes.append(node)
+            self.insert(node)
         else:
             value = ir.Value(name=name, const_value=tensor)
+            self._graph.initializers.add(value)
             self.initializers.append(value)
         value.type = ir.TensorType(dtype)
         value.shape = ir.Shape(array.shape)
@@ -206,9 +217,12 @@ class Builder:
     # ---------------------------------------------------------------- taking it back
 
     def discard(self) -> None:
-        """Forget the new nodes: they are not users of anything any more."""
-        for node in self.nodes:
-            node.resize_inputs(0)
+        """Take the new nodes and constants out again."""
+        for node in reversed(self.nodes):
+            self._graph.remove(node, safe=True)
+        for value in self.initializers:
+            assert value.name is not None
+            del self._graph.initializers[value.name]
         self.nodes.clear()
         self.initializers.clear()
 

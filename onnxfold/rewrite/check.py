@@ -204,10 +204,10 @@ def _within(
     schemas: tuple[onnx.defs.OpSchema, ...], low: int, high: int | None
 ) -> list[onnx.defs.OpSchema]:
     """The versions that hold somewhere in a range of opsets."""
-    ends = [s.since_version for s in schemas[1:]] + [1 << 30]
+    ends = [*(s.since_version for s in schemas[1:]), 1 << 30]
     return [
         schema
-        for schema, end in zip(schemas, ends, strict=True)
+        for schema, end in zip(schemas, ends, strict=False)
         if end > low and (high is None or schema.since_version <= high) and not schema.deprecated
     ]
 

@@ -495,14 +495,14 @@ anything = _Special("anything")
 
 def as_expression(operand: Any) -> Expression:
     """An expression of an operand: a number becomes a literal, None an omitted input."""
+    if isinstance(operand, VariadicVariable):
+        raise TypeError(f"write *{operand!r}: a variadic variable stands for several inputs")
     if isinstance(operand, Expression):
         return operand
     if operand is None:
         return Omitted()
     if isinstance(operand, (bool, int, float)):
         return Literal(operand)
-    if isinstance(operand, VariadicVariable):
-        raise TypeError(f"write *{operand!r}: a variadic variable stands for several inputs")
     if isinstance(operand, Term):
         raise TypeError(f"{operand!r} is not a value: write constant({operand!r}, dtype)")
     raise TypeError(f"{operand!r} cannot stand for a value")

@@ -49,7 +49,6 @@ class Splicer:
         self._facts = facts
         self._keeps = keeps
         self._names = Names(facts.scopes.graphs())
-        self._first_root: ir.Node | None = None
 
     def apply(self, match: Match) -> Change:
         """Rewrite a match.
@@ -58,31 +57,32 @@ class Splicer:
             Refused: the graph is as it was.
             Mismatch: so it is, but the rule should not have matched.
         """
-        self._first_root = None
         first = match.roots[0].producer()
-        assert first is not None and first.graph is not None
-        graph = first.graph
+        assert first is not None
+        graph = _graph_of(first)
         dying = self._dying(match, graph)
-        builder = Builder(match, graph, self._names)
+        builder = Builder(match, self._insert_point(match, graph), self._names)
         try:
-            values = [builder.value(r) for r in match.rule.pair.replacements]
+            values = self._build(match, builder)
+            self._check_count(match, dying, builder, graph)
+            self._check_types(match, values)
+            values = self._keep_outputs(match, values, builder, dying, graph)
         except CannotBuild as reason:
             builder.discard()
             raise Refused(str(reason)) from reason
-        try:
-            if any(value is None for value in values):
-                raise Refused("the replacement is an omitted input")
-            found = [v for v in values if v is not None]
-            self._check_count(match, dying, builder, graph)
-            self._check_order(match, graph, builder)
-            self._admit(builder, graph)
-            self._check_types(match, found)
-            found = self._keep_outputs(match, found, builder, dying, graph)
-        except (Refused, Mismatch):
-            self._withdraw(builder, graph)
+        except Exception:
             builder.discard()
             raise
-        return self._connect(match, first, found, builder, dying)
+        return self._connect(match, values, builder, dying)
+
+    def _build(self, match: Match, builder: Builder) -> list[ir.Value]:
+        values = []
+        for replacement in match.rule.pair.replacements:
+            value = builder.value(replacement)
+            if value is None:
+                raise Refused("the replacement is an omitted input")
+            values.append(value)
+        return values
 
     # ---------------------------------------------------------------- is it worth it
 
@@ -125,16 +125,17 @@ class Splicer:
         if added > sum(node.graph is graph for node in dying):
             raise Refused("nodes in the pattern have other users")
 
-    def _check_order(self, match: Match, graph: ir.Graph, builder: Builder) -> None:
-        """With several roots: the replacement needs only what exists before the first of them."""
+    def _insert_point(self, match: Match, graph: ir.Graph) -> ir.Node:
+        """The first of the roots; all that the replacement needs must come before it."""
+        roots = [node for v in match.roots if (node := v.producer()) is not None]
         if len(match.roots) == 1:
-            return
-        producers = [value.producer() for value in match.roots]
-        leaves = {
-            v.producer() for n in builder.nodes for v in n.inputs if v is not None and v.producer()
-        } - set(builder.nodes)
-        wanted = {n for n in leaves if n is not None and n.graph is graph} - set(producers)
-        self._first_root = _first_in_order(graph, [p for p in producers if p is not None], wanted)
+            return roots[0]
+        needed: set[ir.Node] = set()
+        for replacement in match.rule.pair.replacements:
+            for expression in replacement.walk():
+                if expression in match.bindings:
+                    needed.update(_producers(match.bindings[expression]))
+        return _first_in_order(graph, roots, {n for n in needed if n.graph is graph} - set(roots))
 
     def _check_types(self, match: Match, values: Sequence[ir.Value]) -> None:
         types = self._facts.types
@@ -178,8 +179,7 @@ class Splicer:
                 node = ir.Node("", "Identity", [value], num_outputs=1)
                 node.name = self._names.fresh_node(f"{root.name}/Identity")
                 node.outputs[0].name = self._names.fresh(f"{root.name}/Identity")
-                builder.nodes.append(node)
-                self._insert_point(match).prepend(node)
+                builder.insert(node)
                 value = node.outputs[0]
             taken.add(value)
             kept.append(value)
@@ -187,41 +187,18 @@ class Splicer:
 
     # ---------------------------------------------------------------- doing it
 
-    def _insert_point(self, match: Match) -> ir.Node:
-        if len(match.roots) > 1 and self._first_root is not None:
-            return self._first_root
-        first = match.roots[0].producer()
-        assert first is not None
-        return first
-
-    def _admit(self, builder: Builder, graph: ir.Graph) -> None:
-        """Into the graph, so that types can be inferred; nobody uses the new values yet."""
-        for value in builder.initializers:
-            graph.initializers.add(value)
-        if builder.nodes:
-            self._insert_point(builder._match).prepend(builder.nodes)
-
-    def _withdraw(self, builder: Builder, graph: ir.Graph) -> None:
-        inside = [node for node in builder.nodes if node.graph is graph]
-        if inside:
-            graph.remove(inside)
-        for value in builder.initializers:
-            if value.name is not None and value.name in graph.initializers:
-                del graph.initializers[value.name]
-
     def _connect(
         self,
         match: Match,
-        first: ir.Node,
         values: Sequence[ir.Value],
         builder: Builder,
         dying: dict[ir.Node, None],
     ) -> Change:
         new = set(builder.nodes)
         _remember_origin(match, builder.nodes, dying)
-        opsets = self._facts.scopes.of(_graph_of(first)).root.opset_imports
         for node in builder.nodes:
-            opsets.setdefault(node.domain, 1)
+            scope = self._facts.scopes.of(_graph_of(node))
+            scope.root.opset_imports.setdefault(node.domain, 1)
         for root, value in zip(match.roots, values, strict=True):
             producer = value.producer()
             _replace(root, value, is_new=producer in new)
@@ -288,6 +265,16 @@ def _first_in_order(graph: ir.Graph, roots: Sequence[ir.Node], needed: set[ir.No
             return node
         missing.discard(node)
     raise Refused("the outputs are in different graphs")
+
+
+def _producers(bound: object) -> list[ir.Node]:
+    """The nodes that make what a variable is bound to."""
+    if isinstance(bound, ir.Node):
+        return [bound]
+    if isinstance(bound, tuple):
+        return [node for item in bound for node in _producers(item)]
+    producer = bound.producer() if isinstance(bound, ir.Value) else None
+    return [] if producer is None else [producer]
 
 
 def _graph_of(node: ir.Node) -> ir.Graph:

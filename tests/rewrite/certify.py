@@ -151,12 +151,16 @@ def _variants(instance: Instance) -> Iterator[Instance]:
 def _with_constant_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
+    inputs = {value.name for value in changed.graph.input}
     nodes = [
         helper.make_node("Constant", [], [tensor.name], value=tensor)
         for tensor in changed.graph.initializer
+        if tensor.name not in inputs
     ]
     nodes.extend(changed.graph.node)
+    kept = [tensor for tensor in changed.graph.initializer if tensor.name in inputs]
     del changed.graph.initializer[:]
+    changed.graph.initializer.extend(kept)
     del changed.graph.node[:]
     changed.graph.node.extend(nodes)
     return changed

@@ -1,0 +1,243 @@
+"""The driver: what surrounds a match is respected, names survive, and it always ends."""
+
+import logging
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from certify import certify, graph, refuse
+from onnxfold.rules import transposes
+
+from onnxfold.options import FoldOptions
+from onnxfold.passes.simplify import Simplify
+from onnxfold.rewrite import RuleSet, attributes, constants, op, rule, values
+from onnxfold.rewrite.driver import Limits
+
+x, y, z = values("x y z")
+c1, c2 = constants("c1 c2")
+p = attributes("p")
+F32 = np.float32
+
+double_negation = rule(op.Neg(op.Neg(x)) >> x)
+RULES = RuleSet("test", (double_negation,))
+
+
+def simplified(proto, rules=RULES, **options):
+    model = ir.from_proto(proto)
+    simplify = Simplify([rules], **options)
+    simplify(model)
+    onnx.checker.check_model(ir.to_proto(model))
+    return model, simplify.report
+
+
+def parsed(text, opset=17, functions=""):
+    header = f'<ir_version: 10, opset_import: ["": {opset}, "f": 1]>'
+    return onnx.parser.parse_model(header + text + functions)
+
+
+def ops(model):
+    return [node.op_type for node in model.graph.all_nodes()]
+
+
+def test_graph_outputs_keep_their_names():
+    both = "g (float[N] x) => (float[N] y) { t = Relu(x) s = Neg(t) y = Neg(s) }"
+    model, _ = simplified(parsed(both))
+    assert ops(model) == ["Relu"] and model.graph.outputs[0].name == "y"
+    of_input = "g (float[N] x) => (float[N] y) { s = Neg(x) y = Neg(s) }"
+    model, _ = simplified(parsed(of_input))
+    assert ops(model) == ["Identity"] and model.graph.outputs[0].name == "y"
+    twice = "g (float[N] x) => (float[N] t, float[N] y) { t = Relu(x) s = Neg(t) y = Neg(s) }"
+    model, _ = simplified(parsed(twice))
+    assert sorted(ops(model)) == ["Identity", "Relu"]
+    assert [v.name for v in model.graph.outputs] == ["t", "y"]
+
+
+def test_an_intermediate_output_stays():
+    text = "g (float[N] x) => (float[N] s, float[N] y) { s = Neg(x) t = Neg(s) y = Relu(t) }"
+    model, report = simplified(parsed(text))
+    assert report.total == 1 and ops(model) == ["Neg", "Relu"]
+
+
+def test_intermediates_with_other_users():
+    pushed = rule(op.Transpose(op.Relu(x)) >> op.Relu(op.Transpose(x)))
+    text = """g (float[N,2] x) => (float[2,N] y, float[N,2] z) {
+        t = Relu(x) y = Transpose(t) z = Neg(t) }"""
+    _, report = simplified(parsed(text), RuleSet("test", (pushed,)))
+    assert not report.total, "it would add a node"
+    shared = rule(op.Transpose(op.Relu(x)) >> op.Relu(op.Transpose(x)), shared=True)
+    model, report = simplified(parsed(text), RuleSet("test", (shared,)))
+    assert report.total == 1 and len(ops(model)) == 4
+    single = parsed("g (float[N,2] x) => (float[2,N] y) { t = Relu(x) y = Transpose(t) }")
+    assert simplified(single, RuleSet("test", (pushed,)))[1].total == 1
+
+
+def test_outer_values_are_matched_inside_a_subgraph():
+    text = """g (float[N] x, bool b) => (float[N] y) {
+        s = Neg(x)
+        y = If (b) <
+            then_branch = t () => (float[N] u) { v = Neg(s) u = Relu(v) },
+            else_branch = e () => (float[N] w) { w = Abs(s) }
+        >
+    }"""
+    model, report = simplified(parsed(text))
+    assert report.total == 1
+    branch = next(n for n in model.graph if n.op_type == "If").attributes["then_branch"].as_graph()
+    assert [n.op_type for n in branch] == ["Relu"] and branch[0].inputs[0].name == "x"
+
+
+def test_work_is_not_moved_into_a_subgraph():
+    grow = rule(op.Relu(op.Neg(x)) >> op.Neg(op.Min(x, 0)))
+    text = """g (float[N] x, bool b) => (float[N] y) {
+        s = Neg(x)
+        y = If (b) <
+            then_branch = t () => (float[N] u) { u = Relu(s) },
+            else_branch = e () => (float[N] w) { w = Abs(x) }
+        >
+    }"""
+    _, report = simplified(parsed(text), RuleSet("test", (grow,)))
+    assert not report.total
+
+
+def test_functions_get_constant_nodes_instead_of_initializers():
+    text = "g (float[N] x) => (float[N] y) { y = f.F(x) }"
+    function = """<domain: "f", opset_import: ["": 17]> F (v) => (w) {
+        a = Cast<to=1>(v) b = Neg(a) c = Neg(b) w = Relu(c) }"""
+    made = rule(op.Relu(op.Cast(x, to=1)) >> op.Max(op.Cast(x, to=1), 0))
+    model, report = simplified(
+        parsed(text, functions=function), RuleSet("test", (double_negation, made))
+    )
+    body = next(iter(model.functions.values()))
+    assert [n.op_type for n in body] == ["Cast", "Constant", "Max"] and report.total == 2
+    assert body.outputs[0].name == "w"
+
+
+def test_a_loop_body():
+    text = """g (float[2] x, int64 n) => (float[2] y) {
+        cond = Constant<value = bool {1}>()
+        y = Loop (n, cond, x) <body = b (int64 i, bool c, float[2] s) => (bool c2, float[2] o) {
+            c2 = Identity(c) t = Neg(s) u = Neg(t) o = Sin(u)
+        }>
+    }"""
+    model, report = simplified(parsed(text))
+    assert report.total == 1 and "Neg" not in ops(model)
+
+
+def test_chains_end_in_linear_time():
+    # each step has the whole chain before it simplified already
+    count = 2000
+    nodes = [f"t{k + 1} = Transpose<perm=[1,2,0]>(t{k})" for k in range(count)]
+    instance = graph("float[A,B,C] t0", *nodes)
+    model, report = simplified(
+        instance.model, RuleSet("test", (transposes.transpose_of_transpose,))
+    )
+    assert ops(model) == ["Transpose"] and report.total == count - 1
+    assert report.visits < 4 * count
+
+
+def test_rules_that_undo_each_other_are_reported(caplog):
+    there = rule(op.Neg(op.Relu(x)) >> op.Mul(op.Relu(x), -1))
+    back = rule(op.Mul(op.Relu(x), -1) >> op.Neg(op.Relu(x)))
+    there.name, back.name = "there", "back"
+    proto = parsed("g (float[N] x) => (float[N] y) { t = Relu(x) y = Neg(t) }")
+    with caplog.at_level(logging.WARNING, logger="onnxfold"):
+        model, report = simplified(
+            proto, RuleSet("test", (there, back)), limits=Limits(per_place=50)
+        )
+    assert [set(loop.rules) for loop in report.loops] == [{"there", "back"}]
+    assert report.loops[0].value == "y" and "there" in caplog.text
+    assert report.total == 50 and len(ops(model)) == 2
+
+
+def test_a_rule_that_grows_for_ever_ends():
+    grows = rule(op.Neg(x) >> op.Neg(op.Neg(op.Neg(x))))
+    proto = parsed("g (float[N] x) => (float[N] y) { y = Neg(x) }")
+    _, report = simplified(proto, RuleSet("test", (grows,)), limits=Limits(per_place=50))
+    assert report.loops and report.total == 50
+
+
+def test_the_budget_ends_a_run():
+    there = rule(op.Neg(x) >> op.Mul(x, -1))
+    back = rule(op.Mul(x, -1) >> op.Neg(x))
+    limits = Limits(per_place=10**9, per_node=1)
+    proto = parsed("g (float[N] x) => (float[N] y) { y = Neg(x) }")
+    _, report = simplified(proto, RuleSet("test", (there, back)), limits=limits)
+    assert report.exhausted and report.total == 10_000
+
+
+def test_provenance():
+    proto = parsed("g (float[N,2] x) => (float[N,2] y) { t = Transpose(x) y = Transpose(t) }")
+    for node in proto.graph.node:
+        node.name = f"node_{node.output[0]}"
+    proto.graph.node[1].doc_string = "kept"
+    proto.graph.node[1].metadata_props.add(key="mine", value="too")
+    rules = RuleSet("test", (transposes.transpose_of_transpose,))
+    model, _ = simplified(proto, rules)
+    (node,) = model.graph
+    assert node.name == "node_y" and node.doc_string == "kept"
+    assert node.metadata_props["onnxfold.rule"] in (
+        "transpose_of_transpose",
+        transposes.transpose_of_transpose.place,
+    )
+    assert node.metadata_props["onnxfold.from"] == "node_y, node_t"
+    assert node.metadata_props["mine"] == "too"
+
+
+def test_new_names_are_fresh_and_readable():
+    made = rule(op.Neg(op.Relu(x)) >> op.Min(op.Neg(x), op.Abs(x)), inexact=True)
+    text = "g (float[N] x) => (float[N] y) { t = Relu(x) y = Neg(t) }"
+    model, _ = simplified(parsed(text), RuleSet("test", (made,)), level=2)
+    assert [o.name for n in model.graph for o in n.outputs] == ["y/Neg", "y/Abs", "y"]
+
+
+def test_keep_and_disable():
+    proto = parsed("g (float[N] x) => (float[N] y) { t = Relu(x) s = Neg(t) y = Neg(s) }")
+    _, report = simplified(proto, options=FoldOptions(keep=("s",)))
+    assert not report.total
+    double_negation.name = "double_negation"
+    for name in ("test", "double_negation"):
+        assert not simplified(proto, disable=[name])[1].total
+    with pytest.raises(Exception, match="neither a rule nor a rule set"):
+        Simplify([RULES], disable=["nothing"])
+
+
+def test_optional_sets_and_targets():
+    proto = parsed("g (float[N] x) => (float[N] y) { t = Relu(x) s = Neg(t) y = Neg(s) }")
+    optional = RuleSet("extra", (double_negation,), optional=True)
+    assert not simplified(proto, optional)[1].total
+    assert simplified(proto, optional, enable=["extra"])[1].total == 1
+
+
+def test_benefit_orders_rules():
+    late = rule(op.Neg(op.Neg(x)) >> op.Identity(x))
+    soon = rule(op.Neg(op.Neg(x)) >> x, benefit=1)
+    soon.name, late.name = "soon", "late"
+    proto = parsed("g (float[N] x) => (float[N] y) { t = Relu(x) s = Neg(t) y = Neg(s) }")
+    _, report = simplified(proto, RuleSet("test", (late, soon)))
+    assert report.counts == {"soon": 1}
+
+
+def test_stale_value_info_is_not_believed():
+    half = rule(op.Cast(op.Neg(x), to=p) >> op.Neg(x), where=lambda m: m.dtype(x) == m[p])
+    instance = graph("float[N] x", "t = Neg(x)", "y = Cast<to=10>(t)")
+    instance.model.graph.value_info.append(
+        onnx.helper.make_tensor_value_info("t", onnx.TensorProto.FLOAT16, ["N"])
+    )
+    refuse(half, instance)
+    certify(half, graph("float[N] x", "t = Neg(x)", "y = Cast<to=1>(t)"))
+
+
+def test_removing_a_node_with_a_subgraph_frees_what_it_read():
+    text = """g (float[N] x, bool b) => (float[N] y) {
+        s = Abs(x)
+        t = If (b) <
+            then_branch = t () => (float[N] u) { u = Relu(s) },
+            else_branch = e () => (float[N] w) { w = Neg(s) }
+        >
+        z = Concat<axis=0>(x)
+        y = Sub(z, z)
+        unused = Neg(t)
+    }"""
+    made = rule(op.Concat(x, axis=0) >> x)
+    model, _ = simplified(parsed(text), RuleSet("test", (made,)))
+    assert "Concat" not in ops(model)

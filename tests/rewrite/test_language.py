@@ -1,0 +1,394 @@
+"""The rule language: what patterns match, what replacements make, which mistakes are found."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from certify import certify, graph, refuse
+
+from onnxfold.passes.simplify import Simplify
+from onnxfold.rewrite import (
+    RuleError,
+    RuleSet,
+    absent,
+    any_of,
+    anything,
+    attributes,
+    constant,
+    constants,
+    dtype_of,
+    filled,
+    floating,
+    integer,
+    ints_of,
+    lift,
+    op,
+    optional,
+    outputs,
+    rank_of,
+    rule,
+    same_shape,
+    shape_of,
+    single_use,
+    static_shape,
+    values,
+)
+
+x, y, z, w, xs, ys = values("x y z w *xs *ys")
+c1, c2, c3 = constants("c1 c2 c3")
+a, b, p = attributes("a b p")
+F32 = np.float32
+
+
+def rewritten(made, instance, **options):
+    model = ir.from_proto(instance.model)
+    simplify = Simplify([RuleSet("test", (made,))], **options)
+    simplify(model)
+    return model, simplify.report
+
+
+def ops(model):
+    return [node.op_type for node in model.graph.all_nodes()]
+
+
+# -------------------------------------------------------------------- values and constants
+
+
+def test_the_same_variable_is_the_same_value():
+    made = rule(op.Sub(x, x) >> op.Mul(x, 0), inexact=True)
+    certify(made, graph("int64[N] x", "y = Sub(x, x)"), tolerance=1e-9)
+    refuse(made, graph("int64[N] x, int64[N] z", "y = Sub(x, z)"))
+
+
+def test_equal_small_constants_are_the_same_value():
+    made = rule(op.Sub(op.Add(x, c1), c1) >> x, where=integer(x) & same_shape(x, op_result()))
+    text = ("int64[N] x", "t = Add(x, c)", "y = Sub(t, d)")
+    certify(made, graph(*text, c=np.int64(3), d=np.int64(3)))
+    refuse(made, graph(*text, c=np.int64(3), d=np.int64(4)))
+
+
+def op_result():
+    from onnxfold.rewrite import result
+
+    return result
+
+
+def test_constant_subexpressions_become_nodes_over_constants():
+    made = rule(op.Add(op.Add(x, c1), c2) >> op.Add(x, op.Add(c1, c2)), inexact=floating(x))
+    text = ("t = Add(x, c)", "y = Add(d, t)")
+    certify(made, graph("int32[N] x", *text, c=np.int32(3), d=np.int32(2**31 - 1)), times=1)
+    certify(made, graph("float[N] x", *text, c=F32(0.1), d=F32(0.7)), tolerance=1e-6)
+    model, report = rewritten(made, graph("float[N] x", *text, c=F32(1), d=F32(2)), level=1)
+    assert not report.total and report.withheld.total() == 1
+    model, report = rewritten(made, graph("int32[N] x", *text, c=np.int32(1), d=np.int32(2)))
+    assert set(model.graph.initializers) == {"c", "d"}, "no intermediate initializer"
+
+
+@pytest.mark.parametrize("one", [F32(1), np.ones(1, F32), np.ones((1, 1), F32)])
+def test_a_number_matches_constants_of_one_element(one):
+    made = rule(op.Mul(x, 1) >> op.Identity(x), where=rank_of(x) == 2)
+    certify(made, graph("float[N,2] x", "y = Mul(x, c)", c=one))
+    certify(made, graph("float[N,2] x", "y = Mul(c, x)", c=one))
+
+
+def test_a_number_matches_exactly():
+    zero = rule(op.Add(x, 0.0) >> op.Identity(x), inexact=True)
+    refuse(zero, graph("float[N] x", "y = Add(x, c)", c=F32(-0.0)))
+    refuse(zero, graph("float[N] x", "y = Add(x, c)", c=np.zeros(2, F32)))
+    refuse(zero, graph("float[N] x, float c", "y = Add(x, c)"))
+    third = rule(op.Mul(x, 1 / 3) >> op.Identity(x), inexact=True)
+    refuse(third, graph("float[N] x", "y = Mul(x, c)", c=F32(1 / 3)))
+    true = rule(op.And(x, True) >> x)
+    certify(true, graph("bool[N] x", "y = And(x, c)", c=True))
+    refuse(rule(op.Mul(x, True) >> x), graph("int64[N] x", "y = Mul(x, c)", c=1))
+
+
+def test_an_overridable_initializer_is_no_constant():
+    instance = graph("float[N] x, float c", "y = Mul(x, c)", c=F32(1))
+    refuse(rule(op.Mul(x, 1) >> x), instance)
+
+
+def test_filled():
+    made = rule(op.Mul(x, filled(1)) >> x, where=same_shape(x, op_result()))
+    certify(made, graph("float[3] x", "y = Mul(x, c)", c=np.ones(3, F32)))
+    refuse(made, graph("float[3] x", "y = Mul(x, c)", c=np.array([1, 1, 2], F32)))
+
+
+def test_numbers_in_a_replacement_take_the_dtype_they_must():
+    made = rule(op.Add(x, x) >> op.Mul(x, 2))
+    certify(
+        made,
+        graph("float[N] x", "y = Add(x, x)"),
+        graph("float16[N] x", "y = Add(x, x)"),
+        graph("int8[N] x", "t = Cast<to=6>(x)", "y = Add(t, t)"),
+    )
+    half = rule(op.Div(x, 2) >> op.Mul(x, 0.5))
+    certify(half, graph("float[N] x", "y = Div(x, c)", c=F32(2)))
+    refuse(half, graph("int64[N] x", "y = Div(x, c)", c=2))
+
+
+def test_constants_made_from_terms():
+    made = rule(
+        op.Flatten(x, axis=anything) >> op.Reshape(x, constant(shape_of(op_result()))),
+        where=static_shape(x),
+    )
+    certify(made, graph("float[2,3,4] x", "y = Flatten<axis=2>(x)"))
+    refuse(made, graph("float[N,3,4] x", "y = Flatten<axis=2>(x)"))
+
+
+# -------------------------------------------------------------------- inputs
+
+
+def test_optional_inputs():
+    made = rule(op.Clip(op.Clip(x, optional(y), None), None, optional(z)) >> op.Clip(x, y, z))
+    text = ("t = Clip(x, lo)", "y = Clip(t, , hi)")
+    certify(made, graph("float[N] x", *text, lo=F32(-1), hi=F32(2)), times=1)
+    certify(made, graph("float[N] x", "t = Clip(x)", "y = Clip(t, , hi)", hi=F32(2)))
+    refuse(
+        made, graph("float[N] x", "t = Clip(x, , lo)", "y = Clip(t, , hi)", lo=F32(1), hi=F32(2))
+    )
+
+
+def test_variadic_inputs():
+    made = rule(op.Concat(*xs, op.Concat(*ys, axis=a), axis=a) >> op.Concat(*xs, *ys, axis=a))
+    certify(
+        made,
+        graph("float[N] x, float[M] z", "t = Concat<axis=0>(x, z)", "y = Concat<axis=0>(z, t)"),
+        graph("float[N] x", "t = Concat<axis=0>(x, x)", "y = Concat<axis=0>(t)"),
+    )
+    refuse(made, graph("float[N] x", "t = Concat<axis=0>(x, x)", "y = Concat<axis=0>(t, x)"))
+
+
+def test_variadic_inputs_in_the_middle():
+    made = rule(op.Max(*xs, op.Max(*ys), z) >> op.Max(*xs, *ys, z))
+    certify(made, graph("float[N] x", "t = Max(x, x)", "y = Max(x, t, x)"))
+
+
+def test_commutative_ops_match_either_way_round():
+    made = rule(op.Mul(op.Neg(x), c1) >> op.Mul(x, op.Neg(c1)))
+    for text in ("y = Mul(t, c)", "y = Mul(c, t)"):
+        certify(made, graph("float[N] x", "t = Neg(x)", text, c=F32(3)))
+    subtraction = rule(op.Sub(op.Neg(x), c1) >> op.Neg(op.Add(x, c1)))
+    refuse(subtraction, graph("float[N] x", "t = Neg(x)", "y = Sub(c, t)", c=F32(3)))
+
+
+def test_conditions_decide_between_the_orders():
+    made = rule(op.Add(x, y) >> op.Sum(x, y), where=rank_of(x) > rank_of(y))
+    certify(made, graph("float[N,2] x, float[2] z", "y = Add(z, x)"))
+    refuse(made, graph("float[N,2] x", "y = Add(x, x)"))
+
+
+# -------------------------------------------------------------------- attributes
+
+
+def test_unmentioned_attributes_must_have_their_defaults():
+    made = rule(op.Softmax(x) >> op.Exp(op.LogSoftmax(x)), inexact=True)
+    last = "float[N,3] x"
+    certify(made, graph(last, "y = Softmax<axis=-1>(x)"), tolerance=1e-5)
+    refuse(made, graph(last, "y = Softmax<axis=0>(x)"))
+    any_axis = rule(op.Softmax(x, axis=anything) >> op.Relu(x))
+    _, report = rewritten(any_axis, graph(last, "y = Softmax<axis=0>(x)"))
+    assert report.total == 1
+
+
+def test_attribute_variables_take_defaults():
+    made = rule(op.Softmax(x, axis=a) >> op.Exp(op.LogSoftmax(x, axis=a)), inexact=True)
+    certify(made, graph("float[N,3] x", "y = Softmax(x)"), tolerance=1e-5)
+    certify(made, graph("float[N,3] x", "y = Softmax<axis=0>(x)"), tolerance=1e-5)
+
+
+def test_absent_and_optional_attributes():
+    missing = rule(
+        op.Transpose(x, perm=absent) >> op.Transpose(x, perm=(1, 0)), where=rank_of(x) == 2
+    )
+    certify(missing, graph("float[N,3] x", "y = Transpose(x)"), times=1)
+    refuse(missing, graph("float[N,3] x", "y = Transpose<perm=[1,0]>(x)"))
+    either = rule(op.Not(op.ArgMax(x, axis=optional(a))) >> op.Not(x), where=floating(x))
+    refuse(either, graph("float[N] x", "y = Relu(x)"))
+
+
+def test_terms():
+    made = rule(
+        op.Unsqueeze(x, c1) >> op.Reshape(x, constant(ints_of(c1) + ints_of(c1))),
+        where=(ints_of(c1)[0] > 5) & (rank_of(x) == 1),
+    )
+    refuse(made, graph("float[N] x", "y = Unsqueeze(x, c)", c=[0]))
+
+
+def test_op_variables_make_the_same_op_again():
+    f = op("Relu|LeakyRelu|Elu")
+    made = rule(op.Transpose(f(x), perm=p) >> f(op.Transpose(x, perm=p)))
+    certify(
+        made,
+        graph("float[N,3] x", "t = Relu(x)", "y = Transpose(t)"),
+        graph("float[N,3] x", "t = LeakyRelu<alpha=0.3>(x)", "y = Transpose(t)"),
+    )
+    g = op.any_of("Softmax")
+    other_axis = rule(
+        op.Transpose(g(x, axis=0)) >> g(op.Transpose(x), axis=1), where=rank_of(x) == 2
+    )
+    certify(other_axis, graph("float[N,3] x", "t = Softmax<axis=0>(x)", "y = Transpose(t)"))
+
+
+def test_alternatives():
+    made = rule(op.Relu(any_of(op.Neg(op.Neg(x)), op.Identity(x))) >> op.Relu(x))
+    certify(
+        made,
+        graph("float[N] x", "t = Neg(x)", "s = Neg(t)", "y = Relu(s)"),
+        graph("float[N] x", "t = Identity(x)", "y = Relu(t)"),
+    )
+    roots = rule(any_of(op.Identity(op.Relu(x)), op.Relu(op.Relu(x))) >> op.Relu(x))
+    certify(roots, graph("float[N] x", "t = Relu(x)", "y = Identity(t)"))
+    certify(roots, graph("float[N] x", "t = Relu(x)", "y = Relu(t)"))
+
+
+# -------------------------------------------------------------------- several outputs
+
+
+def test_outputs_of_one_node():
+    split = op.Split(x, axis=a)
+    made = rule(op.Concat(split[0], split[1], axis=a) >> x)
+    certify(
+        made,
+        graph("float[4] x", "t, s = Split<axis=0>(x)", "y = Concat<axis=0>(t, s)"),
+        gone="Split Concat",
+    )
+    refuse(made, graph("float[4] x", "t, s = Split<axis=0>(x)", "y = Concat<axis=0>(s, t)"))
+
+
+def test_several_roots():
+    made = rule(
+        outputs(op.MatMul(x, c1), op.MatMul(x, c2)) >> outputs(split_of(0), split_of(1)),
+        inexact=True,
+        where=(shape_of(c1) == shape_of(c2)) & (rank_of(c1) == 2),
+    )
+    instance = graph(
+        "float[N,3] x",
+        "t = MatMul(x, c)",
+        "s = MatMul(x, d)",
+        "y = Sub(t, s)",
+        c=np.arange(12, dtype=F32).reshape(3, 4),
+        d=np.ones((3, 4), F32),
+    )
+    certify(made, instance, tolerance=1e-5, times=1)
+    model, _ = rewritten(made, instance, level=2)
+    assert ops(model) == ["Concat", "MatMul", "Split", "Sub"]
+
+
+JOINED = op.Split(op.MatMul(x, op.Concat(c1, c2, axis=1)), axis=-1)
+
+
+def split_of(index):
+    return JOINED[index]
+
+
+def test_several_roots_need_their_operands_in_time():
+    made = rule(outputs(op.Neg(x), op.Add(x, y)) >> outputs(op.Sub(x, y), op.Add(x, y)))
+    refuse(made, graph("float[N] x", "t = Neg(x)", "s = Relu(t)", "y = Add(x, s)"))
+
+
+def test_several_outputs_of_one_root():
+    lstm_like = op.TopK(x, y, axis=a)
+    made = rule(
+        outputs(lstm_like[0], lstm_like[1])
+        >> outputs((new := op.TopK(op.Identity(x), y, axis=a))[0], new[1]),
+        shared=True,
+        where=single_use(y),
+    )
+    instance = graph("float[5] x", "y, i = TopK<axis=0>(x, k)", outputs="y, i", k=[2])
+    model, _ = rewritten(made, instance)
+    assert [o.name for o in model.graph.outputs] == ["y", "i"]
+
+
+# -------------------------------------------------------------------- mistakes
+
+
+@lift
+def fails(value):
+    raise KeyError(value)
+
+
+def test_a_rule_that_raises_is_named():
+    made = rule(op.Relu(x) >> op.Relu(x), where=fails(dtype_of(x)))
+    with pytest.raises(RuleError, match=r"test_language\.py:\d+.*KeyError"):
+        rewritten(made, graph("float[N] x", "y = Relu(x)"))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: rule(op.NoSuchOp(x) >> x), "no op NoSuchOp"),
+        (lambda: rule(op.Relu(x, alpha=1) >> x), "no attribute 'alpha'"),
+        (lambda: rule(op.Relu(x, y) >> x), "inputs"),
+        (lambda: rule(op.Relu(x) >> y), "does not .*bind"),
+        (lambda: rule(op.Relu(x) >> op.Elu(x, alpha=a)), "does not .*bind"),
+        (lambda: rule(op.Relu(x) >> x, where=rank_of(y) == 1), "does not .*bind"),
+        (lambda: rule(x >> op.Relu(x)), "must be an op"),
+        (lambda: rule(op.Relu(any_of(op.Neg(x), y)) >> x), "does not .*bind"),
+        (lambda: rule(op.Relu(x) >> any_of(x, x)), "patterns only"),
+        (lambda: rule(op.Relu(constant([1])) >> x), "replacements"),
+        (lambda: rule(op.Relu(x) >> op.any_of("Neg", "Abs")(x)), "does not .*bind"),
+        (lambda: rule(op.Relu(x) >> op.Constant(value=1)), "constant"),
+        (lambda: rule(outputs(op.Relu(x), op.Neg(y)) >> outputs(x, y)), "shares no value"),
+        (lambda: rule(op.Gelu(x) >> x, opset=(1, 19)), "no op Gelu at these opsets"),
+        (lambda: rule(op.Relu(x) >> x, opset=(9, 7)), "no opset"),
+        (lambda: rule(op.Relu(x) >> x, where=3), "neither a predicate"),
+        (lambda: rule(op.Relu(x)), "pattern >> replacement"),
+        (lambda: rule(op.Softmax(x, axis=a + 1) >> x), "use where="),
+    ],
+)
+def test_mistakes_are_found_when_the_rule_is_defined(make, message):
+    with pytest.raises(RuleError, match=message) as caught:
+        make()
+    assert "test_language.py" in str(caught.value)
+
+
+def test_other_mistakes_raise_at_once():
+    with pytest.raises(TypeError, match="combine with"):
+        _ = (rank_of(x) == 1) and (rank_of(y) == 1)
+    with pytest.raises(TypeError, match=r"\*xs"):
+        op.Concat(xs, axis=0)
+    with pytest.raises(TypeError, match="constant"):
+        op.Reshape(x, shape_of(x))
+
+
+def test_a_rule_that_changes_the_dtype_is_not_applied():
+    made = rule(op.Relu(x) >> op.Cast(x, to=10))
+    model, report = rewritten(made, graph("float[N] x", "y = Relu(x)"))
+    assert ops(model) == ["Relu"] and report.rejected.total() == 1
+    shape = rule(op.Relu(x) >> op.Unsqueeze(x, constant([0])))
+    model, report = rewritten(shape, graph("float[N] x", "y = Relu(x)"))
+    assert ops(model) == ["Relu"] and report.rejected.total() == 1
+    assert not model.graph.initializers
+
+
+def test_opsets_are_respected():
+    made = rule(op.Mul(x, op.Sigmoid(x)) >> op.Swish(x), inexact=True)
+    swish = graph("float[N] x", "t = Sigmoid(x)", "y = Mul(x, t)")
+    _, report = rewritten(made, swish, level=2)
+    assert not report.total
+    squeeze = rule(op.Squeeze(op.Unsqueeze(x, axes=p), axes=p) >> x)
+    text = ("float[N] x", "t = Unsqueeze<axes=[0]>(x)", "y = Squeeze<axes=[0]>(t)")
+    certify(squeeze, graph(*text, opset=11))
+    refuse(squeeze, graph("float[N] x", "t = Unsqueeze(x, c)", "y = Squeeze(t, c)", c=[0]))
+
+
+def test_other_domains():
+    made = rule(
+        op.Gelu(x) >> op.domain("com.microsoft").Gelu(x), inexact=True, target="onnxruntime"
+    )
+    instance = graph("float[N] x", "y = Gelu(x)", opset=20)
+    certify(made, instance, tolerance=1e-5, target="onnxruntime")
+    refuse(made, instance)
+    model, _ = rewritten(made, instance, level=2, target="onnxruntime")
+    assert model.graph.opset_imports["com.microsoft"] == 1
+
+
+def test_a_local_function_is_not_the_op_of_its_name():
+    text = """<ir_version: 10, opset_import: ["": 17, "f": 1]>
+    g (float[N] x) => (float[N] y) { t = f.Identity(x) y = Relu(t) }
+    <domain: "f", opset_import: ["": 17]> Identity (v) => (w) { w = Neg(v) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    simplify = Simplify([RuleSet("test", (rule(op.Identity(x) >> x),))])
+    simplify(model)
+    assert not simplify.report.total

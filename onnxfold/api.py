@@ -14,14 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union, overload
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes import common
 
 from onnxfold import storage
 from onnxfold.errors import CheckFailedError, UsageError
-from onnxfold.options import FoldOptions
-from onnxfold.passes.constant_propagation import ConstantPropagation, Outcome
-from onnxfold.passes.dead_code import RemoveDeadCode
-from onnxfold.passes.deduplicate import DeduplicateInitializers
+from onnxfold.options import Options
+from onnxfold.passes.pipeline import run_passes
 from onnxfold.report.inventory import count_nodes, op_name
 from onnxfold.report.memory import peak_rss_bytes
 from onnxfold.report.summary import Kept, Report
@@ -49,7 +46,7 @@ def optimize(
         model: A path (gives an ``ir.Model`` whose weights are still in the file), an ``ir.Model``
             (changed in place and returned), or an ``onnx.ModelProto`` (left alone; a new one is
             returned).
-        options: See :class:`onnxfold.options.FoldOptions`.
+        options: See :class:`onnxfold.options.Options`.
 
     Returns:
         The optimized model, of the kind that was given.
@@ -57,7 +54,7 @@ def optimize(
     Raises:
         OnnxFoldError: the model is invalid or an option is.
     """
-    fold = _fold_options(options)
+    fold = _options(options)
     if isinstance(model, onnx.ModelProto):
         converted = storage.from_proto(model)
         run_passes(converted, fold)
@@ -91,7 +88,7 @@ def optimize_file(
         check: Run source and result this many times on onnxruntime with random inputs first, and
             write nothing if they differ.
         progress: Called with a stage, the work done and the total of the stage.
-        options: See :class:`onnxfold.options.FoldOptions`.
+        options: See :class:`onnxfold.options.Options`.
 
     Returns:
         What was done, with bytes, seconds and reasons.
@@ -100,7 +97,7 @@ def optimize_file(
         CheckFailedError: the result does not compute what the source computes.
         OnnxFoldError: the model or an option is invalid, or the target cannot be written.
     """
-    fold = _fold_options(options)
+    fold = _options(options)
     if check < 0:
         raise UsageError(f"check must not be negative, got {check}")
     clock = _Clock(progress)
@@ -111,7 +108,7 @@ def optimize_file(
         before = dict(sorted(count_nodes(model).items()))
         with clock.stage("fold"):
             folder = os.path.dirname(os.path.abspath(target))
-            outcome = run_passes(model, fold, scratch_folder=folder)
+            result = run_passes(model, fold, scratch_folder=folder)
         after = dict(sorted(count_nodes(model).items()))
         comparison = None
         if check:
@@ -133,39 +130,28 @@ def optimize_file(
         nodes_after=after,
         bytes_before=bytes_before,
         bytes_after=storage.model_bytes(target),
-        folded=outcome.folded,
+        folded=result.propagation.folded,
         kept=[
             Kept(
                 stay.node.name or next((o.name for o in stay.node.outputs if o.name), ""),
                 op_name(stay.node),
-                (stay.node.graph.name if stay.node.graph is not None else None) or "",
+                stay.node.graph.name or "",
                 stay.reason,
             )
-            for stay in outcome.stays
+            for stay in result.propagation.stays
+            if stay.node.graph is not None  # a later pass may have removed it
         ],
-        pool=outcome.statistics.to_dict(),
+        pool=result.propagation.statistics.to_dict(),
         seconds=time.perf_counter() - clock.start,
         cpu_seconds=time.process_time() - clock.cpu_start,
         peak_rss_bytes=peak_rss_bytes(),
         stages=clock.stages,
         check=comparison,
-        warnings=[],
+        warnings=result.warnings,
+        rewrites=dict(result.rewrites.most_common()),
+        inexact=dict(result.inexact.most_common()),
+        withheld=dict(result.withheld.most_common()),
     )
-
-
-def run_passes(
-    model: ir.Model, options: FoldOptions, *, scratch_folder: str | None = None
-) -> Outcome:
-    """The default pipeline, in place."""
-    propagation = ConstantPropagation(options, scratch_folder=scratch_folder)
-    for step in (
-        propagation,
-        RemoveDeadCode(),
-        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
-        DeduplicateInitializers(),
-    ):
-        step(model)  # not ir.passes.Sequential: it wraps every error in one of its own
-    return propagation.outcome
 
 
 def _check(source: PathLike, model: ir.Model, folder: str, seeds: int) -> Comparison:
@@ -184,14 +170,14 @@ def _check(source: PathLike, model: ir.Model, folder: str, seeds: int) -> Compar
     return comparison
 
 
-def _fold_options(options: dict[str, Any]) -> FoldOptions:
-    known = FoldOptions.__dataclass_fields__
-    for name in options:
+def _options(given: dict[str, Any]) -> Options:
+    known = Options.__dataclass_fields__
+    for name, value in given.items():
         if name not in known:
             raise UsageError(f"unknown option {name!r}; there are {', '.join(known)}")
-    if "keep" in options and not isinstance(options["keep"], str):
-        options = {**options, "keep": tuple(options["keep"])}
-    return FoldOptions(**options)
+        if isinstance(value, list):
+            given = {**given, name: tuple(value)}
+    return Options(**given)
 
 
 class _Clock:

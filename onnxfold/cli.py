@@ -124,6 +124,32 @@ def cli(ctx: click.Context) -> None:
 @click.argument("source", metavar="IN")
 @click.argument("destination", metavar="[OUT]", required=False)
 @click.option("-o", "--output", metavar="OUT", help="File to write; IN itself is allowed.")
+@click.option(
+    "-O",
+    "--level",
+    type=click.IntRange(0, 2),
+    default=1,
+    show_default=True,
+    help="0: fold constants; 1: also rules that keep every bit; 2: also inexact rules.",
+)
+@click.option("--target", metavar="RUNTIME", help="Also use this runtime's own ops: onnxruntime.")
+@click.option(
+    "--enable", multiple=True, metavar="NAME", help="Use an opt-in rule or rule set; repeatable."
+)
+@click.option(
+    "--disable", multiple=True, metavar="NAME", help="Leave out a rule or rule set; repeatable."
+)
+@click.option(
+    "--rules",
+    multiple=True,
+    metavar="FILE",
+    help="Also use the rules in a Python file; repeatable.",
+)
+@click.option(
+    "--passes",
+    metavar="A,B,C",
+    help="Run these passes, in this order, instead of the level's own.",
+)
 @click.option("--fold-all", is_flag=True, help="Fold whatever can be folded, whatever it weighs.")
 @click.option("--fold-quantized", is_flag=True, help="Fold DequantizeLinear of weights too.")
 @click.option(
@@ -173,6 +199,7 @@ def optimize(
     external_data: bool | None,
     external_data_name: str | None,
     no_fsync: bool,
+    passes: str | None,
     quiet: bool,
     as_json: bool,
     **options: Any,
@@ -194,6 +221,7 @@ def optimize(
             external_data=external_data_name or external_data,
             fsync=not no_fsync,
             progress=progress,
+            passes=None if passes is None else [name.strip() for name in passes.split(",")],
             **options,
         )
     if as_json:
@@ -202,6 +230,33 @@ def optimize(
         from onnxfold.report.optimize_table import optimize_text
 
         _write(optimize_text(report))
+
+
+@cli.command(name="rules")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+def list_rules(as_json: bool) -> None:
+    """List the rewrite rules, by rule set."""
+    from onnxfold.rewrite.rule_set import available_rule_sets
+
+    sets = available_rule_sets()
+    if as_json:
+        _write_json({s.name: {rule.name: rule.doc for rule in s} for s in sets})
+        return
+    _write("\n\n".join(str(s) + ("\n(opt-in)" if s.optional else "") for s in sets) + "\n")
+
+
+@cli.command(name="passes")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+def list_passes(as_json: bool) -> None:
+    """List the passes that --passes takes."""
+    from onnxfold.passes.registry import all_passes
+
+    known = all_passes()
+    if as_json:
+        _write_json({name: info.doc for name, info in known.items()})
+        return
+    width = max(map(len, known))
+    _write("".join(f"{name:{width}}  {info.doc}\n" for name, info in known.items()))
 
 
 def _one_target(destination: str | None, output: str | None) -> str:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from onnxfold.errors import UsageError
+
+if TYPE_CHECKING:
+    from onnxfold.rewrite.rule_set import RuleSet
 
 
 @dataclass(frozen=True)
@@ -38,3 +43,46 @@ class FoldOptions:
     def keeps(self, name: str | None) -> bool:
         """True if the value of that name must not be folded."""
         return bool(self.keep) and any(fnmatch.fnmatchcase(name or "", glob) for glob in self.keep)
+
+
+@dataclass(frozen=True)
+class Options(FoldOptions):
+    """All options of an optimization.
+
+    Args:
+        level: 0 folds constants only, 1 also rewrites by the rules that keep every bit, 2 by
+            inexact ones, too.
+        enable: Names of opt-in rules or rule sets.
+        disable: Names of rules or rule sets not to use.
+        target: A runtime whose own ops may be used ("onnxruntime").
+        rules: Rule sets or paths of Python files with rules, besides those that onnxfold has.
+        passes: Names of passes to run instead of the level's own, in this order.
+    """
+
+    level: int = 1
+    enable: tuple[str, ...] = ()
+    disable: tuple[str, ...] = ()
+    target: str | None = None
+    rules: tuple[str | os.PathLike[str] | RuleSet, ...] = ()
+    passes: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.level not in (0, 1, 2):
+            raise UsageError(f"level must be 0, 1 or 2, got {self.level}")
+        for name in ("enable", "disable", "rules", "passes"):
+            if isinstance(getattr(self, name), str):
+                raise UsageError(f"{name} must be a sequence, not one string")
+
+    def rule_sets(self) -> list[RuleSet]:
+        """All rule sets to choose from: built in, of other packages, and the ones given."""
+        from onnxfold.rewrite.rule_set import available_rule_sets, load_rules
+
+        given = [r if _is_rule_set(r) else load_rules(r) for r in self.rules]  # type: ignore[arg-type]
+        return [*available_rule_sets(), *given]  # type: ignore[list-item]
+
+
+def _is_rule_set(thing: object) -> bool:
+    from onnxfold.rewrite.rule_set import RuleSet
+
+    return isinstance(thing, RuleSet)

@@ -47,7 +47,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
         self, options: FoldOptions | None = None, *, scratch_folder: str | None = None
     ) -> None:
         self._options = options or FoldOptions()
-        self._scratch_folder = scratch_folder
+        self.scratch_folder = scratch_folder
         self.outcome = Outcome()
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -59,7 +59,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
         with np.errstate(all="ignore"):
             while True:
                 pool = Pool(
-                    memory_limit=self._options.memory_limit, scratch_folder=self._scratch_folder
+                    memory_limit=self._options.memory_limit, scratch_folder=self.scratch_folder
                 )
                 evaluator = Evaluator(
                     pool,

@@ -26,6 +26,7 @@ def _parts(report: Report) -> Iterator[RenderableType]:
     yield _cost_line(report)
     yield _pool_line(report)
     yield from _kept_lines(report.kept)
+    yield from _rule_lines(report)
     if report.check is not None:
         yield f"check: {compare_line(report.check)}"
     for warning in report.warnings:
@@ -77,6 +78,19 @@ def _pool_line(report: Report) -> str:
         f"{name} {report.pool[key]}" for key, name in names.items() if not key.endswith("_bytes")
     )
     return f"pool memory: {memory or 'none'}; buffers: {buffers or 'none'}"
+
+
+def _rule_lines(report: Report) -> Iterator[str]:
+    """Which rules fired, and what the next level would do."""
+    for title, counts in (
+        ("rules applied", report.rewrites),
+        ("of these inexact", report.inexact),
+        ("-O2 would apply", report.withheld),
+    ):
+        if counts:
+            shown = [f"{count} {rule}" for rule, count in list(counts.items())[:_GROUPS]]
+            more = len(counts) - len(shown)
+            yield f"{title}: {', '.join(shown)}" + (f" and {more} more" if more > 0 else "")
 
 
 def _kept_lines(kept: list[Kept]) -> Iterator[str]:

@@ -8,6 +8,7 @@ import os
 import pkgutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from types import ModuleType
 
 from onnxfold.errors import UsageError
@@ -89,3 +90,19 @@ def builtin_rule_sets() -> list[RuleSet]:
     names = sorted(m.name for m in pkgutil.iter_modules(package.__path__))
     modules = [importlib.import_module(f"onnxfold.rules.{name}") for name in names]
     return [found for found in map(rule_set_of, modules) if found.rules]
+
+
+def available_rule_sets() -> list[RuleSet]:
+    """The built-in rule sets and those of the entry points ``onnxfold.rules`` (modules with rules).
+
+    Raises:
+        UsageError: another package's rules cannot be loaded.
+    """
+    found = builtin_rule_sets()
+    for entry in metadata.entry_points(group="onnxfold.rules"):
+        try:
+            loaded = entry.load()
+        except Exception as error:  # whatever a stranger's module does when it is loaded
+            raise UsageError(f"the rules {entry.name!r} cannot be loaded: {error}") from error
+        found.append(loaded if isinstance(loaded, RuleSet) else rule_set_of(loaded))
+    return found

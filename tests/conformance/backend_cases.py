@@ -103,10 +103,10 @@ def run_case(case: TestCase) -> Result:
 
 def _reason(model: onnx.ModelProto, remaining: Counter[str]) -> str:
     from onnxfold import storage
-    from onnxfold.api import run_passes
-    from onnxfold.options import FoldOptions
+    from onnxfold.options import Options
+    from onnxfold.passes.pipeline import run_passes
 
-    outcome = run_passes(storage.from_proto(model), FoldOptions(fold_all=True))
+    outcome = run_passes(storage.from_proto(model), Options(fold_all=True)).propagation
     reasons = "; ".join(f"{s.node.op_type}: {s.reason}" for s in outcome.stays)
     return reasons or f"no reason recorded for {dict(remaining)}"
 

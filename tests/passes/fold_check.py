@@ -15,8 +15,8 @@ import onnxruntime as ort
 
 from onnxfold import storage
 from onnxfold.analysis.constants import all_graphs
-from onnxfold.api import run_passes
-from onnxfold.options import FoldOptions
+from onnxfold.options import Options
+from onnxfold.passes.pipeline import run_passes
 from onnxfold.passes.constant_propagation import Outcome
 
 Feeds = Mapping[str, np.ndarray]
@@ -69,7 +69,7 @@ def fold(model: onnx.ModelProto | str, feeds: Feeds | None = None, **options: An
     """Fold a model and assert that it is valid; with feeds, that it computes the same bits."""
     proto = parse(model) if isinstance(model, str) else model
     opened = storage.from_proto(proto)
-    outcome = run_passes(opened, FoldOptions(**options))
+    outcome = run_passes(opened, Options(**{"level": 0, **options})).propagation
     result = storage.to_proto(opened)
     onnx.checker.check_model(result)
     reasons = {stay.node.op_type: stay.reason for stay in outcome.stays}

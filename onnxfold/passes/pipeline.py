@@ -1,0 +1,93 @@
+"""The order of the passes at each level, and what came of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from onnxfold.options import Options
+from onnxfold.passes.constant_propagation import ConstantPropagation, Outcome
+from onnxfold.passes.registry import create
+from onnxfold.passes.simplify import Simplify
+
+# Rules open the way for constants and constants for rules; real models settle in two rounds.
+_ROUNDS = 4
+
+
+@dataclass
+class Result:
+    """What a run of the passes did."""
+
+    propagation: Outcome = field(default_factory=Outcome)
+    """Of the last run of constant propagation; nodes folded by all runs."""
+    rewrites: Counter[str] = field(default_factory=Counter)
+    """How often each rule fired."""
+    inexact: Counter[str] = field(default_factory=Counter)
+    """How often each rule fired where it may change bits."""
+    withheld: Counter[str] = field(default_factory=Counter)
+    """How often level 2 would have rewritten beyond that."""
+    warnings: list[str] = field(default_factory=list)
+
+
+def run_passes(model: ir.Model, options: Options, *, scratch_folder: str | None = None) -> Result:
+    """Run the passes that the options ask for, in place.
+
+    Args:
+        model: The model.
+        options: Which passes and rules, at which level.
+        scratch_folder: Where buffers spill to when the options limit memory.
+    """
+    result = Result()
+    if options.passes is not None:
+        for name in options.passes:
+            _run(name, model, options, scratch_folder, result)
+        return result
+    _run("constant-propagation", model, options, scratch_folder, result)
+    _run("dead-code", model, options, scratch_folder, result)
+    if options.level > 0:
+        for _ in _rounds():
+            modified = _run("simplify", model, options, scratch_folder, result)
+            modified |= _run("common-subexpressions", model, options, scratch_folder, result)
+            if not modified:
+                break
+            _run("constant-propagation", model, options, scratch_folder, result)
+            _run("dead-code", model, options, scratch_folder, result)
+    _run("lift-constants", model, options, scratch_folder, result)
+    _run("deduplicate", model, options, scratch_folder, result)
+    return result
+
+
+def _rounds() -> Iterator[int]:
+    return iter(range(_ROUNDS))
+
+
+def _run(
+    name: str, model: ir.Model, options: Options, scratch_folder: str | None, result: Result
+) -> bool:
+    step = create(name, options)
+    if isinstance(step, ConstantPropagation):
+        step.scratch_folder = scratch_folder
+    modified = step(model).modified
+    if isinstance(step, ConstantPropagation):
+        step.outcome.folded += result.propagation.folded
+        step.outcome.statistics.add(result.propagation.statistics)
+        result.propagation = step.outcome
+    elif isinstance(step, Simplify):
+        report = step.report
+        result.rewrites += report.counts
+        result.inexact += report.inexact
+        result.withheld = report.withheld
+        result.warnings += [
+            f"rules undo each other: {', '.join(loop.rules)} at {loop.value!r}"
+            for loop in report.loops
+        ]
+        result.warnings += [
+            f"rule {rule} would have changed a dtype or shape {count} times: not applied"
+            for rule, count in report.rejected.items()
+        ]
+        if report.exhausted:
+            result.warnings.append("the rules were stopped at their budget of rewrites")
+    return modified

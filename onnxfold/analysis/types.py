@@ -22,11 +22,20 @@ from onnxfold.kernels.inference import schema_of
 from onnxfold.kernels.operation import subgraphs_of
 
 
-@dataclass(frozen=True)
 class Symbol:
     """A size that is known only when the model runs. Equal symbols are equal sizes."""
 
-    name: str
+    __slots__ = ("_hash", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._hash = hash(name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Symbol) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __repr__(self) -> str:
         return self.name
@@ -36,9 +45,12 @@ Dim = int | Symbol
 Shape = tuple[Dim, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Type:
-    """What is known of a value; None is unknown."""
+    """What is known of a value; None is unknown.
+
+    Equality is identity: one model's types are made once each, and so are cheap to look up.
+    """
 
     dtype: ir.DataType | None = None
     shape: Shape | None = None
@@ -84,6 +96,7 @@ class Types:
         self._types: dict[ir.Value, Type] = {}
         self._templates: dict[tuple[Any, ...], _Template] = {}
         self._fresh = itertools.count()
+        self._made: dict[tuple[Any, ...], Type] = {}
 
     def of(self, value: ir.Value) -> Type:
         """What is known of a value."""
@@ -113,7 +126,7 @@ class Types:
     def _source(self, value: ir.Value) -> Type:
         tensor = self._known.tensor(value)
         if tensor is not None:
-            return _type_of_tensor(tensor)
+            return self._make(tensor.dtype, tuple(tensor.shape.numpy()))
         scope = self._scopes.find(value.graph)
         if scope is None or not value.is_graph_input() or scope.in_function:
             return UNKNOWN
@@ -124,9 +137,9 @@ class Types:
     def _declared(self, value: ir.Value) -> Type:
         """The type of a model input: the runtime holds callers to it."""
         if not isinstance(value.type, ir.TensorType):
-            return _other(value.type)
+            return self._make(None, None, _other(value.type))
         if value.shape is None:
-            return Type(value.dtype)
+            return self._make(value.dtype)
         dims: list[Dim] = []
         for dim in value.shape:
             if isinstance(dim, int):
@@ -134,7 +147,7 @@ class Types:
                 dims.append(dim if dim > 0 else self._new_symbol())
             else:
                 dims.append(Symbol(dim.value) if dim.value else self._new_symbol())
-        return Type(value.dtype, tuple(dims))
+        return self._make(value.dtype, tuple(dims))
 
     def _body_input(self, value: ir.Value, scope: Scope) -> Type:
         """An input of a loop's body. The sizes of a carried value may change from turn to turn."""
@@ -144,9 +157,9 @@ class Types:
         if node.domain != "" or node.op_type != "Loop":
             return UNKNOWN
         if position < 2:
-            return Type(ir.DataType.INT64 if position == 0 else ir.DataType.BOOL, ())
+            return self._make(ir.DataType.INT64 if position == 0 else ir.DataType.BOOL, ())
         start = node.inputs[position] if position < len(node.inputs) else None
-        return UNKNOWN if start is None else Type(self.of(start).dtype)
+        return UNKNOWN if start is None else self._make(self.of(start).dtype)
 
     # ---------------------------------------------------------------- results of nodes
 
@@ -161,7 +174,7 @@ class Types:
         scope = self._scopes.find(node.graph)
         results: Sequence[Type] = ()
         if scope is not None and node.op_identifier() not in self._scopes.model.functions:
-            if node.attributes and any(True for _ in subgraphs_of(node)):
+            if node.op_type in _CONTROL_FLOW and node.domain == "":
                 results = self._infer_control_flow(node)
             else:
                 results = self._infer_by_schema(node, scope.opsets)
@@ -169,8 +182,8 @@ class Types:
             self._types[output] = results[k] if k < len(results) else UNKNOWN
 
     def _infer_control_flow(self, node: ir.Node) -> list[Type]:
-        if node.domain != "" or node.op_type != "If":
-            return []
+        if node.op_type != "If":
+            return []  # how often a body runs, and with what shapes, is not known
         branches = [g.outputs for g in subgraphs_of(node)]
         return [
             self._common([self._types[v] for v in results])
@@ -183,10 +196,10 @@ class Types:
         if any(t.dtype != first.dtype or t.other != first.other for t in types):
             return UNKNOWN
         if any(t.rank != first.rank or t.rank is None for t in types):
-            return Type(first.dtype, None, first.other)
+            return self._make(first.dtype, None, first.other)
         dims = zip(*(t.shape or () for t in types), strict=True)
         shape = tuple(d[0] if len(set(d)) == 1 else self._new_symbol() for d in dims)
-        return Type(first.dtype, shape)
+        return self._make(first.dtype, shape)
 
     def _infer_by_schema(self, node: ir.Node, opsets: Mapping[str, int]) -> list[Type]:
         version = opsets.get(node.domain)
@@ -194,7 +207,7 @@ class Types:
         if schema is None:
             return []
         inputs = [None if v is None else self._types[v] for v in node.inputs]
-        data = [self._data(v) for v in node.inputs]
+        data = [self._data(v, t) for v, t in zip(node.inputs, inputs, strict=True)]
         key = _key(node, version, inputs, data)
         template = self._templates.get(key) if key is not None else None
         if template is None:
@@ -203,15 +216,14 @@ class Types:
                 self._templates[key] = template
         return [self._instance(result) for result in template]
 
-    def _data(self, value: ir.Value | None) -> onnx.TensorProto | None:
-        if value is None or not self._known.is_constant(value):
-            return None
+    def _data(self, value: ir.Value | None, known: Type | None) -> onnx.TensorProto | None:
         # sizes and axes are short lists of integers
-        known = self._types[value]
-        shape = known.static_shape
-        if known.dtype not in _SIZE_DTYPES or shape is None or len(shape) > 1:
+        if value is None or known is None or known.dtype not in _SIZE_DTYPES:
             return None
-        if shape and shape[0] > _DATA_ELEMENTS:
+        shape = known.shape
+        if shape is None or len(shape) > 1 or not self._known.is_constant(value):
+            return None
+        if any(isinstance(d, Symbol) or d > _DATA_ELEMENTS for d in shape):
             return None
         array = self._known.array(value)
         if array is None:
@@ -224,20 +236,29 @@ class Types:
 
     def _instance(self, result: _Result) -> Type:
         dtype, dims, other = result
-        if dims is None:
-            return Type(dtype, None, other)
-        shape = tuple(self._new_symbol() if d is None else d for d in dims)
-        return Type(dtype, shape)
+        if dims is not None and None in dims:
+            dims = tuple(self._new_symbol() if d is None else d for d in dims)
+        return self._make(dtype, dims, other)
+
+    def _make(self, dtype: ir.DataType | None, shape: Any = None, other: Any = None) -> Type:
+        """The one type with these contents."""
+        contents = (None if dtype is None else dtype._value_, shape, other)
+        made = self._made.get(contents)
+        if made is None:
+            made = self._made[contents] = Type(dtype, shape, other)
+        return made
 
     def _new_symbol(self) -> Symbol:
         return Symbol(f"?{next(self._fresh)}")
 
 
+_CONTROL_FLOW = frozenset(("If", "Loop", "Scan", "SequenceMap"))
+
+# a tuple: hashing an enum member costs more than comparing three
 _SIZE_DTYPES = (
     ir.DataType.INT64,
     ir.DataType.INT32,
     ir.DataType.FLOAT,  # the scales of Resize
-    ir.DataType.BOOL,
 )
 
 
@@ -341,13 +362,10 @@ def _result(proto: onnx.TypeProto | None) -> _Result:
     return dtype, tuple(dims), None
 
 
-def _type_of_tensor(tensor: ir.TensorProtocol) -> Type:
-    return Type(tensor.dtype, tuple(tensor.shape.numpy()))
-
-
-def _other(declared: ir.TypeProtocol | None) -> Type:
+def _other(declared: ir.TypeProtocol | None) -> bytes | None:
     if declared is None:
-        return UNKNOWN
+        return None
     proto = onnx.TypeProto()
     ir.serde.serialize_type_into(proto, declared)
-    return Type(other=proto.SerializeToString())
+    serialized: bytes = proto.SerializeToString()
+    return serialized

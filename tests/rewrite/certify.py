@@ -304,7 +304,7 @@ def _assert_same(wanted: Any, found: Any, tolerance: float, where: str) -> None:
         return
     finite = np.isfinite(left) & np.isfinite(right)
     scale = float(np.abs(left[finite]).max(initial=1e-30))
-    difference = float(np.abs(left - right)[finite].max(initial=0.0))
+    difference = float(np.abs(left[finite] - right[finite]).max(initial=0.0))
     assert difference <= tolerance * scale, f"error {difference / scale:.2g} at {where}"
 
 

@@ -66,7 +66,8 @@ def optimize(
 
 def optimize_file(
     source: PathLike,
-    target: PathLike,
+    destination: PathLike,
+    /,
     *,
     external_data: bool | str | None = None,
     share_weights: bool = False,
@@ -79,7 +80,7 @@ def optimize_file(
 
     Args:
         source: The model.
-        target: Where the result goes; may be the source. It is replaced at once, at the very end.
+        destination: Where the result goes; may be the source. It is replaced at once, at the end.
         external_data: Whether weights go to a file of their own (its name, if a string); None keeps
             the way of the source.
         share_weights: Refer to the source's data files for unchanged weights; only new tensors
@@ -95,7 +96,7 @@ def optimize_file(
 
     Raises:
         CheckFailedError: the result does not compute what the source computes.
-        OnnxFoldError: the model or an option is invalid, or the target cannot be written.
+        OnnxFoldError: the model or an option is invalid, or the result cannot be written.
     """
     fold = _options(options)
     if check < 0:
@@ -107,7 +108,7 @@ def optimize_file(
             model = storage.load(source)
         before = dict(sorted(count_nodes(model).items()))
         with clock.stage("fold"):
-            folder = os.path.dirname(os.path.abspath(target))
+            folder = os.path.dirname(os.path.abspath(destination))
             result = run_passes(model, fold, scratch_folder=folder)
         after = dict(sorted(count_nodes(model).items()))
         comparison = None
@@ -117,7 +118,7 @@ def optimize_file(
         with clock.stage("save"):
             storage.save(
                 model,
-                target,
+                destination,
                 fsync=fsync,
                 progress=None if progress is None else lambda d, t: progress("save", d, t),
                 external_data=external_data,
@@ -125,11 +126,11 @@ def optimize_file(
             )
     return Report(
         source=os.fspath(source),
-        target=os.fspath(target),
+        target=os.fspath(destination),
         nodes_before=before,
         nodes_after=after,
         bytes_before=bytes_before,
-        bytes_after=storage.model_bytes(target),
+        bytes_after=storage.model_bytes(destination),
         folded=result.propagation.folded,
         kept=[
             Kept(

@@ -16,8 +16,8 @@ import onnxruntime as ort
 from onnxfold import storage
 from onnxfold.analysis.constants import all_graphs
 from onnxfold.options import Options
-from onnxfold.passes.pipeline import run_passes
 from onnxfold.passes.constant_propagation import Outcome
+from onnxfold.passes.pipeline import run_passes
 
 Feeds = Mapping[str, np.ndarray]
 HEADER = '<ir_version: 10, opset_import: ["" : {opset}, "local" : 1]>'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 
@@ -198,7 +200,7 @@ def is_exactly(array: Array, number: float) -> bool:
     is_boolean = array.dtype == np.bool_
     if isinstance(number, bool) != is_boolean or array.dtype.kind in "OSU":
         return False
-    if array.dtype.kind in "iu" and number != int(number):
+    if array.dtype.kind in "iu" and not _is_integer_of(number, array.dtype):
         return False
     if not bool((array == _as_dtype(number, array.dtype)).all()):
         return False
@@ -207,6 +209,13 @@ def is_exactly(array: Array, number: float) -> bool:
     if array.dtype.kind in "fV":  # a number that the dtype rounds is not in it
         return float(_as_dtype(number, array.dtype)) == float(number)
     return True
+
+
+def _is_integer_of(number: float, dtype: np.dtype[np.generic]) -> bool:
+    if not math.isfinite(number) or number != int(number):
+        return False
+    info = np.iinfo(dtype)  # type: ignore[type-var]
+    return bool(info.min <= number <= info.max)
 
 
 def _as_dtype(number: float, dtype: np.dtype[np.generic]) -> Array:

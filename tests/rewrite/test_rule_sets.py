@@ -1,0 +1,66 @@
+"""Rule sets: names, tables, files, and that each rule has a doc and a test."""
+
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+from certify import graph
+from onnx_ir.passes import common
+
+from onnxfold.errors import UsageError
+from onnxfold.passes.simplify import Simplify
+from onnxfold.rewrite import op, rule, rule_set, values
+from onnxfold.rewrite.rule_set import builtin_rule_sets, load_rules
+
+x = values("x")
+
+
+def test_every_rule_has_a_name_of_its_own_and_a_doc():
+    rules = [each for found in builtin_rule_sets() for each in found]
+    assert len({each.name for each in rules}) == len(rules)
+    assert not [each.label for each in rules if not each.doc or "\n" in each.doc]
+
+
+def test_every_rule_has_a_test():
+    tests = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    rules = [each for found in builtin_rule_sets() for each in found]
+    assert not [each.label for each in rules if each.name not in tests]
+
+
+def test_rules_are_named_after_their_variables():
+    found = rule_set("mine", {"twice": rule(op.Neg(op.Neg(x)) >> x, doc="Twice."), "_n": 1})
+    assert [each.name for each in found] == ["twice"]
+    assert "twice  Twice." in str(found)
+
+
+def test_rules_from_a_file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from onnxfold.rewrite import *\n"
+        "x = values('x')\n"
+        "abs_twice = rule(op.Abs(op.Abs(x)) >> op.Abs(x), doc='Once is enough.')\n"
+    )
+    found = load_rules(path)
+    assert found.name == "mine" and [each.name for each in found] == ["abs_twice"]
+    for text, message in (("x = 1", "no rule"), ("def", "cannot load"), ("import no_such", "load")):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=message):
+            load_rules(path)
+    with pytest.raises(UsageError):
+        load_rules(tmp_path / "missing.py")
+
+
+def test_between_passes_of_onnx_ir():
+    text = ("a = Identity(x)", "b = Neg(a)", "c = Neg(b)", "d = Relu(c)", "y = Relu(d)")
+    model = ir.from_proto(graph("float[N] x", *text).model)
+    sequence = ir.passes.Sequential(
+        common.CommonSubexpressionEliminationPass(),
+        Simplify(),
+        common.RemoveUnusedNodesPass(),
+        common.ShapeInferencePass(),
+        Simplify(),
+        common.TopologicalSortPass(),
+        common.CheckerPass(),
+    )
+    assert sequence(model).modified
+    assert [node.op_type for node in model.graph] == ["Relu", "Relu"]

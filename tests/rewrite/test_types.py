@@ -1,0 +1,177 @@
+"""Types and constants as the rules see them."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from certify import graph
+
+from onnxfold.analysis.known import KnownValues, is_exactly
+from onnxfold.analysis.scopes import Scopes
+from onnxfold.analysis.types import Symbol, Types
+
+F32 = np.float32
+
+
+def oracle(proto):
+    model = ir.from_proto(proto)
+    scopes = Scopes(model)
+    known = KnownValues(scopes)
+    types = Types(scopes, known)
+    values = {v.name: v for v in model.graph.inputs}
+    for inner in scopes.graphs():
+        values.update(inner.initializers)
+        values.update({v.name: v for v in inner.inputs})
+        values.update({o.name: o for node in inner for o in node.outputs})
+    return types, known, values
+
+
+def shapes(proto, *names):
+    types, _, values = oracle(proto)
+    found = [types.of(values[name]).shape for name in names]
+    return found[0] if len(found) == 1 else found
+
+
+def test_symbols_are_kept_by_name():
+    text = ("a = Relu(x)", "b = Add(a, z)", "c = MatMul(b, w)", "y = Transpose(c)")
+    proto = graph("float[N,3] x, float[N,1] z", *text, w=np.ones((3, 5), F32)).model
+    assert shapes(proto, "y") == (5, Symbol("N"))
+
+
+def test_unknown_sizes_get_symbols_of_their_own():
+    proto = graph("float[N] x, float[M] z", "a = NonZero(x)", "b = Neg(a)", "y = NonZero(z)").model
+    a, b, y = shapes(proto, "a", "b", "y")
+    assert a == b and a != y and a[0] == y[0] == 1
+
+
+def test_value_info_and_declared_outputs_are_not_believed():
+    proto = graph("float[N] x", "t = Neg(x)", "y = Relu(t)").model
+    for info in (proto.graph.output[0], proto.graph.value_info.add()):
+        info.CopyFrom(onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT8, [7]))
+    proto.graph.value_info[0].name = "t"
+    types, _, values = oracle(proto)
+    assert types.of(values["y"]).dtype == ir.DataType.FLOAT
+    assert types.of(values["t"]).shape == (Symbol("N"),)
+
+
+def test_sizes_in_constants_are_used():
+    text = ("a = Add(c, c)", "y = Reshape(x, a)")
+    assert shapes(graph("float[4,4] x", *text, c=[4, 1]).model, "y") == (8, 2)
+    assert shapes(graph("float[6,4] x", "y = Reshape(x, c)", c=[-1, 2]).model, "y") == (12, 2)
+
+
+def test_a_branch_gives_what_both_give():
+    text = """<ir_version: 10, opset_import: ["": 17]> g (float[N,3] x, bool b) => (y, z) {
+        y, z = If (b) <
+            then_branch = t () => (float[N,3] u, float[3,N] v) { u = Relu(x) v = Transpose(x) },
+            else_branch = e () => (float[N,3] p, float[N,3] q) { p = Neg(x) q = Neg(x) }
+        >
+    }"""
+    proto = onnx.parser.parse_model(text)
+    y, z = shapes(proto, "y", "z")
+    assert y == (Symbol("N"), 3)
+    assert len(z) == 2 and z[0] not in (Symbol("N"), 3)
+
+
+def test_a_loop_may_change_shapes_but_not_dtypes():
+    text = """<ir_version: 10, opset_import: ["": 17]> g (float[2] x, int64 n, bool k) => (y) {
+        y = Loop (n, k, x) <body = b (int64 i, bool c, float[2] s) => (bool d, float[M] o) {
+            d = Identity(c) o = Concat<axis=0>(s, s)
+        }>
+    }"""
+    types, _, values = oracle(onnx.parser.parse_model(text))
+    assert types.of(values["s"]).shape is None and types.of(values["s"]).dtype == ir.DataType.FLOAT
+    assert types.of(values["i"]).shape == () and types.of(values["y"]).shape is None
+
+
+def test_invalid_nodes_have_unknown_types():
+    proto = graph("float[2,3] x, float[4,5] z", "t = Neg(x)", "y = Neg(t)").model
+    proto.graph.node[1].CopyFrom(onnx.helper.make_node("MatMul", ["x", "z"], ["y"]))
+    proto.graph.node.append(onnx.helper.make_node("NoSuchOp", ["y"], ["w"]))
+    types, _, values = oracle(proto)
+    assert types.of(values["w"]).dtype is None and types.of(values["w"]).shape is None
+
+
+def test_sizes_that_exporters_leave_open():
+    proto = graph("float[N,3] x", "y = Neg(x)").model
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    shape = shapes(proto, "y")
+    assert isinstance(shape[0], Symbol) and shape[1] == 3
+
+
+def test_values_in_a_function_are_unknown_but_for_what_it_does():
+    text = """<ir_version: 10, opset_import: ["": 17, "f": 1]>
+    g (float[N] x) => (float[N] y) { y = f.F(x) }
+    <domain: "f", opset_import: ["": 17]> F (v) => (w) { t = Neg(v) w = Shape(t) }"""
+    types, _, values = oracle(onnx.parser.parse_model(text))
+    assert types.of(values["t"]).dtype is None and types.of(values["t"]).shape is None
+    assert types.of(values["w"]).dtype == ir.DataType.INT64
+
+
+def test_long_chains_do_not_recurse():
+    nodes = [f"t{k + 1} = Neg(t{k})" for k in range(5000)]
+    assert shapes(graph("float[N] t0", *nodes).model, "t5000") == (Symbol("N"),)
+    constant = graph("float[N] x", *nodes, "y = Add(x, t5000)", t0=F32(2))
+    _, known, values = oracle(constant.model)
+    assert known.is_constant(values["t5000"]) and known.array(values["t5000"]) == 2
+
+
+# -------------------------------------------------------------------- constants
+
+
+def test_what_is_constant():
+    text = (
+        "a = Add(c, c)",
+        "r = RandomNormalLike(c)",
+        "s = Shape(x)",
+        "k = Constant<value_float = 2.0>()",
+        "b = Mul(a, k)",
+        "y = Add(x, b)",
+    )
+    _, known, values = oracle(graph("float[N] x", *text, c=np.ones(2, F32)).model)
+    constant = {name for name, value in values.items() if known.is_constant(value)}
+    assert constant == {"a", "b", "c", "k"}
+    np.testing.assert_array_equal(known.array(values["b"]), [4, 4])
+    assert known.array(values["y"]) is None
+
+
+def test_large_constants_are_not_read():
+    big = np.ones(1 << 20, F32)
+    proto = graph("float[N] x", "a = Neg(c)", "y = Add(x, a)", c=big).model
+    _, known, values = oracle(proto)
+    assert known.is_constant(values["a"]) and known.array(values["a"]) is None
+    assert known.all_equal(values["c"], 1.0) is True and known.all_equal(values["c"], 2.0) is False
+    assert known.all_equal(values["a"], -1.0) is None
+
+
+def test_one_element_among_many_is_found():
+    big = np.zeros(1 << 20, F32)
+    big[777_777] = -0.0
+    _, known, values = oracle(graph("float[N] x", "y = Add(x, c)", c=big).model)
+    assert known.all_equal(values["c"], 0.0) is False
+
+
+@pytest.mark.parametrize(
+    ("array", "number", "expected"),
+    [
+        (np.array([0.0, 0.0], F32), 0.0, True),
+        (np.array([0.0, -0.0], F32), 0.0, False),
+        (np.array([-0.0], F32), -0.0, True),
+        (np.array([0]), -0.0, True),
+        (np.array([1]), True, False),
+        (np.array([True]), 1, False),
+        (np.array([True]), True, True),
+        (np.array([0.1], F32), 0.1, False),
+        (np.array([0.5], np.float16), 0.5, True),
+        (np.array([0.5], ir.DataType.BFLOAT16.numpy()), 0.5, True),
+        (np.array([-0.0], ir.DataType.BFLOAT16.numpy()), 0.0, False),
+        (np.array([np.nan], F32), np.nan, False),
+        (np.array([2**53 + 1]), float(2**53), False),
+        (np.array([255], np.uint8), -1, False),
+        (np.array([np.inf], F32), np.inf, True),
+        (np.array([1]), np.inf, False),
+        (np.array(["1"], object), 1, False),
+    ],
+)
+def test_exactly(array, number, expected):
+    assert is_exactly(array, number) is expected

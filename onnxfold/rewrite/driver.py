@@ -21,6 +21,9 @@ from onnxfold.rewrite.splice import Change, Mismatch, Refused, Splicer
 
 logger = logging.getLogger("onnxfold")
 
+# More nodes than this are not visited again for a change two or more ops below them.
+_WIDE = 64
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -184,22 +187,20 @@ class Rewriter:
     def _revisit(self, change: Change) -> None:
         for node in change.added:
             self._enqueue(node)
-        for value in change.values:
-            self._enqueue_users(value, self._reach - 1)
+        self._enqueue_from(change.users)
         for value in change.touched:
             # it may be used once now; how often a constant is used decides nothing
             if len(value._uses) == 1 and not self._facts.known.is_constant(value):
-                self._enqueue_users(value, self._reach - 1)
+                self._enqueue_from([use.node for use in value._uses])
 
-    def _enqueue_users(self, value: ir.Value, distance: int) -> None:
-        values = [value]
-        for step in range(max(distance, 1)):
-            users = {use.node: None for v in values for use in v._uses}
-            if step and len(users) > 64:
-                return
-            for node in users:
+    def _enqueue_from(self, nodes: Sequence[ir.Node]) -> None:
+        """Visit nodes again, and those above them whose patterns reach down to them."""
+        for step in range(max(self._reach - 1, 1)):
+            if step and len(nodes) > _WIDE:
+                return  # a pattern does not often lie across a value that everybody reads
+            for node in nodes:
                 self._enqueue(node)
-            values = [v for node in users for v in node.outputs]
+            nodes = [use.node for node in nodes for v in node.outputs for use in v._uses]
 
     def _enqueue(self, node: ir.Node) -> None:
         if node not in self._queued and node.graph is not None:

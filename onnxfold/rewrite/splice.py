@@ -31,8 +31,8 @@ class Change:
     """What a rewrite did to the graph."""
 
     added: list[ir.Node]
-    values: list[ir.Value]
-    """The values that took the roots' places."""
+    users: list[ir.Node]
+    """The nodes that read what was replaced (not all that read what took its place)."""
     touched: list[ir.Value] = field(default_factory=list)
     """Values that lost users."""
 
@@ -199,13 +199,15 @@ class Splicer:
         for node in builder.nodes:
             scope = self._facts.scopes.of(_graph_of(node))
             scope.root.opset_imports.setdefault(node.domain, 1)
+        users: dict[ir.Node, None] = {}
         for root, value in zip(match.roots, values, strict=True):
+            users.update(dict.fromkeys(use.node for use in root._uses))
             producer = value.producer()
             _replace(root, value, is_new=producer in new)
             if producer in new and producer is not None:
                 _inherit(root.producer(), producer)
         touched = self._remove(dying)
-        return Change(list(builder.nodes), list(values), touched)
+        return Change(list(builder.nodes), list(users), touched)
 
     def _remove(self, dying: Iterable[ir.Node]) -> list[ir.Value]:
         """Take nodes out, and then those before them that nobody needs any more."""

@@ -135,6 +135,15 @@ def test_chains_end_in_linear_time():
     assert report.visits < 4 * count
 
 
+def test_a_value_with_many_users_is_no_trouble():
+    count = 2000
+    nodes = [f"n{k} = Neg(t)\n m{k} = Neg(n{k})\n s{k} = Relu(m{k})" for k in range(count)]
+    last = f"y = Sum({', '.join(f's{k}' for k in range(count))})"
+    model, report = simplified(graph("float[N] x", "t = Abs(x)", *nodes, last).model)
+    assert report.total == count and len(ops(model)) == count + 2
+    assert report.visits < 8 * count
+
+
 def test_rules_that_undo_each_other_are_reported(caplog):
     there = rule(op.Neg(op.Relu(x)) >> op.Mul(op.Relu(x), -1))
     back = rule(op.Mul(op.Relu(x), -1) >> op.Neg(op.Relu(x)))

@@ -23,6 +23,7 @@ from onnxfold.rewrite.patterns import (
     OutputOf,
     Rest,
     Variable,
+    result,
 )
 from onnxfold.rewrite.terms import UNKNOWN, evaluate, has_symbol
 
@@ -174,7 +175,7 @@ class Builder:
         if content is UNKNOWN or has_symbol(content):
             raise CannotBuild(f"{made!r} is not known")
         if made.like is not None:
-            like = self.value(made.like)
+            like = self._match.roots[0] if made.like is result else self.value(made.like)
             assert like is not None
             return self._new_constant(content, self._known_dtype(like))
         dtype = evaluate(made.dtype, self._match)

@@ -102,6 +102,8 @@ def _require_bound(thing: object, bound: set[object], where: str) -> None:
 
 
 def _check_replacement(replacement: Expression, bound: set[object]) -> None:
+    if isinstance(replacement, Literal):
+        raise TypeError(f"write constant({replacement!r}, like=result): a number has no dtype")
     stack = [replacement]
     while stack:
         expression = stack.pop()

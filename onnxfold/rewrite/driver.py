@@ -21,7 +21,7 @@ from onnxfold.rewrite.splice import Change, Mismatch, Refused, Splicer
 
 logger = logging.getLogger("onnxfold")
 
-# More nodes than this are not visited again for a change two or more ops below them.
+# More nodes than this, two or more ops above a change, wait for the end to be visited again.
 _WIDE = 64
 
 
@@ -70,6 +70,7 @@ class Rewriter:
         self._reach = max((_depth(rule) for rule in self._rules), default=1)
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
+        self._skipped = False
         self._place: dict[ir.Node, str] = {}
         self._history: dict[str, Counter[Rule]] = {}
         self.report = RewriteReport()
@@ -88,7 +89,7 @@ class Rewriter:
         self._queue.extend(nodes)
         self._queued.update(nodes)
         queue, queued = self._queue, self._queued
-        while queue:
+        while queue or self._add_skipped():
             node = queue.popleft()
             queued.discard(node)
             graph = node._graph
@@ -197,10 +198,20 @@ class Rewriter:
         """Visit nodes again, and those above them whose patterns reach down to them."""
         for step in range(max(self._reach - 1, 1)):
             if step and len(nodes) > _WIDE:
-                return  # a pattern does not often lie across a value that everybody reads
+                self._skipped = True  # visited once for all such changes, at the end
+                return
             for node in nodes:
                 self._enqueue(node)
             nodes = [use.node for node in nodes for v in node.outputs for use in v._uses]
+
+    def _add_skipped(self) -> bool:
+        """Visit all once more if there were nodes that should be; False if there are none."""
+        if not self._skipped:
+            return False
+        self._skipped = False
+        for node in self._in_order():
+            self._enqueue(node)
+        return bool(self._queue)
 
     def _enqueue(self, node: ir.Node) -> None:
         if node not in self._queued and node.graph is not None:

@@ -267,7 +267,7 @@ class MadeConstant(Expression):
 
     def children(self) -> Sequence[Expression]:
         """The value whose dtype it takes."""
-        return () if self.like is None else (self.like,)
+        return () if self.like is None or self.like is result else (self.like,)
 
     def __repr__(self) -> str:
         return f"constant({self.content!r})"
@@ -343,8 +343,6 @@ class Op(Expression):
             for name, value in attributes.items()
         }
         self.variable = variable
-        self.exact_attributes = variable is None
-        """Whether an attribute that is not mentioned must have its default."""
         self._has_rest = any(isinstance(o, Rest) for o in self.operands)
         self._order = sorted(range(len(self.operands)), key=lambda k: self.operands[k].weight)
 
@@ -570,6 +568,6 @@ def constant(content: Any, dtype: Any = None, *, like: Expression | None = None)
     Args:
         content: The elements: ``constant(shape_of(x))``, ``constant([0, -1])``.
         dtype: An ``ir.DataType`` or a term for one; int64 for whole numbers if not given.
-        like: A value whose dtype it takes.
+        like: A value whose dtype it takes; ``result`` for the dtype of what is replaced.
     """
     return MadeConstant(content, dtype, like)

@@ -26,6 +26,7 @@ from onnxfold.rewrite import (
     optional,
     outputs,
     rank_of,
+    result,
     rule,
     same_shape,
     shape_of,
@@ -61,16 +62,10 @@ def test_the_same_variable_is_the_same_value():
 
 
 def test_equal_small_constants_are_the_same_value():
-    made = rule(op.Sub(op.Add(x, c1), c1) >> x, where=integer(x) & same_shape(x, op_result()))
+    made = rule(op.Sub(op.Add(x, c1), c1) >> x, where=integer(x) & same_shape(x, result))
     text = ("int64[N] x", "t = Add(x, c)", "y = Sub(t, d)")
     certify(made, graph(*text, c=np.int64(3), d=np.int64(3)))
     refuse(made, graph(*text, c=np.int64(3), d=np.int64(4)))
-
-
-def op_result():
-    from onnxfold.rewrite import result
-
-    return result
 
 
 def test_constant_subexpressions_become_nodes_over_constants():
@@ -109,7 +104,7 @@ def test_an_overridable_initializer_is_no_constant():
 
 
 def test_filled():
-    made = rule(op.Mul(x, filled(1)) >> x, where=same_shape(x, op_result()))
+    made = rule(op.Mul(x, filled(1)) >> x, where=same_shape(x, result))
     certify(made, graph("float[3] x", "y = Mul(x, c)", c=np.ones(3, F32)))
     refuse(made, graph("float[3] x", "y = Mul(x, c)", c=np.array([1, 1, 2], F32)))
 
@@ -129,11 +124,14 @@ def test_numbers_in_a_replacement_take_the_dtype_they_must():
 
 def test_constants_made_from_terms():
     made = rule(
-        op.Flatten(x, axis=anything) >> op.Reshape(x, constant(shape_of(op_result()))),
+        op.Flatten(x, axis=anything) >> op.Reshape(x, constant(shape_of(result))),
         where=static_shape(x),
     )
     certify(made, graph("float[2,3,4] x", "y = Flatten<axis=2>(x)"))
     refuse(made, graph("float[N,3,4] x", "y = Flatten<axis=2>(x)"))
+    zero = rule(op.Mul(x, 0) >> constant(0, like=result), where=rank_of(result) == 0)
+    certify(zero, graph("int64 x", "y = Mul(x, c)", c=0))
+    certify(zero, graph("int32 x", "t = Mul(x, c)", "y = Neg(t)", c=np.int32(0)))
 
 
 # -------------------------------------------------------------------- inputs
@@ -321,6 +319,7 @@ def test_a_rule_that_raises_is_named():
         (lambda: rule(op.Relu(x, alpha=1) >> x), "no attribute 'alpha'"),
         (lambda: rule(op.Relu(x, y) >> x), "inputs"),
         (lambda: rule(op.Relu(x) >> y), "does not .*bind"),
+        (lambda: rule(op.Relu(x) >> 0), "like=result"),
         (lambda: rule(op.Relu(x) >> op.Elu(x, alpha=a)), "does not .*bind"),
         (lambda: rule(op.Relu(x) >> x, where=rank_of(y) == 1), "does not .*bind"),
         (lambda: rule(x >> op.Relu(x)), "must be an op"),

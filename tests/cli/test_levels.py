@@ -1,0 +1,97 @@
+"""Levels, rules and passes on the command line."""
+
+from __future__ import annotations
+
+import json
+
+import onnx
+import onnx.parser
+import pytest
+
+MODEL = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[2, 3] x) => (float[2, 3] y) <float[3] zero = {0, 0, 0}> {
+        i = Identity (x)
+        t = Transpose <perm = [1, 0]> (i)
+        u = Transpose <perm = [1, 0]> (t)
+        a = Add (u, zero)
+        y = Relu (a)
+    }
+"""
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL), path)
+    return path
+
+
+def ops(path):
+    return [node.op_type for node in onnx.load(path).graph.node]
+
+
+def test_level_0_folds_constants_only(run, model, tmp_path):
+    assert run("optimize", model, "-O0", "-o", tmp_path / "o.onnx").code == 0
+    assert ops(tmp_path / "o.onnx") == ["Identity", "Transpose", "Transpose", "Add", "Relu"]
+
+
+def test_level_1_keeps_every_bit(run, model, tmp_path):
+    """x + 0.0 makes 0.0 of -0.0: it stays, and the report says what level 2 would do."""
+    result = run("optimize", model, "-o", tmp_path / "o.onnx", "--json")
+    assert ops(tmp_path / "o.onnx") == ["Add", "Relu"]
+    document = json.loads(result.out)
+    assert document["rewrites"].keys() >= {"identity", "transpose_of_transpose"}
+    assert document["withheld"] == {"add_positive_zero": 1}
+    assert document["inexact"] == {}
+
+
+def test_level_2_measures_its_error(run, model, tmp_path):
+    result = run("optimize", model, "-O2", "-o", tmp_path / "o.onnx", "--json")
+    assert ops(tmp_path / "o.onnx") == ["Relu"]
+    document = json.loads(result.out)
+    assert document["inexact"] == {"add_positive_zero": 1}
+    assert document["check"]["passed"]
+
+
+def test_a_disabled_rule_does_not_fire(run, model, tmp_path):
+    run("optimize", model, "--disable", "transpose_of_transpose", "-o", tmp_path / "o.onnx")
+    assert ops(tmp_path / "o.onnx").count("Transpose") == 2
+    assert run("optimize", model, "--disable", "no_such", "-o", tmp_path / "p.onnx").code == 2
+
+
+def test_rules_of_a_file(run, model, tmp_path):
+    rules = tmp_path / "mine.py"
+    rules.write_text(
+        "from onnxfold.rewrite import op, rule, values\n"
+        "x = values('x')\n"
+        "relu_to_neg = rule(op.Relu(x) >> op.Neg(x), doc='Wrong on purpose.')\n"
+    )
+    assert run("optimize", model, "--rules", rules, "-o", tmp_path / "o.onnx").code == 0
+    assert "Neg" in ops(tmp_path / "o.onnx")
+    rules.write_text("x = 1\n")
+    result = run("optimize", model, "--rules", rules, "-o", tmp_path / "p.onnx")
+    assert result.code == 2
+    assert "no rule" in result.err
+
+
+def test_passes_by_name(run, model, tmp_path):
+    assert (
+        run("optimize", model, "--passes", "simplify,dead-code", "-o", tmp_path / "o.onnx").code
+        == 0
+    )
+    assert ops(tmp_path / "o.onnx") == ["Add", "Relu"]
+    result = run("optimize", model, "--passes", "simplify,no-such", "-o", tmp_path / "p.onnx")
+    assert result.code == 2
+    assert "no-such" in result.err
+    assert not (tmp_path / "p.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "word"), [("rules", "transpose_of_transpose"), ("passes", "simplify")]
+)
+def test_lists(run, command, word):
+    text = run(command)
+    assert text.code == 0
+    assert word in text.out
+    assert word in run(command, "--json").out

@@ -44,6 +44,7 @@ class KnownValues:
         self._evaluator = Evaluator(self._pool, (), scopes.model.ir_version)
         self._constant: dict[ir.Value, bool] = {}
         self._buffers: dict[ir.Value, Buffer | None] = {}
+        self._all_equal: dict[tuple[ir.Value, type, str], bool | None] = {}
 
     def is_constant(self, value: ir.Value) -> bool:
         """True if the value is known when the model is compiled."""
@@ -177,6 +178,12 @@ class KnownValues:
         """
         if not self.is_constant(value):
             return None
+        key = (value, type(number), repr(number))  # equal numbers may differ: 1, 1.0, True, -0.0
+        if key not in self._all_equal:
+            self._all_equal[key] = self._look(value, number)
+        return self._all_equal[key]
+
+    def _look(self, value: ir.Value, number: float) -> bool | None:
         small = self.array(value)
         if small is not None:
             return bool(small.size) and is_exactly(small, number)

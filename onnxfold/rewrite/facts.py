@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.analysis.known import KnownValues, is_exactly
+from onnxfold.analysis.known import KnownValues
 from onnxfold.analysis.scopes import Scopes
 from onnxfold.analysis.types import Types
 from onnxfold.kernels.inference import schema_of
@@ -95,11 +95,8 @@ class Facts:
         """True for a constant with one element that is exactly the number."""
         if not self.known.is_constant(value):
             return False
-        shape = self.types.of(value).shape
-        if shape is None or any(d != 1 for d in shape):
-            return False
         array = self.known.array(value)
-        return array is not None and is_exactly(array, number)
+        return array is not None and array.size == 1 and self.known.all_equal(value, number) is True
 
     def same(self, one: ir.Value, other: ir.Value) -> bool:
         """True for the same value, or two small constants of the same dtype, shape and bits."""

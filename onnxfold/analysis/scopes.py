@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -39,7 +40,9 @@ class Scopes:
         for function in model.functions.values():
             self._walk(function.graph, function.opset_imports, in_function=True)
 
-    def _walk(self, root: ir.Graph, opsets: Mapping[str, int], *, in_function: bool) -> None:
+    def _walk(self, root: ir.Graph, opsets: MutableMapping[str, int], *, in_function: bool) -> None:
+        if "" not in opsets and "ai.onnx" in opsets:  # the same domain, written in full
+            opsets = ChainMap({"": opsets["ai.onnx"]}, opsets)
         stack: list[tuple[ir.Graph, ir.Node | None]] = [(root, None)]
         while stack:
             graph, parent = stack.pop()

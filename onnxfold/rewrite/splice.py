@@ -198,7 +198,8 @@ class Splicer:
         _remember_origin(match, builder.nodes, dying)
         for node in builder.nodes:
             scope = self._facts.scopes.of(_graph_of(node))
-            scope.root.opset_imports.setdefault(node.domain, 1)
+            if node.domain not in scope.opsets:
+                scope.root.opset_imports[node.domain] = 1
         users: dict[ir.Node, None] = {}
         for root, value in zip(match.roots, values, strict=True):
             users.update(dict.fromkeys(use.node for use in root._uses))

@@ -250,3 +250,10 @@ def test_removing_a_node_with_a_subgraph_frees_what_it_read():
     made = rule(op.Concat(x, axis=0) >> x)
     model, _ = simplified(parsed(text), RuleSet("test", (made,)))
     assert "Concat" not in ops(model)
+
+
+def test_the_domain_written_in_full():
+    text = "g (float[N] x) => (float[N] y) { t = Relu(x) s = Neg(t) y = Neg(s) }"
+    proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["ai.onnx": 17]>{text}')
+    model, report = simplified(proto)
+    assert report.total == 1 and model.graph.opset_imports == {"ai.onnx": 17}

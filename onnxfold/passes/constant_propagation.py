@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.frontier import FORBIDDEN, RegionOp, choose
+from onnxfold.analysis.order import sort_if_needed
 from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
 from onnxfold.options import FoldOptions
 from onnxfold.passes.materialize import materialize, remove_nodes
@@ -52,7 +53,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        _sort_if_needed(model)
+        sort_if_needed(model)
         uncomputable: dict[ir.Node, str] = {}
         distrusted: set[ir.Node] = set()
         inlined = 0
@@ -246,20 +247,3 @@ class _Costs(dict[ir.Value, float]):
     def __missing__(self, value: ir.Value) -> float:
         self[value] = result = self._of(value)
         return result
-
-
-def _sort_if_needed(model: ir.Model) -> None:
-    for graph in (model.graph, *(f.graph for f in model.functions.values())):
-        if not _is_sorted(graph):
-            graph.sort()
-
-
-def _is_sorted(graph: ir.Graph) -> bool:
-    seen: set[ir.Node] = set()
-    for node in graph:
-        for value in node.inputs:
-            producer = value.producer() if value is not None else None
-            if producer is not None and producer.graph is graph and producer not in seen:
-                return False
-        seen.add(node)
-    return True

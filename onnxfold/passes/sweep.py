@@ -87,9 +87,9 @@ class Sweep:
         Raises:
             ComputationFailed: a postponed operation whose value was needed cannot be computed.
         """
-        self._graph(self._model.graph, dict(self._model.opset_imports))
+        self._graph(self._model.graph, _opsets(self._model.opset_imports))
         for function in self._model.functions.values():
-            self._graph(function.graph, dict(function.opset_imports))
+            self._graph(function.graph, _opsets(function.opset_imports))
 
     def is_constant(self, value: ir.Value) -> bool:
         """True if the value is a constant of the model or made by a foldable operation."""
@@ -219,3 +219,11 @@ class Sweep:
         inline_branch(self._model, node, node.attributes[branch].as_graph())
         self.inlined += 1
         return True
+
+
+def _opsets(imports: Mapping[str, int]) -> dict[str, int]:
+    """Domain to version; ONNX's own domain may be written in full."""
+    opsets = dict(imports)
+    if "ai.onnx" in opsets:
+        opsets.setdefault("", opsets["ai.onnx"])
+    return opsets

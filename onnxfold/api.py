@@ -18,6 +18,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.errors import CheckFailedError, OnnxFoldError, UsageError
 from onnxfold.options import Options
+from onnxfold.passes.outlook import outlook
 from onnxfold.passes.pipeline import Result, run_passes
 from onnxfold.report.inventory import count_nodes, op_name
 from onnxfold.report.memory import peak_rss_bytes
@@ -113,6 +114,8 @@ def optimize_file(
             folder = os.path.dirname(os.path.abspath(destination))
             result = run_passes(model, fold, scratch_folder=folder)
         after = dict(sorted(count_nodes(model).items()))
+        with clock.stage("outlook"):
+            beyond = outlook(model, fold)
         comparison = None
         if check or result.inexact:
             with clock.stage("check"):
@@ -154,6 +157,7 @@ def optimize_file(
         rewrites=dict(result.rewrites.most_common()),
         inexact=dict(result.inexact.most_common()),
         withheld=dict(result.withheld.most_common()),
+        beyond=beyond,
     )
 
 

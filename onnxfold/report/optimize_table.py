@@ -91,6 +91,8 @@ def _rule_lines(report: Report) -> Iterator[str]:
             shown = [f"{count} {rule}" for rule, count in list(counts.items())[:_GROUPS]]
             more = len(counts) - len(shown)
             yield f"{title}: {', '.join(shown)}" + (f" and {more} more" if more > 0 else "")
+    for option, nodes in report.beyond.items():
+        yield f"{option} would remove {_nodes(nodes)} more"
 
 
 def _kept_lines(kept: list[Kept]) -> Iterator[str]:

@@ -59,6 +59,7 @@ class Report:
         rewrites: How often each rule fired.
         inexact: Of those, how often a rule fired where it may change bits.
         withheld: How often each rule would fire beyond that at level 2.
+        beyond: Nodes that other options would remove beyond those that are gone, by option.
     """
 
     source: str | None = None
@@ -79,6 +80,7 @@ class Report:
     rewrites: dict[str, int] = field(default_factory=dict)
     inexact: dict[str, int] = field(default_factory=dict)
     withheld: dict[str, int] = field(default_factory=dict)
+    beyond: dict[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a JSON-ready dictionary; its keys are stable."""
@@ -101,4 +103,5 @@ class Report:
             "rewrites": dict(self.rewrites),
             "inexact": dict(self.inexact),
             "withheld": dict(self.withheld),
+            "beyond": dict(self.beyond),
         }

@@ -44,6 +44,7 @@ def test_level_1_keeps_every_bit(run, model, tmp_path):
     assert document["rewrites"].keys() >= {"identity", "transpose_of_transpose"}
     assert document["withheld"] == {"add_positive_zero": 1}
     assert document["inexact"] == {}
+    assert document["beyond"]["-O2"] == 1
 
 
 def test_level_2_measures_its_error(run, model, tmp_path):

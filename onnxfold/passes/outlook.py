@@ -1,0 +1,58 @@
+"""What other options would remove beyond what was done: tried on a copy of the graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from onnxfold.analysis.constants import is_constant_node
+from onnxfold.analysis.known import KnownValues
+from onnxfold.analysis.scopes import Scopes
+from onnxfold.options import Options
+from onnxfold.passes.registry import create
+
+# Trying costs about as much as optimizing; for larger graphs nobody wants to wait for an advice.
+_MOST_NODES = 20_000
+
+
+def outlook(model: ir.Model, options: Options) -> dict[str, int]:
+    """How many nodes other options would remove beyond those that are gone.
+
+    The rules are run on a copy that shares all tensors; nothing is computed.
+
+    Args:
+        model: The optimized model; left alone.
+        options: What it was optimized with.
+
+    Returns:
+        Nodes by command line option, only those that would remove any.
+    """
+    if options.level == 0 or options.passes is not None:
+        return {}
+    if sum(1 for _ in model.graph.all_nodes()) > _MOST_NODES:
+        return {}
+    others = {}
+    if options.level < 2:
+        others["-O2"] = replace(options, level=2)
+    if options.target is None:
+        others["--target onnxruntime"] = replace(options, target="onnxruntime")
+    now = _count(model)
+    found = {}
+    for name, other in others.items():
+        copy = model.clone()
+        if create("simplify", other)(copy).modified:
+            create("dead-code", other)(copy)
+            found[name] = now - _count(copy)
+    return {name: nodes for name, nodes in found.items() if nodes > 0}
+
+
+def _count(model: ir.Model) -> int:
+    """Nodes that compute something at run time: what rules leave over constants will be folded."""
+    scopes = Scopes(model)
+    known = KnownValues(scopes)
+    return sum(
+        not (is_constant_node(node) or all(known.is_constant(v) for v in node.outputs))
+        for graph in scopes.graphs()
+        for node in graph
+    )

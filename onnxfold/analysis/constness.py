@@ -1,0 +1,171 @@
+"""Constness of values: does a value change between runs, between settings, or never?
+
+A forward dataflow over the lattice ``variable < runtime constant < compile-time constant``. What a
+deterministic op makes is as constant as the least constant of what it reads, values captured by
+its subgraphs included. Anything else is variable.
+"""
+
+from __future__ import annotations
+
+import enum
+import fnmatch
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from onnxfold.analysis.constants import captured_values, is_constant_node, is_initialized
+from onnxfold.analysis.determinism import Determinism
+from onnxfold.errors import ModelError, UsageError
+from onnxfold.kernels.operation import subgraphs_of
+
+RECORD_KEY = "onnxfold.runtime_constants"
+"""Key in a model's metadata: a JSON list of the names of its runtime constants."""
+
+
+class Constness(enum.IntEnum):
+    """How constant a value is; the order is the lattice's, so `min` is its meet."""
+
+    VARIABLE = 0
+    """May change with every run."""
+    RUNTIME = 1
+    """Known when the model runs, then the same over many runs."""
+    COMPILE_TIME = 2
+    """In the model file, or made of what is."""
+
+
+def select_runtime_constants(
+    model: ir.Model, names: Iterable[str] = (), *, overridable: bool = False
+) -> list[ir.Value]:
+    """The model inputs that are runtime constants, in the order of the model's inputs.
+
+    Args:
+        model: The model.
+        names: Names of inputs, or globs of them; the names in the model's metadata (`RECORD_KEY`)
+            are added.
+        overridable: Also every input that has a default value (an overridable initializer).
+
+    Raises:
+        UsageError: A name matches no input.
+        ModelError: The record in the metadata cannot be read.
+    """
+    inputs = {value.name: value for value in model.graph.inputs if value.name}
+    chosen: set[str] = set()
+    for name in names:
+        found = {name} if name in inputs else set(fnmatch.filter(inputs, name))
+        if not found:
+            raise UsageError(_no_such_input(name, model.graph, list(inputs)), node=name)
+        chosen |= found
+    chosen |= recorded(model) & set(inputs)
+    if overridable:
+        chosen |= set(inputs) & set(model.graph.initializers)
+    return [value for name, value in inputs.items() if name in chosen]
+
+
+def recorded(model: ir.Model) -> set[str]:
+    """Names of the runtime constants that the model's metadata record.
+
+    Raises:
+        ModelError: The record is not a JSON list of strings.
+    """
+    text = model.metadata_props.get(RECORD_KEY)
+    if text is None:
+        return set()
+    try:
+        names = json.loads(text)
+    except ValueError as error:
+        raise ModelError(f"metadata {RECORD_KEY!r} is not JSON: {error}") from None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ModelError(f"metadata {RECORD_KEY!r} is not a list of names")
+    return set(names)
+
+
+def record(model: ir.Model, names: Sequence[str]) -> None:
+    """Write the names of the runtime constants into the model's metadata."""
+    model.metadata_props[RECORD_KEY] = json.dumps(list(names))
+
+
+def _no_such_input(name: str, graph: ir.Graph, inputs: Sequence[str]) -> str:
+    if name in graph.initializers:
+        return f"{name!r} is a weight in the file, not an input: it is a compile-time constant"
+    return f"no input is called {name!r}; there are {', '.join(inputs) or 'none'}"
+
+
+class ConstnessAnalysis:
+    """The constness of every value of a model, found in one walk.
+
+    Values inside a function have the least constness of all its calls. What changes from turn to
+    turn of a loop's body is variable there.
+
+    Args:
+        model: The model; nodes must come after those they read from.
+        runtime_constants: The inputs of its graph that are runtime constants.
+    """
+
+    def __init__(self, model: ir.Model, runtime_constants: Iterable[ir.Value]) -> None:
+        self._functions = model.functions
+        self._determinism = Determinism(model.functions)
+        self._of: dict[ir.Value, Constness] = dict.fromkeys(runtime_constants, Constness.RUNTIME)
+        self._calls: dict[tuple[object, ...], list[Constness]] = {}
+        self._graph(model.graph, model.graph.opset_imports, self._of)
+
+    def of(self, value: ir.Value) -> Constness:
+        """The constness of a value of the model."""
+        return self._lookup(value, self._of)
+
+    def of_node(self, node: ir.Node) -> Constness:
+        """The least constness among a node's results."""
+        return min((self.of(output) for output in node.outputs), default=Constness.VARIABLE)
+
+    def values(self, constness: Constness) -> list[ir.Value]:
+        """All results of nodes, and inputs, that have this constness."""
+        return [value for value, found in self._of.items() if found == constness]
+
+    def _lookup(self, value: ir.Value, known: Mapping[ir.Value, Constness]) -> Constness:
+        found = known.get(value)
+        if found is not None:
+            return found
+        return Constness.COMPILE_TIME if is_initialized(value) else Constness.VARIABLE
+
+    def _graph(
+        self, graph: ir.Graph, opsets: Mapping[str, int], known: dict[ir.Value, Constness]
+    ) -> None:
+        for node in graph:
+            for output, found in zip(node.outputs, self._node(node, opsets, known), strict=True):
+                known[output] = found
+
+    def _node(
+        self, node: ir.Node, opsets: Mapping[str, int], known: dict[ir.Value, Constness]
+    ) -> Sequence[Constness]:
+        if is_constant_node(node):
+            return [Constness.COMPILE_TIME] * len(node.outputs)
+        operands = [
+            Constness.COMPILE_TIME if v is None else self._lookup(v, known) for v in node.inputs
+        ]
+        function = self._functions.get(node.op_identifier()) if self._functions else None
+        if function is not None:
+            return self._call(function, operands)
+        subgraphs = list(subgraphs_of(node)) if node.attributes else []
+        for subgraph in subgraphs:  # a body's own inputs are unknown, and so variable
+            self._graph(subgraph, opsets, known)
+        least = min(operands, default=Constness.COMPILE_TIME)
+        if subgraphs:
+            captured = (self._lookup(v, known) for v in captured_values(node))
+            least = min(least, min(captured, default=least))
+        if least and self._determinism.objection(node, opsets) is not None:
+            least = Constness.VARIABLE
+        return [least] * len(node.outputs)
+
+    def _call(self, function: ir.Function, operands: Sequence[Constness]) -> Sequence[Constness]:
+        key = (function.identifier(), *operands)
+        if key in self._calls:
+            return self._calls[key]
+        self._calls[key] = [Constness.VARIABLE] * len(function.outputs)  # if it calls itself
+        inner: dict[ir.Value, Constness] = dict(zip(function.inputs, operands, strict=False))
+        for value in function.inputs[len(operands) :]:  # optional inputs left out
+            inner[value] = Constness.COMPILE_TIME
+        self._graph(function.graph, function.opset_imports, inner)
+        self._calls[key] = [self._lookup(output, inner) for output in function.outputs]
+        for value, found in inner.items():
+            self._of[value] = min(found, self._of.get(value, found))
+        return self._calls[key]

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+
+import onnx.parser
+import pytest
+
+from onnxfold import storage
+from onnxfold.analysis.constness import (
+    RECORD_KEY,
+    Constness,
+    ConstnessAnalysis,
+    record,
+    select_runtime_constants,
+)
+from onnxfold.errors import ModelError, UsageError
+
+HEADER = '<ir_version: 10, opset_import: ["" : 21, "local" : 1]>'
+
+
+def analyse(text, *names, **options):
+    """Constness by value name, of all graphs."""
+    model = storage.from_proto(onnx.parser.parse_model(HEADER + text))
+    inputs = select_runtime_constants(model, names, **options)
+    found = ConstnessAnalysis(model, inputs)
+    everything = {}
+    for node in model.graph.all_nodes():
+        for value in node.outputs:
+            everything[value.name] = found.of(value).name
+    for function in model.functions.values():
+        for node in function:
+            for value in node.outputs:
+                everything[f"{function.name}.{value.name}"] = found.of(value).name
+    return everything
+
+
+def test_an_op_is_as_constant_as_its_least_constant_input():
+    found = analyse(
+        """g (float[2] x, float[2] r) => (float[2] y) <float[2] w = {1, 2}> {
+            c = Neg(w)
+            rc = Add(r, c)
+            rr = Mul(rc, rc)
+            y = Add(rr, x)
+        }""",
+        "r",
+    )
+    assert found == {"c": "COMPILE_TIME", "rc": "RUNTIME", "rr": "RUNTIME", "y": "VARIABLE"}
+
+
+def test_random_and_custom_ops_are_variable():
+    found = analyse(
+        """g (float[2] r) => (float[2] a, float[2] b, float[2] c) {
+            a = RandomNormalLike(r)
+            b = local.Unknown(r)
+            c = Exp(r)
+        }""",
+        "r",
+    )
+    assert found == {"a": "VARIABLE", "b": "VARIABLE", "c": "RUNTIME"}
+
+
+def test_what_a_subgraph_captures_counts():
+    text = """g (float[2] x, float[2] r, bool c) => (float[2] y, float[2] z) {
+        y = If (c) <then_branch = t () => (float[2] a) { a = Neg(r) },
+                    else_branch = e () => (float[2] b) { b = Exp(r) }>
+        z = If (c) <then_branch = t2 () => (float[2] a2) { a2 = Neg(r) },
+                    else_branch = e2 () => (float[2] b2) { b2 = Exp(x) }>
+    }"""
+    found = analyse(text, "r", "c")
+    assert (found["y"], found["z"]) == ("RUNTIME", "VARIABLE")
+    assert (found["a2"], found["b2"]) == ("RUNTIME", "VARIABLE")
+    assert analyse(text, "r")["y"] == "VARIABLE"
+
+
+def test_what_changes_from_turn_to_turn_of_a_loop_is_variable_there():
+    found = analyse(
+        """g (float[2] r, int64 n) => (float[2] y) {
+            y = Loop (n, , r) <body = b (int64 i, bool go, float[2] s) => (bool go2, float[2] t) {
+                go2 = Identity(go)
+                q = Exp(r)
+                t = Add(s, q)
+            }>
+        }""",
+        "r",
+        "n",
+    )
+    assert found["y"] == "RUNTIME"
+    assert (found["q"], found["t"]) == ("RUNTIME", "VARIABLE")
+
+
+def test_functions_are_followed_for_each_call():
+    found = analyse(
+        """g (float[2] x, float[2] r) => (float[2] y, float[2] z) {
+            y, z = local.f(x, r)
+            u, v = local.f(r, r)
+        }
+        <domain: "local", opset_import: ["" : 21]>
+        f (a, b) => (p, q) { p = Neg(a) q = Exp(b) }""",
+        "r",
+    )
+    assert (found["y"], found["z"], found["u"], found["v"]) == (
+        *("VARIABLE", "RUNTIME"),
+        *("RUNTIME", "RUNTIME"),
+    )
+    assert (found["f.p"], found["f.q"]) == ("VARIABLE", "RUNTIME")
+
+
+def model_of(text):
+    return storage.from_proto(onnx.parser.parse_model(HEADER + text))
+
+
+SMALL = "g (float[2] x, float[2] lora_a, float[2] lora_b) => (float[2] y) { y = Add(x, lora_a) }"
+
+
+def names(model, *patterns, **options):
+    return [v.name for v in select_runtime_constants(model, patterns, **options)]
+
+
+def test_sources_of_runtime_constants():
+    model = model_of(SMALL)
+    assert names(model, "lora_*") == ["lora_a", "lora_b"]
+    assert names(model) == []
+    record(model, ["lora_b"])
+    assert json.loads(model.metadata_props[RECORD_KEY]) == ["lora_b"]
+    assert names(model) == ["lora_b"]
+    assert names(model, "x") == ["x", "lora_b"]
+    overridable = "g (float[2] x, float[2] w = {1, 2}) => (float[2] y) { y = Add(x, w) }"
+    assert names(model_of(overridable)) == []
+    assert names(model_of(overridable), overridable=True) == ["w"]
+
+
+def test_wrong_names_are_refused_with_a_reason():
+    model = model_of("g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }")
+    with pytest.raises(UsageError, match="no input is called 'nothing'; there are x"):
+        names(model, "nothing")
+    with pytest.raises(UsageError, match="compile-time constant"):
+        names(model, "w")
+    model.metadata_props[RECORD_KEY] = "{"
+    with pytest.raises(ModelError, match="is not JSON"):
+        names(model)
+    model.metadata_props[RECORD_KEY] = "3"
+    with pytest.raises(ModelError, match="not a list of names"):
+        names(model)
+
+
+def test_the_lattice():
+    assert Constness.VARIABLE < Constness.RUNTIME < Constness.COMPILE_TIME

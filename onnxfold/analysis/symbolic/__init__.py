@@ -1,0 +1,26 @@
+"""Symbolic shapes and values: what is known of sizes that only a run determines."""
+
+from onnxfold.analysis.symbolic import contraction, elementwise, generate, layout
+from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
+from onnxfold.analysis.symbolic.fact import Fact
+from onnxfold.analysis.symbolic.propagation import SymbolicAnalysis
+
+ASSUMPTIONS = (
+    "Sizes and what a model computes of them fit into the integers it computes them in.",
+    "No Reshape is asked for two empty axes at once that its input has at other places.",
+    "The end 2147483647 of a Slice means the end of the axis, as ONNX defines.",
+)
+"""What is taken for granted of legal inputs."""
+
+__all__ = [
+    "ASSUMPTIONS",
+    "Algebra",
+    "Expr",
+    "Fact",
+    "Number",
+    "SymbolicAnalysis",
+    "contraction",
+    "elementwise",
+    "generate",
+    "layout",
+]

@@ -1,0 +1,132 @@
+"""Symbolic rules of matrix products and of windows that slide over sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from onnxfold.analysis.symbolic.elementwise import broadcast_shapes
+from onnxfold.analysis.symbolic.expression import Algebra, Number
+from onnxfold.analysis.symbolic.fact import Fact, Shape, of_type
+from onnxfold.analysis.symbolic.table import Application, Undecided, fact_of, rule, shape_of
+
+
+@rule("MatMul", "MatMulInteger")
+def matmul(application: Application) -> Sequence[Fact]:
+    """Matrices on the last two axes; the others broadcast."""
+    left, right = shape_of(application, 0), shape_of(application, 1)
+    if not left or not right:
+        raise Undecided
+    rows: Shape = left[-2:-1]
+    columns: Shape = right[-1:] if len(right) > 1 else ()
+    batch = broadcast_shapes(application.algebra, [left[:-2], right[:-2]])
+    integer = application.op_type == "MatMulInteger"
+    dtype = ir.DataType.INT32 if integer else fact_of(application, 0).dtype
+    return [of_type(dtype, (*batch, *rows, *columns), application.algebra)]
+
+
+@rule("Einsum")
+def einsum(application: Application) -> Sequence[Fact]:
+    """Each letter is a size."""
+    equation = application.attributes["equation"]
+    equation = equation.decode() if isinstance(equation, bytes) else equation
+    terms, arrow, result = equation.replace(" ", "").partition("->")
+    if not arrow or "." in equation:
+        raise Undecided
+    algebra = application.algebra
+    sizes: dict[str, Number] = {}
+    for k, term in enumerate(terms.split(",")):
+        shape = shape_of(application, k)
+        if len(shape) != len(term):
+            raise Undecided
+        for letter, size in zip(term, shape, strict=True):
+            sizes[letter] = algebra.broadcast(sizes.get(letter, 1), size)
+    dtype = fact_of(application, 0).dtype
+    return [of_type(dtype, [sizes[letter] for letter in result], algebra)]
+
+
+_POOLS = ("MaxPool", "AveragePool", "LpPool")
+
+
+@rule("Conv", *_POOLS)
+def window(application: Application) -> Sequence[Fact]:
+    """A window slides over the axes after the second."""
+    sizes = shape_of(application, 0)
+    fact = fact_of(application, 0)
+    attributes = application.attributes
+    channels, kernel = sizes[1:2], attributes.get("kernel_shape")
+    if application.op_type == "Conv":
+        weight = shape_of(application, 1)
+        channels, kernel = weight[:1], kernel or weight[2:]
+    elif application.n_outputs != 1 or attributes.get("ceil_mode", 0):
+        raise Undecided
+    rank = len(sizes) - 2
+    if kernel is None or len(kernel) != rank or not all(isinstance(k, int) for k in kernel):
+        raise Undecided
+    strides = attributes.get("strides") or [1] * rank
+    dilations = attributes.get("dilations") or [1] * rank
+    padding = _padding(application, rank)
+    spatial = [
+        _window_size(application.algebra, d, (k - 1) * dilation + 1, stride, pad)
+        for d, k, stride, dilation, pad in zip(
+            sizes[2:], kernel, strides, dilations, padding, strict=True
+        )
+    ]
+    shape = (*sizes[:1], *channels, *spatial)
+    return [of_type(fact.dtype, shape, application.algebra)]
+
+
+def _padding(application: Application, rank: int) -> list[int | None]:
+    """Elements added on both sides of each axis; None for as many as keep the size."""
+    auto = application.attributes.get("auto_pad", "NOTSET")
+    auto = auto.decode() if isinstance(auto, bytes) else auto
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        return [None] * rank
+    pads = application.attributes.get("pads") or [0] * (2 * rank)
+    if auto == "VALID":
+        pads = [0] * (2 * rank)
+    if len(pads) != 2 * rank:
+        raise Undecided
+    return [pads[k] + pads[k + rank] for k in range(rank)]
+
+
+def _window_size(
+    algebra: Algebra, size: Number, extent: int, stride: int, padding: int | None
+) -> Number:
+    if padding is None:
+        return algebra.ceil_div(size, stride)
+    places = algebra.floor_div(algebra.add(size, padding - extent), stride)
+    return algebra.add(places, 1)
+
+
+@rule("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(application: Application) -> Sequence[Fact]:
+    """The axes after the second become 1."""
+    sizes = shape_of(application, 0)
+    shape = (*sizes[:2], *([1] * (len(sizes) - 2)))
+    return [of_type(fact_of(application, 0).dtype, shape, application.algebra)]
+
+
+@rule("Resize", "Upsample")
+def resize(application: Application) -> Sequence[Fact]:
+    """Sizes given by the operand, or multiplied by whole scales."""
+    algebra = application.algebra
+    sizes = shape_of(application, 0)
+    if application.attributes.get("axes") or application.attributes.get(
+        "keep_aspect_ratio_policy", "stretch"
+    ) not in ("stretch", b"stretch"):
+        raise Undecided
+    wanted = application.objects(3)
+    dtype = fact_of(application, 0).dtype
+    if wanted is not None and wanted.size:
+        if wanted.shape != (len(sizes),):
+            raise Undecided
+        return [of_type(dtype, list(wanted), algebra)]
+    scales = application.known(2 if application.opset >= 11 else 1)
+    if scales is None or scales.shape != (len(sizes),):
+        raise Undecided
+    if any(float(s) != int(s) or s < 1 for s in scales):
+        raise Undecided
+    result = [algebra.mul(d, int(s)) for d, s in zip(sizes, scales, strict=True)]
+    return [of_type(dtype, result, algebra)]

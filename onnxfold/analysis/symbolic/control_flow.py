@@ -1,0 +1,169 @@
+"""Facts through branches, loops and calls of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from onnxfold.analysis.symbolic.expression import Algebra, Number
+from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, of_type
+from onnxfold.kernels.operation import subgraphs_of
+
+if TYPE_CHECKING:
+    from onnxfold.analysis.symbolic.propagation import SymbolicAnalysis
+
+# How often a loop's body is visited to find out what stays the same from turn to turn.
+_ATTEMPTS = 3
+
+
+def results(
+    analysis: SymbolicAnalysis,
+    node: ir.Node,
+    inputs: Sequence[Fact | None],
+    opsets: Mapping[str, int],
+) -> Sequence[Fact]:
+    """The facts of the outputs of a node with subgraphs; visits the subgraphs."""
+    if node.domain == "" and node.op_type == "If":
+        return _branches(analysis, node, opsets)
+    if node.domain == "" and node.op_type == "Loop":
+        return _loop(analysis, node, inputs, opsets)
+    for graph in subgraphs_of(node):
+        for value in graph.inputs:
+            analysis.set(value, UNKNOWN)
+        analysis.run_graph(graph, opsets)
+    return []
+
+
+def _branches(
+    analysis: SymbolicAnalysis, node: ir.Node, opsets: Mapping[str, int]
+) -> Sequence[Fact]:
+    outputs = []
+    for graph in subgraphs_of(node):
+        analysis.run_graph(graph, opsets)
+        outputs.append([analysis.of(v) for v in graph.outputs])
+    condition = None if node.inputs[0] is None else analysis.of(node.inputs[0]).known
+    if condition is not None and condition.size == 1:
+        taken = "then_branch" if condition.item() else "else_branch"
+        return [analysis.of(v) for v in node.attributes[taken].as_graph().outputs]
+    return [_common(analysis.algebra, facts[0], facts[-1]) for facts in zip(*outputs, strict=False)]
+
+
+def _common(algebra: Algebra, one: Fact, other: Fact) -> Fact:
+    """What holds for both."""
+    if one is other or one.key() == other.key():
+        return one
+    if one.dtype != other.dtype or one.other != other.other or one.other is not None:
+        return UNKNOWN
+    if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):
+        return Fact(one.dtype)
+    sizes: list[Number] = [
+        a if a == b else algebra.unknown(low=0) for a, b in zip(one.shape, other.shape, strict=True)
+    ]
+    return of_type(one.dtype, sizes, algebra)
+
+
+def _loop(
+    analysis: SymbolicAnalysis,
+    node: ir.Node,
+    inputs: Sequence[Fact | None],
+    opsets: Mapping[str, int],
+) -> Sequence[Fact]:
+    """What a loop's body keeps from turn to turn is found by trying.
+
+    First everything that is carried is taken to stay as it is before the first turn; what the body
+    changes is then taken to vary, until the body keeps all the rest.
+    """
+    body = node.attributes["body"].as_graph()
+    algebra = analysis.algebra
+    carried = [_Carried(UNKNOWN if f is None else f) for f in inputs[2:]]
+    if len(body.inputs) != len(carried) + 2 or len(body.outputs) < len(carried) + 1:
+        for value in body.inputs:
+            analysis.set(value, UNKNOWN)
+        analysis.run_graph(body, opsets)
+        return []
+    for attempt in range(_ATTEMPTS + 1):
+        if attempt == _ATTEMPTS:
+            for each in carried:
+                each.give_up()
+        mark = len(algebra.atoms)
+        analysis.set(body.inputs[0], of_type(ir.DataType.INT64, (), algebra))
+        analysis.set(body.inputs[1], of_type(ir.DataType.BOOL, (), algebra))
+        for value, each in zip(body.inputs[2:], carried, strict=True):
+            analysis.set(value, each.fact(algebra))
+        analysis.run_graph(body, opsets)
+        after = [analysis.of(v) for v in body.outputs[1 : len(carried) + 1]]
+        weakened = [each.weaken(f) for each, f in zip(carried, after, strict=True)]
+        if not any(weakened):
+            break
+    scanned = [analysis.of(v) for v in body.outputs[len(carried) + 1 :]]
+    return [
+        *(each.fact(algebra) for each in carried),
+        *(_stacked(algebra, f, mark) for f in scanned),
+    ]
+
+
+class _Carried:
+    """What stays the same of a value that a loop carries."""
+
+    def __init__(self, start: Fact) -> None:
+        self._start = start
+        self._dtype = start.dtype
+        self._other = start.other
+        self._sizes: list[Number | None] | None = None if start.shape is None else [*start.shape]
+        self._has_items = start.items is not None
+
+    def fact(self, algebra: Algebra) -> Fact:
+        """What is known of it in some turn: a new symbol for each size that varies."""
+        if self._sizes is None:
+            return Fact(self._dtype, None, None, self._other)
+        if self._has_items:
+            return self._start
+        sizes = [algebra.unknown(low=0) if d is None else d for d in self._sizes]
+        return of_type(self._dtype, sizes, algebra)
+
+    def weaken(self, after: Fact) -> bool:
+        """Give up what a turn changes; True if there was something."""
+        before = (self._dtype, self._other, self._has_items)
+        sizes = None if self._sizes is None else list(self._sizes)
+        self._dtype = self._dtype if after.dtype == self._dtype else None
+        self._other = self._other if after.other == self._other else None
+        self._has_items = self._has_items and after.key() == self._start.key()
+        if self._sizes is not None:
+            if after.shape is None or len(after.shape) != len(self._sizes):
+                self._sizes = None
+            else:
+                self._sizes = [
+                    a if a == b else None for a, b in zip(self._sizes, after.shape, strict=True)
+                ]
+        return before != (self._dtype, self._other, self._has_items) or sizes != self._sizes
+
+    def give_up(self) -> None:
+        """Its shape is taken to vary in every way."""
+        self._has_items = False
+        self._sizes = None
+
+
+def _stacked(algebra: Algebra, fact: Fact, mark: int) -> Fact:
+    """One result for each turn: sizes that may change from turn to turn are not known outside."""
+    if fact.shape is None or fact.other is not None:
+        return Fact(fact.dtype)
+    inner = [d if algebra.is_older(d, mark) else algebra.unknown(low=0) for d in fact.shape]
+    return of_type(fact.dtype, [algebra.unknown(low=0), *inner], algebra)
+
+
+class Calls:
+    """What functions return, found once for all calls with the same operands.
+
+    Args:
+        analysis: The analysis of the model.
+    """
+
+    def __init__(self, analysis: SymbolicAnalysis) -> None:
+        self._analysis = analysis
+        self._found: dict[object, Sequence[Fact]] = {}
+
+    def results(self, function: ir.Function, inputs: Sequence[Fact | None]) -> Sequence[Fact]:
+        """The facts of the outputs of a call."""
+        return []

@@ -1,0 +1,122 @@
+"""What is known of a value: its dtype, its shape, and the elements of a small tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
+
+Array = npt.NDArray[Any]
+Shape = tuple[Number, ...]
+
+MOST_ELEMENTS = 64
+"""Tensors up to this size have their elements known one by one."""
+
+SIZE_DTYPES = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
+"""Dtypes whose elements may be expressions: what sizes are computed in."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Fact:
+    """What is known of a value; None is unknown.
+
+    ``items`` holds the elements of a small tensor. If its dtype is ``object``, they are integers
+    and expressions and at least one is an expression; otherwise all are plain elements of the
+    tensor's own dtype: the value is known.
+    """
+
+    dtype: ir.DataType | None = None
+    shape: Shape | None = None
+    items: Array | None = None
+    other: bytes | None = None
+    """The serialized type of a value that is not a dense tensor."""
+
+    @property
+    def known(self) -> Array | None:
+        """The elements if all are numbers."""
+        return None if self.items is None or self.items.dtype == object else self.items
+
+    @property
+    def is_symbolic(self) -> bool:
+        """True if the elements are known, some of them as expressions only."""
+        return self.items is not None and self.items.dtype == object
+
+    @property
+    def objects(self) -> Array | None:
+        """The elements of integers or truth values as Python numbers and expressions."""
+        if self.items is None or self.items.dtype == object:
+            return self.items
+        return self.items.astype(object) if self.items.dtype.kind in "iub" else None
+
+    def key(self) -> tuple[object, ...]:
+        """Facts with the same key are the same; symbols included."""
+        items = self.items
+        return (
+            self.dtype,
+            self.shape,
+            self.other,
+            None
+            if items is None
+            else (items.shape, items.dtype.str, tuple(items.ravel().tolist())),
+        )
+
+
+UNKNOWN = Fact()
+
+
+def of_items(items: Array, dtype: ir.DataType, algebra: Algebra) -> Fact:
+    """The fact of a tensor with these elements, which are Python integers or expressions."""
+    symbolic = any(isinstance(item, Expr) for item in items.flat)
+    if not symbolic:
+        items = items.astype(dtype.numpy())
+    elif dtype == ir.DataType.INT32 and not _fit(items, 1 << 31):
+        return of_type(dtype, items.shape, algebra)
+    return Fact(dtype, items.shape, items)
+
+
+def _fit(items: Array, limit: int) -> bool:
+    return all(not isinstance(item, int) or -limit <= item < limit for item in items.flat)
+
+
+def of_array(array: Array, dtype: ir.DataType) -> Fact:
+    """The fact of a constant."""
+    items = array if array.size <= MOST_ELEMENTS and array.dtype.kind in "fiub" else None
+    return Fact(dtype, tuple(int(d) for d in array.shape), items)
+
+
+def of_type(dtype: ir.DataType | None, shape: Sequence[Number] | None, algebra: Algebra) -> Fact:
+    """The fact of a tensor of that dtype and shape.
+
+    A short list of integers gets a new symbol for each element: whoever passes them around still
+    has the same ones.
+    """
+    if shape is None:
+        return Fact(dtype)
+    shape = tuple(shape)
+    if dtype not in SIZE_DTYPES or len(shape) > 1 or (shape and not _is_short(shape[0])):
+        return Fact(dtype, shape)
+    is_bool = dtype == ir.DataType.BOOL
+    count = 1
+    for size in shape:
+        assert isinstance(size, int)
+        count *= size
+    items = list_of([algebra.unknown(0, 1) if is_bool else algebra.unknown() for _ in range(count)])
+    return of_items(items if shape else items.reshape(()), dtype, algebra)
+
+
+def list_of(numbers: Sequence[Number]) -> Array:
+    """A one-dimensional array of numbers and expressions."""
+    items: Array = np.empty(len(numbers), np.dtype(object))
+    for k, number in enumerate(numbers):
+        items[k] = number
+    return items
+
+
+def _is_short(size: Number) -> bool:
+    return isinstance(size, int) and 0 <= size <= MOST_ELEMENTS

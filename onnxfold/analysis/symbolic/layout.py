@@ -1,0 +1,329 @@
+"""Symbolic rules of ops that move, select and join elements, and of those that ask for shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.analysis.symbolic.expression import Algebra, Number
+from onnxfold.analysis.symbolic.fact import (
+    MOST_ELEMENTS,
+    Array,
+    Fact,
+    Shape,
+    list_of,
+    of_items,
+    of_type,
+)
+from onnxfold.analysis.symbolic.table import (
+    Application,
+    Undecided,
+    axis_of,
+    fact_of,
+    rule,
+    shape_of,
+    volume,
+)
+
+TO_THE_END = (1 << 31) - 1
+"""ONNX asks for this or the largest 64-bit integer where a slice shall go to the end."""
+
+
+@rule("Shape")
+def shape(application: Application) -> Sequence[Fact]:
+    """The sizes from ``start`` to ``end``."""
+    sizes = shape_of(application, 0)
+    start = application.attributes.get("start", 0)
+    end = application.attributes.get("end")
+    kept = sizes[slice(start, end)] if application.opset >= 15 else sizes
+    return [of_items(list_of(kept), ir.DataType.INT64, application.algebra)]
+
+
+@rule("Size")
+def size(application: Application) -> Sequence[Fact]:
+    """The product of the sizes."""
+    items = np.empty((), object)
+    items[()] = volume(application.algebra, shape_of(application, 0))
+    return [of_items(items, ir.DataType.INT64, application.algebra)]
+
+
+def _moved(application: Application, items: Array) -> Sequence[Fact]:
+    """The fact of elements that came from the first input."""
+    dtype = fact_of(application, 0).dtype
+    items = np.asarray(items, object)  # NumPy gives a single element as itself
+    if dtype is None or items.size > MOST_ELEMENTS:
+        raise Undecided
+    return [of_items(items, dtype, application.algebra)]
+
+
+@rule("Gather")
+def gather(application: Application) -> Sequence[Fact]:
+    """Elements at indexes along an axis."""
+    data, indices = shape_of(application, 0), shape_of(application, 1)
+    axis = axis_of(application.attributes.get("axis", 0), len(data))
+    items, at = application.objects(0), application.known(1)
+    if items is not None and at is not None:
+        try:
+            return _moved(application, np.take(items, at, axis=axis))
+        except IndexError:
+            raise Undecided from None
+    sizes = (*data[:axis], *indices, *data[axis + 1 :])
+    return [of_type(fact_of(application, 0).dtype, sizes, application.algebra)]
+
+
+@rule("Squeeze")
+def squeeze(application: Application) -> Sequence[Fact]:
+    """Axes of size 1 go. A model that removes another one is not run."""
+    sizes = shape_of(application, 0)
+    axes = application.integers("axes", 1)
+    if axes is None:
+        if any(not isinstance(d, int) for d in sizes):
+            raise Undecided
+        gone = {k for k, d in enumerate(sizes) if d == 1}
+    else:
+        gone = {axis_of(a, len(sizes)) for a in axes}
+    return _reshaped(application, tuple(d for k, d in enumerate(sizes) if k not in gone))
+
+
+@rule("Unsqueeze")
+def unsqueeze(application: Application) -> Sequence[Fact]:
+    """New axes of size 1."""
+    sizes = list(shape_of(application, 0))
+    axes = application.integers("axes", 1)
+    if axes is None:
+        raise Undecided
+    rank = len(sizes) + len(axes)
+    for axis in sorted(axis_of(a, rank) for a in axes):
+        sizes.insert(axis, 1)
+    return _reshaped(application, tuple(sizes))
+
+
+def _reshaped(application: Application, sizes: Shape) -> Sequence[Fact]:
+    items = application.objects(0)
+    if items is not None and all(isinstance(d, int) for d in sizes):
+        try:
+            return _moved(application, items.reshape(tuple(sizes)))
+        except ValueError:
+            raise Undecided from None
+    return [of_type(fact_of(application, 0).dtype, sizes, application.algebra)]
+
+
+@rule("Flatten")
+def flatten(application: Application) -> Sequence[Fact]:
+    """Two axes."""
+    sizes = shape_of(application, 0)
+    axis = application.attributes.get("axis", 1)
+    axis = axis if axis >= 0 else axis + len(sizes)
+    algebra = application.algebra
+    return _reshaped(application, (volume(algebra, sizes[:axis]), volume(algebra, sizes[axis:])))
+
+
+@rule("Reshape")
+def reshape(application: Application) -> Sequence[Fact]:
+    """The sizes of the operand, a 0 standing for the same axis and a -1 for what is left."""
+    sizes = shape_of(application, 0)
+    if application.opset < 5:
+        target = list_of(application.attributes.get("shape", ()))
+    else:
+        objects = application.objects(1)
+        if objects is None:
+            raise Undecided
+        target = objects
+    allow_zero = bool(application.attributes.get("allowzero", 0))
+    result = reshaped_sizes(application.algebra, sizes, tuple(target), allow_zero=allow_zero)
+    return _reshaped(application, result)
+
+
+def reshaped_sizes(
+    algebra: Algebra, sizes: Shape, target: tuple[Number, ...], *, allow_zero: bool
+) -> Shape:
+    """The shape that Reshape makes.
+
+    An element of the operand that turns out to be 0 means the size at its place in the input. So
+    an expression stands for itself only if it cannot be 0, if the size at its place is 0 then, too,
+    or if the number of elements is 0 then (see ``ASSUMPTIONS``).
+    """
+    result: list[Number] = []
+    doubtful: list[int] = []
+    missing: int | None = None
+    for k, number in enumerate(target):
+        if number == -1:
+            if missing is not None:
+                raise Undecided
+            missing = k
+        elif number == 0 and not allow_zero:
+            if k >= len(sizes):
+                raise Undecided
+            number = sizes[k]
+        elif not isinstance(number, int) and not allow_zero and not algebra.is_positive(number):
+            same = k < len(sizes) and algebra.exact_quotient(sizes[k], number) is not None
+            if not same:
+                doubtful.append(k)
+            if algebra.low(number) < 0:  # it may turn out to be the -1
+                doubtful.append(k)
+                number = algebra.unknown(low=0)
+        result.append(number)
+    total = volume(algebra, sizes)
+    if missing is not None:
+        for k in doubtful:
+            result[k] = algebra.unknown(low=0)
+        rest = volume(algebra, tuple(d for k, d in enumerate(result) if k != missing))
+        result[missing] = _size_left(algebra, total, rest)
+    elif doubtful and volume(algebra, tuple(result)) != total:
+        for k in doubtful:
+            result[k] = algebra.unknown(low=0)
+    return tuple(result)
+
+
+def _size_left(algebra: Algebra, total: Number, rest: Number) -> Number:
+    """What a -1 stands for. A model where the rest is 0 is not run."""
+    if rest == 0:
+        return algebra.unknown(low=0)
+    exact = algebra.exact_quotient(total, rest)
+    if exact is not None:
+        return exact
+    return algebra.floor_div(total, rest)
+
+
+@rule("Transpose")
+def transpose(application: Application) -> Sequence[Fact]:
+    """Axes in another order."""
+    sizes = shape_of(application, 0)
+    order = application.attributes.get("perm", tuple(reversed(range(len(sizes)))))
+    if len(order) != len(sizes):
+        raise Undecided
+    items = application.objects(0)
+    if items is not None:
+        return _moved(application, items.transpose(order))
+    dtype = fact_of(application, 0).dtype
+    return [of_type(dtype, [sizes[k] for k in order], application.algebra)]
+
+
+@rule("Concat")
+def concat(application: Application) -> Sequence[Fact]:
+    """Operands one after the other."""
+    shapes = [shape_of(application, k) for k in range(len(application.inputs))]
+    rank = len(shapes[0])
+    if any(len(s) != rank for s in shapes):
+        raise Undecided
+    axis = axis_of(application.attributes.get("axis", 1), rank)
+    arrays = [application.objects(k) for k in range(len(application.inputs))]
+    present = [a for a in arrays if a is not None]
+    if len(present) == len(arrays):
+        return _moved(application, np.concatenate(present, axis=axis))
+    algebra = application.algebra
+    result: list[Number] = []
+    for k in range(rank):
+        sizes = [s[k] for s in shapes]
+        if k == axis:
+            total: Number = 0
+            for d in sizes:
+                total = algebra.add(total, d)
+            result.append(total)
+        else:  # they are all equal: the simplest stands for all
+            result.append(next((d for d in sizes if isinstance(d, int)), sizes[0]))
+    return [of_type(fact_of(application, 0).dtype, result, algebra)]
+
+
+@rule("Split")
+def split(application: Application) -> Sequence[Fact]:
+    """Parts of given sizes, or as equal as possible."""
+    algebra = application.algebra
+    sizes = shape_of(application, 0)
+    axis = axis_of(application.attributes.get("axis", 0), len(sizes))
+    count = application.n_outputs
+    parts: Sequence[Number]
+    given = application.objects(1)
+    if "split" in application.attributes:
+        parts = list(application.attributes["split"])
+    elif application.input(1) is not None:
+        if given is None or given.shape != (count,):
+            raise Undecided
+        parts = list(given)
+    else:
+        parts = _equal_parts(algebra, sizes[axis], count)
+    items = application.objects(0)
+    if items is not None and all(isinstance(p, int) for p in parts):
+        places = np.cumsum([int(p) for p in parts])[:-1]  # type: ignore[arg-type]
+        return [_moved(application, a)[0] for a in np.split(items, places, axis=axis)]
+    dtype = fact_of(application, 0).dtype
+    return [of_type(dtype, (*sizes[:axis], p, *sizes[axis + 1 :]), algebra) for p in parts]
+
+
+def _equal_parts(algebra: Algebra, total: Number, count: int) -> list[Number]:
+    part = algebra.ceil_div(total, count)
+    last = algebra.sub(total, algebra.mul(part, count - 1))
+    return [part] * (count - 1) + [last]
+
+
+@rule("Slice")
+def slice_(application: Application) -> Sequence[Fact]:
+    """Ranges of some axes."""
+    sizes = list(shape_of(application, 0))
+    ranges = slice_ranges(application, len(sizes))
+    items = application.objects(0)
+    if items is not None:
+        slices = [slice(None)] * len(sizes)
+        for axis, (start, end, step) in ranges.items():
+            length = items.shape[axis]
+            if not isinstance(start, int) or not isinstance(end, int):
+                raise Undecided
+            slices[axis] = _python_slice(start, end, step, length)
+        return _moved(application, items[tuple(slices)])
+    for axis, (start, end, step) in ranges.items():
+        sizes[axis] = sliced_size(application.algebra, sizes[axis], start, end, step)
+    return [of_type(fact_of(application, 0).dtype, sizes, application.algebra)]
+
+
+def slice_ranges(application: Application, rank: int) -> dict[int, tuple[Number, Number, int]]:
+    """Start, end and step of each axis that a Slice names. Raises Undecided."""
+    if "starts" in application.attributes:
+        starts = list(application.attributes["starts"])
+        ends = list(application.attributes["ends"])
+    else:
+        first, last = application.objects(1), application.objects(2)
+        if first is None or last is None or first.shape != last.shape or first.ndim != 1:
+            raise Undecided
+        starts, ends = list(first), list(last)
+    axes = application.integers("axes", 3)
+    steps = application.integers("steps", 4)
+    axes = list(range(len(starts))) if axes is None else [axis_of(a, rank) for a in axes]
+    steps = [1] * len(starts) if steps is None else steps
+    if not len(axes) == len(starts) == len(ends) == len(steps) or len(axes) > rank or 0 in steps:
+        raise Undecided
+    return dict(zip(axes, zip(starts, ends, steps, strict=True), strict=True))
+
+
+def _python_slice(start: int, end: int, step: int, length: int) -> slice:
+    """ONNX's range as Python's, which goes before the first element where ONNX stops at it."""
+    start = max(start, -length)
+    if step < 0 and end < -length:
+        return slice(start, None, step)
+    return slice(start, end, step)
+
+
+def sliced_size(algebra: Algebra, size: Number, start: Number, end: Number, step: int) -> Number:
+    """How many elements of an axis a slice keeps."""
+    if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
+        return len(range(size)[_python_slice(start, end, step, size)])
+    if step < 0:
+        return algebra.unknown(low=0)
+    first = _clamped(algebra, start, size)
+    last = _clamped(algebra, end, size)
+    if first is None or last is None:
+        return algebra.unknown(low=0)
+    length = algebra.maximum(algebra.sub(last, first), 0)
+    return length if step == 1 else algebra.ceil_div(length, step)
+
+
+def _clamped(algebra: Algebra, place: Number, size: Number) -> Number | None:
+    """A place counted from the front and within the axis; None if it may be on either side."""
+    if isinstance(place, int) and place >= TO_THE_END:
+        return size
+    if algebra.high(place) < 0:
+        return algebra.maximum(algebra.add(place, size), 0)
+    if algebra.low(place) < 0:
+        return None
+    return algebra.minimum(place, size)

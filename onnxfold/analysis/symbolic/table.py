@@ -1,0 +1,115 @@
+"""The table of symbolic rules: which function tells what comes out of an op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onnxfold.analysis.symbolic.expression import Algebra, Number
+from onnxfold.analysis.symbolic.fact import Array, Fact, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """An op applied to values of which something is known."""
+
+    op_type: str
+    inputs: Sequence[Fact | None]
+    """None for an omitted optional input."""
+    attributes: Mapping[str, Any]
+    """Python values of those that are written at the node."""
+    opset: int
+    n_outputs: int
+    algebra: Algebra
+
+    def input(self, k: int) -> Fact | None:
+        """What is known of an input; None if it is omitted."""
+        return self.inputs[k] if k < len(self.inputs) else None
+
+    def shape(self, k: int) -> Shape | None:
+        """The shape of an input."""
+        fact = self.input(k)
+        return None if fact is None else fact.shape
+
+    def objects(self, k: int) -> Array | None:
+        """The elements of an input as Python numbers and expressions."""
+        fact = self.input(k)
+        return None if fact is None else fact.objects
+
+    def known(self, k: int) -> Array | None:
+        """The elements of an input if all are numbers."""
+        fact = self.input(k)
+        return None if fact is None else fact.known
+
+    def integers(self, name: str, position: int) -> list[int] | None:
+        """A list that older opsets give as an attribute and newer ones as an input.
+
+        None if it is omitted.
+
+        Raises:
+            Undecided: it is there but its elements are not known.
+        """
+        if name in self.attributes:
+            return [int(v) for v in self.attributes[name]]
+        if self.input(position) is None:
+            return None
+        known = self.known(position)
+        if known is None:
+            raise Undecided
+        return [int(v) for v in known.reshape(-1)]
+
+
+class Undecided(Exception):
+    """The rule cannot tell: onnx's inference is asked."""
+
+
+Rule = Callable[[Application], Sequence[Fact]]
+_TABLE: dict[str, Rule] = {}
+
+
+def rule(*op_types: str) -> Callable[[Rule], Rule]:
+    """Register the function as the rule of ops of the default domain.
+
+    It returns the facts of the outputs or raises :class:`Undecided`.
+    """
+
+    def register(function: Rule) -> Rule:
+        for op_type in op_types:
+            _TABLE[op_type] = function
+        return function
+
+    return register
+
+
+def find(op_type: str) -> Rule | None:
+    """The rule of an op of the default domain."""
+    return _TABLE.get(op_type)
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """An axis counted from the front. Raises Undecided if there is none such."""
+    if not -rank <= axis < rank:
+        raise Undecided
+    return axis % rank
+
+
+def shape_of(application: Application, k: int) -> Shape:
+    """The shape of an input. Raises Undecided if it is not known."""
+    shape = application.shape(k)
+    if shape is None:
+        raise Undecided
+    return shape
+
+
+def fact_of(application: Application, k: int) -> Fact:
+    """What is known of an input that must be there. Raises Undecided if it is not."""
+    fact = application.input(k)
+    if fact is None:
+        raise Undecided
+    return fact
+
+
+def volume(algebra: Algebra, shape: Shape) -> Number:
+    """The number of elements."""
+    return algebra.product(shape)

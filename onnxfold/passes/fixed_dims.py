@@ -1,0 +1,92 @@
+"""Giving dynamic dims a size on request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from onnxfold.analysis.constants import all_graphs
+from onnxfold.errors import UsageError
+
+KEY = "onnxfold.fixed_dims"
+"""Where the model remembers what was fixed: JSON of names to sizes."""
+
+
+def fix_dims(
+    model: ir.Model, dims: Mapping[str, int], input_shapes: Mapping[str, Sequence[int]]
+) -> bool:
+    """Declare sizes of the inputs' dims; all values with a dim of that name get it.
+
+    Args:
+        model: Changed in place; its metadata records what was fixed.
+        dims: Sizes by the name of a dim.
+        input_shapes: Shapes by the name of an input.
+
+    Returns:
+        True if something was fixed.
+
+    Raises:
+        UsageError: there is no such dim or input, or it has another size.
+    """
+    if not dims and not input_shapes:
+        return False
+    sizes = dict(dims)
+    for name, shape in input_shapes.items():
+        _collect(model, name, shape, sizes)
+    declared = {d for v in model.graph.inputs for d in _names(v)}
+    for name, size in sizes.items():
+        if name not in declared:
+            raise UsageError(f"no input has a dim {name!r}; there are {sorted(declared)}")
+        if size < 0:
+            raise UsageError(f"dim {name!r} must not be negative, got {size}")
+    for name, shape in input_shapes.items():
+        _input(model, name).shape = ir.Shape(shape)
+    _substitute(model, sizes)
+    record = json.loads(model.metadata_props.get(KEY, "{}"))
+    record.update(sizes)
+    record.update({name: list(shape) for name, shape in input_shapes.items()})
+    model.metadata_props[KEY] = json.dumps(record, sort_keys=True)
+    return True
+
+
+def _collect(model: ir.Model, name: str, shape: Sequence[int], sizes: dict[str, int]) -> None:
+    """The sizes that an input's named dims get by its shape."""
+    value = _input(model, name)
+    if value.shape is None:
+        return
+    if len(value.shape) != len(shape):
+        raise UsageError(f"input {name!r} has {len(value.shape)} axes, not {len(shape)}")
+    for dim, size in zip(value.shape, shape, strict=True):
+        if size < 0:
+            raise UsageError(f"input {name!r} cannot have the size {size}")
+        if isinstance(dim, int):
+            if dim > 0 and dim != size:
+                raise UsageError(f"input {name!r} has the size {dim}, not {size}")
+        elif dim.value and sizes.setdefault(dim.value, size) != size:
+            raise UsageError(f"dim {dim.value!r} cannot be {sizes[dim.value]} and {size}")
+
+
+def _input(model: ir.Model, name: str) -> ir.Value:
+    for value in model.graph.inputs:
+        if value.name == name:
+            return value
+    raise UsageError(f"there is no input {name!r}")
+
+
+def _names(value: ir.Value) -> list[str]:
+    if value.shape is None:
+        return []
+    return [d.value for d in value.shape if not isinstance(d, int) and d.value]
+
+
+def _substitute(model: ir.Model, sizes: Mapping[str, int]) -> None:
+    for graph in all_graphs(model):
+        values = [*graph.inputs, *(v for node in graph for v in node.outputs)]
+        for value in values:
+            if any(name in sizes for name in _names(value)):
+                assert value.shape is not None
+                value.shape = ir.Shape(
+                    [d if isinstance(d, int) else sizes.get(d.value or "", d) for d in value.shape]
+                )

@@ -1,0 +1,191 @@
+"""Changing a graph by what the symbolic analysis knows: constants, substitutions, removal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.analysis.symbolic import Fact, SymbolicAnalysis
+from onnxfold.analysis.symbolic.fact import Array, of_array
+from onnxfold.kernels.operation import subgraphs_of
+from onnxfold.rewrite.names import Names
+
+
+class Edit:
+    """Edits one model and keeps the analysis true.
+
+    Args:
+        analysis: The analysis of the model; new values get facts.
+        keeps: Says for a value's name whether the node that makes it must stay.
+    """
+
+    def __init__(self, analysis: SymbolicAnalysis, keeps: Callable[[str | None], bool]) -> None:
+        self._analysis = analysis
+        self._scopes = analysis.scopes
+        self.keeps = keeps
+        self._names = Names(analysis.scopes.graphs())
+        self._constants: dict[object, ir.Value] = {}
+        self.changes = 0
+
+    # ---------------------------------------------------------------- new values
+
+    def constant(self, array: Array, like: ir.Value, before: ir.Node) -> ir.Value:
+        """A value with these elements that ``before`` can read, named after another value."""
+        graph = before.graph
+        assert graph is not None
+        scope = self._scopes.of(graph)
+        array = np.ascontiguousarray(array).reshape(array.shape)
+        dtype = ir.DataType.from_numpy(array.dtype)
+        key = (id(scope.root), dtype, array.shape, array.tobytes())
+        found = self._constants.get(key)
+        if found is not None:
+            return found
+        tensor = ir.Tensor(array, dtype=dtype)
+        tensor.name = self._names.fresh(f"{like.name or 'value'}/constant")
+        if scope.in_function:  # it has no initializers, and a Constant is not seen by all
+            return self._constant_node(tensor, before).outputs[0]
+        value = ir.Value(name=tensor.name, const_value=tensor)
+        scope.root.initializers.add(value)
+        self._describe(value, dtype, array)
+        self._constants[key] = value
+        return value
+
+    def _constant_node(self, tensor: ir.TensorProtocol, before: ir.Node) -> ir.Node:
+        node = ir.node("Constant", [], {"value": tensor}, name=tensor.name)
+        value = node.outputs[0]
+        value.name = tensor.name
+        value.const_value = tensor
+        before.prepend(node)
+        self._describe(value, tensor.dtype, tensor.numpy())
+        return node
+
+    def _describe(self, value: ir.Value, dtype: ir.DataType, array: Array) -> None:
+        value.type = ir.TensorType(dtype)
+        value.shape = ir.Shape(array.shape)
+        self._analysis.set(value, of_array(array, dtype))
+
+    def node(
+        self,
+        op_type: str,
+        inputs: list[ir.Value],
+        attributes: dict[str, int],
+        before: ir.Node,
+        fact: Fact,
+        like: ir.Value,
+    ) -> ir.Value:
+        """The result of a new node of ONNX's own domain, of which ``fact`` is known."""
+        stem = f"{like.name or 'value'}/{op_type}"
+        node = ir.node(op_type, inputs, attributes, name=self._names.fresh_node(stem))
+        node.outputs[0].name = self._names.fresh(stem)
+        before.prepend(node)
+        self._analysis.set(node.outputs[0], fact)
+        return node.outputs[0]
+
+    # ---------------------------------------------------------------- substitution
+
+    def store(self, value: ir.Value, array: Array) -> bool:
+        """The value becomes a constant, under its own name where that is one of the interface."""
+        node = value.producer()
+        if node is None or self.keeps(value.name):
+            return False
+        if not value.is_graph_output():
+            value.replace_all_uses_with(self.constant(array, value, node))
+        else:
+            tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape))
+            name, value.name = value.name, None
+            tensor.name = name
+            made = self._constant_node(tensor, node).outputs[0]
+            made.type, made.doc_string = value.type or made.type, value.doc_string
+            made.shape = value.shape if value.shape is not None else made.shape
+            value.replace_all_uses_with(made, replace_graph_outputs=True)
+        self._done(node)
+        return True
+
+    def replace(self, value: ir.Value, other: ir.Value) -> bool:
+        """Everybody reads ``other`` instead; a result of the graph keeps its name."""
+        node = value.producer()
+        if node is None or self.keeps(value.name):
+            return False
+        if not value.is_graph_output():
+            value.replace_all_uses_with(other)
+        elif self._can_take_name(value, other):
+            name, value.name = value.name, None
+            other.name = name
+            other.type, other.shape = value.type or other.type, value.shape or other.shape
+            other.doc_string = value.doc_string or other.doc_string
+            value.replace_all_uses_with(other, replace_graph_outputs=True)
+        elif len(node.inputs) > 1:
+            self._copy(value, other, node)
+        else:
+            return False
+        self._done(node)
+        return True
+
+    def _can_take_name(self, value: ir.Value, other: ir.Value) -> bool:
+        producer, own = other.producer(), value.producer()
+        return (
+            producer is not None
+            and own is not None
+            and producer.graph is own.graph
+            and not other.is_graph_output()
+            and not self.keeps(other.name)
+        )
+
+    def _copy(self, value: ir.Value, other: ir.Value, node: ir.Node) -> None:
+        """A result of the graph that is a value of another name: its operands are not needed."""
+        copy = ir.node("Identity", [other], name=node.name)
+        name, value.name = value.name, None
+        made = copy.outputs[0]
+        made.name, made.type, made.shape = name, value.type, value.shape
+        made.doc_string = value.doc_string
+        node.prepend(copy)
+        self._analysis.set(made, self._analysis.of(value))
+        value.replace_all_uses_with(made, replace_graph_outputs=True)
+
+    def set_input(self, node: ir.Node, position: int, value: ir.Value) -> None:
+        """The node reads another value; what only it read goes."""
+        before = node.inputs[position]
+        node.replace_input_with(position, value)
+        self.changes += 1
+        if before is not None:
+            self.remove_unused([before.producer()])
+
+    def _done(self, node: ir.Node) -> None:
+        self.changes += 1
+        self.remove_unused([node])
+
+    # ---------------------------------------------------------------- removal
+
+    def remove_unused(self, nodes: Iterable[ir.Node | None]) -> None:
+        """Take nodes out that nobody reads, and then those before them."""
+        pending = list(nodes)
+        while pending:
+            node = pending.pop()
+            if node is None or node.graph is None or not is_unused(node):
+                continue
+            if any(self.keeps(value.name) for value in node.outputs):
+                continue
+            operands = [v for v in node.inputs if v is not None]
+            for inner in _nodes_inside(node):
+                operands.extend(v for v in inner.inputs if v is not None)
+                inner.resize_inputs(0)
+            node.graph.remove(node, safe=True)
+            pending.extend(v.producer() for v in dict.fromkeys(operands))
+
+
+def is_unused(node: ir.Node) -> bool:
+    """True if nobody reads a result of the node."""
+    return not any(v.uses() or v.is_graph_output() for v in node.outputs)
+
+
+def _nodes_inside(node: ir.Node) -> list[ir.Node]:
+    found = []
+    stack = list(subgraphs_of(node)) if node.attributes else []
+    while stack:
+        graph = stack.pop()
+        for inner in graph:
+            found.append(inner)
+            stack.extend(subgraphs_of(inner))
+    return found

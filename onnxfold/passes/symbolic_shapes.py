@@ -1,0 +1,118 @@
+"""Folding shape arithmetic, with dims that stay dynamic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from onnxfold.analysis.order import sort_if_needed
+from onnxfold.analysis.symbolic import SymbolicAnalysis
+from onnxfold.kernels.operation import subgraphs_of
+from onnxfold.options import FoldOptions
+from onnxfold.passes.fixed_dims import fix_dims
+from onnxfold.passes.symbolic_edit import Edit, is_unused
+from onnxfold.passes.symbolic_operands import Operands
+from onnxfold.passes.symbolic_sharing import Sharing
+
+
+class SymbolicShapes(ir.passes.InPlacePass):
+    """Rewrite a model by what is known of its shapes, without freezing a dim that is dynamic.
+
+    Values that turn out to be the same in every run become constants: shapes, sizes, comparisons.
+    An operand that says a shape becomes a constant where a 0 or a -1 can express the rest. What
+    is computed twice is computed once, a shape that is put together from other shapes is so with
+    the fewest nodes, and Reshape, Expand, Slice and the like go where they change nothing.
+
+    Args:
+        options: Which values must stay.
+        dims: Sizes by the name of a dim: ``{"batch": 1}``. They become the declared ones.
+        input_shapes: Shapes by the name of an input: ``{"x": [1, 3, 224, 224]}``.
+        value_info: Whether to write the inferred dtypes and shapes into the model.
+    """
+
+    def __init__(
+        self,
+        options: FoldOptions | None = None,
+        *,
+        dims: Mapping[str, int] | None = None,
+        input_shapes: Mapping[str, Sequence[int]] | None = None,
+        value_info: bool = False,
+    ) -> None:
+        self._options = options or FoldOptions()
+        self._dims = dict(dims or {})
+        self._input_shapes = {k: list(v) for k, v in (input_shapes or {}).items()}
+        self._value_info = value_info
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Run the pass on a model.
+
+        Raises:
+            UsageError: a dim or an input to fix is not there or has another size.
+        """
+        fixed = fix_dims(model, self._dims, self._input_shapes)
+        sort_if_needed(model)
+        analysis = SymbolicAnalysis(model)
+        edit = Edit(analysis, self._options.keeps)
+        simplifier = _Simplifier(analysis, edit)
+        sharing = Sharing(analysis, edit)
+        for graph in (model.graph, *(f.graph for f in model.functions.values())):
+            simplifier.graph(graph)
+            sharing.graph(graph)
+        described = _describe(analysis) if self._value_info else False
+        return ir.passes.PassResult(model, modified=bool(fixed or edit.changes or described))
+
+
+class _Simplifier:
+    """Visits nodes from the last to the first, so that only final results are stored."""
+
+    def __init__(self, analysis: SymbolicAnalysis, edit: Edit) -> None:
+        self._analysis = analysis
+        self._edit = edit
+        self._operands = Operands(analysis, edit)
+
+    def graph(self, graph: ir.Graph) -> None:
+        for node in reversed(list(graph)):
+            if node.graph is not graph:
+                continue
+            if is_unused(node):
+                self._edit.remove_unused([node])
+            else:
+                self._node(node)
+
+    def _node(self, node: ir.Node) -> None:
+        for value in node.outputs:
+            known = self._analysis.of(value).known
+            if known is None or not (value.uses() or value.is_graph_output()):
+                continue
+            if not self._analysis.known.is_constant(value):
+                self._edit.store(value, known)
+        if node.graph is None or self._operands.simplify(node):
+            return
+        for inner in list(subgraphs_of(node)) if node.attributes else ():
+            self.graph(inner)
+
+
+def _describe(analysis: SymbolicAnalysis) -> bool:
+    """Write dtypes and shapes to the values of the main graph and its subgraphs."""
+    modified = False
+    for graph in analysis.scopes.graphs():
+        if analysis.scopes.of(graph).in_function:
+            continue
+        for node in graph:
+            for value in node.outputs:
+                modified |= not value.is_graph_output() and _describe_value(analysis, value)
+    return modified
+
+
+def _describe_value(analysis: SymbolicAnalysis, value: ir.Value) -> bool:
+    fact = analysis.of(value)
+    if fact.dtype is None or fact.other is not None:
+        return False
+    value.type = ir.TensorType(fact.dtype)
+    if fact.shape is None:
+        value.shape = None
+    else:
+        names = analysis.algebra.name_of
+        value.shape = ir.Shape([d if isinstance(d, int) else names(d) for d in fact.shape])
+    return True

@@ -1,0 +1,134 @@
+"""Casts that lose nothing, and so need not be there."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxfold.rewrite import (
+    attributes,
+    boolean,
+    dtype_of,
+    integer,
+    op,
+    result,
+    rule,
+    same_shape,
+    values,
+)
+from onnxfold.rewrite.match import Match
+
+x, y = values("x y")
+t, u = attributes("t u")
+
+_FLOATS = {
+    ir.DataType.FLOAT16: (11, 5),
+    ir.DataType.BFLOAT16: (8, 8),
+    ir.DataType.FLOAT: (24, 8),
+    ir.DataType.DOUBLE: (53, 11),
+}
+"""Bits of precision, bits of the exponent."""
+
+
+def _integer_bits(dtype: ir.DataType) -> int:
+    """Bits of the magnitude."""
+    if dtype == ir.DataType.BOOL:
+        return 1
+    return int(dtype.bitwidth) - int(dtype.is_signed())
+
+
+def _is_integral(dtype: ir.DataType) -> bool:
+    return (dtype.is_integer() and dtype.bitwidth >= 8) or dtype == ir.DataType.BOOL
+
+
+def holds_all_of(wide: ir.DataType, narrow: ir.DataType) -> bool:
+    """True if every number of one dtype is a number of the other."""
+    if narrow in _FLOATS:
+        return wide in _FLOATS and all(
+            a >= b for a, b in zip(_FLOATS[wide], _FLOATS[narrow], strict=True)
+        )
+    if not _is_integral(narrow):
+        return False
+    if wide in _FLOATS:
+        return _integer_bits(narrow) <= _FLOATS[wide][0]
+    if not _is_integral(wide) or wide == ir.DataType.BOOL:
+        return wide == narrow
+    signed_to_unsigned = narrow != ir.DataType.BOOL and narrow.is_signed() > wide.is_signed()
+    return _integer_bits(narrow) <= _integer_bits(wide) and not signed_to_unsigned
+
+
+def is_superfluous(first: ir.DataType, between: ir.DataType, last: ir.DataType) -> bool:
+    """True if a cast by way of ``between`` gives what the direct one gives, for all numbers."""
+    known = all(d in _FLOATS or _is_integral(d) for d in (first, between, last))
+    if not known:
+        return False
+    if all(d.is_integer() for d in (first, between, last)) and between.bitwidth >= last.bitwidth:
+        return True  # integers wrap: the low bits are those of the first
+    if not holds_all_of(between, first):
+        return False
+    if between in _FLOATS and last.is_integer():
+        # what does not fit is undefined: only where there is no such thing, or it is all the same
+        half = first in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+        by_single = half and between == ir.DataType.FLOAT and last.bitwidth >= 32
+        return holds_all_of(last, first) or by_single
+    return True
+
+
+def _superfluous(match: Match) -> bool:
+    first = match.dtype(x)
+    return first is not None and is_superfluous(first, ir.DataType(match[t]), ir.DataType(match[u]))
+
+
+cast_of_cast = rule(
+    op.Cast(op.Cast(x, to=t), to=u) >> op.Cast(x, to=u),
+    where=_superfluous,
+    doc="A cast to a dtype that holds every number of the one before.",
+)
+
+cast_like_known = rule(
+    op.CastLike(x, y) >> op.Cast(x, to=dtype_of(y)),
+    doc="The dtype is known: the other value is not needed for it.",
+)
+
+_rounding = op.any_of("Floor", "Ceil", "Round")
+_whole = op.Cast(x, to=t)
+
+rounding_of_integer = rule(
+    _rounding(_whole) >> _whole,
+    where=integer(x),
+    doc="A number that was an integer is whole already.",
+)
+
+# -------------------------------------------------------------------- truths as numbers
+
+_number = op.Cast(x, to=t)
+
+truth_equal_zero = rule(
+    op.Equal(_number, 0) >> op.Not(x),
+    where=boolean(x) & same_shape(x, result),
+    doc="A truth cast to a number is 0 if it is false.",
+)
+
+truth_equal_one = rule(
+    op.Equal(_number, 1) >> x,
+    where=boolean(x) & same_shape(x, result),
+    doc="A truth cast to a number is 1 if it is true.",
+)
+
+truth_above_zero = rule(
+    op.Greater(_number, 0) >> x,
+    where=boolean(x) & same_shape(x, result),
+    doc="A truth cast to a number is above 0 if it is true.",
+)
+
+truth_below_one = rule(
+    op.Less(_number, 1) >> op.Not(x),
+    where=boolean(x) & same_shape(x, result),
+    doc="A truth cast to a number is below 1 if it is false.",
+)
+
+product_of_truths = rule(
+    op.Cast(op.Mul(op.Cast(x, to=t), op.Cast(y, to=t)), to=ir.DataType.BOOL.value) >> op.And(x, y),
+    where=boolean(x) & boolean(y),
+    opset=(7, None),
+    doc="The product of two truths is true if both are.",
+)

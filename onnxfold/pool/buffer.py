@@ -137,12 +137,16 @@ class Buffer:
         start = array.__array_interface__["data"][0] - _byte_bounds(block.file.array())[0]
         return Span(block.file, start, array.nbytes)
 
-    def release_pages(self) -> None:
-        """Give back the memory of the mapped pages that reading the elements has touched."""
+    def release_pages(self, part: Array | None = None) -> None:
+        """Give back the memory of the mapped pages that reading the elements has touched.
+
+        Args:
+            part: A view of the elements, for only those.
+        """
         block = self.block
         if block is None or block.file is None or self._array is None:
             return
-        low, high = _byte_bounds(self._array)
+        low, high = _byte_bounds(self._array if part is None else part)
         start = _byte_bounds(block.file.array())[0]
         block.file.release(low - start, high - low)
 

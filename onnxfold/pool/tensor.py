@@ -10,12 +10,21 @@ import onnx_ir as ir
 from onnx_ir._core import TensorBase
 
 from onnxfold.pool.buffer import Array, Buffer
-from onnxfold.pool.tiles import ArrayTile, tiles_of
+from onnxfold.pool.tiles import (
+    ArrayTile,
+    SlabTile,
+    is_transposed_matrix,
+    slabs_of,
+    tiles_of,
+)
 
 if TYPE_CHECKING:
     from onnxfold.storage import Span
 
 _STREAM = 1 << 20
+# A transposed matrix above this many bytes is read in slabs of so many: its pages cannot all stay.
+_LARGE = 1 << 26
+_SLAB = 1 << 24
 
 
 class BufferTensor(TensorBase):
@@ -75,22 +84,25 @@ class BufferTensor(TensorBase):
     def tobytes(self) -> bytes:
         """All stored bytes at once (a copy: for small tensors; large ones are streamed)."""
         out = np.empty(self.nbytes, np.uint8)
-        for tile in self.tiles(_STREAM):
+        for tile in tiles_of(self._buffer.array(), self.dtype, _STREAM):
             tile.read(out[tile.offset : tile.offset + tile.nbytes])
         return out.tobytes()
 
     def tofile(self, file: IO[bytes]) -> None:
         """Write the stored bytes to a file object, tile by tile."""
         scratch = np.empty(0, np.uint8)
-        for tile in self.tiles(_STREAM):
+        for tile in tiles_of(self._buffer.array(), self.dtype, _STREAM):
             if tile.nbytes > scratch.nbytes:
                 scratch = np.empty(tile.nbytes, np.uint8)
             tile.read(scratch[: tile.nbytes])
             file.write(scratch.data[: tile.nbytes])
 
-    def tiles(self, nbytes: int) -> Iterator[ArrayTile]:
-        """Independent pieces of about ``nbytes`` that cover the stored bytes in order."""
-        return tiles_of(self._buffer.array(), self.dtype, nbytes)
+    def tiles(self, nbytes: int) -> Iterator[ArrayTile | SlabTile]:
+        """Independent pieces of about ``nbytes`` that cover the stored bytes."""
+        array = self._buffer.array()
+        if array.nbytes > _LARGE and is_transposed_matrix(array):
+            return slabs_of(array, _SLAB, self._buffer.release_pages)
+        return tiles_of(array, self.dtype, nbytes)
 
     def release(self) -> None:
         """All tiles are in the file: let go of the pages of mapped input that they touched."""

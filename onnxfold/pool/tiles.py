@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from onnxfold.pool.buffer import Array
 # A block of this many elements stays in the second-level cache while it is transposed.
 _BLOCK_ROWS = 64
 _BLOCK_COLUMNS = 256
+_LEAST_WRITE = 2048
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class ArrayTile:
     dtype: ir.DataType
     offset: int
     nbytes: int
+    rows: int = 1
+    pitch: int = 0
 
     def read(self, out: Array) -> None:
         """Fill the uint8 array ``out`` of ``nbytes``. Thread-safe; NumPy releases the GIL."""
@@ -35,6 +38,52 @@ class ArrayTile:
             out[:] = np.frombuffer(packed, np.uint8)
             return
         copy_in_blocks(out.view(self.region.dtype).reshape(self.region.shape), self.region)
+
+
+@dataclass(frozen=True)
+class SlabTile:
+    """Some columns of a transposed matrix: a stretch of rows of what it is a view of.
+
+    Reading a large transposed matrix row by row touches all of its memory for every tile. Reading
+    it in slabs touches each page once, and ``release`` gives the pages back.
+    """
+
+    region: Array
+    offset: int
+    nbytes: int
+    rows: int
+    pitch: int
+    release: Callable[[Array], None]
+
+    def read(self, out: Array) -> None:
+        """Fill the uint8 array ``out`` of ``nbytes``, row after row of the region."""
+        copy_in_blocks(out.view(self.region.dtype).reshape(self.region.shape), self.region)
+        self.release(self.region)
+
+
+def slabs_of(array: Array, nbytes: int, release: Callable[[Array], None]) -> Iterator[SlabTile]:
+    """Cut a transposed matrix into groups of columns of about ``nbytes`` each.
+
+    They are larger where that would leave less than a few KiB of each row, as every row is a write
+    of its own.
+    """
+    rows, columns = array.shape
+    width = max(_LEAST_WRITE // array.itemsize, nbytes // (rows * array.itemsize))
+    for start in range(0, columns, width):
+        region = array[:, start : start + width]
+        yield SlabTile(
+            region,
+            start * array.itemsize,
+            region.size * array.itemsize,
+            rows,
+            columns * array.itemsize,
+            release,
+        )
+
+
+def is_transposed_matrix(array: Array) -> bool:
+    """True if walking down a column is walking through memory."""
+    return array.ndim == 2 and 0 < array.strides[0] == array.itemsize < abs(array.strides[1])
 
 
 def tiles_of(array: Array, dtype: ir.DataType, nbytes: int) -> Iterator[ArrayTile]:

@@ -11,7 +11,20 @@ import onnx_ir as ir
 
 
 class Tile(Protocol):
-    """A stretch of a tensor's stored bytes (little-endian, sub-byte types packed)."""
+    """A part of a tensor's stored bytes (little-endian, sub-byte types packed).
+
+    It is one stretch, or ``rows`` equally long ones whose beginnings are ``pitch`` bytes apart.
+    """
+
+    @property
+    def rows(self) -> int:
+        """Number of stretches."""
+        ...
+
+    @property
+    def pitch(self) -> int:
+        """Distance of their beginnings within the tensor, bytes; of no meaning for one."""
+        ...
 
     @property
     def offset(self) -> int:
@@ -20,7 +33,7 @@ class Tile(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """How long it is, bytes."""
+        """How long it is, bytes: all rows together."""
         ...
 
     def read(self, out: npt.NDArray[np.uint8]) -> None:

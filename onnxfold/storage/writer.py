@@ -132,11 +132,14 @@ class Writer:
                     if tile is None:
                         return
                     offset, nbytes = tile.offset, tile.nbytes
-                    if offset < 0 or offset + nbytes > length:
+                    row = nbytes // tile.rows
+                    if offset < 0 or offset + (tile.rows - 1) * tile.pitch + row > length:
                         raise ValueError(f"tile [{offset}, +{nbytes}) of {length} bytes")
                     scratch = self._buffer(nbytes)
                     tile.read(scratch)
-                    _pwrite(out.fd, scratch.data, base + offset)
+                    for k in range(tile.rows):
+                        start = base + offset + k * tile.pitch
+                        _pwrite(out.fd, scratch.data[k * row : (k + 1) * row], start)
                     with lock:
                         covered += nbytes
                         self._done += nbytes

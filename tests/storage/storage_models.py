@@ -216,6 +216,7 @@ def normal(model: onnx.ModelProto) -> onnx.ModelProto:
 class Tile:
     def __init__(self, owner: Streamed, offset: int, nbytes: int) -> None:
         self.owner, self.offset, self.nbytes = owner, offset, nbytes
+        self.rows, self.pitch = 1, 0
 
     def read(self, out: np.ndarray) -> None:
         self.owner.reads += 1

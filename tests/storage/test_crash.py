@@ -22,6 +22,7 @@ from onnxfold import storage
 class Tile:
     def __init__(self, value: int, offset: int, nbytes: int) -> None:
         self.value, self.offset, self.nbytes = value, offset, nbytes
+        self.rows, self.pitch = 1, 0
 
     def read(self, out: np.ndarray) -> None:
         out.view(np.int32)[:] = self.value

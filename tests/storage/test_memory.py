@@ -86,6 +86,7 @@ print(start, loaded, peak())
 def test_streamed_results_in_constant_memory(tmp_path) -> None:
     code = """
 class Tile:
+    rows, pitch = 1, 0
     def __init__(self, offset, nbytes): self.offset, self.nbytes = offset, nbytes
     def read(self, out): out[:] = 7
 class Streamed(ir.LazyTensor):

@@ -1,0 +1,182 @@
+"""What must not be frozen or assumed: dims that are 0 or 1 or anything else in some run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from symbolic_check import floats, inputs, rewrite
+
+
+def test_expand_to_a_fixed_shape_keeps_the_batch_dynamic():
+    model = rewrite(
+        """g (float[B,4] x) => (float[M,4] y) <int64[2] s = {3, 4}>
+        { e = Expand(x, s)  y = Relu(e) }"""
+    )
+    assert model.ops["Expand"] == 1
+    model.check(*inputs([(3, 4), (1, 4)]))
+
+
+def test_stale_value_info_is_not_believed():
+    model = rewrite(
+        """g (float[B,4] x) => (int64[2] y) <float[7,9] r>
+        { r = Relu(x)  y = Shape(r) }"""
+    )
+    assert model.ops["Shape"] == 1
+    model.check(*inputs([(2, 4), (0, 4), (5, 4)]))
+
+
+def test_two_dynamic_dims_are_copied():
+    model = rewrite(
+        """g (float[B,S,12] x) => (float[B,S,3,4] y) <int64[2] c = {3, 4}, int64[1] zero = {0},
+        int64[1] one = {1}>
+        { s = Shape(x)  b = Gather(s, zero)  t = Gather(s, one)  to = Concat<axis=0>(b, t, c)
+          y = Reshape(x, to) }"""
+    )
+    assert dict(model.ops) == {"Reshape": 1}
+    assert model.constant("y") == [0, 0, 3, 4]
+    model.check(*inputs([(2, 3, 12), (1, 1, 12), (0, 3, 12), (2, 0, 12), (7, 5, 12)]))
+
+
+def test_an_empty_batch_allows_no_minus_one_beside_it():
+    """[B, S*4] of [B, S, 4] would be [0, -1], which has no meaning if B is 0."""
+    model = rewrite(
+        """g (float[B,S,4] x) => (float[B,M] y) <int64 four = {4}, int64[1] zero = {0},
+        int64[1] one = {1}>
+        { s = Shape(x)  b = Gather(s, zero)  t = Gather(s, one)  m = Mul(t, four)
+          to = Concat<axis=0>(b, m)  y = Reshape(x, to) }"""
+    )
+    model.check(*inputs([(2, 3, 4), (1, 1, 4), (0, 3, 4), (2, 0, 4), (0, 0, 4)]))
+
+
+def test_one_dynamic_dim_is_what_is_left():
+    model = rewrite(
+        """g (float[B,S,4] x) => (float[M,4] y) <int64[1] four = {4}, int64[1] zero = {0},
+        int64[1] one = {1}>
+        { s = Shape(x)  b = Gather(s, zero)  t = Gather(s, one)  m = Mul(b, t)
+          to = Concat<axis=0>(m, four)  y = Reshape(x, to) }"""
+    )
+    assert model.constant("y") == [-1, 4]
+    model.check(*inputs([(2, 3, 4), (1, 1, 4), (0, 3, 4), (2, 0, 4), (0, 0, 4)]))
+
+
+def test_a_zero_in_the_operand_means_the_size_at_its_place():
+    """n = 0 asks for the size 2 of the input, so y has no dim that is n in every run."""
+    model = rewrite(
+        """g (float[2,3] x, int64[1] n) => (float[M,3] y, int64[2] z) <int64[1] three = {3}>
+        { to = Concat<axis=0>(n, three)  y = Reshape(x, to)  z = Shape(y) }"""
+    )
+    x = floats(2, 3)
+    model.check(*({"x": x, "n": np.array([n])} for n in (0, 2, -1)))
+
+
+def test_negative_bounds_on_a_dynamic_dim():
+    model = rewrite(
+        """g (float[B,4] x) => (float[M,4] y, int64[2] s, float[K,4] z)
+        <int64[1] a = {-3}, int64[1] b = {-1}, int64[1] zero = {0}, int64[1] five = {5}>
+        { y = Slice(x, a, b, zero)  s = Shape(y)  z = Slice(x, zero, five, zero) }"""
+    )
+    assert model.ops["Slice"] == 2
+    model.check(*inputs([(n, 4) for n in range(8)]))
+
+
+def test_a_slice_over_the_whole_axis_goes():
+    model = rewrite(
+        """g (float[B,4] x) => (float[B,4] y) <int64[1] zero = {0}, int64[1] one = {1}>
+        { s = Shape(x)  b = Gather(s, zero)  t = Slice(x, zero, b, zero)  y = Relu(t) }"""
+    )
+    assert dict(model.ops) == {"Relu": 1}
+    model.check(*inputs([(0, 4), (1, 4), (3, 4)]))
+
+
+@pytest.mark.parametrize("op", ["Div", "Mod"])
+def test_divisions_of_negative_numbers(op):
+    """The size 3 - B is negative for a large B: Div rounds towards 0, Mod downwards."""
+    model = rewrite(
+        f"""g (float[B,4] x) => (int64[1] y, int64[1] z) <int64[1] zero = {{0}},
+        int64[1] three = {{3}}, int64[1] two = {{2}}, int64[1] minus = {{-2}}>
+        {{ s = Shape(x)  b = Gather(s, zero)  d = Sub(three, b)  y = {op}(d, two)
+           z = {op}(b, minus) }}"""
+    )
+    model.check(*inputs([(n, 4) for n in range(8)]))
+
+
+def test_range_over_a_dynamic_size():
+    model = rewrite(
+        """g (float[B,4] x) => (int64[N] y, int64[1] n, int64[M] z, int64[1] m)
+        <int64 zero = {0}, int64 one = {1}, int64 three = {3}, int64 minus = {-2}>
+        { s = Shape(x)  b = Gather(s, zero)  y = Range(zero, b, one)  n = Shape(y)
+          z = Range(b, three, minus)  m = Shape(z) }"""
+    )
+    assert model.ops["Range"] == 2
+    model.check(*inputs([(n, 4) for n in (0, 1, 2, 3, 4, 9)]))
+
+
+def test_an_undecidable_comparison_stays():
+    model = rewrite(
+        """g (float[B,4] x) => (float[B,4] y) <int64 zero = {0}, int64 three = {3}>
+        { s = Shape(x)  b = Gather(s, zero)  c = Less(b, three)
+          y = If(c) <then_branch = t () => (float[B,4] p) { p = Neg(x) },
+                     else_branch = e () => (float[B,4] q) { q = Relu(x) }> }"""
+    )
+    assert model.ops["If"] == 1
+    model.check(*inputs([(n, 4) for n in (0, 1, 3, 5)]))
+
+
+def test_a_decidable_comparison_goes():
+    model = rewrite(
+        """g (float[B,4] x) => (float[B,4] y) <int64 zero = {0}, int64 minus = {-1}>
+        { s = Shape(x)  b = Gather(s, zero)  c = Greater(b, minus)
+          y = If(c) <then_branch = t () => (float[B,4] p) { p = Neg(x) },
+                     else_branch = e () => (float[B,4] q) { q = Relu(x) }> }"""
+    )
+    assert dict(model.ops) == {"Neg": 1}
+    model.check(*inputs([(n, 4) for n in (0, 1, 3)]))
+
+
+def test_torch_expand_idiom():
+    model = rewrite(
+        """g (float[B,4] x) => (float[B,4] y) <float[1,4] w = {1, 2, 3, 4}, int64[1] four = {4},
+        int64[1] zero = {0}, int64[2] minus = {-1, -1}, int64[2] ones = {1, 1}>
+        { s = Shape(x)  b = Gather(s, zero)  to = Concat<axis=0>(b, four)
+          c = Equal(to, minus)  k = Where(c, ones, to)  e = Expand(w, k)  y = Add(x, e) }"""
+    )
+    assert model.ops["Where"] == model.ops["Equal"] == model.ops["Concat"] == 0
+    model.check(*inputs([(2, 4), (1, 4), (0, 4), (5, 4)]))
+
+
+def test_a_loop_whose_body_changes_sizes():
+    model = rewrite(
+        """g (float[B,4] x, int64 n) => (float[M,4] y, int64[2] z, float[K] v)
+        { t = Constant <value = bool {1}> ()
+          y, v = Loop(n, t, x) <body = b (int64 i, bool c, float[K,4] a)
+              => (bool d, float[L,4] o, float p)
+            { d = Identity(c)  s = Shape(a)  o = Concat<axis=0>(a, x)
+              zero = Constant<value_int = 0>()  k = Gather(s, zero)  p = Cast<to=1>(k) }>
+          z = Shape(y) }"""
+    )
+    feeds = [{"x": floats(b, 4), "n": np.array(n)} for b in (0, 1, 3) for n in (0, 1, 4)]
+    model.check(*feeds)
+
+
+def test_a_loop_whose_body_keeps_sizes():
+    model = rewrite(
+        """g (float[B,4] x, int64 n) => (float[B,4] y) <int64[1] four = {4}, int64[1] zero = {0}>
+        { t = Constant <value = bool {1}> ()
+          y = Loop(n, t, x) <body = b (int64 i, bool c, float[K,4] a) => (bool d, float[K,4] o)
+            { d = Identity(c)  s = Shape(a)  k = Gather(s, zero)  to = Concat<axis=0>(k, four)
+              r = Reshape(a, to)  o = Neg(r) }> }"""
+    )
+    assert model.ops["Reshape"] == model.ops["Shape"] == 0
+    model.check(*({"x": floats(b, 4), "n": np.array(n)} for b in (0, 1, 3) for n in (0, 1, 4)))
+
+
+def test_a_loop_that_counts_in_a_carried_number():
+    model = rewrite(
+        """g (float[B,4] x, int64 n) => (int64[1] y, float[N] z) <int64[1] one = {1}>
+        { t = Constant <value = bool {1}> ()
+          y = Loop(n, t, one) <body = b (int64 i, bool c, int64[1] a) => (bool d, int64[1] o)
+            { d = Identity(c)  o = Add(a, one) }>
+          z = ConstantOfShape(y) }"""
+    )
+    assert model.ops["Loop"] == 1
+    model.check(*({"x": floats(2, 4), "n": np.array(n)} for n in (0, 1, 4)))

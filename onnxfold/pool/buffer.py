@@ -150,6 +150,10 @@ class Buffer:
         start = _byte_bounds(block.file.array())[0]
         block.file.release(low - start, high - low)
 
+    def forget_array(self) -> None:
+        """The buffer is freed: nobody may ask for its elements any more."""
+        self._array = None
+
     def replace_array(self, array: Array) -> None:
         """Point the buffer at the same elements in other memory (spilling)."""
         self._array = array

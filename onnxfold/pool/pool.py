@@ -168,6 +168,7 @@ class Pool:
             current = pending.pop()
             self.statistics.freed += 1
             block, current.block = current.block, None
+            current.forget_array()  # others may still know the buffer: its memory must not live on
             if block is not None:
                 block.buffers.discard(current)
                 if not block.buffers:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -41,3 +44,19 @@ def test_forty_ops_on_64_mib(fold_all):
     assert statistics.materialized == 1
     assert statistics.intermediates_materialized == 0
     assert propagation.outcome.folded == 41
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_process_holds_what_the_pool_says(tmp_path):
+    """What the pool counts as freed is freed: resident memory grows by three values at most."""
+    path = tmp_path / "chain.onnx"
+    onnx.save(ir.to_proto(_chain(40)), path)
+    code = (
+        "import sys, onnxfold; from onnxfold.report.memory import peak_rss_bytes as peak;"
+        "import onnxruntime, onnxfold.passes.pipeline, onnxfold.kernels, onnxfold.api;"
+        "before = peak(); onnxfold.optimize_file(sys.argv[1], sys.argv[1], level=0, fsync=False);"
+        "print(peak() - before)"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert int(done.stdout) < 3.5 * BUFFER

@@ -105,7 +105,7 @@ def test_the_report_is_json(path):
     assert record["folded"] == 1
     assert record["pool"]["intermediates_materialized"] == 0
     assert [(k["op_type"], k["reason"]) for k in record["kept"]] == [("Neg", "kept by option")]
-    assert set(record["stages"]) == {"load", "fold", "check", "save"}
+    assert set(record["stages"]) == {"load", "fold", "check", "outlook", "save"}
 
 
 def test_a_custom_op_is_reported_with_its_domain(tmp_path):
@@ -126,7 +126,7 @@ def test_progress_names_every_stage(path):
     seen = []
     onnxfold.optimize_file(path, path, progress=lambda *args: seen.append(args))
     stages = list(dict.fromkeys(stage for stage, _, _ in seen))
-    assert stages == ["load", "fold", "save"]
+    assert stages == ["load", "fold", "outlook", "save"]
     assert all(0 <= done <= total for _, done, total in seen)
 
 

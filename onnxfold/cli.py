@@ -48,6 +48,15 @@ def dimension(text: str) -> tuple[str, int]:
     return name, int(size)
 
 
+def input_shape(text: str) -> tuple[str, list[int]]:
+    """The name of an input and its shape: x:1,3,224,224."""
+    name, _, sizes = text.rpartition(":")
+    parts = sizes.split(",") if sizes else []
+    if not name or not all(part.strip().isdecimal() for part in parts):
+        raise click.BadParameter(f"{text!r} is not of the form x:1,3,224,224")
+    return name, [int(part) for part in parts]
+
+
 class OptimizeByDefault(click.Group):
     """`onnxfold IN OUT` is `onnxfold optimize IN OUT`, as users of other optimizers expect."""
 
@@ -150,6 +159,22 @@ def cli(ctx: click.Context) -> None:
     metavar="A,B,C",
     help="Run these passes, in this order, instead of the level's own.",
 )
+@click.option(
+    "--dim",
+    "dims",
+    type=dimension,
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="Fix a symbolic dimension; may be repeated.",
+)
+@click.option(
+    "--input-shape",
+    "input_shapes",
+    type=input_shape,
+    multiple=True,
+    metavar="NAME:D,D,...",
+    help="Fix the shape of an input: x:1,3,224,224; may be repeated.",
+)
 @click.option("--fold-all", is_flag=True, help="Fold whatever can be folded, whatever it weighs.")
 @click.option("--fold-quantized", is_flag=True, help="Fold DequantizeLinear of weights too.")
 @click.option(
@@ -200,6 +225,8 @@ def optimize(
     external_data_name: str | None,
     no_fsync: bool,
     passes: str | None,
+    dims: tuple[tuple[str, int], ...],
+    input_shapes: tuple[tuple[str, list[int]], ...],
     quiet: bool,
     as_json: bool,
     **options: Any,
@@ -221,6 +248,8 @@ def optimize(
             external_data=external_data_name or external_data,
             fsync=not no_fsync,
             progress=progress,
+            dims=dict(dims),
+            input_shapes=dict(input_shapes),
             passes=None if passes is None else [name.strip() for name in passes.split(",")],
             **options,
         )

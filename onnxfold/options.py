@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from onnxfold.errors import UsageError
@@ -57,6 +58,8 @@ class Options(FoldOptions):
         target: A runtime whose own ops may be used ("onnxruntime").
         rules: Rule sets or paths of Python files with rules, besides those that onnxfold has.
         passes: Names of passes to run instead of the level's own, in this order.
+        dims: Sizes to give to symbolic dims, by their name.
+        input_shapes: Shapes to give to inputs, by their name.
     """
 
     level: int = 1
@@ -65,6 +68,8 @@ class Options(FoldOptions):
     target: str | None = None
     rules: tuple[str | os.PathLike[str] | RuleSet, ...] = ()
     passes: tuple[str, ...] | None = None
+    dims: Mapping[str, int] = field(default_factory=dict)
+    input_shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()

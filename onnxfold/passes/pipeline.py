@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
 from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation, Outcome
+from onnxfold.passes.fixed_dims import fix_dims
 from onnxfold.passes.registry import create
 from onnxfold.passes.simplify import Simplify
 
@@ -45,12 +46,16 @@ def run_passes(model: ir.Model, options: Options, *, scratch_folder: str | None 
         for name in options.passes:
             _run(name, model, options, scratch_folder, result)
         return result
+    if options.dims or options.input_shapes:
+        fix_dims(model, options.dims, options.input_shapes)
+        options = replace(options, dims={}, input_shapes={})
     _run("constant-propagation", model, options, scratch_folder, result)
     _run("dead-code", model, options, scratch_folder, result)
     if options.level > 0:
         for _ in _rounds():
-            modified = _run("simplify", model, options, scratch_folder, result)
-            modified |= _run("common-subexpressions", model, options, scratch_folder, result)
+            modified = False
+            for name in ("symbolic-shapes", "simplify", "common-subexpressions"):
+                modified |= _run(name, model, options, scratch_folder, result)
             if not modified:
                 break
             _run("constant-propagation", model, options, scratch_folder, result)

@@ -70,6 +70,11 @@ def _own() -> list[PassInfo]:
             options=options,
         )
 
+    def symbolic_shapes(options: Options) -> ir.passes.PassBase:
+        from onnxfold.passes.symbolic_shapes import SymbolicShapes
+
+        return SymbolicShapes(options, dims=options.dims, input_shapes=options.input_shapes)
+
     def dead_code(options: Options) -> ir.passes.PassBase:
         from onnxfold.passes.dead_code import RemoveDeadCode
 
@@ -87,6 +92,11 @@ def _own() -> list[PassInfo]:
             constant_propagation,
         ),
         PassInfo("simplify", "Rewrite by the declarative rules, see `onnxfold rules`.", simplify),
+        PassInfo(
+            "symbolic-shapes",
+            "Replace shape arithmetic by what it comes to, whatever the dynamic dims are.",
+            symbolic_shapes,
+        ),
         PassInfo("dead-code", "Remove nodes, initializers and functions nobody uses.", dead_code),
         PassInfo(
             "deduplicate",

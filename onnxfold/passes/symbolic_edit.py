@@ -70,7 +70,7 @@ class Edit:
         self,
         op_type: str,
         inputs: list[ir.Value],
-        attributes: dict[str, int],
+        attributes: dict[str, int | list[int]],
         before: ir.Node,
         fact: Fact,
         like: ir.Value,

@@ -1,0 +1,174 @@
+"""The rules of rules/constant_propagation.py."""
+
+import numpy as np
+import pytest
+from certify import certify, graph, refuse
+from onnxfold.rules import constant_propagation as rules
+
+F32 = np.float32
+NEAR = 1e-5
+C, D = F32([[1.5, -2.25, 0.75]]), F32(3.3)
+
+CHAINS = [
+    (rules.add_add, "Add(x, c)", "Add(t, d)"),
+    (rules.add_add, "Add(c, x)", "Add(d, t)"),
+    (rules.add_sub, "Add(x, c)", "Sub(t, d)"),
+    (rules.sub_add, "Sub(x, c)", "Add(d, t)"),
+    (rules.sub_sub, "Sub(x, c)", "Sub(t, d)"),
+    (rules.add_from, "Sub(c, x)", "Add(t, d)"),
+    (rules.from_sub, "Sub(c, x)", "Sub(t, d)"),
+    (rules.from_add, "Add(x, c)", "Sub(d, t)"),
+    (rules.from_subtracted, "Sub(x, c)", "Sub(d, t)"),
+    (rules.from_from, "Sub(c, x)", "Sub(d, t)"),
+    (rules.mul_mul, "Mul(x, c)", "Mul(t, d)"),
+]
+DIVISIONS = [
+    (rules.mul_div, "Mul(x, c)", "Div(t, d)"),
+    (rules.div_mul, "Div(x, c)", "Mul(t, d)"),
+    (rules.div_div, "Div(x, c)", "Div(t, d)"),
+]
+
+
+def chain(x, first, second, **more):
+    return graph(x, f"t = {first}", f"y = {second}", **more)
+
+
+@pytest.mark.parametrize(("rule", "first", "second"), CHAINS)
+def test_integer_chains(rule, first, second):
+    certify(
+        rule,
+        chain("int64[N,3] x", first, second, c=np.array([[2, -(2**63), 7]]), d=np.array(2**62)),
+        chain("int32 x", first, second, c=np.int32(7), d=np.int32([[2], [3]])),
+        times=1,
+    )
+    refuse(
+        rule,
+        chain("int64[N,3] x", first, second, outputs="t, y", c=1, d=2),
+        chain("int64[3] x", first, second, c=np.array([[1], [2]]), d=np.array([1, 2, 3])),
+        chain("int64[N] x, int64[N] c", first, second, d=2),
+    )
+
+
+@pytest.mark.parametrize(("rule", "first", "second"), [*CHAINS, *DIVISIONS])
+def test_float_chains(rule, first, second):
+    feeds = {"x": np.random.default_rng(0).standard_normal((4, 3)).astype(F32)}
+    instance = chain("float[N,3] x", first, second, feeds=feeds, sizes={"N": [4]}, c=C, d=D)
+    certify(rule, instance, tolerance=NEAR, times=1)
+    refuse(rule, instance, level=1)
+    refuse(rule, chain("float[N] x, float[N] c", first, second, d=D))
+
+
+@pytest.mark.parametrize(("rule", "first", "second"), DIVISIONS)
+def test_integer_divisions(rule, first, second):
+    refuse(rule, chain("int64[N] x", first, second, c=3, d=2))
+
+
+def test_bitwise():
+    for op in ("And", "Or", "Xor"):
+        certify(
+            rules.bitwise_bitwise,
+            chain(
+                "bool[N,2] x",
+                f"{op}(x, c)",
+                f"{op}(d, t)",
+                c=np.array([True, False]),
+                d=np.array(True),
+            ),
+            times=1,
+        )
+    for op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor"):
+        certify(
+            rules.bitwise_bitwise,
+            chain(
+                "int32[N] x", f"{op}(x, c)", f"{op}(d, t)", opset=18, c=np.int32(12), d=np.int32(-7)
+            ),
+        )
+    refuse(
+        rules.bitwise_bitwise,
+        chain("bool[N] x", "And(x, c)", "Or(t, d)", c=np.array(True), d=np.array(True)),
+    )
+
+
+def test_constants_of_both_operands():
+    rule = rules.constants_of_both_operands
+    nodes = ("a = Add(x, c)", "b = Add(z, d)", "y = Add(a, b)")
+    ints = {"c": np.array([[4], [2**62]]), "d": np.array(2**63 - 1)}
+    certify(rule, graph("int64[N,1,3] x, int64[3] z", *nodes, **ints), times=1)
+    mixed = ("a = Mul(x, c)", "b = Add(z, d)", "y = Add(a, b)")
+    refuse(rule, graph("int64[N,1,3] x, int64[3] z", *mixed, **ints))
+    feeds = {"x": F32([[2], [3]]), "z": F32([3, 7, 11])}
+    floats = graph("float[N,1] x, float[3] z", *nodes, feeds=feeds, sizes={"N": [2]}, c=C, d=D)
+    certify(rule, floats, tolerance=NEAR)
+    refuse(rule, floats, level=1)
+    refuse(
+        rule,
+        graph(
+            "float[2,2] x, float[2,2] z",
+            "m = MatMul(x, z)",
+            "a = Add(m, c)",
+            "b = Add(z, d)",
+            "y = Add(a, b)",
+            c=F32(1),
+            d=F32(2),
+        ),
+    )
+
+
+def test_constant_further_out():
+    rule = rules.constant_further_out
+    nodes = ("a = Mul(x, c)", "b = Mul(z, a)", "y = Mul(b, d)")
+    certify(rule, graph("int32[N,1] x, int32[3] z", *nodes, c=np.int32(3), d=np.int32(7)), times=1)
+    feeds = {"x": F32([[2], [3]]), "z": F32([3, 7, 11])}
+    floats = graph("float[N,1] x, float[3] z", *nodes, feeds=feeds, sizes={"N": [2]}, c=C, d=D)
+    certify(rule, floats, tolerance=NEAR)
+    refuse(rule, floats, level=1)
+
+
+def test_shapes():
+    certify(
+        rules.shape_known,
+        graph("float[2,3] x", "y = Shape(x)"),
+        graph("float x", "y = Shape(x)"),
+        graph("float[N,3,4] x", "y = Shape<start=1>(x)"),
+        graph("float[N,3,4,M] x", "y = Shape<start=-3,end=-1>(x)"),
+        graph("float[3,4] x", "y = Shape<start=-9,end=9>(x)"),
+        graph("float[3,4] x", "y = Shape(x)", opset=13),
+        gone="Shape",
+    )
+    refuse(rules.shape_known, graph("float[N,3] x", "y = Shape(x)"))
+    certify(rules.size_known, graph("float[2,3] x", "y = Size(x)"), graph("float x", "y = Size(x)"))
+    refuse(rules.size_known, graph("float[N,3] x", "y = Size(x)"))
+
+
+def test_gather_of_shape():
+    def gathered(index, start=0):
+        return graph(
+            "float[N,3,4] x", f"s = Shape<start={start}>(x)", "y = Gather(s, i)", i=np.array(index)
+        )
+
+    certify(
+        rules.gather_of_shape,
+        gathered(1),
+        gathered(-1),
+        gathered([1, 2]),
+        gathered([[2]]),
+        gathered(0, start=1),
+        gone="Gather Shape",
+    )
+    refuse(rules.gather_of_shape, gathered(0), gathered([0, 1]), gathered(-3))
+
+
+def test_slice_of_shape():
+    def sliced(start, end, step=1, axis=0):
+        bounds = {"i": [start], "j": [end], "a": [axis], "s": [step]}
+        return graph(
+            "float[N,3,4] x",
+            "s0 = Shape(x)",
+            "y = Slice(s0, i, j, a, s)",
+            **{k: np.array(v) for k, v in bounds.items()},
+        )
+
+    certify(
+        rules.slice_of_shape, sliced(1, 3), sliced(-2, 2**63 - 1), sliced(2, 1), gone="Slice Shape"
+    )
+    refuse(rules.slice_of_shape, sliced(0, 2), sliced(1, 3, step=-1), sliced(-3, -1))

@@ -1,0 +1,441 @@
+"""The rules of rules/convolutions.py."""
+
+import numpy as np
+import pytest
+from certify import certify, graph, refuse
+from onnxfold.rules import convolutions as rules
+
+NEAR = 1e-5
+BN = "y = BatchNormalization<epsilon=0.01>(t, s, z, m, v)"
+
+
+def random(*shape, seed=0, dtype=np.float32):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def statistics(size, dtype=np.float32):
+    return {
+        "s": random(size, seed=1, dtype=dtype),
+        "z": random(size, seed=2, dtype=dtype),
+        "m": random(size, seed=3, dtype=dtype),
+        "v": (np.abs(random(size, seed=4)) + 0.5).astype(dtype),
+    }
+
+
+def of(found, *, bias, kind="Conv"):
+    """Of a family of rules, the one for nodes with or without a bias."""
+    chosen = [r for r in found if kind in str(r).split("(")[1] and (", b)" in str(r)) == bias]
+    return chosen[0]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_conv_batch_normalization(bias):
+    rule = rules.conv_batch_normalization[bias]
+    more, operands = ({"b": random(3, seed=9)}, "x, w, b") if bias else ({}, "x, w")
+    more |= statistics(3)
+    certify(
+        rule,
+        graph("float[N,2,5,6] x", f"t = Conv({operands})", BN, w=random(3, 2, 3, 3), **more),
+        graph("float[N,2,5] x", f"t = Conv<pads=[1,1]>({operands})", BN, w=random(3, 2, 3), **more),
+        graph("float[1,2,4,4,4] x", f"t = Conv({operands})", BN, w=random(3, 2, 2, 2, 2), **more),
+        graph(
+            "float[N,3,5,H] x",
+            f't = Conv<group=3, strides=[2,1], auto_pad="SAME_UPPER">({operands})',
+            BN,
+            sizes={"H": (5,)},
+            w=random(3, 1, 3, 3),
+            **more,
+        ),
+        graph(
+            "float[N,2,5,6] x", f"t = Conv({operands})", BN, opset=9, w=random(3, 2, 3, 3), **more
+        ),
+        tolerance=NEAR,
+        times=1,
+        gone="BatchNormalization",
+    )
+    conv = f"t = Conv({operands})"
+    refuse(
+        rule,
+        graph(
+            "float[N,2,5,6] x",
+            conv,
+            "u = Relu(t)",
+            BN,
+            outputs="y, u",
+            w=random(3, 2, 3, 3),
+            **more,
+        ),
+        graph(
+            "float[N,2,5,6] x, float[3] v",
+            conv,
+            BN,
+            w=random(3, 2, 3, 3),
+            **{k: v for k, v in more.items() if k != "v"},
+        ),
+        graph(
+            "float[2,2,5,6] x",
+            conv,
+            "y, p, q = BatchNormalization<training_mode=1>(t, s, z, m, v)",
+            outputs="y",
+            w=random(3, 2, 3, 3),
+            **more,
+        ),
+    )
+
+
+def test_batch_normalization_of_shared_weight():
+    """A large weight that another node reads would be there twice; a small one may be."""
+    nodes = ("t = Conv(x, w)", BN, "u = Conv(x, w)")
+    rule = rules.conv_batch_normalization[0]
+    large, small = random(3, 64, 3, 3), random(3, 2, 3, 3)
+    refuse(rule, graph("float[N,64,5,6] x", *nodes, outputs="y, u", w=large, **statistics(3)))
+    certify(
+        rule,
+        graph("float[N,2,5,6] x", *nodes, outputs="y, u", w=small, **statistics(3)),
+        tolerance=NEAR,
+    )
+
+
+def test_batch_normalization_of_quantized_weight():
+    weight = np.random.default_rng(0).integers(-9, 9, (3, 2, 3, 3)).astype(np.int8)
+    quantized = graph(
+        "float[N,2,5,6] x",
+        "w = DequantizeLinear(q, k)",
+        "t = Conv(x, w)",
+        BN,
+        q=weight,
+        k=np.float32(0.1),
+        **statistics(3),
+    )
+    refuse(rules.conv_batch_normalization[0], quantized)
+    half = graph(
+        "float[N,64,5,6] x",
+        "w = Cast<to=1>(h)",
+        "t = Conv(x, w)",
+        BN,
+        h=random(3, 64, 3, 3, dtype=np.float16),
+        **statistics(3),
+    )
+    refuse(rules.conv_batch_normalization[0], half)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_conv_transpose_batch_normalization(bias):
+    rule = rules.conv_transpose_batch_normalization[bias]
+    more, operands = ({"b": random(4, seed=9)}, "x, w, b") if bias else ({}, "x, w")
+    more |= statistics(4)
+    certify(
+        rule,
+        graph(
+            "float[N,2,5,6] x", f"t = ConvTranspose({operands})", BN, w=random(2, 4, 3, 3), **more
+        ),
+        graph(
+            "float[N,6,5] x",
+            f"t = ConvTranspose<group=2, strides=[2], output_padding=[1]>({operands})",
+            BN,
+            w=random(6, 2, 3),
+            **more,
+        ),
+        tolerance=NEAR,
+        times=1,
+        gone="BatchNormalization",
+    )
+
+
+CHANNEL = random(3, 1, 1, seed=5)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("scales", ["Mul", "Div"])
+def test_convolution_scaled(kind, bias, scales):
+    position = 4 * (scales == "Div") + 2 * (kind == "ConvTranspose") + bias
+    rule = rules.convolution_scaled[position]
+    weight = random(3, 2, 3, 3) if kind == "Conv" else random(2, 3, 3, 3)
+    more, operands = ({"b": random(3, seed=9)}, "x, w, b") if bias else ({}, "x, w")
+    more["w"] = weight
+    node = f"t = {kind}({operands})"
+    certify(
+        rule,
+        graph("float[N,2,5,6] x", node, f"y = {scales}(t, c)", c=CHANNEL, **more),
+        graph("float[N,2,5,6] x", node, f"y = {scales}(t, c)", c=CHANNEL[None], **more),
+        graph("float[N,2,5,6] x", node, f"y = {scales}(t, c)", c=np.float32(0.3), **more),
+        graph("float[N,2,5,6] x", node, f"y = {scales}(t, c)", c=np.float32([[[0.3]]]), **more),
+        tolerance=NEAR,
+        times=1,
+    )
+    refuse(
+        rule,
+        graph("float[N,2,5,5] x", node, f"y = {scales}(t, c)", c=random(3), **more),
+        graph("float[N,2,5,5] x", node, f"y = {scales}(t, c)", c=random(1, 1, 3, 1), **more),
+        graph("float[N,2,5,5] x", node, f"y = {scales}(t, c)", c=random(1, 1, 3, 1, 1), **more),
+        graph("float[1,2,5,5] x", node, f"y = {scales}(t, c)", c=random(2, 1, 1, 1), **more),
+        graph("float[N,2,5,5] x", node, f"y = {scales}(c, t)", c=CHANNEL, **more)
+        if scales == "Div"
+        else graph("float[N,2,5,5] x, float c", node, "y = Mul(t, c)", **more),
+        graph(
+            "float[N,2,5,5] x",
+            node,
+            "y = Tanh(t)",
+            f"z = {scales}(t, c)",
+            outputs="y, z",
+            c=CHANNEL,
+            **more,
+        ),
+    )
+
+
+def test_scale_that_makes_channels():
+    """One channel broadcast to three is no scale."""
+    one = {"w": random(1, 2, 3, 3), "c": CHANNEL}
+    refuse(
+        rules.convolution_scaled[0],
+        graph("float[N,2,5,5] x", "t = Conv(x, w)", "y = Mul(t, c)", **one),
+    )
+    refuse(
+        rules.convolution_shifted[0],
+        graph("float[N,2,5,5] x", "t = Conv(x, w)", "y = Add(t, c)", **one),
+    )
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("shifts", ["Add", "Sub"])
+def test_convolution_shifted(kind, bias, shifts):
+    position = 4 * (shifts == "Sub") + 2 * (kind == "ConvTranspose") + bias
+    rule = rules.convolution_shifted[position]
+    weight = random(3, 2, 3, 3) if kind == "Conv" else random(2, 3, 3, 3)
+    more, operands = ({"b": random(3, seed=9)}, "x, w, b") if bias else ({}, "x, w")
+    more["w"] = weight
+    node = f"t = {kind}({operands})"
+    certify(
+        rule,
+        graph("float[N,2,5,6] x", node, f"y = {shifts}(t, c)", c=CHANNEL, **more),
+        graph("float[N,2,5,6] x", node, f"y = {shifts}(t, c)", c=np.float32(0.3), **more),
+        tolerance=NEAR,
+        times=1,
+    )
+    refuse(
+        rule,
+        graph("float[N,2,5,5] x", node, f"y = {shifts}(t, c)", c=random(3), **more),
+        graph("float[N,2,5,5] x", node, f"y = {shifts}(t, c)", c=random(1, 1, 3, 3, 3), **more),
+        graph("float[1,2,5,5] x", node, f"y = {shifts}(t, c)", c=random(1, 1, 3, 3), **more),
+    )
+
+
+def test_trap_scale_and_shift():
+    """conv_bias_mul_add_channel: the scale must also reach the bias."""
+    both = graph(
+        "float[1,2,5,5] x",
+        "t = Conv(x, w, b)",
+        "u = Mul(t, c)",
+        "y = Add(u, d)",
+        w=random(3, 2, 3, 3),
+        b=random(3, seed=2),
+        c=CHANNEL[None],
+        d=random(1, 3, 1, 1, seed=4),
+    )
+    certify(rules.convolution_scaled[1], both, tolerance=NEAR)
+
+
+def test_convolution_of_scaled():
+    certify(
+        rules.convolution_of_scaled[0],
+        graph(
+            "float[N,2,5,5] x",
+            "t = Mul(x, c)",
+            "y = Conv<pads=[1,1,1,1]>(t, w)",
+            w=random(3, 2, 3, 3),
+            c=np.float32(0.3),
+        ),
+        graph(
+            "float[N,2,5] x",
+            "t = Mul(c, x)",
+            "y = Conv(t, w, b)",
+            w=random(3, 2, 3),
+            c=np.float32([0.3]),
+            b=random(3),
+        ),
+        tolerance=NEAR,
+    )
+    certify(
+        rules.convolution_of_scaled[1],
+        graph(
+            "float[N,2,5,5] x",
+            "t = Mul(x, c)",
+            "y = ConvTranspose(t, w)",
+            w=random(2, 3, 3, 3),
+            c=np.float32(0.3),
+        ),
+        tolerance=NEAR,
+    )
+    refuse(
+        rules.convolution_of_scaled[0],
+        graph(
+            "float[N,2,5,5] x",
+            "t = Mul(x, c)",
+            "y = Conv(t, w)",
+            w=random(3, 2, 3, 3),
+            c=random(2, 1, 1),
+        ),
+        graph(
+            "float[2,5] x",
+            "t = Mul(x, c)",
+            "y = Conv(t, w)",
+            w=random(3, 2, 3),
+            c=np.float32([[[2]]]),
+        ),
+    )
+
+
+PADS = [0, 0, 1, 2, 0, 0, 3, 0]
+
+
+def test_conv_of_pad():
+    weight = {"w": random(3, 2, 3, 3)}
+    conv = "y = Conv(t, w)"
+    certify(
+        rules.conv_of_pad[0],
+        graph("float[N,2,5,5] x", "t = Pad(x, p)", conv, p=PADS, **weight),
+        graph("float[N,2,5,5] x", "t = Pad(x, p, z)", conv, p=PADS, z=np.float32(0), **weight),
+        graph(
+            "float[N,2,5,5] x",
+            "t = Pad(x, p)",
+            "y = Conv<pads=[1,1,1,1], strides=[2,2]>(t, w, b)",
+            p=PADS,
+            b=random(3),
+            **weight,
+        ),
+        graph(
+            "float[N,4,5,5] x",
+            "t = Pad(x, p)",
+            'y = Conv<group=4, auto_pad="VALID">(t, w)',
+            p=PADS,
+            w=random(4, 1, 3, 3),
+        ),
+        graph(
+            "float[N,2,5,5] x",
+            "t = Pad(x, p,, a)",
+            conv,
+            opset=18,
+            p=[1, 2, 3, 4],
+            a=[-1, 2],
+            **weight,
+        ),
+        graph("float[N,2,5] x", "t = Pad(x, p)", conv, p=[0, 0, 2, 0, 0, 1], w=random(3, 2, 3)),
+        graph("float[N,2,5,5] x", "t = Pad(x, p)", conv, p=PADS, w=random(8, 2, 1, 1)),
+        graph("float[N,2,5,5] x, float[3,2,2,2] w", "t = Pad(x, p)", conv, p=PADS),
+        times=1,
+        gone="Pad",
+    )
+    certify(
+        rules.conv_of_pad[1],
+        graph("float[N,2,5,5] x", "t = Pad<pads=[0,0,1,2,0,0,3,0]>(x)", conv, opset=9, **weight),
+        gone="Pad",
+    )
+    refuse(
+        rules.conv_of_pad[0],
+        graph("float[N,2,5,5] x", "t = Pad(x, p, z)", conv, p=PADS, z=np.float32(1), **weight),
+        graph("float[N,2,5,5] x", 't = Pad<mode="edge">(x, p)', conv, p=PADS, **weight),
+        graph("float[N,1,5,5] x", "t = Pad(x, p)", conv, p=[0, 1, 0, 0, 0, 0, 0, 0], **weight),
+        graph("float[N,2,5,5] x", "t = Pad(x, p)", conv, p=[1, 0, 0, 0, 0, 0, 0, 0], **weight),
+        graph("float[N,2,5,5] x", "t = Pad(x, p)", conv, p=[0, 0, -1, 0, 0, 0, 0, 0], **weight),
+        graph(
+            "float[N,2,5,5] x",
+            "t = Pad(x, p)",
+            'y = Conv<auto_pad="SAME_UPPER">(t, w)',
+            p=PADS,
+            **weight,
+        ),
+        graph(
+            "float[N,2,5,5] x, int64[8] p",
+            "t = Pad(x, p)",
+            conv,
+            feeds={"p": np.array(PADS)},
+            **weight,
+        ),
+    )
+
+
+POOL = "AveragePool<kernel_shape=[4,3]>(t)"
+
+
+def test_average_pool_of_pad():
+    certify(
+        rules.average_pool_of_pad[0],
+        graph("float[N,2,5,6] x", "t = Pad(x, p)", f"y = {POOL}", p=PADS),
+        graph(
+            "float[N,2,5,6] x",
+            "t = Pad(x, p)",
+            "y = AveragePool<kernel_shape=[3,3], pads=[1,0,0,1], count_include_pad=1>(t)",
+            p=[0, 0, 1, 1, 0, 0, 1, 0],
+        ),
+        times=1,
+        gone="Pad",
+    )
+    certify(
+        rules.average_pool_of_pad[1],
+        graph("float[N,2,5,6] x", "t = Pad<pads=[0,0,1,2,0,0,3,0]>(x)", f"y = {POOL}", opset=9),
+        gone="Pad",
+    )
+    refuse(
+        rules.average_pool_of_pad[0],
+        graph("float[N,2,5,6] x", "t = Pad(x, p, z)", f"y = {POOL}", p=PADS, z=np.float32(2)),
+        graph("float[N,2,5,6] x", "t = Pad(x, p)", f"y = {POOL}", p=[0, 0, 4, 0, 0, 0, 0, 0]),
+        graph(
+            "float[N,2,5,6] x",
+            "t = Pad(x, p)",
+            "y = AveragePool<kernel_shape=[3,3], pads=[1,0,0,1]>(t)",
+            p=[0, 0, 1, 1, 0, 0, 1, 0],
+        ),
+        graph(
+            "float[N,2,5,6] x",
+            "t = Pad(x, p)",
+            "y = AveragePool<kernel_shape=[3,3], ceil_mode=1, strides=[2,2]>(t)",
+            p=[0, 0, 1, 1, 0, 0, 1, 0],
+        ),
+    )
+
+
+def test_max_pool_of_pad():
+    pool = "y = MaxPool<kernel_shape=[4,3]>(t)"
+    numbers = {"x": random(3, 2, 5, 6)}  # which of a NaN and a number wins is open
+    low = np.float32(-np.inf)
+    certify(
+        rules.max_pool_of_lowest_pad,
+        graph("float[3,2,5,6] x", "t = Pad(x, p, z)", pool, p=PADS, z=low, feeds=numbers),
+        tolerance=1e-7,
+        times=1,
+        gone="Pad",
+    )
+    refuse(
+        rules.max_pool_of_lowest_pad,
+        graph("float[3,2,5,6] x", "t = Pad(x, p, z)", pool, p=PADS, z=np.float32(0)),
+        graph("float[3,2,5,6] x", "t = Pad(x, p)", pool, p=PADS),
+        graph("float[3,2,5,6] x", "t = Pad(x, p, z)", pool, p=[0, 0, 4, 0, 0, 0, 0, 0], z=low),
+    )
+    certify(
+        rules.max_pool_of_zero_pad,
+        graph("float[3,2,5,6] x", "r = Relu(x)", "t = Pad(r, p)", pool, p=PADS, feeds=numbers),
+        tolerance=1e-7,
+        gone="Pad",
+    )
+    refuse(
+        rules.max_pool_of_zero_pad,
+        graph("float[3,2,5,6] x", "t = Pad(x, p)", pool, p=PADS),
+        graph("float[3,2,5,6] x", "r = Tanh(x)", "t = Pad(r, p)", pool, p=PADS),
+    )
+
+
+def test_half():
+    certify(
+        rules.conv_batch_normalization[0],
+        graph(
+            "float16[N,2,5,6] x",
+            "t = Conv(x, w)",
+            BN,
+            w=random(3, 2, 3, 3, dtype=np.float16),
+            **statistics(3, np.float16),
+        ),
+        tolerance=3e-2,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -70,7 +70,7 @@ class Edit:
         self,
         op_type: str,
         inputs: list[ir.Value],
-        attributes: dict[str, int | list[int]],
+        attributes: Mapping[str, int | list[int]],
         before: ir.Node,
         fact: Fact,
         like: ir.Value,

@@ -107,15 +107,13 @@ def _reshape(operands: Operands, node: ir.Node) -> bool:
     result = operands.analysis.of(node.outputs[0]).shape
     if target is None or not target.is_symbolic or sizes is None or result is None:
         return False
-    allow_zero = node.attributes.get("allowzero")
-    template = reshape_template(
-        operands.algebra,
-        sizes,
-        tuple(target.items if target.items is not None else ()),
-        result,
-        copies=allow_zero is None or not allow_zero.value,
-    )
-    return template is not None and operands.set_constant(node, 1, template)
+    items = tuple(target.items if target.items is not None else ())
+    template = reshape_template(operands.algebra, sizes, items, result)
+    if template is None or not operands.set_constant(node, 1, template):
+        return False
+    if "allowzero" in node.attributes:  # no size in the template is 0
+        del node.attributes["allowzero"]
+    return True
 
 
 def reshape_template(
@@ -123,8 +121,6 @@ def reshape_template(
     sizes: Shape,
     target: tuple[Number, ...],
     result: Shape,
-    *,
-    copies: bool,
 ) -> list[int] | None:
     """A constant operand with which Reshape makes the same shape, or None.
 
@@ -138,7 +134,7 @@ def reshape_template(
             if size == 0:
                 return None
             template.append(size)
-        elif copies and k < len(sizes) and sizes[k] == size:
+        elif k < len(sizes) and sizes[k] == size:
             template.append(0)
         else:
             open_places.append(k)
@@ -168,6 +164,17 @@ def _expand(operands: Operands, node: ir.Node) -> bool:
     if not target.is_symbolic or any(not isinstance(d, int) for d in wanted):
         return False
     return operands.set_constant(node, 1, wanted)
+
+
+def _cast_like(operands: Operands, node: ir.Node) -> bool:
+    """To the dtype that it has."""
+    value, like = operands.fact(node, 0), operands.fact(node, 1)
+    operand = node.inputs[0]
+    if value is None or like is None or operand is None:
+        return False
+    if value.dtype is None or value.dtype != like.dtype:
+        return False
+    return operands.edit.replace(node.outputs[0], operand)
 
 
 def _tile(operands: Operands, node: ir.Node) -> bool:
@@ -239,5 +246,6 @@ _TABLE: dict[str, Simplification] = {
     "Expand": _expand,
     "Tile": _tile,
     "Slice": _slice,
+    "CastLike": _cast_like,
     "Where": _where,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,12 +107,20 @@ class Sharing:
             return
         if value.is_graph_output() or items.ndim != 1 or not self._is_demanded(value):
             return
-        going = _exclusive(node)
-        if going < 2:  # it takes one node at least
+        if len(_exclusive(node, ())) < 2:  # it takes one node at least
             return
-        parts = self._parts(list(items), self._version(node))
-        if parts is not None and self._cost(parts, node) < going:
-            self._edit.replace(value, self._build(parts, value, node))
+        best: list[_Part] | None = None
+        least = 0
+        for reuse in (True, False):
+            parts = self._parts(list(items), reuse=reuse)
+            if parts is None:
+                continue
+            needed = [v for p in parts for v in (p.value, p.scalar, p.source) if v is not None]
+            change = self._cost(parts, node) - len(_exclusive(node, needed))
+            if change < least:
+                best, least = parts, change
+        if best is not None:
+            self._edit.replace(value, self._build(best, value, node))
 
     def _version(self, node: ir.Node) -> int:
         scope = self._analysis.scopes.find(node.graph)
@@ -126,27 +134,28 @@ class Sharing:
             for output in use.node.outputs
         )
 
-    def _parts(self, items: list[Number], version: int) -> list[_Part] | None:
-        """The list as few parts as possible, taken greedily from the front; None if one is not there."""
+    def _parts(self, items: list[Number], *, reuse: bool) -> list[_Part] | None:
+        """The list as a few parts, taken from the front; None if one of them is not there."""
         parts: list[_Part] = []
         k = 0
         while k < len(items):
-            part = self._part(items, k)
+            part = self._part(items, k, reuse=reuse)
             if part is None:
                 return None
             parts.append(part)
             k += part.length
         return parts
 
-    def _part(self, items: list[Number], start: int) -> _Part | None:
+    def _part(self, items: list[Number], start: int, *, reuse: bool) -> _Part | None:
+        """The next part: what is there comes first, or else what is longest."""
         best = self._from_shape(items, start)
         end = start
         while end < len(items) and isinstance(items[end], int):
             end += 1
-        if end > start and (best is None or best.length <= end - start):
+        if end > start and (reuse or best is None or best.length <= end - start):
             return _Part(end - start, numbers=[n for n in items[start:end] if isinstance(n, int)])
         for length in range(len(items) - start, 0, -1):
-            if best is not None and length < best.length:
+            if not reuse and best is not None and length < best.length:
                 break
             found = self._find(self._list(items[start : start + length]))
             if found is not None:
@@ -250,7 +259,7 @@ class Sharing:
         self,
         op_type: str,
         inputs: list[ir.Value],
-        attributes: dict[str, int | list[int]],
+        attributes: Mapping[str, int | list[int]],
         node: ir.Node,
         fact: Fact,
         like: ir.Value,
@@ -268,19 +277,20 @@ def _is_there(value: ir.Value) -> bool:
     return producer.graph is not None
 
 
-def _exclusive(node: ir.Node) -> int:
-    """How many nodes go if nobody reads this one any more."""
+def _exclusive(node: ir.Node, needed: Sequence[ir.Value]) -> set[ir.Node]:
+    """The nodes that go if nobody reads this one any more, but something else what is needed."""
     going = {node}
+    staying = {value.producer() for value in needed}
     pending = [node]
     while pending:
         for value in pending.pop().inputs:
             producer = None if value is None else value.producer()
-            if producer is None or producer in going or producer.op_type == "Constant":
+            if producer is None or producer in going or producer in staying:
                 continue
-            if all(
+            if producer.op_type != "Constant" and all(
                 not v.is_graph_output() and all(use.node in going for use in v.uses())
                 for v in producer.outputs
             ):
                 going.add(producer)
                 pending.append(producer)
-    return len(going)
+    return going

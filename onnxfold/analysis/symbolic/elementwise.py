@@ -188,14 +188,18 @@ def identity(application: Application) -> Sequence[Fact]:
     return [fact_of(application, 0)]
 
 
-@rule("Cast")
+@rule("Cast", "CastLike")
 def cast(application: Application) -> Sequence[Fact]:
     """Another dtype. Sizes in 32 bits are those in 64: see ``ASSUMPTIONS``."""
     algebra = application.algebra
     fact = fact_of(application, 0)
-    to = ir.DataType(application.attributes["to"])
+    to: ir.DataType | None
+    if application.op_type == "CastLike":
+        to = fact_of(application, 1).dtype
+    else:
+        to = ir.DataType(application.attributes["to"])
     items = fact.objects if fact.dtype in SIZE_DTYPES else None
-    if items is None or to not in SIZE_DTYPES:
+    if items is None or to is None or to not in SIZE_DTYPES:
         return [of_type(to, fact.shape, algebra)]
     if to == ir.DataType.BOOL and fact.dtype != ir.DataType.BOOL:
         items = each(lambda a: algebra.negation(algebra.equal(a, 0)), items)

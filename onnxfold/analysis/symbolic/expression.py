@@ -349,7 +349,35 @@ class Algebra:
             return b
         if isinstance(a, int) or isinstance(b, int):
             return a if isinstance(a, int) else b  # the other one is this one or 1
+        for one, other in ((a, b), (b, a)):
+            if self._is_capped(one, other):
+                return other
         return self._atom("broadcast", _sorted(a, b), 0, INFINITY)
+
+    def _is_capped(self, capped: Number, whole: Number) -> bool:
+        """True for min(whole, k) with a k from 1 on: it broadcasts with whole to whole."""
+        atom = self.atom_of(capped)
+        if atom is None or atom.op != "min" or whole not in atom.args:
+            return False
+        cap = atom.args[1] if atom.args[0] == whole else atom.args[0]
+        return isinstance(cap, int) and cap >= 1
+
+    def or_else(self, a: Number, b: Number) -> Number:
+        """The first, which is not negative, unless it is 0: then the second."""
+        if a == b or self.is_positive(a):
+            return a
+        if a == 0:
+            return b
+        return self._atom("or_else", (a, b), min(1, self.low(b)), INFINITY)
+
+    def is_zero_with(self, a: Number, b: Number) -> bool:
+        """True if the first is certainly 0 whenever the second is: it is a multiple."""
+        if self.exact_quotient(a, b) is not None:
+            return True
+        atom = self.atom_of(a)
+        if atom is None or atom.op != "floor_div":
+            return False
+        return self.exact_quotient(atom.args[0], b) is not None  # type: ignore[arg-type]
 
     # ---------------------------------------------------------------- comparisons: 0, 1 or an atom
 

@@ -145,36 +145,37 @@ def reshaped_sizes(
     an expression stands for itself only if it cannot be 0, if the size at its place is 0 then, too,
     or if the number of elements is 0 then (see ``ASSUMPTIONS``).
     """
-    result: list[Number] = []
-    doubtful: list[int] = []
-    missing: int | None = None
-    for k, number in enumerate(target):
-        if number == -1:
-            if missing is not None:
-                raise Undecided
-            missing = k
-        elif number == 0 and not allow_zero:
-            if k >= len(sizes):
-                raise Undecided
-            number = sizes[k]
-        elif not isinstance(number, int) and not allow_zero and not algebra.is_positive(number):
-            same = k < len(sizes) and algebra.exact_quotient(sizes[k], number) is not None
-            if not same:
-                doubtful.append(k)
-            if algebra.low(number) < 0:  # it may turn out to be the -1
-                doubtful.append(k)
-                number = algebra.unknown(low=0)
-        result.append(number)
+    if list(target).count(-1) > 1:
+        raise Undecided
+    missing = target.index(-1) if -1 in target else None
+    strict = [_size_at(algebra, sizes, k, n, allow_zero) for k, n in enumerate(target)]
     total = volume(algebra, sizes)
     if missing is not None:
-        for k in doubtful:
-            result[k] = algebra.unknown(low=0)
-        rest = volume(algebra, tuple(d for k, d in enumerate(result) if k != missing))
-        result[missing] = _size_left(algebra, total, rest)
-    elif doubtful and volume(algebra, tuple(result)) != total:
-        for k in doubtful:
-            result[k] = algebra.unknown(low=0)
-    return tuple(result)
+        rest = volume(algebra, tuple(d for k, d in enumerate(strict) if k != missing))
+        strict[missing] = _size_left(algebra, total, rest)
+        return tuple(strict)
+    plain = [n if n != 0 or allow_zero else d for n, d in zip(target, strict, strict=True)]
+    is_plain = all(algebra.low(n) >= 0 for n in plain) and volume(algebra, tuple(plain)) == total
+    return tuple(plain if is_plain else strict)
+
+
+def _size_at(
+    algebra: Algebra, sizes: Shape, place: int, number: Number, allow_zero: bool
+) -> Number:
+    """The size that an element of the operand asks for."""
+    if number == -1:
+        return number
+    if allow_zero:
+        return number if algebra.low(number) >= 0 else algebra.unknown(low=0)
+    if place >= len(sizes):  # a model with a 0 here is not run
+        if number == 0:
+            raise Undecided
+        return number if algebra.low(number) >= 0 else algebra.unknown(low=0)
+    if algebra.low(number) < 0:  # it may turn out to be the -1
+        return algebra.unknown(low=0)
+    if algebra.is_zero_with(sizes[place], number):
+        return number if number != 0 else sizes[place]
+    return algebra.or_else(number, sizes[place])
 
 
 def _size_left(algebra: Algebra, total: Number, rest: Number) -> Number:

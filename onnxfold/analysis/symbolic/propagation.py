@@ -157,8 +157,21 @@ def _attributes(node: ir.Node) -> dict[str, Any] | None:
     return found
 
 
+def _computed_cast(application: Application) -> Sequence[Fact] | None:
+    """A known value cast to the dtype of another one, which need not be known."""
+    value, like = application.input(0), application.input(1)
+    if value is None or like is None or like.dtype is None:
+        return None
+    attributes = {**application.attributes, "to": like.dtype.value}
+    return _computed(
+        Application("Cast", [value], attributes, application.opset, 1, application.algebra)
+    )
+
+
 def _computed(application: Application) -> Sequence[Fact] | None:
     """The results if all operands are known and small: what the op's kernel computes."""
+    if application.op_type == "CastLike":
+        return _computed_cast(application)
     arrays: list[Array | None] = []
     for fact in application.inputs:
         known = None if fact is None else fact.known

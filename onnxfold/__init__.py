@@ -21,6 +21,7 @@ from onnxfold.errors import (
 if TYPE_CHECKING:
     from onnxfold.api import optimize, optimize_file
     from onnxfold.compare import compare
+    from onnxfold.runtime.split import split
     from onnxfold.storage import load, save
 
 __version__ = "0.1.0"
@@ -36,6 +37,7 @@ __all__ = [
     "optimize",
     "optimize_file",
     "save",
+    "split",
 ]
 
 # `import onnxfold` and `onnxfold --help` answer in a blink: onnx and NumPy load with the first use.
@@ -45,6 +47,7 @@ _HOME = {
     "optimize": "onnxfold.api",
     "optimize_file": "onnxfold.api",
     "save": "onnxfold.storage",
+    "split": "onnxfold.runtime.split",
 }
 
 

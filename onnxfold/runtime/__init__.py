@@ -1,0 +1,1 @@
+"""Runtime constants: splitting a model by constness, and running what came of it."""

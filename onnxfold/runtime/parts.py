@@ -1,0 +1,147 @@
+"""The two models that a model is cut into; names are those of the original."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxfold.analysis.constants import captured_values
+from onnxfold.analysis.constness import record
+from onnxfold.passes.dead_code import RemoveDeadCode
+
+ENTRY = "entry"
+RUNTIME_FOLD = "runtime_fold"
+
+
+@dataclass(frozen=True)
+class Described:
+    """What is certain about a value that becomes part of an interface."""
+
+    dtype: ir.DataType
+    dims: tuple[int | str | None, ...] | None
+    """Sizes, names of symbolic ones, None for what is not known; None if not even the rank is."""
+
+
+def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
+    """Give each constant output of the model a node of its own that entry can run.
+
+    A value cannot be both an input and an output of entry: the output becomes an Identity of it,
+    and what the other nodes read gets a new name.
+    """
+    graph = model.graph
+    taken = {v.name for v in graph.inputs} | set(graph.initializers)
+    taken |= {v.name for node in graph.all_nodes() for v in node.outputs}
+    names = {v: v.name or "" for v in constant if v.is_graph_output() and v.producer() is not None}
+    for value, name in names.items():
+        inner = f"{name}_folded"
+        while inner in taken:
+            inner += "_"
+        taken.add(inner)
+        value.name = inner
+        node = ir.node("Identity", [value], num_outputs=1)
+        output = node.outputs[0]
+        output.name, output.type, output.shape = name, value.type, value.shape
+        graph.append(node)
+        for k, given in enumerate(graph.outputs):
+            if given is value:
+                graph.outputs[k] = output
+
+
+def entry_of(
+    model: ir.Model,
+    cached: Mapping[str, Described],
+    runtime_constants: Sequence[str],
+) -> ir.Model:
+    """The model that runs every time: what is cached are inputs of it, behind its own.
+
+    Args:
+        model: The model; not changed.
+        cached: Names and types of the cached values.
+        runtime_constants: Names of inputs; those that entry does not read are no inputs of it.
+    """
+    entry = model.clone()
+    made = {v.name: v for node in entry.graph for v in node.outputs}
+    for name, known in cached.items():
+        old = made[name]
+        new = ir.Value(name=name, type=old.type, shape=old.shape, doc_string=old.doc_string)
+        _declare(new, known)
+        new.metadata_props.update(old.metadata_props)
+        old.replace_all_uses_with(new)
+        old.name = None
+        entry.graph.inputs.append(new)
+    RemoveDeadCode()(entry)
+    unread = {name for name in runtime_constants if not _is_read(entry.graph, name)}
+    _remove_inputs(entry.graph, unread)
+    record(entry, [*(n for n in runtime_constants if n not in unread), *cached])
+    return entry
+
+
+def fold_of(
+    model: ir.Model, outputs: Mapping[str, Described], name: str = RUNTIME_FOLD
+) -> ir.Model:
+    """The model that makes the cached values, of the inputs that it needs for that.
+
+    Args:
+        model: The model; not changed.
+        outputs: Names and types of the values that it is to make.
+        name: Name of its graph.
+    """
+    fold = model.clone()
+    made = {v.name: v for node in fold.graph for v in node.outputs}
+    fold.graph.name = name
+    fold.graph.outputs.clear()
+    for output, known in outputs.items():
+        _declare(made[output], known)
+        fold.graph.outputs.append(made[output])
+    RemoveDeadCode()(fold)
+    names = [v.name for v in fold.graph.inputs if v.name]
+    _remove_inputs(fold.graph, {n for n in names if not _is_read(fold.graph, n)})
+    record(fold, [v.name for v in fold.graph.inputs if v.name])
+    return fold
+
+
+def components(fold: ir.Model) -> list[list[str]]:
+    """Names of the outputs that are made together: those that share a node's result.
+
+    Outputs that share nothing but weights and inputs are apart.
+    """
+    parent: dict[ir.Node, ir.Node] = {node: node for node in fold.graph}
+
+    def find(node: ir.Node) -> ir.Node:
+        while parent[node] is not node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    for node in fold.graph:
+        captured = captured_values(node) if node.attributes else []
+        for value in (*node.inputs, *captured):
+            producer = value.producer() if value is not None else None
+            if producer is not None and producer in parent and producer.op_type != "Constant":
+                parent[find(node)] = find(producer)
+    groups: dict[ir.Node, list[str]] = {}
+    for output in fold.graph.outputs:
+        producer = output.producer()
+        assert producer is not None and output.name is not None
+        groups.setdefault(find(producer), []).append(output.name)
+    return list(groups.values())
+
+
+def _declare(value: ir.Value, known: Described) -> None:
+    value.type = ir.TensorType(known.dtype)
+    if known.dims is not None:
+        value.shape = ir.Shape(known.dims)
+
+
+def _is_read(graph: ir.Graph, name: str) -> bool:
+    value = next(v for v in graph.inputs if v.name == name)
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def _remove_inputs(graph: ir.Graph, names: set[str]) -> None:
+    for value in [v for v in graph.inputs if v.name in names]:
+        graph.inputs.remove(value)
+        if value.name is not None and value.name in graph.initializers:
+            del graph.initializers[value.name]

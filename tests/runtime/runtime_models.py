@@ -1,0 +1,110 @@
+"""Small models with runtime constants, and the original to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime as ort
+
+HEADER = '<ir_version: 10, opset_import: ["" : 21, "local" : 1]>'
+
+# One layer of cross-attention as TorchScript exports it: the shapes of keys and values are put
+# together from the sizes of inputs.
+DECODER = """
+decoder (float[batch, steps, 64] x, float[batch, positions, 64] states,
+         int64[batch, positions] mask) => (float[batch, steps, 64] y) {
+    heads = Constant<value = int64[1] {4}> ()
+    width = Constant<value = int64[1] {16}> ()
+    minus = Constant<value = int64[1] {-1}> ()
+    one = Constant<value = float {1.0}> ()
+    low = Constant<value = float {-10000.0}> ()
+    axes = Constant<value = int64[2] {1, 2}> ()
+    shape = Shape(x)
+    zero = Constant<value = int64[1] {0}> ()
+    batch = Gather(shape, zero)
+    split = Concat<axis = 0>(batch, minus, heads, width)
+    keys = MatMul(states, wk)
+    keys4 = Reshape(keys, split)
+    keys_t = Transpose<perm = [0, 2, 3, 1]>(keys4)
+    values = MatMul(states, wv)
+    values_b = Add(values, bv)
+    values4 = Reshape(values_b, split)
+    values_t = Transpose<perm = [0, 2, 1, 3]>(values4)
+    mask_f = Cast<to = 1>(mask)
+    mask_i = Sub(one, mask_f)
+    mask_l = Mul(mask_i, low)
+    mask_4 = Unsqueeze(mask_l, axes)
+    q = MatMul(x, wq)
+    q4 = Reshape(q, split)
+    q_t = Transpose<perm = [0, 2, 1, 3]>(q4)
+    scores = MatMul(q_t, keys_t)
+    masked = Add(scores, mask_4)
+    p = Softmax(masked)
+    mixed = MatMul(p, values_t)
+    back = Transpose<perm = [0, 2, 1, 3]>(mixed)
+    flat_shape = Constant<value = int64[3] {0, 0, 64}> ()
+    flat = Reshape(back, flat_shape)
+    y = MatMul(flat, wk)
+}
+"""
+
+ADAPTER = """
+adapter (float[n, 64] x, float[64, 4] a, float[4, 64] b, float[1] scale) => (float[n, 64] y) {
+    ab = MatMul(a, b)
+    scaled = Mul(ab, scale)
+    merged = Add(w, scaled)
+    y = MatMul(x, merged)
+}
+"""
+
+
+def parse(text: str, **weights: np.ndarray) -> onnx.ModelProto:
+    """A model of a graph's (and functions') text, with initializers."""
+    model = onnx.parser.parse_model(HEADER + text)
+    for name, array in weights.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return model
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray:
+    """A float32 array."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def options() -> ort.SessionOptions:
+    """Node by node, and sums in the order of the original."""
+    made = ort.SessionOptions()
+    made.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    made.add_session_config_entry("session.disable_prepacking", "1")
+    made.log_severity_level = 4
+    made.intra_op_num_threads = 1
+    return made
+
+
+def original(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """What the model computes."""
+    session = ort.InferenceSession(model.SerializeToString(), options())
+    return session.run(None, dict(feeds))
+
+
+def decoder_feeds(seed: int = 0, batch: int = 2, steps: int = 3, positions: int = 50) -> dict:
+    """Feeds of the decoder."""
+    rng = np.random.default_rng(seed)
+    return {
+        "x": random(batch, steps, 64, seed=seed + 100),
+        "states": random(batch, positions, 64, seed=seed + 200),
+        "mask": rng.integers(0, 2, (batch, positions)),
+    }
+
+
+def adapter_feeds(seed: int = 0, rows: int = 5) -> dict:
+    """Feeds of the adapter."""
+    return {
+        "x": random(rows, 64, seed=7),
+        "a": random(64, 4, seed=seed + 1),
+        "b": random(4, 64, seed=seed + 2),
+        "scale": np.array([0.5 + seed], np.float32),
+    }

@@ -1,0 +1,332 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from runtime_models import (
+    adapter_feeds,
+    decoder_feeds,
+    options,
+    original,
+    parse,
+    random,
+)
+
+from onnxfold.analysis.constness import RECORD_KEY
+from onnxfold.errors import UsageError
+from onnxfold.runtime.bundle import open_bundle
+from onnxfold.runtime.split import split
+
+
+def recombine(bundle, feeds):
+    """runtime_fold, then entry, each as a plain model."""
+    given = dict(feeds)
+    if bundle.runtime_fold.exists():
+        fold = ort.InferenceSession(str(bundle.runtime_fold), options())
+        outputs = fold.run(None, {name: feeds[name] for name in inputs_of(fold)})
+        given.update(zip([o.name for o in fold.get_outputs()], outputs, strict=True))
+    entry = ort.InferenceSession(str(bundle.entry), options())
+    return entry.run(None, {name: given[name] for name in inputs_of(entry)})
+
+
+def inputs_of(session):
+    return [i.name for i in (*session.get_inputs(), *session.get_overridable_initializers())]
+
+
+def check(model, folder, feeds, *names, **arguments):
+    """Split; assert that both parts are valid and compute the original's bits."""
+    bundle = split(model, folder, runtime_constants=names, fsync=False, **arguments)
+    for path in (bundle.entry, bundle.runtime_fold):
+        if path.exists():
+            onnx.checker.check_model(str(path), full_check=True)
+    for want, got in zip(original(model, feeds), recombine(bundle, feeds), strict=True):
+        assert got.dtype == want.dtype and got.shape == want.shape
+        assert got.tobytes() == want.tobytes()
+    entry = ort.InferenceSession(str(bundle.entry), options())
+    assert [o.name for o in entry.get_outputs()] == [o.name for o in model.graph.output]
+    assert sorted(inputs_of(entry)) == sorted(bundle.manifest.entry_inputs)
+    return bundle
+
+
+def ops(path):
+    return sorted(node.op_type for node in onnx.load(path).graph.node)
+
+
+def cached(bundle):
+    return [info.name for info in bundle.manifest.cached]
+
+
+def test_a_decoder_keeps_nothing_of_the_encoder(decoder, tmp_path):
+    bundle = check(decoder, tmp_path, decoder_feeds(), "states", "mask")
+    assert cached(bundle) == ["keys_t", "values_t", "mask_4"]
+    entry = onnx.load(bundle.entry)
+    assert [i.name for i in entry.graph.input] == ["x", "keys_t", "values_t", "mask_4"]
+    assert [len(g.components) for g in bundle.manifest.groups] == [2, 1]
+    assert [g.constants for g in bundle.manifest.groups] == [["states"], ["mask"]]
+
+
+def test_weights_go_only_where_they_are_used(decoder, tmp_path):
+    bundle = check(decoder, tmp_path, decoder_feeds(), "states", "mask")
+    entry, fold = onnx.load(bundle.entry), onnx.load(bundle.runtime_fold)
+    heavy = [{i.name for i in m.graph.initializer if len(i.raw_data) > 1000} for m in (entry, fold)]
+    assert heavy == [{"wq", "wk"}, {"wk", "wv"}]
+
+
+def test_the_models_carry_what_is_constant(decoder, tmp_path):
+    bundle = check(decoder, tmp_path, decoder_feeds(), "states", "mask")
+    records = [
+        {p.key: p.value for p in onnx.load(path).metadata_props}[RECORD_KEY]
+        for path in (bundle.entry, bundle.runtime_fold)
+    ]
+    assert json.loads(records[0]) == ["keys_t", "values_t", "mask_4"]
+    assert json.loads(records[1]) == ["states", "mask"]
+
+
+def test_only_one_of_several_constants(decoder, tmp_path):
+    bundle = check(decoder, tmp_path, decoder_feeds(), "mask")
+    assert cached(bundle) == ["mask_4"]
+    assert bundle.manifest.entry_inputs == ["x", "states", "mask_4"]
+
+
+def test_an_adapter_is_merged_once(adapter, tmp_path):
+    bundle = check(adapter, tmp_path, adapter_feeds(), "a", "b", "scale")
+    assert cached(bundle) == ["merged"]
+    assert ops(bundle.entry) == ["MatMul"]
+
+
+def test_a_broadcast_of_a_cached_tensor_stays_in_entry(tmp_path):
+    model = parse(
+        """g (float[n, 64, 256] x, float[1, 1, 256] r) => (float[n, 64, 256] y) {
+            shape = Constant<value = int64[3] {8, 64, 256}> ()
+            e = Exp(r)
+            wide = Expand(e, shape)
+            y = Add(x, wide)
+        }"""
+    )
+    feeds = {"x": random(8, 64, 256), "r": random(1, 1, 256)}
+    bundle = check(model, tmp_path, feeds, "r", level=0)
+    assert cached(bundle) == ["e"]
+    assert "Expand" in ops(bundle.entry)
+    assert "only repeats elements" in bundle.manifest.stays[0].reason
+
+
+def test_a_broadcast_to_a_dynamic_shape_stays_in_entry(tmp_path):
+    model = parse(
+        """g (float[n, p, 64] x, float[1, p, 64] r, float[n, p] like) => (float[n, p, 64] y) {
+            shape = Shape(like)
+            one = Constant<value = int64[1] {64}> ()
+            whole = Concat<axis = 0>(shape, one)
+            e = Exp(r)
+            wide = Expand(e, whole)
+            y = Add(x, wide)
+        }"""
+    )
+    feeds = {"x": random(3, 7, 64), "r": random(1, 7, 64), "like": random(3, 7)}
+    bundle = check(model, tmp_path, feeds, "r", "like", level=0)
+    assert "wide" not in cached(bundle) and "e" in cached(bundle)
+
+
+def test_a_table_from_a_length_is_computed_once(tmp_path):
+    model = parse(
+        """g (float[n, 32] x, int64 length) => (float[n, 32] y) {
+            zero = Constant<value = int64 {0}> ()
+            one = Constant<value = int64 {1}> ()
+            last = Constant<value = int64[1] {-1}> ()
+            range = Range(zero, length, one)
+            f = Cast<to = 1>(range)
+            column = Unsqueeze(f, last)
+            angles = Mul(column, w)
+            table = Cos(angles)
+            y = Add(x, table)
+        }""",
+        w=random(32),
+    )
+    feeds = {"x": random(9, 32), "length": np.array(9)}
+    bundle = check(model, tmp_path, feeds, "length")
+    assert cached(bundle) == ["table"]
+
+
+def test_an_input_that_entry_needs_stays_its_input(tmp_path):
+    model = parse(
+        """g (float[64, 64] x, float[64, 64] r) => (float[64, 64] y) {
+            e = MatMul(r, r)
+            t = Add(x, e)
+            y = MatMul(t, r)
+        }"""
+    )
+    feeds = {"x": random(64, 64), "r": random(64, 64, seed=1)}
+    bundle = check(model, tmp_path, feeds, "r")
+    assert bundle.manifest.entry_inputs == ["x", "r", "e"]
+
+
+def test_an_output_that_is_constant_keeps_its_name(tmp_path):
+    model = parse(
+        """g (float[64, 64] x, float[64, 64] r) => (float[64, 64] e, float[64, 64] y) {
+            e = MatMul(r, r)
+            y = Add(x, e)
+        }"""
+    )
+    feeds = {"x": random(64, 64), "r": random(64, 64, seed=1)}
+    bundle = check(model, tmp_path, feeds, "r")
+    assert cached(bundle) == ["e_folded"]
+
+
+def test_the_cache_can_be_bounded(decoder, tmp_path):
+    dims = {"batch": 2, "positions": 50}
+    whole = check(decoder, tmp_path / "whole", decoder_feeds(), "states", "mask", nominal=dims)
+    assert whole.manifest.cached_bytes == 2 * 2 * 50 * 64 * 4 + 2 * 50 * 4
+    half = check(
+        *(decoder, tmp_path / "half", decoder_feeds(), "states", "mask"),
+        nominal=dims,
+        max_cache=whole.manifest.cached_bytes // 2 + 1000,
+    )
+    assert 0 < half.manifest.cached_bytes <= whole.manifest.cached_bytes // 2 + 1000
+    none = check(decoder, tmp_path / "none", decoder_feeds(), "states", "mask", max_cache=0)
+    assert none.manifest.cached_bytes == 0
+    assert not none.runtime_fold.exists()
+
+
+def test_overridable_initializers_on_request(tmp_path):
+    model = parse(
+        """g (float[64, 64] x, float[64, 64] w) => (float[64, 64] y) {
+            t = MatMul(w, w)
+            y = MatMul(x, t)
+        }""",
+        w=random(64, 64),
+    )
+    feeds = {"x": random(64, 64), "w": random(64, 64, seed=3)}
+    assert cached(check(model, tmp_path / "no", feeds)) == []
+    bundle = check(model, tmp_path / "yes", feeds, overridable=True)
+    assert cached(bundle) == ["t"]
+    assert inputs_of(ort.InferenceSession(str(bundle.runtime_fold), options())) == ["w"]
+
+
+def test_folding_at_run_time_leaves_the_weights_as_they_are(tmp_path):
+    model = parse(
+        """g (float[n, 64] x, float[64] r) => (float[n, 64] y) {
+            t = Transpose<perm = [1, 0]>(w)
+            s = Exp(t)
+            z = MatMul(x, s)
+            e = Exp(r)
+            y = Add(z, e)
+        }""",
+        w=random(64, 64),
+    )
+    feeds = {"x": random(3, 64), "r": random(64)}
+    late = check(model, tmp_path / "late", feeds, "r", fold_at="runtime")
+    assert sorted(cached(late)) == ["e", "s"]
+    assert ops(late.entry) == ["Add", "MatMul"]
+    assert not onnx.load(late.entry).graph.initializer
+    early = check(model, tmp_path / "early", feeds, "r")
+    assert cached(early) == ["e"]
+    assert ops(early.runtime_fold) == ["Exp"]
+
+
+def test_a_function_is_cut_through(tmp_path):
+    model = parse(
+        """g (float[64, 64] x, float[64, 64] r) => (float[64, 64] y) { y = local.f(x, r) }
+        <domain: "local", opset_import: ["" : 21]>
+        f (a, b) => (p) { q = MatMul(b, b) p = Add(a, q) }"""
+    )
+    feeds = {"x": random(64, 64), "r": random(64, 64, seed=1)}
+    bundle = check(model, tmp_path, feeds, "r")
+    assert ops(bundle.entry) == ["Add"]
+
+
+def test_control_flow_on_constants_only_is_folded_whole(tmp_path):
+    model = parse(
+        """g (float[64, 64] x, float[64, 64] r, bool c) => (float[64, 64] y) {
+            k = If (c) <then_branch = t () => (float[64, 64] a) { a = MatMul(r, r) },
+                        else_branch = e () => (float[64, 64] b) { b = Neg(r) }>
+            y = Add(x, k)
+        }"""
+    )
+    for c in (True, False):
+        feeds = {"x": random(64, 64), "r": random(64, 64, seed=1), "c": np.array(c)}
+        bundle = check(model, tmp_path / str(c), feeds, "r", "c")
+        assert ops(bundle.entry) == ["Add"]
+
+
+def test_what_a_variable_branch_captures_is_cached(tmp_path):
+    model = parse(
+        """g (float[64, 64] x, float[64, 64] r, bool c) => (float[64, 64] y) {
+            k = MatMul(r, r)
+            y = If (c) <then_branch = t () => (float[64, 64] a) { a = Add(x, k) },
+                        else_branch = e () => (float[64, 64] b) { b = Sub(x, k) }>
+        }"""
+    )
+    feeds = {"x": random(64, 64), "r": random(64, 64, seed=1), "c": np.array(True)}
+    bundle = check(model, tmp_path, feeds, "r")
+    assert cached(bundle) == ["k"]
+
+
+def test_a_result_of_unknown_size_stays_in_entry(tmp_path):
+    model = parse(
+        """g (float[64] x, seq(float[64]) r) => (float[64] y) {
+            zero = Constant<value = int64 {0}> ()
+            first = SequenceAt(r, zero)
+            e = Exp(first)
+            y = Add(x, e)
+        }"""
+    )
+    bundle = split(model, tmp_path, runtime_constants=["r"], fsync=False)
+    assert cached(bundle) == []
+    assert "is not known" in bundle.manifest.stays[0].reason
+
+
+def test_half_and_quantized_constants(tmp_path):
+    model = parse(
+        """g (float[n, 64] x, int8[64, 64] w, float[64] s, bfloat16[64] h) => (float[n, 64] y) {
+            d = DequantizeLinear<axis = 1>(w, s)
+            z = MatMul(x, d)
+            hh = Mul(h, h)
+            c = Cast<to = 1>(hh)
+            y = Add(z, c)
+        }"""
+    )
+    bundle = split(model, tmp_path, runtime_constants=["w", "s", "h"], fsync=False)
+    assert cached(bundle) == ["d", "c"]
+    assert bundle.manifest.cached[0].dtype == "float"
+
+
+def test_without_runtime_constants_entry_is_the_model(decoder, tmp_path):
+    bundle = check(decoder, tmp_path, decoder_feeds())
+    assert not bundle.runtime_fold.exists()
+    assert bundle.manifest.cached == []
+
+
+def test_the_record_of_a_model_is_used(decoder, tmp_path):
+    decoder.metadata_props.add(key=RECORD_KEY, value='["states"]')
+    bundle = check(decoder, tmp_path, decoder_feeds())
+    assert cached(bundle) == ["keys_t", "values_t"]
+
+
+def test_a_bundle_is_read_again(decoder, tmp_path):
+    made = check(decoder, tmp_path, decoder_feeds(), "states")
+    assert open_bundle(tmp_path).manifest == made.manifest
+    assert open_bundle(tmp_path / "manifest.json").manifest == made.manifest
+
+
+def test_the_source_is_left_alone(decoder, tmp_path):
+    before = decoder.SerializeToString()
+    check(decoder, tmp_path, decoder_feeds(), "states")
+    assert decoder.SerializeToString() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"runtime_constants": ["nothing"]}, "no input is called 'nothing'"),
+        ({"runtime_constants": "states"}, "not one string"),
+        ({"fold_at": "never"}, "fold_at must be"),
+        ({"backend": "gpu"}, "there is no backend 'gpu'"),
+        ({"speed": 3}, "unknown option 'speed'"),
+    ],
+)
+def test_wrong_arguments(decoder, tmp_path, arguments, message):
+    with pytest.raises(UsageError, match=message):
+        split(decoder, tmp_path / "out", **arguments)
+    assert not (tmp_path / "out").exists()

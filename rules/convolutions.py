@@ -109,8 +109,9 @@ def _batch_normalization(kind: Any, scaled: Any, channels: Any, *bias: Any) -> A
         convolution, scale, shift, mean, variance, epsilon=e, momentum=anything
     )
     factor = op.Div(wide(scale), op.Sqrt(op.Add(wide(variance), constant(e, _DOUBLE))))
-    centre = op.Sub(wide(bias[0]), wide(mean)) if bias else op.Neg(wide(mean))
-    moved = op.Add(wide(shift), op.Mul(centre, factor))
+    moved = op.Sub(wide(shift), op.Mul(wide(mean), factor))
+    if bias:
+        moved = op.Add(moved, op.Mul(wide(bias[0]), factor))
     return rule(
         pattern >> kind(x, scaled(factor), narrow(moved, w)),
         where=single_use(convolution)

@@ -1,0 +1,458 @@
+"""The rules of rules/gemm.py."""
+
+import numpy as np
+import pytest
+from certify import certify, graph, refuse
+from onnxfold.rules import gemm as rules
+
+NEAR = 1e-5
+BN = "y = BatchNormalization(t, s, z, m, v)"
+
+
+def random(*shape, seed=0, dtype=np.float32):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+@pytest.mark.parametrize("bias", [(4,), (1, 4), (2, 4), (2, 1), (1,), ()])
+def test_matmul_add(bias):
+    """Bit-equal: several rows, and a sum over at most 128 elements."""
+    for depth in (1, 3, 16, 127, 128):
+        certify(
+            rules.matmul_add,
+            graph(
+                f"float[2,{depth}] x",
+                "t = MatMul(x, w)",
+                "y = Add(t, b)",
+                w=random(depth, 4),
+                b=random(*bias),
+            ),
+            graph(
+                f"float[2,{depth}] x, float[{depth},4] w",
+                "t = MatMul(x, w)",
+                "y = Add(b, t)",
+                b=random(*bias),
+            ),
+            times=1,
+            gone="MatMul Add",
+        )
+
+
+def test_matmul_add_double():
+    certify(
+        rules.matmul_add,
+        graph(
+            "double[5,128] x",
+            "t = MatMul(x, w)",
+            "y = Add(t, b)",
+            w=random(128, 40, dtype=np.float64),
+            b=random(40, dtype=np.float64),
+        ),
+    )
+
+
+@pytest.mark.parametrize("rows, depth", [("1", 8), ("N", 8), ("4", 129), ("4", 500)])
+def test_matmul_add_inexact(rows, depth):
+    """One row, perhaps one row, or a long sum: the last bits may differ, so not at level 1."""
+    model = graph(
+        f"float[{rows},{depth}] x",
+        "t = MatMul(x, w)",
+        "y = Add(t, b)",
+        w=random(depth, 40),
+        b=random(40),
+    )
+    refuse(rules.matmul_add, model, level=1)
+    certify(rules.matmul_add, model, tolerance=1e-4, times=1)
+
+
+def test_matmul_add_refused():
+    """matmul_add_odd_bias: a bias that raises the rank or makes the product larger."""
+    w = random(3, 4)
+    refuse(
+        rules.matmul_add,
+        graph("float[2,3] x", "t = MatMul(x, w)", "y = Add(t, b)", w=w, b=random(5, 2, 4)),
+        graph("float[1,3] x", "t = MatMul(x, w)", "y = Add(t, b)", w=w, b=random(2, 4)),
+        graph("float[2,3] x", "t = MatMul(x, w)", "y = Add(t, b)", w=random(3, 1), b=random(4)),
+        graph("float[N,3] x", "t = MatMul(x, w)", "y = Add(t, b)", w=w, b=random(2, 4)),
+        graph("float[2,2,3] x", "t = MatMul(x, w)", "y = Add(t, b)", w=w, b=random(4)),
+        graph("float[3] x", "t = MatMul(x, w)", "y = Add(t, b)", w=w, b=random(4)),
+        graph("float[2,3] x", "t = MatMul(x, w)", "y = Add(t, b)", w=random(3), b=random(2)),
+        graph(
+            "float[2,3] x",
+            "t = MatMul(x, w)",
+            "u = Tanh(t)",
+            "y = Add(t, b)",
+            outputs="y, u",
+            w=w,
+            b=random(4),
+        ),
+        graph(
+            "int32[2,3] x",
+            "t = MatMul(x, w)",
+            "y = Add(t, b)",
+            w=np.ones((3, 4), np.int32),
+            b=np.ones(4, np.int32),
+        ),
+    )
+    certify(
+        rules.matmul_add,
+        graph("float[2,3] x", "t = MatMul(x, w)", "y = Add(t, b)", w=w, b=random(2, 1)),
+        graph("float[2,3] x", "t = MatMul(x, w)", "y = Add(b, t)", w=w, b=np.float32(0.5)),
+    )
+
+
+def test_gemm_add():
+    certify(
+        rules.gemm_add,
+        graph("float[2,3] x", "t = Gemm(x, w)", "y = Add(t, b)", w=random(3, 4), b=random(4)),
+        graph(
+            "float[2,9] x",
+            "t = Gemm<transB=1, beta=0.5>(x, w)",
+            "y = Add(b, t)",
+            w=random(4, 9),
+            b=random(2, 1),
+        ),
+        graph(
+            "float[9,2] x",
+            "t = Gemm<transA=1>(x, w)",
+            "y = Add(b, t)",
+            w=random(9, 4),
+            b=random(2, 1),
+        ),
+        times=1,
+        gone="Add",
+    )
+    scaled = graph(
+        "float[2,3] x", "t = Gemm<alpha=0.3>(x, w)", "y = Add(t, b)", w=random(3, 4), b=random(4)
+    )
+    refuse(rules.gemm_add, scaled, level=1)
+    certify(rules.gemm_add, scaled, tolerance=NEAR)
+    refuse(
+        rules.gemm_add,
+        graph("float[2,3] x", "t = Gemm(x, w, b)", "y = Add(t, b)", w=random(3, 4), b=random(4)),
+        graph("float[1,3] x", "t = Gemm(x, w)", "y = Add(t, b)", w=random(3, 4), b=random(2, 4)),
+        graph("float[N,3] x", "t = Gemm(x, w)", "y = Add(t, b)", w=random(3, 4), b=random(1, 1, 4)),
+    )
+
+
+def test_gemm_without_bias():
+    zeros = np.zeros(4, np.float32)
+    for sizes in ("float[N,3] x", "float[1,200] x"):
+        w = random(200 if "200" in sizes else 3, 4)
+        certify(
+            rules.gemm_zero_bias,
+            graph(sizes, "y = Gemm(x, w, b)", w=w, b=zeros),
+            graph(sizes, "y = Gemm<alpha=0.3, beta=0.5>(x, w, b)", w=w, b=np.float32(0)),
+            times=1,
+        )
+    certify(
+        rules.gemm_beta_zero,
+        graph("float[N,3] x, float[4] b", "y = Gemm<beta=0.0>(x, w, b)", w=random(3, 4)),
+        times=1,
+    )
+    refuse(
+        rules.gemm_zero_bias,
+        graph("float[N,3] x", "y = Gemm(x, w, b)", w=random(3, 4), b=random(4)),
+        graph("float[N,3] x", "y = Gemm(x, w, b)", w=random(3, 4), b=zeros, opset=9),
+        graph("float[N,3] x", "y = Gemm(x, w)", w=random(3, 4)),
+    )
+    refuse(
+        rules.gemm_beta_zero,
+        graph("float[N,3] x, float[4] b", "y = Gemm(x, w, b)", w=random(3, 4)),
+    )
+
+
+def test_matmul_add_between_reshapes():
+    rule = rules.matmul_add_between_reshapes
+    nodes = ("t = MatMul(x, w)", "u = Add(t, b)", "y = Reshape(u, s)")
+    more = {"w": random(6, 8), "b": random(8)}
+    certify(
+        rule,
+        graph("float[2,3,6] x", *nodes, s=[2, 3, 2, 4], **more),
+        graph("float[N,3,6] x", *nodes, s=[0, 3, 2, 4], **more),
+        graph("float[N,3,6] x", *nodes, s=[-1, 3, 2, 4], sizes={"N": (1, 2, 5)}, **more),
+        graph("float[2,1,3,6] x", *nodes, s=[2, 3, 8], **more),
+        graph("float[2,3,6] x", *nodes, s=[-1, 8], w=random(6, 8), b=random(1, 1, 8)),
+        graph("float[2,3,6] x", *nodes, s=[-1, 8], w=random(6, 8), b=np.float32(0.5)),
+        times=1,
+        gone="MatMul Add",
+    )
+    single = graph("float[1,1,6] x", *nodes, s=[2, 4], **more)
+    refuse(rule, single, level=1)
+    certify(rule, single, tolerance=NEAR)
+    refuse(
+        rule,
+        graph("float[N,M,6] x", *nodes, s=[0, 0, 2, 4], **more),
+        graph("float[2,3,6] x, int64[2] s", *nodes, feeds={"s": np.array([6, 8])}, **more),
+        graph("float[2,3,6] x", *nodes, s=[-1, 8], w=random(6, 8), b=random(3, 8)),
+        graph("float[2,3,6] x", *nodes, s=[-1, 8], w=random(6, 8), b=random(1, 1, 1, 8)),
+        graph("float[2,3,6] x", *nodes, s=[-1, 8], w=random(2, 6, 8), b=random(8)),
+        graph("float[2,3,6] x", "t = MatMul(x, w)", "y = Add(t, b)", **more),
+        graph("float[2,3,6] x", *nodes, "z = Tanh(u)", outputs="y, z", s=[-1, 8], **more),
+        graph("float[6,6] x", *nodes, s=[3, 16], **more),
+    )
+
+
+def test_gemm_of_transposed():
+    certify(
+        rules.gemm_of_transposed_left[0],
+        graph("float[3,N] x", "t = Transpose(x)", "y = Gemm(t, w, b)", w=random(3, 4), b=random(4)),
+        tolerance=1e-4,
+        gone="Transpose",
+    )
+    certify(
+        rules.gemm_of_transposed_left[1],
+        graph("float[N,3] x", "t = Transpose(x)", "y = Gemm<transA=1>(t, w)", w=random(3, 4)),
+        tolerance=1e-4,
+        gone="Transpose",
+    )
+    certify(
+        rules.gemm_of_transposed_right[0],
+        graph("float[N,3] x, float[4,3] w", "t = Transpose(w)", "y = Gemm<alpha=0.5>(x, t)"),
+        tolerance=1e-4,
+        gone="Transpose",
+    )
+    certify(
+        rules.gemm_of_transposed_right[1],
+        graph("float[N,3] x, float[3,4] w", "t = Transpose(w)", "y = Gemm<transB=1>(x, t)"),
+        tolerance=1e-4,
+        gone="Transpose",
+    )
+    refuse(
+        rules.gemm_of_transposed_left[0],
+        graph("float[N,3] x", "t = Transpose<perm=[0,1]>(x)", "y = Gemm(t, w)", w=random(3, 4)),
+    )
+    refuse(
+        rules.gemm_of_transposed_right[0],
+        graph("float[N,3] x", "t = Transpose(w)", "y = Gemm(x, t)", w=random(4, 3)),
+    )
+
+
+def test_matmul_of_transposed():
+    both, left, right = rules.matmul_of_transposed
+    certify(
+        both,
+        graph(
+            "float[3,N] x, float[4,3] w", "t = Transpose(x)", "u = Transpose(w)", "y = MatMul(t, u)"
+        ),
+        tolerance=1e-4,
+        gone="Transpose",
+    )
+    certify(
+        left,
+        graph("float[3,N] x", "t = Transpose(x)", "y = MatMul(t, w)", w=random(3, 4)),
+        tolerance=1e-4,
+        gone="Transpose",
+    )
+    certify(
+        right,
+        graph("float[N,3] x, float[4,3] w", "t = Transpose<perm=[1,0]>(w)", "y = MatMul(x, t)"),
+        tolerance=1e-4,
+        gone="Transpose",
+    )
+    refuse(
+        right,
+        graph("float[2,N,3] x, float[4,3] w", "t = Transpose(w)", "y = MatMul(x, t)"),
+        graph("float[N,3] x", "t = Transpose(w)", "y = MatMul(x, t)", w=random(4, 3)),
+        graph("int32[N,3] x, int32[4,3] w", "t = Transpose(w)", "y = MatMul(x, t)"),
+    )
+
+
+@pytest.mark.parametrize("name", ["Mul", "Div"])
+def test_matmul_scaled(name):
+    rule = rules.matmul_scaled[name == "Div"]
+    scale = f"y = {name}(t, c)"
+    w = random(3, 4)
+    certify(
+        rule,
+        graph("float[N,3] x", "t = MatMul(x, w)", scale, w=w, c=np.float32(0.3)),
+        graph("float[N,2,3] x", "t = MatMul(x, w)", scale, w=w, c=random(4, seed=3)),
+        graph("float[3] x", "t = MatMul(x, w)", scale, w=w, c=random(4, seed=3)),
+        tolerance=1e-4,
+        times=1,
+    )
+    refuse(
+        rule,
+        graph("float[2,3] x", "t = MatMul(x, w)", scale, w=w, c=random(2, 1)),
+        graph("float[2,3] x", "t = MatMul(x, w)", scale, w=w, c=random(2, 4)),
+        graph("float[2,3] x", "t = MatMul(x, w)", scale, w=w, c=random(1, 1, 4)),
+        graph("float[2,3] x", "t = MatMul(x, w)", scale, w=random(3, 1), c=random(4)),
+        graph("float[2,2,3] x", "t = MatMul(x, w)", scale, w=random(2, 3, 4), c=random(4)),
+        graph(
+            "float[2,30] x",
+            "t = MatMul(x, w)",
+            scale,
+            "z = MatMul(x, w)",
+            outputs="y, z",
+            w=random(30, 40),
+            c=random(40),
+        ),
+    )
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("name", ["Mul", "Div"])
+def test_gemm_scaled(name, bias):
+    rule = rules.gemm_scaled[2 * (name == "Div") + bias]
+    scale = f"y = {name}(t, c)"
+    more = {"w": random(3, 4), **({"b": random(4, seed=8)} if bias else {})}
+    operands = ", ".join(["x", *more])
+    turned = {**more, "w": random(4, 3)}
+    certify(
+        rule,
+        graph("float[N,3] x", f"t = Gemm({operands})", scale, c=np.float32(0.3), **more),
+        graph(
+            "float[N,3] x",
+            f"t = Gemm<alpha=0.5, beta=2.0>({operands})",
+            scale,
+            c=random(4, seed=3),
+            **more,
+        ),
+        graph(
+            "float[N,3] x",
+            f"t = Gemm<transB=1>({operands})",
+            scale,
+            c=random(1, 4, seed=3),
+            **turned,
+        ),
+        tolerance=1e-4,
+        times=1,
+    )
+    refuse(
+        rule,
+        graph("float[2,3] x", f"t = Gemm({operands})", scale, c=random(2, 1), **more),
+        graph("float[2,3] x", f"t = Gemm({operands})", scale, c=random(1, 1, 4), **more),
+    )
+    if bias:
+        rows = {**more, "b": random(2, 1)}
+        refuse(rule, graph("float[2,3] x", f"t = Gemm({operands})", scale, c=random(4), **rows))
+
+
+def test_product_of_scaled():
+    certify(
+        rules.product_of_scaled[0],
+        graph(
+            "float[N,2,3] x", "t = Mul(x, c)", "y = MatMul(t, w)", w=random(3, 4), c=np.float32(0.3)
+        ),
+        graph(
+            "float[N,3] x", "t = Mul(x, c)", "y = MatMul(t, w)", w=random(3), c=np.float32([0.3])
+        ),
+        tolerance=1e-4,
+    )
+    certify(
+        rules.product_of_scaled[1],
+        graph(
+            "float[N,3] x",
+            "t = Mul(x, c)",
+            "y = Gemm<beta=0.5>(t, w, b)",
+            w=random(3, 4),
+            c=np.float32(0.3),
+            b=random(4),
+        ),
+        tolerance=1e-4,
+    )
+    refuse(
+        rules.product_of_scaled[0],
+        graph("float[2,3] x", "t = Mul(x, c)", "y = MatMul(t, w)", w=random(3, 4), c=random(3)),
+        graph(
+            "float[2,3] x",
+            "t = Mul(x, c)",
+            "y = MatMul(t, w)",
+            w=random(3, 4),
+            c=np.float32([[[2]]]),
+        ),
+        graph(
+            "int32[2,3] x",
+            "t = Mul(x, c)",
+            "y = MatMul(t, w)",
+            w=np.ones((3, 4), np.int32),
+            c=np.int32(2),
+        ),
+    )
+
+
+@pytest.mark.parametrize("name", ["Add", "Sub"])
+def test_gemm_shifted(name):
+    rule = rules.gemm_shifted[name == "Sub"]
+    shift = f"y = {name}(t, c)"
+    more = {"w": random(3, 4), "b": random(4)}
+    certify(
+        rule,
+        graph("float[N,3] x", "t = Gemm(x, w, b)", shift, c=random(4, seed=7), **more),
+        graph("float[N,3] x", "t = Gemm<alpha=2.0>(x, w, b)", shift, c=np.float32(2), **more),
+        tolerance=1e-4,
+    )
+    refuse(
+        rule,
+        graph("float[2,3] x", "t = Gemm<beta=2.0>(x, w, b)", shift, c=random(4), **more),
+        graph("float[2,3] x", "t = Gemm(x, w, b)", shift, c=random(2, 4), **more),
+        graph("float[2,3] x", "t = Gemm(x, w, b)", shift, c=random(3, 1, 1), **more),
+    )
+
+
+@pytest.mark.parametrize("name", ["Mul", "Div"])
+@pytest.mark.parametrize("gemm", [False, True])
+def test_attention_scale(name, gemm):
+    rule = rules.attention_scale[2 * (name == "Div") + gemm]
+    product = ("u = Gemm(x, w, b)",) if gemm else ("t = MatMul(x, w)", "u = Add(b, t)")
+    start = "float[N,3] x" if gemm else "float[N,5,3] x"
+    nodes = (*product, "h = Reshape(u, s)", "k = Transpose<perm=[0,2,1,3]>(h)")
+    more = {"w": random(3, 4), "b": random(4), "s": [-1, 5, 2, 2]}
+    sizes = {"N": (5, 10)} if gemm else {"N": (1, 2)}
+    scale = f"y = {name}(k, c)"
+    certify(
+        rule,
+        graph(start, *nodes, scale, sizes=sizes, c=np.float32(0.3), **more),
+        graph(start, *nodes, scale, sizes=sizes, c=np.float32([[0.3]]), **more),
+        tolerance=1e-4,
+        times=1,
+    )
+    refuse(
+        rule,
+        graph(start, *nodes, scale, sizes=sizes, c=random(2, 1, 1), **more),
+        graph(start, *nodes, scale, sizes=sizes, c=random(1, 1, 1, 1, 1), **more),
+        graph(
+            start,
+            *nodes,
+            scale,
+            "z = Relu(u)",
+            sizes=sizes,
+            outputs="y, z",
+            c=np.float32(0.3),
+            **more,
+        ),
+    )
+
+
+@pytest.mark.parametrize("kind", range(3))
+def test_gemm_batch_normalization(kind):
+    more = {
+        "w": random(3, 4),
+        "s": random(4, seed=1),
+        "z": random(4, seed=2),
+        "m": random(4, seed=3),
+        "v": np.abs(random(4, seed=4)) + np.float32(0.5),
+    }
+    node = (
+        "t = Gemm<alpha=0.5>(x, w)",
+        "t = Gemm<alpha=0.5, beta=2.0>(x, w, b)",
+        "t = MatMul(x, w)",
+    )[kind]
+    if kind == 1:
+        more["b"] = random(4, seed=5)
+    rule = rules.gemm_batch_normalization[kind]
+    models = [graph("float[N,3] x", node, BN, **more)]
+    if kind < 2:
+        turned = node.replace("alpha", "transB=1, alpha")
+        models.append(graph("float[N,3] x", turned, BN, **{**more, "w": random(4, 3)}))
+    certify(rule, *models, tolerance=1e-4, times=1, gone="BatchNormalization")
+    training = "y, p, q = BatchNormalization<training_mode=1>(t, s, z, m, v)"
+    refuse(rule, graph("float[2,3] x", node, training, outputs="y", **more))
+    if kind == 2:
+        cube = {
+            **more,
+            "s": more["s"][:2],
+            "z": more["z"][:2],
+            "m": more["m"][:2],
+            "v": more["v"][:2],
+        }
+        refuse(rule, graph("float[N,2,3] x", node, BN, **cube))

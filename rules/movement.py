@@ -5,6 +5,7 @@ What moves elements changes no bit, so most rules here hold at every level. The 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,8 +15,10 @@ from onnxfold.analysis.types import Dim, Shape
 from onnxfold.rewrite import (
     UNKNOWN,
     attributes,
+    broadcasts_to,
     constant,
     constants,
+    filled,
     ints_of,
     is_constant,
     op,
@@ -273,7 +276,7 @@ squeeze_of_squeeze = (
 reshape_of_reshaped = rule(
     op.Reshape(_inner, c)
     >> op.Reshape(x, constant(symbolic(shape_through)(shape_of(x), shape_of(_inner), ints_of(c)))),
-    where=(rank_of(x) >= 0) & (rank_of(_inner) >= 0) & single_use(_inner),
+    where=(rank_of(x) >= 0) & (rank_of(_inner) >= 0),
     opset=(5, None),
     doc="A Reshape needs no other change of shape before it, if its zeros mean the same.",
 )
@@ -503,7 +506,6 @@ _sliced = op.Slice(x, starts, ends, optional(axes), optional(steps))
 slice_of_slice = rule(
     op.Slice(_sliced, starts2, ends2, optional(axes2), optional(steps2))
     >> op.Slice(x, _part(1), _part(2), _part(0), _part(3)),
-    where=single_use(_sliced),
     doc="Two slices with constant bounds are one, if it takes exactly what they take.",
 )
 
@@ -568,6 +570,148 @@ slice_of_widened = rule(
     doc="Only the part of a weight that is taken is widened.",
 )
 
+# -------------------------------------------------------------------- tables
+
+_taken = op.Gather(x, i, axis=a)
+
+
+def _table_axes(match: Match) -> tuple[tuple[int, ...], int] | None:
+    """How to transpose a table, and along which axis to gather, instead of transposing after."""
+    rank, indices = match.rank(x), match.rank(i)
+    if rank is None or indices is None:
+        return None
+    axis = match[a] + rank if match[a] < 0 else match[a]
+    if not indices:
+        others = [k + (k >= axis) for k in match[p]]
+        return (axis, *others), 0
+    perm: list[int] = []
+    for place, k in enumerate(match[p]):
+        if not axis <= k < axis + indices:
+            perm.append(k if k < axis else k - indices + 1)
+        elif k == axis:
+            if tuple(match[p][place : place + indices]) != tuple(range(k, k + indices)):
+                return None
+            perm.append(axis)
+    return tuple(perm), perm.index(axis)
+
+
+def _of_table(k: int) -> Term:
+    def part(match: Match) -> Any:
+        found = _table_axes(match)
+        return None if found is None else found[k]
+
+    return computed(part)
+
+
+_SMALL = 4096
+"""Elements of a table that may be stored twice, or moved when the model runs."""
+
+
+def _is_own_table(match: Match) -> bool:
+    """A stored table that nobody else reads, or a small one: its moved copy costs nothing."""
+    table = match[x]
+    maker, array = table.producer(), match.array(x)
+    if not is_constant(x).holds(match) or (maker is not None and maker.op_type != "Constant"):
+        return False
+    return bool(single_use(x).holds(match)) or (array is not None and array.size <= _SMALL)
+
+
+transpose_of_gathered = rule(
+    op.Transpose(_taken, perm=p)
+    >> op.Gather(op.Transpose(x, perm=_of_table(0)), i, axis=_of_table(1)),
+    where=single_use(_taken) & _is_own_table,
+    doc="The table is transposed instead of what is taken from it.",
+)
+
+
+def _table_shapes(match: Match) -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
+    """The shapes of table and indices, and the axis, that make Gather give the result's shape."""
+    table, indices, wanted = (match.static_shape(v) for v in (x, c, result))
+    if table is None or indices is None or wanted is None or 0 in (*table, *indices):
+        return None
+    axis = match[a] + len(table) if match[a] < 0 else match[a]
+    sizes = [math.prod(part) for part in (table[:axis], indices)]
+    ends = []
+    place = 0
+    for size in sizes:
+        found = math.prod(wanted[place : (end := place)])
+        while found < size and end < len(wanted):
+            found *= wanted[end]
+            end += 1
+        if found != size:
+            return None
+        ends.append(end)
+        place = end
+    first, last = ends
+    shape = (*wanted[:first], table[axis], *wanted[last:])
+    return shape, wanted[first:last], first
+
+
+def _of_shapes(k: int) -> Any:
+    def part(match: Match) -> Any:
+        found = _table_shapes(match)
+        return None if found is None else found[k]
+
+    return computed(part)
+
+
+_taken_at = op.Gather(x, c, axis=a)
+
+shape_of_gathered = rule(
+    _other(_taken_at, *zs)
+    >> op.Gather(
+        op.Reshape(x, constant(_of_shapes(0))),
+        op.Reshape(c, constant(_of_shapes(1))),
+        axis=_of_shapes(2),
+    ),
+    where=single_use(_taken_at) & _is_own_table,
+    opset=(5, None),
+    doc="Table and indices have the shape instead of what is taken.",
+)
+
+# -------------------------------------------------------------------- parts of shapes
+
+_shape = op.Shape(x)
+
+
+def _is_scalar_index(match: Match) -> bool:
+    return match.rank(c) == 0 and match.array(c) is not None
+
+
+def _one_size(match: Match) -> bool:
+    array = match.array(c)
+    return array is not None and array.shape == (1,)
+
+
+_start, _end = ints_of(c)[0], computed(lambda m: _end_of(int(m.array(c).ravel()[0])))
+
+
+def _end_of(index: int) -> int:
+    # an end beyond the rank is the rank
+    return 1 << 31 if index == -1 else index + 1
+
+
+size_of_one_axis = (
+    rule(
+        op.Unsqueeze(op.Gather(_shape, c), filled(0)) >> op.Shape(x, start=_start, end=_end),
+        where=_is_scalar_index,
+        opset=(15, None),
+        doc="The size of an axis is a part of the shape.",
+    ),
+    rule(
+        op.Gather(_shape, c) >> op.Shape(x, start=_start, end=_end),
+        where=_one_size,
+        opset=(15, None),
+        doc="The size of an axis is a part of the shape.",
+    ),
+    rule(
+        op.Slice(_shape, c, d, optional(filled(0)), optional(filled(1)))
+        >> op.Shape(x, start=_start, end=ints_of(d)[0]),
+        opset=(15, None),
+        doc="Sizes of neighbouring axes are a part of the shape.",
+    ),
+)
+
 # -------------------------------------------------------------------- broadcasts
 
 _spreading = op.any_of(
@@ -629,6 +773,31 @@ def _covers(shape: Shape | None, sizes: Any) -> bool | None:
         return None
     return shape == tuple(int(size) for size in sizes)
 
+
+_spread_out = op.any_of("Expand", "Tile")
+_large = _spread_out(x, i)
+
+constants_before_they_spread = (
+    rule(
+        _unary(_large) >> _spread_out(_unary(x), i),
+        where=is_constant(x) & single_use(_large),
+        inexact=_depends_on_place,
+        opset=(8, None),
+        doc="A constant is computed with before it is repeated.",
+    ),
+    rule(
+        _binary(_large, c) >> _spread_out(_binary(x, c), i),
+        where=is_constant(x) & single_use(_large) & broadcasts_to(c, x),
+        opset=(8, None),
+        doc="Two constants are computed with before one is repeated.",
+    ),
+    rule(
+        _binary(c, _large) >> _spread_out(_binary(c, x), i),
+        where=is_constant(x) & single_use(_large) & broadcasts_to(c, x),
+        opset=(8, None),
+        doc="Two constants are computed with before one is repeated.",
+    ),
+)
 
 # -------------------------------------------------------------------- reductions
 

@@ -13,7 +13,7 @@ from onnxfold.options import Options
 from onnxfold.passes.registry import create
 
 # Trying costs about as much as optimizing; for larger graphs nobody wants to wait for an advice.
-_MOST_NODES = 20_000
+_MOST_NODES = 3_000
 
 
 def outlook(model: ir.Model, options: Options) -> dict[str, int]:

@@ -177,7 +177,12 @@ class Edit:
 
 def is_unused(node: ir.Node) -> bool:
     """True if nobody reads a result of the node."""
-    return not any(v.uses() or v.is_graph_output() for v in node.outputs)
+    return not any(is_used(v) for v in node.outputs)
+
+
+def is_used(value: ir.Value) -> bool:
+    """True if somebody reads the value. ``uses()`` would copy the list of all who do."""
+    return bool(value._uses) or value.is_graph_output()
 
 
 def _nodes_inside(node: ir.Node) -> list[ir.Node]:

@@ -11,7 +11,7 @@ from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.kernels.operation import subgraphs_of
 from onnxfold.options import FoldOptions
 from onnxfold.passes.fixed_dims import fix_dims
-from onnxfold.passes.symbolic_edit import Edit, is_unused
+from onnxfold.passes.symbolic_edit import Edit, is_unused, is_used
 from onnxfold.passes.symbolic_operands import Operands
 from onnxfold.passes.symbolic_sharing import Sharing
 
@@ -83,7 +83,7 @@ class _Simplifier:
     def _node(self, node: ir.Node) -> None:
         for value in node.outputs:
             known = self._analysis.of(value).known
-            if known is None or not (value.uses() or value.is_graph_output()):
+            if known is None or not is_used(value):
                 continue
             if not self._analysis.known.is_constant(value):
                 self._edit.store(value, known)

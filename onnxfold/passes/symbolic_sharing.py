@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import list_of, of_items
 from onnxfold.kernels.operation import subgraphs_of
-from onnxfold.passes.symbolic_edit import Edit
+from onnxfold.passes.symbolic_edit import Edit, is_used
 
 # Tensors remembered for each size that they have.
 _MOST_SOURCES = 4
@@ -62,9 +62,9 @@ class Sharing:
             for inner in list(subgraphs_of(node)) if node.attributes else ():
                 self.graph(inner)
             for value in node.outputs:
-                if value.uses() and not self._share(value):
+                if is_used(value) and not self._share(value):
                     self._rebuild(value, node)
-                if value.uses():
+                if is_used(value):
                     self._remember(value)
         self._values.pop()
         self._sources.pop()
@@ -288,7 +288,7 @@ def _exclusive(node: ir.Node, needed: Sequence[ir.Value]) -> set[ir.Node]:
             if producer is None or producer in going or producer in staying:
                 continue
             if producer.op_type != "Constant" and all(
-                not v.is_graph_output() and all(use.node in going for use in v.uses())
+                not v.is_graph_output() and all(use.node in going for use in v._uses)
                 for v in producer.outputs
             ):
                 going.add(producer)

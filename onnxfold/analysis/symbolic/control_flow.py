@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 # How often a loop's body is visited to find out what stays the same from turn to turn.
 _ATTEMPTS = 3
+# Loops in loops in loops are visited that often each time: further in, nothing is tried.
+_DEEPEST_TRIAL = 3
+# Functions that call functions that call functions ...
+_DEEPEST_CALL = 16
 
 
 def results(
@@ -83,8 +87,9 @@ def _loop(
             analysis.set(value, UNKNOWN)
         analysis.run_graph(body, opsets)
         return []
-    for attempt in range(_ATTEMPTS + 1):
-        if attempt == _ATTEMPTS:
+    attempts = _ATTEMPTS if _depth(analysis, node) < _DEEPEST_TRIAL else 0
+    for attempt in range(attempts + 1):
+        if attempt == attempts:
             for each in carried:
                 each.give_up()
         mark = len(algebra.atoms)
@@ -102,6 +107,16 @@ def _loop(
         *(each.fact(algebra) for each in carried),
         *(_stacked(algebra, f, mark) for f in scanned),
     ]
+
+
+def _depth(analysis: SymbolicAnalysis, node: ir.Node) -> int:
+    """How many loops the node is in."""
+    depth = 0
+    scope = analysis.scopes.find(node.graph)
+    while scope is not None and scope.parent is not None:
+        depth += scope.parent.op_type == "Loop"
+        scope = analysis.scopes.find(scope.parent.graph)
+    return depth
 
 
 class _Carried:
@@ -154,7 +169,7 @@ def _stacked(algebra: Algebra, fact: Fact, mark: int) -> Fact:
 
 
 class Calls:
-    """What functions return, found once for all calls with the same operands.
+    """What functions return: their bodies visited with what is known of a call's operands.
 
     Args:
         analysis: The analysis of the model.
@@ -163,7 +178,67 @@ class Calls:
     def __init__(self, analysis: SymbolicAnalysis) -> None:
         self._analysis = analysis
         self._found: dict[object, Sequence[Fact]] = {}
+        self._arguments: list[Mapping[str, ir.Attr]] = []
 
-    def results(self, function: ir.Function, inputs: Sequence[Fact | None]) -> Sequence[Fact]:
+    def argument(self, attribute: ir.Attr) -> ir.Attr | None:
+        """What the call that is being visited gives for an attribute of its function."""
+        if not self._arguments or attribute.ref_attr_name is None:
+            return None
+        return self._arguments[-1].get(attribute.ref_attr_name)
+
+    def results(
+        self, node: ir.Node, function: ir.Function, inputs: Sequence[Fact | None]
+    ) -> Sequence[Fact]:
         """The facts of the outputs of a call."""
-        return []
+        arguments = self._arguments_of(node, function)
+        if arguments is None or len(self._arguments) >= _DEEPEST_CALL:
+            return []
+        key = (
+            function.identifier(),
+            tuple((name, repr(a.value)) for name, a in sorted(arguments.items())),
+            tuple(None if f is None else f.key() for f in inputs),
+        )
+        found = self._found.get(key)
+        if found is not None:
+            return found
+        algebra = self._analysis.algebra
+        mark = len(algebra.atoms)
+        found = self._visit(function, inputs, arguments)
+        # the same operands, as far as is known, may still make other new sizes
+        if all(_is_older(algebra, fact, mark) for fact in found):
+            self._found[key] = found
+        return found
+
+    def _arguments_of(self, node: ir.Node, function: ir.Function) -> Mapping[str, ir.Attr] | None:
+        arguments = {a.name: a for a in function.attributes.values() if a.value is not None}
+        for name, attribute in node.attributes.items():
+            given = self.argument(attribute) if attribute.is_ref() else attribute
+            if given is None or given.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+                return None
+            arguments[name] = given
+        return arguments
+
+    def _visit(
+        self,
+        function: ir.Function,
+        inputs: Sequence[Fact | None],
+        arguments: Mapping[str, ir.Attr],
+    ) -> Sequence[Fact]:
+        analysis = self._analysis
+        self._arguments.append(arguments)
+        with analysis.aside():
+            for k, value in enumerate(function.inputs):
+                fact = inputs[k] if k < len(inputs) else None
+                analysis.set(value, UNKNOWN if fact is None else fact)
+            analysis.run_graph(function.graph, function.opset_imports)
+            found = [analysis.of(v) for v in function.outputs]
+        self._arguments.pop()
+        return found
+
+
+def _is_older(algebra: Algebra, fact: Fact, mark: int) -> bool:
+    if not all(algebra.is_older(d, mark) for d in fact.shape or ()):
+        return False
+    return not fact.is_symbolic or all(
+        algebra.is_older(n, mark) for n in (() if fact.items is None else fact.items.flat)
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,6 @@ from onnxfold.kernels.registry import AllocationBound, NotExact, Postpone, Unfol
 from onnxfold.kernels.registry import find as find_kernel
 
 _MOST_BYTES = 1 << 12
-# Functions that call functions that call functions ...
-_DEEPEST_CALL = 16
 
 
 class SymbolicAnalysis:
@@ -62,6 +61,13 @@ class SymbolicAnalysis:
     def set(self, value: ir.Value, fact: Fact) -> None:
         """Remember what is known of a value."""
         self._facts[value] = fact
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is found meanwhile holds for one call of a function only and is forgotten."""
+        facts, self._facts = self._facts, {}
+        yield
+        self._facts = facts
 
     # ---------------------------------------------------------------- graphs
 
@@ -117,12 +123,12 @@ class SymbolicAnalysis:
     ) -> Sequence[Fact]:
         function = self.model.functions.get(node.op_identifier()) if self.model.functions else None
         if function is not None:
-            return self._calls.results(function, inputs)
+            return self._calls.results(node, function, inputs)
         if node.attributes and any(True for _ in subgraphs_of(node)):
             return control_flow.results(self, node, inputs, opsets)
         if node.domain != "":
             return self._inference.infer(node, inputs, opsets)
-        attributes = _attributes(node)
+        attributes = self._attributes(node)
         if attributes is None:
             return []
         version = opsets.get("", 1)
@@ -145,16 +151,16 @@ class SymbolicAnalysis:
                 pass
         return self._inference.infer(node, application.inputs, opsets)
 
-
-def _attributes(node: ir.Node) -> dict[str, Any] | None:
-    """Attributes as Python values; None if a function's caller gives one of them."""
-    found: dict[str, Any] = {}
-    for name, attribute in node.attributes.items():
-        if attribute.is_ref():
-            return None
-        value = attribute.value
-        found[name] = value.numpy() if attribute.type == ir.AttributeType.TENSOR else value
-    return found
+    def _attributes(self, node: ir.Node) -> dict[str, Any] | None:
+        """Attributes as Python values; None if a function's caller gives one that is not known."""
+        found: dict[str, Any] = {}
+        for name, written in node.attributes.items():
+            attribute = self._calls.argument(written) if written.is_ref() else written
+            if attribute is None:
+                return None
+            value = attribute.value
+            found[name] = value.numpy() if attribute.type == ir.AttributeType.TENSOR else value
+        return found
 
 
 def _computed_cast(application: Application) -> Sequence[Fact] | None:

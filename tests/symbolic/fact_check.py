@@ -1,0 +1,132 @@
+"""What the analysis says of every value, against what onnxruntime computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from onnxfold import storage
+from onnxfold.analysis.order import sort_if_needed
+from onnxfold.analysis.symbolic import Algebra, Expr, SymbolicAnalysis
+
+
+class Evaluation:
+    """The values of symbols in one run: a size or element that is a symbol tells it."""
+
+    def __init__(self, algebra: Algebra) -> None:
+        self._algebra = algebra
+        self._atoms: dict[int, int] = {}
+
+    def holds(self, number: object, actual: int) -> bool:
+        """False if the number is another one in this run; binds a symbol seen first."""
+        if isinstance(number, Expr):
+            atom = self._algebra.atom_of(number)
+            if atom is not None and atom.op == "symbol" and atom.index not in self._atoms:
+                self._atoms[atom.index] = actual
+                return atom.low <= actual <= atom.high
+        value = self.value(number)
+        return value is None or value == actual
+
+    def value(self, number: object) -> int | None:
+        """The number in this run; None if it depends on symbols that are not known."""
+        if not isinstance(number, Expr):
+            return int(number)
+        total = 0
+        for monomial, coefficient in number.terms:
+            for index in monomial:
+                factor = self._atom(index)
+                if factor is None:
+                    return None
+                coefficient *= factor
+            total += coefficient
+        return total
+
+    def _atom(self, index: int) -> int | None:
+        if index not in self._atoms:
+            atom = self._algebra.atoms[index]
+            if atom.op == "symbol":
+                return None
+            operands = [self.value(a) for a in atom.args]
+            if None in operands:
+                return None
+            self._atoms[index] = FUNCTIONS[atom.op](*operands)
+        return self._atoms[index]
+
+
+def truncated(a: int, b: int) -> int:
+    quotient = abs(a) // abs(b) if b else 0
+    return quotient if (a < 0) == (b < 0) else -quotient
+
+
+FUNCTIONS = {
+    "add": lambda a, b: a + b,
+    "mul": lambda a, b: a * b,
+    "min": min,
+    "max": max,
+    "floor_div": lambda a, b: a // b if b else 0,
+    "trunc_div": truncated,
+    "mod": lambda a, b: a % b if b else 0,
+    "where": lambda c, a, b: a if c else b,
+    "broadcast": lambda a, b: b if a == 1 else a,
+    "or_else": lambda a, b: a or b,
+    "equal": lambda a: int(a == 0),
+    "negative": lambda a: int(a < 0),
+}
+
+
+class FactCheck:
+    """All values of a model's main graph, with their facts.
+
+    Args:
+        model: The model; it must not need files beside it.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        opened = storage.from_proto(model)
+        sort_if_needed(opened)
+        self._analysis = SymbolicAnalysis(opened)
+        self._values = {
+            v.name: v for node in opened.graph for v in node.outputs if v.name
+        } | {v.name: v for v in opened.graph.inputs}
+        widened = onnx.ModelProto()
+        widened.CopyFrom(model)
+        del widened.graph.value_info[:]
+        del widened.graph.output[:]
+        for name, value in self._values.items():
+            fact = self._analysis.of(value)
+            if value.producer() is not None and fact.dtype is not None and not fact.other:
+                widened.graph.output.append(
+                    onnx.helper.make_tensor_value_info(name, fact.dtype.value, None)
+                )
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = 4
+        self._session = ort.InferenceSession(
+            widened.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+
+    def check(self, feeds: Mapping[str, np.ndarray]) -> int:
+        """Assert that all facts hold in a run; the number of sizes and elements compared."""
+        names = [o.name for o in self._session.get_outputs()]
+        arrays = {**feeds, **dict(zip(names, self._session.run(None, dict(feeds)), strict=True))}
+        evaluation = Evaluation(self._analysis.algebra)
+        count = 0
+        for name, array in arrays.items():
+            fact = self._analysis.of(self._values[name])
+            array = np.asarray(array)
+            if fact.shape is not None:
+                assert len(fact.shape) == array.ndim, name
+                for size, actual in zip(fact.shape, array.shape, strict=True):
+                    assert evaluation.holds(size, actual), (name, fact.shape, array.shape)
+                    count += 1
+            if fact.is_symbolic:
+                for item, actual in zip(fact.items.flat, array.flat, strict=True):
+                    assert evaluation.holds(item, int(actual)), (name, fact.items, array)
+                    count += 1
+            elif fact.known is not None:
+                assert fact.known.tobytes() == array.tobytes(), (name, fact.known, array)
+                count += array.size
+        return count

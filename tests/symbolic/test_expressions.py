@@ -1,0 +1,147 @@
+"""The normal form, against arithmetic on numbers; and that it takes linear time."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from onnxfold import storage
+from onnxfold.analysis.symbolic import Algebra, Expr, Number
+from onnxfold.passes.symbolic_shapes import SymbolicShapes
+
+OPS = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "floor_div": lambda a, b: a // b,
+    "trunc_div": lambda a, b: int(np.trunc(a / b)),
+    "mod": lambda a, b: a % b,
+    "minimum": min,
+    "maximum": max,
+    "equal": lambda a, b: int(a == b),
+    "less": lambda a, b: int(a < b),
+}
+
+
+def evaluate(algebra: Algebra, number: object, values: dict[str, int]) -> int:
+    if isinstance(number, int):
+        return number
+    assert isinstance(number, Expr)
+    total = 0
+    for monomial, coefficient in number.terms:
+        for index in monomial:
+            coefficient *= evaluate_atom(algebra, index, values)
+        total += coefficient
+    return total
+
+
+def evaluate_atom(algebra: Algebra, index: int, values: dict[str, int]) -> int:
+    atom = algebra.atoms[index]
+    if atom.op == "symbol":
+        return values[str(atom.args[0])]
+    operands = [evaluate(algebra, a, values) for a in atom.args]
+    functions = {
+        **OPS,
+        "min": min,
+        "max": max,
+        "equal": lambda a: int(a == 0),
+        "negative": lambda a: int(a < 0),
+    }
+    result = functions[atom.op](*operands)
+    assert atom.low <= result <= atom.high
+    return result
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(sorted(OPS)), st.integers(0, 9), st.integers(0, 9)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    steps=STEPS,
+    sizes=st.tuples(*[st.integers(0, 6)] * 3),
+    constants=st.tuples(*[st.integers(-3, 5)] * 2),
+)
+def test_expressions_are_what_they_stand_for(steps, sizes, constants):
+    algebra = Algebra()
+    values = dict(zip("abc", sizes, strict=True))
+    known: list[int] = [*sizes, *constants]
+    symbolic: list[Number] = [*(algebra.symbol(n) for n in "abc"), *constants]
+    for op, i, j in steps:
+        a, b = known[i % len(known)], known[j % len(known)]
+        if op in ("floor_div", "trunc_div", "mod") and b == 0:
+            continue
+        if abs(a) > 1 << 20 or abs(b) > 1 << 20:
+            continue
+        known.append(OPS[op](a, b))
+        left, right = symbolic[i % len(symbolic)], symbolic[j % len(symbolic)]
+        symbolic.append(getattr(algebra, op)(left, right))
+        assert evaluate(algebra, symbolic[-1], values) == known[-1]
+        assert algebra.low(symbolic[-1]) <= known[-1] <= algebra.high(symbolic[-1])
+
+
+def test_equal_expressions_are_equal():
+    algebra = Algebra()
+    b, s = algebra.symbol("B"), algebra.symbol("S")
+    twice = algebra.mul(algebra.add(b, s), 2)
+    assert algebra.add(algebra.add(b, b), algebra.add(s, s)) == twice
+    assert algebra.trunc_div(twice, 2) == algebra.add(b, s)
+    assert algebra.trunc_div(algebra.mul(twice, s), s) == twice
+    assert algebra.mod(algebra.add(twice, 7), 2) == 1
+    halves = [algebra.floor_div(b, 2) for _ in range(2)]
+    assert halves[0] == halves[1]
+    assert algebra.floor_div(algebra.add(b, 4), 2) == algebra.add(halves[0], 2)
+    assert algebra.less(b, 0) == 0 and algebra.less(algebra.neg(b), 1) == 1
+    assert isinstance(algebra.equal(b, 0), Expr)
+
+
+def arithmetic(count: int):
+    """A long chain of arithmetic on one size, and lists of sizes made of what is on the way."""
+    ops = ["Mul", "Add", "Div", "Sub", "Max", "Mod", "Min"]
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["a0"]),
+        helper.make_node("Gather", ["s", "one"], ["b"]),
+    ]
+    outputs = []
+    for k in range(count // 3):
+        other = "b" if k % 3 else "three"
+        nodes.append(helper.make_node(ops[k % len(ops)], [f"a{k}", other], [f"a{k + 1}"]))
+        nodes.append(helper.make_node("Concat", [f"a{k + 1}", "b"], [f"c{k}"], axis=0))
+        nodes.append(helper.make_node("ConstantOfShape", [f"c{k}"], [f"o{k}"]))
+        outputs.append(f"o{k}")
+    nodes.append(helper.make_node("Sum", outputs, ["y"]))
+    constants = [
+        helper.make_tensor(name, TensorProto.INT64, [1], [number])
+        for name, number in (("zero", 0), ("one", 1), ("three", 3))
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", "S"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        constants,
+    )
+    return storage.from_proto(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    )
+
+
+def seconds(count: int) -> float:
+    model = arithmetic(count)
+    start = time.process_time()
+    SymbolicShapes()(model)
+    return time.process_time() - start
+
+
+def test_linear_time():
+    seconds(200)
+    small = min(seconds(2000) for _ in range(3))
+    assert seconds(20000) < 20 * small

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnxfold.analysis.types import Dim, Shape
 from onnxfold.rewrite import (
     UNKNOWN,
+    anything,
     attributes,
     broadcasts_to,
     constant,
@@ -23,6 +24,7 @@ from onnxfold.rewrite import (
     is_constant,
     op,
     optional,
+    outputs,
     rank_of,
     result,
     rule,
@@ -541,6 +543,31 @@ def _concat_of_split(count: int) -> Any:
 
 concat_of_split = [_concat_of_split(count) for count in range(1, 9)]
 
+
+def _split_sizes(match: Match) -> tuple[int, ...] | None:
+    """The sizes of the parts that SplitToSequence makes."""
+    given, shape = match.array(c), match.shape(x)
+    if given is None or given.ndim:
+        return None if given is None else tuple(int(size) for size in given)
+    part, whole = int(given), None if shape is None else shape[match[a]]
+    if not isinstance(whole, int) or part < 1:
+        return None
+    return tuple(min(part, whole - start) for start in range(0, whole, part))
+
+
+def _split_of_sequence(count: int) -> Any:
+    sequence = op.SplitToSequence(x, c, axis=a, keepdims=anything)
+    split = op.Split(x, constant(computed(_split_sizes)), axis=a)
+    return rule(
+        outputs(*(op.SequenceAt(sequence, k) for k in range(count)))
+        >> outputs(*(split[k] for k in range(count))),
+        where=lambda m: len(_split_sizes(m) or ()) == count,
+        opset=(13, None),
+        doc="A sequence of parts, each taken out of it again, is a Split.",
+    )
+
+
+split_of_sequence = [_split_of_sequence(count) for count in range(2, 7)]
 
 # -------------------------------------------------------------------- widened weights
 

@@ -405,6 +405,39 @@ def test_concat_of_split():
     )
 
 
+def test_split_of_sequence():
+    two = ("s = SplitToSequence<axis=1>(x, c)", "a = SequenceAt(s, i)", "y = SequenceAt(s, j)")
+    places = {"i": np.array(0), "j": np.array(1)}
+    rule = rules.split_of_sequence[0]
+    certify(
+        rule,
+        graph("float[N,5] x", *two, outputs="a, y", **places, **ints(c=[2, 3])),
+        graph("float[N,5] x", *two, outputs="y, a", **places, c=np.array(3)),
+        gone="SequenceAt SplitToSequence",
+        times=1,
+    )
+    refuse(
+        rule,
+        graph("float[N,5] x", *two, outputs="a, y", **places, **ints(c=[2, 2, 1])),
+        graph("float[5,N] x", *two, outputs="a, y", **places, c=np.array(3)),
+        graph("float[N,5] x", *two[:2], outputs="a", i=np.array(0), **ints(c=[2, 3])),
+    )
+    certify(
+        rules.split_of_sequence[1],
+        graph(
+            "float[5] x",
+            "s = SplitToSequence<axis=-1>(x, c)",
+            "a = SequenceAt(s, i)",
+            "b = SequenceAt(s, j)",
+            "y = SequenceAt(s, k)",
+            outputs="y, a, b",
+            **places,
+            k=np.array(2),
+            c=np.array(2),
+        ),
+    )
+
+
 def test_slices_of_one_slice():
     instance = graph(
         "float[9,8] x",

@@ -21,6 +21,7 @@ from onnxfold.errors import (
 if TYPE_CHECKING:
     from onnxfold.api import optimize, optimize_file
     from onnxfold.compare import compare
+    from onnxfold.runtime.session import Session
     from onnxfold.runtime.split import split
     from onnxfold.storage import load, save
 
@@ -31,6 +32,7 @@ __all__ = [
     "ExternalDataError",
     "ModelError",
     "OnnxFoldError",
+    "Session",
     "UsageError",
     "compare",
     "load",
@@ -42,6 +44,7 @@ __all__ = [
 
 # `import onnxfold` and `onnxfold --help` answer in a blink: onnx and NumPy load with the first use.
 _HOME = {
+    "Session": "onnxfold.runtime.session",
     "compare": "onnxfold.compare",
     "load": "onnxfold.storage",
     "optimize": "onnxfold.api",

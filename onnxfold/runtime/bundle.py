@@ -31,6 +31,8 @@ class TensorInfo:
     shape: list[int | str | None] | None = None
     nominal_bytes: int | None = None
     """At the nominal sizes of symbolic dimensions."""
+    optional: bool = False
+    """Whether it has a default value."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -72,29 +72,45 @@ def entry_of(
         old.name = None
         entry.graph.inputs.append(new)
     RemoveDeadCode()(entry)
-    unread = {name for name in runtime_constants if not _is_read(entry.graph, name)}
-    _remove_inputs(entry.graph, unread)
-    record(entry, [*(n for n in runtime_constants if n not in unread), *cached])
+    drop_unread(entry, [*runtime_constants, *cached])
     return entry
 
 
-def fold_of(
-    model: ir.Model, outputs: Mapping[str, Described], name: str = RUNTIME_FOLD
-) -> ir.Model:
+def drop_unread(entry: ir.Model, constants: Sequence[str]) -> set[str]:
+    """Take out inputs that nothing reads, and record the other constants; their names."""
+    inputs = {v.name for v in entry.graph.inputs}
+    unread = {n for n in constants if n in inputs and not _is_read(entry.graph, n)}
+    _remove_inputs(entry.graph, unread)
+    record(entry, [n for n in constants if n in inputs - unread])
+    return unread
+
+
+def fold_of(model: ir.Model, outputs: Mapping[str, Described]) -> ir.Model:
     """The model that makes the cached values, of the inputs that it needs for that.
 
     Args:
         model: The model; not changed.
         outputs: Names and types of the values that it is to make.
-        name: Name of its graph.
     """
     fold = model.clone()
     made = {v.name: v for node in fold.graph for v in node.outputs}
-    fold.graph.name = name
+    fold.graph.name = RUNTIME_FOLD
     fold.graph.outputs.clear()
     for output, known in outputs.items():
         _declare(made[output], known)
         fold.graph.outputs.append(made[output])
+    return _trimmed(fold)
+
+
+def restricted(fold: ir.Model, outputs: Collection[str]) -> ir.Model:
+    """The part of a runtime_fold that makes some of its outputs; the model itself is changed."""
+    wanted = [v for v in fold.graph.outputs if v.name in outputs]
+    fold.graph.outputs.clear()
+    fold.graph.outputs.extend(wanted)
+    return _trimmed(fold)
+
+
+def _trimmed(fold: ir.Model) -> ir.Model:
     RemoveDeadCode()(fold)
     names = [v.name for v in fold.graph.inputs if v.name]
     _remove_inputs(fold.graph, {n for n in names if not _is_read(fold.graph, n)})
@@ -121,11 +137,11 @@ def components(fold: ir.Model) -> list[list[str]]:
             producer = value.producer() if value is not None else None
             if producer is not None and producer in parent and producer.op_type != "Constant":
                 parent[find(node)] = find(producer)
-    groups: dict[ir.Node, list[str]] = {}
+    groups: dict[object, list[str]] = {}
     for output in fold.graph.outputs:
         producer = output.producer()
-        assert producer is not None and output.name is not None
-        groups.setdefault(find(producer), []).append(output.name)
+        group = output if producer is None else find(producer)
+        groups.setdefault(group, []).append(output.name or "")
     return list(groups.values())
 
 

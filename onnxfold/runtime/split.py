@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,14 @@ from onnxfold.runtime.bundle import (
     hash_model,
 )
 from onnxfold.runtime.cut import Cut, Region, find_cut
-from onnxfold.runtime.parts import Described, components, entry_of, fold_of, separate_outputs
+from onnxfold.runtime.parts import (
+    Described,
+    components,
+    drop_unread,
+    entry_of,
+    fold_of,
+    separate_outputs,
+)
 from onnxfold.runtime.sizes import NominalSizes
 
 PathLike = str | os.PathLike[str]
@@ -156,7 +164,8 @@ def split_model(
         raise UsageError("runtime_constants must be a sequence of names, not one string")
     chosen = select_runtime_constants(model, runtime_constants, overridable=overridable)
     nodes_before = model.graph.num_nodes()
-    _prepare(model, chosen, fold_at, _options(options))
+    settings = _options(options)
+    _prepare(model, chosen, fold_at, settings)
     constness = ConstnessAnalysis(model, chosen)
     folded_outputs = [v for v in model.graph.outputs if _is_folded(v, constness, fold_at)]
     if folded_outputs:
@@ -167,7 +176,7 @@ def split_model(
     facts = _Facts(model, region.sizes)
     region.refuse = lambda value: facts.describe(value) is None
     cut = find_cut(region, max_cache)
-    return _cut_in_two(model, chosen, cut, facts, fold_at, nodes_before)
+    return _cut_in_two(model, chosen, cut, facts, fold_at, nodes_before, settings)
 
 
 def _is_folded(value: ir.Value, constness: ConstnessAnalysis, fold_at: str) -> bool:
@@ -176,16 +185,27 @@ def _is_folded(value: ir.Value, constness: ConstnessAnalysis, fold_at: str) -> b
 
 
 def _prepare(model: ir.Model, chosen: Sequence[ir.Value], fold_at: str, options: Options) -> None:
-    """What is constant at compile time goes, and shapes become as independent as they are."""
+    """What is constant at compile time goes, and shapes become as independent as they are.
+
+    Rules come after the cut: they may fuse what is constant with what is not.
+    """
     sort_if_needed(model)
     _inline_calls(model, chosen)
+    first = dataclasses.replace(options, level=0)
     if fold_at == "compile":
-        run_passes(model, options)
+        run_passes(model, first)
     SymbolicShapes(options)(model)
     if fold_at == "compile":
-        run_passes(model, Options(level=0, keep=options.keep, max_growth=options.max_growth))
+        run_passes(model, first)
     RemoveDeadCode()(model)
     sort_if_needed(model)
+
+
+def _finish(part: ir.Model, fold_at: str, options: Options) -> None:
+    """Optimize one of the two parts for itself."""
+    if fold_at == "compile":
+        run_passes(part, options)
+        sort_if_needed(part)
 
 
 def _inline_calls(model: ir.Model, chosen: Sequence[ir.Value]) -> None:
@@ -234,6 +254,7 @@ def _cut_in_two(
     facts: _Facts,
     fold_at: str,
     nodes_before: int,
+    options: Options,
 ) -> Parts:
     names = [v.name for v in chosen if v.name]
     cached: dict[str, Described] = {}
@@ -244,9 +265,18 @@ def _cut_in_two(
         cached[value.name] = known
         infos.append(_info(value.name, known, cut.sizes.get(value)))
     entry = entry_of(model, cached, names)
+    _finish(entry, fold_at, options)
+    unread = drop_unread(entry, [*names, *cached])
+    infos = [info for info in infos if info.name not in unread]
+    cached = {name: known for name, known in cached.items() if name not in unread}
     fold = fold_of(model, cached) if cached else None
+    if fold is not None:
+        _finish(fold, fold_at, options)
+    defaults = set(model.graph.initializers)
     manifest = Manifest(
-        runtime_constants=[_info(v.name or "", facts.describe(v), None) for v in chosen],
+        runtime_constants=[
+            _info(v.name or "", facts.describe(v), None, v.name in defaults) for v in chosen
+        ],
         inputs=[v.name or "" for v in model.graph.inputs],
         outputs=[v.name or "" for v in model.graph.outputs],
         entry_inputs=[v.name or "" for v in entry.graph.inputs],
@@ -299,11 +329,13 @@ def _inputs_of(outputs: Sequence[ir.Value]) -> set[str]:
     return {v.name for v in seen if v.is_graph_input() and v.name}
 
 
-def _info(name: str, known: Described | None, nbytes: int | None) -> TensorInfo:
+def _info(
+    name: str, known: Described | None, nbytes: int | None, optional: bool = False
+) -> TensorInfo:
     if known is None:
-        return TensorInfo(name, "undefined", None, nbytes)
+        return TensorInfo(name, "undefined", None, nbytes, optional)
     shape = None if known.dims is None else list(known.dims)
-    return TensorInfo(name, known.dtype.name.lower(), shape, nbytes)
+    return TensorInfo(name, known.dtype.name.lower(), shape, nbytes, optional)
 
 
 def _opened(source: ModelLike) -> ir.Model:

@@ -225,6 +225,17 @@ def test_folding_at_run_time_leaves_the_weights_as_they_are(tmp_path):
     assert ops(early.runtime_fold) == ["Exp"]
 
 
+def test_rules_do_not_fuse_across_the_cut(tmp_path):
+    model = parse(
+        """g (float[64, 64] x, float[64, 64] r) => (float[64, 64] y) {
+            q = MatMul(r, r)
+            y = Add(x, q)
+        }"""
+    )
+    feeds = {"x": random(64, 64), "r": random(64, 64, seed=1)}
+    assert ops(check(model, tmp_path, feeds, "r").entry) == ["Add"]
+
+
 def test_a_function_is_cut_through(tmp_path):
     model = parse(
         """g (float[64, 64] x, float[64, 64] r) => (float[64, 64] y) { y = local.f(x, r) }

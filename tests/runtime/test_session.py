@@ -1,0 +1,374 @@
+from __future__ import annotations
+
+import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from runtime_models import adapter_feeds, decoder_feeds, options, original, parse, random
+
+from onnxfold.errors import ModelError, UsageError
+from onnxfold.runtime.cache import FoldCache
+from onnxfold.runtime.session import Session
+from onnxfold.runtime.split import split
+
+NAMES = ("states", "mask")
+
+
+@pytest.fixture
+def bundle(decoder, tmp_path):
+    """The decoder, split."""
+    return split(decoder, tmp_path / "bundle", runtime_constants=NAMES, fsync=False)
+
+
+def open_session(bundle, **arguments):
+    """A session that computes the original's bits, with a cache of its own."""
+    arguments.setdefault("cache", FoldCache())
+    return Session(bundle, options(), backend="onnxruntime", **arguments)
+
+
+def assert_same(got, want):
+    assert [a.tobytes() for a in got] == [a.tobytes() for a in want]
+
+
+def test_the_first_run_folds_and_later_ones_do_not(decoder, bundle):
+    session = open_session(bundle)
+    feeds = decoder_feeds()
+    for step in range(3):
+        feeds["x"] = random(2, 3 + step, 64, seed=step)
+        assert_same(session.run(None, feeds), original(decoder, feeds))
+    assert session.fold_statistics().folds == 2  # one for each group of constants
+    assert session.cache_statistics().entries == 2
+
+
+def test_constants_may_be_fed_only_once(decoder, bundle):
+    session = open_session(bundle)
+    feeds = decoder_feeds()
+    session.run(None, feeds)
+    assert_same(session.run(["y"], {"x": feeds["x"]}), original(decoder, feeds))
+
+
+def test_a_constant_that_was_never_fed_is_missed(bundle):
+    session = open_session(bundle)
+    feeds = decoder_feeds()
+    del feeds["mask"]
+    with pytest.raises(UsageError, match="'mask' has not been given"):
+        session.run(None, feeds)
+
+
+def test_new_values_are_folded_again_and_old_ones_found(decoder, bundle):
+    session = open_session(bundle)
+    one, two = decoder_feeds(1), decoder_feeds(2, positions=31)
+    for feeds in (one, two, one, two):
+        assert_same(session.run(None, feeds), original(decoder, feeds))
+    assert session.fold_statistics().folds == 4
+
+
+def test_equal_values_in_another_array_are_the_same_constant(bundle):
+    session = open_session(bundle)
+    feeds = decoder_feeds()
+    session.run(None, feeds)
+    session.run(None, {name: array.copy() for name, array in feeds.items()})
+    assert session.fold_statistics().folds == 2
+
+
+def test_only_what_depends_on_a_change_is_folded_again(decoder, bundle):
+    session = open_session(bundle)
+    feeds = decoder_feeds()
+    session.run(None, feeds)
+    feeds["mask"] = 1 - feeds["mask"]
+    assert_same(session.run(None, feeds), original(decoder, feeds))
+    assert session.fold_statistics().folds == 3
+    feeds["mask"] = 1 - feeds["mask"]
+    given = {"x": feeds["x"], "mask": feeds["mask"]}
+    assert_same(session.run(None, given), original(decoder, feeds))
+
+
+def test_an_array_filled_anew_is_noticed(decoder, bundle):
+    session = open_session(bundle)
+    feeds = decoder_feeds()
+    session.run(None, feeds)
+    feeds["states"][...] = random(*feeds["states"].shape, seed=77)
+    assert_same(session.run(None, feeds), original(decoder, feeds))
+
+
+def test_how_far_identity_is_trusted(decoder, bundle):
+    feeds = decoder_feeds()
+    want = original(decoder, feeds)
+    for verify, noticed in (("identity", False), ("content", True)):
+        session = open_session(bundle, verify=verify)
+        session.run(None, feeds)
+        feeds["states"][0, 1, 1] += 1.0  # between the samples
+        assert (session.run(None, feeds)[0].tobytes() != want[0].tobytes()) == noticed
+        feeds["states"][0, 1, 1] = decoder_feeds()["states"][0, 1, 1]
+
+
+def test_arrays_that_are_not_contiguous(decoder, bundle):
+    session = open_session(bundle)
+    feeds = decoder_feeds()
+    want = original(decoder, feeds)
+    feeds["states"] = np.asfortranarray(feeds["states"])
+    assert_same(session.run(None, feeds), want)
+    assert_same(session.run(None, feeds), want)
+
+
+def test_onnxruntime_values_as_feeds(decoder, bundle):
+    session = open_session(bundle)
+    feeds = decoder_feeds()
+    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
+    assert_same(session.run(None, values), original(decoder, feeds))
+    results = session.run_with_ort_values(None, values)
+    assert_same([result.numpy() for result in results], original(decoder, feeds))
+    assert session.fold_statistics().folds == 2
+
+
+def test_cached_tensors_are_bound_without_a_copy(bundle):
+    session = open_session(bundle)
+    handle = session.fold({name: decoder_feeds()[name] for name in NAMES})
+    again = session.fold({name: decoder_feeds()[name] for name in NAMES})
+    pointers = [
+        {name: value.data_ptr() for name, value in h.tensors().items()} for h in (handle, again)
+    ]
+    assert pointers[0] == pointers[1]
+
+
+def test_a_binding_comes_with_the_folded_tensors(decoder, bundle):
+    session = open_session(bundle)
+    feeds = decoder_feeds()
+    handle = session.fold({name: feeds[name] for name in NAMES})
+    binding = session.io_binding(handle)
+    binding.bind_cpu_input("x", feeds["x"])
+    binding.bind_output("y")
+    session.run_with_iobinding(binding)
+    assert_same(binding.copy_outputs_to_cpu(), original(decoder, feeds))
+
+
+def test_handles_for_tenants_that_take_turns(decoder, bundle):
+    session = open_session(bundle)
+    tenants = [decoder_feeds(seed, positions=20 + seed) for seed in range(8)]
+    want = [original(decoder, feeds) for feeds in tenants]
+    handles = [session.fold({name: feeds[name] for name in NAMES}) for feeds in tenants]
+
+    def work(turn: int) -> None:
+        k = turn % 8
+        x = {"x": tenants[k]["x"]}
+        got = handles[k].run(None, x) if turn % 2 else session.run(None, x, handle=handles[k])
+        assert_same(got, want[k])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(160)))
+    assert session.fold_statistics().folds == 16
+
+
+def test_many_threads_fold_once(decoder, bundle):
+    session = open_session(bundle)
+    feeds = decoder_feeds()
+    want = original(decoder, feeds)
+    barrier = threading.Barrier(64)
+
+    def work(_: int) -> None:
+        barrier.wait()
+        assert_same(session.run(None, feeds), want)
+
+    with ThreadPoolExecutor(64) as pool:
+        list(pool.map(work, range(64)))
+    assert session.fold_statistics().folds == 2
+
+
+def test_threads_with_other_constants_each_get_their_own(decoder, bundle):
+    session = open_session(bundle)
+    everyone = [decoder_feeds(seed) for seed in range(6)]
+    want = [original(decoder, feeds) for feeds in everyone]
+
+    def work(turn: int) -> None:
+        assert_same(session.run(None, everyone[turn % 6]), want[turn % 6])
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(120)))
+
+
+def test_the_cache_keeps_its_bound(bundle):
+    one = decoder_feeds()
+    size = open_session(bundle).fold({name: one[name] for name in NAMES}).nbytes
+    session = open_session(bundle, cache=None, max_cache_bytes=2 * size + 100)
+    for seed in range(5):
+        feeds = decoder_feeds(seed)
+        session.run(None, feeds)
+        assert session.cache_statistics().bytes <= 2 * size + 100
+    statistics = session.cache_statistics()
+    assert statistics.evictions >= 4
+    assert statistics.peak_bytes <= 2 * size + 100
+
+
+def test_without_room_in_the_cache_the_last_fold_is_still_used(decoder, bundle):
+    session = open_session(bundle, cache=FoldCache(0))
+    feeds = decoder_feeds()
+    for _ in range(3):
+        assert_same(session.run(None, feeds), original(decoder, feeds))
+    assert session.fold_statistics().folds == 2
+    assert session.cache_statistics().too_large == 2
+
+
+def test_sessions_share_a_cache(decoder, bundle):
+    cache = FoldCache()
+    feeds = decoder_feeds()
+    sessions = [open_session(bundle, cache=cache) for _ in range(2)]
+    for session in sessions:
+        assert_same(session.run(None, feeds), original(decoder, feeds))
+    assert [s.fold_statistics().folds for s in sessions] == [2, 0]
+    assert cache.statistics().hits == 2
+
+
+def test_a_session_of_its_own_for_each_setting(decoder, bundle):
+    session = open_session(bundle, specialize=True)
+    for seed in (0, 1, 0):
+        feeds = decoder_feeds(seed)
+        assert_same(session.run(None, feeds), original(decoder, feeds))
+    assert_same(session.run(None, {"x": feeds["x"]}), original(decoder, feeds))
+    handle = session.fold({name: feeds[name] for name in NAMES})
+    assert_same(handle.run(None, {"x": feeds["x"]}), original(decoder, feeds))
+    assert session.fold_statistics().folds == 4
+
+
+def test_a_constant_that_entry_reads_as_well(tmp_path):
+    model = parse(
+        """g (float[64, 64] x, float[64, 64] r) => (float[64, 64] y) {
+            e = MatMul(r, r)
+            t = Add(x, e)
+            y = MatMul(t, r)
+        }"""
+    )
+    for specialize in (False, True):
+        session = Session(
+            model, options(), runtime_constants=["r"], specialize=specialize, cache=FoldCache()
+        )
+        for seed in (1, 2):
+            feeds = {"x": random(64, 64), "r": random(64, 64, seed=seed)}
+            assert_same(session.run(None, feeds), original(model, feeds))
+            assert_same(session.run(None, {"x": feeds["x"]}), original(model, feeds))
+
+
+def test_a_model_is_split_on_the_way(adapter):
+    session = Session(adapter, options(), runtime_constants=["a", "b", "scale"])
+    for seed in range(3):
+        feeds = adapter_feeds(seed)
+        assert_same(session.run(None, feeds), original(adapter, feeds))
+
+
+def test_a_default_value_holds_until_another_is_fed(tmp_path):
+    model = parse(
+        """g (float[64, 64] x, float[64, 64] w) => (float[64, 64] y) {
+            t = MatMul(w, w)
+            y = MatMul(x, t)
+        }""",
+        w=random(64, 64),
+    )
+    session = Session(model, options(), overridable=True, cache=FoldCache())
+    assert [i.name for i in session.get_inputs()] == ["x"]
+    assert [i.name for i in session.get_overridable_initializers()] == ["w"]
+    feeds = {"x": random(64, 64)}
+    assert_same(session.run(None, feeds), original(model, feeds))
+    feeds["w"] = random(64, 64, seed=5)
+    assert_same(session.run(None, feeds), original(model, feeds))
+
+
+def test_types_that_numpy_does_not_have():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    model = parse(
+        """g (float[64, 64] x, bfloat16[64, 64] r) => (float[64, 64] y) {
+            c = Cast<to = 1>(r)
+            e = Exp(c)
+            y = Add(x, e)
+        }"""
+    )
+    session = Session(model, options(), runtime_constants=["r"], cache=FoldCache())
+    r = random(64, 64).astype(ml_dtypes.bfloat16)
+    x = random(64, 64)
+    for _ in range(2):
+        got = session.run(None, {"x": x, "r": r})[0]
+        assert np.allclose(got, x + np.exp(r.astype(np.float32)), rtol=1e-5, atol=1e-5)
+    assert session.fold_statistics().folds == 1
+
+
+def test_it_describes_itself_as_the_original(decoder, bundle):
+    session = open_session(bundle)
+    plain = ort.InferenceSession(decoder.SerializeToString(), options())
+    for got, want in zip(session.get_inputs(), plain.get_inputs(), strict=True):
+        assert (got.name, got.type, got.shape) == (want.name, want.type, want.shape)
+    assert [o.name for o in session.get_outputs()] == [o.name for o in plain.get_outputs()]
+    assert session.get_providers() == plain.get_providers()
+    assert session.get_provider_options() == plain.get_provider_options()
+    assert session.get_session_options().intra_op_num_threads == 1
+    assert session.get_modelmeta() is not None
+    assert {p.backend for p in session.placements()} == {"onnxruntime"}
+
+
+def test_errors_are_those_of_onnxruntime_or_ours(bundle, tmp_path):
+    session = open_session(bundle)
+    feeds = decoder_feeds()
+    session.run(None, feeds)
+    with pytest.raises(Exception, match="nothing"):
+        session.run(None, {**feeds, "nothing": feeds["x"]})
+    with pytest.raises(ValueError, match="Required inputs"):
+        session.run(None, {})
+    handle = session.fold({name: feeds[name] for name in NAMES})
+    with pytest.raises(UsageError, match="part of the handle"):
+        handle.run(None, feeds)
+    with pytest.raises(UsageError, match="of another session"):
+        open_session(bundle).run(None, {"x": feeds["x"]}, handle=handle)
+    with pytest.raises(UsageError, match="'x' is no runtime constant"):
+        session.fold({"x": feeds["x"]})
+    with pytest.raises(UsageError, match="runtime constants are fixed"):
+        open_session(bundle, runtime_constants=["x"])
+    with pytest.raises(UsageError, match="verify must be"):
+        open_session(bundle, verify="never")
+    with pytest.raises(ModelError, match="not a bundle"):
+        Session(tmp_path)
+
+
+def test_a_fold_that_fails_can_be_tried_again(decoder, bundle):
+    session = open_session(bundle)
+    feeds = decoder_feeds()
+    wrong = {**feeds, "states": random(2, 50, 63)}
+    with pytest.raises(Exception, match="states"):
+        session.run(None, wrong)
+    assert_same(session.run(None, feeds), original(decoder, feeds))
+
+
+def test_nothing_is_left_of_a_session(decoder, bundle):
+    import weakref
+
+    session = open_session(bundle)
+    session.run(None, decoder_feeds())
+    reference = weakref.ref(session)
+    del session
+    gc.collect()
+    assert reference() is None
+
+
+def rss() -> int:
+    """Resident memory in bytes."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+@pytest.mark.slow
+def test_ten_thousand_runs_leak_nothing(bundle):
+    session = open_session(bundle, cache=None, max_cache_bytes=4 << 20)
+    tenants = [decoder_feeds(seed, positions=100) for seed in range(40)]
+    handle = session.fold({name: tenants[0][name] for name in NAMES})
+
+    def some(count: int) -> None:
+        for k in range(count):
+            feeds = tenants[k % 40] if k % 10 == 0 else tenants[0]
+            session.run(None, feeds)
+            handle.run(None, {"x": feeds["x"]})
+
+    some(1000)
+    gc.collect()
+    before = rss()
+    some(10_000)
+    gc.collect()
+    assert rss() - before < 4 << 20

@@ -108,7 +108,14 @@ def _reshape(operands: Operands, node: ir.Node) -> bool:
     if target is None or not target.is_symbolic or sizes is None or result is None:
         return False
     items = tuple(target.items if target.items is not None else ())
-    template = reshape_template(operands.algebra, sizes, items, result)
+    allow_zero = node.attributes.get("allowzero")
+    template = reshape_template(
+        operands.algebra,
+        sizes,
+        items,
+        result,
+        allow_zero=allow_zero is not None and bool(allow_zero.value),
+    )
     if template is None or not operands.set_constant(node, 1, template):
         return False
     if "allowzero" in node.attributes:  # no size in the template is 0
@@ -121,11 +128,14 @@ def reshape_template(
     sizes: Shape,
     target: tuple[Number, ...],
     result: Shape,
+    *,
+    allow_zero: bool,
 ) -> list[int] | None:
     """A constant operand with which Reshape makes the same shape, or None.
 
     A 0 copies the size at its place. A -1 is for one size more, but only if no other can be 0: with
-    no elements at all, a -1 has no meaning. Where the operand has a -1 already, it may stay.
+    no elements at all, a -1 has no meaning. Where the operand has a -1 already, it may stay (not
+    with ``allowzero``, which the template is for the node without).
     """
     template: list[int] = []
     open_places: list[int] = []
@@ -143,7 +153,8 @@ def reshape_template(
         return None
     for place in open_places:
         others = [d for k, d in enumerate(result) if k != place]
-        if target[place] != -1 and not all(algebra.is_positive(d) for d in others):
+        stays = target[place] == -1 and not allow_zero
+        if not stays and not all(algebra.is_positive(d) for d in others):
             return None
     return template
 

@@ -88,9 +88,9 @@ class FactCheck:
         opened = storage.from_proto(model)
         sort_if_needed(opened)
         self._analysis = SymbolicAnalysis(opened)
-        self._values = {
-            v.name: v for node in opened.graph for v in node.outputs if v.name
-        } | {v.name: v for v in opened.graph.inputs}
+        self._values = {v.name: v for node in opened.graph for v in node.outputs if v.name} | {
+            v.name: v for v in opened.graph.inputs
+        }
         widened = onnx.ModelProto()
         widened.CopyFrom(model)
         del widened.graph.value_info[:]

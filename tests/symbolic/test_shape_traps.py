@@ -180,3 +180,32 @@ def test_a_loop_that_counts_in_a_carried_number():
     )
     assert model.ops["Loop"] == 1
     model.check(*({"x": floats(2, 4), "n": np.array(n)} for n in (0, 1, 4)))
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+@pytest.mark.parametrize("attribute", ["", "<allowzero=1>"])
+@pytest.mark.parametrize("target", ["b, rest", "b, t, rest", "b, t, rest, two", "rest, t, two"])
+def test_what_is_left_beside_an_empty_axis(opset, attribute, target):
+    """onnxruntime gives a -1 beside a 0 a meaning if allowzero is set."""
+    if opset == 13 and attribute:
+        pytest.skip("an attribute of opset 14")
+    model = rewrite(
+        f"""g (float[B,S,4] x) => (float y, int64[n] z, float w) <int64[1] zero = {{0}},
+        int64[1] one = {{1}}, int64[1] rest = {{-1}}, int64[1] two = {{2}}>
+        {{ s = Shape(x)  b = Gather(s, zero)  t = Gather(s, one)
+           to = Concat<axis=0>({target})  y = Reshape{attribute}(x, to)  z = Shape(y)
+           w = ConstantOfShape(z) }}""",
+        opset,
+    )
+    model.check(*inputs([(2, 3, 4), (1, 1, 4), (0, 3, 4), (2, 0, 4), (5, 2, 4)]))
+
+
+def test_what_is_left_of_sizes_that_are_joined():
+    """[B * H, 4] to [B, -1] with allowzero: for B = 0 the -1 is 4, not H * 4."""
+    model = rewrite(
+        """g (float[B,H,4] x) => (float y, int64[2] z) <int64[1] zero = {0}, int64[1] rest = {-1},
+        int64[2] join = {-1, 4}>
+        { s = Shape(x)  b = Gather(s, zero)  j = Reshape(x, join)  to = Concat<axis=0>(b, rest)
+          y = Reshape<allowzero=1>(j, to)  z = Shape(y) }"""
+    )
+    model.check(*inputs([(2, 3, 4), (0, 3, 4), (2, 1, 4)]))

@@ -151,12 +151,29 @@ def reshaped_sizes(
     strict = [_size_at(algebra, sizes, k, n, allow_zero) for k, n in enumerate(target)]
     total = volume(algebra, sizes)
     if missing is not None:
-        rest = volume(algebra, tuple(d for k, d in enumerate(strict) if k != missing))
-        strict[missing] = _size_left(algebra, total, rest)
+        others = [d for k, d in enumerate(strict) if k != missing]
+        if allow_zero and not _zeros_are_copied(algebra, sizes, others):
+            strict[missing] = algebra.unknown(low=0)
+        else:
+            strict[missing] = _size_left(algebra, total, volume(algebra, tuple(others)))
         return tuple(strict)
     plain = [n if n != 0 or allow_zero else d for n, d in zip(target, strict, strict=True)]
     is_plain = all(algebra.low(n) >= 0 for n in plain) and volume(algebra, tuple(plain)) == total
     return tuple(plain if is_plain else strict)
+
+
+def _zeros_are_copied(algebra: Algebra, sizes: Shape, others: Sequence[Number]) -> bool:
+    """True if every size that may be 0 is one of the input's.
+
+    With ``allowzero``, onnxruntime takes a -1 beside a 0 for what is left of the other sizes.
+    """
+    left = list(sizes)
+    for size in others:
+        if not algebra.is_positive(size):
+            if size not in left:
+                return False
+            left.remove(size)
+    return True
 
 
 def _size_at(

@@ -10,6 +10,7 @@ from onnxfold.rewrite import (
     filled,
     floating,
     integer,
+    is_constant,
     op,
     result,
     rule,
@@ -41,8 +42,8 @@ divide_by_minus_one = rule(
 
 zero_minus = rule(
     op.Sub(c, x) >> op.Neg(x),
-    where=all_equal(c, 0) & broadcasts_to(c, x) & (integer(x) | floating(x)),
-    inexact=floating(x),
+    where=~is_constant(x) & all_equal(c, 0) & broadcasts_to(c, x),
+    inexact=~integer(x),
     doc="0 - x is -x except that 0.0 - 0.0 is 0.0.",
 )
 

@@ -20,6 +20,7 @@ from onnxfold.rewrite import (
     filled,
     floating,
     integer,
+    is_constant,
     op,
     optional,
     rule,
@@ -52,7 +53,7 @@ def _chain(inner: Any, outer: Any, merged: Any, doc: str, *, integers: bool = Tr
     dtypes = integer(x) | floating(x) if integers else floating(x)
     return rule(
         outer >> merged,
-        where=single_use(inner) & dtypes & _same_size(c, d),
+        where=~is_constant(x) & single_use(inner) & dtypes & _same_size(c, d),
         inexact=~integer(x),
         doc=doc,
     )

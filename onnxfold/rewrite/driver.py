@@ -97,7 +97,9 @@ class Rewriter:
                 continue
             self.report.visits += 1
             candidates = self._index_of[graph].candidates(node)
-            if candidates and self._try(node, candidates) and self.report.total >= budget:
+            if not candidates or self._is_constant(node):
+                continue
+            if self._try(node, candidates) and self.report.total >= budget:
                 self.report.exhausted = True
                 logger.warning("rewriting stopped after %d rewrites", self.report.total)
                 break
@@ -116,6 +118,10 @@ class Rewriter:
         return [node for graph in reversed(self._facts.scopes.graphs()) for node in graph]
 
     # ---------------------------------------------------------------- one node
+
+    def _is_constant(self, node: ir.Node) -> bool:
+        """What is made of constants is constant propagation's: it computes it, or weighs it."""
+        return bool(node.outputs) and self._facts.known.is_constant(node.outputs[0])
 
     def _try(self, node: ir.Node, candidates: Sequence[Rule]) -> bool:
         for rule in candidates:

@@ -5,7 +5,6 @@ What moves elements changes no bit, so most rules here hold at every level. The 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -648,52 +647,6 @@ transpose_of_gathered = rule(
     >> op.Gather(op.Transpose(x, perm=_of_table(0)), i, axis=_of_table(1)),
     where=single_use(_taken) & _is_own_table,
     doc="The table is transposed instead of what is taken from it.",
-)
-
-
-def _table_shapes(match: Match) -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
-    """The shapes of table and indices, and the axis, that make Gather give the result's shape."""
-    table, indices, wanted = (match.static_shape(v) for v in (x, c, result))
-    if table is None or indices is None or wanted is None or 0 in (*table, *indices):
-        return None
-    axis = match[a] + len(table) if match[a] < 0 else match[a]
-    sizes = [math.prod(part) for part in (table[:axis], indices)]
-    ends = []
-    place = 0
-    for size in sizes:
-        found = math.prod(wanted[place : (end := place)])
-        while found < size and end < len(wanted):
-            found *= wanted[end]
-            end += 1
-        if found != size:
-            return None
-        ends.append(end)
-        place = end
-    first, last = ends
-    shape = (*wanted[:first], table[axis], *wanted[last:])
-    return shape, wanted[first:last], first
-
-
-def _of_shapes(k: int) -> Any:
-    def part(match: Match) -> Any:
-        found = _table_shapes(match)
-        return None if found is None else found[k]
-
-    return computed(part)
-
-
-_taken_at = op.Gather(x, c, axis=a)
-
-shape_of_gathered = rule(
-    _other(_taken_at, *zs)
-    >> op.Gather(
-        op.Reshape(x, constant(_of_shapes(0))),
-        op.Reshape(c, constant(_of_shapes(1))),
-        axis=_of_shapes(2),
-    ),
-    where=single_use(_taken_at) & _is_own_table,
-    opset=(5, None),
-    doc="Table and indices have the shape instead of what is taken.",
 )
 
 # -------------------------------------------------------------------- parts of shapes

@@ -20,6 +20,9 @@ from onnxfold.rewrite.patterns import Expression
 ALLOWANCE = 512
 """Bytes by which a rewrite may grow the constants: about what the removed nodes take."""
 
+PRECISE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+"""The dtypes of weights that may be rounded once more: in float16 that would be seen."""
+
 _KEPT = ("DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear")
 
 Elements = Callable[[Match], int | None]
@@ -31,6 +34,8 @@ def affordable(
 ) -> Callable[[Match], bool]:
     """A changed weight (and ``makes``) is not larger than the constants that nobody needs then.
 
+    And it is float32 or float64: scaling a float16 weight would be seen in the results.
+
     Args:
         weight: The weight; the new one has its dtype and shape.
         frees: The constants that the matched nodes read; one that others read, too, stays.
@@ -39,8 +44,10 @@ def affordable(
 
     def affordable_weight(match: Match) -> bool:
         old, shape = match.dtype(weight), match.static_shape(weight)
+        if old is None or old not in PRECISE:
+            return False
         sizes = [None if shape is None else math.prod(shape), *(size(match) for size in makes)]
-        if old is None or any(size is None for size in sizes):
+        if any(size is None for size in sizes):
             return False
         new = sum(_bytes(size, old) for size in sizes if size is not None)
         freed = 0

@@ -86,6 +86,13 @@ def test_matmul_add_refused():
             b=random(4),
         ),
         graph(
+            "float16[2,3] x",
+            "t = MatMul(x, w)",
+            "y = Add(t, b)",
+            w=w.astype(np.float16),
+            b=random(4, dtype=np.float16),
+        ),
+        graph(
             "int32[2,3] x",
             "t = MatMul(x, w)",
             "y = Add(t, b)",

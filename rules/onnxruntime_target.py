@@ -1,0 +1,355 @@
+"""Ops of onnxruntime's own domain, for models that will run nowhere else (target "onnxruntime").
+
+float32 only: for that onnxruntime's CPU provider has every kernel. Each of these ops rounds its own
+way, so all rules here are for level 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx_ir as ir
+from onnxfold.rules.idioms import (
+    gelu_by_erf,
+    gelu_by_tanh,
+    is_gelu_by_erf,
+    is_gelu_by_tanh,
+    number,
+    x,
+)
+from onnxfold.rules.movement import axes_of, computed
+
+from onnxfold.rewrite import (
+    any_of,
+    attributes,
+    constants,
+    dtype_of,
+    filled,
+    is_constant,
+    is_scalar_like,
+    op,
+    outputs,
+    rank_of,
+    result,
+    rule,
+    same_shape,
+    single_use,
+    values,
+)
+from onnxfold.rewrite.match import Match
+from onnxfold.rewrite.patterns import Pair
+from onnxfold.rewrite.predicates import as_predicate
+
+y, rest, zs = values("y *rest *zs")
+b, c, k, w, low, high = constants("b c k w low high")
+a, e, f, g, p, s, t, u = attributes("a e f g p s t u")
+dilations, kernel, pads, strides = attributes("dilations kernel pads strides")
+
+_ms = op.domain("com.microsoft")
+_is_float = dtype_of(x) == ir.DataType.FLOAT
+
+
+def _rule(pair: Pair, doc: str, where: Any = _is_float, **options: Any) -> Any:
+    return rule(
+        pair, where=_is_float & where, inexact=True, target="onnxruntime", doc=doc, **options
+    )
+
+
+def _number_of(variable: Any) -> Any:
+    return computed(lambda match: number(match, variable))
+
+
+# -------------------------------------------------------------------- Gelu
+
+
+def _along_last_axis(*vectors: Any, of: Any) -> Callable[[Match], bool]:
+    """The constants are vectors as long as the last axis."""
+
+    def along_last_axis(match: Match) -> bool:
+        shape = match.shape(of)
+        return bool(shape) and all(match.shape(v) == shape[-1:] for v in vectors if shape)
+
+    return along_last_axis
+
+
+erf_gelu = _rule(
+    gelu_by_erf >> _ms.Gelu(x),
+    "Gelu, spelled out with Erf.",
+    is_gelu_by_erf,
+    opset=(7, 19),
+)
+
+fast_gelu = _rule(
+    gelu_by_tanh >> _ms.FastGelu(x),
+    "Gelu's approximation, spelled out with Tanh.",
+    is_gelu_by_tanh,
+)
+
+fast_gelu_of_standard = _rule(
+    op.Gelu(x, approximate="tanh") >> _ms.FastGelu(x),
+    "Gelu's approximation, which takes a bias in this form.",
+    opset=(20, None),
+)
+
+_biased = op.Add(x, b)
+
+bias_gelu = [
+    _rule(
+        gelu >> _ms.BiasGelu(x, b),
+        "A bias and then Gelu.",
+        as_predicate(_along_last_axis(b, of=x)) & single_use(_biased),
+        opset=versions,
+        benefit=1,
+    )
+    for gelu, versions in ((_ms.Gelu(_biased), (7, None)), (op.Gelu(_biased), (20, None)))
+]
+
+bias_fast_gelu = _rule(
+    _ms.FastGelu(_biased) >> _ms.FastGelu(x, b),
+    "A bias and then Gelu's approximation.",
+    as_predicate(_along_last_axis(b, of=x)) & single_use(_biased),
+)
+
+quick_gelu = _rule(
+    op.Mul(x, op.Sigmoid(op.Mul(x, k))) >> _ms.QuickGelu(x, alpha=_number_of(k)),
+    "x * sigmoid(k x).",
+    is_scalar_like(k) & same_shape(x, result),
+    benefit=1,
+)
+
+quick_gelu_of_swish = _rule(
+    op.Mul(x, op.Sigmoid(x)) >> _ms.QuickGelu(x, alpha=1.0),
+    "x * sigmoid(x).",
+)
+
+# -------------------------------------------------------------------- normalization of a sum
+
+_sum = op.Add(x, y)
+_layer = op.LayerNormalization(_sum, w, b, axis=a, epsilon=e)
+
+
+def _of_equals(match: Match) -> bool:
+    """Two or three axes, both operands of the sum with the same shape."""
+    shape = match.shape(x)
+    return shape is not None and shape == match.shape(y) and len(shape) in (2, 3)
+
+
+def _last_axis(match: Match) -> bool:
+    rank = match.rank(x)
+    return rank is not None and match[a] in (-1, rank - 1)
+
+
+_skip = _ms.SkipLayerNormalization(x, y, w, b, epsilon=e)
+_normalizes_sum = as_predicate(_of_equals) & _last_axis & _along_last_axis(w, b, of=x)
+
+skip_layer_normalization = _rule(
+    _layer >> _skip,
+    "LayerNormalization of a sum that nothing else needs.",
+    _normalizes_sum & single_use(_sum),
+    opset=(17, None),
+    benefit=1,
+)
+
+skip_layer_normalization_and_sum = _rule(
+    outputs(_layer, _sum) >> outputs(_skip[0], _skip[3]),
+    "LayerNormalization of a sum that others need, too.",
+    _normalizes_sum,
+    opset=(17, None),
+)
+
+_squares = op("ReduceMean")
+_root = op.Sqrt(op.Add(_squares(any_of(op.Pow(_sum, filled(2)), op.Mul(_sum, _sum)), *zs), c))
+_rms = op.Mul(
+    any_of(
+        op.Div(_sum, _root),
+        op.Mul(_sum, op.Reciprocal(_root)),
+        op.Mul(_sum, op.Div(filled(1), _root)),
+    ),
+    w,
+)
+
+
+def _of_last_axis(match: Match) -> bool:
+    rank = match.rank(x)
+    axes = axes_of(match, match.node(_squares), rank)
+    keeps = match.attribute(_squares, "keepdims") == 1
+    return rank is not None and keeps and axes == (rank - 1,)
+
+
+_skip_rms = _ms.SkipSimplifiedLayerNormalization(x, y, w, epsilon=_number_of(c))
+
+skip_rms_normalization = _rule(
+    outputs(_rms, _sum) >> outputs(_skip_rms[0], _skip_rms[3]),
+    "A sum, divided by the root of the mean of its squares, and scaled.",
+    as_predicate(_of_equals) & _of_last_axis & _along_last_axis(w, of=x) & is_scalar_like(c),
+)
+
+# -------------------------------------------------------------------- products
+
+_matmul = op.MatMul(x, y)
+_fused = _ms.any_of("FusedMatMul")
+
+
+def _swaps_last(match: Match) -> bool:
+    """The Transpose swaps the last two axes and leaves the others."""
+    perm = list(match[p])
+    rank = len(perm)
+    return rank > 1 and perm == [*range(rank - 2), rank - 1, rank - 2]
+
+
+def _same_rank(match: Match) -> bool:
+    """FusedMatMul broadcasts what it transposes only between operands of the same rank."""
+    rank = match.rank(x)
+    return rank is not None and rank > 1 and match.rank(y) == rank
+
+
+def _fused_matmul(alpha: Any = 1.0, left: int = 0, right: int = 0) -> Any:
+    return _ms.FusedMatMul(x, y, alpha=alpha, transA=left, transB=right)
+
+
+_sides = (
+    (op.Transpose(x, perm=p), y, {"transA": 0}, {"transA": 1}, x),
+    (op.Transpose(x, perm=p), y, {"transA": 1}, {"transA": 0}, x),
+    (x, op.Transpose(y, perm=p), {"transB": 0}, {"transB": 1}, y),
+    (x, op.Transpose(y, perm=p), {"transB": 1}, {"transB": 0}, y),
+)
+
+fused_matmul_of_transposed = [
+    _rule(
+        op.MatMul(left, right) >> _fused_matmul(1.0, **trans),
+        "A product one of whose operands has its last axes swapped.",
+        as_predicate(_swaps_last) & _same_rank & ~is_constant(turned),
+    )
+    for left, right, trans, turned in (
+        (op.Transpose(x, perm=p), y, {"left": 1}, x),
+        (x, op.Transpose(y, perm=p), {"right": 1}, y),
+    )
+]
+
+fused_matmul_of_transposed_too = [
+    _rule(
+        _fused(left, right, **before) >> _fused(x, y, **after),
+        "A FusedMatMul one of whose operands has its last axes swapped.",
+        as_predicate(_swaps_last) & _same_rank & ~is_constant(turned),
+    )
+    for left, right, before, after, turned in _sides
+]
+
+_not_vectors = (rank_of(x) > 1) & (rank_of(y) > 1)
+_scales = is_scalar_like(c) & same_shape(_matmul, result) & single_use(_matmul) & _not_vectors
+
+fused_matmul_scaled = _rule(
+    op.Mul(_matmul, c) >> _fused_matmul(_number_of(c)),
+    "A product and a scale.",
+    _scales,
+)
+
+
+def _reciprocal(match: Match) -> float | None:
+    found = number(match, c)
+    return None if not found else 1 / found
+
+
+fused_matmul_divided = _rule(
+    op.Div(_matmul, c) >> _fused_matmul(computed(_reciprocal)),
+    "A product and a scale.",
+    _scales & (lambda m: _reciprocal(m) is not None),
+)
+
+_scaled = op.Mul(x, c)
+
+fused_matmul_of_scaled = [
+    _rule(
+        op.MatMul(*operands) >> _ms.FusedMatMul(*plain, alpha=_number_of(c), transA=0, transB=0),
+        "A product one of whose operands is scaled.",
+        is_scalar_like(c) & same_shape(x, _scaled) & single_use(_scaled) & _not_vectors,
+    )
+    for operands, plain in (((_scaled, y), (x, y)), ((y, _scaled), (y, x)))
+]
+
+
+def _both_scales(match: Match) -> float | None:
+    found = number(match, c)
+    return None if found is None else float(match[s] * found)
+
+
+fused_matmul_scaled_again = [
+    _rule(
+        _fused(*operands, alpha=s) >> _fused(*plain, alpha=computed(_both_scales)),
+        "A FusedMatMul one of whose operands is scaled.",
+        is_scalar_like(c) & same_shape(x, _scaled) & single_use(_scaled) & _not_vectors,
+    )
+    for operands, plain in (((_scaled, y), (x, y)), ((y, _scaled), (y, x)))
+]
+
+# -------------------------------------------------------------------- activations
+
+_conv = op.Conv(
+    x,
+    w,
+    *rest,
+    auto_pad="NOTSET",
+    dilations=dilations,
+    group=g,
+    kernel_shape=kernel,
+    pads=pads,
+    strides=strides,
+)
+_gemm = op.Gemm(x, y, *rest, alpha=s, beta=t, transA=f, transB=u)
+
+
+def _fused_conv(**activation: Any) -> Any:
+    return _ms.FusedConv(
+        x,
+        w,
+        *rest,
+        auto_pad="NOTSET",
+        dilations=dilations,
+        group=g,
+        kernel_shape=kernel,
+        pads=pads,
+        strides=strides,
+        **activation,
+    )
+
+
+def _bounds(match: Match) -> list[float] | None:
+    found = [number(match, low), number(match, high)]
+    return None if None in found else [v for v in found if v is not None]
+
+
+conv_activation = [
+    *(
+        _rule(
+            getattr(op, name)(_conv) >> _fused_conv(activation=name),
+            "A convolution and an activation.",
+            single_use(_conv),
+        )
+        for name in ("Relu", "Sigmoid", "Tanh")
+    ),
+    _rule(
+        op.LeakyRelu(_conv, alpha=e)
+        >> _fused_conv(activation="LeakyRelu", activation_params=computed(lambda m: [m[e]])),
+        "A convolution and an activation.",
+        single_use(_conv),
+    ),
+    _rule(
+        op.Clip(_conv, low, high)
+        >> _fused_conv(activation="Clip", activation_params=computed(_bounds)),
+        "A convolution and an activation.",
+        single_use(_conv) & (lambda m: _bounds(m) is not None),
+        opset=(11, None),
+    ),
+]
+
+gemm_activation = [
+    _rule(
+        getattr(op, name)(_gemm)
+        >> _ms.FusedGemm(x, y, *rest, alpha=s, beta=t, transA=f, transB=u, activation=name),
+        "A Gemm and an activation.",
+        single_use(_gemm),
+        opset=(7, None),
+    )
+    for name in ("Relu", "Sigmoid", "Tanh")
+]

@@ -1,0 +1,298 @@
+"""The rules of rules/onnxruntime_target.py."""
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from certify import certify as certify_rule
+from certify import graph as plain_graph
+from certify import refuse as refuse_rule
+from onnxfold.rules import onnxruntime_target as rules
+
+from onnxfold.passes.simplify import Simplify
+from onnxfold.rewrite import RuleSet
+
+NEAR = 1e-5
+F = np.float32
+
+
+def graph(*arguments, **options):
+    made = plain_graph(*arguments, domains={"com.microsoft": 1}, **options)
+    for output in made.model.graph.output:
+        if not output.type.WhichOneof("value"):  # onnx infers nothing for this domain
+            output.type.tensor_type.elem_type = 1
+            for _ in range(3):
+                output.type.tensor_type.shape.dim.add()
+    return made
+
+
+def certify(rule, *instances, **options):
+    certify_rule(
+        rule, *instances, target="onnxruntime", **{"tolerance": NEAR, "times": 1, **options}
+    )
+
+
+def refuse(rule, *instances):
+    refuse_rule(rule, *instances, target="onnxruntime")
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(F)
+
+
+ONE = {"x": random(2, 3, 4, seed=5)}
+FEEDS = {**ONE, "z": random(2, 3, 4, seed=6)}
+ERF = ("s = Div(x, r)", "e = Erf(s)", "p = Add(e, one)", "u = Mul(x, p)", "y = Mul(u, half)")
+TANH = (
+    "q = Pow(x, three)",
+    "v = Mul(c, q)",
+    "s = Add(x, v)",
+    "i = Mul(k, s)",
+    "e = Tanh(i)",
+    "p = Add(e, one)",
+    "u = Mul(x, p)",
+    "y = Mul(u, half)",
+)
+NUMBERS = {
+    "r": F(math.sqrt(2)),
+    "one": F(1),
+    "half": F(0.5),
+    "three": F(3),
+    "c": F(0.044715),
+    "k": F(math.sqrt(2 / math.pi)),
+}
+
+
+def test_only_for_the_target():
+    model = ir.from_proto(graph("float[N,3] x", *ERF, **NUMBERS).model)
+    for target, fired in ((None, 0), ("onnxruntime", 1)):
+        step = Simplify([RuleSet("one", (rules.erf_gelu,))], level=2, target=target)
+        step(model)
+        assert step.report.total == fired
+
+
+def test_opset_is_imported():
+    model = ir.from_proto(plain_graph("float[N,3] x", *ERF, **NUMBERS).model)
+    Simplify([RuleSet("one", (rules.erf_gelu,))], level=2, target="onnxruntime")(model)
+    assert model.opset_imports["com.microsoft"] == 1
+
+
+def test_gelu():
+    certify(rules.erf_gelu, graph("float[N,3] x", *ERF, **NUMBERS), gone="Erf")
+    certify(rules.fast_gelu, graph("float[2,3,4] x", *TANH, feeds=ONE, **NUMBERS), gone="Tanh")
+    refuse(
+        rules.erf_gelu,
+        graph("float[N,3] x", *ERF, **{**NUMBERS, "r": F(2)}),
+        graph("float[N,3] x", *ERF, opset=20, **NUMBERS),  # has one of its own
+        graph("double[N,3] x", *ERF, **{k: v.astype(np.float64) for k, v in NUMBERS.items()}),
+    )
+    refuse(rules.fast_gelu, graph("float[N,3] x", *TANH, **{**NUMBERS, "c": F(0.05)}))
+    tanh = 'y = Gelu<approximate="tanh">(x)'
+    certify(rules.fast_gelu_of_standard, graph("float[2,3,4] x", tanh, opset=20, feeds=ONE))
+    refuse(rules.fast_gelu_of_standard, graph("float[2,3,4] x", "y = Gelu(x)", opset=20))
+
+
+def test_bias_gelu():
+    add = "t = Add(x, b)"
+    private, standard = rules.bias_gelu
+    certify(private, graph("float[N,2,4] x", add, "y = com.microsoft.Gelu(t)", b=random(4)))
+    certify(standard, graph("float[N,2,4] x", add, "y = Gelu(t)", opset=20, b=random(4)))
+    fast = "y = com.microsoft.FastGelu(t)"
+    certify(rules.bias_fast_gelu, graph("float[2,3,4] x", add, fast, b=random(4), feeds=ONE))
+    for rule, gelu in (
+        (standard, "y = Gelu(t)"),
+        (private, "y = com.microsoft.Gelu(t)"),
+        (rules.bias_fast_gelu, fast),
+    ):
+        refuse(
+            rule,
+            graph("float[N,2,4] x", add, gelu, opset=20, b=random(1, 4)),
+            graph("float[N,2,4] x", add, gelu, opset=20, b=F(2)),
+            graph("float[N,2,1] x", add, gelu, opset=20, b=random(4)),
+            graph(
+                "float[N,2,4] x", add, gelu, "z = Relu(t)", outputs="y, z", opset=20, b=random(4)
+            ),
+        )
+
+
+def test_swish():
+    nodes = ("t = Mul(x, k)", "s = Sigmoid(t)", "y = Mul(x, s)")
+    certify(rules.quick_gelu, graph("float[N,3] x", *nodes, k=F(1.702)))
+    certify(rules.quick_gelu_of_swish, graph("float[N,3] x", "s = Sigmoid(x)", "y = Mul(s, x)"))
+    refuse(rules.quick_gelu, graph("float[N,3] x", *nodes, k=F([1, 2, 3])))
+    refuse(
+        rules.quick_gelu_of_swish,
+        graph("float[N,3] x, float[N,3] z", "s = Sigmoid(x)", "y = Mul(s, z)"),
+        graph("double[N,3] x", "s = Sigmoid(x)", "y = Mul(s, x)"),
+    )
+
+
+WEIGHTS = {"w": random(4, seed=2), "b": random(4, seed=3)}
+
+
+def test_skip_layer_normalization():
+    two = "float[2,3,4] x, float[2,3,4] z"
+    nodes = ("t = Add(x, z)", "y = LayerNormalization<epsilon=0.001>(t, w, b)")
+    certify(rules.skip_layer_normalization, graph(two, *nodes, feeds=FEEDS, **WEIGHTS))
+    both = graph(two, *nodes, "u = Relu(t)", outputs="y, u, t", feeds=FEEDS, **WEIGHTS)
+    certify(rules.skip_layer_normalization_and_sum, both)
+    refuse(rules.skip_layer_normalization, both)
+    axis = nodes[1].replace("<", "<axis=1, ")
+    for rule in (rules.skip_layer_normalization, rules.skip_layer_normalization_and_sum):
+        refuse(
+            rule,
+            graph("float[2,3,4] x, float[3,4] z", *nodes, **WEIGHTS),
+            graph("float[2,3,4] x, float[N,3,4] z", *nodes, **WEIGHTS),
+            graph(two, nodes[0], axis, w=random(3, 4), b=random(3, 4)),
+            graph(two, nodes[0], nodes[1].replace(", b", ""), **WEIGHTS),
+        )
+
+
+@pytest.mark.parametrize("quotient", [("n = Div(t, r)",), ("i = Reciprocal(r)", "n = Mul(t, i)")])
+def test_skip_rms_normalization(quotient):
+    two = "float[2,3,4] x, float[2,3,4] z"
+    nodes = (
+        "t = Add(x, z)",
+        "q = Pow(t, two)",
+        "v = ReduceMean<axes=[-1]>(q)",
+        "p = Add(v, e)",
+        "r = Sqrt(p)",
+        *quotient,
+        "y = Mul(w, n)",
+    )
+    more = {"two": F(2), "e": F(1e-3), "w": random(4)}
+    certify(
+        rules.skip_rms_normalization,
+        graph(two, *nodes, "u = Relu(t)", outputs="y, u", feeds=FEEDS, **more),
+        graph(two, *nodes, feeds=FEEDS, **more),
+        gone="Sqrt",
+    )
+    other = [n.replace("[-1]", "[1]") for n in nodes]
+    refuse(
+        rules.skip_rms_normalization,
+        graph(two, *other, **more),
+        graph(two, *nodes, **{**more, "w": F(3)}),
+        graph("float[2,3,4] x, float[4] z", *nodes, **more),
+    )
+
+
+def test_fused_matmul():
+    left, right = rules.fused_matmul_of_transposed
+    turn = "t = Transpose<perm=[0,2,1]>"
+    certify(
+        left,
+        graph("float[2,3,N] x", f"{turn}(x)", "y = MatMul(t, w)", w=random(2, 3, 4)),
+        tolerance=1e-4,
+        gone="Transpose",
+    )
+    certify(
+        right,
+        graph("float[2,N,3] x, float[2,5,3] z", f"{turn}(z)", "y = MatMul(x, t)"),
+        tolerance=1e-4,
+        gone="Transpose",
+    )
+    refuse(
+        right,
+        graph(
+            "float[2,N,3] x, float[3,5,2] z", "t = Transpose<perm=[2,0,1]>(z)", "y = MatMul(x, t)"
+        ),
+        graph("float[2,N,3] x, float[5,3] z", "t = Transpose(z)", "y = MatMul(x, t)"),
+        graph("float[N,3] x", "t = Transpose(w)", "y = MatMul(x, t)", w=random(4, 3)),
+        graph("float[3] x, float[5,3] z", "t = Transpose(z)", "y = MatMul(x, t)"),
+    )
+    again = rules.fused_matmul_of_transposed_too
+    fused = "y = com.microsoft.FusedMatMul<alpha=0.5, transA={}, transB={}>"
+    for before in (0, 1):
+        sides = (
+            ("float[2,N,3] x", "float[2,3,5] z") if before else ("float[2,3,N] x", "float[2,3,5] z")
+        )
+        certify(
+            again[before],
+            graph(", ".join(sides), f"{turn}(x)", fused.format(before, 0) + "(t, z)"),
+            tolerance=1e-4,
+            gone="Transpose",
+        )
+        sides = "float[2,N,3] x, " + ("float[2,3,5] z" if before else "float[2,5,3] z")
+        certify(
+            again[2 + before],
+            graph(sides, f"{turn}(z)", fused.format(0, before) + "(x, t)"),
+            tolerance=1e-4,
+            gone="Transpose",
+        )
+    refuse(
+        again[0],
+        graph("float[2,3,N] x, float[3,5] z", f"{turn}(x)", fused.format(0, 0) + "(t, z)"),
+    )
+
+
+def test_fused_matmul_scaled():
+    product = "t = MatMul(x, z)"
+    two = "float[2,N,3] x, float[2,3,5] z"
+    near = {"tolerance": 1e-4}
+    certify(rules.fused_matmul_scaled, graph(two, product, "y = Mul(t, c)", c=F(0.3)), **near)
+    certify(rules.fused_matmul_divided, graph(two, product, "y = Div(t, c)", c=F(3)), **near)
+    refuse(
+        rules.fused_matmul_scaled,
+        graph(two, product, "y = Mul(t, c)", c=random(5)),
+        graph(two, product, "y = Mul(t, c)", c=F([[[[2]]]])),
+        graph("float[3] x, float[3,5] z", product, "y = Mul(t, c)", c=F(2)),
+    )
+    refuse(
+        rules.fused_matmul_divided,
+        graph(two, product, "y = Div(t, c)", c=F(0)),
+        graph(two, product, "y = Div(c, t)", c=F(2)),
+    )
+    fused = "y = com.microsoft.FusedMatMul<alpha=0.5, transA=0, transB=0>"
+    orders = (("t = Mul(x, c)", "(t, z)"), ("t = Mul(z, c)", "(x, t)"))
+    for position, (scale, operands) in enumerate(orders):
+        plain, again = (
+            rules.fused_matmul_of_scaled[position],
+            rules.fused_matmul_scaled_again[position],
+        )
+        certify(plain, graph(two, scale, f"y = MatMul{operands}", c=F(0.3)), **near)
+        certify(again, graph(two, scale, fused + operands, c=F(0.3)), **near)
+        for rule, node in ((plain, "y = MatMul"), (again, fused)):
+            refuse(
+                rule,
+                graph(two, scale, node + operands, c=random(3, 1)[:1] * random(2, 1, 1)),
+                graph(two, scale, node + operands, "q = Neg(t)", outputs="y, q", c=F(0.3)),
+            )
+
+
+def test_conv_activation():
+    weight = {"w": random(3, 2, 3, 3), "b": random(3)}
+    conv = "t = Conv<pads=[1,1,0,0], strides=[2,1]>(x, w, b)"
+    start = ("float[N,2,5,5] x", conv)
+    relu, sigmoid, tanh, leaky, clip = rules.conv_activation
+    bounds = {"lo": F(0), "hi": F(6)}
+    certify(relu, graph(*start, "y = Relu(t)", **weight))
+    certify(sigmoid, graph(*start, "y = Sigmoid(t)", **weight))
+    certify(tanh, graph(*start, "y = Tanh(t)", **weight))
+    certify(leaky, graph(*start, "y = LeakyRelu<alpha=0.2>(t)", **weight))
+    certify(clip, graph(*start, "y = Clip(t, lo, hi)", **bounds, **weight))
+    refuse(
+        relu,
+        graph(*start, "y = Relu(t)", "z = Neg(t)", outputs="y, z", **weight),
+        graph(
+            "float[N,2,5,5] x",
+            't = Conv<auto_pad="SAME_UPPER">(x, w)',
+            "y = Relu(t)",
+            w=random(3, 2, 3, 3),
+        ),
+    )
+    refuse(sigmoid, graph(*start, "y = Relu(t)", **weight))
+    refuse(clip, graph(*start, "y = Clip(t,, hi)", **bounds, **weight))
+
+
+@pytest.mark.parametrize("position, name", enumerate(["Relu", "Sigmoid", "Tanh"]))
+def test_gemm_activation(position, name):
+    rule = rules.gemm_activation[position]
+    node = "t = Gemm<alpha=0.5, beta=2.0, transB=1>(x, w, b)"
+    more = {"w": random(4, 3), "b": random(4)}
+    certify(rule, graph("float[N,3] x", node, f"y = {name}(t)", **more), tolerance=1e-4)
+    refuse(
+        rule,
+        graph("float[N,3] x", node, f"y = {name}(t)", "z = Neg(t)", outputs="y, z", **more),
+        graph("float[N,3] x", node, "y = Neg(t)", **more),
+    )

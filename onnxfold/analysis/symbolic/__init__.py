@@ -7,7 +7,7 @@ from onnxfold.analysis.symbolic.propagation import SymbolicAnalysis
 
 ASSUMPTIONS = (
     "Sizes and what a model computes of them fit into the integers it computes them in.",
-    "No Reshape is asked for two empty axes at once that its input has at other places.",
+    "No Reshape has two axes that are empty independently of each other, both in the same run.",
     "The end 2147483647 of a Slice means the end of the axis, as ONNX defines.",
 )
 """What is taken for granted of legal inputs."""

@@ -122,6 +122,15 @@ class Algebra:
             return -1
         return max((self.atoms[k].youngest for m, _ in number.terms for k in m), default=-1)
 
+    def are_related(self, a: Number, b: Number) -> bool:
+        """False if both are symbols, and not the same: then one says nothing about the other."""
+        if isinstance(a, int) or isinstance(b, int):
+            return False
+        one, other = self.atom_of(a), self.atom_of(b)
+        if one is None or other is None:
+            return True
+        return one is other or one.op != "symbol" or other.op != "symbol"
+
     def _atom(self, op: str, args: tuple[object, ...], low: Bound, high: Bound) -> Expr:
         key = (op, *args)
         found = self._interned.get(key)

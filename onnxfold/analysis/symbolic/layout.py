@@ -163,17 +163,21 @@ def reshaped_sizes(
 
 
 def _zeros_are_copied(algebra: Algebra, sizes: Shape, others: Sequence[Number]) -> bool:
-    """True if every size that may be 0 is one of the input's.
+    """True if every size that may be 0 is one of the input's, and no other is 0 because of it.
 
-    With ``allowzero``, onnxruntime takes a -1 beside a 0 for what is left of the other sizes.
+    With ``allowzero``, onnxruntime takes a -1 beside a 0 for what is left of the sizes that are
+    not 0.
     """
     left = list(sizes)
+    copied = []
     for size in others:
         if not algebra.is_positive(size):
             if size not in left:
                 return False
             left.remove(size)
-    return True
+            copied.append(size)
+    doubtful = [size for size in left if not algebra.is_positive(size)]
+    return not any(algebra.are_related(a, b) for a in copied for b in doubtful)
 
 
 def _size_at(

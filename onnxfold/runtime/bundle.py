@@ -57,11 +57,13 @@ class Kernel:
     file: str | None = None
     """Below the bundle's folder; None if there is no kernel, and ``reason`` says why."""
     function: str = ""
+    dtypes: list[str] = field(default_factory=list)
+    """Of the outputs, as NumPy calls them."""
     key: dict[str, str] = field(default_factory=dict)
     """What the kernel was made of and for: graph hash, versions, CPU features, flags."""
     reason: str | None = None
     max_error: float | None = None
-    """Largest difference from onnxruntime in the one-time check, relative to its tolerance."""
+    """Largest difference from onnxruntime in the one-time check, in units of what is allowed."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import tempfile
 import threading
 import time
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from onnxfold.runtime.backends.base import Kernel
+
+logger = logging.getLogger("onnxfold")
 
 _COPIED_OPTIONS = (
     "execution_mode",
@@ -145,8 +148,11 @@ class _GroupRunner:
     def __call__(self, constants: Mapping[str, Any]) -> Folded:
         begin = time.perf_counter()
         values: dict[str, Any] = {}
-        for _, kernel in self._kernels:
-            values.update((n, ort_value(v)) for n, v in kernel(constants).items())
+        for names, kernel in list(self._kernels):
+            try:
+                values.update((n, ort_value(v)) for n, v in kernel(constants).items())
+            except Exception as error:  # whatever a foreign runtime raises
+                self._give_up(names, error)
         if self._outputs:
             session = self._opened()
             feeds = {n: ort_value(constants[n]) for n in self._inputs if n in constants}
@@ -156,6 +162,20 @@ class _GroupRunner:
                 self._session = None  # its weights are needed no more: it never runs again
         self._folding.count(time.perf_counter() - begin)
         return Folded(values, sum(map(size_in_bytes, values.values())))
+
+    def _give_up(self, names: list[str], error: Exception) -> None:
+        """A kernel failed when it ran: onnxruntime makes its tensors from now on."""
+        logger.warning("the kernel for %s failed: %s; onnxruntime takes over", names[0], error)
+        with self._lock:
+            self._kernels = [kernel for kernel in self._kernels if kernel[0] != names]
+            self._outputs = [*(n for n in self._outputs if n not in names), *names]
+            self._session = None
+        self._folding.placements[:] = [
+            Placement(names, "onnxruntime", f"the kernel failed: {error}")
+            if place.outputs == names
+            else place
+            for place in self._folding.placements
+        ]
 
     def _opened(self) -> onnxruntime.InferenceSession:
         with self._lock:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import onnx
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 Values = Mapping[str, Any]
 """NumPy arrays or ``onnxruntime.OrtValue`` by name."""
@@ -49,11 +50,11 @@ class Backend(Protocol):
     def missing(self) -> str | None:
         """Why the backend cannot compile on this machine, or None if it can."""
 
-    def supported(self, model: onnx.ModelProto) -> list[str]:
+    def supported(self, model: ir.Model) -> list[str]:
         """Why the backend is not asked to compile the model; nothing if it is."""
 
-    def compile(self, model: onnx.ModelProto, *, seconds: float) -> Compiled:
-        """Compile a model; raises `CompileError`."""
+    def compile(self, content: bytes, feeds: Values, *, seconds: float) -> tuple[bytes, list[Any]]:
+        """Compile a serialized model: a kernel and its results on the feeds; `CompileError`."""
 
     def load(self, compiled: Compiled, weights: Values) -> Kernel:
         """A kernel that can be called from any thread; raises `CompileError`."""

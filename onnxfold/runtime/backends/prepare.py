@@ -1,0 +1,163 @@
+"""Rewriting a model for MLIR compilers: what they lower badly, or not at all, in simpler ops.
+
+Every rewrite computes the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.analysis.symbolic import SymbolicAnalysis
+
+FUNCTION = "fold"
+
+INLINE_BYTES = 1 << 16
+"""Weights up to this size become part of a kernel; larger ones are inputs of it."""
+
+
+def prepare(model: ir.Model) -> list[str]:
+    """Rewrite a model in place.
+
+    Returns:
+        Names of the weights that became inputs, behind the model's own.
+    """
+    model.graph.name = FUNCTION
+    analysis = SymbolicAnalysis(model)
+    for node in list(model.graph):
+        if node.op_type == "DequantizeLinear":
+            _decompose_dequantize(model.graph, node, analysis)
+        elif node.op_type == "MatMul":
+            _flatten_matmul(model.graph, node, analysis)
+    _widen_packed(model.graph)
+    return _weights_to_inputs(model.graph)
+
+
+def _decompose_dequantize(graph: ir.Graph, node: ir.Node, analysis: SymbolicAnalysis) -> None:
+    """(x - zero point) * scale, block by block: as elementwise ops that compilers fuse."""
+    x, scale, zero = [*node.inputs, None][:3]
+    assert x is not None and scale is not None
+    size = node.attributes.get_int("block_size", 0)
+    fact, scale_fact = analysis.of(x), analysis.of(scale)
+    packed = fact.dtype is not None and fact.dtype.bitwidth < 8
+    if (not size and not packed) or fact.shape is None or scale_fact.dtype is None:
+        return
+    if not all(isinstance(d, int) for d in fact.shape) or scale_fact.shape is None:
+        return
+    shape = [d for d in fact.shape if isinstance(d, int)]
+    rank = len(shape)
+    axis = int(node.attributes.get_int("axis", 1) or 0) % max(rank, 1)
+    make = _Maker(graph, node)
+    wide, blocks = list(shape), list(shape)
+    if size:
+        blocks[axis : axis + 1] = [shape[axis] // size, size]
+        factor = [*blocks]
+        factor[axis + 1] = 1
+    elif len(scale_fact.shape) == 1:
+        factor = [1] * rank
+        factor[axis] = shape[axis]
+    else:
+        factor = [1] * rank
+    result = make("Cast", [x], to=scale_fact.dtype)
+    result = make("Reshape", [result, make.ints(blocks)])
+    if zero is not None:
+        offset = make("Cast", [zero], to=scale_fact.dtype)
+        result = make("Sub", [result, make("Reshape", [offset, make.ints(factor)])])
+    result = make("Mul", [result, make("Reshape", [scale, make.ints(factor)])])
+    make.replace(make("Reshape", [result, make.ints(wide)]))
+
+
+def _flatten_matmul(graph: ir.Graph, node: ir.Node, analysis: SymbolicAnalysis) -> None:
+    """A batch of matrices times one matrix is one larger product; importers repeat the matrix."""
+    a, b = node.inputs[:2]
+    assert a is not None and b is not None
+    left, right = analysis.of(a).shape, analysis.of(b).shape
+    if left is None or right is None or len(right) != 2 or len(left) < 3:
+        return
+    if not isinstance(left[-1], int) or not isinstance(right[1], int):
+        return
+    make = _Maker(graph, node)
+    flat = make("Reshape", [a, make.ints([-1, left[-1]])])
+    product = make("MatMul", [flat, b])
+    if sum(not isinstance(d, int) for d in left[:-1]) <= 1:
+        sizes = [d if isinstance(d, int) else -1 for d in left[:-1]]
+        shape = make.ints([*sizes, right[1]])
+    else:
+        front = make("Shape", [a], start=0, end=len(left) - 1)
+        shape = make("Concat", [front, make.ints([right[1]])], axis=0)
+    make.replace(make("Reshape", [product, shape]))
+
+
+class _Maker:
+    """Makes nodes in front of one that they are to replace."""
+
+    def __init__(self, graph: ir.Graph, node: ir.Node) -> None:
+        self._graph = graph
+        self._node = node
+        self._stem = node.outputs[0].name or "value"
+        self._count = 0
+
+    def __call__(self, op: str, inputs: Sequence[ir.Value], **attributes: object) -> ir.Value:
+        values = {k: int(v) if isinstance(v, ir.DataType) else v for k, v in attributes.items()}
+        node = ir.node(op, inputs, values or None)  # type: ignore[arg-type]
+        self._node.prepend(node)
+        node.outputs[0].name = self._name()
+        return node.outputs[0]
+
+    def ints(self, numbers: Sequence[int]) -> ir.Value:
+        """A constant vector."""
+        name = self._name()
+        tensor = ir.tensor(np.array(numbers, np.int64), name=name)
+        value = ir.Value(
+            name=name,
+            const_value=tensor,
+            type=ir.TensorType(tensor.dtype),
+            shape=ir.Shape([len(numbers)]),
+        )
+        self._graph.initializers.add(value)
+        return value
+
+    def replace(self, new: ir.Value) -> None:
+        """The node's result is ``new`` from now on, under the old name."""
+        old = self._node.outputs[0]
+        new.type, new.shape = old.type, old.shape
+        name, old.name = old.name, None
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        new.name = name
+        self._graph.remove(self._node, safe=True)
+
+    def _name(self) -> str:
+        self._count += 1
+        return f"{self._stem}_prepared_{self._count}"
+
+
+def _widen_packed(graph: ir.Graph) -> None:
+    """Weights of 4 and 2 bits become bytes: what reads them casts them in any case."""
+    for value in list(graph.initializers.values()):
+        tensor = value.const_value
+        if tensor is None or tensor.dtype.bitwidth >= 8 or not tensor.dtype.is_integer():
+            continue
+        if any(use.node.op_type != "Cast" for use in value.uses()):
+            continue
+        dtype = ir.DataType.INT8 if tensor.dtype.is_signed() else ir.DataType.UINT8
+        wide = np.asarray(tensor.numpy()).astype(dtype.numpy())
+        value.const_value = ir.tensor(wide, dtype=dtype, name=value.name)
+        value.type = ir.TensorType(dtype)
+
+
+def _weights_to_inputs(graph: ir.Graph) -> list[str]:
+    names: list[str] = []
+    for name, value in list(graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is None or value.is_graph_input():
+            continue
+        if tensor.nbytes > INLINE_BYTES and tensor.dtype.bitwidth >= 8:
+            value.type = ir.TensorType(tensor.dtype)
+            value.shape = ir.Shape(tensor.shape.numpy())
+            del graph.initializers[name]
+            value.const_value = None
+            graph.inputs.append(value)
+            names.append(name)
+    return names

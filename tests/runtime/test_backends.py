@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import shutil
+import sys
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from runtime_models import adapter_feeds, decoder_feeds, options, original, parse, random
+
+from onnxfold import storage
+from onnxfold.analysis.constants import all_graphs
+from onnxfold.runtime.backends import iree
+from onnxfold.runtime.backends.ahead import _error, cache_folder
+from onnxfold.runtime.backends.base import CompileError
+from onnxfold.runtime.backends.iree_module import aligned
+from onnxfold.runtime.backends.prepare import prepare
+from onnxfold.runtime.bundle import open_bundle
+from onnxfold.runtime.cache import FoldCache
+from onnxfold.runtime.session import Session
+from onnxfold.runtime.split import split
+
+NAMES = ("states", "mask")
+
+needs_iree = pytest.mark.skipif(
+    iree.Iree().missing() is not None, reason=iree.Iree().missing() or "IREE is there"
+)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """Kernels of other tests are not found."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def run(bundle, feeds, **arguments):
+    session = Session(bundle, options(), cache=FoldCache(), **arguments)
+    return session.run(None, feeds), session.placements()
+
+
+@needs_iree
+@pytest.mark.slow
+def test_kernels_compute_what_onnxruntime_computes(decoder, tmp_path):
+    bundle = split(decoder, tmp_path / "b", runtime_constants=NAMES, backend="iree", fsync=False)
+    assert [k.backend for k in bundle.manifest.kernels] == ["iree"] * 3
+    assert all(k.max_error <= 1 for k in bundle.manifest.kernels)
+    for positions in (50, 7):
+        feeds = decoder_feeds(positions=positions)
+        got, placements = run(bundle, feeds)
+        assert {p.backend for p in placements} == {"iree"}
+        np.testing.assert_allclose(got[0], original(decoder, feeds)[0], rtol=1e-4, atol=1e-4)
+
+
+@needs_iree
+@pytest.mark.slow
+def test_a_kernel_is_found_in_the_users_cache(adapter, tmp_path):
+    names = ["a", "b", "scale"]
+    plain = split(adapter, tmp_path / "1", runtime_constants=names, fsync=False)
+    assert plain.manifest.kernels == []
+    split(adapter, tmp_path / "2", runtime_constants=names, backend="iree", fsync=False)
+    found = split(adapter, tmp_path / "3", runtime_constants=names, fsync=False)
+    assert [k.backend for k in found.manifest.kernels] == ["iree"]
+    feeds = adapter_feeds()
+    got, placements = run(found, feeds)
+    assert placements[0].backend == "iree"
+    np.testing.assert_allclose(got[0], original(adapter, feeds)[0], rtol=1e-4, atol=1e-4)
+
+
+@needs_iree
+@pytest.mark.slow
+def test_what_is_not_compiled_runs_on_onnxruntime(tmp_path):
+    model = parse(
+        """g (float[n, 32] x, int64 length, float[32] r) => (float[n, 32] y) {
+            zero = Constant<value = int64 {0}> ()
+            one = Constant<value = int64 {1}> ()
+            last = Constant<value = int64[1] {-1}> ()
+            range = Range(zero, length, one)
+            f = Cast<to = 1>(range)
+            column = Unsqueeze(f, last)
+            e = Exp(r)
+            t = Add(x, column)
+            y = Mul(t, e)
+        }"""
+    )
+    bundle = split(model, tmp_path, runtime_constants=["length", "r"], backend="iree", fsync=False)
+    feeds = {"x": random(9, 32), "length": np.array(9), "r": random(32)}
+    got, placements = run(bundle, feeds)
+    assert [p.backend for p in placements] == ["onnxruntime", "iree"]
+    assert placements[0].reason == "IREE does not run Range"
+    np.testing.assert_allclose(got[0], original(model, feeds)[0], rtol=1e-5)
+    assert open_bundle(tmp_path).manifest.kernels[0].reason == "IREE does not run Range"
+
+
+@needs_iree
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", r"crashed \(signal 11\)"),
+        ("import os; os.abort()", r"crashed \(signal 6\)"),
+        ("import time; time.sleep(60)", "longer than 0.3 s"),
+        ("import sys; sys.exit('x:1: error: failed to legalize')", "failed to legalize"),
+    ],
+)
+def test_a_compiler_that_dies_is_survived(adapter, tmp_path, monkeypatch, code, reason):
+    monkeypatch.setattr(iree, "_COMMAND", [sys.executable, "-c", code])
+    seconds = 0.3 if "sleep" in code else 30.0
+    bundle = split(
+        *(adapter, tmp_path / "b"),
+        runtime_constants=["a", "b", "scale"],
+        backend="iree",
+        compile_seconds=seconds,
+        fsync=False,
+    )
+    feeds = adapter_feeds()
+    got, placements = run(bundle, feeds)
+    assert got[0].tobytes() == original(adapter, feeds)[0].tobytes()
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(placements[0].reason)
+
+
+@needs_iree
+def test_wrong_results_are_not_used(adapter, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        iree.Iree, "compile", lambda self, content, feeds, seconds: (b"", [random(64, 64)])
+    )
+    bundle = split(
+        *(adapter, tmp_path), runtime_constants=["a", "b", "scale"], backend="iree", fsync=False
+    )
+    assert "results are wrong" in bundle.manifest.kernels[0].reason
+
+
+@needs_iree
+@pytest.mark.slow
+def test_a_kernel_for_another_machine_is_not_used(adapter, tmp_path, monkeypatch):
+    bundle = split(
+        *(adapter, tmp_path / "b"),
+        runtime_constants=["a", "b", "scale"],
+        backend="iree",
+        fsync=False,
+    )
+    feeds = adapter_feeds()
+    want = original(adapter, feeds)[0].tobytes()
+    monkeypatch.setattr(
+        "onnxfold.runtime.backends.iree.target",
+        lambda: {**bundle.manifest.kernels[0].key, "cpu": "z80"},
+    )
+    got, placements = run(bundle, feeds)
+    assert got[0].tobytes() == want
+    assert "another CPU" in placements[0].reason
+    monkeypatch.undo()
+    shutil.rmtree(tmp_path / "b" / "kernels")
+    got, placements = run(tmp_path / "b", feeds)
+    assert got[0].tobytes() == want
+    assert "No such file" in placements[0].reason
+
+
+@needs_iree
+@pytest.mark.slow
+def test_a_kernel_that_fails_when_it_runs_is_replaced(adapter, tmp_path, monkeypatch):
+    names = ["a", "b", "scale"]
+    bundle = split(adapter, tmp_path / "b", runtime_constants=names, backend="iree", fsync=False)
+
+    def fail(*_):
+        raise RuntimeError("no such device")
+
+    monkeypatch.setattr("onnxfold.runtime.backends.iree_module.Module.__call__", fail)
+    session = Session(bundle, options(), cache=FoldCache())
+    feeds = adapter_feeds()
+    assert session.run(None, feeds)[0].tobytes() == original(adapter, feeds)[0].tobytes()
+    assert "no such device" in session.placements()[0].reason
+
+
+def test_without_the_compiler_the_reason_is_told(adapter, tmp_path, monkeypatch):
+    monkeypatch.setattr(iree, "_has", lambda module: False)
+    bundle = split(
+        *(adapter, tmp_path), runtime_constants=["a", "b", "scale"], backend="iree", fsync=False
+    )
+    assert "pip install onnxfold[iree]" in bundle.manifest.kernels[0].reason
+    assert not cache_folder().exists()
+
+
+def test_a_child_that_fails_says_why():
+    with pytest.raises(CompileError, match="boom"):
+        iree.run_child([sys.executable, "-c", "raise SystemExit('boom')"], 30)
+
+
+def prepared(model: onnx.ModelProto) -> tuple[ir.Model, list[str]]:
+    opened = storage.from_proto(model)
+    names = prepare(opened)
+    onnx.checker.check_model(storage.to_proto(opened), full_check=True)
+    return opened, names
+
+
+def ops(model: ir.Model) -> set[str]:
+    return {node.op_type for graph in all_graphs(model) for node in graph}
+
+
+@pytest.mark.parametrize(
+    ("shape", "scale", "attributes"),
+    [
+        ((8, 6), (8, 3), "axis = 1, block_size = 2"),
+        ((8, 6), (2, 6), "axis = 0, block_size = 4"),
+        ((4, 8, 6), (4, 2, 6), "axis = -2, block_size = 4"),
+    ],
+)
+def test_blocked_dequantization_becomes_elementwise(shape, scale, attributes):
+    text = f"""g (int8[{",".join(map(str, shape))}] x, float[{",".join(map(str, scale))}] s,
+                  int8[{",".join(map(str, scale))}] z) => (float[{",".join(map(str, shape))}] y) {{
+        y = DequantizeLinear<{attributes}>(x, s, z)
+    }}"""
+    model = parse(text)
+    opened, _ = prepared(model)
+    assert "DequantizeLinear" not in ops(opened)
+    rng = np.random.default_rng(0)
+    feeds = {
+        "x": rng.integers(-128, 128, shape).astype(np.int8),
+        "s": random(*scale),
+        "z": rng.integers(-128, 128, scale).astype(np.int8),
+    }
+    want = original(model, feeds)[0]
+    assert original(storage.to_proto(opened), feeds)[0].tobytes() == want.tobytes()
+
+
+def test_weights_of_four_bits_become_bytes():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    model = parse(
+        """g (float[8, 3] s) => (float[8, 6] y) {
+            y = DequantizeLinear<axis = 1, block_size = 2>(w, s)
+        }"""
+    )
+    values = np.random.default_rng(0).integers(-8, 8, (8, 6)).astype(ml_dtypes.int4)
+    model.graph.initializer.append(ir.serde.serialize_tensor(ir.tensor(values, name="w")))
+    opened, _ = prepared(model)
+    assert opened.graph.initializers["w"].dtype == ir.DataType.INT8
+    feeds = {"s": random(8, 3)}
+    got = original(storage.to_proto(opened), feeds)[0]
+    assert got.tobytes() == original(model, feeds)[0].tobytes()
+
+
+def test_a_product_with_one_matrix_is_flattened():
+    model = parse(
+        """g (float[a, b, 64] x, float[3, c, 64] z) => (float[a, b, 300] y, float[3, c, 300] u) {
+            y = MatMul(x, w)
+            u = MatMul(z, w)
+        }""",
+        w=random(64, 300),
+    )
+    opened, names = prepared(model)
+    assert names == ["w"]
+    assert sum(node.op_type == "Reshape" for node in opened.graph) == 4
+    feeds = {"x": random(2, 5, 64), "z": random(3, 4, 64), "w": random(64, 300)}
+    for got, want in zip(
+        original(storage.to_proto(opened), feeds),
+        original(model, {k: feeds[k] for k in "xz"}),
+        strict=True,
+    ):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_arrays_begin_where_the_runtime_wants_them():
+    base = np.arange(1000, dtype=np.float32)
+    for start in range(20):
+        array = base[start : start + 100]
+        assert aligned(array).ctypes.data % 64 == 0
+        assert np.array_equal(aligned(array), array)
+    there = aligned(base)
+    assert aligned(there) is there
+
+
+def test_the_measure_of_an_error():
+    want = np.array([1.0, -2.0, np.inf, np.nan], np.float32)
+    assert _error(want, want) == 0
+    assert _error(want * np.float32(1.00001), want) < 1
+    assert _error(want * np.float32(1.01), want) > 1
+    assert _error(np.zeros(4, np.float32), want) == np.inf
+    assert _error(np.zeros(3, np.float32), want) == np.inf
+    assert _error(np.array([1, 2], np.int8), np.array([1, 2], np.uint8)) == 0
+    assert _error(np.array([1, 3], np.int64), np.array([1, 2], np.int64)) == np.inf

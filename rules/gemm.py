@@ -310,7 +310,7 @@ _constant_bias = _gemm(x, y, b)
 
 
 def _unscaled(match: Match) -> bool:
-    return match.attribute(_gemm, "beta") == 1.0
+    return bool(match.attribute(_gemm, "beta") == 1.0)
 
 
 gemm_shifted = [

@@ -103,6 +103,18 @@ class Types:
         found = self._types.get(value)
         return found if found is not None else self._find(value)
 
+    def same(self, old: ir.Value, new: ir.Value) -> None:
+        """One value takes the other's place.
+
+        Where nothing can be inferred for ``new``, which an op of another domain may make, what is
+        known of ``old`` holds.
+        """
+        known, found = self.of(old), self.of(new)
+        if found.other is None and (found.dtype is None or found.shape is None):
+            dtype = known.dtype if found.dtype is None else found.dtype
+            shape = known.shape if found.shape is None else found.shape
+            self._types[new] = self._make(dtype, shape, known.other)
+
     def _find(self, value: ir.Value) -> Type:
         pending = [value]
         while pending:

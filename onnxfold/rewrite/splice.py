@@ -204,6 +204,7 @@ class Splicer:
         for root, value in zip(match.roots, values, strict=True):
             users.update(dict.fromkeys(use.node for use in root._uses))
             producer = value.producer()
+            self._facts.types.same(root, value)
             _replace(root, value, is_new=producer in new)
             if producer in new and producer is not None:
                 _inherit(root.producer(), producer)

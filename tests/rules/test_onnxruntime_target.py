@@ -135,6 +135,11 @@ def test_skip_layer_normalization():
     two = "float[2,3,4] x, float[2,3,4] z"
     nodes = ("t = Add(x, z)", "y = LayerNormalization<epsilon=0.001>(t, w, b)")
     certify(rules.skip_layer_normalization, graph(two, *nodes, feeds=FEEDS, **WEIGHTS))
+    # what an op of this domain makes has the type of what it replaces
+    chain = ("q = Add(y, x)", "o = LayerNormalization(q, w, b)")
+    certify(
+        rules.skip_layer_normalization, graph(two, *nodes, *chain, feeds=FEEDS, **WEIGHTS), times=2
+    )
     both = graph(two, *nodes, "u = Relu(t)", outputs="y, u, t", feeds=FEEDS, **WEIGHTS)
     certify(rules.skip_layer_normalization_and_sum, both)
     refuse(rules.skip_layer_normalization, both)

@@ -5,6 +5,7 @@ What moves elements changes no bit, so most rules here hold at every level. The 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -586,6 +587,7 @@ def _widens(match: Match) -> bool:
 gather_of_widened = rule(
     op.Gather(_cast(x, to=t), i, axis=a) >> _cast(op.Gather(x, i, axis=a), to=t),
     where=is_constant(x) & _widens,
+    on_constants=True,
     doc="Only the rows of a weight that are taken are widened.",
 )
 
@@ -593,6 +595,7 @@ slice_of_widened = rule(
     op.Slice(_cast(x, to=t), y, *zs) >> _cast(op.Slice(x, y, *zs), to=t),
     where=is_constant(x) & _widens,
     opset=(10, None),
+    on_constants=True,
     doc="Only the part of a weight that is taken is widened.",
 )
 
@@ -646,7 +649,55 @@ transpose_of_gathered = rule(
     op.Transpose(_taken, perm=p)
     >> op.Gather(op.Transpose(x, perm=_of_table(0)), i, axis=_of_table(1)),
     where=single_use(_taken) & _is_own_table,
+    on_constants=True,
     doc="The table is transposed instead of what is taken from it.",
+)
+
+
+def _table_shapes(match: Match) -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
+    """The shapes of table and indices, and the axis, that make Gather give the result's shape."""
+    table, indices, wanted = (match.static_shape(v) for v in (x, c, result))
+    if table is None or indices is None or wanted is None or 0 in (*table, *indices):
+        return None
+    axis = match[a] + len(table) if match[a] < 0 else match[a]
+    sizes = [math.prod(part) for part in (table[:axis], indices)]
+    ends = []
+    place = 0
+    for size in sizes:
+        found = math.prod(wanted[place : (end := place)])
+        while found < size and end < len(wanted):
+            found *= wanted[end]
+            end += 1
+        if found != size:
+            return None
+        ends.append(end)
+        place = end
+    first, last = ends
+    shape = (*wanted[:first], table[axis], *wanted[last:])
+    return shape, wanted[first:last], first
+
+
+def _of_shapes(k: int) -> Any:
+    def part(match: Match) -> Any:
+        found = _table_shapes(match)
+        return None if found is None else found[k]
+
+    return computed(part)
+
+
+_taken_at = op.Gather(x, c, axis=a)
+
+shape_of_gathered = rule(
+    _other(_taken_at, *zs)
+    >> op.Gather(
+        op.Reshape(x, constant(_of_shapes(0))),
+        op.Reshape(c, constant(_of_shapes(1))),
+        axis=_of_shapes(2),
+    ),
+    where=single_use(_taken_at) & _is_own_table,
+    opset=(5, None),
+    on_constants=True,
+    doc="Table and indices have the shape instead of what is taken.",
 )
 
 # -------------------------------------------------------------------- parts of shapes
@@ -763,18 +814,21 @@ constants_before_they_spread = (
         where=is_constant(x) & single_use(_large),
         inexact=_depends_on_place,
         opset=(8, None),
+        on_constants=True,
         doc="A constant is computed with before it is repeated.",
     ),
     rule(
         _binary(_large, c) >> _spread_out(_binary(x, c), i),
         where=is_constant(x) & single_use(_large) & broadcasts_to(c, x),
         opset=(8, None),
+        on_constants=True,
         doc="Two constants are computed with before one is repeated.",
     ),
     rule(
         _binary(c, _large) >> _spread_out(_binary(c, x), i),
         where=is_constant(x) & single_use(_large) & broadcasts_to(c, x),
         opset=(8, None),
+        on_constants=True,
         doc="Two constants are computed with before one is repeated.",
     ),
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxfold.kernels.dtypes import BOOL, elementwise_on, require
+from onnxfold.kernels.dtypes import BOOL, FLOAT16, FLOAT32, FLOAT64, elementwise_on, require
 from onnxfold.kernels.registry import Array, Kind, kernel
 
 _BOOL = frozenset((BOOL,))
+_SELECTED_BY_VALUE = frozenset((FLOAT16, FLOAT32, FLOAT64))
 
 
 @kernel("And", since=7, kind=elementwise_on(_BOOL))
@@ -40,5 +41,10 @@ def logical_not(x: Array) -> Array:
 
 @kernel("Where", since=9, kind=Kind.ELEMENTWISE)
 def where(condition: Array, x: Array, y: Array) -> Array:
-    """``x`` where the condition is true, else ``y``; all three broadcast; any dtype."""
+    """``x`` where the condition is true, else ``y``; all three broadcast; any dtype.
+
+    onnxruntime selects by "not zero": a -0.0 of the first branch comes out as 0.0.
+    """
+    if x.dtype in _SELECTED_BY_VALUE:
+        x = np.add(x, x.dtype.type(0))
     return np.asarray(np.where(condition, x, y))

@@ -54,6 +54,8 @@ def run_passes(model: ir.Model, options: Options, *, scratch_folder: str | None 
     if options.level > 0:
         for _ in _rounds():
             modified = False
+            # equal constants must be one value for their users to be the same expression
+            _run("deduplicate", model, options, scratch_folder, result)
             for name in ("symbolic-shapes", "simplify", "common-subexpressions"):
                 modified |= _run(name, model, options, scratch_folder, result)
             if not modified:

@@ -97,7 +97,9 @@ class Rewriter:
                 continue
             self.report.visits += 1
             candidates = self._index_of[graph].candidates(node)
-            if not candidates or self._is_constant(node):
+            if candidates and self._is_constant(node):
+                candidates = [rule for rule in candidates if rule.on_constants]
+            if not candidates:
                 continue
             if self._try(node, candidates) and self.report.total >= budget:
                 self.report.exhausted = True
@@ -120,7 +122,7 @@ class Rewriter:
     # ---------------------------------------------------------------- one node
 
     def _is_constant(self, node: ir.Node) -> bool:
-        """What is made of constants is constant propagation's: it computes it, or weighs it."""
+        """What is made of constants is constant propagation's, but for the rules that say so."""
         return bool(node.outputs) and self._facts.known.is_constant(node.outputs[0])
 
     def _try(self, node: ir.Node, candidates: Sequence[Rule]) -> bool:

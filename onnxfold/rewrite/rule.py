@@ -38,6 +38,7 @@ class Rule:
     doc: str
     file: str
     line: int
+    on_constants: bool = False
     name: str = ""
     """The module variable that holds the rule, once a rule set has collected it."""
     roots: tuple[Expression, ...] = field(init=False, default=())
@@ -91,6 +92,7 @@ def rule(
     opset: tuple[int, int | None] = (1, None),
     target: str | None = None,
     shared: bool = False,
+    on_constants: bool = False,
     doc: str = "",
 ) -> Rule:
     """Make a rule of ``pattern >> replacement``.
@@ -107,6 +109,8 @@ def rule(
         target: The rule fires only if this target was asked for (``"onnxruntime"``).
         shared: Fire although nodes inside the pattern have other users, even if there are more
             nodes afterwards.
+        on_constants: Fire also where the result is constant. Most of that is computed by constant
+            propagation and needs no rule; this is for what it leaves because it would be larger.
         doc: What the rule does, in one line.
 
     Raises:
@@ -130,6 +134,7 @@ def rule(
             doc,
             file,
             line,
+            on_constants,
         )
         check_rule(made)
     except (TypeError, ValueError) as error:

@@ -361,6 +361,138 @@ def inspect(model: str, as_json: bool) -> None:
         _write(inspect_text(inventory))
 
 
+_RUNTIME_CONSTANTS = click.option(
+    "--runtime-const",
+    "runtime_constants",
+    multiple=True,
+    metavar="GLOB",
+    help="Input that stays the same over many runs; may be repeated.",
+)
+_BACKEND = click.option(
+    "--backend",
+    type=click.Choice(["auto", "iree", "onnxruntime"]),
+    default="auto",
+    show_default=True,
+    help="Who runs runtime_fold; iree compiles it, auto only takes what was compiled before.",
+)
+_OVERRIDABLE = click.option(
+    "--overridable", is_flag=True, help="Also every input that has a default value."
+)
+_MAX_CACHE = click.option(
+    "--max-cache",
+    type=byte_size,
+    metavar="BYTES",
+    help="Bytes that cached tensors may take at nominal sizes.",
+)
+
+
+@cli.command()
+@click.argument("source", metavar="IN")
+@click.option("-o", "--output", metavar="DIR", required=True, help="Folder to write.")
+@_RUNTIME_CONSTANTS
+@_OVERRIDABLE
+@click.option(
+    "--fold-at",
+    type=click.Choice(["compile", "runtime"]),
+    default="compile",
+    show_default=True,
+    help="When to compute what depends on the file alone.",
+)
+@_MAX_CACHE
+@click.option(
+    "--nominal",
+    type=dimension,
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="Size to assume for a symbolic dimension when choosing the cut; may be repeated.",
+)
+@_BACKEND
+@click.option(
+    "--compile-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120.0,
+    show_default=True,
+    metavar="S",
+    help="Time limit of one compilation.",
+)
+@click.option(
+    "-O",
+    "--level",
+    type=click.IntRange(0, 2),
+    default=1,
+    show_default=True,
+    help="Of the optimization of both parts, see optimize.",
+)
+@click.option("--no-fsync", is_flag=True, help="Do not wait until the disk has it all.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@_output_options
+def split(
+    source: str,
+    output: str,
+    nominal: tuple[tuple[str, int], ...],
+    no_fsync: bool,
+    quiet: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Split IN into what runs once for given runtime constants, and what runs every time.
+
+    Writes entry.onnx, runtime_fold.onnx, manifest.json and compiled kernels into DIR.
+    """
+    from onnxfold.runtime.split import split as split_file
+
+    bundle = split_file(source, output, nominal=dict(nominal), fsync=not no_fsync, **options)
+    if as_json:
+        _write_json(bundle.manifest.to_dict())
+    elif not quiet:
+        from onnxfold.report.split_table import split_text
+
+        _write(split_text(bundle))
+
+
+@cli.command()
+@click.argument("source", metavar="BUNDLE|MODEL")
+@_RUNTIME_CONSTANTS
+@_OVERRIDABLE
+@_MAX_CACHE
+@click.option("--original", metavar="MODEL", help="What BUNDLE was made of, to compare with.")
+@click.option(
+    "--dim",
+    "dims",
+    type=dimension,
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="Size of a symbolic dimension; may be repeated.  [default: 1 for a batch, 16]",
+)
+@_BACKEND
+@click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True, metavar="N")
+@click.option("--threads", type=click.IntRange(min=0), default=1, show_default=True, metavar="N")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random inputs.")
+@_output_options
+def bench(
+    source: str,
+    dims: tuple[tuple[str, int], ...],
+    overridable: bool,
+    max_cache: int | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Time BUNDLE, or MODEL split on the way, against the original, run by run in turns."""
+    from onnxfold.runtime.bench import bench as run_bench
+
+    if overridable:
+        options["overridable"] = True
+    if max_cache is not None:
+        options["max_cache"] = max_cache
+    result = run_bench(source, dims=dict(dims), **options)
+    if as_json:
+        _write_json(result.to_dict())
+    else:
+        from onnxfold.report.split_table import bench_text
+
+        _write(bench_text(result))
+
+
 def main(args: list[str] | None = None) -> int:
     """Runs a command line (`sys.argv` if none is given) and returns the exit code."""
     _start_logging()

@@ -1,0 +1,234 @@
+"""What a split is worth: original and entry timed in turns on the same inputs."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold import storage
+from onnxfold.compare.dims import symbols_of
+from onnxfold.compare.random_feeds import RandomFeeds
+from onnxfold.errors import OnnxFoldError, UsageError
+from onnxfold.runtime.bundle import is_bundle
+from onnxfold.runtime.cache import FoldCache
+from onnxfold.runtime.session import Session
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+PathLike = str | os.PathLike[str]
+Runner = Callable[[], Any]
+
+_BATCH = 1
+_SIZE = 16  # of a symbolic dimension that is no batch and that the caller names no size for
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """Times are medians in seconds, of runs that took turns.
+
+    Attributes:
+        baseline: What entry is compared with: the original, or runtime_fold and entry each time.
+        original_seconds: One run of the baseline.
+        entry_seconds: One run of a session that has folded.
+        speedup: Median of the ratios of neighbouring runs.
+        fold_seconds: Folding, opening runtime_fold included: once for each setting.
+        break_even_runs: Runs after which folding has paid; None if it never does.
+        cached_bytes: Of the folded tensors on these inputs.
+        max_difference: Largest absolute difference between the outputs; 0 if they are bit-equal.
+        rounds: How many runs of each.
+        sizes: Of the symbolic dimensions.
+    """
+
+    baseline: str
+    original_seconds: float
+    entry_seconds: float
+    speedup: float
+    fold_seconds: float
+    break_even_runs: int | None
+    cached_bytes: int
+    max_difference: float
+    rounds: int
+    sizes: dict[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def bench(
+    source: PathLike,
+    *,
+    original: PathLike | None = None,
+    runtime_constants: Iterable[str] = (),
+    dims: Mapping[str, int] | None = None,
+    backend: str = "auto",
+    rounds: int = 20,
+    threads: int = 1,
+    seed: int = 0,
+    **split_options: Any,
+) -> BenchResult:
+    """Time a bundle, or a model split on the way, against the original.
+
+    Args:
+        source: A bundle or a model.
+        original: The model that a bundle was made of; without it, entry is compared with
+            runtime_fold and entry together.
+        runtime_constants: Of a model, see `split`.
+        dims: Sizes of symbolic dimensions; others are 1 for a batch and 16.
+        backend: Who runs runtime_fold.
+        rounds: How often each runs.
+        threads: Of onnxruntime.
+        seed: Of the random inputs.
+        split_options: Of `split`, for a model.
+
+    Raises:
+        UsageError: An argument cannot be used as given.
+        OnnxFoldError: The model cannot be run on random inputs.
+    """
+    if rounds < 1:
+        raise UsageError(f"rounds must be positive, got {rounds}")
+    if not is_bundle(source):
+        original = original or source
+        split_options.setdefault("nominal", dims)
+    options = _session_options(threads)
+    session = Session(
+        source,
+        options,
+        runtime_constants=runtime_constants,
+        backend=backend,
+        cache=FoldCache(),
+        **split_options,
+    )
+    feeds, sizes = _feeds(session, original, dict(dims or {}), seed)
+    try:
+        return _measure(session, original, options, feeds, sizes, rounds)
+    except OnnxFoldError:
+        raise
+    except Exception as error:  # onnxruntime raises many classes without a common base
+        reason = f"cannot be run on random inputs: {' '.join(str(error).split())[:300]}"
+        raise OnnxFoldError(reason, file=source) from error
+
+
+def _measure(
+    session: Session,
+    original: PathLike | None,
+    options: onnxruntime.SessionOptions,
+    feeds: dict[str, Any],
+    sizes: dict[str, int],
+    rounds: int,
+) -> BenchResult:
+    constants = {i.name for i in session.bundle.manifest.runtime_constants}
+    begin = time.perf_counter()
+    handle = session.fold({name: feeds[name] for name in feeds if name in constants})
+    fold_seconds = time.perf_counter() - begin
+    got = session.run(None, feeds)
+    run_original, baseline = _baseline(session, original, options, feeds)
+    want = run_original()
+    took = _in_turns(run_original, lambda: session.run(None, feeds), rounds)
+    before, after = (statistics.median(times) for times in zip(*took, strict=True))
+    saved = before - after
+    return BenchResult(
+        baseline=baseline,
+        original_seconds=before,
+        entry_seconds=after,
+        speedup=statistics.median(a / b for a, b in took),
+        fold_seconds=fold_seconds,
+        break_even_runs=int(fold_seconds / saved) + 1 if saved > 0 else None,
+        cached_bytes=handle.nbytes,
+        max_difference=max(map(_difference, want, got), default=0.0),
+        rounds=rounds,
+        sizes=sizes,
+    )
+
+
+def _in_turns(first: Runner, second: Runner, rounds: int) -> list[tuple[float, float]]:
+    """Seconds of both, run after run; who goes first alternates."""
+    took = []
+    for turn in range(rounds):
+        seconds = {}
+        for run in (first, second) if turn % 2 else (second, first):
+            begin = time.perf_counter()
+            run()
+            seconds[run] = time.perf_counter() - begin
+        took.append((seconds[first], seconds[second]))
+    return took
+
+
+def _baseline(
+    session: Session,
+    original: PathLike | None,
+    options: onnxruntime.SessionOptions,
+    feeds: dict[str, Any],
+) -> tuple[Runner, str]:
+    import onnxruntime as ort
+
+    if original is not None:
+        whole = ort.InferenceSession(
+            os.fspath(original), options, providers=["CPUExecutionProvider"]
+        )
+        return lambda: whole.run(None, feeds), "original"
+
+    def both() -> Any:
+        fresh = {name: np.array(value) for name, value in feeds.items()}
+        uncached.clear()
+        return alone.run(None, fresh)
+
+    uncached = FoldCache(0)
+    alone = Session(session.bundle, options, backend="onnxruntime", cache=uncached)
+    return both, "runtime_fold and entry"
+
+
+def _feeds(
+    session: Session, original: PathLike | None, dims: dict[str, int], seed: int
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """Random inputs by name, and the sizes of symbolic dimensions."""
+    paths = [Path(original)] if original is not None else [session.bundle.runtime_fold]
+    if original is None:
+        paths.append(session.bundle.entry)
+    cached = {info.name for info in session.bundle.manifest.cached}
+    models = [storage.load(path) for path in paths if path.exists()]
+    wanted: dict[str, tuple[ir.Model, ir.Value]] = {}
+    for model in models:
+        for value in model.graph.inputs:
+            if value.name and value.name not in cached | set(model.graph.initializers):
+                wanted.setdefault(value.name, (model, value))
+    names = symbols_of(value for _, value in wanted.values())
+    sizes = {n: dims.get(n, _BATCH if "batch" in n.lower() else _SIZE) for n in names}
+    unknown = set(dims) - set(names)
+    if unknown:
+        known = ", ".join(names) or "none"
+        raise UsageError(f"no input has a dimension {sorted(unknown)[0]!r}; there are {known}")
+    feeds: dict[str, Any] = {}
+    for model in models:
+        mine = [v for m, v in wanted.values() if m is model]
+        feeds.update(RandomFeeds(model, mine).make(seed, sizes))
+    return feeds, sizes
+
+
+def _session_options(threads: int) -> onnxruntime.SessionOptions:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    return options
+
+
+def _difference(want: Any, got: Any) -> float:
+    if not isinstance(want, np.ndarray) or want.dtype.kind not in "fiub":
+        return 0.0
+    if want.shape != got.shape:
+        return float("inf")
+    if want.tobytes() == got.tobytes() or not want.size:
+        return 0.0
+    with np.errstate(all="ignore"):
+        return float(np.nanmax(np.abs(want.astype(np.float64) - got.astype(np.float64))))

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+DECODER = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[batch, 64] x, float[batch, 64] states, float[64] gain) => (float[batch, 64] y) {
+    keys = MatMul(states, w)
+    g2 = Exp(gain)
+    t = Add(x, keys)
+    y = Mul(t, g2)
+}
+"""
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A model with two inputs that could stay the same."""
+    proto = onnx.parser.parse_model(DECODER)
+    weight = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_split_tells_what_is_cached(run, model, tmp_path):
+    result = run("split", model, "-o", tmp_path / "out", "--runtime-const", "states")
+    assert result.code == 0, result.err
+    assert "keys" in result.out and "states" in result.out
+    assert "entry runs 3 each time and runtime_fold 1 once" in result.out
+    assert {p.name for p in (tmp_path / "out").iterdir()} >= {
+        "entry.onnx",
+        "runtime_fold.onnx",
+        "manifest.json",
+    }
+
+
+def test_split_as_json_with_bounds_and_sizes(run, model, tmp_path):
+    arguments = ("split", model, "-o", tmp_path / "out", "--runtime-const", "*", "--json")
+    whole = json.loads(run(*arguments, "--nominal", "batch=100").out)
+    assert len(whole["cached"]) == 1
+    none = json.loads(run(*arguments, "--max-cache", "0").out)
+    assert none["cached"] == []
+
+
+def test_split_without_a_word(run, model, tmp_path):
+    result = run("split", model, "-o", tmp_path / "out", "--runtime-const", "gain", "-q")
+    assert (result.code, result.out, result.err) == (0, "", "")
+
+
+def test_bench_of_a_model_and_of_a_bundle(run, model, tmp_path):
+    few = ("--rounds", 2, "--dim", "batch=8")
+    out = run("bench", model, "--runtime-const", "states", *few)
+    assert out.code == 0, out.err
+    assert "original:" in out.out and "outputs: bit-equal" in out.out
+    run("split", model, "-o", tmp_path / "out", "--runtime-const", "states", "-q")
+    result = json.loads(run("bench", tmp_path / "out", *few, "--json").out)
+    assert result["baseline"] == "runtime_fold and entry"
+    assert result["cached_bytes"] == 8 * 64 * 4
+    assert result["max_difference"] == 0
+    compared = run("bench", tmp_path / "out", "--original", model, *few)
+    assert "original:" in compared.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("split", "MODEL", "-o", "OUT", "--runtime-const", "nothing"), "no input is called"),
+        (("split", "MODEL"), "Missing option"),
+        (("split", "MISSING", "-o", "OUT"), "cannot be opened"),
+        (("split", "MODEL", "-o", "MODEL"), "cannot be made"),
+        (("bench", "MODEL", "--dim", "size=3"), "no input has a dimension 'size'"),
+        (("bench", "FOLDER"), "not a bundle"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(run, model, tmp_path, arguments, message):
+    places = {
+        "MODEL": model,
+        "OUT": tmp_path / "out",
+        "MISSING": tmp_path / "no.onnx",
+        "FOLDER": tmp_path,
+    }
+    result = run(*(places.get(a, a) for a in arguments))
+    assert result.code == 2
+    assert message in result.err
+    assert result.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()

@@ -12,8 +12,8 @@ from onnxfold.analysis.frontier import FORBIDDEN, RegionOp, choose
 from onnxfold.analysis.order import sort_if_needed
 from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
 from onnxfold.options import FoldOptions
-from onnxfold.passes.materialize import materialize, remove_nodes
-from onnxfold.passes.sweep import NODE_BYTES, TENSOR_BYTES, Stay, Sweep
+from onnxfold.passes.folding.materialize import materialize, remove_nodes
+from onnxfold.passes.folding.sweep import NODE_BYTES, TENSOR_BYTES, Stay, Sweep
 from onnxfold.pool import Pool, Statistics
 
 

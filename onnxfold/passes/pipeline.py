@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation, Outcome
-from onnxfold.passes.fixed_dims import fix_dims
 from onnxfold.passes.registry import create
+from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.simplify import Simplify
 
 # Rules open the way for constants and constants for rules; real models settle in two rounds.

@@ -10,10 +10,10 @@ from onnxfold.analysis.order import sort_if_needed
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.kernels.operation import subgraphs_of
 from onnxfold.options import FoldOptions
-from onnxfold.passes.fixed_dims import fix_dims
-from onnxfold.passes.symbolic_edit import Edit, is_unused, is_used
-from onnxfold.passes.symbolic_operands import Operands
-from onnxfold.passes.symbolic_sharing import Sharing
+from onnxfold.passes.shapes.edit import Edit, is_unused, is_used
+from onnxfold.passes.shapes.fixed_dims import fix_dims
+from onnxfold.passes.shapes.operands import Operands
+from onnxfold.passes.shapes.sharing import Sharing
 
 
 class SymbolicShapes(ir.passes.InPlacePass):

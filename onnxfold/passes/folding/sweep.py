@@ -24,7 +24,7 @@ from onnxfold.kernels.evaluator import Evaluator
 from onnxfold.kernels.operation import Operation, subgraphs_of
 from onnxfold.kernels.registry import Unfoldable
 from onnxfold.options import FoldOptions
-from onnxfold.passes.inline_if import inline_branch
+from onnxfold.passes.folding.inline_if import inline_branch
 from onnxfold.pool import Buffer, Pool
 
 # What a node is worth in stored bytes: its record, and the time and memory it takes when it runs.

@@ -14,7 +14,7 @@ from onnxfold.analysis.symbolic import Algebra, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import Array, Shape
 from onnxfold.analysis.symbolic.layout import TO_THE_END, slice_ranges
 from onnxfold.analysis.symbolic.table import Application, Undecided
-from onnxfold.passes.symbolic_edit import Edit
+from onnxfold.passes.shapes.edit import Edit
 
 _RESHAPES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity")
 _LONGEST_CHAIN = 8

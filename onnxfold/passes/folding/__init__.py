@@ -1,0 +1,1 @@
+"""How constant propagation walks, and how its results become tensors of the model."""

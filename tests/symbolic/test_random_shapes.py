@@ -116,12 +116,18 @@ def models(draw: st.DrawFn) -> ModelProto:
     return RandomModel(draw).model()
 
 
+def _allows_zero(model: ModelProto) -> bool:
+    return any(a.name == "allowzero" and a.i for n in model.graph.node for a in n.attribute)
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(model=models())
 def test_facts_and_bits(model):
     try:
         check = FactCheck(model)
-        accepted = [feeds for feeds in ({"x": floats(*s)} for s in SIZES) if check.check(feeds)]
+        # with allowzero, ONNX forbids a -1 beside a 0, and onnxruntime does not notice
+        sizes = [s for s in SIZES if 0 not in s or not _allows_zero(model)]
+        accepted = [feeds for feeds in ({"x": floats(*s)} for s in sizes) if check.check(feeds)]
         if accepted:
             rewrite(model).check(*accepted)
     except Fail as error:

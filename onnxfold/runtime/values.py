@@ -82,6 +82,14 @@ def array_of(value: Feed) -> Array | None:
     return raw.reshape(shape)
 
 
+def widened(array: Array) -> Array:
+    """Integers of 4 and 2 bits as bytes, other arrays as they are."""
+    name = array.dtype.name
+    if name in ("int4", "int2"):
+        return array.astype(np.int8)
+    return array.astype(np.uint8) if name in ("uint4", "uint2") else array
+
+
 def size_in_bytes(value: onnxruntime.OrtValue) -> int:
     """Bytes of a tensor; 0 for what is none."""
     try:

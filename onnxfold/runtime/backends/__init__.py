@@ -90,7 +90,8 @@ def _weights(bundle: Bundle, names: list[str]) -> dict[str, object]:
     if not names:
         return {}
     from onnxfold import storage
+    from onnxfold.runtime.values import widened
 
     initializers = storage.load(bundle.runtime_fold).graph.initializers
     tensors = {name: initializers[name].const_value for name in names}
-    return {name: tensor.numpy() for name, tensor in tensors.items() if tensor is not None}
+    return {n: widened(tensor.numpy()) for n, tensor in tensors.items() if tensor is not None}

@@ -19,6 +19,7 @@ from onnxfold.runtime.backends.iree import Iree
 from onnxfold.runtime.backends.prepare import FUNCTION, prepare
 from onnxfold.runtime.bundle import KERNELS, Bundle, Kernel
 from onnxfold.runtime.parts import restricted
+from onnxfold.runtime.values import widened
 
 logger = logging.getLogger("onnxfold")
 
@@ -136,7 +137,7 @@ def _compile_and_check(
     for name in component.weights:
         tensor = weights[name].const_value
         assert tensor is not None
-        given[f"{len(given):04}"] = np.asarray(tensor.numpy())
+        given[f"{len(given):04}"] = widened(np.asarray(tensor.numpy()))
     content, got = backend.compile(component.content, given, seconds=seconds)
     error = max(map(_error, got, want), default=0.0)
     if not error <= 1.0:

@@ -90,7 +90,7 @@ class Manifest:
         kernels: What backends made of runtime_fold.
         stays: Why nodes were not moved to runtime_fold.
         versions: Of what made the bundle.
-        hashes: SHA-256 of the files, by name.
+        hashes: SHA-256 of runtime_fold by its file's name: what cached tensors are known by.
     """
 
     runtime_constants: list[TensorInfo]
@@ -140,6 +140,17 @@ class Bundle:
         temporary = path.with_suffix(".tmp")
         temporary.write_text(json.dumps(self.manifest.to_dict(), indent=1) + "\n")
         os.replace(temporary, path)
+
+    def remove_manifest(self) -> None:
+        """Take ``manifest.json`` away: the first step of writing over a bundle."""
+        (self.folder / MANIFEST).unlink(missing_ok=True)
+
+    def remove_old_kernels(self) -> None:
+        """Remove kernels that the manifest does not name."""
+        named = {kernel.file for kernel in self.manifest.kernels}
+        for path in (self.folder / KERNELS).glob("*.vmfb"):
+            if f"{KERNELS}/{path.name}" not in named:
+                path.unlink(missing_ok=True)
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from onnxfold.errors import UsageError
 from onnxfold.runtime.backends import check_name
 from onnxfold.runtime.bundle import Bundle, TensorInfo, is_bundle, open_bundle
@@ -240,6 +242,8 @@ class Session:
     def fold(self, constants: Mapping[str, Feed]) -> Handle:
         """The folded tensors of a setting of the runtime constants, for use by many callers.
 
+        The arrays may be changed afterwards: what entry reads of them itself is copied.
+
         Args:
             constants: Every runtime constant by name; those with a default may be left out.
 
@@ -250,7 +254,7 @@ class Session:
         if unknown:
             known = ", ".join(self._constants) or "none"
             raise UsageError(f"{unknown[0]!r} is no runtime constant; there are {known}")
-        return self._fold(dict(constants))
+        return self._fold(dict(constants), copies=True)
 
     # ---------------------------------------------------------------- folding
 
@@ -282,7 +286,7 @@ class Session:
         self._current = _Current(constants, seen, handle)
         return handle
 
-    def _fold(self, constants: dict[str, Feed]) -> Handle:
+    def _fold(self, constants: dict[str, Feed], *, copies: bool = False) -> Handle:
         missing = [n for n in self._constants if n not in constants and n not in self._optional]
         if missing:
             raise UsageError(f"runtime constant {missing[0]!r} has not been given yet")
@@ -302,7 +306,11 @@ class Session:
             run = group.run
             folded.append(self._cache.get(key, lambda run=run: run(constants)))  # type: ignore[misc]
         bound = {name: value for part in folded for name, value in part.values.items()}
-        bound.update((n, ort_value(constants[n])) for n in self._in_entry if n in constants)
+        for name in self._in_entry:
+            if name in constants:
+                value = constants[name]
+                own = copies and isinstance(value, np.ndarray)
+                bound[name] = ort_value(np.array(value, order="C") if own else value)
         return Handle(self, folded, bound)
 
     # ---------------------------------------------------------------- specialized sessions

@@ -135,6 +135,7 @@ def write_bundle(
         raise UsageError(f"cannot be made: {error.strerror}", file=folder) from None
     bundle = Bundle(folder, parts.manifest)
     parts.manifest.hashes = {}
+    bundle.remove_manifest()  # until all is written, this is no bundle
     for model, path in ((parts.entry, bundle.entry), (parts.fold, bundle.runtime_fold)):
         if model is None:
             path.unlink(missing_ok=True)
@@ -144,6 +145,7 @@ def write_bundle(
             parts.manifest.hashes[path.name] = hash_model(path)
     parts.manifest.kernels = compile_kernels(bundle, backend, seconds=compile_seconds)
     bundle.write_manifest()
+    bundle.remove_old_kernels()
     return bundle
 
 

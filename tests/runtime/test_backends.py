@@ -120,6 +120,28 @@ def test_a_compiler_that_dies_is_survived(adapter, tmp_path, monkeypatch, code, 
 
 
 @needs_iree
+@pytest.mark.slow
+def test_the_real_compiler_is_survived(tmp_path, monkeypatch):
+    """CastLike to int4 ends IREE 3.13 by a signal; other versions may refuse it, or compile it."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    monkeypatch.setattr(iree, "DENIED", frozenset())
+    model = parse(
+        """g (float[64] x, float[64] r) => (float[64] y) {
+            c = CastLike(r, w)
+            e = Cast<to = 1>(c)
+            y = Add(x, e)
+        }"""
+    )
+    like = ir.tensor(np.zeros(1, ml_dtypes.int4), name="w")
+    model.graph.initializer.append(ir.serde.serialize_tensor(like))
+    bundle = split(model, tmp_path, runtime_constants=["r"], backend="iree", level=0, fsync=False)
+    feeds = {"x": random(64), "r": random(64)}
+    assert run(bundle, feeds)[0][0].tobytes() == original(model, feeds)[0].tobytes()
+    if iree.target()["iree"] == "3.13.0":
+        assert bundle.manifest.kernels[0].reason == "the compiler crashed (signal 6)"
+
+
+@needs_iree
 def test_wrong_results_are_not_used(adapter, tmp_path, monkeypatch):
     monkeypatch.setattr(
         iree.Iree, "compile", lambda self, content, feeds, seconds: (b"", [random(64, 64)])

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -250,6 +252,22 @@ def test_a_constant_that_entry_reads_as_well(tmp_path):
             assert_same(session.run(None, {"x": feeds["x"]}), original(model, feeds))
 
 
+def test_a_handle_does_not_change_with_the_arrays_it_was_made_of():
+    model = parse(
+        """g (float[64, 64] x, float[64, 64] r) => (float[64, 64] y) {
+            e = MatMul(r, r)
+            t = Add(x, e)
+            y = MatMul(t, r)
+        }"""
+    )
+    session = Session(model, options(), runtime_constants=["r"], cache=FoldCache())
+    feeds = {"x": random(64, 64), "r": random(64, 64, seed=1)}
+    want = original(model, feeds)
+    handle = session.fold({"r": feeds["r"]})
+    feeds["r"][...] = 0
+    assert_same(handle.run(None, {"x": feeds["x"]}), want)
+
+
 def test_a_model_is_split_on_the_way(adapter):
     session = Session(adapter, options(), runtime_constants=["a", "b", "scale"])
     for seed in range(3):
@@ -335,6 +353,24 @@ def test_a_fold_that_fails_can_be_tried_again(decoder, bundle):
     with pytest.raises(Exception, match="states"):
         session.run(None, wrong)
     assert_same(session.run(None, feeds), original(decoder, feeds))
+
+
+def test_a_bundle_needs_onnxruntime_only(adapter, tmp_path):
+    split(adapter, tmp_path / "b", runtime_constants=["a", "b", "scale"], fsync=False)
+    np.savez(tmp_path / "feeds.npz", **adapter_feeds())
+    code = """if True:
+        import sys
+        for name in ("onnx", "onnx_ir", "click", "rich", "ml_dtypes"):
+            sys.modules[name] = None
+        import numpy as np
+        import onnxfold
+        session = onnxfold.Session(sys.argv[1] + "/b")
+        with np.load(sys.argv[1] + "/feeds.npz") as feeds:
+            print(session.run(None, dict(feeds))[0].shape)
+    """
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout == "(5, 64)\n", done.stderr
 
 
 def test_nothing_is_left_of_a_session(decoder, bundle):

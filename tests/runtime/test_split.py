@@ -321,6 +321,16 @@ def test_a_bundle_is_read_again(decoder, tmp_path):
     assert open_bundle(tmp_path / "manifest.json").manifest == made.manifest
 
 
+def test_a_bundle_is_written_over(decoder, tmp_path):
+    check(decoder, tmp_path, decoder_feeds(), "states", "mask")
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "old.vmfb").write_bytes(b"")
+    bundle = check(decoder, tmp_path, decoder_feeds(), "mask")
+    assert cached(bundle) == ["mask_4"]
+    assert not list((tmp_path / "kernels").iterdir())
+    assert not check(decoder, tmp_path, decoder_feeds()).runtime_fold.exists()
+
+
 def test_the_source_is_left_alone(decoder, tmp_path):
     before = decoder.SerializeToString()
     check(decoder, tmp_path, decoder_feeds(), "states")

@@ -23,7 +23,6 @@ from onnxfold.analysis.order import sort_if_needed
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.errors import UsageError
 from onnxfold.options import Options
-from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.passes.pipeline import run_passes
 from onnxfold.passes.symbolic_shapes import SymbolicShapes
 from onnxfold.runtime.backends import check_name, compile_kernels
@@ -44,6 +43,7 @@ from onnxfold.runtime.parts import (
     drop_unread,
     entry_of,
     fold_of,
+    remove_dead,
     separate_outputs,
 )
 from onnxfold.runtime.sizes import NominalSizes
@@ -167,7 +167,8 @@ def split_model(
     chosen = select_runtime_constants(model, runtime_constants, overridable=overridable)
     nodes_before = model.graph.num_nodes()
     settings = _options(options)
-    _prepare(model, chosen, fold_at, settings)
+    model = _prepare(model, chosen, fold_at, settings)
+    chosen = [value for value in model.graph.inputs if value.name in {v.name for v in chosen}]
     constness = ConstnessAnalysis(model, chosen)
     folded_outputs = [v for v in model.graph.outputs if _is_folded(v, constness, fold_at)]
     if folded_outputs:
@@ -186,7 +187,9 @@ def _is_folded(value: ir.Value, constness: ConstnessAnalysis, fold_at: str) -> b
     return least is Constness.RUNTIME or (least is Constness.COMPILE_TIME and fold_at == "runtime")
 
 
-def _prepare(model: ir.Model, chosen: Sequence[ir.Value], fold_at: str, options: Options) -> None:
+def _prepare(
+    model: ir.Model, chosen: Sequence[ir.Value], fold_at: str, options: Options
+) -> ir.Model:
     """What is constant at compile time goes, and shapes become as independent as they are.
 
     Rules come after the cut: they may fuse what is constant with what is not.
@@ -199,15 +202,24 @@ def _prepare(model: ir.Model, chosen: Sequence[ir.Value], fold_at: str, options:
     SymbolicShapes(options)(model)
     if fold_at == "compile":
         run_passes(model, first)
-    RemoveDeadCode()(model)
+    # in a copy, nodes that are gone count as users of nothing any more
+    model = model.clone()
+    remove_dead(model)
     sort_if_needed(model)
+    return model
 
 
-def _finish(part: ir.Model, fold_at: str, options: Options) -> None:
+def _finish(part: ir.Model, fold_at: str, options: Options) -> ir.Model:
     """Optimize one of the two parts for itself."""
-    if fold_at == "compile":
-        run_passes(part, options)
-        sort_if_needed(part)
+    if fold_at != "compile":
+        return part
+    declared = {v.name: (v.type, v.shape) for v in part.graph.outputs}
+    run_passes(part, options)
+    sort_if_needed(part)
+    for value in part.graph.outputs:  # a rule may have put another value in the place of one
+        if value.type is None and value.name in declared:
+            value.type, value.shape = declared[value.name]
+    return part.clone()
 
 
 def _inline_calls(model: ir.Model, chosen: Sequence[ir.Value]) -> None:
@@ -267,13 +279,14 @@ def _cut_in_two(
         cached[value.name] = known
         infos.append(_info(value.name, known, cut.sizes.get(value)))
     entry = entry_of(model, cached, names)
-    _finish(entry, fold_at, options)
-    unread = drop_unread(entry, [*names, *cached])
-    infos = [info for info in infos if info.name not in unread]
-    cached = {name: known for name, known in cached.items() if name not in unread}
+    entry = _finish(entry, fold_at, options)
+    drop_unread(entry, [*names, *cached])
+    read = {v.name for v in entry.graph.inputs}
+    infos = [info for info in infos if info.name in read]
+    cached = {name: known for name, known in cached.items() if name in read}
     fold = fold_of(model, cached) if cached else None
     if fold is not None:
-        _finish(fold, fold_at, options)
+        fold = _finish(fold, fold_at, options)
     defaults = set(model.graph.initializers)
     manifest = Manifest(
         runtime_constants=[

@@ -16,3 +16,9 @@ def decoder() -> onnx.ModelProto:
 def adapter() -> onnx.ModelProto:
     """A weight with a low-rank update that comes as an input."""
     return parse(ADAPTER, w=random(64, 64))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """Kernels of other tests, and of the user, are not found."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

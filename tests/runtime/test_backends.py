@@ -28,12 +28,6 @@ needs_iree = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    """Kernels of other tests are not found."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def run(bundle, feeds, **arguments):
     session = Session(bundle, options(), cache=FoldCache(), **arguments)
     return session.run(None, feeds), session.placements()

@@ -33,6 +33,8 @@ class Limits:
     """Rewrites of what stands for one value of the original model; then its rules are looping."""
     per_node: int = 50
     """Rewrites in all, per node of the model (and never fewer than 10,000)."""
+    withheld: int = 500
+    """Inexact matches of a rule that is never exact, after which level 1 tries it no more."""
 
 
 class Rewriter:
@@ -73,6 +75,7 @@ class Rewriter:
         self._skipped = False
         self._place: dict[ir.Node, str] = {}
         self._history: dict[str, Counter[Rule]] = {}
+        self._given_up: set[Rule] = set()
         self.report = RewriteReport()
 
     def run(self) -> RewriteReport:
@@ -127,12 +130,14 @@ class Rewriter:
 
     def _try(self, node: ir.Node, candidates: Sequence[Rule]) -> bool:
         for rule in candidates:
+            if rule in self._given_up:
+                continue
             match = self._match(rule, node)
             if match is None:
                 continue
             exact = self._is_exact(rule, match)
             if not exact and self._level < 2:
-                self.report.withheld[rule.name] += 1
+                self._withhold(rule)
                 continue
             change = self._apply(match, node)
             if change is not None:
@@ -142,6 +147,16 @@ class Rewriter:
                 self._revisit(change)
                 return True
         return False
+
+    def _withhold(self, rule: Rule) -> None:
+        """Count what level 2 would do; a rule that is never exact here need not be tried for ever.
+
+        Whether a rule is exact is mostly a matter of dtypes, the same ones all over a model.
+        """
+        self.report.withheld[rule.name] += 1
+        often = self.report.withheld[rule.name] >= self._limits.withheld
+        if often and not self.report.counts[rule.name]:
+            self._given_up.add(rule)
 
     def _match(self, rule: Rule, node: ir.Node) -> Match | None:
         try:

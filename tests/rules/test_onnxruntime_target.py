@@ -290,7 +290,7 @@ def test_conv_activation():
     refuse(clip, graph(*start, "y = Clip(t,, hi)", **bounds, **weight))
 
 
-@pytest.mark.parametrize("position, name", enumerate(["Relu", "Sigmoid", "Tanh"]))
+@pytest.mark.parametrize("position, name", list(enumerate(["Relu", "Sigmoid", "Tanh"])))
 def test_gemm_activation(position, name):
     rule = rules.gemm_activation[position]
     node = "t = Gemm<alpha=0.5, beta=2.0, transB=1>(x, w, b)"

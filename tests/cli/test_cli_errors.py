@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from onnxfold.cli import byte_size
+from onnxfold.cli.arguments import byte_size
 
 
 def one_line(result, word):

@@ -26,7 +26,7 @@ def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_options_are_those_of_the_command_line():
-    from onnxfold.cli import optimize
+    from onnxfold.cli.optimize import optimize
 
     known = {name for param in optimize.params for name in param.opts + param.secondary_opts}
     named = set(re.findall(r"`(--[a-z-]+)", TEXT.partition("## Options")[2].partition("\n## ")[0]))

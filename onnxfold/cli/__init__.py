@@ -1,0 +1,11 @@
+"""The command line, one command a file. All that is printed is printed here; the library logs.
+
+Only click is imported at the top of any of these files: the rest comes when a command needs it, so
+that help is instant.
+"""
+
+from __future__ import annotations
+
+from onnxfold.cli.run import main
+
+__all__ = ["main"]

@@ -1,0 +1,89 @@
+"""Arguments and options that several commands share, and how their values are read."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def byte_size(text: str) -> int:
+    """A number of bytes: 4096, 512MB (decimal units), 1.5GiB (binary units)."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I)?B?", text.strip().upper())
+    if match is None or (match[3] and not match[2]):
+        raise click.BadParameter(f"{text!r} is not a size such as 4096, 512MB or 1.5GiB")
+    unit = _BINARY_UNITS[match[2]] if match[3] else _UNITS[match[2]]
+    return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+
+
+def dimension(text: str) -> tuple[str, int]:
+    """A symbolic dimension and its size: batch=2."""
+    name, _, size = text.rpartition("=")
+    if not name or not size.isdecimal():
+        raise click.BadParameter(f"{text!r} is not of the form batch=2")
+    return name, int(size)
+
+
+def input_shape(text: str) -> tuple[str, list[int]]:
+    """The name of an input and its shape: x:1,3,224,224."""
+    name, _, sizes = text.rpartition(":")
+    parts = sizes.split(",") if sizes else []
+    if not name or not all(part.strip().isdecimal() for part in parts):
+        raise click.BadParameter(f"{text!r} is not of the form x:1,3,224,224")
+    return name, [int(part) for part in parts]
+
+
+def _set_verbosity(ctx: click.Context, param: click.Parameter, verbose: bool) -> bool:
+    if verbose:
+        logging.getLogger("onnxfold").setLevel(logging.DEBUG)
+    return verbose
+
+
+def output_options(command: Command) -> Command:
+    """The options that all commands share."""
+    for option in (
+        click.option(
+            "-v",
+            "--verbose",
+            is_flag=True,
+            expose_value=False,
+            callback=_set_verbosity,
+            help="Log what is done; show the traceback of a bug.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead."),
+    ):
+        command = option(command)
+    return command
+
+
+RUNTIME_CONSTANTS = click.option(
+    "--runtime-const",
+    "runtime_constants",
+    multiple=True,
+    metavar="GLOB",
+    help="Input that stays the same over many runs; may be repeated.",
+)
+BACKEND = click.option(
+    "--backend",
+    type=click.Choice(["auto", "iree", "onnxruntime"]),
+    default="auto",
+    show_default=True,
+    help="Who runs runtime_fold; iree compiles it, auto only takes what was compiled before.",
+)
+OVERRIDABLE = click.option(
+    "--overridable", is_flag=True, help="Also every input that has a default value."
+)
+MAX_CACHE = click.option(
+    "--max-cache",
+    type=byte_size,
+    metavar="BYTES",
+    help="Bytes that cached tensors may take at nominal sizes.",
+)

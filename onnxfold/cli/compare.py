@@ -1,0 +1,57 @@
+"""`onnxfold compare`: do two models compute the same?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from onnxfold.cli.arguments import dimension, output_options
+from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
+
+
+@click.command()
+@click.argument("a")
+@click.argument("b")
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Random inputs to compare on; each has other sizes of dynamic dimensions.",
+)
+@click.option(
+    "--feeds",
+    metavar="PATH",
+    help="Inputs to use instead: an .npz file, or a folder with input_0.pb, ...",
+)
+@click.option(
+    "--dim",
+    "dims",
+    type=dimension,
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="Size of a symbolic dimension; may be repeated.",
+)
+@click.option("--rtol", type=click.FloatRange(min=0), default=0.0, help="Relative tolerance.")
+@click.option("--atol", type=click.FloatRange(min=0), default=0.0, help="Absolute tolerance.")
+@click.option("--exact", is_flag=True, help="Allow half precision no difference either.")
+@output_options
+def compare(
+    a: str, b: str, dims: tuple[tuple[str, int], ...], as_json: bool, **options: Any
+) -> int:
+    """Compare what models A and B compute.
+
+    Exit code 0: the same bit for bit, or within the tolerance; 1: different; 2: bad input.
+    """
+    from onnxfold.compare import compare as compare_models
+
+    result = compare_models(a, b, dims=dict(dims), **options)
+    if as_json:
+        write_json(result.to_dict())
+    else:
+        from onnxfold.report.compare_table import compare_text
+
+        write(compare_text(result))
+    return EXIT_OK if result.passed else EXIT_DIFFERENT

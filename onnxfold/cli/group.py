@@ -1,0 +1,68 @@
+"""`onnxfold` itself: its commands, and which of them a command line means."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from onnxfold.cli.bench import bench
+from onnxfold.cli.compare import compare
+from onnxfold.cli.inspect import inspect
+from onnxfold.cli.lists import list_passes, list_rules
+from onnxfold.cli.optimize import optimize
+from onnxfold.cli.output import EXIT_ERROR, write
+from onnxfold.cli.split import split
+
+
+class OptimizeByDefault(click.Group):
+    """`onnxfold IN OUT` is `onnxfold optimize IN OUT`, as users of other optimizers expect."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Puts the command in front where the first word is a file or an option of it."""
+        if args and self._begins_optimize(args[0]):
+            args = ["optimize", *args]
+        return super().parse_args(ctx, args)
+
+    def _begins_optimize(self, word: str) -> bool:
+        if word in self.commands:
+            return False
+        if word.startswith("-"):
+            return word not in {"--help", "-h", "--version"}
+        return "." in word or os.sep in word or os.path.exists(word)
+
+
+def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        write(f"onnxfold {version('onnxfold')}\n")
+        ctx.exit()
+
+
+@click.group(
+    cls=OptimizeByDefault,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Fold everything constant in an ONNX model, bit for bit, in little memory.
+
+    `onnxfold IN OUT` is short for `onnxfold optimize IN -o OUT`.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(EXIT_ERROR)
+
+
+for _command in (optimize, compare, inspect, split, bench, list_rules, list_passes):
+    cli.add_command(_command)

@@ -1,0 +1,152 @@
+"""`onnxfold optimize`: a model without its constant work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from onnxfold.cli.arguments import byte_size, dimension, input_shape, output_options
+from onnxfold.cli.output import write, write_json
+
+
+@click.command()
+@click.argument("source", metavar="IN")
+@click.argument("destination", metavar="[OUT]", required=False)
+@click.option("-o", "--output", metavar="OUT", help="File to write; IN itself is allowed.")
+@click.option(
+    "-O",
+    "--level",
+    type=click.IntRange(0, 2),
+    default=1,
+    show_default=True,
+    help="0: fold constants; 1: also rules that keep every bit; 2: also inexact rules.",
+)
+@click.option("--target", metavar="RUNTIME", help="Also use this runtime's own ops: onnxruntime.")
+@click.option(
+    "--enable", multiple=True, metavar="NAME", help="Use an opt-in rule or rule set; repeatable."
+)
+@click.option(
+    "--disable", multiple=True, metavar="NAME", help="Leave out a rule or rule set; repeatable."
+)
+@click.option(
+    "--rules",
+    multiple=True,
+    metavar="FILE",
+    help="Also use the rules in a Python file; repeatable.",
+)
+@click.option(
+    "--passes",
+    metavar="A,B,C",
+    help="Run these passes, in this order, instead of the level's own.",
+)
+@click.option(
+    "--dim",
+    "dims",
+    type=dimension,
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="Fix a symbolic dimension; may be repeated.",
+)
+@click.option(
+    "--input-shape",
+    "input_shapes",
+    type=input_shape,
+    multiple=True,
+    metavar="NAME:D,D,...",
+    help="Fix the shape of an input: x:1,3,224,224; may be repeated.",
+)
+@click.option("--fold-all", is_flag=True, help="Fold whatever can be folded, whatever it weighs.")
+@click.option("--fold-quantized", is_flag=True, help="Fold DequantizeLinear of weights too.")
+@click.option(
+    "--max-growth",
+    type=byte_size,
+    default="0",
+    metavar="BYTES",
+    help="Bytes by which folding may make the model grow.  [default: 0]",
+)
+@click.option(
+    "--memory-limit",
+    type=byte_size,
+    metavar="BYTES",
+    help="Bytes of intermediate results to hold in memory, such as 512MB; more goes to disk.",
+)
+@click.option(
+    "--keep",
+    multiple=True,
+    metavar="GLOB",
+    help="Do not fold values whose name matches; may be repeated.",
+)
+@click.option(
+    "--external-data/--no-external-data",
+    default=None,
+    help="Weights in a file of their own, or not.  [default: as IN; yes above 2 GB]",
+)
+@click.option(
+    "--external-data-name", metavar="NAME", help="Name of that file.  [default: OUT.data]"
+)
+@click.option(
+    "--share-weights", is_flag=True, help="Refer to IN's weights instead of copying them."
+)
+@click.option("--no-fsync", is_flag=True, help="Do not wait until the disk has it all.")
+@click.option(
+    "--check",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Compare with IN on N random inputs before OUT is put in place.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@output_options
+def optimize(
+    source: str,
+    destination: str | None,
+    output: str | None,
+    external_data: bool | None,
+    external_data_name: str | None,
+    no_fsync: bool,
+    passes: str | None,
+    dims: tuple[tuple[str, int], ...],
+    input_shapes: tuple[tuple[str, list[int]], ...],
+    quiet: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Write a model that no longer contains the constant work of IN.
+
+    Sizes are bytes, or have a unit: 512MB is decimal, 512MiB binary.
+    """
+    target = _one_target(destination, output)
+    if external_data_name is not None and external_data is False:
+        raise click.UsageError("--external-data-name contradicts --no-external-data")
+    from onnxfold.api import optimize_file
+    from onnxfold.report.progress import LateProgress
+
+    with LateProgress(enabled=not quiet) as progress:
+        report = optimize_file(
+            source,
+            target,
+            external_data=external_data_name or external_data,
+            fsync=not no_fsync,
+            progress=progress,
+            dims=dict(dims),
+            input_shapes=dict(input_shapes),
+            passes=None if passes is None else [name.strip() for name in passes.split(",")],
+            **options,
+        )
+    if as_json:
+        write_json(report.to_dict())
+    elif not quiet:
+        from onnxfold.report.optimize_table import optimize_text
+
+        write(optimize_text(report))
+
+
+def _one_target(destination: str | None, output: str | None) -> str:
+    """OUT is given once, as an argument or with -o; never guessed."""
+    if destination is not None and output is not None:
+        raise click.UsageError("OUT is given twice, as an argument and with -o")
+    target = output if output is not None else destination
+    if not target:
+        raise click.UsageError("no output: give -o OUT (IN itself is allowed)")
+    return target

@@ -1,0 +1,81 @@
+"""`onnxfold split`: what runs once, and what runs every time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from onnxfold.cli.arguments import (
+    BACKEND,
+    MAX_CACHE,
+    OVERRIDABLE,
+    RUNTIME_CONSTANTS,
+    dimension,
+    output_options,
+)
+from onnxfold.cli.output import write, write_json
+
+
+@click.command()
+@click.argument("source", metavar="IN")
+@click.option("-o", "--output", metavar="DIR", required=True, help="Folder to write.")
+@RUNTIME_CONSTANTS
+@OVERRIDABLE
+@click.option(
+    "--fold-at",
+    type=click.Choice(["compile", "runtime"]),
+    default="compile",
+    show_default=True,
+    help="When to compute what depends on the file alone.",
+)
+@MAX_CACHE
+@click.option(
+    "--nominal",
+    type=dimension,
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="Size to assume for a symbolic dimension when choosing the cut; may be repeated.",
+)
+@BACKEND
+@click.option(
+    "--compile-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120.0,
+    show_default=True,
+    metavar="S",
+    help="Time limit of one compilation.",
+)
+@click.option(
+    "-O",
+    "--level",
+    type=click.IntRange(0, 2),
+    default=1,
+    show_default=True,
+    help="Of the optimization of both parts, see optimize.",
+)
+@click.option("--no-fsync", is_flag=True, help="Do not wait until the disk has it all.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@output_options
+def split(
+    source: str,
+    output: str,
+    nominal: tuple[tuple[str, int], ...],
+    no_fsync: bool,
+    quiet: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Split IN into what runs once for given runtime constants, and what runs every time.
+
+    Writes entry.onnx, runtime_fold.onnx, manifest.json and compiled kernels into DIR.
+    """
+    from onnxfold.runtime.split import split as split_file
+
+    bundle = split_file(source, output, nominal=dict(nominal), fsync=not no_fsync, **options)
+    if as_json:
+        write_json(bundle.manifest.to_dict())
+    elif not quiet:
+        from onnxfold.report.split_table import split_text
+
+        write(split_text(bundle))

@@ -1,6 +1,7 @@
 """The rules of rules/onnxruntime_target.py."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -10,6 +11,7 @@ from certify import graph as plain_graph
 from certify import refuse as refuse_rule
 from onnxfold.rules import onnxruntime_target as rules
 
+import onnxfold
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import RuleSet
 
@@ -76,6 +78,16 @@ def test_opset_is_imported():
     model = ir.from_proto(plain_graph("float[N,3] x", *ERF, **NUMBERS).model)
     Simplify([RuleSet("one", (rules.erf_gelu,))], level=2, target="onnxruntime")(model)
     assert model.opset_imports["com.microsoft"] == 1
+
+
+def test_between_all_other_passes(tmp_path):
+    """onnx infers nothing for this domain: what comes after its ops has types of half unknown."""
+    swin = Path(__file__).parents[2] / "models" / "swin.onnx"
+    report = onnxfold.optimize_file(
+        swin, tmp_path / "out.onnx", level=2, target="onnxruntime", check=1
+    )
+    assert report.rewrites["bias_gelu_1"] == 4
+    assert report.check.passed
 
 
 def test_gelu():

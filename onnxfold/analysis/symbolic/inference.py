@@ -151,7 +151,7 @@ def _ask(
             {name: d for name, d in zip(names, data, strict=True) if d is not None},
             opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in opsets.items()],
         )
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError):
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError):
         inferred = {}
     return tuple(_read(inferred.get(name)) for name in outputs)
 

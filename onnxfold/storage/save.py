@@ -320,7 +320,7 @@ class _Commit:
         for file in (model_plan, plan.data):
             total += sum(place.length for place in file.tensors) if file else 0
         try:
-            with Writer(threads, total, progress) as writer:
+            with Writer(threads, total, progress, flush=self.fsync) as writer:
                 data = None
                 if plan.data is not None and data_path is not None:
                     data = self.file(data_path, plan.data, writer)
@@ -378,6 +378,7 @@ class _Commit:
                     streamed = self.unreleased.pop(id(place.tensor), None)
                     if streamed is not None:
                         streamed.release()
+            writer.settle()
             if self.fsync:
                 temp.sync()
         except OSError as error:
@@ -395,6 +396,7 @@ class _Commit:
             writer.write(temp, offset, literal)
         for place, there in zip(plan.tensors, first_plan.tensors, strict=True):
             writer.copy(temp, place.offset, place.length, first.fd, there.offset)
+        writer.settle()
         if self.fsync:
             temp.sync()
         return temp

@@ -21,6 +21,7 @@ from onnxfold.storage.tensors import ViewTensor, span_of
 
 TILE = 1 << 20  # bytes; fits a core's second-level cache
 _COPY = 64 << 20  # bytes copied by one system call, so that Ctrl-C and progress get a chance
+_FLUSH = 32 << 20  # bytes after which the disk is given something to do
 _CANNOT_COPY = {
     errno.EXDEV,
     errno.EINVAL,
@@ -40,13 +41,24 @@ def is_streamed(tensor: Any) -> bool:
 class Writer:
     """Writes bytes into files, one tensor at a time, the tiles of a tensor in parallel.
 
+    Args:
+        threads: How many threads compute and write.
+        total: Bytes there are to write.
+        progress: Called with bytes written and ``total``.
+        flush: The files will be synced: have the disk begin while the rest is being written.
+
     Attributes:
         computed: Bytes written from streamed tensors and from memory.
         copied: Bytes copied from other files.
     """
 
     def __init__(
-        self, threads: int, total: int, progress: Callable[[int, int], None] | None
+        self,
+        threads: int,
+        total: int,
+        progress: Callable[[int, int], None] | None,
+        *,
+        flush: bool = False,
     ) -> None:
         self.computed = 0
         self.copied = 0
@@ -55,6 +67,7 @@ class Writer:
         self._done = 0
         self._progress = progress
         self._pool: ThreadPoolExecutor | None = None
+        self._flusher = _Flusher() if flush else None
         self._scratch = threading.local()
 
     def __enter__(self) -> Writer:
@@ -63,6 +76,17 @@ class Writer:
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=True)
+        if self._flusher is not None:
+            self._flusher.close()
+
+    def settle(self) -> None:
+        """Wait for what the disk is doing in the background.
+
+        Raises:
+            OSError: It could not write. A later sync of the same file would not tell again.
+        """
+        if self._flusher is not None:
+            self._flusher.settle()
 
     def write(self, out: TempFile, offset: int, data: Any) -> None:
         """Write ``data``, anything with a buffer of bytes, at ``offset``.
@@ -75,6 +99,7 @@ class Writer:
             part = view[start : start + _COPY]
             _pwrite(out.fd, part, offset + start)
             self._step(len(part))
+            self._flush(out, len(part))
 
     def tensor(self, out: TempFile, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
         """Write the ``length`` stored bytes of ``tensor`` at ``offset``."""
@@ -116,6 +141,7 @@ class Writer:
                 count = len(part)
             done += count
             self._step(count)
+            self._flush(out, count)
 
     def _tiles(self, out: TempFile, base: int, length: int, tensor: StreamedTensor) -> None:
         tiles = iter(tensor.tiles(TILE))
@@ -143,6 +169,7 @@ class Writer:
                     with lock:
                         covered += nbytes
                         self._done += nbytes
+                        self._flush(out, nbytes)
                     if is_caller:
                         self._step(0)
             except BaseException:
@@ -205,10 +232,46 @@ class Writer:
             raise ValueError(f"tensor {tensor.name!r} has {len(stored)} bytes, not {length}")
         self.write(out, offset, stored)
 
+    def _flush(self, out: TempFile, count: int) -> None:
+        """Note that ``count`` bytes were written (by one thread at a time)."""
+        if self._flusher is not None:
+            self._flusher.written(out.fd, count)
+
     def _step(self, count: int) -> None:
         self._done += count
         if self._progress is not None:
             self._progress(min(self._done, self._total), self._total)
+
+
+class _Flusher:
+    """Has the disk write what is in the page cache already, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._written = 0
+        self._thread: ThreadPoolExecutor | None = None
+        self._running: Future[None] | None = None
+
+    def written(self, fd: int, count: int) -> None:
+        self._written += count
+        if self._written < _FLUSH or not (self._running is None or self._running.done()):
+            return
+        self.settle()
+        self._written = 0
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "onnxfold-flush")
+        self._running = self._thread.submit(_sync_data, fd)
+
+    def settle(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.result()
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=True)
+
+
+_sync_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)  # macOS has the latter only
 
 
 def same_file(span: Span, path: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import resource
@@ -20,6 +21,7 @@ from storage_models import OPSETS, Streamed, array, linear, nested, normal, tens
 
 from onnxfold import storage
 from onnxfold.errors import ExternalDataError, ModelError, OnnxFoldError, UsageError
+from onnxfold.storage import writer
 from onnxfold.storage.writer import Writer
 
 X = array(3, 64, seed=7)
@@ -527,3 +529,26 @@ def test_concurrent_saves_to_one_target(tmp_path) -> None:
     assert any(np.array_equal(found, e) for e in expected)
     storage.save(storage.load(path), path, external_data=True)
     assert files(tmp_path) == ["m.onnx", "m.onnx.data"]
+
+
+@pytest.mark.parametrize("external_data", (False, True))
+def test_a_disk_that_fails_in_the_background(tmp_path, monkeypatch, external_data: bool) -> None:
+    """A file's sync reports a lost write only once: the one in the background must not keep it."""
+    path = tmp_path / "m.onnx"
+    storage.save(storage.from_proto(linear()), path)
+    before = path.read_bytes()
+    synced = []
+
+    def fail(fd: int) -> None:
+        synced.append(fd)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(writer, "_sync_data", fail)
+    monkeypatch.setattr(writer, "_FLUSH", 1)
+    with pytest.raises(OnnxFoldError, match="Input/output error"):
+        storage.save(storage.from_proto(linear(seed=2)), path, external_data=external_data)
+    assert synced
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["m.onnx"]
+    storage.save(storage.from_proto(linear(seed=2)), path, fsync=False)  # nothing to be synced
+    assert path.read_bytes() != before

@@ -74,6 +74,7 @@ def optimize_file(
     share_weights: bool = False,
     fsync: bool = True,
     check: int = 0,
+    advise: bool = True,
     progress: Progress | None = None,
     **options: Any,
 ) -> Report:
@@ -91,6 +92,8 @@ def optimize_file(
             write nothing if they differ: by a bit, or where inexact rules fired by more than
             1e-4 relative and 1e-5 absolute. Where inexact rules fired, the error is measured
             once also without being asked, and only reported.
+        advise: Also try what other options would remove beyond what was done (``beyond`` in the
+            report): costs about as much as the rules did.
         progress: Called with a stage, the work done and the total of the stage.
         options: See :class:`onnxfold.options.Options`.
 
@@ -114,8 +117,10 @@ def optimize_file(
             folder = os.path.dirname(os.path.abspath(destination))
             result = run_passes(model, fold, scratch_folder=folder)
         after = dict(sorted(count_nodes(model).items()))
-        with clock.stage("outlook"):
-            beyond = outlook(model, fold)
+        beyond: dict[str, int] = {}
+        if advise:
+            with clock.stage("outlook"):
+                beyond = outlook(model, fold)
         comparison = None
         if check or result.inexact:
             with clock.stage("check"):

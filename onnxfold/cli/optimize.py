@@ -129,6 +129,7 @@ def optimize(
             external_data=external_data_name or external_data,
             fsync=not no_fsync,
             progress=progress,
+            advise=as_json or not quiet,
             dims=dict(dims),
             input_shapes=dict(input_shapes),
             passes=None if passes is None else [name.strip() for name in passes.split(",")],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 import click
 
@@ -18,6 +19,8 @@ def main(args: list[str] | None = None) -> int:
     """Runs a command line (`sys.argv` if none is given) and returns the exit code."""
     _start_logging()
     defer(SYMBOLIC_ARITHMETIC)
+    # NumPy's linear algebra, which no kernel uses, starts its threads when NumPy is imported
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         code = cli.main(args=args, prog_name="onnxfold", standalone_mode=False)
         return code if isinstance(code, int) else EXIT_OK

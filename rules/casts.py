@@ -1,4 +1,4 @@
-"""Casts that lose nothing, and so need not be there."""
+"""Casts that lose nothing, and so need not be there, or may be done later."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from onnxfold.rewrite import (
     boolean,
     dtype_of,
     integer,
+    is_constant,
     op,
     result,
     rule,
@@ -17,8 +18,8 @@ from onnxfold.rewrite import (
 )
 from onnxfold.rewrite.match import Match
 
-x, y = values("x y")
-t, u = attributes("t u")
+x, y, i, zs = values("x y i *zs")
+a, t, u = attributes("a t u")
 
 _FLOATS = {
     ir.DataType.FLOAT16: (11, 5),
@@ -131,4 +132,34 @@ product_of_truths = rule(
     where=boolean(x) & boolean(y),
     opset=(7, None),
     doc="The product of two truths is true if both are.",
+)
+
+# -------------------------------------------------------------------- widened weights
+
+_cast = op("Cast")
+_SUNK = ("FLOAT16", "BFLOAT16", "FLOAT", "INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32")
+
+
+def _widens(match: Match) -> bool:
+    before, after = match.dtype(x), match[t]
+    return (
+        before is not None
+        and before.name in _SUNK
+        and before.bitwidth < ir.DataType(after).bitwidth
+    )
+
+
+gather_of_widened = rule(
+    op.Gather(_cast(x, to=t), i, axis=a) >> _cast(op.Gather(x, i, axis=a), to=t),
+    where=is_constant(x) & _widens,
+    on_constants=True,
+    doc="Only the rows of a weight that are taken are widened.",
+)
+
+slice_of_widened = rule(
+    op.Slice(_cast(x, to=t), y, *zs) >> _cast(op.Slice(x, y, *zs), to=t),
+    where=is_constant(x) & _widens,
+    opset=(10, None),
+    on_constants=True,
+    doc="Only the part of a weight that is taken is widened.",
 )

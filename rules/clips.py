@@ -13,10 +13,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from onnxfold.rules.movement import computed
 
 from onnxfold.rewrite import (
     broadcasts_to,
+    computed,
     constant,
     constants,
     dtype_of,

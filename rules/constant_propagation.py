@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from onnxfold.rules.movement import computed
 
 from onnxfold.analysis.types import Symbol
 from onnxfold.rewrite import (
     broadcasts_to,
+    computed,
     constant,
     constants,
     filled,

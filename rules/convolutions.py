@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
-from onnxfold.rules.movement import computed
 from onnxfold.rules.weights import affordable, along, narrow, per_channel, spread, wide
 
 from onnxfold.rewrite import (
     anything,
     attributes,
+    computed,
     constant,
     constants,
     filled,

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
-from onnxfold.rules.movement import computed, target_shape
+from onnxfold.rules.shapes import target_shape
+from onnxfold.rules.transposes import swaps_last_two
 from onnxfold.rules.weights import affordable, along, narrow, per_channel, spread, wide
 
 from onnxfold.analysis.types import Shape, Symbol
@@ -20,6 +21,7 @@ from onnxfold.rewrite import (
     anything,
     attributes,
     broadcasts_to,
+    computed,
     constant,
     constants,
     dtype_of,
@@ -38,7 +40,7 @@ from onnxfold.rewrite.match import Match
 
 x, y, z, rest = values("x y z *rest")
 w, b, c, s, scale, shift, mean, variance = constants("w b c s scale shift mean variance")
-alpha, beta, e, p = attributes("alpha beta e p")
+a, alpha, beta, e, p = attributes("a alpha beta e p")
 
 _gemm = op("Gemm")
 _precise = (dtype_of(x) == ir.DataType.FLOAT) | (dtype_of(x) == ir.DataType.DOUBLE)
@@ -163,29 +165,21 @@ matmul_add_between_reshapes = rule(
 # -------------------------------------------------------------------- transposes
 
 
-def _is_swap(match: Match) -> bool:
-    return list(match[p]) == [1, 0]
-
-
-gemm_of_transposed_left = [
+# onnxruntime sums a product with one row in another order once a matrix is transposed
+gemm_of_transposed = (
     rule(
-        _gemm(op.Transpose(x, perm=p), y, *rest, transA=before) >> _gemm(x, y, *rest, transA=after),
-        where=_precise & ~is_constant(x) & _is_swap,
+        _gemm(op.Transpose(x, perm=p), y, *rest, transA=a) >> _gemm(x, y, *rest, transA=1 - a),
+        where=~is_constant(x) & swaps_last_two(p),
         inexact=True,
-        doc="Gemm reads its first operand transposed.",
-    )
-    for before, after in ((0, 1), (1, 0))
-]
-
-gemm_of_transposed_right = [
+        doc="Gemm transposes its first operand itself.",
+    ),
     rule(
-        _gemm(x, op.Transpose(y, perm=p), *rest, transB=before) >> _gemm(x, y, *rest, transB=after),
-        where=_precise & ~is_constant(y) & _is_swap,
+        _gemm(x, op.Transpose(y, perm=p), *rest, transB=a) >> _gemm(x, y, *rest, transB=1 - a),
+        where=~is_constant(y) & swaps_last_two(p),
         inexact=True,
-        doc="Gemm reads its second operand transposed.",
-    )
-    for before, after in ((0, 1), (1, 0))
-]
+        doc="Gemm transposes its second operand itself.",
+    ),
+)
 
 
 def _matrices(match: Match) -> bool:

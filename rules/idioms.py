@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from onnxfold.rules.movement import axes_of, computed
+from onnxfold.rules.shapes import axes_of
 
 from onnxfold.rewrite import (
     any_of,
     attributes,
+    computed,
     constants,
     filled,
     floating,

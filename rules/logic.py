@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from onnxfold.rules.movement import broadcast
+from onnxfold.rules.shapes import broadcast
 
 from onnxfold.rewrite import (
     all_equal,

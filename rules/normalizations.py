@@ -11,11 +11,12 @@ from typing import Any
 
 import onnx_ir as ir
 from onnxfold.rules.idioms import number
-from onnxfold.rules.movement import axes_of, computed
+from onnxfold.rules.shapes import axes_of
 
 from onnxfold.rewrite import (
     any_of,
     attributes,
+    computed,
     constant,
     constants,
     dtype_of,

@@ -18,11 +18,13 @@ from onnxfold.rules.idioms import (
     number,
     x,
 )
-from onnxfold.rules.movement import axes_of, computed
+from onnxfold.rules.shapes import axes_of
+from onnxfold.rules.transposes import swaps_last_two
 
 from onnxfold.rewrite import (
     any_of,
     attributes,
+    computed,
     constants,
     dtype_of,
     filled,
@@ -191,13 +193,6 @@ _matmul = op.MatMul(x, y)
 _fused = _ms.any_of("FusedMatMul")
 
 
-def _swaps_last(match: Match) -> bool:
-    """The Transpose swaps the last two axes and leaves the others."""
-    perm = list(match[p])
-    rank = len(perm)
-    return rank > 1 and perm == [*range(rank - 2), rank - 1, rank - 2]
-
-
 def _same_rank(match: Match) -> bool:
     """FusedMatMul broadcasts what it transposes only between operands of the same rank."""
     rank = match.rank(x)
@@ -219,7 +214,7 @@ fused_matmul_of_transposed = [
     _rule(
         op.MatMul(left, right) >> _fused_matmul(1.0, **trans),
         "A product one of whose operands has its last axes swapped.",
-        as_predicate(_swaps_last) & _same_rank & ~is_constant(turned),
+        swaps_last_two(p) & _same_rank & ~is_constant(turned),
     )
     for left, right, trans, turned in (
         (op.Transpose(x, perm=p), y, {"left": 1}, x),
@@ -231,7 +226,7 @@ fused_matmul_of_transposed_too = [
     _rule(
         _fused(left, right, **before) >> _fused(x, y, **after),
         "A FusedMatMul one of whose operands has its last axes swapped.",
-        as_predicate(_swaps_last) & _same_rank & ~is_constant(turned),
+        swaps_last_two(p) & _same_rank & ~is_constant(turned),
     )
     for left, right, before, after, turned in _sides
 ]

@@ -1,8 +1,29 @@
-"""Transposes that meet."""
+"""Transposes that meet each other or what they can be moved past, and transposes of nothing."""
 
-from onnxfold.rewrite import attributes, lift, op, rule, values
+from __future__ import annotations
 
-x = values("x")
+from collections.abc import Sequence
+
+from onnxfold.rules.elementwise import BINARY, EXACT_ANYWHERE, VECTORIZED, depends_on_place
+from onnxfold.rules.shapes import RESHAPING, new_shape
+
+from onnxfold.analysis.types import Shape
+from onnxfold.rewrite import (
+    attributes,
+    constant,
+    constants,
+    lift,
+    op,
+    rule,
+    shape_of,
+    single_use,
+    symbolic,
+    values,
+)
+from onnxfold.rewrite.match import Match
+
+x, y, zs, ys = values("x y *zs *ys")
+c = constants("c")
 p, q = attributes("p q")
 
 
@@ -15,4 +36,102 @@ def compose(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
 transpose_of_transpose = rule(
     op.Transpose(op.Transpose(x, perm=p), perm=q) >> op.Transpose(x, perm=compose(p, q)),
     doc="Two transposes are one.",
+)
+
+# -------------------------------------------------------------------- transposes of nothing
+
+
+@symbolic
+def moves_only_ones(shape: Shape | None, perm: Sequence[int]) -> bool | None:
+    """True if the axes that a transpose takes out of their order have the size 1."""
+    if shape is None:
+        return None
+    order = [axis for axis in perm if shape[axis] != 1]
+    return True if order == sorted(order) else None
+
+
+_transposed = op.Transpose(x, perm=p)
+_inner = op.any_of(*RESHAPING)(x, *ys)
+
+reshape_of_transposed_ones = rule(
+    op.any_of(*RESHAPING)(_transposed, *zs) >> op.Reshape(x, new_shape(x)),
+    where=moves_only_ones(shape_of(x), p) & single_use(_transposed),
+    opset=(5, None),
+    doc="A transpose that only moves axes of size 1 is part of the Reshape after it.",
+)
+
+transpose_of_reshaped_ones = rule(
+    op.Transpose(_inner, perm=p) >> op.Reshape(x, new_shape(x)),
+    where=moves_only_ones(shape_of(_inner), p) & single_use(_inner),
+    opset=(5, None),
+    doc="A transpose that only moves axes of size 1 is part of the Reshape before it.",
+)
+
+# -------------------------------------------------------------------- transposes that meet
+
+_unary = op.any_of(*EXACT_ANYWHERE, *VECTORIZED)
+_binary = op.any_of(*BINARY)
+
+
+def _undone(match: Match) -> bool:
+    one, other = match[p], match[q]
+    return len(one) == len(other) and compose(one, other) == tuple(range(len(one)))
+
+
+transpose_through_unary = rule(
+    op.Transpose(_unary(_transposed), perm=q) >> op.Transpose(_unary(x), perm=compose(p, q)),
+    where=single_use(_transposed) | _undone,
+    inexact=depends_on_place(_unary, x),
+    doc="Transposes on both sides of an element-wise op are one.",
+)
+
+
+@symbolic
+def full_rank(shape: tuple[int, ...], perm: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape with axes of size 1 in front, up to the rank of the permutation."""
+    missing = len(perm) - len(shape)
+    return None if missing < 0 else (1,) * missing + shape
+
+
+_spread = op.Transpose(op.Reshape(c, constant(full_rank(shape_of(c), q))), perm=q)
+
+transpose_through_binary = (
+    rule(
+        op.Transpose(_binary(_transposed, c), perm=q)
+        >> _binary(op.Transpose(x, perm=compose(p, q)), _spread),
+        where=_undone,
+        opset=(7, None),
+        doc="The constant operand is transposed instead of what comes before and after.",
+    ),
+    rule(
+        op.Transpose(_binary(c, _transposed), perm=q)
+        >> _binary(_spread, op.Transpose(x, perm=compose(p, q))),
+        where=_undone,
+        opset=(7, None),
+        doc="The constant operand is transposed instead of what comes before and after.",
+    ),
+)
+
+_transposed_y = op.Transpose(y, perm=p)
+
+binary_of_transposed = rule(
+    _binary(_transposed, _transposed_y) >> op.Transpose(_binary(x, y), perm=p),
+    where=single_use(_transposed) & single_use(_transposed_y),
+    opset=(7, None),
+    doc="Both operands are transposed alike: the result can be, instead.",
+)
+
+
+@lift
+def swaps_last_two(perm: tuple[int, ...]) -> bool:
+    """The permutation swaps the last two axes and leaves the others."""
+    rank = len(perm)
+    return rank > 1 and perm == (*range(rank - 2), rank - 1, rank - 2)
+
+
+matmul_of_transposed = rule(
+    op.Transpose(op.MatMul(_transposed, op.Transpose(y, perm=p)), perm=p) >> op.MatMul(y, x),
+    where=swaps_last_two(p),
+    inexact=True,
+    doc="The transpose of a product of transposed matrices is the product the other way round.",
 )

@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
-from onnxfold.rules.movement import computed
 
-from onnxfold.rewrite import constant, dtype_of, op
+from onnxfold.rewrite import computed, constant, dtype_of, op
 from onnxfold.rewrite.match import Match
 from onnxfold.rewrite.patterns import Expression
 

@@ -38,7 +38,7 @@ from onnxfold.rewrite.predicates import (
 )
 from onnxfold.rewrite.rule import Rule, RuleError, rule
 from onnxfold.rewrite.rule_set import RuleSet, rule_set
-from onnxfold.rewrite.terms import UNKNOWN, lift
+from onnxfold.rewrite.terms import UNKNOWN, computed, lift, symbolic
 
 __all__ = [
     "Rule",
@@ -52,6 +52,7 @@ __all__ = [
     "attributes",
     "boolean",
     "broadcasts_to",
+    "computed",
     "constant",
     "constants",
     "dtype_of",
@@ -78,6 +79,7 @@ __all__ = [
     "single_use",
     "size_of",
     "static_shape",
+    "symbolic",
     "value_of",
     "values",
 ]

@@ -157,6 +157,38 @@ def lift(function: Callable[..., Any]) -> Callable[..., Any]:
     return lifted
 
 
+def symbolic(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function of ordinary values one of terms, as :func:`lift` does.
+
+    It also gets shapes with symbols, and may return None for what is not known: then the rule does
+    not match.
+    """
+
+    def call(*values: Any) -> Any:
+        found = function(*values)
+        return UNKNOWN if found is None else found
+
+    functools.update_wrapper(call, function)
+    return lambda *terms: Call(call, terms, symbolic=True)
+
+
+class _Computed(Term):
+    def __init__(self, function: Callable[[Match], Any]) -> None:
+        self._function = function
+
+    def evaluate(self, match: Match) -> Any:
+        found = self._function(match)
+        return UNKNOWN if found is None else found
+
+    def __repr__(self) -> str:
+        return self._function.__name__.strip("_<>")
+
+
+def computed(function: Callable[[Match], Any]) -> Term:
+    """A term of a function of the match; where it gives None the rule does not match."""
+    return _Computed(function)
+
+
 def evaluate(thing: object, match: Match) -> Any:
     """The value of a term, a matched variable, or a plain object (lists of them included)."""
     if isinstance(thing, Term):

@@ -73,6 +73,11 @@ def graph(
     return Instance(model, dict(sizes or {}), dict(feeds or {}))
 
 
+def ints(**lists: Any) -> dict[str, np.ndarray]:
+    """Constants of int64 for :func:`graph`: axes, shapes, bounds."""
+    return {name: np.array(numbers, np.int64) for name, numbers in lists.items()}
+
+
 def certify(
     rule: Rule,
     *instances: Instance,

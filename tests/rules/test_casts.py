@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 import pytest
-from certify import certify, graph, refuse
+from certify import certify, graph, ints, refuse
 from onnxfold.rules import casts as rules
 
 FLOAT, I8, I32, I64, BOOL, F16, F64, U8 = 1, 3, 6, 7, 9, 10, 11, 2
@@ -141,4 +141,25 @@ def test_product_of_truths():
             "m = Mul(a, b)",
             "y = Cast<to=9>(m)",
         ),
+    )
+
+
+def test_widened_weights():
+    weight = np.arange(12).reshape(6, 2).astype(np.float16)
+    gathered = ("t = Cast<to=1>(w)", "y = Gather(t, i)")
+    feeds = ints(i=[[5, 0, -1]])
+    taken = graph("int64[1,3] i", *gathered, feeds=feeds, w=weight)
+    certify(rules.gather_of_widened, taken, times=1)
+    bounds = {"feeds": {"s": np.array([1]), "e": np.array([-1])}}
+    certify(
+        rules.slice_of_widened,
+        graph(
+            "int64[1] s, int64[1] e", "t = Cast<to=11>(w)", "y = Slice(t, s, e)", w=weight, **bounds
+        ),
+    )
+    refuse(
+        rules.gather_of_widened,
+        graph("int64[1,3] i", *gathered, feeds=feeds, w=weight.astype(np.float64)),
+        graph("int64[1,3] i, float16[6,2] w", *gathered, feeds=feeds),
+        graph("int64[1,3] i", *gathered, feeds=feeds, outputs="t, y", w=weight),
     )

@@ -201,35 +201,46 @@ def test_matmul_add_between_reshapes():
 
 def test_gemm_of_transposed():
     certify(
-        rules.gemm_of_transposed_left[0],
+        rules.gemm_of_transposed[0],
         graph("float[3,N] x", "t = Transpose(x)", "y = Gemm(t, w, b)", w=random(3, 4), b=random(4)),
         tolerance=1e-4,
         gone="Transpose",
     )
     certify(
-        rules.gemm_of_transposed_left[1],
+        rules.gemm_of_transposed[0],
         graph("float[N,3] x", "t = Transpose(x)", "y = Gemm<transA=1>(t, w)", w=random(3, 4)),
         tolerance=1e-4,
         gone="Transpose",
     )
     certify(
-        rules.gemm_of_transposed_right[0],
+        rules.gemm_of_transposed[1],
         graph("float[N,3] x, float[4,3] w", "t = Transpose(w)", "y = Gemm<alpha=0.5>(x, t)"),
         tolerance=1e-4,
         gone="Transpose",
     )
     certify(
-        rules.gemm_of_transposed_right[1],
+        rules.gemm_of_transposed[1],
         graph("float[N,3] x, float[3,4] w", "t = Transpose(w)", "y = Gemm<transB=1>(x, t)"),
+        graph(
+            "float[4,4] x, float[4,4] z, float[4] w",
+            "t = Transpose(x)",
+            "y = Gemm<alpha=0.5>(z, t, w)",
+            feeds={"x": random(4, 4), "z": random(4, 4, seed=1), "w": random(4)},
+        ),
         tolerance=1e-4,
         gone="Transpose",
     )
     refuse(
-        rules.gemm_of_transposed_left[0],
+        rules.gemm_of_transposed[0],
+        graph("float[3,N] x", "t = Transpose(x)", "y = Gemm(t, w)", w=random(3, 4)),
+        level=1,
+    )
+    refuse(
+        rules.gemm_of_transposed[0],
         graph("float[N,3] x", "t = Transpose<perm=[0,1]>(x)", "y = Gemm(t, w)", w=random(3, 4)),
     )
     refuse(
-        rules.gemm_of_transposed_right[0],
+        rules.gemm_of_transposed[1],
         graph("float[N,3] x", "t = Transpose(w)", "y = Gemm(x, t)", w=random(4, 3)),
     )
 

@@ -1,0 +1,116 @@
+"""Values that are repeated: Expand and Tile before what broadcasts anyway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnxfold.rules.elementwise import BINARY, EXACT_ANYWHERE, VECTORIZED, depends_on_place
+from onnxfold.rules.shapes import broadcast
+
+from onnxfold.analysis.types import Shape
+from onnxfold.rewrite import (
+    broadcasts_to,
+    constants,
+    is_constant,
+    op,
+    result,
+    rule,
+    single_use,
+    values,
+)
+from onnxfold.rewrite.match import Match
+
+x, y, z, i = values("x y z i")
+c = constants("c")
+
+# -------------------------------------------------------------------- broadcasts
+
+_spreading = op.any_of(
+    *("Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "Equal", "Less", "Greater"),
+    *("LessOrEqual", "GreaterOrEqual"),
+)
+
+
+def broadcasts_without_expand(match: Match) -> bool:
+    """The operands of an op broadcast to its result's shape without the Expand."""
+    shape = match.shape(result)
+    return shape is not None and broadcast(match.shape(x), match.shape(y)) == shape
+
+
+def _where_without_expand(match: Match) -> bool:
+    shape = match.shape(result)
+    shapes = [match.shape(v) for v in (x, y, z)]
+    return shape is not None and broadcast(*shapes) == shape
+
+
+expand_before_binary = (
+    rule(
+        _spreading(op.Expand(x, i), y) >> _spreading(x, y),
+        where=broadcasts_without_expand,
+        opset=(8, None),
+        doc="An op that broadcasts needs no Expand before it, if the other operand is as large.",
+    ),
+    rule(
+        _spreading(y, op.Expand(x, i)) >> _spreading(y, x),
+        where=broadcasts_without_expand,
+        opset=(8, None),
+        doc="An op that broadcasts needs no Expand before it, if the other operand is as large.",
+    ),
+)
+
+expand_before_where = [
+    rule(
+        op.Where(*operands) >> op.Where(x, y, z),
+        where=_where_without_expand,
+        doc="Where needs no Expand before it, if another operand is as large.",
+    )
+    for operands in (
+        (op.Expand(x, i), y, z),
+        (x, op.Expand(y, i), z),
+        (x, y, op.Expand(z, i)),
+    )
+]
+
+expand_of_expand = rule(
+    op.Expand(op.Expand(x, i), y) >> op.Expand(x, y),
+    where=lambda m: _covers(m.shape(result), m.array(y)),
+    opset=(8, None),
+    doc="The second Expand says the whole shape.",
+)
+
+
+def _covers(shape: Shape | None, sizes: Any) -> bool | None:
+    if shape is None or sizes is None:
+        return None
+    return shape == tuple(int(size) for size in sizes)
+
+
+_unary = op.any_of(*EXACT_ANYWHERE, *VECTORIZED)
+_binary = op.any_of(*BINARY)
+_spread_out = op.any_of("Expand", "Tile")
+_large = _spread_out(x, i)
+
+constants_before_they_spread = (
+    rule(
+        _unary(_large) >> _spread_out(_unary(x), i),
+        where=is_constant(x) & single_use(_large),
+        inexact=depends_on_place(_unary, x),
+        opset=(8, None),
+        on_constants=True,
+        doc="A constant is computed with before it is repeated.",
+    ),
+    rule(
+        _binary(_large, c) >> _spread_out(_binary(x, c), i),
+        where=is_constant(x) & single_use(_large) & broadcasts_to(c, x),
+        opset=(8, None),
+        on_constants=True,
+        doc="Two constants are computed with before one is repeated.",
+    ),
+    rule(
+        _binary(c, _large) >> _spread_out(_binary(c, x), i),
+        where=is_constant(x) & single_use(_large) & broadcasts_to(c, x),
+        opset=(8, None),
+        on_constants=True,
+        doc="Two constants are computed with before one is repeated.",
+    ),
+)

@@ -1,0 +1,179 @@
+"""Changes of shape that meet: Reshape, Squeeze, Unsqueeze, Flatten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from onnxfold.rules.shapes import RESHAPING, axes_of, new_shape, normal
+
+from onnxfold.analysis.types import Shape
+from onnxfold.rewrite import (
+    attributes,
+    computed,
+    constant,
+    constants,
+    ints_of,
+    op,
+    rank_of,
+    result,
+    rule,
+    same_shape,
+    shape_of,
+    single_use,
+    symbolic,
+    values,
+)
+from onnxfold.rewrite.match import Match
+
+x, ys, zs = values("x *ys *zs")
+c, d = constants("c d")
+p, q = attributes("p q")
+
+# -------------------------------------------------------------------- changes of shape
+
+_one, _other = op.any_of(*RESHAPING), op.any_of(*RESHAPING)
+_inner = _one(x, *ys)
+
+shape_there_and_back = rule(
+    _other(_inner, *zs) >> x,
+    where=same_shape(x, result),
+    benefit=2,
+    doc="Two changes of shape, the second undoes the first.",
+)
+
+_squeeze, _unsqueeze = op("Squeeze"), op("Unsqueeze")
+
+
+def _same_axes(match: Match) -> bool:
+    """Both nodes have the same axes of the larger of the two ranks."""
+    rank = match.rank(x)
+    nodes = [match.node(_squeeze), match.node(_unsqueeze)]
+    inner = next(n for n in nodes if n.inputs[0] is match[x])
+    if rank is not None and inner is nodes[1]:
+        (made,) = inner.outputs
+        rank = match.rank(made)
+    one, other = (axes_of(match, node, rank) for node in nodes)
+    return one is not None and one == other
+
+
+squeeze_of_unsqueeze = rule(
+    _squeeze(_unsqueeze(x, *ys), *zs) >> x,
+    where=_same_axes,
+    benefit=1,
+    doc="The axes that are added are taken away again.",
+)
+
+unsqueeze_of_squeeze = rule(
+    _unsqueeze(_squeeze(x, *ys), *zs) >> x,
+    where=_same_axes,
+    benefit=1,
+    doc="The axes that are taken away are added again.",
+)
+
+
+def _rank_if_known(match: Match) -> tuple[int | None]:
+    return (match.rank(x),)
+
+
+_rank = computed(_rank_if_known)
+
+
+@symbolic
+def added_axes(rank: tuple[int | None], first: Any, second: Any) -> tuple[int, ...] | None:
+    """The axes that two Unsqueezes add, as axes of the last result."""
+    inner = None if rank[0] is None else rank[0] + len(first)
+    one, other = normal(first, inner), normal(second, inner and inner + len(second))
+    return None if one is None or other is None else _both(other, one)
+
+
+@symbolic
+def removed_axes(rank: tuple[int | None], first: Any, second: Any) -> tuple[int, ...] | None:
+    """The axes that two Squeezes remove, as axes of their operand."""
+    one = normal(first, rank[0])
+    other = normal(second, None if rank[0] is None else rank[0] - len(first))
+    return None if one is None or other is None else _both(one, other)
+
+
+def _both(named: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
+    """Axes of the larger shape, and further ones counted where the former are not there."""
+    room = max((*named, *others), default=0) + len(named) + 1
+    free = [axis for axis in range(room) if axis not in named]
+    return tuple(sorted((*named, *(free[axis] for axis in others))))
+
+
+_unsqueezed, _unsqueezed_11 = op.Unsqueeze(x, c), op.Unsqueeze(x, axes=p)
+_squeezed, _squeezed_11 = op.Squeeze(x, c), op.Squeeze(x, axes=p)
+
+unsqueeze_of_unsqueeze = (
+    rule(
+        op.Unsqueeze(_unsqueezed, d)
+        >> op.Unsqueeze(x, constant(added_axes(_rank, ints_of(c), ints_of(d)))),
+        where=single_use(_unsqueezed),
+        benefit=1,
+        doc="Axes are added at once.",
+    ),
+    rule(
+        op.Unsqueeze(_unsqueezed_11, axes=q) >> op.Unsqueeze(x, axes=added_axes(_rank, p, q)),
+        where=single_use(_unsqueezed_11),
+        opset=(1, 12),
+        benefit=1,
+        doc="Axes are added at once.",
+    ),
+)
+
+squeeze_of_squeeze = (
+    rule(
+        op.Squeeze(_squeezed, d)
+        >> op.Squeeze(x, constant(removed_axes(_rank, ints_of(c), ints_of(d)))),
+        where=single_use(_squeezed),
+        benefit=1,
+        doc="Axes are taken away at once.",
+    ),
+    rule(
+        op.Squeeze(_squeezed_11, axes=q) >> op.Squeeze(x, axes=removed_axes(_rank, p, q)),
+        where=single_use(_squeezed_11),
+        opset=(1, 12),
+        benefit=1,
+        doc="Axes are taken away at once.",
+    ),
+)
+
+
+@symbolic
+def shape_through(before: Shape | None, between: Shape | None, sizes: Any) -> Any:
+    """The sizes given to a Reshape of ``between``, given to a Reshape of ``before``."""
+    kept = []
+    for k, size in enumerate(sizes):
+        if size == 0:
+            same = between[k] if between is not None and k < len(between) else None
+            if isinstance(same, int) and same > 0:
+                size = same
+            elif same is None or before is None or k >= len(before) or same != before[k]:
+                return None
+        kept.append(size)
+    return tuple(kept)
+
+
+reshape_of_reshaped = rule(
+    op.Reshape(_inner, c)
+    >> op.Reshape(x, constant(shape_through(shape_of(x), shape_of(_inner), ints_of(c)))),
+    where=(rank_of(x) >= 0) & (rank_of(_inner) >= 0),
+    opset=(5, None),
+    doc="A Reshape needs no other change of shape before it, if its zeros mean the same.",
+)
+
+reshape_without_zeros = rule(
+    op.Reshape(_inner, c) >> op.Reshape(x, c),
+    where=lambda m: bool((m.array(c) != 0).all()) if m.array(c) is not None else None,
+    opset=(5, None),
+    doc="A Reshape whose sizes do not refer to its operand's needs no other one before it.",
+)
+
+changes_of_shape = rule(
+    _other(_inner, *zs) >> op.Reshape(x, new_shape(x)),
+    where=single_use(_inner),
+    opset=(5, None),
+    benefit=-1,
+    doc="Two changes of shape are one Reshape, if a constant can say to which shape.",
+)

@@ -1,0 +1,98 @@
+"""The rules of rules/broadcasts.py."""
+
+import numpy as np
+import pytest
+from certify import certify, graph, ints, refuse
+from onnxfold.rules import broadcasts as rules
+
+F32 = np.float32
+
+
+def test_expand_before_binary():
+    left, right = rules.expand_before_binary
+    large = "float[1,3] x, float[N,3] z"
+    certify(
+        left,
+        graph("float[1,3] x, float[4,3] z", "t = Expand(x, s)", "y = Sub(t, z)", **ints(s=[4, 3])),
+        graph("float[4,1] x, float[1,3] z", "t = Expand(x, s)", "y = Sub(t, z)", **ints(s=[4, 1])),
+        graph("float x, float[2] z", "t = Expand(x, s)", "y = Div(t, z)", **ints(s=[2])),
+        gone="Expand",
+    )
+    certify(
+        right,
+        graph("float[1,3] x, float[4,3] z", "t = Expand(x, s)", "y = Sub(z, t)", **ints(s=[4, 3])),
+    )
+    refuse(
+        left,
+        graph(large, "t = Expand(x, s)", "y = Sub(t, z)", **ints(s=[3, 3])),
+        graph("float[1,4] x, float[1,4] z", "t = Expand(x, s)", "y = Mul(t, z)", **ints(s=[3, 4])),
+        graph("float[3] x, float[3] z", "t = Expand(x, s)", "y = Mul(t, z)", **ints(s=[1, 3])),
+        graph("float[1] x, float[3] z", "t = Expand(x, s)", "y = Pow(z, t)", **ints(s=[3])),
+    )
+
+
+@pytest.mark.parametrize(("spread", "by"), [("Expand", [4, 3]), ("Tile", [4, 2])])
+def test_constants_before_they_spread(spread, by):
+    c = F32([[0.5, -2, 3]])
+    one, left, right = rules.constants_before_they_spread
+
+    def spread_out(last, inputs="int64[2] s", **more):
+        feeds = ints(s=by)
+        return graph(inputs, f"t = {spread}(c, s)", f"y = {last}", feeds=feeds, **more)
+
+    certify(one, spread_out("Exp(t)", c=c), times=1)
+    certify(left, spread_out("Sub(t, d)", c=c, d=F32(2)), times=1)
+    certify(right, spread_out("Sub(d, t)", c=c, d=F32([3])), times=1)
+    refuse(
+        left,
+        spread_out("Sub(t, d)", c=c, d=F32([[1], [2], [3], [4]])),
+        spread_out("Sub(t, d)", "int64[2] s, float[1,3] c", d=F32(2)),
+    )
+    refuse(one, spread_out("Exp(t)", outputs="t, y", c=c), spread_out("Log(t)", c=c))
+
+
+def test_expand_before_where():
+    certify(
+        rules.expand_before_where[0],
+        graph(
+            "bool[1] c, float[N,3] x, float[3] z",
+            "t = Expand(c, s)",
+            "y = Where(t, x, z)",
+            **ints(s=[1, 3]),
+        ),
+    )
+    certify(
+        rules.expand_before_where[1],
+        graph(
+            "bool[N,3] c, float[1] x, float z",
+            "t = Expand(x, s)",
+            "y = Where(c, t, z)",
+            **ints(s=[3]),
+        ),
+    )
+    certify(
+        rules.expand_before_where[2],
+        graph(
+            "bool[N,3] c, float[1] x, float z",
+            "t = Expand(z, s)",
+            "y = Where(c, x, t)",
+            **ints(s=[3]),
+        ),
+    )
+    refuse(
+        rules.expand_before_where[0],
+        graph(
+            "bool[1] c, float x, float z", "t = Expand(c, s)", "y = Where(t, x, z)", **ints(s=[3])
+        ),
+    )
+
+
+def test_expand_of_expand():
+    certify(
+        rules.expand_of_expand,
+        graph("float[1] x", "t = Expand(x, s)", "y = Expand(t, d)", **ints(s=[3, 1], d=[2, 3, 4])),
+    )
+    refuse(
+        rules.expand_of_expand,
+        graph("float[1] x", "t = Expand(x, s)", "y = Expand(t, d)", **ints(s=[3, 1], d=[1, 4])),
+    )

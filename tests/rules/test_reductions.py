@@ -1,0 +1,41 @@
+"""The rules of rules/reductions.py."""
+
+from certify import certify, graph, ints, refuse
+from onnxfold.rules import reductions as rules
+
+
+def test_reduced_axes():
+    def reduced(op, keep, second, opset=18, **more):
+        return graph(
+            "float[N,3,4] x",
+            f"t = {op}<keepdims={keep}>(x, a)",
+            f"y = {second}",
+            opset=opset,
+            **more,
+        )
+
+    certify(
+        rules.squeeze_of_reduced,
+        reduced("ReduceSum", 1, "Squeeze(t, d)", **ints(a=[1], d=[-2])),
+        reduced("ReduceMean", 1, "Squeeze(t, d)", **ints(a=[-1, 1], d=[1, 2])),
+        graph("float[N,3] x", "t = ArgMax<axis=-1>(x)", "y = Squeeze(t, d)", **ints(d=[1])),
+        graph("float[N,3] x", "t = ReduceMax<axes=[1]>(x)", "y = Squeeze(t, d)", **ints(d=[1])),
+        gone="Squeeze",
+    )
+    refuse(
+        rules.squeeze_of_reduced,
+        reduced("ReduceSum", 1, "Squeeze(t, d)", **ints(a=[1, 2], d=[1])),
+        reduced("ReduceSum", 1, "Squeeze(t)", **ints(a=[1, 2])),
+        reduced("ReduceSum", 1, "Squeeze(t, d)", outputs="t, y", **ints(a=[1], d=[1])),
+    )
+    certify(
+        rules.unsqueeze_of_reduced,
+        reduced("ReduceSum", 0, "Unsqueeze(t, d)", **ints(a=[1], d=[1])),
+        reduced("ReduceL2", 0, "Unsqueeze(t, d)", **ints(a=[1, 2], d=[-1, -2])),
+        gone="Unsqueeze",
+    )
+    refuse(
+        rules.unsqueeze_of_reduced,
+        reduced("ReduceSum", 0, "Unsqueeze(t, d)", **ints(a=[1], d=[2])),
+        reduced("ReduceSum", 1, "Unsqueeze(t, d)", **ints(a=[1], d=[1])),
+    )

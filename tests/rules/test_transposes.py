@@ -1,0 +1,137 @@
+"""The rules of rules/transposes.py."""
+
+import numpy as np
+from certify import certify, graph, ints, refuse
+from onnxfold.rules import transposes as rules
+
+F32 = np.float32
+
+
+def test_transpose_of_transpose():
+    certify(
+        rules.transpose_of_transpose,
+        graph("float[A,B,3] x", "t = Transpose<perm=[1,2,0]>(x)", "y = Transpose<perm=[0,2,1]>(t)"),
+        graph("float[A,B] x", "t = Transpose(x)", "y = Transpose(t)"),
+        graph("float x", "t = Transpose(x)", "y = Transpose(t)"),
+        graph("float16[A,2] x", "t = Transpose(x)", "y = Transpose<perm=[1,0]>(t)"),
+        times=1,
+    )
+    refuse(
+        rules.transpose_of_transpose,
+        graph("float[A,B] x", "t = Transpose(x)", "s = Relu(t)", "y = Transpose(s)"),
+    )
+
+
+def test_transposed_ones():
+    certify(
+        rules.reshape_of_transposed_ones,
+        graph(
+            "float[N,1,3] x", "t = Transpose<perm=[1,0,2]>(x)", "y = Reshape(t, d)", **ints(d=[-1])
+        ),
+        graph(
+            "float[1,3,1] x", "t = Transpose<perm=[1,2,0]>(x)", "y = Squeeze(t, d)", **ints(d=[1])
+        ),
+        gone="Transpose",
+    )
+    refuse(
+        rules.reshape_of_transposed_ones,
+        graph(
+            "float[N,2,3] x", "t = Transpose<perm=[1,0,2]>(x)", "y = Reshape(t, d)", **ints(d=[-1])
+        ),
+        graph(
+            "float[N,1,M] x", "t = Transpose<perm=[2,1,0]>(x)", "y = Reshape(t, d)", **ints(d=[-1])
+        ),
+    )
+    certify(
+        rules.transpose_of_reshaped_ones,
+        graph("float[6] x", "t = Reshape(x, c)", "y = Transpose<perm=[1,0]>(t)", **ints(c=[1, 6])),
+        graph("float[N] x", "t = Unsqueeze(x, c)", "y = Transpose(t)", **ints(c=[1])),
+        gone="Transpose",
+    )
+    refuse(
+        rules.transpose_of_reshaped_ones,
+        graph("float[6] x", "t = Reshape(x, c)", "y = Transpose(t)", **ints(c=[2, 3])),
+    )
+
+
+def test_transpose_through_unary():
+    def through(op, p, q, dtype="float", **more):
+        return graph(
+            f"{dtype}[N,3,M] x",
+            f"t = Transpose<perm={p}>(x)",
+            f"u = {op}(t)",
+            f"y = Transpose<perm={q}>(u)",
+            sizes={"N": [5, 1], "M": [7, 0]},
+            **more,
+        )
+
+    rule = rules.transpose_through_unary
+    for op in ("Relu", "Neg", "Abs", "Sqrt", "Sigmoid", "Erf", "LeakyRelu", "Cast<to=10>"):
+        certify(rule, through(op, [0, 2, 1], [0, 2, 1]), through(op, [1, 2, 0], [0, 2, 1]), times=1)
+    certify(rule, through("Not", [2, 0, 1], [0, 2, 1], "bool"))
+    for op in ("Log", "Softplus", "Softmax", "Cos"):
+        refuse(rule, through(op, [0, 2, 1], [0, 2, 1]))
+    refuse(rule, through("Exp", [0, 2, 1], [0, 2, 1], "double"), level=1)
+    certify(rule, through("Exp", [0, 2, 1], [0, 2, 1], "double"), tolerance=1e-12)
+    # the transpose has another user: only worth it if it is undone
+    refuse(rule, through("Relu", [1, 2, 0], [0, 2, 1], outputs="t, y"))
+    certify(rule, through("Relu", [0, 2, 1], [0, 2, 1], outputs="t, y"))
+
+
+def test_transpose_through_binary():
+    def through(text, q, **more):
+        return graph(
+            "float[2,N,3] x",
+            "t = Transpose<perm=[2,0,1]>(x)",
+            f"u = {text}",
+            f"y = Transpose<perm={q}>(u)",
+            **more,
+        )
+
+    back = [1, 2, 0]
+    left, right = rules.transpose_through_binary
+    for op in ("Add", "Mul", "Sub", "Div"):
+        for c in (F32(3), F32([[2], [3]]), F32([[[5]], [[6]], [[7]]]), F32([1])):
+            certify(left, through(f"{op}(t, c)", back, c=c), times=1)
+            certify(right, through(f"{op}(c, t)", back, c=c), times=1)
+    refuse(left, through("Add(t, c)", [0, 2, 1], c=F32(3)))
+    refuse(left, through("Pow(t, c)", back, c=F32(3)))
+    refuse(
+        left,
+        graph(
+            "float[2,N] x",
+            "t = Transpose(x)",
+            "u = Add(t, c)",
+            "y = Transpose<perm=[0,2,1]>(u)",
+            c=np.ones((1, 1, 1), F32),
+        ),
+    )
+
+
+def test_binary_of_transposed():
+    both = ("t = Transpose(x)", "u = Transpose(z)")
+    certify(rules.binary_of_transposed, graph("float[N,1] x, float[N,3] z", *both, "y = Sub(t, u)"))
+    refuse(
+        rules.binary_of_transposed,
+        graph("float[N,2] x, float[M,N,2] z", *both, "y = Sub(t, u)"),
+        graph("float[N,2] x, float[N,2] z", *both, "y = Sub(t, u)", outputs="t, y"),
+    )
+
+
+def test_matmul_of_transposed():
+    nodes = (
+        "t = Transpose<perm=[0,2,1]>(x)",
+        "u = Transpose<perm=[0,2,1]>(z)",
+        "m = MatMul(t, u)",
+        "y = Transpose<perm=[0,2,1]>(m)",
+    )
+    rng = np.random.default_rng(0)
+    feeds = {
+        "x": rng.standard_normal((2, 4, 3)).astype(F32),
+        "z": rng.standard_normal((2, 5, 4)).astype(F32),
+    }
+    instance = graph("float[2,4,3] x, float[2,5,4] z", *nodes, feeds=feeds)
+    certify(rules.matmul_of_transposed, instance, tolerance=1e-5, gone="Transpose")
+    refuse(rules.matmul_of_transposed, instance, level=1)
+    mixed = [node.replace("0,2,1", "1,2,0") for node in nodes]
+    refuse(rules.matmul_of_transposed, graph("float[2,2,2] x, float[2,2,2] z", *mixed))

@@ -46,7 +46,7 @@ class Facts:
         self.model = model
         self.scopes = Scopes(model)
         self.known = KnownValues(self.scopes)
-        self.types = Types(self.scopes, self.known)
+        self.types = Types(model, scopes=self.scopes, known=self.known)
 
     def opset(self, node: ir.Node) -> int:
         """The version of the node's domain; 0 if it is not imported."""

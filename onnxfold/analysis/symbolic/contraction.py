@@ -108,7 +108,7 @@ def global_pool(application: Application) -> Sequence[Fact]:
     return [of_type(fact_of(application, 0).dtype, shape, application.algebra)]
 
 
-@rule("Resize", "Upsample")
+@rule("Resize", "Upsample", reads_floats=True)
 def resize(application: Application) -> Sequence[Fact]:
     """Sizes given by the operand, or multiplied by whole scales."""
     algebra = application.algebra

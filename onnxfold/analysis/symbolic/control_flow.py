@@ -26,26 +26,27 @@ def results(
     analysis: SymbolicAnalysis,
     node: ir.Node,
     inputs: Sequence[Fact | None],
-    opsets: Mapping[str, int],
 ) -> Sequence[Fact]:
-    """The facts of the outputs of a node with subgraphs; visits the subgraphs."""
+    """The facts of the outputs of a node with subgraphs; visits the subgraphs.
+
+    What runs more than once is looked at anew: a size may be another one in every turn.
+    """
     if node.domain == "" and node.op_type == "If":
-        return _branches(analysis, node, opsets)
-    if node.domain == "" and node.op_type == "Loop":
-        return _loop(analysis, node, inputs, opsets)
-    for graph in subgraphs_of(node):
-        for value in graph.inputs:
-            analysis.set(value, UNKNOWN)
-        analysis.run_graph(graph, opsets)
+        return _branches(analysis, node)
+    with analysis.again():
+        if node.domain == "" and node.op_type == "Loop":
+            return _loop(analysis, node, inputs)
+        for graph in subgraphs_of(node):
+            for value in graph.inputs:
+                analysis.set(value, UNKNOWN)
+            analysis.run_graph(graph)
     return []
 
 
-def _branches(
-    analysis: SymbolicAnalysis, node: ir.Node, opsets: Mapping[str, int]
-) -> Sequence[Fact]:
+def _branches(analysis: SymbolicAnalysis, node: ir.Node) -> Sequence[Fact]:
     outputs = []
     for graph in subgraphs_of(node):
-        analysis.run_graph(graph, opsets)
+        analysis.run_graph(graph)
         outputs.append([analysis.of(v) for v in graph.outputs])
     condition = None if node.inputs[0] is None else analysis.of(node.inputs[0]).known
     if condition is not None and condition.size == 1:
@@ -72,7 +73,6 @@ def _loop(
     analysis: SymbolicAnalysis,
     node: ir.Node,
     inputs: Sequence[Fact | None],
-    opsets: Mapping[str, int],
 ) -> Sequence[Fact]:
     """What a loop's body keeps from turn to turn is found by trying.
 
@@ -85,7 +85,7 @@ def _loop(
     if len(body.inputs) != len(carried) + 2 or len(body.outputs) < len(carried) + 1:
         for value in body.inputs:
             analysis.set(value, UNKNOWN)
-        analysis.run_graph(body, opsets)
+        analysis.run_graph(body)
         return []
     attempts = _ATTEMPTS if _depth(analysis, node) < _DEEPEST_TRIAL else 0
     for attempt in range(attempts + 1):
@@ -97,7 +97,7 @@ def _loop(
         analysis.set(body.inputs[1], of_type(ir.DataType.BOOL, (), algebra))
         for value, each in zip(body.inputs[2:], carried, strict=True):
             analysis.set(value, each.fact(algebra))
-        analysis.run_graph(body, opsets)
+        analysis.run_graph(body)
         after = [analysis.of(v) for v in body.outputs[1 : len(carried) + 1]]
         weakened = [each.weaken(f) for each, f in zip(carried, after, strict=True)]
         if not any(weakened):
@@ -230,7 +230,7 @@ class Calls:
             for k, value in enumerate(function.inputs):
                 fact = inputs[k] if k < len(inputs) else None
                 analysis.set(value, UNKNOWN if fact is None else fact)
-            analysis.run_graph(function.graph, function.opset_imports)
+            analysis.run_graph(function.graph)
             found = [analysis.of(v) for v in function.outputs]
         self._arguments.pop()
         return found

@@ -85,6 +85,8 @@ class Algebra:
 
     def __init__(self) -> None:
         self.atoms: list[Atom] = []
+        self.unnamed = 0
+        """How many symbols without a name were made."""
         self._interned: dict[tuple[object, ...], Expr] = {}
 
     # ---------------------------------------------------------------- atoms
@@ -93,10 +95,11 @@ class Algebra:
         """A size: by its name always the same one, without a name a new one."""
         if name is not None:
             return self._atom("symbol", (name,), low, high)
-        return self._new("symbol", (), low, high)
+        return self.unknown(low, high)
 
     def unknown(self, low: Bound = -INFINITY, high: Bound = INFINITY) -> Expr:
         """A new integer of which only the bounds are known."""
+        self.unnamed += 1
         return self._new("symbol", (), low, high)
 
     def name_of(self, number: Number) -> str | None:

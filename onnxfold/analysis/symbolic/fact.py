@@ -29,6 +29,9 @@ class Fact:
     ``items`` holds the elements of a small tensor. If its dtype is ``object``, they are integers
     and expressions and at least one is an expression; otherwise all are plain elements of the
     tensor's own dtype: the value is known.
+
+    Equality is identity, which is cheap to look up: an analysis makes one fact for each dtype and
+    shape. Compare what they say by their ``key()``.
     """
 
     dtype: ir.DataType | None = None
@@ -36,6 +39,18 @@ class Fact:
     items: Array | None = None
     other: bytes | None = None
     """The serialized type of a value that is not a dense tensor."""
+
+    @property
+    def rank(self) -> int | None:
+        """Number of axes."""
+        return None if self.shape is None else len(self.shape)
+
+    @property
+    def static_shape(self) -> tuple[int, ...] | None:
+        """The shape if every size is a number."""
+        if self.shape is None or not all(isinstance(d, int) for d in self.shape):
+            return None
+        return self.shape  # type: ignore[return-value]
 
     @property
     def known(self) -> Array | None:

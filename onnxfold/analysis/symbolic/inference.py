@@ -98,24 +98,35 @@ def _data(fact: Fact | None) -> onnx.TensorProto | None:
     )
 
 
+def attributes_key(node: ir.Node) -> tuple[Any, ...] | None:
+    """The same for nodes with the same attributes; None if there is no telling."""
+    if not node.attributes:
+        return ()
+    found: list[Any] = []
+    for name, attribute in node.attributes.items():
+        if attribute.type not in _KEYED or attribute.is_ref():
+            return None
+        value = attribute.value
+        found.append(name)
+        found.append(tuple(value) if isinstance(value, (list, tuple)) else value)
+    return tuple(found)
+
+
 def _key(
     node: ir.Node,
     version: int | None,
     types: Sequence[_Type | None],
     data: Sequence[onnx.TensorProto | None],
 ) -> object | None:
-    attributes: list[tuple[str, Any]] = []
-    for name, attribute in node.attributes.items():
-        if attribute.type not in _KEYED:
-            return None
-        value = attribute.value
-        attributes.append((name, tuple(value) if isinstance(value, (list, tuple)) else value))
+    attributes = attributes_key(node)
+    if attributes is None:
+        return None
     return (
         node.domain,
         node.op_type,
         version,
         len(node.outputs),
-        tuple(attributes),
+        attributes,
         tuple(types),
         tuple(None if d is None else d.raw_data for d in data),
     )

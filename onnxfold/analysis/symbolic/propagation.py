@@ -1,66 +1,131 @@
-"""Shapes and small values of a whole model, in one walk forward through its graphs."""
+"""Shapes and small values of a model: of each value when it is asked for, once."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
+import onnx
 import onnx_ir as ir
 
-from onnxfold.analysis.constants import is_constant_node
+from onnxfold.analysis.constants import captured_values, is_constant_node
 from onnxfold.analysis.known import KnownValues
-from onnxfold.analysis.scopes import Scopes
-from onnxfold.analysis.symbolic import control_flow, table
+from onnxfold.analysis.scopes import Scope, Scopes
+from onnxfold.analysis.symbolic import control_flow
+from onnxfold.analysis.symbolic.application import Applications, python_value
 from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import (
     MOST_ELEMENTS,
+    SIZE_DTYPES,
     UNKNOWN,
-    Array,
     Fact,
     of_array,
     of_type,
 )
-from onnxfold.analysis.symbolic.inference import Inference
-from onnxfold.analysis.symbolic.table import Application, Undecided
 from onnxfold.kernels.operation import subgraphs_of
-from onnxfold.kernels.registry import AllocationBound, NotExact, Postpone, Unfoldable
-from onnxfold.kernels.registry import find as find_kernel
-
-_MOST_BYTES = 1 << 12
 
 
 class SymbolicAnalysis:
     """What is known of every value of a model.
 
+    The ``value_info`` that a file carries is not believed: tools leave stale ones behind. Answers
+    stay right while the graph is rewritten, as what a node computes never changes; values that a
+    rewrite makes are looked at like all others, when somebody asks.
+
     Args:
         model: The model, its nodes in an order in which they can run.
+        scopes: Its scopes, if they are known already.
+        known: Its constants, likewise.
     """
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(
+        self, model: ir.Model, *, scopes: Scopes | None = None, known: KnownValues | None = None
+    ) -> None:
         self.model = model
         self.algebra = Algebra()
-        self.scopes = Scopes(model)
-        self.known = KnownValues(self.scopes)
+        self.scopes = scopes or Scopes(model)
+        self.known = known or KnownValues(self.scopes)
         self._facts: dict[ir.Value, Fact] = {}
-        self._inference = Inference(self.algebra)
+        self._applications = Applications(self.algebra)
         self._calls = control_flow.Calls(self)
-        self._main()
-        for function in model.functions.values():
-            self._facts.update((v, UNKNOWN) for v in function.graph.inputs)
-            self.run_graph(function.graph, function.graph.opset_imports)
+        self._again = False
 
     def of(self, value: ir.Value) -> Fact:
         """What is known of a value."""
         found = self._facts.get(value)
-        if found is None:
-            found = self._facts[value] = self._source(value)
-        return found
+        return found if found is not None else self._find(value)
 
     def set(self, value: ir.Value, fact: Fact) -> None:
         """Remember what is known of a value."""
         self._facts[value] = fact
+
+    def same(self, old: ir.Value, new: ir.Value) -> None:
+        """One value takes the other's place.
+
+        Where nothing can be inferred for ``new``, which an op of another domain may make, what is
+        known of ``old`` holds.
+        """
+        known, found = self.of(old), self.of(new)
+        if found.other is None and (found.dtype is None or found.shape is None):
+            dtype = known.dtype if found.dtype is None else found.dtype
+            shape = known.shape if found.shape is None else found.shape
+            self._facts[new] = self._applications.shared(Fact(dtype, shape, None, known.other))
+
+    # ---------------------------------------------------------------- on demand
+
+    def _find(self, value: ir.Value) -> Fact:
+        facts = self._facts
+        pending = [value]
+        while pending:
+            current = pending[-1]
+            if current in facts:
+                pending.pop()
+                continue
+            node = current.producer() or self._body_of(current)
+            if node is None:
+                facts[current] = self._source(current)
+                pending.pop()
+                continue
+            missing = [v for v in self._needed(node) if v not in facts]
+            if missing:
+                pending.extend(missing)
+                continue
+            self._visit(node)
+            pending.pop()
+            facts.setdefault(current, UNKNOWN)
+        return facts[value]
+
+    def _body_of(self, value: ir.Value) -> ir.Node | None:
+        """The node that feeds an input of a body; None for any other value."""
+        if not value.is_graph_input():
+            return None
+        scope = self.scopes.find(value.graph)
+        return None if scope is None else scope.parent
+
+    @staticmethod
+    def _needed(node: ir.Node) -> list[ir.Value]:
+        """The values that decide about the results of a node."""
+        needed = [v for v in node.inputs if v is not None]
+        if node.attributes and any(True for _ in subgraphs_of(node)):
+            needed.extend(captured_values(node))
+        return needed
+
+    # ---------------------------------------------------------------- graphs
+
+    def run_graph(self, graph: ir.Graph) -> None:
+        """Visit the nodes of a graph whose inputs have facts."""
+        facts = self._facts
+        for node in graph:
+            if self._again or not all(v in facts for v in node.outputs):
+                self._visit(node)
+
+    @contextlib.contextmanager
+    def again(self) -> Iterator[None]:
+        """Graphs that run meanwhile forget what was known of their values."""
+        before, self._again = self._again, True
+        yield
+        self._again = before
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
@@ -69,25 +134,32 @@ class SymbolicAnalysis:
         yield
         self._facts = facts
 
-    # ---------------------------------------------------------------- graphs
+    # ---------------------------------------------------------------- values without a producer
 
-    def _main(self) -> None:
-        graph = self.model.graph
-        for value in graph.inputs:
-            self._facts[value] = self._declared(value)
-        self.run_graph(graph, graph.opset_imports)
+    def _source(self, value: ir.Value) -> Fact:
+        """An initializer, a Constant or an input of the model."""
+        tensor = self.known.tensor(value)
+        if tensor is not None:
+            return self._constant(value, tensor)
+        scope = self.scopes.find(value.graph)
+        if scope is None or not value.is_graph_input() or scope.in_function:
+            return UNKNOWN
+        return self._declared(value)
 
-    def run_graph(self, graph: ir.Graph, opsets: Mapping[str, int]) -> None:
-        """Visit the nodes of a graph whose inputs have facts."""
-        for node in graph:
-            self._facts.update(zip(node.outputs, self._visit(node, opsets), strict=True))
+    def _constant(self, value: ir.Value, tensor: ir.TensorProtocol) -> Fact:
+        if tensor.size <= MOST_ELEMENTS:
+            array = self.known.array(value)
+            if array is not None:
+                return self._applications.shared(of_array(array, tensor.dtype))
+        shape = tuple(int(d) for d in tensor.shape.numpy())
+        return self._applications.typed(tensor.dtype, shape)
 
     def _declared(self, value: ir.Value) -> Fact:
         """The type of a model input: the runtime holds callers to it."""
         if not isinstance(value.type, ir.TensorType):
-            return UNKNOWN
+            return Fact(other=_serialized(value.type))
         if value.shape is None:
-            return Fact(value.dtype)
+            return self._applications.typed(value.dtype, None)
         # some exporters write 0 or -1 for a size that they do not know
         sizes: list[Number] = [
             (dim if dim > 0 else self.algebra.symbol())
@@ -95,108 +167,63 @@ class SymbolicAnalysis:
             else self.algebra.symbol(dim.value or None)
             for dim in value.shape
         ]
-        return of_type(value.dtype, sizes, self.algebra)
-
-    def _source(self, value: ir.Value) -> Fact:
-        """A value that no visited node made: an initializer."""
-        tensor = self.known.tensor(value)
-        if tensor is None:
-            return UNKNOWN
-        shape = tuple(int(d) for d in tensor.shape.numpy())
-        if tensor.size > MOST_ELEMENTS:
-            return Fact(tensor.dtype, shape)
-        array = self.known.array(value)
-        return Fact(tensor.dtype, shape) if array is None else of_array(array, tensor.dtype)
+        return self._applications.shared(of_type(value.dtype, sizes, self.algebra))
 
     # ---------------------------------------------------------------- nodes
 
-    def _visit(self, node: ir.Node, opsets: Mapping[str, int]) -> Sequence[Fact]:
+    def _visit(self, node: ir.Node) -> None:
+        """Find the facts of a node's outputs."""
+        scope = self.scopes.find(node.graph)
+        results = () if scope is None else self._results(node, scope)
+        count = len(results)
+        for k, output in enumerate(node.outputs):
+            self._facts[output] = results[k] if k < count else UNKNOWN
+
+    def _results(self, node: ir.Node, scope: Scope) -> Sequence[Fact]:
         if is_constant_node(node):
             return [self._source(node.outputs[0])]
         inputs = [None if v is None else self.of(v) for v in node.inputs]
-        results = self._results(node, inputs, opsets)
-        missing = len(node.outputs) - len(results)
-        return [*results[: len(node.outputs)], *[UNKNOWN] * missing]
-
-    def _results(
-        self, node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int]
-    ) -> Sequence[Fact]:
         function = self.model.functions.get(node.op_identifier()) if self.model.functions else None
         if function is not None:
             return self._calls.results(node, function, inputs)
-        if node.attributes and any(True for _ in subgraphs_of(node)):
-            return control_flow.results(self, node, inputs, opsets)
-        if node.domain != "":
-            return self._inference.infer(node, inputs, opsets)
-        attributes = self._attributes(node)
-        if attributes is None:
-            return []
-        version = opsets.get("", 1)
-        application = Application(
-            node.op_type, inputs, attributes, version, len(node.outputs), self.algebra
-        )
-        computed = _computed(application)
-        if computed is not None:
-            return computed
-        return self._by_rule(node, application, opsets)
+        attributes: dict[str, Any] | None = None
+        if node.attributes:
+            if any(True for _ in subgraphs_of(node)):
+                return control_flow.results(self, node, inputs)
+            if any(a.is_ref() for a in node.attributes.values()):
+                attributes = self._supplied(node)
+                if attributes is None:
+                    return []
+        results = self._applications.results(node, inputs, attributes, scope.opsets)
+        if any(f.dtype in SIZE_DTYPES and f.known is None for f in results):
+            return [self._computed(v, f) for v, f in zip(node.outputs, results, strict=False)]
+        return results
 
-    def _by_rule(
-        self, node: ir.Node, application: Application, opsets: Mapping[str, int]
-    ) -> Sequence[Fact]:
-        rule = table.find(node.op_type)
-        if rule is not None:
-            try:
-                return rule(application)
-            except Undecided:
-                pass
-        return self._inference.infer(node, application.inputs, opsets)
+    def _computed(self, value: ir.Value, fact: Fact) -> Fact:
+        """A constant of integers whose op no rule knows but the evaluator does."""
+        shape = fact.shape
+        if shape is None or len(shape) > 1 or fact.known is not None or fact.dtype is None:
+            return fact
+        if not self.known.is_constant(value):
+            return fact
+        array = self.known.array(value)
+        return fact if array is None else of_array(array, fact.dtype)
 
-    def _attributes(self, node: ir.Node) -> dict[str, Any] | None:
-        """Attributes as Python values; None if a function's caller gives one that is not known."""
+    def _supplied(self, node: ir.Node) -> dict[str, Any] | None:
+        """Attributes as Python values, where a function's caller gives some of them."""
         found: dict[str, Any] = {}
         for name, written in node.attributes.items():
             attribute = self._calls.argument(written) if written.is_ref() else written
             if attribute is None:
                 return None
-            value = attribute.value
-            found[name] = value.numpy() if attribute.type == ir.AttributeType.TENSOR else value
+            found[name] = python_value(attribute)
         return found
 
 
-def _computed_cast(application: Application) -> Sequence[Fact] | None:
-    """A known value cast to the dtype of another one, which need not be known."""
-    value, like = application.input(0), application.input(1)
-    if value is None or like is None or like.dtype is None:
+def _serialized(declared: ir.TypeProtocol | None) -> bytes | None:
+    if declared is None:
         return None
-    attributes = {**application.attributes, "to": like.dtype.value}
-    return _computed(
-        Application("Cast", [value], attributes, application.opset, 1, application.algebra)
-    )
-
-
-def _computed(application: Application) -> Sequence[Fact] | None:
-    """The results if all operands are known and small: what the op's kernel computes."""
-    if application.op_type == "CastLike":
-        return _computed_cast(application)
-    arrays: list[Array | None] = []
-    for fact in application.inputs:
-        known = None if fact is None else fact.known
-        if fact is not None and known is None:
-            return None
-        arrays.append(known)
-    kernel = find_kernel(application.op_type, application.opset) if arrays else None
-    if kernel is None:
-        return None
-    try:
-        with AllocationBound(_MOST_BYTES), np.errstate(all="ignore"):
-            results = kernel(
-                arrays,
-                dict(application.attributes),
-                n_outputs=application.n_outputs,
-                opset=application.opset,
-            )
-    except (NotExact, Unfoldable, Postpone):
-        return None
-    if any(r.size > MOST_ELEMENTS or r.dtype.kind not in "fiub" for r in results):
-        return None
-    return [of_array(r, ir.DataType.from_numpy(r.dtype)) for r in results]
+    proto = onnx.TypeProto()
+    ir.serde.serialize_type_into(proto, declared)
+    serialized: bytes = proto.SerializeToString()
+    return serialized

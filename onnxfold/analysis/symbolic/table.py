@@ -66,17 +66,25 @@ class Undecided(Exception):
 
 Rule = Callable[[Application], Sequence[Fact]]
 _TABLE: dict[str, Rule] = {}
+_READ_FLOATS: set[str] = set()
 
 
-def rule(*op_types: str) -> Callable[[Rule], Rule]:
+def rule(*op_types: str, reads_floats: bool = False) -> Callable[[Rule], Rule]:
     """Register the function as the rule of ops of the default domain.
 
     It returns the facts of the outputs or raises :class:`Undecided`.
+
+    Args:
+        op_types: The ops.
+        reads_floats: Whether elements of floating point operands decide about the result. The
+            other rules do not get to see any: one result serves for all.
     """
 
     def register(function: Rule) -> Rule:
         for op_type in op_types:
             _TABLE[op_type] = function
+            if reads_floats:
+                _READ_FLOATS.add(op_type)
         return function
 
     return register
@@ -85,6 +93,11 @@ def rule(*op_types: str) -> Callable[[Rule], Rule]:
 def find(op_type: str) -> Rule | None:
     """The rule of an op of the default domain."""
     return _TABLE.get(op_type)
+
+
+def reads_floats(op_type: str) -> bool:
+    """True if the op's rule looks at elements of floating point operands."""
+    return op_type in _READ_FLOATS
 
 
 def axis_of(axis: int, rank: int) -> int:

@@ -1,4 +1,4 @@
-"""Normalizations that exporters spell out, as the standard ops that there are at the opset.
+"""Normalizations, means and norms that exporters spell out, as the standard ops of the opset.
 
 The ops sum in their own order: all rules here are for level 2, and the set is used only if it is
 asked for, as a runtime may have no fast kernel for the younger ops.
@@ -6,12 +6,13 @@ asked for, as a runtime may have no fast kernel for the younger ops.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
-from onnxfold.rules.idioms import number
-from onnxfold.rules.shapes import axes_of
+from onnxfold.rules.numbers import number
+from onnxfold.rules.shapes import axes_of, one_axis
 
 from onnxfold.rewrite import (
     any_of,
@@ -36,7 +37,7 @@ OPTIONAL = True
 
 x, ys, zs = values("x *ys *zs")
 w, b, c, s = constants("w b c s")
-e, t = attributes("e t")
+e, k, t = attributes("e k t")
 
 
 def _last_axes(*reductions: Any, of: Any = x) -> Callable[[Match], int | None]:
@@ -224,3 +225,64 @@ group_normalization = [
         (op.Reshape(_instances, c), same_shape(x, result)),
     )
 ]
+
+# -------------------------------------------------------------------- means and norms
+
+_total = op.ReduceSum(x, *zs, keepdims=k)
+
+
+def _reduced(match: Match) -> tuple[int, ...] | None:
+    return axes_of(match, match.node(_total), match.rank(x))
+
+
+def _is_number_of_terms(match: Match) -> bool:
+    """The constant is how many elements each sum has, and does not change its shape."""
+    shape, axes, rank = match.shape(x), _reduced(match), match.rank(_total)
+    if shape is None or not axes or rank is None or (match.rank(c) or 0) > rank:
+        return False
+    sizes = [shape[axis] for axis in axes]
+    terms = math.prod(size for size in sizes if isinstance(size, int))
+    return all(isinstance(size, int) for size in sizes) and number(match, c) == terms
+
+
+mean = [
+    rule(
+        op.Div(_total, c) >> replacement,
+        where=floating(x) & _is_number_of_terms,
+        opset=versions,
+        inexact=True,
+        doc="A sum divided by its number of terms.",
+    )
+    for replacement, versions in (
+        (op.ReduceMean(x, axes=computed(_reduced), keepdims=k), (13, 17)),
+        (op.ReduceMean(x, *zs, keepdims=k), (18, None)),
+    )
+]
+
+_square_sum = op("ReduceSumSquare")
+
+norm = rule(
+    op.Sqrt(_square_sum(x, *zs, keepdims=k)) >> op.ReduceL2(x, *zs, keepdims=k),
+    where=floating(x) & (lambda m: "axes" not in m.node(_square_sum).attributes),
+    opset=(18, None),
+    inexact=True,
+    doc="The root of a sum of squares.",
+)
+
+norm_of_squares = rule(
+    op.Sqrt(op.ReduceSum(_square(x), *zs, keepdims=k)) >> op.ReduceL2(x, *zs, keepdims=k),
+    where=floating(x),
+    opset=(18, None),
+    inexact=True,
+    doc="The root of a sum of squares.",
+)
+
+_l2 = op("ReduceL2")
+_one_norm = one_axis(x, _l2)
+
+normalize = rule(
+    op.Div(x, _l2(x, *zs)) >> op.LpNormalization(x, axis=computed(_one_norm), p=2),
+    where=lambda m: _one_norm(m) is not None,
+    inexact=True,
+    doc="x divided by its Euclidean norm along one axis, where that is not zero.",
+)

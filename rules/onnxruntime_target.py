@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
-from onnxfold.rules.idioms import (
+from onnxfold.rules.activations import (
     gelu_by_erf,
     gelu_by_tanh,
     is_gelu_by_erf,
     is_gelu_by_tanh,
-    number,
     x,
 )
+from onnxfold.rules.numbers import number, number_of
 from onnxfold.rules.shapes import axes_of
 from onnxfold.rules.transposes import swaps_last_two
 
@@ -56,10 +56,6 @@ def _rule(pair: Pair, doc: str, where: Any = _is_float, **options: Any) -> Any:
     return rule(
         pair, where=_is_float & where, inexact=True, target="onnxruntime", doc=doc, **options
     )
-
-
-def _number_of(variable: Any) -> Any:
-    return computed(lambda match: number(match, variable))
 
 
 # -------------------------------------------------------------------- Gelu
@@ -114,7 +110,7 @@ bias_fast_gelu = _rule(
 )
 
 quick_gelu = _rule(
-    op.Mul(x, op.Sigmoid(op.Mul(x, k))) >> _ms.QuickGelu(x, alpha=_number_of(k)),
+    op.Mul(x, op.Sigmoid(op.Mul(x, k))) >> _ms.QuickGelu(x, alpha=number_of(k)),
     "x * sigmoid(k x).",
     is_scalar_like(k) & same_shape(x, result),
     benefit=1,
@@ -179,7 +175,7 @@ def _of_last_axis(match: Match) -> bool:
     return rank is not None and keeps and axes == (rank - 1,)
 
 
-_skip_rms = _ms.SkipSimplifiedLayerNormalization(x, y, w, epsilon=_number_of(c))
+_skip_rms = _ms.SkipSimplifiedLayerNormalization(x, y, w, epsilon=number_of(c))
 
 skip_rms_normalization = _rule(
     outputs(_rms, _sum) >> outputs(_skip_rms[0], _skip_rms[3]),
@@ -235,7 +231,7 @@ _not_vectors = (rank_of(x) > 1) & (rank_of(y) > 1)
 _scales = is_scalar_like(c) & same_shape(_matmul, result) & single_use(_matmul) & _not_vectors
 
 fused_matmul_scaled = _rule(
-    op.Mul(_matmul, c) >> _fused_matmul(_number_of(c)),
+    op.Mul(_matmul, c) >> _fused_matmul(number_of(c)),
     "A product and a scale.",
     _scales,
 )
@@ -256,7 +252,7 @@ _scaled = op.Mul(x, c)
 
 fused_matmul_of_scaled = [
     _rule(
-        op.MatMul(*operands) >> _ms.FusedMatMul(*plain, alpha=_number_of(c), transA=0, transB=0),
+        op.MatMul(*operands) >> _ms.FusedMatMul(*plain, alpha=number_of(c), transA=0, transB=0),
         "A product one of whose operands is scaled.",
         is_scalar_like(c) & same_shape(x, _scaled) & single_use(_scaled) & _not_vectors,
     )

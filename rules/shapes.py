@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -68,3 +68,24 @@ def target_shape(before: Shape | None, after: Shape | None) -> tuple[int, ...] |
 def new_shape(*operands: Any) -> Any:
     """The constant that makes a Reshape of ``operands[0]`` give the shape of the result."""
     return constant(symbolic(target_shape)(shape_of(operands[0]), shape_of(result)))
+
+
+def one_axis(of: Any, *reductions: Any) -> Callable[[Match], int | None]:
+    """The one axis that all reductions of a value keep as size 1, counted from the front.
+
+    Args:
+        of: The value.
+        reductions: Op variables.
+    """
+
+    def only_axis(match: Match) -> int | None:
+        found = set()
+        for reduction in reductions:
+            node = match.node(reduction)
+            axes = axes_of(match, node, match.rank(of))
+            if axes is None or len(axes) != 1 or match.attribute(reduction, "keepdims") != 1:
+                return None
+            found.add(axes[0])
+        return found.pop() if len(found) == 1 else None
+
+    return only_axis

@@ -78,6 +78,11 @@ def ints(**lists: Any) -> dict[str, np.ndarray]:
     return {name: np.array(numbers, np.int64) for name, numbers in lists.items()}
 
 
+def random(*shape: int, seed: int = 0, dtype: Any = np.float32) -> np.ndarray:
+    """Normally distributed elements, the same for the same seed."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
 def certify(
     rule: Rule,
     *instances: Instance,

@@ -2,15 +2,11 @@
 
 import numpy as np
 import pytest
-from certify import certify, graph, refuse
+from certify import certify, graph, random, refuse
 from onnxfold.rules import normalizations as rules
 
 NEAR = 1e-5
 F = np.float32
-
-
-def random(*shape, seed=0, dtype=np.float32):
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
 def mean(source, target, opset, axes="-1"):
@@ -216,4 +212,86 @@ def test_group_normalization():
         graph("float[2,4,4,4] x", *nodes, opset=21, **{**more, "w": random(4)}),
         graph("float[2,4,3,5] x", *nodes, opset=21, **{**more, "o": F([1, 2])}),
         graph("float[2,4,3,5] x", *nodes, opset=21, **{**more, "s": [4, 2, -1]}),
+    )
+
+
+MODERATE = {"x": F(np.random.default_rng(0).standard_normal((2, 3, 4)))}
+
+
+def test_reductions():
+    nodes = ("s = ReduceSum<keepdims=0>(x, a)", "y = Div(s, n)")
+    for rule, opset in zip(rules.mean, (17, 18), strict=True):
+        certify(
+            rule,
+            graph("float[2,3,4] x", *nodes, opset=opset, a=[0, -1], n=F(8), feeds=MODERATE),
+            graph(
+                "float[N,3,4] x",
+                "s = ReduceSum(x, a)",
+                "y = Div(s, n)",
+                opset=opset,
+                a=[1],
+                n=F([[3]]),
+                sizes={"N": (1, 2)},
+            ),
+            tolerance=NEAR,
+            times=1,
+        )
+        refuse(
+            rule,
+            graph("float[2,3,4] x", *nodes, opset=opset, a=[0, -1], n=F(12)),
+            graph("float[N,3,4] x", *nodes, opset=opset, a=[0], n=F(2)),
+            graph("float[2,3,4] x", *nodes, opset=opset, a=[0, 1, 2], n=F([24])),
+            graph("int32[2,3,4] x", *nodes, opset=opset, a=[0], n=np.int32(2)),
+        )
+    squares = ("q = Mul(x, x)", "s = ReduceSum(q, a)", "y = Sqrt(s)")
+    certify(
+        rules.norm_of_squares,
+        graph("float[2,3,4] x", *squares, opset=18, a=[1], feeds=MODERATE),
+        tolerance=NEAR,
+    )
+    certify(
+        rules.norm,
+        graph(
+            "float[2,3,4] x",
+            "s = ReduceSumSquare(x, a)",
+            "y = Sqrt(s)",
+            opset=18,
+            a=[1],
+            feeds=MODERATE,
+        ),
+        tolerance=NEAR,
+    )
+    refuse(rules.norm_of_squares, graph("float[2,3,4] x", *squares, opset=17, a=[1]))
+    refuse(
+        rules.norm,
+        graph("float[2,3,4] x", "s = ReduceSumSquare(x)", "y = Exp(s)", opset=18),
+    )
+
+
+def test_normalize():
+    certify(
+        rules.normalize,
+        graph("float[2,3,4] x", "s = ReduceL2<axes=[1]>(x)", "y = Div(x, s)", feeds=MODERATE),
+        graph(
+            "float[2,3,4] x",
+            "s = ReduceL2(x, a)",
+            "y = Div(x, s)",
+            opset=18,
+            a=[-1],
+            feeds=MODERATE,
+        ),
+        tolerance=NEAR,
+        times=1,
+    )
+    refuse(
+        rules.normalize,
+        graph("float[2,3,4] x", "s = ReduceL2<axes=[1,2]>(x)", "y = Div(x, s)"),
+        graph(
+            "float[2,3,4] x",
+            "s = ReduceL2<axes=[1]>(x)",
+            "t = Max(s, e)",
+            "y = Div(x, t)",
+            e=F(1e-12),
+        ),
+        graph("float[3,3] x", "s = ReduceL2<axes=[1], keepdims=0>(x)", "y = Div(x, s)"),
     )

@@ -8,6 +8,7 @@ import onnx_ir as ir
 import pytest
 from certify import certify as certify_rule
 from certify import graph as plain_graph
+from certify import random
 from certify import refuse as refuse_rule
 from onnxfold.rules import onnxruntime_target as rules
 
@@ -37,10 +38,6 @@ def certify(rule, *instances, **options):
 
 def refuse(rule, *instances):
     refuse_rule(rule, *instances, target="onnxruntime")
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(F)
 
 
 ONE = {"x": random(2, 3, 4, seed=5)}

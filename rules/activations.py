@@ -7,15 +7,12 @@ only if it is asked for: a runtime may have no fast kernel for the younger ops.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-from onnxfold.rules.shapes import axes_of
+from onnxfold.rules.numbers import near, number, number_of
 
 from onnxfold.rewrite import (
     any_of,
-    attributes,
-    computed,
     constants,
     filled,
     floating,
@@ -31,27 +28,8 @@ from onnxfold.rewrite.predicates import Predicate, as_predicate
 
 OPTIONAL = True
 
-x, ys, zs = values("x *ys *zs")
-c, d, r, k, low, high = constants("c d r k low high")
-a, b = attributes("a b")
-
-# -------------------------------------------------------------------- numbers
-
-
-def number(match: Match, variable: Any) -> float | None:
-    """The one element of a constant."""
-    array = match.array(variable)
-    return None if array is None or array.size != 1 else float(array.reshape(())[()])
-
-
-def near(variable: Any, *wanted: float) -> Predicate:
-    """The constant is one of the numbers, as precisely as a float16 has it."""
-
-    def is_near(match: Match) -> bool:
-        found = number(match, variable)
-        return found is not None and any(math.isclose(found, n, rel_tol=1e-3) for n in wanted)
-
-    return as_predicate(is_near)
+x = values("x")
+c, d, r, k = constants("c d r k")
 
 
 def _scaled_by(scaling: Any, factor: float) -> Predicate:
@@ -68,12 +46,6 @@ def _scaled_by(scaling: Any, factor: float) -> Predicate:
 
 
 _whole = same_shape(x, result) & floating(x)
-
-
-def _term_of(variable: Any) -> Any:
-    """The number of a constant as an attribute."""
-    return computed(lambda match: number(match, variable))
-
 
 # -------------------------------------------------------------------- Gelu
 
@@ -150,7 +122,7 @@ swish = rule(
 )
 
 swish_scaled = rule(
-    op.Mul(x, op.Sigmoid(op.Mul(x, k))) >> op.Swish(x, alpha=_term_of(k)),
+    op.Mul(x, op.Sigmoid(op.Mul(x, k))) >> op.Swish(x, alpha=number_of(k)),
     where=_whole & is_scalar_like(k),
     opset=(24, None),
     inexact=True,
@@ -181,7 +153,7 @@ hard_sigmoid = [
 
 hard_sigmoid_of_line = rule(
     op.Clip(op.Add(op.Mul(x, c), d), filled(0), filled(1))
-    >> op.HardSigmoid(x, alpha=_term_of(c), beta=_term_of(d)),
+    >> op.HardSigmoid(x, alpha=number_of(c), beta=number_of(d)),
     where=_whole & is_scalar_like(c) & is_scalar_like(d),
     inexact=True,
     opset=(11, None),
@@ -242,7 +214,7 @@ def _between_zero_and_one(match: Match) -> bool:
 
 
 leaky_relu = rule(
-    op.Where(op.Greater(x, filled(0)), x, op.Mul(x, c)) >> op.LeakyRelu(x, alpha=_term_of(c)),
+    op.Where(op.Greater(x, filled(0)), x, op.Mul(x, c)) >> op.LeakyRelu(x, alpha=number_of(c)),
     where=_whole & is_scalar_like(c),
     opset=(9, None),
     inexact=True,
@@ -250,7 +222,7 @@ leaky_relu = rule(
 )
 
 leaky_relu_by_max = rule(
-    op.Max(x, op.Mul(x, c)) >> op.LeakyRelu(x, alpha=_term_of(c)),
+    op.Max(x, op.Mul(x, c)) >> op.LeakyRelu(x, alpha=number_of(c)),
     where=_whole & _between_zero_and_one,
     opset=(8, None),
     inexact=True,
@@ -274,131 +246,9 @@ parametric_relu = rule(
 
 elu = rule(
     op.Where(op.Greater(x, filled(0)), x, op.Mul(op.Sub(op.Exp(x), filled(1)), c))
-    >> op.Elu(x, alpha=_term_of(c)),
+    >> op.Elu(x, alpha=number_of(c)),
     where=_whole & is_scalar_like(c),
     opset=(9, None),
     inexact=True,
     doc="x where it is positive, c (exp(x) - 1) elsewhere.",
-)
-
-# -------------------------------------------------------------------- softmax
-
-_sum, _max = op("ReduceSum"), op("ReduceMax")
-
-
-def _one_axis(*reductions: Any) -> Callable[[Match], int | None]:
-    """The one axis that all reductions keep as size 1, counted from the front."""
-
-    def one_axis(match: Match) -> int | None:
-        found = set()
-        for reduction in reductions:
-            node = match.node(reduction)
-            axes = axes_of(match, node, match.rank(x))
-            if axes is None or len(axes) != 1 or match.attribute(reduction, "keepdims") != 1:
-                return None
-            found.add(axes[0])
-        return found.pop() if len(found) == 1 else None
-
-    return one_axis
-
-
-def _axis(*reductions: Any) -> Any:
-    return computed(_one_axis(*reductions))
-
-
-_exp = op.Exp(x)
-_shifted = op.Exp(op.Sub(x, _max(x, *zs)))
-
-softmax = rule(
-    op.Div(_exp, _sum(_exp, *zs)) >> op.Softmax(x, axis=_axis(_sum)),
-    where=lambda m: _one_axis(_sum)(m) is not None,
-    opset=(13, None),
-    inexact=True,
-    doc="exp(x) / sum(exp(x)) along one axis; without its overflow.",
-)
-
-softmax_shifted = rule(
-    op.Div(_shifted, _sum(_shifted, *ys)) >> op.Softmax(x, axis=_axis(_sum, _max)),
-    where=lambda m: _one_axis(_sum, _max)(m) is not None,
-    opset=(13, None),
-    inexact=True,
-    doc="exp(x - max(x)) / sum(exp(x - max(x))) along one axis.",
-)
-
-log_softmax = rule(
-    op.Log(op.Softmax(x, axis=a)) >> op.LogSoftmax(x, axis=a),
-    inexact=True,
-    doc="log(softmax(x)): where softmax is 0, a finite number instead of -infinity.",
-)
-
-_log_sum_exp = op("ReduceLogSumExp")
-
-log_softmax_by_sum = rule(
-    op.Sub(x, _log_sum_exp(x, *zs)) >> op.LogSoftmax(x, axis=_axis(_log_sum_exp)),
-    where=lambda m: _one_axis(_log_sum_exp)(m) is not None,
-    opset=(13, None),
-    inexact=True,
-    doc="x - log(sum(exp(x))) along one axis.",
-)
-
-# -------------------------------------------------------------------- reductions
-
-
-_total = op.ReduceSum(x, *zs, keepdims=b)
-
-
-def _reduced(match: Match) -> tuple[int, ...] | None:
-    return axes_of(match, match.node(_total), match.rank(x))
-
-
-def _is_number_of_terms(match: Match) -> bool:
-    """The constant is how many elements each sum has, and does not change its shape."""
-    shape, axes, rank = match.shape(x), _reduced(match), match.rank(_total)
-    if shape is None or not axes or rank is None or (match.rank(c) or 0) > rank:
-        return False
-    sizes = [shape[axis] for axis in axes]
-    terms = math.prod(size for size in sizes if isinstance(size, int))
-    return all(isinstance(size, int) for size in sizes) and number(match, c) == terms
-
-
-mean = [
-    rule(
-        op.Div(_total, c) >> replacement,
-        where=floating(x) & _is_number_of_terms,
-        opset=versions,
-        inexact=True,
-        doc="A sum divided by its number of terms.",
-    )
-    for replacement, versions in (
-        (op.ReduceMean(x, axes=computed(_reduced), keepdims=b), (13, 17)),
-        (op.ReduceMean(x, *zs, keepdims=b), (18, None)),
-    )
-]
-
-_square_sum = op("ReduceSumSquare")
-_square = any_of(op.Mul(x, x), op.Pow(x, filled(2)))
-
-norm = rule(
-    op.Sqrt(_square_sum(x, *zs, keepdims=b)) >> op.ReduceL2(x, *zs, keepdims=b),
-    where=floating(x) & (lambda m: "axes" not in m.node(_square_sum).attributes),
-    opset=(18, None),
-    inexact=True,
-    doc="The root of a sum of squares.",
-)
-
-norm_of_squares = rule(
-    op.Sqrt(op.ReduceSum(_square, *zs, keepdims=b)) >> op.ReduceL2(x, *zs, keepdims=b),
-    where=floating(x),
-    opset=(18, None),
-    inexact=True,
-    doc="The root of a sum of squares.",
-)
-
-_l2 = op("ReduceL2")
-
-normalize = rule(
-    op.Div(x, _l2(x, *zs)) >> op.LpNormalization(x, axis=_axis(_l2), p=2),
-    where=lambda m: _one_axis(_l2)(m) is not None,
-    inexact=True,
-    doc="x divided by its Euclidean norm along one axis, where that is not zero.",
 )

@@ -1,11 +1,11 @@
-"""The rules of rules/idioms.py."""
+"""The rules of rules/activations.py."""
 
 import math
 
 import numpy as np
 import pytest
 from certify import certify, graph, refuse
-from onnxfold.rules import idioms as rules
+from onnxfold.rules import activations as rules
 
 NEAR = 1e-5
 F = np.float32
@@ -238,141 +238,3 @@ def test_leaks():
         times=1,
     )
     refuse(rules.elu, graph("float[N,3] x", *nodes, z=F(0), one=F(2), c=F(0.5)))
-
-
-MODERATE = {"x": F(np.random.default_rng(0).standard_normal((2, 3, 4)))}
-
-
-def test_softmax():
-    direct = ("e = Exp(x)", "s = ReduceSum(e, a)", "y = Div(e, s)")
-    certify(
-        rules.softmax,
-        graph("float[2,3,4] x", *direct, a=[-1], feeds=MODERATE),
-        graph("float[2,3,4] x", *direct, a=[1], feeds=MODERATE),
-        tolerance=NEAR,
-        times=1,
-    )
-    refuse(
-        rules.softmax,
-        graph("float[2,3,4] x", *direct, a=[1, 2]),
-        graph(
-            "float[3,3] x", "e = Exp(x)", "s = ReduceSum<keepdims=0>(e, a)", "y = Div(e, s)", a=[1]
-        ),
-        graph("float[2,3,4] x", "e = Exp(x)", "s = ReduceSum(e)", "y = Div(e, s)"),
-    )
-    shifted = ("d = Sub(x, m)", *(n.replace("Exp(x)", "Exp(d)") for n in direct))
-    certify(
-        rules.softmax_shifted,
-        graph("float[2,3,4] x", "m = ReduceMax<axes=[-1]>(x)", *shifted, a=[2], feeds=MODERATE),
-        graph("float[2,3,4] x", "m = ReduceMax(x, a)", *shifted, a=[2], opset=18, feeds=MODERATE),
-        tolerance=NEAR,
-        times=1,
-    )
-    refuse(
-        rules.softmax_shifted,
-        graph("float[2,3,4] x", "m = ReduceMax<axes=[1]>(x)", *shifted, a=[2]),
-    )
-
-
-def test_log_softmax():
-    """log_softmax_axis_default: the axis stays, also the default one of each opset."""
-    certify(
-        rules.log_softmax,
-        graph("float[2,3,4] x", "s = Softmax<axis=0>(x)", "y = Log(s)", feeds=MODERATE),
-        graph("float[2,3,4] x", "s = Softmax(x)", "y = Log(s)", feeds=MODERATE),
-        graph("float[2,3,4] x", "s = Softmax(x)", "y = Log(s)", opset=11, feeds=MODERATE),
-        tolerance=NEAR,
-        times=1,
-    )
-    refuse(rules.log_softmax, graph("float[2,3,4] x", "s = Softmax(x)", "y = Exp(s)"))
-    nodes = ("s = ReduceLogSumExp<axes=[1]>(x)", "y = Sub(x, s)")
-    certify(
-        rules.log_softmax_by_sum,
-        graph("float[2,3,4] x", *nodes, feeds=MODERATE),
-        tolerance=NEAR,
-        times=1,
-    )
-    refuse(
-        rules.log_softmax_by_sum,
-        graph("float[2,3,4] x", "s = ReduceLogSumExp(x)", "y = Sub(x, s)"),
-        graph("float[2,3,4] x", nodes[0], "y = Sub(s, x)"),
-    )
-
-
-def test_reductions():
-    nodes = ("s = ReduceSum<keepdims=0>(x, a)", "y = Div(s, n)")
-    for rule, opset in zip(rules.mean, (17, 18), strict=True):
-        certify(
-            rule,
-            graph("float[2,3,4] x", *nodes, opset=opset, a=[0, -1], n=F(8), feeds=MODERATE),
-            graph(
-                "float[N,3,4] x",
-                "s = ReduceSum(x, a)",
-                "y = Div(s, n)",
-                opset=opset,
-                a=[1],
-                n=F([[3]]),
-                sizes={"N": (1, 2)},
-            ),
-            tolerance=NEAR,
-            times=1,
-        )
-        refuse(
-            rule,
-            graph("float[2,3,4] x", *nodes, opset=opset, a=[0, -1], n=F(12)),
-            graph("float[N,3,4] x", *nodes, opset=opset, a=[0], n=F(2)),
-            graph("float[2,3,4] x", *nodes, opset=opset, a=[0, 1, 2], n=F([24])),
-            graph("int32[2,3,4] x", *nodes, opset=opset, a=[0], n=np.int32(2)),
-        )
-    squares = ("q = Mul(x, x)", "s = ReduceSum(q, a)", "y = Sqrt(s)")
-    certify(
-        rules.norm_of_squares,
-        graph("float[2,3,4] x", *squares, opset=18, a=[1], feeds=MODERATE),
-        tolerance=NEAR,
-    )
-    certify(
-        rules.norm,
-        graph(
-            "float[2,3,4] x",
-            "s = ReduceSumSquare(x, a)",
-            "y = Sqrt(s)",
-            opset=18,
-            a=[1],
-            feeds=MODERATE,
-        ),
-        tolerance=NEAR,
-    )
-    refuse(rules.norm_of_squares, graph("float[2,3,4] x", *squares, opset=17, a=[1]))
-    refuse(
-        rules.norm,
-        graph("float[2,3,4] x", "s = ReduceSumSquare(x)", "y = Exp(s)", opset=18),
-    )
-
-
-def test_normalize():
-    certify(
-        rules.normalize,
-        graph("float[2,3,4] x", "s = ReduceL2<axes=[1]>(x)", "y = Div(x, s)", feeds=MODERATE),
-        graph(
-            "float[2,3,4] x",
-            "s = ReduceL2(x, a)",
-            "y = Div(x, s)",
-            opset=18,
-            a=[-1],
-            feeds=MODERATE,
-        ),
-        tolerance=NEAR,
-        times=1,
-    )
-    refuse(
-        rules.normalize,
-        graph("float[2,3,4] x", "s = ReduceL2<axes=[1,2]>(x)", "y = Div(x, s)"),
-        graph(
-            "float[2,3,4] x",
-            "s = ReduceL2<axes=[1]>(x)",
-            "t = Max(s, e)",
-            "y = Div(x, t)",
-            e=F(1e-12),
-        ),
-        graph("float[3,3] x", "s = ReduceL2<axes=[1], keepdims=0>(x)", "y = Div(x, s)"),
-    )

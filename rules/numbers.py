@@ -1,0 +1,32 @@
+"""Constants that are one number: terms and conditions of other rule sets (no rules of its own)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from onnxfold.rewrite import computed
+from onnxfold.rewrite.match import Match
+from onnxfold.rewrite.predicates import Predicate, as_predicate
+from onnxfold.rewrite.terms import Term
+
+
+def number(match: Match, variable: Any) -> float | None:
+    """The one element of a constant."""
+    array = match.array(variable)
+    return None if array is None or array.size != 1 else float(array.reshape(())[()])
+
+
+def near(variable: Any, *wanted: float) -> Predicate:
+    """The constant is one of the numbers, as precisely as a float16 has it."""
+
+    def is_near(match: Match) -> bool:
+        found = number(match, variable)
+        return found is not None and any(math.isclose(found, n, rel_tol=1e-3) for n in wanted)
+
+    return as_predicate(is_near)
+
+
+def number_of(variable: Any) -> Term:
+    """The one element of a constant, as an attribute."""
+    return computed(lambda match: number(match, variable))

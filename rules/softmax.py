@@ -1,0 +1,54 @@
+"""Softmax and its logarithm, spelled out by exporters, as the standard ops.
+
+The ops round their own way: all rules here are for level 2, and the set is used only if it is
+asked for.
+"""
+
+from __future__ import annotations
+
+from onnxfold.rules.shapes import one_axis
+
+from onnxfold.rewrite import attributes, computed, op, rule, values
+
+OPTIONAL = True
+
+x, ys, zs = values("x *ys *zs")
+a = attributes("a")
+
+_sum, _max, _log_sum_exp = op("ReduceSum"), op("ReduceMax"), op("ReduceLogSumExp")
+_summed = one_axis(x, _sum)
+_shifted_and_summed = one_axis(x, _sum, _max)
+_log_summed = one_axis(x, _log_sum_exp)
+
+_exp = op.Exp(x)
+_shifted = op.Exp(op.Sub(x, _max(x, *zs)))
+
+softmax = rule(
+    op.Div(_exp, _sum(_exp, *zs)) >> op.Softmax(x, axis=computed(_summed)),
+    where=lambda m: _summed(m) is not None,
+    opset=(13, None),
+    inexact=True,
+    doc="exp(x) / sum(exp(x)) along one axis; without its overflow.",
+)
+
+softmax_shifted = rule(
+    op.Div(_shifted, _sum(_shifted, *ys)) >> op.Softmax(x, axis=computed(_shifted_and_summed)),
+    where=lambda m: _shifted_and_summed(m) is not None,
+    opset=(13, None),
+    inexact=True,
+    doc="exp(x - max(x)) / sum(exp(x - max(x))) along one axis.",
+)
+
+log_softmax = rule(
+    op.Log(op.Softmax(x, axis=a)) >> op.LogSoftmax(x, axis=a),
+    inexact=True,
+    doc="log(softmax(x)): where softmax is 0, a finite number instead of -infinity.",
+)
+
+log_softmax_by_sum = rule(
+    op.Sub(x, _log_sum_exp(x, *zs)) >> op.LogSoftmax(x, axis=computed(_log_summed)),
+    where=lambda m: _log_summed(m) is not None,
+    opset=(13, None),
+    inexact=True,
+    doc="x - log(sum(exp(x))) along one axis.",
+)

@@ -1,0 +1,210 @@
+"""The rules of rules/gemm_weights.py."""
+
+import numpy as np
+import pytest
+from certify import certify, graph, random, refuse
+from onnxfold.rules import gemm_weights as rules
+
+NEAR = 1e-5
+BN = "y = BatchNormalization(t, s, z, m, v)"
+
+
+@pytest.mark.parametrize("name", ["Mul", "Div"])
+def test_matmul_scaled(name):
+    rule = rules.matmul_scaled[name == "Div"]
+    scale = f"y = {name}(t, c)"
+    w = random(3, 4)
+    certify(
+        rule,
+        graph("float[N,3] x", "t = MatMul(x, w)", scale, w=w, c=np.float32(0.3)),
+        graph("float[N,2,3] x", "t = MatMul(x, w)", scale, w=w, c=random(4, seed=3)),
+        graph("float[3] x", "t = MatMul(x, w)", scale, w=w, c=random(4, seed=3)),
+        tolerance=1e-4,
+        times=1,
+    )
+    refuse(
+        rule,
+        graph("float[2,3] x", "t = MatMul(x, w)", scale, w=w, c=random(2, 1)),
+        graph("float[2,3] x", "t = MatMul(x, w)", scale, w=w, c=random(2, 4)),
+        graph("float[2,3] x", "t = MatMul(x, w)", scale, w=w, c=random(1, 1, 4)),
+        graph("float[2,3] x", "t = MatMul(x, w)", scale, w=random(3, 1), c=random(4)),
+        graph("float[2,2,3] x", "t = MatMul(x, w)", scale, w=random(2, 3, 4), c=random(4)),
+        graph(
+            "float[2,30] x",
+            "t = MatMul(x, w)",
+            scale,
+            "z = MatMul(x, w)",
+            outputs="y, z",
+            w=random(30, 40),
+            c=random(40),
+        ),
+    )
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("name", ["Mul", "Div"])
+def test_gemm_scaled(name, bias):
+    rule = rules.gemm_scaled[2 * (name == "Div") + bias]
+    scale = f"y = {name}(t, c)"
+    more = {"w": random(3, 4), **({"b": random(4, seed=8)} if bias else {})}
+    operands = ", ".join(["x", *more])
+    turned = {**more, "w": random(4, 3)}
+    certify(
+        rule,
+        graph("float[N,3] x", f"t = Gemm({operands})", scale, c=np.float32(0.3), **more),
+        graph(
+            "float[N,3] x",
+            f"t = Gemm<alpha=0.5, beta=2.0>({operands})",
+            scale,
+            c=random(4, seed=3),
+            **more,
+        ),
+        graph(
+            "float[N,3] x",
+            f"t = Gemm<transB=1>({operands})",
+            scale,
+            c=random(1, 4, seed=3),
+            **turned,
+        ),
+        tolerance=1e-4,
+        times=1,
+    )
+    refuse(
+        rule,
+        graph("float[2,3] x", f"t = Gemm({operands})", scale, c=random(2, 1), **more),
+        graph("float[2,3] x", f"t = Gemm({operands})", scale, c=random(1, 1, 4), **more),
+    )
+    if bias:
+        rows = {**more, "b": random(2, 1)}
+        refuse(rule, graph("float[2,3] x", f"t = Gemm({operands})", scale, c=random(4), **rows))
+
+
+def test_product_of_scaled():
+    certify(
+        rules.product_of_scaled[0],
+        graph(
+            "float[N,2,3] x", "t = Mul(x, c)", "y = MatMul(t, w)", w=random(3, 4), c=np.float32(0.3)
+        ),
+        graph(
+            "float[N,3] x", "t = Mul(x, c)", "y = MatMul(t, w)", w=random(3), c=np.float32([0.3])
+        ),
+        tolerance=1e-4,
+    )
+    certify(
+        rules.product_of_scaled[1],
+        graph(
+            "float[N,3] x",
+            "t = Mul(x, c)",
+            "y = Gemm<beta=0.5>(t, w, b)",
+            w=random(3, 4),
+            c=np.float32(0.3),
+            b=random(4),
+        ),
+        tolerance=1e-4,
+    )
+    refuse(
+        rules.product_of_scaled[0],
+        graph("float[2,3] x", "t = Mul(x, c)", "y = MatMul(t, w)", w=random(3, 4), c=random(3)),
+        graph(
+            "float[2,3] x",
+            "t = Mul(x, c)",
+            "y = MatMul(t, w)",
+            w=random(3, 4),
+            c=np.float32([[[2]]]),
+        ),
+        graph(
+            "int32[2,3] x",
+            "t = Mul(x, c)",
+            "y = MatMul(t, w)",
+            w=np.ones((3, 4), np.int32),
+            c=np.int32(2),
+        ),
+    )
+
+
+@pytest.mark.parametrize("name", ["Add", "Sub"])
+def test_gemm_shifted(name):
+    rule = rules.gemm_shifted[name == "Sub"]
+    shift = f"y = {name}(t, c)"
+    more = {"w": random(3, 4), "b": random(4)}
+    certify(
+        rule,
+        graph("float[N,3] x", "t = Gemm(x, w, b)", shift, c=random(4, seed=7), **more),
+        graph("float[N,3] x", "t = Gemm<alpha=2.0>(x, w, b)", shift, c=np.float32(2), **more),
+        tolerance=1e-4,
+    )
+    refuse(
+        rule,
+        graph("float[2,3] x", "t = Gemm<beta=2.0>(x, w, b)", shift, c=random(4), **more),
+        graph("float[2,3] x", "t = Gemm(x, w, b)", shift, c=random(2, 4), **more),
+        graph("float[2,3] x", "t = Gemm(x, w, b)", shift, c=random(3, 1, 1), **more),
+    )
+
+
+@pytest.mark.parametrize("name", ["Mul", "Div"])
+@pytest.mark.parametrize("gemm", [False, True])
+def test_attention_scale(name, gemm):
+    rule = rules.attention_scale[2 * (name == "Div") + gemm]
+    product = ("u = Gemm(x, w, b)",) if gemm else ("t = MatMul(x, w)", "u = Add(b, t)")
+    start = "float[N,3] x" if gemm else "float[N,5,3] x"
+    nodes = (*product, "h = Reshape(u, s)", "k = Transpose<perm=[0,2,1,3]>(h)")
+    more = {"w": random(3, 4), "b": random(4), "s": [-1, 5, 2, 2]}
+    sizes = {"N": (5, 10)} if gemm else {"N": (1, 2)}
+    scale = f"y = {name}(k, c)"
+    certify(
+        rule,
+        graph(start, *nodes, scale, sizes=sizes, c=np.float32(0.3), **more),
+        graph(start, *nodes, scale, sizes=sizes, c=np.float32([[0.3]]), **more),
+        tolerance=1e-4,
+        times=1,
+    )
+    refuse(
+        rule,
+        graph(start, *nodes, scale, sizes=sizes, c=random(2, 1, 1), **more),
+        graph(start, *nodes, scale, sizes=sizes, c=random(1, 1, 1, 1, 1), **more),
+        graph(
+            start,
+            *nodes,
+            scale,
+            "z = Relu(u)",
+            sizes=sizes,
+            outputs="y, z",
+            c=np.float32(0.3),
+            **more,
+        ),
+    )
+
+
+@pytest.mark.parametrize("kind", range(3))
+def test_gemm_batch_normalization(kind):
+    more = {
+        "w": random(3, 4),
+        "s": random(4, seed=1),
+        "z": random(4, seed=2),
+        "m": random(4, seed=3),
+        "v": np.abs(random(4, seed=4)) + np.float32(0.5),
+    }
+    node = (
+        "t = Gemm<alpha=0.5>(x, w)",
+        "t = Gemm<alpha=0.5, beta=2.0>(x, w, b)",
+        "t = MatMul(x, w)",
+    )[kind]
+    if kind == 1:
+        more["b"] = random(4, seed=5)
+    rule = rules.gemm_batch_normalization[kind]
+    models = [graph("float[N,3] x", node, BN, **more)]
+    if kind < 2:
+        turned = node.replace("alpha", "transB=1, alpha")
+        models.append(graph("float[N,3] x", turned, BN, **{**more, "w": random(4, 3)}))
+    certify(rule, *models, tolerance=1e-4, times=1, gone="BatchNormalization")
+    training = "y, p, q = BatchNormalization<training_mode=1>(t, s, z, m, v)"
+    refuse(rule, graph("float[2,3] x", node, training, outputs="y", **more))
+    if kind == 2:
+        cube = {
+            **more,
+            "s": more["s"][:2],
+            "z": more["z"][:2],
+            "m": more["m"][:2],
+            "v": more["v"][:2],
+        }
+        refuse(rule, graph("float[N,2,3] x", node, BN, **cube))

@@ -170,6 +170,21 @@ class KnownValues:
         self._pool.retain(buffer)
         return buffer
 
+    def first_number(self, value: ir.Value) -> float | None:
+        """The first element of a constant, if it is a number that costs nothing to look at."""
+        tensor = self.tensor(value)
+        if tensor is None or tensor.size == 0 or tensor.dtype == ir.DataType.STRING:
+            return None
+        if isinstance(tensor, BufferTensor):
+            if not tensor.buffer.is_known:
+                return None
+        elif tensor.size > _SAMPLES:
+            return None
+        first = tensor.numpy().item(0)
+        if isinstance(first, (int, float)):
+            return first
+        return None if isinstance(first, complex) else float(first)
+
     def all_equal(self, value: ir.Value, number: float) -> bool | None:
         """Whether every element of a constant is exactly ``number`` (-0.0 is not 0.0).
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,10 +22,15 @@ from onnxfold.rewrite.patterns import (
     OutputOf,
     Rest,
 )
+from onnxfold.rewrite.predicates import numbers_required
 from onnxfold.rewrite.rule import Rule
 
-_Origin = tuple[str, str, bool] | None
-"""What makes an input: op type, domain, constant or not; None for an omitted input."""
+_Origin = tuple[str, str, bool, float | None] | None
+"""What makes an input: op type, domain, constant or not, and which of the numbers that rules ask
+for a constant begins with (NaN for another one, None if not known); None for an omitted input."""
+
+_OTHER = math.nan
+_Numbers = Mapping[Expression, float]
 
 
 class RuleIndex:
@@ -44,6 +50,9 @@ class RuleIndex:
         self._by_op: dict[str, list[tuple[Rule, Op]]] = {}
         self._by_signature: dict[Any, Sequence[Rule]] = {}
         self._origins: dict[ir.Value | None, _Origin] = {None: None}
+        self._first: dict[ir.Value, float | None] = {}
+        self._required: dict[Rule, _Numbers] = {}
+        self._numbers: dict[str, set[float]] = {}
         for rule in sorted(rules, key=lambda r: -r.benefit):
             if _holds_at(rule, opsets):
                 self._add(rule)
@@ -52,23 +61,37 @@ class RuleIndex:
         for root in rule.roots:
             op = root.op if isinstance(root, OutputOf) else root
             assert isinstance(op, Op)
+            required = self._required[rule] = numbers_required(rule.where)
+            numbers = {
+                number
+                for operand in op.operands
+                if (number := _number(operand, required)) is not None
+            }
             for op_type in op.op_types:
                 self._by_op.setdefault(op_type, []).append((rule, op))
+                if numbers:
+                    self._numbers.setdefault(op_type, set()).update(numbers)
 
     def candidates(self, node: ir.Node) -> Sequence[Rule]:
         """The rules that could match the node, best first."""
         op_type = node._op_type  # the properties cost more than the lookup
         if op_type not in self._by_op:
             return ()
-        origins = self._origins
-        try:
-            inputs = tuple([origins[value] for value in node._inputs])
-        except KeyError:
-            inputs = tuple([self._origin(value) for value in node._inputs])
+        inputs = self._inputs(node, op_type)
         found = self._by_signature.get((op_type, inputs))
         if found is None:
             found = self._by_signature[op_type, inputs] = self._find(node, inputs)
         return found
+
+    def _inputs(self, node: ir.Node, op_type: str) -> tuple[_Origin, ...]:
+        numbers = self._numbers.get(op_type)
+        if numbers is None:
+            origins = self._origins
+            try:
+                return tuple([origins[value] for value in node._inputs])
+            except KeyError:
+                return tuple([self._origin(value) for value in node._inputs])
+        return tuple([self._origin_with_number(value, op_type) for value in node._inputs])
 
     def _origin(self, value: ir.Value | None) -> _Origin:
         if value is None:
@@ -77,15 +100,27 @@ class RuleIndex:
         if origin is None:
             node = value.producer()
             constant = self._facts.known.is_constant(value)
-            origin = ("", "", constant) if node is None else (node.op_type, node.domain, constant)
-            self._origins[value] = origin
+            made_by = ("", "") if node is None else (node.op_type, node.domain)
+            origin = self._origins[value] = (*made_by, constant, None)
         return origin
+
+    def _origin_with_number(self, value: ir.Value | None, op_type: str) -> _Origin:
+        """For an op whose rules ask for numbers: most constants are none of them."""
+        origin = self._origin(value)
+        if value is None or origin is None or not origin[2]:
+            return origin
+        if value not in self._first:
+            self._first[value] = self._facts.known.first_number(value)
+        first = self._first[value]
+        if first is None:
+            return origin
+        return (*origin[:3], first if first in self._numbers[op_type] else _OTHER)
 
     def _find(self, node: ir.Node, origins: Sequence[_Origin]) -> Sequence[Rule]:
         found = {
             rule: None
             for rule, op in self._by_op[node.op_type]
-            if op.domain == node.domain and _could_match(op, node, origins)
+            if op.domain == node.domain and _could_match(op, node, origins, self._required[rule])
         }
         return tuple(found)
 
@@ -110,30 +145,41 @@ def _holds_at(rule: Rule, opsets: Mapping[str, int]) -> bool:
     )
 
 
-def _could_match(op: Op, node: ir.Node, origins: Sequence[_Origin]) -> bool:
+def _could_match(op: Op, node: ir.Node, origins: Sequence[_Origin], required: _Numbers) -> bool:
     operands = op.operands
     if any(isinstance(operand, Rest) for operand in operands):
         return True
     if any(origin is not None for origin in origins[len(operands) :]):
         return False
     padded = [*origins[: len(operands)], *[None] * (len(operands) - len(origins))]
-    if all(_could_be(o, origin) for o, origin in zip(operands, padded, strict=True)):
+    if all(_could_be(o, origin, required) for o, origin in zip(operands, padded, strict=True)):
         return True
     if len(operands) != 2 or node.op_type not in COMMUTATIVE:
         return False
-    return _could_be(operands[0], padded[1]) and _could_be(operands[1], padded[0])
+    crossed = zip(operands, reversed(padded), strict=True)
+    return all(_could_be(o, origin, required) for o, origin in crossed)
 
 
-def _could_be(pattern: Expression, origin: _Origin) -> bool:
+def _number(pattern: Expression, required: _Numbers) -> float | None:
+    """The number that all elements of an operand must be, if there is one."""
+    if isinstance(pattern, (Literal, Filled)):
+        return pattern.number
+    return required.get(pattern)
+
+
+def _could_be(pattern: Expression, origin: _Origin, required: _Numbers) -> bool:
     """False if a value of that origin certainly does not match."""
     if isinstance(pattern, Omitted):
         return origin is None
     if isinstance(pattern, Optional):
-        return origin is None or _could_be(pattern.inner, origin)
-    if origin is None:
-        return isinstance(pattern, AnyOf) and any(_could_be(c, origin) for c in pattern.choices)
+        return origin is None or _could_be(pattern.inner, origin, required)
     if isinstance(pattern, AnyOf):
-        return any(_could_be(choice, origin) for choice in pattern.choices)
+        return any(_could_be(choice, origin, required) for choice in pattern.choices)
+    if origin is None:
+        return False
+    number = _number(pattern, required)
+    if number is not None and origin[3] is not None and origin[3] != number:
+        return False
     if isinstance(pattern, (ConstantVariable, Literal, Filled)):
         return origin[2]
     if isinstance(pattern, OutputOf):

@@ -46,37 +46,37 @@ class Predicate:
 
 class _And(Predicate):
     def __init__(self, left: Predicate, right: Predicate) -> None:
-        self._parts = (left, right)
+        self.parts = (left, right)
 
     def holds(self, match: Match) -> Truth:
-        first = self._parts[0].holds(match)
+        first = self.parts[0].holds(match)
         if first is False:
             return False
-        second = self._parts[1].holds(match)
+        second = self.parts[1].holds(match)
         if second is False:
             return False
         return True if first and second else None
 
     def variables(self) -> Iterator[object]:
-        for part in self._parts:
+        for part in self.parts:
             yield from part.variables()
 
     def __repr__(self) -> str:
-        return f"({self._parts[0]!r} & {self._parts[1]!r})"
+        return f"({self.parts[0]!r} & {self.parts[1]!r})"
 
 
 class _Or(_And):
     def holds(self, match: Match) -> Truth:
-        first = self._parts[0].holds(match)
+        first = self.parts[0].holds(match)
         if first:
             return True
-        second = self._parts[1].holds(match)
+        second = self.parts[1].holds(match)
         if second:
             return True
         return None if first is None or second is None else False
 
     def __repr__(self) -> str:
-        return f"({self._parts[0]!r} | {self._parts[1]!r})"
+        return f"({self.parts[0]!r} | {self.parts[1]!r})"
 
 
 class _Not(Predicate):
@@ -144,6 +144,25 @@ class About(Predicate):
 
     def __repr__(self) -> str:
         return f"{self._name}({', '.join(map(repr, (*self._subjects, *self._options)))})"
+
+
+class _Uniform(About):
+    """All elements of a constant are one number."""
+
+    def __init__(self, x: Expression, number: float | Term) -> None:
+        super().__init__("all_equal", lambda m, v, n: m.facts.known.all_equal(v, n), (x,), number)
+        self.subject = x
+        self.number = number
+
+
+def numbers_required(condition: Predicate | None) -> dict[Expression, float]:
+    """What a condition can only hold for: subpatterns, each all elements of which are a number."""
+    if type(condition) is _And:
+        left, right = condition.parts
+        return {**numbers_required(left), **numbers_required(right)}
+    if isinstance(condition, _Uniform) and not isinstance(condition.number, Term):
+        return {condition.subject: condition.number}
+    return {}
 
 
 class _Custom(Predicate):
@@ -306,7 +325,7 @@ def is_constant(x: Expression) -> Predicate:
 
 def all_equal(x: Expression, number: float | Term) -> Predicate:
     """The value is a constant all of whose elements are the number (-0.0 is not 0.0)."""
-    return About("all_equal", lambda m, v, n: m.facts.known.all_equal(v, n), (x,), number)
+    return _Uniform(x, number)
 
 
 def single_use(x: Expression) -> Predicate:

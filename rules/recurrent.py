@@ -2,49 +2,115 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.analysis.known import is_exactly
+from onnxfold.kernels.operation import Operation, subgraphs_of
+from onnxfold.kernels.registry import Kind, NotExact, Postpone, Unfoldable, find
 from onnxfold.rewrite import op, optional, outputs, rule, values
 from onnxfold.rewrite.match import Match
 from onnxfold.rewrite.rule import Rule
 
 x, w, r, b, lengths, h, c, p = values("x w r b lengths h c p")
 
-# Ops that give zeros of some shape for zeros of another.
-_KEEP_ZEROS = frozenset(
-    (
-        *("Slice", "Expand", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Transpose", "Tile"),
-        *("Split", "Gather", "Flatten"),
-    )
-)
+
+def _is_zero(match: Match, value: ir.Value | None) -> bool:
+    """True for zeros, none of them negative, in whatever shape they have when the model runs."""
+    pending = [value]
+    seen: set[ir.Value] = set()
+    while pending:
+        current = pending.pop()
+        if current is None:
+            return False
+        if current in seen or match.facts.known.all_equal(current, 0.0):
+            continue
+        seen.add(current)
+        node = current.producer()
+        if node is None or not match.facts.is_op(node, ""):
+            return False
+        if node.op_type == "ConstantOfShape":
+            if not _fills_with_zero(node):
+                return False
+            continue
+        operands = _kept_operands(match, node, current)
+        if not operands:
+            return False
+        pending.extend(operands)
+    return True
 
 
-def _is_zero(value: ir.Value | None) -> bool:
-    """True for zeros in a shape that is known when the model runs."""
-    node = value.producer() if value is not None else None
-    while node is not None and node.domain == "" and node.op_type in _KEEP_ZEROS:
-        first = node.inputs[0]
-        node = first.producer() if first is not None else None
-    if node is None or node.domain != "" or node.op_type != "ConstantOfShape":
-        return False
+def _fills_with_zero(node: ir.Node) -> bool:
     fill = node.attributes.get("value")
     if fill is None:
         return True
-    if fill.is_ref():
-        return False
-    array = np.asarray(fill.value.numpy())
-    return not array.any() and not np.signbit(array).any()
+    return not fill.is_ref() and is_exactly(np.asarray(fill.value.numpy()), 0.0)
+
+
+def _kept_operands(match: Match, node: ir.Node, output: ir.Value) -> Sequence[ir.Value]:
+    """The operands of which the result has only zeros if they have; none if it need not."""
+    return _moved_operands(match, node, output) or _zero_preserving_operand(match, node)
+
+
+def _moved_operands(match: Match, node: ir.Node, output: ir.Value) -> Sequence[ir.Value]:
+    """What a node makes its result of, if it only moves elements.
+
+    Such an op takes strings as well as numbers, so it cannot compute with them; its other operands
+    are positions, sizes and conditions: no numbers that it might weigh elements with.
+    """
+    schema = match.facts.schema(node)
+    if schema is None or any(True for _ in subgraphs_of(node)):
+        return ()
+    made = schema.outputs[min(output.index() or 0, len(schema.outputs) - 1)]
+    if not schema.inputs or made.type_str != schema.inputs[0].type_str:
+        return ()
+    if not {"tensor(string)", "tensor(float)"} <= set(made.types):
+        return ()
+    operands = []
+    for k, value in enumerate(node.inputs):
+        formal = schema.inputs[min(k, len(schema.inputs) - 1)]
+        if formal.type_str == made.type_str:
+            operands.extend([] if value is None else [value])
+        elif not all(kind.startswith(_COUNTING) for kind in formal.types):
+            return ()
+    return operands
+
+
+_COUNTING = ("tensor(int", "tensor(uint", "tensor(bool")
+
+
+def _zero_preserving_operand(match: Match, node: ir.Node) -> Sequence[ir.Value]:
+    """The operand of an element-wise op that makes 0.0 of 0.0: its kernel says so."""
+    kernel = find(node.op_type, match.facts.opset(node))
+    operand = node.inputs[0] if len(node.inputs) == 1 else None
+    dtype = None if operand is None else match.dtype(operand)
+    if kernel is None or operand is None or dtype is None:
+        return ()
+    operation = Operation(node, [None], match.facts.scopes.of(_graph_of(node)).opsets)
+    zero = np.zeros((), dtype.numpy())
+    if kernel.kind_for([zero.dtype], operation.attributes) is not Kind.ELEMENTWISE:
+        return ()
+    try:
+        (made,) = kernel([zero], operation.attributes, n_outputs=1, opset=operation.opset)
+    except (NotExact, Unfoldable, Postpone):
+        return ()
+    return [operand] if is_exactly(made, 0.0) else ()
+
+
+def _graph_of(node: ir.Node) -> ir.Graph:
+    assert node.graph is not None
+    return node.graph
 
 
 def _hidden_is_zero(match: Match) -> bool:
-    return _is_zero(match[h])
+    return _is_zero(match, match[h])
 
 
 def _cell_is_zero(match: Match) -> bool:
-    return _is_zero(match[c])
+    return _is_zero(match, match[c])
 
 
 _rnn = op.any_of("GRU", "RNN")

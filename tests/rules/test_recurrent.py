@@ -92,3 +92,55 @@ def test_lstm_cell_from_zero():
             **weights(4),
         ),
     )
+
+
+def through(*nodes, **constants):
+    """A GRU whose hidden state is zeros z[N,4] after some nodes."""
+    return graph(
+        "float[T,N,3] x",
+        "x1 = Shape<start=1, end=2>(x)",
+        "s = Concat<axis=0>(x1, four)",
+        "z = ConstantOfShape(s)",
+        *nodes,
+        "a, y = GRU<hidden_size=4>(x, w, r, , , h)",
+        **weights(3, zero=[0], **constants),
+    )
+
+
+def test_zeros_stay_zeros():
+    """What only moves elements, or makes 0.0 of 0.0, is looked through; what need not is not."""
+    index = np.zeros((1,), np.int64)
+    certify(
+        HIDDEN,
+        through("h = Unsqueeze(z, zero)"),
+        through("t = Transpose(z)", "u = Transpose(t)", "h = Unsqueeze(u, zero)"),
+        through("u = Unsqueeze(z, zero)", "h = Gather(u, i)", i=index),
+        through("u = Unsqueeze(z, zero)", "t = Concat<axis=0>(u, u)", "h, v = Split(t)"),
+        through("u = Relu(z)", "t = Abs(u)", "h = Unsqueeze(t, zero)"),
+        through("u = Cast<to=11>(z)", "t = Cast<to=1>(u)", "h = Unsqueeze(t, zero)"),
+        through("u = Unsqueeze(z, zero)", "h = Pad(u, p)", p=[0] * 6),
+        gone="ConstantOfShape",
+    )
+    certify(
+        HIDDEN,
+        graph(
+            "float[T,2,3] x",
+            "a, y = GRU<hidden_size=4>(x, w, r, , , h)",
+            **{**weights(3, h=np.zeros((1, 2, 4), np.float32)), "sizes": {"T": [1, 5]}},
+        ),
+    )
+    refuse(
+        HIDDEN,
+        through("u = Neg(z)", "h = Unsqueeze(u, zero)"),
+        through("u = Exp(z)", "h = Unsqueeze(u, zero)"),
+        through("u = Softmax(z)", "h = Unsqueeze(u, zero)"),
+        through("u = Add(z, one)", "h = Unsqueeze(u, zero)", one=np.float32(1)),
+        through("u = Unsqueeze(z, zero)", "h = Pad(u, p, v)", p=[0] * 6, v=np.float32(1)),
+        through(
+            "u = Unsqueeze(z, zero)",
+            "k = ConstantOfShape<value=float[1]{2}>(s)",
+            "l = Unsqueeze(k, zero)",
+            "t = Concat<axis=0>(u, l)",
+            "v, h = Split(t)",
+        ),
+    )

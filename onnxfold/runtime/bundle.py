@@ -20,6 +20,8 @@ KERNELS = "kernels"
 
 _BLOCK = 1 << 20
 
+_KERNEL_SUFFIXES = frozenset((".vmfb", ".so", ".bin"))
+
 
 @dataclass(frozen=True)
 class TensorInfo:
@@ -64,6 +66,8 @@ class Kernel:
     reason: str | None = None
     max_error: float | None = None
     """Largest difference from onnxruntime in the one-time check, in units of what is allowed."""
+    beside: list[str] = field(default_factory=list)
+    """Files that the kernel reads, in its folder."""
 
 
 @dataclass(frozen=True)
@@ -147,9 +151,10 @@ class Bundle:
 
     def remove_old_kernels(self) -> None:
         """Remove kernels that the manifest does not name."""
-        named = {kernel.file for kernel in self.manifest.kernels}
-        for path in (self.folder / KERNELS).glob("*.vmfb"):
-            if f"{KERNELS}/{path.name}" not in named:
+        named = {name for k in self.manifest.kernels for name in (k.file, *k.beside)}
+        for path in (self.folder / KERNELS).glob("*"):
+            known = path.suffix in _KERNEL_SUFFIXES
+            if known and f"{KERNELS}/{path.name}" not in named:
                 path.unlink(missing_ok=True)
 
 
@@ -192,10 +197,9 @@ def _manifest(document: Mapping[str, Any]) -> Manifest:
         for key, value in document.items()
     }
     for kernel in read["kernels"]:
-        if kernel.file is not None and (
-            os.path.isabs(kernel.file) or ".." in Path(kernel.file).parts
-        ):
-            raise ValueError(f"kernel file {kernel.file!r} is not in the bundle")
+        for name in (kernel.file, *kernel.beside):
+            if name is not None and (os.path.isabs(name) or ".." in Path(name).parts):
+                raise ValueError(f"kernel file {name!r} is not in the bundle")
     return Manifest(**read)
 
 

@@ -94,25 +94,29 @@ class Folding:
         kernels, reasons = self._kernels()
         self._lock = threading.Lock()
         for index, group in enumerate(manifest.groups):
-            own = [k for k in kernels if set(k[0]) <= set(group.outputs)]
-            self._place(group, own, reasons)
-            makers = tuple(sorted(",".join(names) for names, _ in own))
+            placed = [k for k in kernels if set(k[1]) <= set(group.outputs)]
+            self._place(group, placed, reasons)
+            makers = tuple(sorted(",".join((backend, *names)) for backend, names, _ in placed))
+            own = [(names, kernel) for _, names, kernel in placed]
             key = (graph, index, makers, repr(self.providers), _option_key(self.options))
             run = _GroupRunner(self, group, own, whole=len(manifest.groups) == 1 and not own)
             self.groups.append(FoldGroup(group.constants, group.outputs, key, run))
 
-    def _kernels(self) -> tuple[list[tuple[list[str], Kernel]], dict[str, str]]:
+    def _kernels(self) -> tuple[list[tuple[str, list[str], Kernel]], dict[str, str]]:
         if self.backend == "onnxruntime":
             return [], {}
         from onnxfold.runtime.backends import load_kernels
 
-        return load_kernels(self.bundle)
+        return load_kernels(self.bundle, self.backend)
 
     def _place(
-        self, group: Group, own: Sequence[tuple[list[str], Kernel]], reasons: Mapping[str, str]
+        self,
+        group: Group,
+        placed: Sequence[tuple[str, list[str], Kernel]],
+        reasons: Mapping[str, str],
     ) -> None:
-        made = {name for names, _ in own for name in names}
-        self.placements.extend(Placement(list(names), "iree") for names, _ in own)
+        made = {name for _, names, _ in placed for name in names}
+        self.placements.extend(Placement(list(names), backend) for backend, names, _ in placed)
         for names in group.components:
             if not set(names) <= made:
                 reason = next((reasons[n] for n in names if n in reasons), None)

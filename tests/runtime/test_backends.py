@@ -12,10 +12,12 @@ from runtime_models import adapter_feeds, decoder_feeds, options, original, pars
 from onnxfold import storage
 from onnxfold.analysis.constants import all_graphs
 from onnxfold.runtime.backends import iree
-from onnxfold.runtime.backends.ahead import _error, cache_folder
-from onnxfold.runtime.backends.base import CompileError
+from onnxfold.runtime.backends.base import Built, CompileError
+from onnxfold.runtime.backends.check import error_of
 from onnxfold.runtime.backends.iree_module import aligned
+from onnxfold.runtime.backends.kernel_cache import cache_folder
 from onnxfold.runtime.backends.prepare import prepare
+from onnxfold.runtime.backends.process import run_child
 from onnxfold.runtime.bundle import open_bundle
 from onnxfold.runtime.cache import FoldCache
 from onnxfold.runtime.session import Session
@@ -138,7 +140,8 @@ def test_the_real_compiler_is_survived(tmp_path, monkeypatch):
 @needs_iree
 def test_wrong_results_are_not_used(adapter, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        iree.Iree, "compile", lambda self, content, feeds, seconds: (b"", [random(64, 64)])
+        *(iree.Iree, "compile"),
+        lambda self, content, arrays, target, seconds: Built([], "", [random(64, 64)]),
     )
     bundle = split(
         *(adapter, tmp_path), runtime_constants=["a", "b", "scale"], backend="iree", fsync=False
@@ -198,7 +201,7 @@ def test_without_the_compiler_the_reason_is_told(adapter, tmp_path, monkeypatch)
 
 def test_a_child_that_fails_says_why():
     with pytest.raises(CompileError, match="boom"):
-        iree.run_child([sys.executable, "-c", "raise SystemExit('boom')"], 30)
+        run_child([sys.executable, "-c", "raise SystemExit('boom')"], 30)
 
 
 def prepared(model: onnx.ModelProto) -> tuple[ir.Model, list[str]]:
@@ -284,12 +287,12 @@ def test_arrays_begin_where_the_runtime_wants_them():
     assert aligned(there) is there
 
 
-def test_the_measure_of_an_error():
+def test_the_measure_of_anerror_of():
     want = np.array([1.0, -2.0, np.inf, np.nan], np.float32)
-    assert _error(want, want) == 0
-    assert _error(want * np.float32(1.00001), want) < 1
-    assert _error(want * np.float32(1.01), want) > 1
-    assert _error(np.zeros(4, np.float32), want) == np.inf
-    assert _error(np.zeros(3, np.float32), want) == np.inf
-    assert _error(np.array([1, 2], np.int8), np.array([1, 2], np.uint8)) == 0
-    assert _error(np.array([1, 3], np.int64), np.array([1, 2], np.int64)) == np.inf
+    assert error_of(want, want) == 0
+    assert error_of(want * np.float32(1.00001), want) < 1
+    assert error_of(want * np.float32(1.01), want) > 1
+    assert error_of(np.zeros(4, np.float32), want) == np.inf
+    assert error_of(np.zeros(3, np.float32), want) == np.inf
+    assert error_of(np.array([1, 2], np.int8), np.array([1, 2], np.uint8)) == 0
+    assert error_of(np.array([1, 3], np.int64), np.array([1, 2], np.int64)) == np.inf

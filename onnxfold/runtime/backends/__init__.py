@@ -2,15 +2,49 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from onnxfold.errors import UsageError
 
 if TYPE_CHECKING:
+    from onnxfold.runtime.backends.base import Backend
     from onnxfold.runtime.backends.base import Kernel as LoadedKernel
     from onnxfold.runtime.bundle import Bundle, Kernel
 
-NAMES = ("auto", "iree", "onnxruntime")
+COMPILERS = ("iree", "onnx-mlir")
+"""Backends that compile, in the order in which "auto" takes their kernels."""
+
+NAMES = ("auto", *COMPILERS, "onnxruntime")
+
+
+def create(name: str) -> Backend:
+    """A backend by name: ours, or one that another package brings (``onnxfold.backends``).
+
+    Raises:
+        UsageError: There is no backend of that name, or it cannot be loaded.
+    """
+    if name == "iree":
+        from onnxfold.runtime.backends.iree import Iree
+
+        return Iree()
+    if name == "onnx-mlir":
+        from onnxfold.runtime.backends.onnx_mlir import OnnxMlir
+
+        return OnnxMlir()
+    if name == "onnxruntime":
+        from onnxfold.runtime.backends.onnxruntime import Onnxruntime
+
+        return Onnxruntime()
+    foreign = _foreign()
+    if name not in foreign:
+        raise UsageError(f"there is no backend {name!r}; there are {', '.join([*NAMES, *foreign])}")
+    try:
+        made: Backend = foreign[name].load()()
+    except Exception as error:  # whatever a stranger's module does when it is loaded
+        raise UsageError(f"the backend {name!r} cannot be loaded: {error}") from error
+    return made
 
 
 def check_name(backend: str) -> None:
@@ -20,7 +54,7 @@ def check_name(backend: str) -> None:
         UsageError: There is no backend of that name.
     """
     if backend not in NAMES:
-        raise UsageError(f"there is no backend {backend!r}; there are {', '.join(NAMES)}")
+        create(backend)
 
 
 def compile_kernels(bundle: Bundle, backend: str, *, seconds: float) -> list[Kernel]:
@@ -28,27 +62,65 @@ def compile_kernels(bundle: Bundle, backend: str, *, seconds: float) -> list[Ker
 
     Args:
         bundle: The bundle; kernels are written below its folder.
-        backend: One of `NAMES`.
+        backend: "auto", "onnxruntime", or the name of a backend that compiles.
         seconds: Time limit of one compilation.
     """
     if backend == "onnxruntime" or not bundle.manifest.groups:
         return []
-    from onnxfold.runtime.backends.ahead import cache_folder, compile_components
+    from onnxfold.runtime.backends.kernel_cache import cache_folder
 
     if backend == "auto" and not cache_folder().is_dir():
         return []
-    return compile_components(bundle, seconds=seconds, only_cached=backend == "auto")
+    from onnxfold.runtime.backends.ahead import cached_kernels, compile_components
+
+    if backend == "auto":
+        return cached_kernels(bundle, [create(name) for name in (*COMPILERS, *_foreign())])
+    return compile_components(bundle, create(backend), seconds=seconds)
 
 
-def load_kernels(bundle: Bundle) -> tuple[list[tuple[list[str], LoadedKernel]], dict[str, str]]:
-    """The kernels of a bundle that can be used here, and by output name why there is none."""
-    loaded: list[tuple[list[str], LoadedKernel]] = []
+def dump_stages(
+    bundle: Bundle, backend: str, folder: Path, *, seconds: float
+) -> list[tuple[list[str], str]]:
+    """Write the stages of compiling a bundle's runtime_fold, a folder for each component.
+
+    Returns:
+        Outputs of the components that were refused, and why.
+
+    Raises:
+        UsageError: The backend does not compile, or its compiler is not there.
+    """
+    from onnxfold.runtime.backends.ahead import dump_components
+
+    if backend in ("auto", "onnxruntime"):
+        raise UsageError(f"there are no stages to write: choose {' or '.join(COMPILERS)}")
+    made = create(backend)
+    missing = made.missing()
+    if missing is not None:
+        raise UsageError(missing)
+    return dump_components(bundle, made, folder, seconds=seconds)
+
+
+def load_kernels(
+    bundle: Bundle, backend: str = "auto"
+) -> tuple[list[tuple[str, list[str], LoadedKernel]], dict[str, str]]:
+    """The kernels of a bundle that can be used here, and by output name why there is none.
+
+    Args:
+        bundle: The bundle.
+        backend: Whose kernels; "auto" for all.
+
+    Returns:
+        The backend's name, the outputs and the kernel; and the reasons.
+    """
+    loaded: list[tuple[str, list[str], LoadedKernel]] = []
     reasons: dict[str, str] = {}
     for kernel in bundle.manifest.kernels:
         reason = kernel.reason
         if reason is None:
             try:
-                loaded.append((kernel.outputs, _load(bundle, kernel)))
+                if backend not in ("auto", kernel.backend):
+                    raise _CannotLoad(f"the kernel was made by {kernel.backend}")
+                loaded.append((kernel.backend, kernel.outputs, _load(bundle, kernel)))
                 continue
             except _CannotLoad as error:
                 reason = str(error)
@@ -62,26 +134,23 @@ class _CannotLoad(Exception):
 
 def _load(bundle: Bundle, kernel: Kernel) -> LoadedKernel:
     from onnxfold.runtime.backends.base import Compiled, CompileError
-    from onnxfold.runtime.backends.iree import Iree, target
 
-    if kernel.file is None or kernel.backend != Iree.name:
-        raise _CannotLoad(f"a kernel of {kernel.backend!r} cannot be run here")
-    here = target()
-    if not here["iree"]:
-        raise _CannotLoad("iree-base-runtime is not installed")
-    for what, name in (("cpu", "CPU"), ("iree", "version of IREE")):
-        if kernel.key.get(what) != here[what]:
-            raise _CannotLoad(f"the kernel was made for another {name}")
+    if kernel.file is None:
+        raise _CannotLoad("the manifest names no file of it")
     try:
-        content = (bundle.folder / kernel.file).read_bytes()
+        backend = create(kernel.backend)
+        reason = backend.unusable(kernel.key)
+        if reason is not None:
+            raise _CannotLoad(reason)
+        for name in (kernel.file, *kernel.beside):
+            if not (bundle.folder / name).is_file():
+                raise _CannotLoad(f"{name}: No such file")
         compiled = Compiled(
-            *(content, kernel.function, kernel.inputs, kernel.weights, kernel.outputs),
-            *(kernel.dtypes, kernel.key),
+            *(bundle.folder / kernel.file, kernel.function, kernel.inputs, kernel.weights),
+            *(kernel.outputs, kernel.dtypes, kernel.key),
         )
-        return Iree().load(compiled, _weights(bundle, kernel.weights))
-    except OSError as error:
-        raise _CannotLoad(f"{kernel.file}: {error.strerror}") from error
-    except CompileError as error:
+        return backend.load(compiled, _weights(bundle, kernel.weights))
+    except (CompileError, UsageError) as error:
         raise _CannotLoad(str(error)) from error
 
 
@@ -95,3 +164,9 @@ def _weights(bundle: Bundle, names: list[str]) -> dict[str, object]:
     initializers = storage.load(bundle.runtime_fold).graph.initializers
     tensors = {name: initializers[name].const_value for name in names}
     return {n: widened(tensor.numpy()) for n, tensor in tensors.items() if tensor is not None}
+
+
+def _foreign() -> dict[str, Any]:
+    """Entry points of other packages, by name."""
+    found = metadata.entry_points(group="onnxfold.backends")
+    return {entry.name: entry for entry in found if entry.name not in NAMES}

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-import os
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.runtime.backends.base import CompileError
-from onnxfold.runtime.backends.iree import Iree
-from onnxfold.runtime.backends.prepare import FUNCTION, prepare
+from onnxfold.runtime.backends import kernel_cache
+from onnxfold.runtime.backends.base import Backend, Built, CompileError
+from onnxfold.runtime.backends.check import error_of, random_inputs
+from onnxfold.runtime.backends.onnxruntime import Onnxruntime
+from onnxfold.runtime.backends.prepare import prepare
 from onnxfold.runtime.bundle import KERNELS, Bundle, Kernel
 from onnxfold.runtime.parts import restricted
 from onnxfold.runtime.values import widened
 
 logger = logging.getLogger("onnxfold")
-
-# Largest difference from onnxruntime that counts as right, relative to the larger of an element
-# and the mean magnitude of its tensor.
-_TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 5e-3, "bfloat16": 3e-2}
-
-_NOMINAL = 16  # size of a symbolic dimension in the check
 
 
 class Component:
@@ -58,181 +52,162 @@ class Component:
         return hashlib.sha256(self.content).hexdigest()
 
 
-def compile_components(
-    bundle: Bundle, *, seconds: float, only_cached: bool = False
-) -> list[Kernel]:
+def compile_components(bundle: Bundle, backend: Backend, *, seconds: float) -> list[Kernel]:
     """Kernels for all components of a bundle's runtime_fold, or the reasons why there are none.
 
     Args:
         bundle: The bundle; kernels are written below its folder.
+        backend: Who compiles.
         seconds: Time limit of one compilation.
-        only_cached: Take kernels from the user's cache only.
     """
-    backend = Iree()
-    components = [names for group in bundle.manifest.groups for names in group.components]
+    components = _components_of(bundle)
     missing = backend.missing()
     if missing is not None:
-        if only_cached:
-            return []
         return [Kernel("onnxruntime", names, reason=missing) for names in components]
     kernels = []
     for names in components:
-        kernel = _kernel(bundle, backend, names, seconds, only_cached)
-        if kernel is not None:
-            kernels.append(kernel)
-            if kernel.reason:
-                logger.info("%s stays with onnxruntime: %s", names[0], kernel.reason)
+        component = Component(bundle.runtime_fold, names)
+        kernel = _found(bundle, backend, component, backend.maker())
+        if kernel is None:
+            kernel = _compiled(bundle, backend, component, seconds)
+        kernels.append(kernel)
+        if kernel.reason:
+            logger.info("%s stays with onnxruntime: %s", names[0], kernel.reason)
     return kernels
 
 
-def _kernel(
-    bundle: Bundle, backend: Iree, names: Sequence[str], seconds: float, only_cached: bool
-) -> Kernel | None:
-    def refused(reason: str) -> Kernel | None:
-        return None if only_cached else Kernel("onnxruntime", list(names), reason=reason)
+def cached_kernels(bundle: Bundle, backends: Sequence[Backend]) -> list[Kernel]:
+    """Kernels that were compiled before and can be run here; for each component the first found."""
+    kernels = []
+    for names in _components_of(bundle):
+        component = Component(bundle.runtime_fold, names)
+        found = (_found(bundle, backend, component) for backend in backends)
+        kernel = next((k for k in found if k is not None), None)
+        if kernel is not None:
+            kernels.append(kernel)
+    return kernels
 
-    component = Component(bundle.runtime_fold, names)
-    reasons = backend.supported(component.model)
-    if reasons:
-        return refused("; ".join(reasons))
-    key = backend.key_of(component.graph_hash)
-    cached = _UserCache(key)
-    found = cached.read()
-    error: float | None
-    if found is not None:
-        content, error = found
-    elif only_cached:
-        return None
-    else:
+
+def dump_components(
+    bundle: Bundle, backend: Backend, folder: Path, *, seconds: float
+) -> list[tuple[list[str], str]]:
+    """Write each component, and what the compiler makes of it, into a folder of its own.
+
+    Returns:
+        Outputs of the components that the compiler refused, and why.
+    """
+    refused = []
+    for index, names in enumerate(_components_of(bundle)):
+        component = Component(bundle.runtime_fold, names)
+        own = folder / f"component_{index}"
+        own.mkdir(parents=True, exist_ok=True)
+        (own / "0-prepared.onnx").write_bytes(component.content)
         try:
-            content, error = _compile_and_check(backend, component, bundle, seconds)
+            backend.dump(component.content, own, seconds=seconds)
+        except CompileError as error:
+            refused.append((names, str(error)))
+    return refused
+
+
+def _components_of(bundle: Bundle) -> list[list[str]]:
+    return [names for group in bundle.manifest.groups for names in group.components]
+
+
+def _found(
+    bundle: Bundle, backend: Backend, component: Component, maker: str | None = None
+) -> Kernel | None:
+    """The kernel that is kept for a component, by the given compiler or by any."""
+    key = backend.key_of(component.graph_hash)
+    entry = kernel_cache.find(kernel_cache.name_of(key))
+    if entry is None or maker not in (None, entry.maker) or backend.unusable(key) is not None:
+        return None
+    folder = kernel_cache.cache_folder()
+    try:
+        return _put(bundle, backend, component, entry, [folder / file for file in entry.files])
+    except OSError:  # another process has just replaced it
+        return None
+
+
+def _defaults(component: Component) -> list[str]:
+    """Kernels are given every input: they know no default values."""
+    graph = component.original.graph
+    return [f"{v.name!r} has a default value" for v in graph.inputs if v.name in graph.initializers]
+
+
+def _compiled(bundle: Bundle, backend: Backend, component: Component, seconds: float) -> Kernel:
+    reasons = [*_defaults(component), *backend.supported(component.model)]
+    if reasons:
+        return Kernel("onnxruntime", component.outputs, reason="; ".join(reasons))
+    key = backend.key_of(component.graph_hash)
+    maker = backend.maker()
+    with tempfile.TemporaryDirectory(prefix="onnxfold-kernel-") as folder:
+        target = Path(folder) / kernel_cache.name_of({**key, "maker": maker})
+        try:
+            built, error = _compile_and_check(backend, component, target, seconds)
         except CompileError as failure:
-            return refused(str(failure))
-        cached.write(content, error)
-    file = bundle.folder / KERNELS / f"{component.graph_hash[:16]}.vmfb"
-    file.parent.mkdir(exist_ok=True)
-    file.write_bytes(content)
+            return Kernel("onnxruntime", component.outputs, reason=str(failure))
+        names = [file.name for file in built.files]
+        entry = kernel_cache.Entry(names, built.function, error, maker)
+        kernel_cache.keep(kernel_cache.name_of(key), entry, built.files)
+        return _put(bundle, backend, component, entry, built.files)
+
+
+def _put(
+    bundle: Bundle,
+    backend: Backend,
+    component: Component,
+    entry: kernel_cache.Entry,
+    files: Sequence[Path],
+) -> Kernel:
+    """Copy a kernel into the bundle."""
+    folder = bundle.folder / KERNELS
+    folder.mkdir(exist_ok=True)
+    for file in files:
+        kernel_cache.put(file, folder / file.name)
+    names = [f"{KERNELS}/{file.name}" for file in files]
     return Kernel(
         backend.name,
         component.outputs,
         component.inputs,
         component.weights,
-        f"{KERNELS}/{file.name}",
-        FUNCTION,
+        names[0],
+        entry.function,
         component.dtypes,
-        key,
+        {**backend.key_of(component.graph_hash), "maker": entry.maker},
         None,
-        error,
+        entry.max_error,
+        names[1:],
     )
 
 
 def _compile_and_check(
-    backend: Iree, component: Component, bundle: Bundle, seconds: float
-) -> tuple[bytes, float]:
+    backend: Backend, component: Component, target: Path, seconds: float
+) -> tuple[Built, float]:
     """The kernel and its error; `CompileError` if it is not right."""
-    feeds = _feeds(component)
-    want = _onnxruntime(component, feeds)
-    weights = component.original.graph.initializers
-    given = {f"{k:04}": array for k, array in enumerate(feeds.values())}
+    inputs = random_inputs(component.original)
+    want = _reference(component, inputs)
+    initializers = component.original.graph.initializers
+    weights = []
     for name in component.weights:
-        tensor = weights[name].const_value
+        tensor = initializers[name].const_value
         assert tensor is not None
-        given[f"{len(given):04}"] = widened(np.asarray(tensor.numpy()))
-    content, got = backend.compile(component.content, given, seconds=seconds)
-    error = max(map(_error, got, want), default=0.0)
+        weights.append(widened(np.asarray(tensor.numpy())))
+    built = backend.compile(component.content, [*inputs, *weights], target, seconds=seconds)
+    if len(built.results) != len(want):
+        raise CompileError(f"it has {len(built.results)} results, not {len(want)}")
+    error = max(map(error_of, built.results, want), default=0.0)
     if not error <= 1.0:
         raise CompileError(f"its results are wrong: {error:.3g} times what is allowed")
-    return content, error
+    return built, error
 
 
-def _feeds(component: Component) -> dict[str, Any]:
-    """Random inputs, of numbers that are sizes or scales as likely as data."""
-    rng = np.random.default_rng(0)
-    feeds = {}
-    for value in component.original.graph.inputs:
-        assert value.dtype is not None
-        if value.shape is None:
-            raise CompileError(f"the rank of {value.name!r} is not known")
-        shape = [d if isinstance(d, int) else _NOMINAL for d in value.shape]
-        dtype = value.dtype.numpy()
-        if value.dtype == ir.DataType.BOOL:
-            feeds[value.name or ""] = rng.random(shape) < 0.5
-        elif value.dtype.is_integer():
-            feeds[value.name or ""] = rng.integers(0, 8, shape).astype(dtype)
-        elif dtype.isbuiltin != 1:
-            raise CompileError(f"{value.name!r} has a dtype that the check cannot feed")
-        else:
-            feeds[value.name or ""] = rng.standard_normal(shape).astype(dtype)
-    return feeds
-
-
-def _onnxruntime(component: Component, feeds: Mapping[str, Any]) -> list[Any]:
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
+def _reference(component: Component, inputs: Sequence[object]) -> list[object]:
+    """What onnxruntime computes."""
+    content = storage.to_proto(component.original).SerializeToString()
     try:
-        session = ort.InferenceSession(
-            storage.to_proto(component.original).SerializeToString(),
-            options,
-            providers=["CPUExecutionProvider"],
-        )
-        return list(session.run(component.outputs, dict(feeds)))
-    except Exception as error:  # onnxruntime raises many classes without a common base
-        raise CompileError(f"onnxruntime cannot check it: {str(error)[:150]}") from error
-
-
-def _error(got: Any, want: Any) -> float:
-    """Largest difference in units of the tolerance; infinite for another shape."""
-    if got.shape != want.shape:
-        return float("inf")
-    got = got.view(want.dtype)
-    if want.dtype.kind not in "fV":
-        return 0.0 if np.array_equal(got, want) else float("inf")
-    got, want, name = got.astype(np.float64), want.astype(np.float64), want.dtype.name
-    finite = np.isfinite(want)
-    if not np.array_equal(got[~finite], want[~finite], equal_nan=True):
-        return float("inf")
-    if not finite.any():
-        return 0.0
-    allowed = _TOLERANCE[name] * np.maximum(np.abs(want), np.abs(want[finite]).mean())
-    with np.errstate(all="ignore"):
-        ratio = np.abs(got - want)[finite] / np.maximum(allowed[finite], np.finfo(np.float64).tiny)
-    return float(ratio.max())
-
-
-class _UserCache:
-    """Kernels of earlier compilations, in the user's cache folder."""
-
-    def __init__(self, key: Mapping[str, str]) -> None:
-        digest = hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()
-        self._path = cache_folder() / f"{digest}.vmfb"
-
-    def read(self) -> tuple[bytes, float] | None:
-        """The kernel and its error in the check."""
-        try:
-            content = self._path.read_bytes()
-            error = json.loads(self._path.with_suffix(".json").read_text())["max_error"]
-        except (OSError, ValueError, KeyError):
-            return None
-        return content, float(error)
-
-    def write(self, content: bytes, error: float) -> None:
-        """Keep a kernel; that the folder cannot be written is no failure."""
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.with_suffix(".json").write_text(json.dumps({"max_error": error}))
-            temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
-            temporary.write_bytes(content)
-            os.replace(temporary, self._path)
-        except OSError as failure:
-            logger.info("the kernel is not kept: %s", failure)
-
-
-def cache_folder() -> Path:
-    """Where kernels are kept for all bundles of a user."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "onnxfold" / "kernels"
+        return Onnxruntime().run(content, inputs)
+    except CompileError as error:
+        raise CompileError(f"it cannot be checked: {error}") from error
 
 
 def _dtype_name(value: ir.Value) -> str:
@@ -240,4 +215,4 @@ def _dtype_name(value: ir.Value) -> str:
     return str(value.dtype.numpy().name)
 
 
-__all__ = ["Component", "cache_folder", "compile_components"]
+__all__ = ["Component", "cached_kernels", "compile_components", "dump_components"]

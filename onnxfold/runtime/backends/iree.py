@@ -6,10 +6,9 @@ import functools
 import hashlib
 import importlib.util
 import json
-import os
 import platform
 import re
-import subprocess
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,17 @@ from typing import Any
 
 import numpy as np
 
-from onnxfold.runtime.backends.base import Compiled, CompileError, Kernel, Values
+from onnxfold.runtime.backends.base import (
+    FUNCTION,
+    Built,
+    Compiled,
+    CompileError,
+    Kernel,
+    Values,
+)
+from onnxfold.runtime.backends.process import one_line, run_child
+
+SUFFIX = ".vmfb"
 
 FLAGS = (
     "--iree-hal-target-device=local",
@@ -125,34 +134,48 @@ class Iree:
         """
         return {"graph": graph, **target(), "flags": " ".join(FLAGS)}
 
+    def maker(self) -> str:
+        """The version of the compiler."""
+        return _version("iree-base-compiler")
+
     def compile(
-        self, content: bytes, feeds: Mapping[str, Any], *, seconds: float
-    ) -> tuple[bytes, list[Any]]:
-        """Compile a model in a child process, and try it there.
-
-        Args:
-            content: The serialized model.
-            feeds: Inputs to try it on; nothing to only compile it.
-            seconds: Time limit.
-
-        Returns:
-            The kernel, and its results on the feeds.
-
-        Raises:
-            CompileError: It is refused, takes too long, or the child process dies.
-        """
+        self, content: bytes, arrays: Sequence[Any] | None, target: Path, *, seconds: float
+    ) -> Built:
+        """Compile a model in a child process, and try it there; see `Backend.compile`."""
         with tempfile.TemporaryDirectory(prefix="onnxfold-iree-") as name:
             folder = Path(name)
             (folder / "model.onnx").write_bytes(content)
             (folder / "flags.json").write_text(json.dumps(FLAGS))
-            if feeds:
-                np.savez(folder / "feeds.npz", **feeds)
+            if arrays is not None:
+                np.savez(folder / "feeds.npz", **{f"{k:04}": a for k, a in enumerate(arrays)})
             run_child([*_COMMAND, name], seconds)
             results: list[Any] = []
-            if feeds:
+            if arrays is not None:
                 with np.load(folder / "results.npz") as stored:
                     results = [stored[key] for key in stored.files]
-            return (folder / "kernel.vmfb").read_bytes(), results
+            file = target.with_suffix(SUFFIX)
+            shutil.move(folder / "kernel.vmfb", file)
+            return Built([file], FUNCTION, results)
+
+    def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
+        """Write the model as imported, in lower dialects, and the code of each kernel."""
+        with tempfile.TemporaryDirectory(prefix="onnxfold-iree-") as name:
+            scratch = Path(name)
+            (scratch / "model.onnx").write_bytes(content)
+            (scratch / "flags.json").write_text(json.dumps(FLAGS))
+            run_child([*_COMMAND, name, "dump"], seconds)
+            made = sorted((scratch / "stages").iterdir())
+            return [Path(shutil.move(path, folder / path.name)) for path in made]
+
+    def unusable(self, key: Mapping[str, str]) -> str | None:
+        """Why a stored kernel with this key cannot be run here, or None."""
+        here = target()
+        if not here["iree"]:
+            return "iree-base-runtime is not installed"
+        for what, name in (("cpu", "CPU"), ("iree", "version of IREE")):
+            if key.get(what) != here[what]:
+                return f"the kernel was made for another {name}"
+        return None
 
     def load(self, compiled: Compiled, weights: Values) -> Kernel:
         """A kernel of a stored module.
@@ -164,7 +187,9 @@ class Iree:
         from onnxfold.runtime.values import array_of
 
         try:
-            module = Module(compiled.content, compiled.function)
+            module = Module(compiled.file.read_bytes(), compiled.function)
+        except OSError as error:
+            raise CompileError(f"{compiled.file.name}: {error.strerror}") from error
         except Exception as error:  # IREE raises RuntimeError, ValueError and others
             raise CompileError(one_line(str(error))) from error
         fixed = [aligned(np.asarray(weights[name])) for name in compiled.weights]
@@ -187,44 +212,6 @@ class Iree:
 
 
 _COMMAND = [sys.executable, "-m", "onnxfold.runtime.backends.iree_child"]
-
-
-def run_child(command: Sequence[str], seconds: float) -> None:
-    """Run a compiler in a process of its own.
-
-    Raises:
-        CompileError: It fails, is killed by a signal, or takes longer than ``seconds``.
-    """
-    folder = str(Path(__file__).parents[3])  # this package, wherever it was imported from
-    path = os.pathsep.join(p for p in (folder, os.environ.get("PYTHONPATH")) if p)
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-    except subprocess.TimeoutExpired:
-        raise CompileError(f"the compiler took longer than {seconds:g} s") from None
-    if done.returncode < 0:
-        raise CompileError(f"the compiler crashed (signal {-done.returncode})")
-    if done.returncode:
-        raise CompileError(_reason(done.stderr))
-
-
-def _reason(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if "error:" in line or "Error" in line]
-    return one_line((errors or lines or ["the compiler failed"])[0])
-
-
-def one_line(text: str) -> str:
-    """A message without its line breaks and file positions, cut to a readable length."""
-    text = re.sub(r"^.*?error:\s*", "", " ".join(text.split()))
-    return text if len(text) <= 200 else text[:197] + "..."
 
 
 @functools.cache

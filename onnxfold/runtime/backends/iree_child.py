@@ -2,7 +2,7 @@
 
 ``python -m onnxfold.runtime.backends.iree_child FOLDER`` reads ``model.onnx``, ``flags.json`` and,
 if there are any, ``feeds.npz``; it writes ``kernel.vmfb`` and ``results.npz``. What went wrong goes
-to standard error.
+to standard error. With ``dump`` behind the folder it writes ``stages/`` instead.
 """
 
 from __future__ import annotations
@@ -17,26 +17,61 @@ import numpy as np
 
 def compile_model(path: Path, flags: list[str]) -> bytes:
     """Compile a model to an IREE module."""
-    import onnx
     from iree.compiler.api import Output, Session
-    from iree.compiler.extras import onnx_importer
 
-    model = onnx.shape_inference.infer_shapes(onnx.load(str(path)), data_prop=True)
     with Session() as session:
-        session.set_flags(*flags)
-        context = session.context
-        context.load_all_available_dialects()
-        info = onnx_importer.ModelInfo(model)
-        module = info.create_module(context=context).operation
-        onnx_importer.NodeImporter.define_function(info.main_graph, module).import_all()
-        invocation = session.invocation()
-        invocation.enable_console_diagnostics()
-        invocation.import_module(module)
+        invocation = _imported(session, path, flags)
         if not invocation.execute():
             raise SystemExit("IREE refuses the model")
         output = Output.open_membuffer()
         invocation.output_vm_bytecode(output)
         return bytes(output.map_memory())
+
+
+def dump_stages(path: Path, flags: list[str], folder: Path) -> None:
+    """Write what becomes of a model on the way to a module."""
+    from iree.compiler.api import Output, Session
+
+    folder.mkdir()
+    own = [flag for flag in flags if not flag.startswith("--iree-input-type")]
+    kernels = folder / "5-kernels"
+    own += ["--iree-input-type=auto", f"--iree-hal-dump-executable-files-to={kernels}"]
+    with Session() as session:
+        invocation = _imported(session, path, own)
+        for name, pipeline in _STAGES.items():
+            if pipeline and not invocation.execute_text_pass_pipeline(pipeline):
+                raise SystemExit(f"IREE refuses the model on the way to {name}")
+            output = Output.open_membuffer()
+            invocation.output_ir(output)
+            (folder / f"{name}.mlir").write_bytes(bytes(output.map_memory()))
+        if not invocation.execute():
+            raise SystemExit("IREE refuses the model")
+
+
+# Pipelines from IREE's own input stage; "builtin.module(...)" around them would do nothing.
+_STAGES = {
+    "1-imported": "",
+    "2-torch": "func.func(convert-torch-onnx-to-torch)",
+    "3-lowered": "torch-lower-to-backend-contract,func.func(canonicalize,cse)",
+    "4-linalg": "torch-to-iree",
+}
+
+
+def _imported(session: Any, path: Path, flags: list[str]) -> Any:
+    import onnx
+    from iree.compiler.extras import onnx_importer
+
+    model = onnx.shape_inference.infer_shapes(onnx.load(str(path)), data_prop=True)
+    session.set_flags(*flags)
+    context = session.context
+    context.load_all_available_dialects()
+    info = onnx_importer.ModelInfo(model)
+    module = info.create_module(context=context).operation
+    onnx_importer.NodeImporter.define_function(info.main_graph, module).import_all()
+    invocation = session.invocation()
+    invocation.enable_console_diagnostics()
+    invocation.import_module(module)
+    return invocation
 
 
 def try_kernel(content: bytes, function: str, feeds: dict[str, Any]) -> list[Any]:
@@ -46,9 +81,13 @@ def try_kernel(content: bytes, function: str, feeds: dict[str, Any]) -> list[Any
     return Module(content, function)(list(feeds.values()))
 
 
-def main(folder: Path) -> None:
-    """Compile, and try what came of it."""
-    content = compile_model(folder / "model.onnx", json.loads((folder / "flags.json").read_text()))
+def main(folder: Path, what: str = "compile") -> None:
+    """Compile, and try what came of it; or write the stages of compiling."""
+    flags = json.loads((folder / "flags.json").read_text())
+    if what == "dump":
+        dump_stages(folder / "model.onnx", flags, folder / "stages")
+        return
+    content = compile_model(folder / "model.onnx", flags)
     (folder / "kernel.vmfb").write_bytes(content)
     feeds_file = folder / "feeds.npz"
     if feeds_file.exists():
@@ -59,4 +98,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

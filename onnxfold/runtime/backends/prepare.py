@@ -11,8 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import SymbolicAnalysis
-
-FUNCTION = "fold"
+from onnxfold.runtime.backends.base import FUNCTION
 
 INLINE_BYTES = 1 << 16
 """Weights up to this size become part of a kernel; larger ones are inputs of it."""

@@ -1,0 +1,188 @@
+"""The backend: compiling by the tool, trying in a child process, loading through the C API."""
+
+from __future__ import annotations
+
+import functools
+import json
+import platform
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onnxfold.runtime.backends.base import Built, Compiled, CompileError, Kernel, Values
+from onnxfold.runtime.backends.onnx_mlir.compiler import (
+    MODEL,
+    STAGES,
+    flags,
+    library_arguments,
+    run_tool,
+    stage_arguments,
+)
+from onnxfold.runtime.backends.onnx_mlir.tool import Tool, find_tool
+from onnxfold.runtime.backends.process import run_child
+
+SUFFIX = ".so"
+CONSTANTS = ".constants.bin"
+
+_TRIAL = [sys.executable, "-m", "onnxfold.runtime.backends.onnx_mlir.trial"]
+
+# What the C API has an element type for; strings have no owner that it tells.
+_DTYPES = frozenset(
+    (
+        *("float", "double", "float16", "bfloat16", "bool", "complex64", "complex128"),
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float8e4m3fn", "float8e4m3fnuz", "float8e5m2"),
+    )
+)
+
+
+class OnnxMlir:
+    """The backend, see `onnxfold.runtime.backends.base.Backend`."""
+
+    name = "onnx-mlir"
+
+    @functools.cached_property
+    def _found(self) -> Tool | str:
+        return find_tool()
+
+    @property
+    def _tool(self) -> Tool:
+        if isinstance(self._found, str):
+            raise CompileError(self._found)
+        return self._found
+
+    def missing(self) -> str | None:
+        """Why nothing can be compiled here, or None."""
+        return self._found if isinstance(self._found, str) else None
+
+    def maker(self) -> str:
+        """The binary or the image."""
+        return self._tool.identity
+
+    def supported(self, model: Any) -> list[str]:
+        """Why the model is not given to the compiler; nothing if it is.
+
+        The compiler itself says which ops it lowers, and the check which it lowers wrongly.
+        """
+        reasons = [
+            f"onnx-mlir does not know {node.domain}::{node.op_type}"
+            for node in model.graph
+            if node.domain not in ("", "ai.onnx")
+        ]
+        for value in (*model.graph.inputs, *model.graph.outputs):
+            dtype = None if value.dtype is None else value.dtype.name.lower()
+            if dtype not in _DTYPES:
+                reasons.append(f"onnx-mlir takes no {dtype} ({value.name})")
+        return list(dict.fromkeys(reasons))
+
+    def key_of(self, graph: str) -> dict[str, str]:
+        """The model, the kind of machine, the flags: code for any CPU of that kind."""
+        return {
+            "graph": graph,
+            "backend": self.name,
+            "machine": _machine(),
+            "flags": " ".join(flags()),
+        }
+
+    def compile(
+        self, content: bytes, arrays: Sequence[Any] | None, target: Path, *, seconds: float
+    ) -> Built:
+        """Compile a model to a library, and try it in a child process; see `Backend.compile`.
+
+        The name of the target becomes the tag of the library's symbols. A file of constants that
+        the library reads keeps its name for ever: the library knows it.
+        """
+        name = target.name
+        with tempfile.TemporaryDirectory(prefix="onnxfold-onnx-mlir-") as scratch:
+            folder = Path(scratch).resolve()
+            (folder / MODEL).write_bytes(content)
+            run_tool(self._tool, folder, library_arguments(folder, name), seconds)
+            library = folder / f"{name}{SUFFIX}"
+            if not library.is_file():
+                raise CompileError(f"onnx-mlir wrote no {library.name}")
+            results = [] if arrays is None else _try(folder, library, arrays, seconds)
+            files = [library, folder / f"{name}{CONSTANTS}"]
+            made = [Path(shutil.move(f, target.parent / f.name)) for f in files if f.exists()]
+        return Built(made, f"run_main_graph_{name}", results)
+
+    def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
+        """Write the model in the ONNX dialect, in lower dialects and in LLVM's."""
+        written = []
+        with tempfile.TemporaryDirectory(prefix="onnxfold-onnx-mlir-") as name:
+            scratch = Path(name).resolve()
+            (scratch / MODEL).write_bytes(content)
+            for stage in STAGES:
+                run_tool(self._tool, scratch, stage_arguments(scratch, stage), seconds)
+                made = scratch / f"{stage}.onnx.mlir"
+                if not made.is_file():
+                    raise CompileError(f"onnx-mlir wrote no {made.name}")
+                written.append(Path(shutil.move(made, folder / f"{stage}.mlir")))
+        return written
+
+    def unusable(self, key: Mapping[str, str]) -> str | None:
+        """Why a stored kernel with this key cannot be run here, or None."""
+        if sys.platform == "win32":
+            return "onnx-mlir is not supported on Windows"
+        if key.get("machine") != _machine():
+            return f"the kernel was made for {key.get('machine')}, this is {_machine()}"
+        return None
+
+    def load(self, compiled: Compiled, weights: Values) -> Kernel:
+        """A kernel of a stored library.
+
+        Raises:
+            CompileError: The library does not load, or its function is another than is described.
+        """
+        from onnxfold.runtime.backends.onnx_mlir.library import Library, LibraryError
+        from onnxfold.runtime.values import array_of
+
+        names = [*compiled.inputs, *compiled.weights]
+        try:
+            library = Library(compiled.file, compiled.file.stem)
+            entry = compiled.function or library.default_entry_point()
+            counts = len(library.inputs(entry)), len(library.outputs(entry))
+        except LibraryError as error:
+            raise CompileError(str(error)) from error
+        if counts != (len(names), len(compiled.outputs)):
+            raise CompileError(
+                f"it has {counts[0]} inputs and {counts[1]} outputs, "
+                f"not {len(names)} and {len(compiled.outputs)}"
+            )
+        fixed = [np.ascontiguousarray(weights[name]) for name in compiled.weights]
+        # whether its functions may run at the same time is promised nowhere
+        lock = threading.Lock()
+
+        def kernel(values: Values) -> dict[str, Any]:
+            given = []
+            for name in compiled.inputs:
+                array = array_of(values[name])
+                if array is None:
+                    raise ValueError(f"{name!r} is not in the CPU's memory")
+                given.append(array)
+            with lock:
+                results = library.call(entry, [*given, *fixed])
+            return dict(zip(compiled.outputs, results, strict=True))
+
+        return kernel
+
+
+def _machine() -> str:
+    return f"{sys.platform}-{platform.machine()}"
+
+
+def _try(folder: Path, library: Path, arrays: Sequence[Any], seconds: float) -> list[Any]:
+    """Results of a library, from a process that may crash."""
+    np.savez(folder / "feeds.npz", **{f"{k:04}": array for k, array in enumerate(arrays)})
+    (folder / "trial.json").write_text(json.dumps({"library": library.name, "tag": library.stem}))
+    try:
+        run_child([*_TRIAL, str(folder)], seconds)
+    except CompileError as error:
+        raise CompileError(f"trying the kernel: {error}") from error
+    with np.load(folder / "results.npz") as stored:
+        return [stored[key] for key in stored.files]

@@ -1,0 +1,110 @@
+"""onnxruntime as a backend: what every kernel is compared with, and what takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onnxfold.runtime.backends.base import Built, Compiled, CompileError, Kernel, Values
+from onnxfold.runtime.backends.process import one_line
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+SUFFIX = ".onnx"
+
+
+class Onnxruntime:
+    """The backend, see `onnxfold.runtime.backends.base.Backend`: its kernel is the model itself.
+
+    Only onnxruntime's CPU provider is used. A time limit has no effect: nothing is compiled.
+    """
+
+    name = "onnxruntime"
+
+    def missing(self) -> str | None:
+        """None: it is always there."""
+        return None
+
+    def maker(self) -> str:
+        """The version of onnxruntime."""
+        return metadata.version("onnxruntime")
+
+    def supported(self, model: Any) -> list[str]:
+        """Nothing: what it does not run, opening the model tells."""
+        return []
+
+    def key_of(self, graph: str) -> dict[str, str]:
+        """The model; any version of onnxruntime runs it."""
+        return {"graph": graph, "backend": self.name}
+
+    def compile(
+        self, content: bytes, arrays: Sequence[Any] | None, target: Path, *, seconds: float
+    ) -> Built:
+        """Write the model, and run it if there are arrays; see `Backend.compile`."""
+        results = [] if arrays is None else self.run(content, arrays)
+        file = target.with_suffix(SUFFIX)
+        file.write_bytes(content)
+        return Built([file], "", results)
+
+    def run(self, content: bytes, arrays: Sequence[Any]) -> list[Any]:
+        """Results of a serialized model on arrays in the order of its inputs.
+
+        Raises:
+            CompileError: It does not open, or does not run.
+        """
+        session = _open(content)
+        names = [value.name for value in session.get_inputs()]
+        if len(names) != len(arrays):
+            raise CompileError(f"the model has {len(names)} inputs, not {len(arrays)}")
+        try:
+            return list(session.run(None, dict(zip(names, arrays, strict=True))))
+        except Exception as error:  # onnxruntime raises many classes without a common base
+            raise CompileError(f"onnxruntime: {one_line(str(error))}") from error
+
+    def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
+        """Nothing: there are no stages."""
+        return []
+
+    def unusable(self, key: Mapping[str, str]) -> str | None:
+        """None: a model can be run everywhere."""
+        return None
+
+    def load(self, compiled: Compiled, weights: Values) -> Kernel:
+        """A kernel of a stored model.
+
+        Raises:
+            CompileError: The model cannot be opened.
+        """
+        from onnxfold.runtime.values import ort_value
+
+        try:
+            session = _open(compiled.file.read_bytes())
+        except OSError as error:
+            raise CompileError(f"{compiled.file.name}: {error.strerror}") from error
+        names = [value.name for value in session.get_inputs()]
+        own = [*compiled.inputs, *compiled.weights]
+        if len(names) != len(own):
+            raise CompileError(f"it has {len(names)} inputs, not {len(own)}")
+        fixed = {name: ort_value(weights[name]) for name in compiled.weights}
+
+        def kernel(values: Values) -> dict[str, Any]:
+            given = {**{n: ort_value(values[n]) for n in compiled.inputs}, **fixed}
+            feeds = {name: given[ours] for name, ours in zip(names, own, strict=True)}
+            made = session.run_with_ort_values(None, feeds)
+            return dict(zip(compiled.outputs, made, strict=True))
+
+        return kernel
+
+
+def _open(content: bytes) -> onnxruntime.InferenceSession:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises many classes without a common base
+        raise CompileError(f"onnxruntime: {one_line(str(error))}") from error

@@ -15,7 +15,6 @@ from onnxfold.rules.shapes import target_shape
 from onnxfold.rules.transposes import swaps_last_two
 from onnxfold.rules.weights import PRECISE
 
-from onnxfold.analysis.types import Shape, Symbol
 from onnxfold.rewrite import (
     anything,
     attributes,
@@ -134,8 +133,8 @@ def _from_flat(match: Match) -> tuple[int, ...] | None:
     before, after = match.shape(_matmul), match.shape(result)
     if before is None or after is None:
         return None
-    rows: Shape = (Symbol("rows"), before[-1])
-    return target_shape(rows, after)
+    rows = match.facts.types.algebra.symbol()
+    return target_shape((rows, before[-1]), after)
 
 
 _biased = op.Add(_matmul, z)

@@ -133,7 +133,7 @@ class _Check:
         scopes = (names, *outer)
         for node in nodes:
             for name in node.input:
-                if name and not any(name in scope for scope in scopes):
+                if name and name not in names and not any(name in scope for scope in outer):
                     raise self.error(f"input {name!r} is not defined anywhere", label(node))
             for attribute in node.attribute:
                 if attribute.type != onnx.AttributeProto.INTS:

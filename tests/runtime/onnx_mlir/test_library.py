@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from onnxfold.runtime.backends.onnx_mlir.library import Library, LibraryError
+from onnxfold.runtime.backends.onnx_mlir.types import DTYPES, NUMBERS, parse_signature
+
+
+@pytest.fixture
+def library(model_library, counts) -> Library:
+    return Library(model_library)
+
+
+def random(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def test_several_outputs_of_several_types_and_dynamic_shapes(library):
+    for rows in (1, 4, 1000):
+        x, y = random(rows, 3), random(rows, 3)[::-1]
+        total, larger, count = library.call("run_arithmetic", [x, y])
+        assert total.dtype == np.float32 and larger.dtype == np.bool_ and count.dtype == np.int64
+        assert total.tobytes() == (x + y).tobytes()
+        assert np.array_equal(larger, x > y)
+        assert count.shape == () and count == rows
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=lambda d: d.name)
+def test_every_type_comes_back_with_its_bits(library, dtype):
+    words = np.random.default_rng(0).integers(0, 256, 6 * dtype.itemsize).astype(np.uint8)
+    if dtype.name in ("int4", "uint4", "bool"):
+        words = words % 2
+    x = words.view(dtype).reshape(2, 3)
+    name = {"bool": "bool_"}.get(dtype.name, dtype.name)
+    (y,) = library.call(f"run_echo_{name}", [x])
+    assert (y.dtype, y.shape) == (dtype, (2, 3))
+    assert y.tobytes() == x.tobytes()
+
+
+def test_the_numbers_of_types_are_those_of_the_api():
+    assert {d.name: n for n, d in DTYPES.items()} | {"string": 8} == {
+        **{"float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7},
+        **{"string": 8, "bool": 9, "float16": 10, "float64": 11, "uint32": 12, "uint64": 13},
+        **{"complex64": 14, "complex128": 15, "bfloat16": 16, "float8_e4m3fn": 17},
+        **{"float8_e4m3fnuz": 18, "float8_e5m2": 19, "uint4": 20, "int4": 21},
+    }
+    assert len(NUMBERS) == len(DTYPES)
+
+
+def test_raw_words_stand_for_types_that_numpy_does_not_know(library):
+    x = random(2, 3).astype(ml_dtypes.bfloat16)
+    for words in (x.view(np.uint16), x.view("V2")):
+        (y,) = library.call("run_echo_bfloat16", [words])
+        assert y.dtype == ml_dtypes.bfloat16
+        assert y.tobytes() == x.tobytes()
+
+
+def test_outputs_are_not_copied_and_live_as_long_as_they_are_needed(library, counts):
+    x = random(50, 3)
+    outputs = library.call("run_arithmetic", [x, x])
+    assert not outputs[0].flags.owndata and outputs[0].flags.writeable
+    part = outputs[0][10:, 1]
+    assert counts.alive() == (3, 1, 3, 0)
+    del outputs, library
+    gc.collect()
+    assert counts.alive() == (3, 1, 3, 0)
+    assert np.array_equal(part, (x + x)[10:, 1])
+    del part
+    assert counts.alive() == (0, 0, 0, 0)
+
+
+def test_inputs_are_not_copied_and_belong_to_the_caller(library, counts):
+    x = random(2, 3)
+    before = x.copy()
+    (y,) = library.call("run_argument", [x])
+    assert np.array_equal(y, x) and y.flags.owndata  # an input's memory is the caller's
+    assert counts["buffers"] == 0
+    (y,) = library.call("run_claimed", [x])
+    assert np.array_equal(y, before) and y.flags.owndata
+    assert counts["wrong_frees"] == 0
+
+
+def test_an_input_in_another_order_is_put_in_order(library):
+    x = random(3, 4).T
+    (y,) = library.call("run_echo_float32", [x])
+    assert np.array_equal(y, x)
+    (y,) = library.call("run_echo_float32", [random(8, 6)[::2, ::3]])
+    assert np.array_equal(y, random(8, 6)[::2, ::3])
+
+
+def test_memory_that_two_outputs_claim_is_freed_once(library, counts):
+    x = random(4, 5)
+    first, second = library.call("run_twins", [x])
+    assert np.array_equal(first, x) and np.array_equal(second, x.ravel())
+    assert np.shares_memory(first, second)
+    del first
+    assert np.array_equal(second, x.ravel())
+    del second
+    assert counts.alive() == (0, 0, 0, 0)
+
+
+def test_memory_of_the_library_is_copied(library):
+    (first,) = library.call("run_constant", [])
+    first[...] = 0
+    (second,) = library.call("run_constant", [])
+    assert second.tolist() == [[1, 2], [3, 4]]
+
+
+def test_elements_need_not_begin_at_the_allocation_nor_lie_in_rows(library):
+    assert library.call("run_aligned", [])[0].tolist() == [7, 8, 9]
+    x = random(3, 4)
+    (y,) = library.call("run_columns", [x])
+    assert np.array_equal(y, x.ravel().reshape(4, 3).T)
+
+
+def test_nothing_at_all(library):
+    (y,) = library.call("run_empty", [])
+    assert y.shape == (0, 3) and y.dtype == np.float32
+    (y,) = library.call("run_echo_int64", [np.zeros((0, 2), np.int64)])
+    assert y.shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("entry", "arrays", "message"),
+    [
+        ("run_refusal", [random(2, 3)], r"run_refusal failed: Invalid argument \(errno 22\)"),
+        ("run_silence", [random(2, 3)], "run_silence failed$"),
+        ("run_riddle", [random(2, 3)], "element type 8, which NumPy has not"),
+        ("run_backwards", [random(2, 3)], "goes backwards"),
+        ("run_strings", [random(2)], "'x' is of type 'string'"),
+        ("run_sequences", [random(2)], "takes or makes sequences"),
+        ("run_nonsense", [], "signature is not readable"),
+        ("run_nowhere", [], "no function run_nowhere"),
+        ("run_home", [], "no entry point 'run_home'; there are .*run_arithmetic"),
+        ("run_arithmetic", [random(2, 3)], "takes 2 inputs, not 1"),
+        ("run_arithmetic", [random(2, 3), random(2, 4)], r"'y' must be float32\[\?, 3\], not"),
+        ("run_arithmetic", [random(2, 3), random(3)], r"'y' must be float32\[\?, 3\], not \[3\]"),
+        ("run_arithmetic", [random(2, 3), np.ones((2, 3))], "not float64"),
+        ("run_arithmetic", [random(2, 3), np.ones((2, 3), np.uint32)], "not uint32"),
+        ("run_echo_bool_", [np.ones((2, 3), np.uint8)], "not uint8"),
+        ("run_echo_float8_e5m2", [np.ones((2, 3), ml_dtypes.float8_e4m3fn)], "not float8_e4m3fn"),
+        ("run_echo_float32", [np.ones((2, 3), ">f4")], "must be float32"),
+    ],
+)
+def test_errors(library, entry, arrays, message):
+    with pytest.raises(LibraryError, match=message):
+        library.call(entry, arrays)
+
+
+@pytest.mark.parametrize(("at", "what"), [(1, "tensor"), (2, "tensor"), (3, "list of inputs")])
+def test_without_memory_nothing_is_left_behind(library, counts, at, what):
+    counts.set("fail_at", at)
+    with pytest.raises(LibraryError, match=f"no memory for .*{what}"):
+        library.call("run_arithmetic", [random(2, 3), random(2, 3)])
+    assert counts.alive() == (0, 0, 0, 0)
+
+
+def test_entry_points_and_their_types(library):
+    names = library.entry_points()
+    assert names[0] == library.default_entry_point() == "run_arithmetic"
+    assert len(names) == len(set(names)) > 25
+    assert [str(t) for t in library.inputs("run_arithmetic")] == ["float32[?, 3]"] * 2
+    assert [(t.name, str(t)) for t in library.outputs("run_arithmetic")] == [
+        ("sum", "float32[?, 3]"),
+        ("larger", "bool[?, 3]"),
+        ("rows", "int64[]"),
+    ]
+
+
+def test_a_name_may_look_like_a_type():
+    (known,) = parse_signature('[ { "type" : f8E5M2 , "dims" : [2] , "name" : " f32 , \\"dims" }]')
+    assert known.name == ' f32 , "dims' and known.dtype == ml_dtypes.float8_e5m2
+
+
+def resident() -> int:
+    """Bytes of memory that the process holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+def test_ten_thousand_calls_leak_nothing(library, counts):
+    x = random(500, 3)
+    for k in range(10_500):
+        if k == 500:
+            before = resident()
+        library.call("run_arithmetic", [x, x])
+        library.call("run_twins", [x])
+    assert counts.alive() == (0, 0, 0, 0)
+    # the outputs of one call are 7.5 kB: if one in seventy calls kept them, it would show
+    assert resident() - before < 1 << 20
+
+
+def test_threads(library, counts):
+    x, failures = random(100, 3), []
+
+    def work(k: int) -> None:
+        for _ in range(200):
+            total = library.call("run_echo_float32", [x * k])[0]
+            if not np.array_equal(total, x * k):
+                failures.append(k)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_libraries_do_not_see_each_other(tagged_library):
+    libraries = [Library(tagged_library(tag, k), tag) for k, tag in enumerate(["one", "two"])]
+    for k, library in enumerate(libraries):
+        entry = library.default_entry_point()
+        assert entry == f"run_main_graph_{'one' if k == 0 else 'two'}"
+        assert library.call(entry, [])[0] == k
+        assert library.call("run_main_graph", [])[0] == k
+
+
+def test_constants_are_found_beside_the_library(tagged_library, tmp_path, monkeypatch):
+    monkeypatch.chdir("/")
+    path = tagged_library("big", 1)
+    path.with_suffix(".constants.bin").write_bytes(np.float32(42).tobytes())
+    library = Library(path, "big")
+    assert library.call("run_main_graph_big", [])[0] == 42
+    assert "OM_CONSTANT_PATH" not in os.environ
+    monkeypatch.setenv("OM_CONSTANT_PATH", "/elsewhere")
+    other = tagged_library("more", 1)
+    other.with_suffix(".constants.bin").write_bytes(np.float32(43).tobytes())
+    assert Library(other, "more").call("run_main_graph", [])[0] == 43
+    assert os.environ["OM_CONSTANT_PATH"] == "/elsewhere"
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_a_library_goes_when_nothing_needs_it(tagged_library):
+    library = Library(tagged_library("short", 5), "short")
+    (array,) = library.call("run_main_graph_short", [])
+
+    def loaded() -> bool:
+        return "/short.so" in Path("/proc/self/maps").read_text()
+
+    del library
+    gc.collect()
+    assert loaded() and array == 5
+    del array
+    gc.collect()
+    assert not loaded()
+
+
+def test_what_does_not_load(tmp_path, tagged_library):
+    with pytest.raises(LibraryError, match=r"missing.so: No such file"):
+        Library(tmp_path / "missing.so")
+    (tmp_path / "text.so").write_text("this is no library")
+    with pytest.raises(LibraryError, match="does not load: "):
+        Library(tmp_path / "text.so")
+
+
+def test_a_symbol_that_is_missing_is_told_when_it_is_loaded(tmp_path):
+    from conftest import build
+
+    source = tmp_path / "lacking.c"
+    source.write_text("float __truncsome(float); float f(float x) { return __truncsome(x); }")
+    with pytest.raises(LibraryError, match="undefined symbol: __truncsome"):
+        Library(build(source, tmp_path / "lacking.so"))
+    source.write_text("int nothing(void) { return 0; }")
+    with pytest.raises(LibraryError, match="no function omTensorCreate"):
+        Library(build(source, tmp_path / "other.so"))

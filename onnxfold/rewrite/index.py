@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -53,8 +54,9 @@ class RuleIndex:
         self._first: dict[ir.Value, float | None] = {}
         self._required: dict[Rule, _Numbers] = {}
         self._numbers: dict[str, set[float]] = {}
+        imports = tuple(sorted(opsets.items()))
         for rule in sorted(rules, key=lambda r: -r.benefit):
-            if _holds_at(rule, opsets):
+            if _holds_at(rule, imports):
                 self._add(rule)
 
     def _add(self, rule: Rule) -> None:
@@ -131,7 +133,10 @@ class RuleIndex:
         self._by_signature.clear()
 
 
-def _holds_at(rule: Rule, opsets: Mapping[str, int]) -> bool:
+@functools.lru_cache(maxsize=1 << 14)
+def _holds_at(rule: Rule, imports: tuple[tuple[str, int], ...]) -> bool:
+    """True if all ops of the rule exist as written; asked in every round of every model."""
+    opsets = dict(imports)
     low, high = rule.opset
     version = opsets.get("", 1)
     if version < low or (high is not None and version > high):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -84,25 +85,27 @@ def load_rules(path: str | os.PathLike[str]) -> RuleSet:
     return found
 
 
-def builtin_rule_sets() -> list[RuleSet]:
+@functools.cache
+def builtin_rule_sets() -> tuple[RuleSet, ...]:
     """The rule sets that onnxfold comes with, by name."""
     package = importlib.import_module("onnxfold.rules")
     names = sorted(m.name for m in pkgutil.iter_modules(package.__path__))
     modules = [importlib.import_module(f"onnxfold.rules.{name}") for name in names]
-    return [found for found in map(rule_set_of, modules) if found.rules]
+    return tuple(found for found in map(rule_set_of, modules) if found.rules)
 
 
-def available_rule_sets() -> list[RuleSet]:
+@functools.cache
+def available_rule_sets() -> tuple[RuleSet, ...]:
     """The built-in rule sets and those of the entry points ``onnxfold.rules`` (modules with rules).
 
     Raises:
         UsageError: another package's rules cannot be loaded.
     """
-    found = builtin_rule_sets()
+    found = [*builtin_rule_sets()]
     for entry in metadata.entry_points(group="onnxfold.rules"):
         try:
             loaded = entry.load()
         except Exception as error:  # whatever a stranger's module does when it is loaded
             raise UsageError(f"the rules {entry.name!r} cannot be loaded: {error}") from error
         found.append(loaded if isinstance(loaded, RuleSet) else rule_set_of(loaded))
-    return found
+    return tuple(found)

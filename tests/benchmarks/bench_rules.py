@@ -82,7 +82,7 @@ def _initializer(name: str, array: np.ndarray) -> ir.Value:
 def main() -> None:
     """Print CPU seconds for the default sets and for 200 rules."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 30_000
-    default = builtin_rule_sets()
+    default = [*builtin_rule_sets()]
     many = many_rules(200)
     gc.disable()
     for name, sets in (

@@ -11,24 +11,17 @@ once.
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic
 
-V = TypeVar("V", bound=Hashable)
+from onnxfold.analysis.minimum_cut import RegionOp, V, minimum_cut
+from onnxfold.analysis.purchase import Part, buy
+
+__all__ = ["FORBIDDEN", "Choice", "RegionOp", "choose"]
 
 FORBIDDEN = math.inf
 """Cost of a value that cannot be stored, or must not be."""
-
-
-@dataclass(frozen=True)
-class RegionOp(Generic[V]):
-    """One op of a constant region: the values it reads and makes, and what it costs to keep."""
-
-    inputs: Sequence[V]
-    outputs: Sequence[V]
-    cost: float = 0
 
 
 @dataclass
@@ -46,6 +39,7 @@ def choose(
     demanded: Iterable[V],
     cost: Mapping[V, float],
     allowed_growth: float = 0,
+    growth_per_op: float = math.inf,
 ) -> Choice[V]:
     """The set of values to store; of equally cheap ones the one that folds the most ops.
 
@@ -55,20 +49,21 @@ def choose(
         cost: Stored bytes of each value; FORBIDDEN for one that cannot be stored (never so for
             a value that is in the file).
         allowed_growth: Bytes that may be stored above the minimum if more ops fold by it.
+        growth_per_op: Bytes of these that may be spent for each op that folds, besides its cost.
     """
     wanted = set(demanded)
+    parts = []
+    for part in _components(ops, wanted, cost):
+        touched = {v for op in part for v in (*op.inputs, *op.outputs)}
+        inside = {v for v in touched if v in wanted}
+        parts.append(Part(part, inside, cost, minimum_cut(part, inside, cost)))
+    if allowed_growth > 0:
+        buy([part for part in parts if part.staying], allowed_growth, growth_per_op)
     total = Choice[V]()
-    regions = [_Network(part, wanted, cost) for part in _components(ops, wanted, cost)]
-    choices = [region.minimum() for region in regions]
-    for choice in sorted(choices, key=lambda c: c.bytes_if_all_folded - c.bytes_stored):
-        extra = choice.bytes_if_all_folded - choice.bytes_stored
-        if 0 < extra <= allowed_growth:
-            allowed_growth -= extra
-            choice.stored = choice.demanded
-            choice.bytes_stored = choice.bytes_if_all_folded
-        total.stored |= choice.stored
-        total.bytes_stored += choice.bytes_stored
-        total.bytes_if_all_folded += choice.bytes_if_all_folded
+    for found in parts:
+        total.stored |= found.stored
+        total.bytes_stored += found.bytes
+        total.bytes_if_all_folded += sum(cost[v] for v in found.wanted)
     return total
 
 
@@ -94,130 +89,3 @@ def _components(
     for k, op in enumerate(ops):
         parts.setdefault(find(k), []).append(op)
     return list(parts.values())
-
-
-@dataclass
-class _PartChoice(Choice[V]):
-    demanded: set[V] = field(default_factory=set)
-
-
-class _Network(Generic[V]):
-    """Dinic's maximum flow on one part (Dinic 1970); the cut is read off from the sink's side."""
-
-    def __init__(self, ops: Sequence[RegionOp[V]], wanted: set[V], cost: Mapping[V, float]) -> None:
-        self._cost = cost
-        self._index: dict[V, int] = {}
-        self._heads: list[list[int]] = [[], []]  # vertex -> its edges; 0 source, 1 sink
-        self._to: list[int] = []
-        self._left: list[float] = []
-        produced: set[V] = set()
-        self._demanded: set[V] = set()
-        for op in ops:
-            vertex = self._vertex()
-            for value in op.inputs:
-                self._edge(self._value(value) + 1, vertex, math.inf)
-            for value in op.outputs:
-                produced.add(value)
-                self._edge(vertex, self._value(value), math.inf)
-            self._edge(0, vertex, op.cost)
-        for value, vertex in self._index.items():
-            if value not in produced:
-                self._edge(0, vertex, math.inf)
-            if value in wanted:
-                self._demanded.add(value)
-                self._edge(vertex + 1, 1, math.inf)
-
-    def _vertex(self) -> int:
-        self._heads.append([])
-        return len(self._heads) - 1
-
-    def _value(self, value: V) -> int:
-        """The vertex before the value's own edge; the one after it is the next number."""
-        vertex = self._index.get(value)
-        if vertex is None:
-            vertex = self._index[value] = self._vertex()
-            self._vertex()
-            self._edge(vertex, vertex + 1, self._cost[value])
-        return vertex
-
-    def _edge(self, start: int, end: int, capacity: float) -> None:
-        self._heads[start].append(len(self._to))
-        self._to.append(end)
-        self._left.append(capacity)
-        self._heads[end].append(len(self._to))
-        self._to.append(start)
-        self._left.append(0)
-
-    def minimum(self) -> _PartChoice[V]:
-        """The cheapest cut nearest to the sink."""
-        everything = sum(self._cost[v] for v in self._demanded)
-        self._flow()
-        before_sink = self._reaching_sink()
-        stored = {
-            value
-            for value, vertex in self._index.items()
-            if vertex + 1 in before_sink and vertex not in before_sink
-        }
-        return _PartChoice(
-            stored, sum(self._cost[v] for v in stored), everything, set(self._demanded)
-        )
-
-    def _flow(self) -> None:
-        """Saturate the network. Every path starts at a value of finite cost, so it ends."""
-        while True:
-            level = self._levels()
-            if level[1] < 0:
-                return
-            position = [0] * len(self._heads)
-            while self._augment(level, position):
-                pass
-
-    def _levels(self) -> list[int]:
-        level = [-1] * len(self._heads)
-        level[0] = 0
-        queue = deque([0])
-        while queue:
-            vertex = queue.popleft()
-            for edge in self._heads[vertex]:
-                end = self._to[edge]
-                if level[end] < 0 and self._left[edge] > 0:
-                    level[end] = level[vertex] + 1
-                    queue.append(end)
-        return level
-
-    def _augment(self, level: list[int], position: list[int]) -> float:
-        """Push along one shortest path; 0 if there is none left at these levels."""
-        path: list[int] = []
-        vertex = 0
-        while vertex != 1:
-            edges = self._heads[vertex]
-            while position[vertex] < len(edges):
-                edge = edges[position[vertex]]
-                if self._left[edge] > 0 and level[self._to[edge]] == level[vertex] + 1:
-                    break
-                position[vertex] += 1
-            else:
-                if not path:
-                    return 0
-                level[vertex] = -1
-                vertex = self._to[path.pop() ^ 1]
-                continue
-            path.append(edges[position[vertex]])
-            vertex = self._to[path[-1]]
-        amount = min(self._left[edge] for edge in path)
-        for edge in path:
-            self._left[edge] -= amount
-            self._left[edge ^ 1] += amount
-        return amount
-
-    def _reaching_sink(self) -> set[int]:
-        reached = {1}
-        queue = deque([1])
-        while queue:
-            vertex = queue.popleft()
-            for edge in self._heads[vertex]:
-                start = self._to[edge]
-                if start not in reached and self._left[edge ^ 1] > 0:
-                    reached.add(start)
-                    queue.append(start)
-        return reached

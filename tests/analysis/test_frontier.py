@@ -99,6 +99,37 @@ def test_growth_is_never_more_than_allowed(region, allowed):
         assert not staying
 
 
+def needed(ops, demanded, stored) -> set:
+    """Of what is stored, what is read: by an op that stays, or outside."""
+    staying = staying_ops(ops, demanded, stored)
+    return stored & {*demanded, *(v for k in staying for v in ops[k].inputs)}
+
+
+@settings(max_examples=300, deadline=None)
+@given(regions(), st.integers(1, 20))
+def test_nothing_that_is_left_can_still_be_bought(region, allowed):
+    """No single value more fits the growth and lets an op go."""
+    ops, demanded, cost = region
+    least = choose(ops, demanded, cost).bytes_stored
+    stored = choose(ops, demanded, cost, allowed).stored
+    staying = staying_ops(ops, demanded, stored)
+    for value in cost.keys() - stored:
+        other = needed(ops, demanded, stored | {value})
+        if sum(cost[v] for v in other) <= least + allowed:
+            assert len(staying_ops(ops, demanded, other)) >= len(staying), value
+
+
+@settings(max_examples=300, deadline=None)
+@given(regions(), st.integers(1, 20), st.integers(1, 8))
+def test_no_more_is_spent_for_an_op_than_allowed(region, allowed, per_op):
+    ops, demanded, cost = region
+    least = choose(ops, demanded, cost)
+    choice = choose(ops, demanded, cost, allowed, per_op)
+    before, after = (staying_ops(ops, demanded, c.stored) for c in (least, choice))
+    worth_it = per_op * (len(before) - len(after)) + worth(ops, before) - worth(ops, after)
+    assert choice.bytes_stored - least.bytes_stored <= min(allowed, worth_it)
+
+
 # ---------------------------------------------------------------- what users see of it
 
 
@@ -135,6 +166,30 @@ def test_growth_goes_to_the_cheapest_regions_first():
     choice = choose(ops, ["b0", "b1", "b2"], cost, 4)
     assert choice.stored == {"a0", "b1", "b2"}
     assert (choice.bytes_stored, choice.bytes_if_all_folded) == (7, 12)
+
+
+def test_growth_buys_a_part_of_a_region():
+    assert choose(*chain(1, 2, 9, 30), allowed_growth=8).stored == {2}
+    ops = [RegionOp(["w"], [f"t{k}"]) for k in range(3)]
+    cost = {"w": 8, "t0": 8, "t1": 9, "t2": 10}
+    assert choose(ops, list(cost)[1:], cost, 8).stored == {"w", "t0"}
+    assert choose(ops, list(cost)[1:], cost, 17).stored == {"w", "t0", "t1"}
+    assert choose(ops, list(cost)[1:], cost, 18).stored == {"w", "t0", "t1"}
+    assert choose(ops, list(cost)[1:], cost, 19).stored == {"t0", "t1", "t2"}
+
+
+def test_growth_goes_to_where_it_folds_most():
+    ops, _, cost = chain(4, 20, 20, 20)
+    ops.append(RegionOp(["a"], ["b"]))
+    cost.update(a=4, b=14)
+    assert choose(ops, [3, "b"], cost, 16).stored == {3, "a"}
+    assert choose(ops, [3, "b"], cost, 15).stored == {0, "b"}
+
+
+def test_growth_may_have_a_limit_for_each_op():
+    ops, demanded, cost = chain(4, 20, 20, 20)
+    assert choose(ops, demanded, cost, 100, 5).stored == {0}
+    assert choose(ops, demanded, cost, 100, 6).stored == {3}
 
 
 def test_an_op_is_worth_some_bytes():
@@ -204,6 +259,12 @@ SHAPES = [uniform, falling, rising, free, with_weights, demanded_everywhere, sep
 @pytest.mark.parametrize("make", SHAPES)
 def test_steps_grow_linearly(make, count_lines):
     steps = [count_lines(choose, *make(n)) for n in (1_000, 4_000)]
+    assert steps[1] <= 4.5 * steps[0]
+
+
+@pytest.mark.parametrize("make", SHAPES)
+def test_steps_grow_linearly_with_growth_to_spend(make, count_lines):
+    steps = [count_lines(choose, *make(n), n // 4) for n in (500, 2_000)]
     assert steps[1] <= 4.5 * steps[0]
 
 

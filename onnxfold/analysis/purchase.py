@@ -1,0 +1,206 @@
+"""Spending allowed growth: which values above the minimum to store so that the most ops fold.
+
+With a price on every op that stays, the minimum cut folds more, and at a higher price never less.
+So the price is raised as far as the growth allows; then single parts are taken up to the next
+price, and at last single values are bought, for as long as anything is left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic
+
+from onnxfold.analysis.minimum_cut import RegionOp, V, minimum_cut
+
+_STEPS = 14  # halvings of the logarithm of the price: as good as exact
+_VISITS = 16  # how often an op may be looked at when single values are bought, on average
+
+
+class Part(Generic[V]):
+    """Ops that share no value with others, and what is stored of them.
+
+    Args:
+        ops: The ops.
+        wanted: Values of theirs that something else reads.
+        cost: What each value costs to store.
+        stored: A cut: what is stored.
+    """
+
+    def __init__(
+        self,
+        ops: Sequence[RegionOp[V]],
+        wanted: set[V],
+        cost: Mapping[V, float],
+        stored: set[V],
+    ) -> None:
+        self.ops = ops
+        self.wanted = wanted
+        self.cost = cost
+        self._maker = {v: k for k, op in enumerate(ops) for v in op.outputs}
+        self.take(stored)
+
+    def take(self, stored: set[V]) -> None:
+        """Store these values."""
+        self.stored = stored
+        self.bytes = sum(self.cost[v] for v in stored)
+        self.staying = self.staying_with(stored)
+
+    def at_price(self, price: float) -> set[V]:
+        """The minimum cut if each op that stays costs so much more."""
+        return minimum_cut(self.ops, self.wanted, self.cost, price)
+
+    def staying_with(self, stored: set[V]) -> set[int]:
+        """The indices of the ops that stay when these values are stored."""
+        staying: set[int] = set()
+        pending = [v for v in self.wanted if v not in stored]
+        while pending:
+            maker = self._maker.get(pending.pop())
+            if maker is None or maker in staying:
+                continue
+            staying.add(maker)
+            pending.extend(v for v in self.ops[maker].inputs if v not in stored)
+        return staying
+
+    def maker(self, value: V) -> int | None:
+        """The op that makes the value, if it is one of the part's."""
+        return self._maker.get(value)
+
+
+@dataclass(frozen=True)
+class _Offer(Generic[V]):
+    """A larger set of one part: what it costs more, and how many ops fold by it."""
+
+    part: Part[V]
+    stored: set[V]
+    extra: float
+    gain: int
+
+    @classmethod
+    def of(cls, part: Part[V], stored: set[V]) -> _Offer[V]:
+        extra = sum(part.cost[v] for v in stored) - part.bytes
+        return cls(part, stored, extra, len(part.staying) - len(part.staying_with(stored)))
+
+
+def buy(parts: Sequence[Part[V]], growth: float, per_op: float) -> None:
+    """Let parts store more, all together at most ``growth`` bytes more, so that more ops fold.
+
+    Args:
+        parts: Parts at their minimum; changed.
+        growth: Bytes above the minimum.
+        per_op: Bytes for each op that folds by them, besides its own cost.
+    """
+    left = growth
+    high = math.floor(min(growth, per_op))
+    offers = _offers(parts, high)
+    if _extra(offers) > left:
+        low = 1
+        for _ in range(_STEPS):
+            price = round(math.sqrt(low * high))  # whole bytes: sums of them are exact
+            if not low < price < high:
+                break
+            middle = _offers(parts, price)
+            if _extra(middle) <= left:
+                low = price
+                left = _accept(middle, left)
+            else:
+                high, offers = price, middle
+        offers = _offers(parts, high)
+    offers.sort(key=lambda offer: offer.extra / offer.gain)
+    left = _accept(offers, left)
+    _buy_single([part for part in parts if part.staying], left, per_op)
+
+
+def _offers(parts: Iterable[Part[V]], price: float) -> list[_Offer[V]]:
+    """What each part would store more at a price; those that fold more by it."""
+    offers = [_Offer.of(part, part.at_price(price)) for part in parts if part.staying]
+    return [offer for offer in offers if offer.gain > 0]
+
+
+def _extra(offers: Iterable[_Offer[V]]) -> float:
+    return sum(offer.extra for offer in offers)
+
+
+def _accept(offers: Iterable[_Offer[V]], left: float) -> float:
+    """Take the offers that fit, in order; returns what is left."""
+    for offer in offers:
+        if offer.extra <= left:
+            left -= offer.extra
+            offer.part.take(offer.stored)
+    return left
+
+
+def _buy_single(parts: Sequence[Part[V]], left: float, per_op: float) -> None:
+    """Buy single values, the cheapest for each op that goes first, while they fit."""
+    for part in parts:
+        needs = _Needs(part)
+        visits = _VISITS * len(part.ops)
+        priced = []
+        for op in sorted(part.staying):
+            for value in part.ops[op].outputs:
+                if part.cost[value] == math.inf or visits < 0:
+                    continue
+                extra, gone, _ = needs.without(value)
+                visits -= 1 + len(gone)
+                if gone:
+                    priced.append((extra / len(gone), op, value))
+        bought = False
+        for _, op, value in sorted(priced, key=lambda p: p[:2]):
+            if op not in needs.staying:
+                continue
+            extra, gone, freed = needs.without(value)
+            worth = sum(per_op + part.ops[k].cost for k in gone)
+            if gone and extra <= min(left, worth):
+                left -= extra
+                needs.store(value, gone, freed)
+                bought = True
+        if bought:
+            part.take(needs.stored)
+
+
+class _Needs(Generic[V]):
+    """Who still reads each value of a part: the ops that stay, and the rest of the model."""
+
+    def __init__(self, part: Part[V]) -> None:
+        self._part = part
+        self.staying = set(part.staying)
+        self.stored = set(part.stored)
+        self._readers: Counter[V] = Counter(part.wanted)
+        for op in self.staying:
+            self._readers.update(set(part.ops[op].inputs))
+
+    def without(self, value: V) -> tuple[float, dict[int, None], list[V]]:
+        """What storing a value costs more; the ops that go by it; what is stored no longer."""
+        part = self._part
+        gone: dict[int, None] = {}
+        freed: list[V] = []
+        unread = Counter({value: self._readers[value]})
+        pending = [value]
+        while pending:
+            current = pending.pop()
+            if current in self.stored:
+                freed.append(current)
+                continue
+            op = part.maker(current)
+            if op is None or op not in self.staying or op in gone:
+                continue
+            outputs = part.ops[op].outputs
+            if any(self._readers[v] > unread[v] for v in outputs if v not in self.stored):
+                continue
+            gone[op] = None
+            for operand in set(part.ops[op].inputs):
+                unread[operand] += 1
+                if unread[operand] == self._readers[operand]:
+                    pending.append(operand)
+        extra = part.cost[value] - sum(part.cost[v] for v in freed)
+        return extra, gone, freed
+
+    def store(self, value: V, gone: Iterable[int], freed: Iterable[V]) -> None:
+        """Store the value; the ops and the stored values that are then not needed go."""
+        for op in gone:
+            self.staying.discard(op)
+            self._readers.subtract(set(self._part.ops[op].inputs))
+        self.stored.difference_update(freed)
+        self.stored.add(value)

@@ -25,6 +25,9 @@ class FoldOptions:
         memory_limit: Bytes that results may take in memory before they go to a scratch file;
             None for no bound.
         keep: Globs of value names; nodes that make such a value stay.
+        fold: Globs of value names; such a value is folded whatever it weighs, if it can be
+            evaluated and ``keep`` does not name it.
+        explain: Record also why small nodes were folded, not only those whose bytes were counted.
     """
 
     fold_all: bool = False
@@ -32,18 +35,25 @@ class FoldOptions:
     max_growth: int = 0
     memory_limit: int | None = None
     keep: tuple[str, ...] = ()
+    fold: tuple[str, ...] = ()
+    explain: bool = False
 
     def __post_init__(self) -> None:
         if self.max_growth < 0:
             raise UsageError(f"max_growth must not be negative, got {self.max_growth}")
         if self.memory_limit is not None and self.memory_limit <= 0:
             raise UsageError(f"memory_limit must be positive, got {self.memory_limit}")
-        if isinstance(self.keep, str):
-            raise UsageError("keep must be a sequence of globs, not one string")
+        for name in ("keep", "fold"):
+            if isinstance(getattr(self, name), str):
+                raise UsageError(f"{name} must be a sequence of globs, not one string")
 
     def keeps(self, name: str | None) -> bool:
         """True if the value of that name must not be folded."""
-        return bool(self.keep) and any(fnmatch.fnmatchcase(name or "", glob) for glob in self.keep)
+        return _matches(name, self.keep)
+
+    def folds(self, name: str | None) -> bool:
+        """True if the value of that name is to be folded whatever it weighs."""
+        return _matches(name, self.fold)
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,10 @@ class Options(FoldOptions):
 
         given = [r if _is_rule_set(r) else load_rules(r) for r in self.rules]  # type: ignore[arg-type]
         return [*available_rule_sets(), *given]  # type: ignore[list-item]
+
+
+def _matches(name: str | None, globs: tuple[str, ...]) -> bool:
+    return bool(globs) and any(fnmatch.fnmatchcase(name or "", glob) for glob in globs)
 
 
 def _is_rule_set(thing: object) -> bool:

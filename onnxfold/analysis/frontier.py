@@ -13,15 +13,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic
+from typing import Generic, NamedTuple
 
 from onnxfold.analysis.minimum_cut import RegionOp, V, minimum_cut
 from onnxfold.analysis.purchase import Part, buy
 
-__all__ = ["FORBIDDEN", "Choice", "RegionOp", "choose"]
+__all__ = ["FORBIDDEN", "Choice", "Growth", "RegionOp", "choose"]
 
 FORBIDDEN = math.inf
 """Cost of a value that cannot be stored, or must not be."""
+
+
+class Growth(NamedTuple):
+    """Bytes that may be stored above the minimum if more ops fold by it."""
+
+    allowed: float
+    per_op: float = math.inf
+    """Bytes of these that may be spent for each op that folds, besides what it costs to keep."""
 
 
 @dataclass
@@ -38,8 +46,7 @@ def choose(
     ops: Sequence[RegionOp[V]],
     demanded: Iterable[V],
     cost: Mapping[V, float],
-    allowed_growth: float = 0,
-    growth_per_op: float = math.inf,
+    growth: Sequence[Growth] = (),
 ) -> Choice[V]:
     """The set of values to store; of equally cheap ones the one that folds the most ops.
 
@@ -48,8 +55,7 @@ def choose(
         demanded: Values that something outside the region reads.
         cost: Stored bytes of each value; FORBIDDEN for one that cannot be stored (never so for
             a value that is in the file).
-        allowed_growth: Bytes that may be stored above the minimum if more ops fold by it.
-        growth_per_op: Bytes of these that may be spent for each op that folds, besides its cost.
+        growth: What may be spent above the minimum, one after the other.
     """
     wanted = set(demanded)
     parts = []
@@ -57,8 +63,9 @@ def choose(
         touched = {v for op in part for v in (*op.inputs, *op.outputs)}
         inside = {v for v in touched if v in wanted}
         parts.append(Part(part, inside, cost, minimum_cut(part, inside, cost)))
-    if allowed_growth > 0:
-        buy([part for part in parts if part.staying], allowed_growth, growth_per_op)
+    for each in growth:
+        if each.allowed > 0:
+            buy([part for part in parts if part.staying], each.allowed, each.per_op)
     total = Choice[V]()
     for found in parts:
         total.stored |= found.stored

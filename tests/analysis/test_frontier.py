@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxfold.analysis.frontier import FORBIDDEN, RegionOp, choose
+from onnxfold.analysis.frontier import FORBIDDEN, Growth, RegionOp, choose
 
 # ---------------------------------------------------------------- by enumeration
 
@@ -89,7 +89,7 @@ def test_the_least_bytes_and_of_those_the_fewest_ops(region):
 def test_growth_is_never_more_than_allowed(region, allowed):
     ops, demanded, cost = region
     least = choose(ops, demanded, cost)
-    choice = choose(ops, demanded, cost, allowed)
+    choice = choose(ops, demanded, cost, [Growth(allowed)])
     assert choice.bytes_stored <= least.bytes_stored + allowed
     assert sum(cost[v] for v in choice.stored) == choice.bytes_stored
     staying = staying_ops(ops, demanded, choice.stored)
@@ -111,7 +111,7 @@ def test_nothing_that_is_left_can_still_be_bought(region, allowed):
     """No single value more fits the growth and lets an op go."""
     ops, demanded, cost = region
     least = choose(ops, demanded, cost).bytes_stored
-    stored = choose(ops, demanded, cost, allowed).stored
+    stored = choose(ops, demanded, cost, [Growth(allowed)]).stored
     staying = staying_ops(ops, demanded, stored)
     for value in cost.keys() - stored:
         other = needed(ops, demanded, stored | {value})
@@ -124,7 +124,7 @@ def test_nothing_that_is_left_can_still_be_bought(region, allowed):
 def test_no_more_is_spent_for_an_op_than_allowed(region, allowed, per_op):
     ops, demanded, cost = region
     least = choose(ops, demanded, cost)
-    choice = choose(ops, demanded, cost, allowed, per_op)
+    choice = choose(ops, demanded, cost, [Growth(allowed, per_op)])
     before, after = (staying_ops(ops, demanded, c.stored) for c in (least, choice))
     worth_it = per_op * (len(before) - len(after)) + worth(ops, before) - worth(ops, after)
     assert choice.bytes_stored - least.bytes_stored <= min(allowed, worth_it)
@@ -152,44 +152,44 @@ def test_a_forbidden_value_is_passed_over():
 
 
 def test_a_forbidden_value_is_not_bought_by_growth():
-    assert choose(*chain(8, 2, FORBIDDEN), allowed_growth=10**30).stored == {1}
+    assert choose(*chain(8, 2, FORBIDDEN), growth=[Growth(10**30)]).stored == {1}
 
 
 def test_growth_buys_a_fold():
-    assert choose(*chain(4, 6), allowed_growth=1).stored == {0}
-    assert choose(*chain(4, 6), allowed_growth=2).stored == {1}
+    assert choose(*chain(4, 6), growth=[Growth(1)]).stored == {0}
+    assert choose(*chain(4, 6), growth=[Growth(2)]).stored == {1}
 
 
 def test_growth_goes_to_the_cheapest_regions_first():
     ops = [RegionOp([f"a{k}"], [f"b{k}"]) for k in range(3)]
     cost = {"a0": 1, "b0": 6, "a1": 1, "b1": 2, "a2": 1, "b2": 4}
-    choice = choose(ops, ["b0", "b1", "b2"], cost, 4)
+    choice = choose(ops, ["b0", "b1", "b2"], cost, [Growth(4)])
     assert choice.stored == {"a0", "b1", "b2"}
     assert (choice.bytes_stored, choice.bytes_if_all_folded) == (7, 12)
 
 
 def test_growth_buys_a_part_of_a_region():
-    assert choose(*chain(1, 2, 9, 30), allowed_growth=8).stored == {2}
+    assert choose(*chain(1, 2, 9, 30), growth=[Growth(8)]).stored == {2}
     ops = [RegionOp(["w"], [f"t{k}"]) for k in range(3)]
     cost = {"w": 8, "t0": 8, "t1": 9, "t2": 10}
-    assert choose(ops, list(cost)[1:], cost, 8).stored == {"w", "t0"}
-    assert choose(ops, list(cost)[1:], cost, 17).stored == {"w", "t0", "t1"}
-    assert choose(ops, list(cost)[1:], cost, 18).stored == {"w", "t0", "t1"}
-    assert choose(ops, list(cost)[1:], cost, 19).stored == {"t0", "t1", "t2"}
+    assert choose(ops, list(cost)[1:], cost, [Growth(8)]).stored == {"w", "t0"}
+    assert choose(ops, list(cost)[1:], cost, [Growth(17)]).stored == {"w", "t0", "t1"}
+    assert choose(ops, list(cost)[1:], cost, [Growth(18)]).stored == {"w", "t0", "t1"}
+    assert choose(ops, list(cost)[1:], cost, [Growth(19)]).stored == {"t0", "t1", "t2"}
 
 
 def test_growth_goes_to_where_it_folds_most():
     ops, _, cost = chain(4, 20, 20, 20)
     ops.append(RegionOp(["a"], ["b"]))
     cost.update(a=4, b=14)
-    assert choose(ops, [3, "b"], cost, 16).stored == {3, "a"}
-    assert choose(ops, [3, "b"], cost, 15).stored == {0, "b"}
+    assert choose(ops, [3, "b"], cost, [Growth(16)]).stored == {3, "a"}
+    assert choose(ops, [3, "b"], cost, [Growth(15)]).stored == {0, "b"}
 
 
 def test_growth_may_have_a_limit_for_each_op():
     ops, demanded, cost = chain(4, 20, 20, 20)
-    assert choose(ops, demanded, cost, 100, 5).stored == {0}
-    assert choose(ops, demanded, cost, 100, 6).stored == {3}
+    assert choose(ops, demanded, cost, [Growth(100, 5)]).stored == {0}
+    assert choose(ops, demanded, cost, [Growth(100, 6)]).stored == {3}
 
 
 def test_an_op_is_worth_some_bytes():
@@ -264,7 +264,7 @@ def test_steps_grow_linearly(make, count_lines):
 
 @pytest.mark.parametrize("make", SHAPES)
 def test_steps_grow_linearly_with_growth_to_spend(make, count_lines):
-    steps = [count_lines(choose, *make(n), n // 4) for n in (500, 2_000)]
+    steps = [count_lines(choose, *make(n), [Growth(n // 4)]) for n in (500, 2_000)]
     assert steps[1] <= 4.5 * steps[0]
 
 

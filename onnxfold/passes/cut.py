@@ -1,0 +1,267 @@
+"""The cut of constant propagation: which results are stored, which nodes go, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+from onnxfold.analysis.decisions import Decision
+from onnxfold.analysis.frontier import FORBIDDEN, Growth, RegionOp, choose
+from onnxfold.options import FoldOptions
+from onnxfold.passes.folding.sweep import NODE_BYTES, TENSOR_BYTES, Stay, Sweep
+from onnxfold.pool import Pool
+
+# Bytes that the model lost elsewhere and that are given for each node that goes by them: starting
+# a node takes some microseconds in every run, about as long as reading so many bytes takes once.
+SPARE_PER_NODE = 1 << 14
+
+_QUANTIZED = "the weight stays quantized (fold_quantized folds it)"
+
+
+class Cut:
+    """Which values to store and which nodes to remove, by bytes.
+
+    Args:
+        sweep: A sweep that has run.
+        pool: Its pool.
+        options: What may be folded, and what may be spent on it.
+        spare: Bytes by which the model has become smaller than it came: they may be spent too.
+    """
+
+    def __init__(self, sweep: Sweep, pool: Pool, options: FoldOptions, spare: int = 0) -> None:
+        self._sweep = sweep
+        self._pool = pool
+        self._options = options
+        self._same: dict[ir.Value, ir.Value] = {}
+        demanded = [v for n in sweep.operations for v in n.outputs if self._is_demanded(v)]
+        self._find_same()
+        needed = [self._same.get(v, v) for v in (*demanded, *self._demanded_leaves())]
+        choice = choose(
+            [
+                RegionOp(
+                    [self._same.get(v, v) for v in self._operands(node)],
+                    # a view of all of a weight is the weight: it is there, whoever else makes it
+                    [
+                        same
+                        for v in self._results(node)
+                        if (same := self._same.get(v, v)) in sweep.cost
+                    ],
+                    NODE_BYTES,
+                )
+                for node in sweep.undecided
+            ],
+            needed,
+            _Costs(self._cost),
+            [Growth(spare, SPARE_PER_NODE), Growth(options.max_growth)],
+        )
+        self._needed = set(needed)
+        self.stored: list[ir.Value] = []
+        """Values to store, in topological order."""
+        self.stays: list[Stay] = []
+        """Nodes that could be folded and stay."""
+        self._follow(demanded, choice.stored)
+        self._staying = {stay.node for stay in self.stays}
+        self.removed = [node for node in sweep.operations if node not in self._staying]
+        """Nodes that go."""
+
+    @property
+    def declined(self) -> bool:
+        """True if nodes stay only because of the bytes that their results take."""
+        return any(
+            self._sweep.cost[v] != FORBIDDEN for s in self.stays for v in self._results(s.node)
+        )
+
+    # ---------------------------------------------------------------- explaining
+
+    def decisions(self, *, small: bool = False) -> list[Decision]:
+        """What was decided about every node that has constant inputs only.
+
+        Args:
+            small: Also about the nodes whose results are so small that they always fold.
+        """
+        stored = set(self.stored)
+        readers = Counter(
+            v for node in self._staying for v in {self._as_one(v) for v in self._operands(node)}
+        )
+        nodes = self._sweep.operations if small else self._sweep.undecided
+        found = [self._decision(node, stored, readers) for node in nodes]
+        found += [
+            _describe(stay.node, False, None, None, stay.reason) for stay in self._sweep.stays
+        ]
+        return found
+
+    def _decision(
+        self, node: ir.Node, stored: set[ir.Value], readers: Counter[ir.Value]
+    ) -> Decision:
+        operands = {self._as_one(v) for v in self._operands(node)}
+        stays = node in self._staying
+        alone = [v for v in operands if v not in self._needed and readers[v] == stays]
+        kept = sum(self._nbytes(v) for v in alone if self._is_stored(v, stored) or not stays)
+        results = self._results(node)
+        if stays:
+            forbidden = any(self._cost(v) == FORBIDDEN for v in results)
+            folded = None if forbidden else sum(self._nbytes(v) for v in results)
+            return _describe(node, False, folded, kept, self._why(node))
+        in_file = [v for v in results if v in stored]
+        if not in_file:
+            return _describe(node, True, 0, None, "only folded nodes read its result")
+        folded = sum(self._nbytes(v) for v in in_file)
+        return _describe(node, True, folded, kept, self._why_folded(node, folded, kept))
+
+    def _why_folded(self, node: ir.Node, folded: int, kept: int) -> str:
+        if self._options.fold_all:
+            return "everything is folded (fold_all)"
+        if any(self._options.folds(v.name) for v in node.outputs):
+            return "asked for (fold)"
+        if folded <= kept:
+            return "its result takes no more bytes than what it is made of"
+        if folded <= kept + NODE_BYTES:
+            return "its result takes hardly more bytes than the node"
+        return "by it and the nodes around it the model does not grow"
+
+    def _as_one(self, value: ir.Value) -> ir.Value:
+        return self._same.get(value, value)
+
+    def _is_stored(self, value: ir.Value, stored: set[ir.Value]) -> bool:
+        return value in stored or value not in self._sweep.cost
+
+    def _nbytes(self, value: ir.Value) -> int:
+        if value in self._sweep.cost:
+            return self._pool.buffer_of(value).nbytes if self._pool.is_bound(value) else 0
+        tensor = value.const_value
+        return 0 if tensor is None else tensor.nbytes
+
+    # ---------------------------------------------------------------- the region
+
+    def _operands(self, node: ir.Node) -> list[ir.Value]:
+        captured = self._sweep.captures.get(node, [])
+        return [v for v in (*node.inputs, *captured) if v is not None]
+
+    def _results(self, node: ir.Node) -> list[ir.Value]:
+        """Those that somebody still needs: the others have no buffer (any more)."""
+        return [v for v in node.outputs if v in self._sweep.cost and self._pool.is_bound(v)]
+
+    def _find_same(self) -> None:
+        """Values that are the same view of the same bytes are stored once, so they count once."""
+        first: dict[object, ir.Value] = {}
+        for node in self._sweep.undecided:
+            for value in (*self._operands(node), *self._results(node)):
+                cost = self._cost(value) if self._sweep.is_constant(value) else 0
+                if not cost or cost == FORBIDDEN or value in self._same or value.is_graph_output():
+                    continue
+                buffer = self._pool.buffer_of(value)
+                if buffer.is_known:
+                    same = first.setdefault(buffer.key(), value)
+                    # a subgraph's value is not visible outside of it
+                    if same.graph is value.graph:
+                        self._same[value] = same
+
+    def _follow(self, demanded: list[ir.Value], chosen: set[ir.Value]) -> None:
+        """From what is demanded back to what is stored; the nodes on the way stay."""
+        pending = list(demanded)
+        seen: set[ir.Value] = set(pending)
+        staying: dict[ir.Node, None] = {}
+        stored: list[ir.Value] = []
+        while pending:
+            value = pending.pop()
+            node = value.producer()
+            if value not in self._sweep.cost or node is None:
+                continue
+            if node not in self._sweep.undecided or self._same.get(value, value) in chosen:
+                stored.append(value)
+                continue
+            if node in staying:
+                continue
+            staying[node] = None
+            for operand in self._operands(node):
+                if operand not in seen:
+                    seen.add(operand)
+                    pending.append(operand)
+        # a result of a node that stays for another of its results is there already
+        self.stored = [v for v in reversed(stored) if v.producer() not in staying]
+        self.stays = [
+            Stay(node, self._why(node)) for node in self._sweep.undecided if node in staying
+        ]
+
+    def _why(self, node: ir.Node) -> str:
+        if any(self._cost(v) == FORBIDDEN for v in self._results(node)):
+            quantized = node.op_type == "DequantizeLinear" and not self._options.fold_quantized
+            return _QUANTIZED if quantized else "its result is not a tensor"
+        size = sum(self._pool.buffer_of(v).nbytes for v in self._results(node))
+        return f"the model would grow: its result takes {size:,.0f} bytes"
+
+    def _is_demanded(self, value: ir.Value) -> bool:
+        if value not in self._sweep.cost:
+            return False
+        operations = self._sweep.operations
+        return value.is_graph_output() or any(
+            use.node not in operations and not self._feeds_folded_subgraph(use.node)
+            for use in value.uses()
+        )
+
+    def _feeds_folded_subgraph(self, user: ir.Node) -> bool:
+        """True if the user is inside a subgraph of a node that is itself an operation."""
+        parents = self._sweep.parents
+        parent = parents.get(user.graph) if user.graph is not None else None
+        while parent is not None:
+            if parent in self._sweep.operations:
+                return True  # as a captured value it is an input of that operation
+            parent = parents.get(parent.graph) if parent.graph is not None else None
+        return False
+
+    def _demanded_leaves(self) -> list[ir.Value]:
+        leaves = {
+            v
+            for node in self._sweep.undecided
+            for v in self._operands(node)
+            if v not in self._sweep.cost
+        }
+        operations = self._sweep.operations
+        return [
+            v
+            for v in leaves
+            if v.is_graph_output() or any(u.node not in operations for u in v.uses())
+        ]
+
+    def _cost(self, value: ir.Value) -> float:
+        cost = self._sweep.cost.get(value)
+        if cost is None:
+            tensor = value.const_value
+            assert tensor is not None
+            cost = tensor.nbytes + TENSOR_BYTES
+        elif cost and self._options.folds(value.name):
+            # a sequence has no stored form, whoever asks for it
+            cost = 0 if self._pool.buffer_of(value).type_proto is None else FORBIDDEN
+        elif not cost and not self._options.fold_all:
+            # always worth storing, but as an operand of something larger it does take its place
+            cost = self._pool.buffer_of(value).nbytes + TENSOR_BYTES
+        return cost
+
+
+def _describe(
+    node: ir.Node, folded: bool, if_folded: int | None, if_kept: int | None, reason: str
+) -> Decision:
+    return Decision(
+        value=next((v.name for v in node.outputs if v.name), ""),
+        node=node.name or "",
+        op_type=f"{node.domain}::{node.op_type}" if node.domain else node.op_type,
+        graph=(node.graph.name or "") if node.graph is not None else "",
+        folded=folded,
+        bytes_if_folded=if_folded,
+        bytes_if_kept=if_kept,
+        reason=reason,
+    )
+
+
+class _Costs(dict[ir.Value, float]):
+    """Costs by value, asked for when they are first needed."""
+
+    def __init__(self, cost: Callable[[ir.Value], float]) -> None:
+        super().__init__()
+        self._of = cost
+
+    def __missing__(self, value: ir.Value) -> float:
+        self[value] = result = self._of(value)
+        return result

@@ -25,7 +25,7 @@ from onnxfold.errors import UsageError
 from onnxfold.options import Options
 from onnxfold.passes.pipeline import run_passes
 from onnxfold.passes.symbolic_shapes import SymbolicShapes
-from onnxfold.runtime.backends import check_name, compile_kernels
+from onnxfold.runtime.backends import check_dump, check_name, compile_kernels, dump_stages
 from onnxfold.runtime.bundle import (
     ENTRY_FILE,
     FOLD_FILE,
@@ -76,6 +76,7 @@ def split(
     backend: str = "auto",
     fsync: bool = True,
     compile_seconds: float = 120.0,
+    dump_ir: PathLike | None = None,
     **options: Any,
 ) -> Bundle:
     """Split a model into a part that runs once for given runtime constants, and the rest.
@@ -92,10 +93,11 @@ def split(
             runtime_fold as well (a small file, and a cost at the first run).
         max_cache: Bytes that the cached tensors may take, at nominal sizes; None for no bound.
         nominal: Assumed sizes of symbolic dimensions by name. They decide only about where to cut.
-        backend: "iree" compiles runtime_fold; "auto" does not (see `onnxfold.Session`);
-            "onnxruntime" runs it as a model.
+        backend: "iree" and "onnx-mlir" compile runtime_fold; "auto" takes kernels that were
+            compiled before (see `onnxfold.Session`); "onnxruntime" runs it as a model.
         fsync: Wait until the files are on the disk.
         compile_seconds: Time limit of one compilation.
+        dump_ir: A folder to write what the compiler makes of runtime_fold, stage by stage.
         options: Of the optimization at compile time, see `onnxfold.options.Options`.
 
     Raises:
@@ -104,6 +106,8 @@ def split(
         OnnxFoldError: The bundle cannot be written.
     """
     check_name(backend)
+    if dump_ir is not None:
+        check_dump(backend)
     parts = split_model(
         _opened(source),
         runtime_constants=runtime_constants,
@@ -113,9 +117,12 @@ def split(
         nominal=nominal,
         **options,
     )
-    return write_bundle(
+    bundle = write_bundle(
         parts, out_dir, backend=backend, fsync=fsync, compile_seconds=compile_seconds
     )
+    if dump_ir is not None:
+        dump_stages(bundle, backend, Path(dump_ir), seconds=compile_seconds)
+    return bundle
 
 
 def write_bundle(

@@ -78,26 +78,31 @@ def compile_kernels(bundle: Bundle, backend: str, *, seconds: float) -> list[Ker
     return compile_components(bundle, create(backend), seconds=seconds)
 
 
-def dump_stages(
-    bundle: Bundle, backend: str, folder: Path, *, seconds: float
-) -> list[tuple[list[str], str]]:
-    """Write the stages of compiling a bundle's runtime_fold, a folder for each component.
-
-    Returns:
-        Outputs of the components that were refused, and why.
+def check_dump(backend: str) -> None:
+    """Refuse a backend that cannot write the stages of its compilation here.
 
     Raises:
-        UsageError: The backend does not compile, or its compiler is not there.
+        UsageError: It does not compile, or its compiler is not there.
+    """
+    if backend in ("auto", "onnxruntime"):
+        raise UsageError(f"there are no stages to write: choose {' or '.join(COMPILERS)}")
+    missing = create(backend).missing()
+    if missing is not None:
+        raise UsageError(missing)
+
+
+def dump_stages(bundle: Bundle, backend: str, folder: Path, *, seconds: float) -> None:
+    """Write the stages of compiling a bundle's runtime_fold, a folder for each component.
+
+    Raises:
+        UsageError: The folder cannot be written.
     """
     from onnxfold.runtime.backends.ahead import dump_components
 
-    if backend in ("auto", "onnxruntime"):
-        raise UsageError(f"there are no stages to write: choose {' or '.join(COMPILERS)}")
-    made = create(backend)
-    missing = made.missing()
-    if missing is not None:
-        raise UsageError(missing)
-    return dump_components(bundle, made, folder, seconds=seconds)
+    try:
+        dump_components(bundle, create(backend), folder, seconds=seconds)
+    except OSError as error:
+        raise UsageError(f"cannot be written: {error.strerror}", file=folder) from error
 
 
 def load_kernels(

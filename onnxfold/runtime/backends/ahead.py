@@ -88,25 +88,18 @@ def cached_kernels(bundle: Bundle, backends: Sequence[Backend]) -> list[Kernel]:
     return kernels
 
 
-def dump_components(
-    bundle: Bundle, backend: Backend, folder: Path, *, seconds: float
-) -> list[tuple[list[str], str]]:
-    """Write each component, and what the compiler makes of it, into a folder of its own.
-
-    Returns:
-        Outputs of the components that the compiler refused, and why.
-    """
-    refused = []
+def dump_components(bundle: Bundle, backend: Backend, folder: Path, *, seconds: float) -> None:
+    """Write each component, and what the compiler makes of it, into a folder of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
     for index, names in enumerate(_components_of(bundle)):
         component = Component(bundle.runtime_fold, names)
         own = folder / f"component_{index}"
-        own.mkdir(parents=True, exist_ok=True)
+        own.mkdir(exist_ok=True)
         (own / "0-prepared.onnx").write_bytes(component.content)
         try:
             backend.dump(component.content, own, seconds=seconds)
         except CompileError as error:
-            refused.append((names, str(error)))
-    return refused
+            logger.warning("there are no more stages of %s: %s", names[0], error)
 
 
 def _components_of(bundle: Bundle) -> list[list[str]]:

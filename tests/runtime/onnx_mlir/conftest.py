@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -63,3 +65,60 @@ def tagged_library(tmp_path) -> Callable[..., Path]:
         return build(HERE / "tagged.c", tmp_path / f"{tag}.so", *flags)
 
     return build_
+
+
+def _script(path: Path, program: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{HERE / program}" "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def clean_path(tmp_path, monkeypatch) -> Path:
+    """A folder on the PATH for programs, and no compiler or engine of this machine."""
+    for name in ("ONNXFOLD_ONNX_MLIR", "ONNXFOLD_CONTAINER_ENGINE", "ONNXFOLD_ONNX_MLIR_IMAGE"):
+        monkeypatch.delenv(name, raising=False)
+    if CC is None:
+        pytest.skip("there is no C compiler")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("cc", "as", "ld", "sh", "sleep"):
+        found = shutil.which(name)
+        if found is not None:
+            (programs / name).symlink_to(found)
+    monkeypatch.setenv("PATH", str(programs))
+    return programs
+
+
+@pytest.fixture
+def compiler(clean_path) -> Path:
+    """The double of the compiler, on the PATH."""
+    return _script(clean_path / "onnx-mlir", "compiler_double.py")
+
+
+class Engine:
+    """The double of a container engine, and what it was asked."""
+
+    IMAGE = "sha256:" + "5eed" * 16
+
+    def __init__(self, path: Path, state: Path) -> None:
+        self.path = path
+        self.state = state
+        state.mkdir()
+        self.does(images={"ghcr.io/onnxmlir/onnx-mlir": self.IMAGE})
+
+    def does(self, **behaviour: object) -> None:
+        behaviour.setdefault("images", {"ghcr.io/onnxmlir/onnx-mlir": self.IMAGE})
+        (self.state / "engine.json").write_text(json.dumps(behaviour))
+
+    def calls(self) -> list[list[str]]:
+        file = self.state / "calls.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+@pytest.fixture
+def engine(clean_path, tmp_path, monkeypatch) -> Engine:
+    """The double of docker, on the PATH, with the image."""
+    monkeypatch.setenv("ENGINE_DOUBLE", str(tmp_path / "engine"))
+    return Engine(_script(clean_path / "docker", "engine_double.py"), tmp_path / "engine")

@@ -1,0 +1,210 @@
+"""A test double of the program ``onnx-mlir``: its options, files and exit codes, for a few ops.
+
+It takes the place of the real compiler where there is none, so that compiling, loading and running
+can be tested as a whole: it makes C of the model and gives that to the system's compiler. Of the
+real one it has the command line, the names of the files, the exported functions and the exit codes;
+code for anything but simple float32 models it has not. ``DOUBLE_CONSTANTS_IN_FILE`` stores weights
+in a file, ``DOUBLE_BODY`` is C to run instead of the model, ``DOUBLE_INPUTS`` a number of inputs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+HERE = Path(__file__).parent
+STAGES = ("--EmitONNXIR", "--EmitMLIR", "--EmitLLVMIR")
+FLAGS = {"-O3", "--march=x86-64", "--disable-constant-prop"}
+TYPES = {1: "f32", 7: "i64", 9: "i1", 10: "f16", 11: "f64", 16: "bf16"}
+
+
+def fail(code: int, message: str) -> None:
+    print(message, file=sys.stderr)
+    raise SystemExit(code)
+
+
+def main(words: list[str]) -> None:
+    if words == ["--version"]:
+        print("onnx-mlir version 0.0.0-double, onnx version 1.21.0")
+        return
+    if os.environ.get("ONNX_MLIR_FLAGS"):
+        fail(1, "error: flags come from the environment, too")
+    mode, tag, output, source = "--EmitLib", "", "", ""
+    while words:
+        word = words.pop(0)
+        if word == "-o":
+            output = words.pop(0)
+        elif word.startswith("--tag="):
+            tag = word.partition("=")[2]
+        elif word in ("--EmitLib", *STAGES):
+            mode = word
+        elif word.startswith("-") and word not in FLAGS:
+            fail(1, f"onnx-mlir: Unknown command line argument '{word}'.")
+        elif not word.startswith("-"):
+            source = word
+    if not os.path.isfile(source):
+        fail(3, f"Failed to open {source}")
+    if os.stat(source).st_nlink > 1:
+        fail(19, f'Input file "{source}" is a hardlink')
+    try:
+        model = onnx.load(source)
+    except Exception:
+        fail(6, f'error: "{source}" cannot be parsed')
+    if mode != "--EmitLib":
+        Path(f"{output}.onnx.mlir").write_text(
+            f"module {{ // {mode}, {len(model.graph.node)} ops\n}}\n"
+        )
+        Path(f"{output}.tmp").write_text("module { }\n")
+        return
+    program = Program(model.graph, tag, Path(output))
+    c_file = Path(f"{output}.c")
+    c_file.write_text(program.text())
+    command = ["cc", "-shared", "-fPIC", "-O1", "-I", str(HERE), "-o", f"{output}.so", str(c_file)]
+    done = subprocess.run([*command, "-lm"], capture_output=True, text=True)
+    if done.returncode:
+        fail(12, done.stderr)
+
+
+class Program:
+    """The C program of a graph."""
+
+    def __init__(self, graph: onnx.GraphProto, tag: str, output: Path) -> None:
+        self.graph = graph
+        self.tag = tag
+        self.output = output
+        self.names: dict[str, str] = {}
+        self.lines: list[str] = []
+        self.made: list[str] = []
+
+    def value(self, name: str, expression: str, owned: bool = True) -> None:
+        variable = f"v{len(self.names)}"
+        self.names[name] = variable
+        self.lines.append(f"OMTensor *{variable} = {expression};")
+        if owned:
+            self.made.append(variable)
+
+    def text(self) -> str:
+        graph = self.graph
+        stored = []
+        for tensor in graph.initializer:
+            array = numpy_helper.to_array(tensor)
+            if array.dtype not in (np.float32, np.int64):
+                fail(14, f"error: no code for {array.dtype}")
+            stored.append(array)
+        declarations = self._constants(stored)
+        initialized = {tensor.name for tensor in graph.initializer}
+        inputs = [v for v in graph.input if v.name not in initialized]
+        for k, known in enumerate(inputs):
+            self.value(known.name, f"given->tensors[{k}]", owned=False)
+        for k, (tensor, array) in enumerate(zip(graph.initializer, stored, strict=True)):
+            dims = ", ".join(map(str, array.shape)) or "1"
+            number = 1 if array.dtype == np.float32 else 7
+            self.value(
+                tensor.name, f"constant(c{k}, (int64_t[]){{{dims}}}, {array.ndim}, {number})"
+            )
+        for node in graph.node:
+            self._node(node)
+        outputs = [self.names[v.name] for v in graph.output]
+        kept = set(outputs)
+        for index, variable in enumerate(outputs):
+            if variable not in self.made or variable in outputs[:index]:
+                copy = f"constant({variable}->aligned, {variable}->shape, {variable}->rank, "
+                outputs[index] = f"{copy}{variable}->type)"
+        self.lines.append(f"OMTensor *results[] = {{{', '.join(outputs)}}};")
+        self.lines += [f"omTensorDestroy({v});" for v in self.made if v not in kept]
+        self.lines.append(f"return omTensorListCreate(results, {len(outputs)});")
+        described = inputs[: int(os.environ.get("DOUBLE_INPUTS", len(inputs)))]
+        types = [self._signature(values) for values in (described, graph.output)]
+        body = os.environ.get("DOUBLE_BODY")
+        entry = ", ".join(json.dumps(text) for text in types)
+        name = f"run_main_graph_{self.tag}"
+        return "\n".join(
+            [
+                '#include "double_ops.h"',
+                *declarations,
+                f"API OMTensorList *{name}(OMTensorList *given) {{",
+                *([body] if body else self.lines),
+                "}",
+                "API OMTensorList *run_main_graph(OMTensorList *given) {",
+                f"return {name}(given);",
+                "}",
+                f'static const Entry entries[] = {{{{"run_main_graph", {entry}}},',
+                f'{{"{name}", {entry}}}, {{0}}}};',
+                "DESCRIBE(entries, )",
+                f"DESCRIBE(entries, _{self.tag})",
+            ]
+        )
+
+    def _constants(self, arrays: list[np.ndarray]) -> list[str]:
+        """The weights as C; or as a file that is read when the library is loaded."""
+        if not os.environ.get("DOUBLE_CONSTANTS_IN_FILE"):
+            return [
+                f"static const uint8_t c{k}[] __attribute__((aligned(16))) = "
+                f"{{{', '.join(map(str, array.tobytes())) or '0'}}};"
+                for k, array in enumerate(arrays)
+            ]
+        file = self.output.with_name(f"{self.output.name}.constants.bin")
+        file.write_bytes(b"".join(array.tobytes() for array in arrays))
+        offsets = np.cumsum([0, *(array.nbytes for array in arrays)])
+        return [
+            f"static uint8_t all[{offsets[-1] or 1}];",
+            *(f"#define c{k} (all + {offset})" for k, offset in enumerate(offsets[:-1])),
+            "__attribute__((constructor)) static void read_constants(void) {",
+            'char path[4096]; const char *folder = getenv("OM_CONSTANT_PATH");',
+            f'snprintf(path, sizeof path, "%s/%s", folder ? folder : ".", "{file.name}");',
+            'FILE *file = fopen(path, "rb");',
+            "if (!file || fread(all, 1, sizeof all, file) != sizeof all) abort();",
+            "fclose(file);",
+            "}",
+        ]
+
+    def _node(self, node: onnx.NodeProto) -> None:
+        given = [self.names[name] for name in node.input]
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        binary = {"Add": "+", "Sub": "-", "Mul": "*"}
+        if node.op_type in binary:
+            code = f"binary('{binary[node.op_type]}', {given[0]}, {given[1]})"
+        elif node.op_type in ("Exp", "Neg"):
+            code = f"unary('{node.op_type[0].lower()}', {given[0]})"
+        elif node.op_type in ("MatMul", "Reshape", "Unsqueeze", "Concat") and len(given) == 2:
+            code = f"{node.op_type.lower()}({given[0]}, {given[1]})"
+        elif node.op_type == "Cast" and attributes["to"] == 1:
+            code = f"to_float({given[0]})"
+        elif node.op_type == "Transpose":
+            perm = ", ".join(map(str, attributes["perm"]))
+            code = f"transpose({given[0]}, (int64_t[]){{{perm}}})"
+        elif node.op_type == "Shape":
+            code = f"shape_of({given[0]}, {attributes.get('start', 0)}, {attributes.get('end', 8)})"
+        elif node.op_type == "Constant":
+            array = numpy_helper.to_array(attributes["value"])
+            numbers = ", ".join(map(str, array.ravel()))
+            shape = ", ".join(map(str, array.shape)) or "1"
+            kind, number = ("float", 1) if array.dtype == np.float32 else ("int64_t", 7)
+            data = f"({kind}[]){{{numbers}}}, (int64_t[]){{{shape}}}"
+            code = f"constant({data}, {array.ndim}, {number})"
+        else:
+            fail(
+                14,
+                f"loc(\"{node.name}\"): error: failed to legalize operation 'onnx.{node.op_type}'",
+            )
+        self.value(node.output[0], code)
+
+    @staticmethod
+    def _signature(values: list[onnx.ValueInfoProto]) -> str:
+        described = []
+        for value in values:
+            kind = value.type.tensor_type
+            dims = [d.dim_value if d.HasField("dim_value") else -1 for d in kind.shape.dim]
+            described.append({"type": TYPES[kind.elem_type], "dims": dims, "name": value.name})
+        return json.dumps(described)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,72 @@
+"""A test double of ``docker`` and ``podman``: it records what it is asked, and runs the compiler.
+
+What it does is in ``engine.json`` of the folder ``ENGINE_DOUBLE``: the images that it has, and what
+happens when one is run. It sees to it that nothing outside the mounted folders is named.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+STATE = Path(os.environ["ENGINE_DOUBLE"])
+HERE = Path(__file__).parent
+WITH_VALUE = ("user", "volume", "workdir", "entrypoint", "name", "network", "pull", "userns")
+
+
+def fail(code: int, message: str) -> None:
+    print(message, file=sys.stderr)
+    raise SystemExit(code)
+
+
+def main(words: list[str]) -> None:
+    behaviour = json.loads((STATE / "engine.json").read_text())
+    with open(STATE / "calls.jsonl", "a") as file:
+        file.write(json.dumps(words) + "\n")
+    if "down" in behaviour:
+        fail(1, behaviour["down"])
+    if words[:2] == ["image", "inspect"]:
+        found = behaviour["images"].get(words[-1])
+        if found is None:
+            fail(1, f"Error: No such image: {words[-1]}")
+        print(found)
+    elif words[0] == "rm":
+        (STATE / "removed").write_text(words[-1])
+    elif words[0] == "run":
+        run(words[1:], behaviour)
+    else:
+        fail(125, f"unknown command {words}")
+
+
+def run(words: list[str], behaviour: dict) -> None:
+    options: dict[str, str] = {}
+    while words and words[0].startswith("--"):
+        name, _, value = words.pop(0)[2:].partition("=")
+        if name != "rm" and name not in WITH_VALUE:
+            fail(125, f"unknown flag: --{name}")
+        options[name] = value
+    image = words.pop(0)
+    if image not in behaviour["images"].values():
+        fail(125, f"Unable to find image '{image}' locally")
+    if "sleep" in behaviour:
+        time.sleep(behaviour["sleep"])
+    if "exit" in behaviour:
+        fail(behaviour["exit"], behaviour.get("stderr", ""))
+    outside, inside, access = options["volume"].split(":")
+    if outside != inside or access != "rw" or options["workdir"] != outside:
+        fail(125, "the folder is mounted elsewhere")
+    for word in words:
+        if word.startswith("/") and not word.startswith(f"{outside}/"):
+            fail(3, f"{word} is not mounted")
+    (STATE / "environment.json").write_text(json.dumps(sorted(os.environ)))
+    command = [sys.executable, str(HERE / "compiler_double.py"), *words]
+    environment = {k: os.environ[k] for k in ("PATH",)}  # none of the caller's reaches a container
+    raise SystemExit(subprocess.run(command, cwd=options["workdir"], env=environment).returncode)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,305 @@
+"""From model to results, with a test double of the compiler; see compiler_double.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from conftest import Engine
+from runtime_models import adapter_feeds, decoder_feeds, options, original, parse, random
+
+from onnxfold.errors import UsageError
+from onnxfold.runtime.backends import kernel_cache
+from onnxfold.runtime.backends.onnx_mlir.backend import OnnxMlir
+from onnxfold.runtime.bundle import open_bundle
+from onnxfold.runtime.cache import FoldCache
+from onnxfold.runtime.session import Session
+from onnxfold.runtime.split import split
+
+ADAPTER = ("a", "b", "scale")
+
+
+def run(bundle, feeds, **arguments):
+    session = Session(bundle, options(), cache=FoldCache(), **arguments)
+    return session.run(None, feeds)[0], session.placements()
+
+
+def split_adapter(adapter, folder, backend="onnx-mlir", **arguments):
+    return split(
+        adapter, folder, runtime_constants=ADAPTER, backend=backend, fsync=False, **arguments
+    )
+
+
+def test_a_model_is_split_compiled_loaded_and_run(compiler, decoder, tmp_path):
+    bundle = split(
+        *(decoder, tmp_path / "b"),
+        runtime_constants=("states", "mask"),
+        backend="onnx-mlir",
+        fsync=False,
+    )
+    assert {k.reason for k in bundle.manifest.kernels} == {None}
+    assert all(k.max_error <= 1 for k in bundle.manifest.kernels)
+    bundle = open_bundle(tmp_path / "b")
+    assert {Path(k.file).suffix for k in bundle.manifest.kernels} == {".so"}
+    assert len({k.file for k in bundle.manifest.kernels}) == len(bundle.manifest.kernels) == 3
+    for positions in (50, 7):
+        feeds = decoder_feeds(positions=positions)
+        got, placements = run(bundle, feeds)
+        assert {p.backend for p in placements} == {"onnx-mlir"}
+        np.testing.assert_allclose(got, original(decoder, feeds)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_by_a_container_it_is_the_same(engine, adapter, tmp_path):
+    bundle = split_adapter(adapter, tmp_path / "b")
+    assert bundle.manifest.kernels[0].reason is None
+    assert bundle.manifest.kernels[0].key["maker"] == f"image {Engine.IMAGE}"
+    (call,) = [c for c in engine.calls() if c[0] == "run"]
+    folder = next(w for w in call if w.startswith("--workdir=")).partition("=")[2]
+    assert not Path(folder).exists()
+    feeds = adapter_feeds()
+    got, placements = run(bundle, feeds)
+    assert placements[0].backend == "onnx-mlir"
+    np.testing.assert_allclose(got, original(adapter, feeds)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_a_session_on_a_model_compiles_it(compiler, adapter):
+    session = Session(
+        *(adapter, options()),
+        runtime_constants=ADAPTER,
+        backend="onnx-mlir",
+        cache=FoldCache(),
+    )
+    for seed in range(3):
+        feeds = adapter_feeds(seed)
+        want = original(adapter, feeds)[0]
+        np.testing.assert_allclose(session.run(None, feeds)[0], want, rtol=1e-4, atol=1e-4)
+    assert session.fold_statistics().folds == 3
+    assert [p.backend for p in session.placements()] == ["onnx-mlir"]
+
+
+def test_folded_tensors_are_in_the_librarys_memory_and_outlive_the_session(compiler, adapter):
+    session = Session(
+        *(adapter, options()), runtime_constants=ADAPTER, backend="onnx-mlir", cache=FoldCache()
+    )
+    feeds = adapter_feeds()
+    handle = session.fold({name: feeds[name] for name in ADAPTER})
+    (tensor,) = handle.tensors().values()
+    del session, handle
+    w = onnx.numpy_helper.to_array(adapter.graph.initializer[0])
+    want = w + feeds["a"] @ feeds["b"] * feeds["scale"]
+    np.testing.assert_allclose(tensor.numpy(), want, rtol=1e-4, atol=1e-4)
+
+
+def test_large_weights_are_given_and_small_ones_are_in_the_kernel(compiler, tmp_path):
+    model = parse(
+        """g (float[n, 300] x, float[300] r) => (float[n, 300] y) {
+            scaled = Mul(w, r)
+            shifted = Add(scaled, b)
+            y = MatMul(x, shifted)
+        }""",
+        w=random(300, 300),
+        b=random(300, seed=1),
+    )
+    bundle = split(
+        model, tmp_path, runtime_constants=["r"], backend="onnx-mlir", fsync=False, level=0
+    )
+    (kernel,) = bundle.manifest.kernels
+    assert (kernel.reason, kernel.inputs, kernel.weights) == (None, ["r"], ["w"])
+    assert (tmp_path / kernel.file).stat().st_size < 100_000
+    feeds = {"x": random(4, 300, seed=2), "r": random(300, seed=3)}
+    got, placements = run(bundle, feeds)
+    assert placements[0].backend == "onnx-mlir"
+    np.testing.assert_allclose(got, original(model, feeds)[0], rtol=1e-3, atol=1e-3)
+
+
+def test_a_file_of_constants_stays_beside_the_library(compiler, adapter, tmp_path, monkeypatch):
+    monkeypatch.setenv("DOUBLE_CONSTANTS_IN_FILE", "1")
+    bundle = split_adapter(adapter, tmp_path / "b")
+    (kernel,) = bundle.manifest.kernels
+    assert kernel.reason is None
+    assert kernel.beside == [kernel.file.removesuffix(".so") + ".constants.bin"]
+    feeds = adapter_feeds()
+    got, placements = run(tmp_path / "b", feeds)
+    assert placements[0].backend == "onnx-mlir"
+    np.testing.assert_allclose(got, original(adapter, feeds)[0], rtol=1e-4, atol=1e-4)
+    (tmp_path / "b" / kernel.beside[0]).unlink()
+    got, placements = run(tmp_path / "b", feeds)
+    assert placements[0].backend == "onnxruntime"
+    assert placements[0].reason == f"{kernel.beside[0]}: No such file"
+    assert got.tobytes() == original(adapter, feeds)[0].tobytes()
+    # in the user's cache it is whole
+    again = split_adapter(adapter, tmp_path / "c", "auto")
+    assert run(again, feeds)[1][0].backend == "onnx-mlir"
+
+
+def test_without_a_compiler_what_was_compiled_is_found(compiler, adapter, tmp_path):
+    plain = split_adapter(adapter, tmp_path / "1", "auto")
+    assert plain.manifest.kernels == []
+    split_adapter(adapter, tmp_path / "2")
+    compiler.unlink()
+    found = split_adapter(adapter, tmp_path / "3", "auto")
+    assert [k.backend for k in found.manifest.kernels] == ["onnx-mlir"]
+    feeds = adapter_feeds()
+    assert run(found, feeds)[1][0].backend == "onnx-mlir"
+    asked = split_adapter(adapter, tmp_path / "4")
+    assert "no container engine" in asked.manifest.kernels[0].reason
+
+
+def test_a_kernel_of_another_compiler_is_made_again(compiler, adapter, tmp_path):
+    first = split_adapter(adapter, tmp_path / "1").manifest.kernels[0]
+    made = sorted(kernel_cache.cache_folder().iterdir())
+    assert split_adapter(adapter, tmp_path / "2").manifest.kernels[0] == first
+    os.utime(compiler, (0, 0))
+    second = split_adapter(adapter, tmp_path / "1").manifest.kernels[0]
+    assert second.key["maker"] != first.key["maker"] and second.file != first.file
+    assert [p.name for p in (tmp_path / "1" / "kernels").iterdir()] == [Path(second.file).name]
+    assert len(list(kernel_cache.cache_folder().iterdir())) == len(made)
+
+
+def test_what_it_refuses_runs_on_onnxruntime(compiler, tmp_path):
+    model = parse(
+        """g (float[n, 32] x, float[32] r, float[32] s) => (float[n, 32] y) {
+            a = Tanh(r)
+            b = Exp(s)
+            t = Mul(x, a)
+            y = Mul(t, b)
+        }"""
+    )
+    bundle = split(
+        model, tmp_path, runtime_constants=["r", "s"], backend="onnx-mlir", fsync=False, level=0
+    )
+    feeds = {"x": random(9, 32), "r": random(32, seed=1), "s": random(32, seed=2)}
+    got, placements = run(bundle, feeds)
+    reasons = {p.backend: p.reason for p in placements}
+    assert reasons == {
+        "onnx-mlir": None,
+        "onnxruntime": "onnx-mlir: it cannot compile the model (exit code 14): "
+        "failed to legalize operation 'onnx.Tanh'",
+    }
+    np.testing.assert_allclose(got, original(model, feeds)[0], rtol=1e-5)
+
+
+WRONG = """
+    int64_t shape[] = {64, 64};
+    OMTensor *made = omTensorCreateEmpty(shape, 2, FLOAT);
+    memset(made->aligned, 0, 64 * 64 * 4);
+    return omTensorListCreate(&made, 1);"""
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("abort();", r"trying the kernel: the compiler crashed \(signal 6\)"),
+        ("raise(SIGSEGV); return NULL;", r"crashed \(signal 11\)"),
+        ("for (;;);", r"took longer than 2 s"),
+        ("errno = EPERM; return NULL;", "failed: Operation not permitted"),
+        ("return omTensorListCreate(NULL, 0);", "it has 0 results, not 1"),
+        (WRONG, "its results are wrong"),
+    ],
+)
+def test_a_kernel_that_is_wrong_is_not_used(compiler, adapter, tmp_path, monkeypatch, body, reason):
+    monkeypatch.setenv("DOUBLE_BODY", body)
+    seconds = 2 if "for" in body else 60
+    bundle = split_adapter(adapter, tmp_path / "b", compile_seconds=seconds)
+    assert re.search(reason, bundle.manifest.kernels[0].reason)
+    feeds = adapter_feeds()
+    got, placements = run(bundle, feeds)
+    assert placements[0].backend == "onnxruntime"
+    assert got.tobytes() == original(adapter, feeds)[0].tobytes()
+    assert not kernel_cache.cache_folder().exists()
+
+
+def test_a_kernel_with_other_inputs_is_not_used(compiler, adapter, tmp_path, monkeypatch):
+    monkeypatch.setenv("DOUBLE_INPUTS", "2")
+    bundle = split_adapter(adapter, tmp_path / "b")
+    assert "takes 2 inputs, not 3" in bundle.manifest.kernels[0].reason
+
+
+def test_a_kernel_for_another_machine_is_not_used(compiler, adapter, tmp_path):
+    split_adapter(adapter, tmp_path / "b")
+    file = tmp_path / "b" / "manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["kernels"][0]["key"]["machine"] = "linux-z80"
+    file.write_text(json.dumps(manifest))
+    feeds = adapter_feeds()
+    got, placements = run(tmp_path / "b", feeds)
+    assert placements[0].reason.startswith("the kernel was made for linux-z80, this is ")
+    assert got.tobytes() == original(adapter, feeds)[0].tobytes()
+
+
+def test_another_backend_asked_for_leaves_the_kernel(compiler, adapter, tmp_path):
+    split_adapter(adapter, tmp_path / "b")
+    _, placements = run(tmp_path / "b", adapter_feeds(), backend="iree")
+    assert (placements[0].backend, placements[0].reason) == (
+        "onnxruntime",
+        "the kernel was made by onnx-mlir",
+    )
+    assert run(tmp_path / "b", adapter_feeds(), backend="auto")[1][0].backend == "onnx-mlir"
+
+
+def test_a_library_in_use_is_replaced_not_written_to(compiler, adapter, tmp_path):
+    bundle = split_adapter(adapter, tmp_path / "b")
+    session = Session(bundle, options(), cache=FoldCache(0))
+    feeds = adapter_feeds()
+    want = session.run(None, feeds)[0].tobytes()
+    file = tmp_path / "b" / bundle.manifest.kernels[0].file
+    before = file.stat().st_ino
+    split_adapter(adapter, tmp_path / "b")
+    assert file.stat().st_ino != before
+    assert session.run(None, adapter_feeds())[0].tobytes() == want
+
+
+@pytest.mark.parametrize("name", ["../x.so", "/tmp/x.so"])
+@pytest.mark.parametrize("key", ["file", "beside"])
+def test_a_kernel_outside_of_the_bundle_is_refused(compiler, adapter, tmp_path, name, key):
+    split_adapter(adapter, tmp_path / "b")
+    file = tmp_path / "b" / "manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["kernels"][0][key] = name if key == "file" else [name]
+    file.write_text(json.dumps(manifest))
+    with pytest.raises(Exception, match="is not in the bundle"):
+        open_bundle(tmp_path / "b")
+
+
+def test_the_stages_are_written(compiler, adapter, tmp_path):
+    split_adapter(adapter, tmp_path / "b", dump_ir=tmp_path / "ir")
+    folder = tmp_path / "ir" / "component_0"
+    assert sorted(p.name for p in folder.iterdir()) == [
+        *("0-prepared.onnx", "1-onnx.mlir", "2-mlir.mlir", "3-llvm.mlir")
+    ]
+    assert "--EmitLLVMIR" in (folder / "3-llvm.mlir").read_text()
+    onnx.checker.check_model(folder / "0-prepared.onnx")
+
+
+def test_stages_need_a_compiler(clean_path, adapter, tmp_path):
+    for backend, message in [
+        ("auto", "choose iree or onnx-mlir"),
+        ("onnxruntime", "choose iree or onnx-mlir"),
+        ("onnx-mlir", "no container engine"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            split_adapter(adapter, tmp_path / "b", backend, dump_ir=tmp_path / "ir")
+        assert not (tmp_path / "b").exists() and not (tmp_path / "ir").exists()
+
+
+def test_types_that_the_api_has_not(compiler):
+    model = parse(
+        """g (float[n] x, int64[n] i) => (float[n] y) {
+            y = Identity(x)
+        }"""
+    )
+    import onnx_ir as ir
+
+    opened = ir.from_proto(model)
+    assert OnnxMlir().supported(opened) == []
+    opened.graph.inputs[1].type = ir.TensorType(ir.DataType.STRING)
+    opened.graph.node(0).domain = "com.example"
+    assert OnnxMlir().supported(opened) == [
+        "onnx-mlir does not know com.example::Identity",
+        "onnx-mlir takes no string (i)",
+    ]

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Engine, _script
+
+from onnxfold.runtime.backends.base import CompileError
+from onnxfold.runtime.backends.onnx_mlir import compiler as commands
+from onnxfold.runtime.backends.onnx_mlir.backend import OnnxMlir
+from onnxfold.runtime.backends.onnx_mlir.tool import Container, Native, find_tool
+
+
+def program(path: Path, text: str) -> Path:
+    """An executable shell script."""
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_binary_that_is_named_comes_first(compiler, engine, tmp_path, monkeypatch):
+    other = _script(tmp_path / "elsewhere" / "onnx-mlir", "compiler_double.py")
+    found = find_tool()
+    assert isinstance(found, Native) and found.path == str(compiler)
+    monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", str(other))
+    found = find_tool()
+    assert isinstance(found, Native) and found.path == str(other)
+    assert "onnx-mlir version 0.0.0-double" in found.identity
+    assert not engine.calls()
+
+
+def test_a_name_that_is_no_program_is_an_error_not_a_reason_to_look_on(compiler, monkeypatch):
+    monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", "/nowhere/onnx-mlir")
+    assert find_tool() == "ONNXFOLD_ONNX_MLIR is no program: /nowhere/onnx-mlir"
+
+
+def test_a_binary_that_does_not_run(clean_path):
+    path = program(clean_path / "onnx-mlir", "echo lib not found >&2; exit 127")
+    assert find_tool() == f"{path} does not run: lib not found"
+
+
+def test_without_anything_it_says_what_was_looked_for(clean_path):
+    assert find_tool() == (
+        "onnx-mlir is not on the PATH, and there is no container engine (no docker, podman)"
+    )
+
+
+def test_an_engine_is_asked_for_its_image_and_runs_it_by_its_digest(engine):
+    found = find_tool()
+    assert found == Container(str(engine.path), Engine.IMAGE)
+    assert found.identity == f"image {Engine.IMAGE}"
+    assert engine.calls() == [
+        ["image", "inspect", "--format={{.Id}}", "ghcr.io/onnxmlir/onnx-mlir"]
+    ]
+
+
+def test_the_image_can_be_named(engine, monkeypatch):
+    pinned = "ghcr.io/onnxmlir/onnx-mlir@sha256:" + "ab" * 32
+    engine.does(images={pinned: "ff" * 32})  # podman tells ids without "sha256:"
+    assert "No such image" in str(find_tool())
+    monkeypatch.setenv("ONNXFOLD_ONNX_MLIR_IMAGE", pinned)
+    found = find_tool()
+    assert isinstance(found, Container) and found.image == "sha256:" + "ff" * 32
+
+
+def test_the_second_engine_is_asked_if_the_first_does_not_run(engine, clean_path, monkeypatch):
+    program(clean_path / "podman", f"echo {'12' * 32}")
+    engine.does(down="Cannot connect to the Docker daemon")
+    found = find_tool()
+    assert isinstance(found, Container) and found.engine == str(clean_path / "podman")
+    assert found.keeps_ids == (os.getuid() != 0)
+    monkeypatch.setenv("ONNXFOLD_CONTAINER_ENGINE", "docker")
+    reason = find_tool()
+    assert reason == (
+        "onnx-mlir is not on the PATH, and no engine has the image: "
+        "docker: Cannot connect to the Docker daemon"
+    )
+    monkeypatch.setenv("ONNXFOLD_CONTAINER_ENGINE", "nerdctl")
+    assert "ONNXFOLD_CONTAINER_ENGINE is no program: nerdctl" in str(find_tool())
+
+
+def words(command: list[str]) -> list[str]:
+    """A command without the name of its container."""
+    return [re.sub(r"^--name=onnxfold-\d+-[0-9a-f]{8}$", "--name=NAME", w) for w in command]
+
+
+def test_the_exact_command_lines(tmp_path):
+    folder = tmp_path / "work"
+    arguments = commands.library_arguments(folder, "c0ffee")
+    march = [f for f in commands.flags() if f.startswith("--march")]
+    assert arguments == [
+        *("-O3", *march, "--disable-constant-prop", "--EmitLib", "--tag=c0ffee"),
+        *("-o", f"{folder}/c0ffee", f"{folder}/model.onnx"),
+    ]
+    assert Native("/opt/onnx-mlir", "").command(folder, arguments) == ["/opt/onnx-mlir", *arguments]
+    contained = Container("/usr/bin/docker", "sha256:1").command(folder, arguments)
+    assert words(contained) == [
+        *("/usr/bin/docker", "run", "--rm", "--pull=never", "--network=none", "--name=NAME"),
+        *(f"--user={os.getuid()}:{os.getgid()}", f"--volume={folder}:{folder}:rw"),
+        *(f"--workdir={folder}", "--entrypoint=onnx-mlir", "sha256:1", *arguments),
+    ]
+    rootless = Container("/usr/bin/podman", "sha256:1", keeps_ids=True).command(folder, [])
+    assert "--userns=keep-id" in rootless[: rootless.index("sha256:1")]
+    assert contained != Container("/usr/bin/docker", "sha256:1").command(folder, arguments)
+
+
+@pytest.mark.parametrize(
+    ("stage", "flag"), [("1-onnx", "EmitONNXIR"), ("2-mlir", "EmitMLIR"), ("3-llvm", "EmitLLVMIR")]
+)
+def test_the_command_lines_of_the_stages(tmp_path, stage, flag):
+    assert commands.stage_arguments(tmp_path, stage) == [
+        *(*commands.flags(), f"--{flag}", "--tag=NONE"),
+        *("-o", f"{tmp_path}/{stage}", f"{tmp_path}/model.onnx"),
+    ]
+
+
+def test_the_only_name_for_an_x86_is_its_own():
+    assert "--march=x86-64" in commands.flags("x86_64")
+    assert commands.flags("s390x") == ["-O3", "--disable-constant-prop"]
+
+
+def test_a_real_docker_knows_the_options(tmp_path):
+    docker = shutil.which("docker")
+    if docker is None:
+        pytest.skip("docker is not installed")
+    done = subprocess.run([docker, "run", "--help"], capture_output=True, text=True)
+    known = set(re.findall(r"--[a-z-]+", done.stdout))
+    command = Container(docker, "sha256:1").command(tmp_path, [])
+    used = {w.partition("=")[0] for w in command if w.startswith("--")}
+    assert {"--pull", "--network", "--volume"} <= used <= known
+
+
+def test_only_the_folder_is_mounted_and_nothing_else_gets_in(engine, tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET", "hunter2")
+    (tmp_path / "work").mkdir()
+    tool = find_tool()
+    with pytest.raises(CompileError, match=r"cannot open the model \(exit code 3\): .*/passwd"):
+        commands.run_tool(tool, tmp_path / "work", ["/etc/passwd"], 30)
+    call = engine.calls()[-1]
+    assert [w for w in call if w.startswith(("--volume", "--mount", "--env"))] == [
+        f"--volume={tmp_path / 'work'}:{tmp_path / 'work'}:rw"
+    ]
+    assert f"--user={os.getuid()}:{os.getgid()}" in call and "--network=none" in call
+    assert not {"-t", "-i", "-ti", "-it", "--tty", "--interactive"} & set(call)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (1, r"it does not know an option \(exit code 1\)"),
+        (6, r"it does not take the model for valid ONNX \(exit code 6\)"),
+        (9, r"LLVM's code generator failed \(exit code 9\)"),
+        (12, r"the linker failed \(exit code 12\)"),
+        (14, r"it cannot compile the model \(exit code 14\): failed to legalize 'onnx.Det'"),
+        (19, r"the model is a hard link \(exit code 19\)"),
+        (77, r"it failed \(exit code 77\)"),
+        (125, r"the container engine failed \(exit code 125\)"),
+        (127, r"there is no onnx-mlir in the image \(exit code 127\)"),
+        (134, r"onnx-mlir crashed \(signal 6\)"),
+        (139, r"onnx-mlir crashed \(signal 11\)"),
+    ],
+)
+def test_exit_codes_are_errors_that_say_what_is_wrong(engine, tmp_path, code, message):
+    stderr = "warning: old flag\nloc(\"d\"): error: failed to legalize 'onnx.Det'\nmore"
+    engine.does(exit=code, stderr=stderr)
+    with pytest.raises(CompileError, match=message) as caught:
+        commands.run_tool(find_tool(), tmp_path, [], 30)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_codes_of_an_engine_mean_nothing_of_a_binary():
+    assert commands.failure(125, "", contained=False) == "onnx-mlir: it failed (exit code 125)"
+    assert commands.failure(-11, "") == "onnx-mlir crashed (signal 11)"
+
+
+def test_a_container_that_takes_too_long_is_removed(engine, tmp_path):
+    engine.does(sleep=60)
+    with pytest.raises(CompileError, match=r"longer than 0\.5 s"):
+        commands.run_tool(find_tool(), tmp_path, [], 0.5)
+    started = next(w for w in engine.calls()[-2] if w.startswith("--name="))
+    assert engine.calls()[-1] == ["rm", "--force", started.partition("=")[2]]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_what_a_compiler_started_ends_with_it(clean_path, tmp_path):
+    path = program(
+        clean_path / "onnx-mlir",
+        f'[ "$1" = --version ] && exit 0\nsleep 60 &\necho $! > {tmp_path}/child\nwait',
+    )
+    with pytest.raises(CompileError, match="longer than 1 s"):
+        commands.run_tool(Native(str(path), ""), tmp_path, [], 1)
+    child = Path("/proc") / (tmp_path / "child").read_text().strip() / "stat"
+    deadline = time.monotonic() + 10
+    while child.exists() and child.read_text().split()[2] != "Z" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not child.exists() or child.read_text().split()[2] == "Z"
+
+
+def test_a_binary_that_is_gone(tmp_path):
+    with pytest.raises(CompileError, match="/nowhere: No such file"):
+        commands.run_tool(Native("/nowhere", ""), tmp_path, [], 1)
+
+
+def test_flags_do_not_come_from_the_environment(compiler, tmp_path, monkeypatch):
+    monkeypatch.setenv("ONNX_MLIR_FLAGS", "--enable-fast-math")
+    with pytest.raises(CompileError, match="exit code 6"):  # and not 1
+        OnnxMlir().compile(b"no model", None, tmp_path / "k", seconds=30)

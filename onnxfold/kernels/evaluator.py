@@ -8,8 +8,9 @@ onnxruntime session for all that is asked for together.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -17,6 +18,10 @@ import onnx_ir as ir
 
 from onnxfold.kernels import inference, onnxruntime, reference
 from onnxfold.kernels.extents import collapse, effective_bytes, numpy_dtype, stand_in
+from onnxfold.kernels.fused.choice import choose, is_fusable, is_large
+from onnxfold.kernels.fused.lower import Blocked, Missing, kind_of, lower, view
+from onnxfold.kernels.fused.program import Program
+from onnxfold.kernels.fused.streams import is_streamed, reduced
 from onnxfold.kernels.onnxruntime import EvaluationError
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import AllocationBound, Kind, NotExact, Postpone, Unfoldable
@@ -30,6 +35,7 @@ from onnxfold.kernels.schedule import (
 )
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array
+from onnxfold.pool.source import Source
 
 # Operands and results up to this many bytes each are computed at once, larger ones postponed.
 EAGER_BYTES = 1 << 16
@@ -73,7 +79,7 @@ class Evaluator:
         self._functions = functions
         self._ir_version = ir_version
         self._working_set = working_set or _half_of_memory()
-        pool.set_evaluator(self.compute)
+        pool.set_evaluator(self.compute, self.source)
 
     # ------------------------------------------------------------ one operation
 
@@ -182,33 +188,164 @@ class Evaluator:
         Raises:
             ComputationFailed: operations among them cannot be computed; the others are.
         """
-        operations = postponed(buffers)
-        failures: dict[Operation, str] = {}
-        for phase, engine_is_numpy in phases(operations):
-            if engine_is_numpy:
-                for operation in phase:
-                    if is_ready(operation):
-                        self._compute_numpy(operation, failures)
-            else:
-                self._compute_onnxruntime(phase, failures)
+        failures = self._compute(postponed(buffers), buffers)[1]
         if failures:
             raise ComputationFailed(failures)
 
+    def source(self, buffer: Buffer) -> Source | None:
+        """What computes a deferred buffer piece by piece; what it needs besides is computed now.
+
+        None if that cannot be: the buffer is known then.
+
+        Raises:
+            ComputationFailed: operations below it cannot be computed.
+        """
+        operations = postponed([buffer])
+        if not operations or not is_fusable(operations[-1]):
+            self.compute([buffer])
+            return None
+        inlined, failures = self._compute(operations[:-1], [], buffer)
+        program = None
+        if not failures:
+            program = self._lower(buffer, inlined, failures, bounded=False)
+        if failures:
+            raise ComputationFailed(failures)
+        return None if program is None else program[0]
+
+    def _compute(
+        self,
+        operations: list[Operation],
+        wanted: Sequence[Buffer],
+        streamed: Buffer | None = None,
+    ) -> tuple[set[Buffer], dict[Operation, str]]:
+        """Compute what is wanted and what ``streamed`` needs; returns what is not stored for it."""
+        failures: dict[Operation, str] = {}
+        inlined: set[Buffer] = set()
+        stored: set[Buffer] = set()
+        streams: set[Operation] = set()
+        everything, targets = operations, wanted
+        if streamed is not None:
+            assert isinstance(streamed.deferred, Operation)
+            everything, targets = [*operations, streamed.deferred], [*wanted, streamed]
+        if any(is_large(operation) for operation in everything):
+            streams = {o for o in operations if is_streamed(o)}
+            inlined, stored = choose(everything, targets, streams.__contains__, _references)
+        for phase, engine_is_numpy in phases(operations, streams):
+            if not engine_is_numpy:
+                self._compute_onnxruntime(phase, failures)
+                continue
+            for operation in phase:
+                if operation in streams:
+                    self._compute_stream(operation, inlined, failures)
+                elif (inlined or stored) and is_fusable(operation):
+                    for buffer in operation.results:
+                        if buffer in stored and awaits(buffer, operation):
+                            self._store(buffer, inlined, failures, bounded=streamed is None)
+                elif is_ready(operation):
+                    self._compute_numpy(operation, failures)
+        return inlined, failures
+
+    def _store(
+        self,
+        buffer: Buffer,
+        inlined: Collection[Buffer],
+        failures: dict[Operation, str],
+        *,
+        bounded: bool,
+    ) -> None:
+        """Compute a fusable result and keep it: as a view where it is one, else tile by tile."""
+        operation = buffer.deferred
+        assert isinstance(operation, Operation)
+        first = operation.operands[0]
+        if kind_of(operation) is Kind.VIEW and first is not None and first.is_known:
+            with contextlib.suppress(Postpone):  # no strides express it
+                moved = view(operation, list(operation.results).index(buffer), first.array())
+                self._pool.fulfil(buffer, moved)
+                return
+        lowered = self._lower(buffer, inlined, failures, bounded=bounded, compact=True)
+        if lowered is None:
+            return
+        program, shape = lowered
+        if bounded and program.nbytes > self._working_set:
+            failures[operation] = f"computing it needs {program.nbytes:,} bytes of memory"
+            return
+        array = self._pool.store(program)
+        if array.size == buffer.size:
+            array = array.reshape(buffer.shape)
+        else:
+            array = np.broadcast_to(array.reshape(shape), buffer.shape)
+        self._pool.fulfil(buffer, array)
+
+    def _lower(
+        self,
+        buffer: Buffer,
+        inlined: Collection[Buffer],
+        failures: dict[Operation, str],
+        *,
+        bounded: bool,
+        compact: bool = False,
+        keep_first: bool = False,
+    ) -> tuple[Program, tuple[int, ...]] | None:
+        """The program for a buffer; None if it has become known on the way, or cannot be had."""
+        while True:
+            try:
+                return lower(buffer, inlined, compact=compact, keep_first=keep_first)
+            except Missing:
+                return None  # what it needs has failed
+            except Blocked as blocked:
+                self._store(blocked.buffer, inlined, failures, bounded=bounded)
+                if not blocked.buffer.is_known or blocked.buffer is buffer:
+                    return None
+
+    def _compute_stream(
+        self, operation: Operation, inlined: Collection[Buffer], failures: dict[Operation, str]
+    ) -> None:
+        """A reduction, piece by piece if its bits allow it."""
+        if not any(awaits(b, operation) for b in operation.results):
+            return
+        first = operation.operands[0]
+        assert first is not None
+        lowered = self._lower(first, inlined, failures, bounded=True, keep_first=True)
+        if lowered is not None:
+            with contextlib.suppress(NotExact):
+                result = reduced(operation, lowered[0], self._whole, self._pool)
+                self._fulfil(operation, [result], failures)
+                return
+        if not first.is_known:
+            self._store(first, inlined, failures, bounded=True)
+        if not is_ready(operation):
+            return
+        if operation.kernel is not None:
+            self._compute_numpy(operation, failures)
+        else:
+            self._compute_onnxruntime([operation], failures)
+
+    def _whole(self, operation: Operation) -> Array:
+        """The result of an operation with known operands. Raises NotExact if it is not certain."""
+        if operation.kernel is not None:
+            with contextlib.suppress(NotExact):
+                return self._call(
+                    operation,
+                    Kind.GENERAL,
+                    [None if b is None else b.array() for b in operation.operands],
+                )[0]
+        try:
+            return self._run_onnxruntime([operation], [(operation, 0)])[0]
+        except EvaluationError as error:
+            raise NotExact(str(error)) from error
+
     def uncertain(self, buffers: Sequence[Buffer]) -> list[Buffer]:
-        """The deferred ones among the buffers whose computation could fail."""
-        doubtful: set[Operation] = set()
-        for operation in postponed(buffers):
-            if (
-                operation.kernel is None
-                or not cannot_fail(operation)
-                or any(
-                    b is not None and b.deferred in doubtful
-                    for b in operation.operands
-                    if b is not None and b.deferred is not None
-                )
-            ):
-                doubtful.add(operation)
-        return [b for b in buffers if b.deferred is not None and b.deferred in doubtful]
+        """The deferred buffers that these need and whose computation could fail.
+
+        What is done to them afterwards cannot.
+        """
+        return [
+            b
+            for operation in postponed(buffers)
+            if operation.kernel is None or not cannot_fail(operation)
+            for b in operation.results
+            if b is not None and awaits(b, operation) and b.references
+        ]
 
     def _compute_numpy(self, operation: Operation, failures: dict[Operation, str]) -> None:
         assert operation.kernel is not None
@@ -336,6 +473,11 @@ class Evaluator:
         if needed > self._working_set and not _is_free(operation):
             return f"computing it needs {needed:,} bytes of memory"
         return None
+
+
+def _references(buffer: Buffer) -> int:
+    """How many users of a buffer are sure to come: a value alone may have none."""
+    return buffer.references - (0 if buffer.pool.is_settled else buffer.bindings)
 
 
 def _is_complete(result: inference.ResultType | None) -> bool:

@@ -118,22 +118,29 @@ class Kernel:
         opset: int,
     ) -> list[Array]:
         """Run the kernel. Raises NotExact or Unfoldable with the reason as its message."""
-        unknown = attributes.keys() - self.attributes
-        if unknown:
-            raise NotExact(f"attribute {min(unknown)} is not known to the NumPy kernel")
-        extra: dict[str, Any] = dict(attributes)
-        if self.wants_n_outputs:
-            extra["n_outputs"] = n_outputs
-        if self.wants_opset:
-            extra["opset"] = opset
+        arguments = self.arguments(attributes, n_outputs=n_outputs, opset=opset)
         try:
-            result = self.function(*inputs, **extra)
+            result = self.function(*inputs, **arguments)
         except (ValueError, TypeError, IndexError, OverflowError, MemoryError) as error:
             # NumPy refuses operands that no valid model has: wrong count, rank, shape or dtype
             raise Unfoldable(f"invalid operands: {error}") from error
         if isinstance(result, np.ndarray):
             return [result]
         return list(result)
+
+    def arguments(
+        self, attributes: Mapping[str, Any], *, n_outputs: int, opset: int
+    ) -> dict[str, Any]:
+        """What ``function`` is given besides the inputs. Raises NotExact for other attributes."""
+        unknown = attributes.keys() - self.attributes
+        if unknown:
+            raise NotExact(f"attribute {min(unknown)} is not known to the NumPy kernel")
+        arguments: dict[str, Any] = dict(attributes)
+        if self.wants_n_outputs:
+            arguments["n_outputs"] = n_outputs
+        if self.wants_opset:
+            arguments["opset"] = opset
+        return arguments
 
 
 _TABLE: dict[str, list[Kernel]] = {}

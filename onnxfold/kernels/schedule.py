@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from onnxfold.kernels.extents import numpy_dtype
 from onnxfold.kernels.onnxruntime import Output
@@ -35,17 +35,23 @@ def postponed(buffers: Sequence[Buffer | None]) -> list[Operation]:
     return order
 
 
-def phases(operations: Sequence[Operation]) -> list[tuple[list[Operation], bool]]:
+def phases(
+    operations: Sequence[Operation], streams: Collection[Operation] = ()
+) -> list[tuple[list[Operation], bool]]:
     """Alternate NumPy and onnxruntime phases, as few as the dependencies allow.
 
     NumPy operations that lie between two of onnxruntime's run in its session, unless they may
     fail on data: an integer division by zero would end the process there.
+
+    Args:
+        operations: Postponed operations, operands first.
+        streams: Those that are computed piece by piece, in the NumPy phases.
     """
     if not operations:
         return []
     below: set[Operation] = set()  # has an operation of onnxruntime's among its users
     for operation in reversed(operations):
-        if operation in below or operation.kernel is None:
+        if operation in below or (operation.kernel is None and operation not in streams):
             below.update(
                 b.deferred
                 for b in operation.operands
@@ -60,7 +66,9 @@ def phases(operations: Sequence[Operation]) -> list[tuple[list[Operation], bool]
         ]
         highest = max(depends, default=0)
         join = highest % 2 == 1 and operation in below
-        if operation.kernel is None or (join and cannot_fail(operation)):
+        if operation not in streams and (
+            operation.kernel is None or (join and cannot_fail(operation))
+        ):
             level[operation] = highest if highest % 2 else highest + 1
         else:
             level[operation] = highest if highest % 2 == 0 else highest + 1

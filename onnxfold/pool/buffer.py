@@ -15,6 +15,7 @@ from onnxfold.storage import MappedFile, Span
 
 if TYPE_CHECKING:
     from onnxfold.pool.pool import Pool
+    from onnxfold.pool.spill import ScratchPart
 
 Array = npt.NDArray[Any]
 
@@ -35,7 +36,7 @@ class Memory(enum.Enum):
 class Block:
     """One piece of memory and the buffers that look at it. The last one that goes frees it."""
 
-    __slots__ = ("buffers", "file", "kind", "nbytes", "root")
+    __slots__ = ("buffers", "file", "kind", "nbytes", "root", "scratch")
 
     def __init__(self, root: object, nbytes: int, kind: Memory) -> None:
         self.root = root
@@ -44,6 +45,8 @@ class Block:
         self.buffers: set[Buffer] = set()
         self.file: MappedFile | None = None
         """The file behind a mapped block."""
+        self.scratch: ScratchPart | None = None
+        """The part of the scratch file behind a spilled block."""
 
 
 class Deferred:
@@ -69,6 +72,7 @@ class Buffer:
 
     __slots__ = (
         "_array",
+        "bindings",
         "block",
         "deferred",
         "dtype",
@@ -93,6 +97,8 @@ class Buffer:
         self.block = block
         self.deferred = deferred
         self.references = 0
+        self.bindings = 0
+        """How many of the references are those of values."""
         self.type_proto: onnx.TypeProto | None = None
         """Set for a sequence or optional, which has no array: such a value is never stored."""
         self._array = array
@@ -144,11 +150,13 @@ class Buffer:
             part: A view of the elements, for only those.
         """
         block = self.block
-        if block is None or block.file is None or self._array is None:
+        holder = None if block is None else block.file or block.scratch
+        if holder is None or self._array is None or self._array.size == 0:
             return
         low, high = _byte_bounds(self._array if part is None else part)
-        start = _byte_bounds(block.file.array())[0]
-        block.file.release(low - start, high - low)
+        start = _byte_bounds(holder.array())[0]
+        if start <= low and high <= start + holder.array().nbytes:
+            holder.release(low - start, high - low)
 
     def forget_array(self) -> None:
         """The buffer is freed: nobody may ask for its elements any more."""

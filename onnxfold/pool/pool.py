@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +13,20 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.pool.buffer import Array, Block, Buffer, Deferred, Memory, root_of
-from onnxfold.pool.spill import Scratch
+from onnxfold.pool.parallel import THREADS, for_each
+from onnxfold.pool.source import BoxTile, Source, tiles
+from onnxfold.pool.spill import Scratch, ScratchPart
 from onnxfold.pool.statistics import Statistics
+from onnxfold.pool.tensor import BufferTensor
+
+# Without a limit of the user's, this many bytes are held in memory before the rest goes to disk:
+# what a run needs must not grow with the model.
+DEFAULT_LIMIT = 512 << 20
+# Smaller blocks are not worth a mapping of their own.
+_LEAST_SPILLED = 1 << 20
+# Length of the tiles in which a postponed result is computed, bytes.
+_TILE = 1 << 20
+_SLAB = 1 << 22
 
 
 class Pool:
@@ -22,7 +37,7 @@ class Pool:
 
     Args:
         memory_limit: Bytes of owned memory above which the largest blocks are spilled to a
-            scratch file; None for no bound.
+            scratch file; None for ``DEFAULT_LIMIT``.
         scratch_folder: Folder for the scratch file (unlinked as soon as it is open).
     """
 
@@ -30,11 +45,15 @@ class Pool:
         self, *, memory_limit: int | None = None, scratch_folder: str | None = None
     ) -> None:
         self.statistics = Statistics()
-        self.memory_limit = memory_limit
+        self.memory_limit = DEFAULT_LIMIT if memory_limit is None else memory_limit
+        self.is_settled = False
+        """True when all users of all values are known; see :meth:`settle`."""
         self._scratch = Scratch(scratch_folder)
         self._blocks: dict[int, Block] = {}
+        self._large: dict[Block, None] = {}
         self._bound: dict[ir.Value, Buffer] = {}
         self._compute: Callable[[Sequence[Buffer]], None] | None = None
+        self._source: Callable[[Buffer], Source | None] | None = None
 
     # ---------------------------------------------------------------- values
 
@@ -53,7 +72,8 @@ class Pool:
 
     def bind(self, value: ir.Value, buffer: Buffer) -> Buffer:
         """The value is now that buffer (which is retained once on its behalf)."""
-        self.retain(buffer)
+        buffer.references += 1
+        buffer.bindings += 1
         self._bound[value] = buffer
         return buffer
 
@@ -61,16 +81,26 @@ class Pool:
         """The value's last use is gone."""
         buffer = self._bound.pop(value, None)
         if buffer is not None:
+            buffer.bindings -= 1
             self.release(buffer)
 
     def bound(self) -> Iterable[tuple[ir.Value, Buffer]]:
         """All values that have a buffer."""
         return self._bound.items()
 
+    def settle(self, values: Iterable[ir.Value]) -> None:
+        """From now on only these values are of use: the others are unbound."""
+        kept = set(values)
+        for value in [v for v in self._bound if v not in kept]:
+            self.unbind(value)
+        self.is_settled = True
+
     # ---------------------------------------------------------------- making buffers
 
     def wrap(self, tensor: ir.TensorProtocol) -> Buffer:
         """A buffer on the bytes of a tensor of the model: mapped where they are in a file."""
+        if isinstance(tensor, BufferTensor):
+            return tensor.buffer
         span = storage.span_of(tensor)
         dtype = tensor.dtype
         if span is not None and dtype.bitwidth >= 8:
@@ -119,7 +149,7 @@ class Pool:
         if buffer.dtype != ir.DataType.STRING and array.dtype != buffer.dtype.numpy():
             raise ValueError(f"expected {buffer.dtype.name}, got {array.dtype}")
         deferred, buffer.deferred = buffer.deferred, None
-        self._attach(buffer, array, Memory.OWNED)
+        buffer.pool._attach(buffer, array, Memory.OWNED)
         if deferred is not None:
             for operand in _settle(deferred):
                 self.discard(operand)
@@ -137,16 +167,23 @@ class Pool:
             nbytes = root.nbytes if kind is Memory.OWNED else 0
             block = self._blocks[id(root)] = Block(root, nbytes, kind)
             if nbytes:
-                statistics = self.statistics
-                statistics.live_bytes += nbytes
-                statistics.peak_bytes = max(statistics.peak_bytes, statistics.live_bytes)
-        else:
+                self.add_live(nbytes)
+                if nbytes >= _LEAST_SPILLED and isinstance(root, np.ndarray):
+                    self._large[block] = None
+        elif block.buffers:
             self.statistics.views += 1
         block.buffers.add(buffer)
         buffer.block = block
         buffer.replace_array(_read_only(array))
-        if self.memory_limit is not None and self.statistics.live_bytes > self.memory_limit:
-            self._spill(keep=block)
+        if self.statistics.live_bytes > self.memory_limit:
+            self._spill(self.memory_limit, keep=block)
+
+    def add_live(self, nbytes: int) -> None:
+        """Count bytes that are in use (or, if negative, no longer)."""
+        statistics = self.statistics
+        statistics.live_bytes += nbytes
+        if statistics.live_bytes > statistics.peak_bytes:
+            statistics.peak_bytes = statistics.live_bytes
 
     # ---------------------------------------------------------------- references
 
@@ -166,24 +203,31 @@ class Pool:
         pending = [buffer]
         while pending:
             current = pending.pop()
-            self.statistics.freed += 1
+            pool = current.pool  # a tensor of an earlier pool may be an operand here
+            pool.statistics.freed += 1
             block, current.block = current.block, None
             current.forget_array()  # others may still know the buffer: its memory must not live on
             if block is not None:
                 block.buffers.discard(current)
                 if not block.buffers:
-                    del self._blocks[id(block.root)]
+                    del pool._blocks[id(block.root)]
                     if block.kind is Memory.OWNED:
-                        self.statistics.live_bytes -= block.nbytes
+                        pool._large.pop(block, None)
+                        pool.statistics.live_bytes -= block.nbytes
             deferred, current.deferred = current.deferred, None
             if deferred is not None:
                 pending.extend(_settle(deferred))
 
     # ---------------------------------------------------------------- computing
 
-    def set_evaluator(self, compute: Callable[[Sequence[Buffer]], None]) -> None:
-        """Register who computes deferred buffers."""
+    def set_evaluator(
+        self,
+        compute: Callable[[Sequence[Buffer]], None],
+        source: Callable[[Buffer], Source | None],
+    ) -> None:
+        """Register who computes deferred buffers, as a whole or piece by piece."""
         self._compute = compute
+        self._source = source
 
     def compute(self, buffers: Sequence[Buffer]) -> None:
         """Compute the deferred ones among ``buffers``."""
@@ -192,37 +236,114 @@ class Pool:
             assert self._compute is not None, "the pool has no evaluator"
             self._compute(wanted)
 
+    def source_of(self, buffer: Buffer) -> Source | None:
+        """What computes a deferred buffer piece by piece; None if it is known (now)."""
+        if buffer.is_known:
+            return None
+        assert self._source is not None, "the pool has no evaluator"
+        return self._source(buffer)
+
+    def store(self, source: Source) -> Array:
+        """Compute all of a source, tile by tile and by several threads.
+
+        Returns:
+            An array in row-major order, in memory or, where the limit asks for it, in the scratch
+            file: for :meth:`fulfil`.
+        """
+        dtype = source.dtype.numpy()
+        nbytes = math.prod(source.shape) * dtype.itemsize
+        working = source.working_bytes * THREADS
+        if 2 * nbytes > self.memory_limit and nbytes >= _LEAST_SPILLED:
+            return self._store_in_scratch(source, nbytes, working)
+        self._spill(self.memory_limit - nbytes - working)
+        if self.statistics.live_bytes + nbytes > self.memory_limit and nbytes >= _LEAST_SPILLED:
+            return self._store_in_scratch(source, nbytes, working)
+        array = np.empty(source.shape, dtype)
+        with self.working(nbytes + working):
+
+            def fill(tile: BoxTile) -> None:
+                source.fill(tile.box, array[tile.box])
+                source.release(tile.box)
+
+            for_each(self._tiles(source), fill, THREADS if nbytes > _TILE else 1)
+        source.release()
+        return array
+
+    def _store_in_scratch(self, source: Source, nbytes: int, working: int) -> Array:
+        part = self._scratch.create(nbytes)
+        dtype = source.dtype.numpy()
+        strides = [
+            math.prod(source.shape[k + 1 :]) * dtype.itemsize for k in range(len(source.shape))
+        ]
+        local = threading.local()
+
+        def write(tile: BoxTile) -> None:
+            shape = [s.stop - s.start for s in tile.box]
+            size = math.prod(shape) * dtype.itemsize
+            room: Array | None = getattr(local, "room", None)
+            if room is None or room.nbytes < size:
+                room = local.room = np.empty(max(size, _TILE), np.uint8)
+            source.fill(tile.box, room[:size].view(dtype).reshape(shape))
+            source.release(tile.box)
+            row = size // tile.rows
+            start = sum(s.start * stride for s, stride in zip(tile.box, strides, strict=True))
+            for k in range(tile.rows):
+                part.write(room.data[k * row : (k + 1) * row], start + k * tile.pitch)
+
+        with self.working(working + THREADS * _SLAB):
+            for_each(self._tiles(source), write)
+        source.release()
+        self._make_scratch(Block(None, nbytes, Memory.SPILLED), part)
+        self.statistics.spilled_bytes += nbytes
+        return part.array().view(dtype).reshape(source.shape)
+
+    def _tiles(self, source: Source) -> Iterable[BoxTile]:
+        return tiles(source, _TILE, _SLAB)
+
+    @contextlib.contextmanager
+    def working(self, nbytes: int) -> Iterator[None]:
+        """Count memory that is in use for as long as the context lasts."""
+        self.add_live(nbytes)
+        try:
+            yield
+        finally:
+            self.statistics.live_bytes -= nbytes
+
     # ---------------------------------------------------------------- spilling
 
-    def _spill(self, keep: Block) -> None:
-        """Move the largest owned blocks to the scratch file until the bound holds again."""
-        assert self.memory_limit is not None
-        owned = [b for b in self._blocks.values() if b.kind is Memory.OWNED and b is not keep]
-        for block in sorted(owned, key=lambda b: -b.nbytes):
-            if self.statistics.live_bytes <= self.memory_limit:
+    def _spill(self, bound: int, keep: Block | None = None) -> None:
+        """Move the largest owned blocks to the scratch file until no more bytes are live."""
+        for block in sorted(self._large, key=lambda b: -b.nbytes):
+            if self.statistics.live_bytes <= bound:
                 return
-            if block.nbytes < (1 << 20) or not isinstance(block.root, np.ndarray):
-                return
-            self._move_to_scratch(block)
+            if block is not keep:
+                self._move_to_scratch(block)
 
     def _move_to_scratch(self, block: Block) -> None:
         old: Any = block.root
         if old.dtype.hasobject or not (old.flags.c_contiguous or old.flags.f_contiguous):
             return
         del self._blocks[id(old)]
-        flat = self._scratch.store(old)
+        del self._large[block]
+        part = self._scratch.store(old)
         start = old.__array_interface__["data"][0]
         for buffer in block.buffers:
             view = buffer.array()
             offset = view.__array_interface__["data"][0] - start
             buffer.replace_array(
-                np.ndarray(view.shape, view.dtype, buffer=flat, offset=offset, strides=view.strides)
+                np.ndarray(
+                    view.shape, view.dtype, buffer=part.array(), offset=offset, strides=view.strides
+                )
             )
-        block.root = root_of(next(iter(block.buffers)).array())
-        block.kind = Memory.SPILLED
-        self._blocks[id(block.root)] = block
+        self._make_scratch(block, part)
         self.statistics.live_bytes -= block.nbytes
         self.statistics.spilled_bytes += block.nbytes
+
+    def _make_scratch(self, block: Block, part: ScratchPart) -> None:
+        block.root = root_of(part.array())
+        block.kind = Memory.SPILLED
+        block.scratch = part
+        self._blocks[id(block.root)] = block
 
 
 def _settle(deferred: Deferred) -> list[Buffer]:

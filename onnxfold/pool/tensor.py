@@ -10,6 +10,8 @@ import onnx_ir as ir
 from onnx_ir._core import TensorBase
 
 from onnxfold.pool.buffer import Array, Buffer
+from onnxfold.pool.parallel import THREADS
+from onnxfold.pool.source import BoxTile, Source, tiles
 from onnxfold.pool.tiles import (
     ArrayTile,
     SlabTile,
@@ -34,11 +36,14 @@ class BufferTensor(TensorBase):
     garbage itself, so a model can be saved more than once and used in Python in between.
     """
 
-    __slots__ = ("_buffer",)
+    __slots__ = ("_buffer", "_source", "_working")
 
     def __init__(self, buffer: Buffer, name: str | None = None) -> None:
         super().__init__(name=name)
         self._buffer = buffer
+        self._shape: ir.Shape | None = None
+        self._source: Source | None = None
+        self._working = 0
         buffer.pool.retain(buffer)
         buffer.pool.statistics.materialized += 1
 
@@ -55,7 +60,19 @@ class BufferTensor(TensorBase):
     @property
     def shape(self) -> ir.Shape:  # type: ignore[override]
         """Shape of the tensor."""
-        return ir.Shape(self._buffer.shape, frozen=True)
+        if self._shape is None:
+            self._shape = ir.Shape(self._buffer.shape, frozen=True)
+        return self._shape
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._buffer.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements as ONNX stores them: packed where they are smaller than a byte."""
+        return self._buffer.nbytes
 
     @property
     def raw(self) -> Buffer:
@@ -84,26 +101,54 @@ class BufferTensor(TensorBase):
     def tobytes(self) -> bytes:
         """All stored bytes at once (a copy: for small tensors; large ones are streamed)."""
         out = np.empty(self.nbytes, np.uint8)
-        for tile in tiles_of(self._buffer.array(), self.dtype, _STREAM):
+        for tile in self._in_order():
             tile.read(out[tile.offset : tile.offset + tile.nbytes])
+        self.release()
         return out.tobytes()
 
     def tofile(self, file: IO[bytes]) -> None:
         """Write the stored bytes to a file object, tile by tile."""
         scratch = np.empty(0, np.uint8)
-        for tile in tiles_of(self._buffer.array(), self.dtype, _STREAM):
+        for tile in self._in_order():
             if tile.nbytes > scratch.nbytes:
                 scratch = np.empty(tile.nbytes, np.uint8)
             tile.read(scratch[: tile.nbytes])
             file.write(scratch.data[: tile.nbytes])
+        self.release()
 
-    def tiles(self, nbytes: int) -> Iterator[ArrayTile | SlabTile]:
-        """Independent pieces of about ``nbytes`` that cover the stored bytes."""
+    def _in_order(self) -> Iterator[ArrayTile | BoxTile]:
+        source = self._open()
+        if source is not None:
+            return tiles(source, _STREAM, 0)
+        return tiles_of(self._buffer.array(), self.dtype, _STREAM)
+
+    def tiles(self, nbytes: int) -> Iterator[ArrayTile | SlabTile | BoxTile]:
+        """Independent pieces of about ``nbytes`` that cover the stored bytes.
+
+        What is postponed is computed in them, until :meth:`release`.
+        """
+        source = self._open()
+        if source is not None:
+            return tiles(source, nbytes, _SLAB if self.nbytes > _LARGE else 0)
         array = self._buffer.array()
         if array.nbytes > _LARGE and is_transposed_matrix(array):
             return slabs_of(array, _SLAB, self._buffer.release_pages)
         return tiles_of(array, self.dtype, nbytes)
 
+    def _open(self) -> Source | None:
+        self.release()
+        pool = self._buffer.pool
+        source = pool.source_of(self._buffer)
+        if source is not None:
+            self._source = source
+            self._working = source.working_bytes * THREADS
+            pool.add_live(self._working)
+        return source
+
     def release(self) -> None:
         """All tiles are in the file: let go of the pages of mapped input that they touched."""
         self._buffer.release_pages()
+        if self._source is not None:
+            self._source.release()
+            self._source = None
+            self._buffer.pool.add_live(-self._working)

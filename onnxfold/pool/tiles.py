@@ -92,25 +92,40 @@ def tiles_of(array: Array, dtype: ir.DataType, nbytes: int) -> Iterator[ArrayTil
     A tile is a run of indices along one axis under fixed outer indices, so that its bytes are
     contiguous in the row-major result.
     """
-    if array.size == 0:
+    for box, offset, length in boxes_of(array.shape, dtype, nbytes):
+        yield ArrayTile(array[box] if box else array, dtype, offset, length)
+
+
+def boxes_of(
+    shape: tuple[int, ...], dtype: ir.DataType, nbytes: int
+) -> Iterator[tuple[tuple[slice, ...], int, int]]:
+    """Cut a shape into boxes whose elements are contiguous in row-major order.
+
+    Yields each box (a slice for every axis), its place and its length in stored bytes, the length
+    about ``nbytes``: a run of indices along one axis under fixed outer indices.
+    """
+    if 0 in shape:
+        return
+    if not shape:
+        yield (), 0, -(-dtype.bitwidth // 8)
         return
     itemsize = dtype.bitwidth / 8
-    axis, inner = _split_axis(array.shape, itemsize, nbytes)
+    axis, inner = _split_axis(shape, itemsize, nbytes)
     rows = max(1, int(nbytes // max(1, inner * itemsize)))
     if dtype.bitwidth < 8:
         # elements share bytes: a tile must begin on one
         per_byte = 8 // dtype.bitwidth
         if inner % per_byte:
-            axis, inner = 0, math.prod(array.shape[1:])
+            axis, inner = 0, math.prod(shape[1:])
             rows = max(per_byte, rows // per_byte * per_byte)
+    rest = tuple(slice(0, extent) for extent in shape[axis + 1 :])
     offset = 0
-    for outer in np.ndindex(*array.shape[:axis]):
-        lines = array[outer]
-        extent = array.shape[axis] if array.ndim else 1
-        for start in range(0, extent, rows):
-            region = lines[start : start + rows] if array.ndim else lines
-            size = -(-region.size * dtype.bitwidth // 8)
-            yield ArrayTile(region, dtype, offset, size)
+    for outer in np.ndindex(*shape[:axis]):
+        before = tuple(slice(k, k + 1) for k in outer)
+        for start in range(0, shape[axis], rows):
+            stop = min(start + rows, shape[axis])
+            size = -(-(stop - start) * inner * dtype.bitwidth // 8)
+            yield (*before, slice(start, stop), *rest), offset, size
             offset += size
 
 

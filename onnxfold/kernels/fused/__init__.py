@@ -1,0 +1,1 @@
+"""Element-wise and movement ops over large constants, done together and piece by piece."""

@@ -1,0 +1,286 @@
+"""From postponed operations to a :class:`Program`: movement goes down to the known operands.
+
+A movement of element-wise work is the same work on moved operands, and a moved array is a view:
+``Transpose(Add(a, b))`` is ``Add(a.T, b.T)``. So all steps of a program are element-wise in the
+shape of its result, and nothing is copied before it is computed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from onnxfold.kernels.dtypes import broadcast_shape
+from onnxfold.kernels.fused.program import Leaf, Program, Step
+from onnxfold.kernels.operation import Operation
+from onnxfold.kernels.registry import AllocationBound, Kind, Postpone
+from onnxfold.pool import Buffer
+from onnxfold.pool.buffer import Array
+
+
+class Blocked(Exception):
+    """No strides express a movement of what is below: ``buffer`` has to be computed on its own."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        super().__init__(repr(buffer))
+        self.buffer = buffer
+
+
+class Missing(Exception):
+    """Something that the program reads could not be computed."""
+
+
+class Movement:
+    """What happens to a value on its way up to the result: a list of views, the first one first.
+
+    Args:
+        operation: A view op; None for broadcasting to ``shape``.
+        index: Which of its results.
+        shape: The shape afterwards.
+        then: What happens next; None at the result.
+    """
+
+    __slots__ = ("index", "operation", "shape", "then")
+
+    def __init__(
+        self,
+        operation: Operation | None,
+        index: int,
+        shape: tuple[int, ...],
+        then: Movement | None,
+    ) -> None:
+        self.operation = operation
+        self.index = index
+        self.shape = shape
+        self.then = then
+
+
+class Movements:
+    """Makes movements so that equal ones are the same object."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], Movement] = {}
+
+    def of_operand(
+        self, operation: Operation, index: int, operand: Buffer, then: Movement | None
+    ) -> Movement | None:
+        """The movement of an operand, from that of the operation's result ``index``."""
+        result = operation.results[index]
+        assert result is not None
+        if kind_of(operation) is Kind.VIEW:
+            return self._make(operation, index, result.shape, then)
+        if operand.shape != result.shape:
+            return self._make(None, 0, result.shape, then)
+        return then
+
+    def _make(
+        self,
+        operation: Operation | None,
+        index: int,
+        shape: tuple[int, ...],
+        then: Movement | None,
+    ) -> Movement:
+        key = (operation, index, shape, id(then))
+        movement = self._known.get(key)
+        if movement is None:
+            movement = self._known[key] = Movement(operation, index, shape, then)
+        return movement
+
+
+def kind_of(operation: Operation) -> Kind:
+    """The kind of the operation's kernel for its operands; GENERAL without one."""
+    if operation.kernel is None:
+        return Kind.GENERAL
+    dtypes = [None if b is None else b.dtype.numpy() for b in operation.operands]
+    return operation.kernel.kind_for(dtypes, operation.attributes)
+
+
+def lower(
+    root: Buffer,
+    inlined: Collection[Buffer],
+    *,
+    compact: bool = False,
+    keep_first: bool = False,
+) -> tuple[Program, tuple[int, ...]]:
+    """The program that computes a postponed buffer.
+
+    Args:
+        root: The result.
+        inlined: Postponed buffers that are computed on the way and not stored; whatever else the
+            root needs is known.
+        compact: Compute what does not vary along an axis once.
+        keep_first: Leave the root's first axis as it is.
+
+    Returns:
+        The program, which gives the root's elements in row-major order, and their shape: with
+        ``compact`` axes may have extent 1 where the root repeats its elements.
+
+    Raises:
+        Blocked: a buffer on the way has to be computed first.
+        Missing: something that should be known is not.
+    """
+    base = root if keep_first else _same_order(root, inlined)
+    lowering = _Lowering(base, inlined)
+    shape = base.shape
+    if compact and lowering.varying != shape:
+        if base is not root and not base.is_known:
+            raise Blocked(base)
+        shape = lowering.varying if base is root else shape
+    return lowering.program(shape, keep_first), shape
+
+
+def _same_order(root: Buffer, inlined: Collection[Buffer]) -> Buffer:
+    """Where reshaping leads back to: the order of the elements is that of the operand."""
+    while isinstance(root.deferred, Operation):
+        operation = root.deferred
+        operand = operation.operands[0]
+        if operand is None or not (operand.is_known or operand in inlined):
+            break
+        if kind_of(operation) is not Kind.VIEW or not _keeps_order(operation, root):
+            break
+        root = operand
+    return root
+
+
+def _keeps_order(operation: Operation, result: Buffer) -> bool:
+    operand = operation.operands[0]
+    assert operand is not None
+    if operand.size != result.size:
+        return False
+    place = np.empty(1, operand.dtype.numpy())
+    strides = []
+    step = place.itemsize
+    for extent in reversed(operand.shape):
+        strides.append(step)
+        step *= extent
+    # only its strides are looked at
+    layout = np.lib.stride_tricks.as_strided(place, operand.shape, strides[::-1], writeable=False)
+    moved = view(operation, list(operation.results).index(result), layout)
+    start = moved.__array_interface__["data"][0]
+    return bool(moved.flags.c_contiguous and start == place.__array_interface__["data"][0])
+
+
+def view(operation: Operation, index: int, array: Array) -> Array:
+    """Apply a view op to an array in the place of its first operand. Raises Postpone, not copy."""
+    assert operation.kernel is not None
+    others = [None if b is None else b.array() for b in operation.operands[1:]]
+    with AllocationBound(0):
+        views = operation.kernel(
+            [array, *others],
+            operation.attributes,
+            n_outputs=len(operation.node.outputs),
+            opset=operation.opset,
+        )
+    return views[index]
+
+
+class _Lowering:
+    """The leaves and steps of a program.
+
+    Attributes:
+        varying: The shape of the result, with extent 1 where it repeats its elements.
+    """
+
+    def __init__(self, root: Buffer, inlined: Collection[Buffer]) -> None:
+        self._root = root
+        self._inlined = inlined
+        self._movements = Movements()
+        self._leaves: list[Leaf] = []
+        self._steps: list[Step] = []
+        # leaves count down from -1, steps up from 0
+        self._slots: dict[tuple[Buffer, Movement | None], int] = {}
+        self._visit(root)
+        self.varying = broadcast_shape(*(leaf.array.shape for leaf in self._leaves))
+
+    def program(self, shape: tuple[int, ...], keep_first: bool) -> Program:
+        """What computes the elements in that shape: the root's, or ``varying``."""
+        count = len(self._leaves)
+        steps = [
+            Step(
+                s.call,
+                tuple(None if k is None else k + count if k >= 0 else -1 - k for k in s.operands),
+                s.itemsize,
+            )
+            for s in self._steps
+        ]
+        return Program(shape, self._root.dtype, self._leaves, steps, keep_first=keep_first)
+
+    def _visit(self, root: Buffer) -> None:
+        stack: list[tuple[Buffer, Movement | None]] = [(root, None)]
+        while stack:
+            key = stack[-1]
+            if key in self._slots:
+                stack.pop()
+                continue
+            buffer, movement = key
+            if buffer.is_known:
+                self._leaves.append(Leaf(_moved(buffer, movement), buffer))
+                self._slots[key] = -len(self._leaves)
+                stack.pop()
+                continue
+            operation = buffer.deferred
+            if not isinstance(operation, Operation) or not (
+                buffer is root or buffer in self._inlined
+            ):
+                raise Missing
+            index = list(operation.results).index(buffer)
+            is_view = kind_of(operation) is Kind.VIEW
+            below = [
+                None
+                if b is None
+                else (b, self._movements.of_operand(operation, index, b, movement))
+                for b in operation.operands[: 1 if is_view else None]
+            ]
+            missing = [k for k in below if k is not None and k not in self._slots]
+            if missing:
+                stack.extend(missing)
+                continue
+            stack.pop()
+            if is_view:
+                assert below[0] is not None
+                self._slots[key] = self._slots[below[0]]
+            else:
+                operands = tuple(None if k is None else self._slots[k] for k in below)
+                step = Step(_call(operation), operands, buffer.dtype.numpy().itemsize)
+                self._slots[key] = len(self._steps)
+                self._steps.append(step)
+
+
+def _call(operation: Operation) -> Any:
+    kernel = operation.kernel
+    assert kernel is not None
+    return functools.partial(
+        kernel.function,
+        **kernel.arguments(
+            operation.attributes, n_outputs=len(operation.node.outputs), opset=operation.opset
+        ),
+    )
+
+
+def _moved(buffer: Buffer, movement: Movement | None) -> Array:
+    """A known operand's array as the result sees it; what is repeated is cut to extent 1."""
+    array = buffer.array()
+    while movement is not None:
+        if movement.operation is None:
+            array = np.broadcast_to(array, movement.shape)
+        else:
+            try:
+                array = view(movement.operation, movement.index, array)
+            except Postpone:
+                raise _blocked(movement.operation, movement.index) from None
+        movement = movement.then
+    return array[
+        tuple(
+            slice(0, 1) if extent > 1 and stride == 0 else slice(None)
+            for extent, stride in zip(array.shape, array.strides, strict=True)
+        )
+    ]
+
+
+def _blocked(operation: Operation, index: int) -> Blocked:
+    operand, result = operation.operands[0], operation.results[index]
+    assert operand is not None and result is not None
+    return Blocked(result if operand.is_known else operand)

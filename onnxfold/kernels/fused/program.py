@@ -1,0 +1,258 @@
+"""Element-wise steps over strided arrays, evaluated on any box of their common shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.pool import Buffer
+from onnxfold.pool.buffer import Array
+from onnxfold.pool.source import Box
+from onnxfold.pool.tiles import copy_in_blocks
+
+# What one step reads and writes at a time, bytes each: a few of them fit the second-level cache.
+PIECE_BYTES = 1 << 17
+# Where rows and columns change places, a piece has this many elements along the row.
+_COLUMNS = 64
+# Mapped pages are given back piece by piece if there are more of them than this.
+_KEPT_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An operand that is there: a view of a known buffer in the shape of the program."""
+
+    array: Array
+    buffer: Buffer
+
+
+@dataclass(frozen=True)
+class Step:
+    """``call`` of the slots ``operands`` (None where omitted) gives the next slot.
+
+    Slots are the leaves, then the results of the steps before. ``last_uses`` are those that no
+    later step reads.
+    """
+
+    call: Callable[..., Any]
+    operands: tuple[int | None, ...]
+    itemsize: int
+    last_uses: tuple[int, ...] = ()
+
+
+class Program:
+    """A :class:`~onnxfold.pool.source.Source`: what it computes is never there as a whole.
+
+    Args:
+        shape: Shape of the result.
+        dtype: Its dtype.
+        leaves: Known operands; axes are those of ``shape``, of its extent or 1.
+        steps: Element-wise work in order; the last gives the result. None: the first leaf is it.
+        keep_first: Leave the first axis as it is; others are merged where the strides allow it.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        dtype: ir.DataType,
+        leaves: Sequence[Leaf],
+        steps: Sequence[Step],
+        *,
+        keep_first: bool = False,
+    ) -> None:
+        self._buffers = list({leaf.buffer: None for leaf in leaves})
+        arrays = [leaf.array for leaf in leaves]
+        self.shape, self._arrays = _merged(tuple(shape), arrays, int(keep_first))
+        self.dtype = dtype
+        self._steps = _with_last_uses(len(leaves), steps)
+        self._widest = max(
+            [dtype.numpy().itemsize, *(a.itemsize for a in arrays), *(s.itemsize for s in steps)]
+        )
+        self._owners = [leaf.buffer for leaf in leaves]
+        self.fast_axis = self._fast_axis()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the result as an array."""
+        return math.prod(self.shape) * self.dtype.numpy().itemsize
+
+    @property
+    def working_bytes(self) -> int:
+        """What one thread needs besides the place of the result, bytes."""
+        return 3 * PIECE_BYTES if self._steps else 0
+
+    def fill(self, box: Box, target: Array) -> None:
+        """Compute the elements in a box into ``target``, an array of its shape and any strides."""
+        if not self._steps:
+            _copy(target, _cut(self._arrays[0], box))
+            return
+        with np.errstate(all="ignore"):  # threads have settings of their own
+            for piece in self._pieces(box):
+                result = self._evaluate(piece)
+                place = tuple(
+                    slice(p.start - b.start, p.stop - b.start)
+                    for p, b in zip(piece, box, strict=True)
+                )
+                _copy(target[place], result)
+
+    def whole(self) -> Box:
+        """The box that is everything."""
+        return tuple(slice(0, extent) for extent in self.shape)
+
+    def release(self, box: Box | None = None) -> None:
+        """Give back the mapped pages that computing the box (or all) has touched."""
+        if box is None:
+            for buffer in self._buffers:
+                buffer.release_pages()
+            return
+        for array, buffer in zip(self._arrays, self._owners, strict=True):
+            if array.nbytes > _KEPT_BYTES:
+                part = _cut(array, box)
+                if _is_dense(part):
+                    buffer.release_pages(part)
+
+    def _evaluate(self, piece: Box) -> Array:
+        slots: list[Array | None] = [_cut(array, piece) for array in self._arrays]
+        for step in self._steps:
+            slots.append(step.call(*(None if k is None else slots[k] for k in step.operands)))
+            for k in step.last_uses:
+                slots[k] = None
+        result = slots[-1]
+        assert result is not None
+        return result
+
+    def _pieces(self, box: Box) -> list[Box]:
+        """Cut a box so that the arrays of one step fit the cache."""
+        limit = max(1, PIECE_BYTES // self._widest)
+        extents = [s.stop - s.start for s in box]
+        sizes = [1] * len(extents)
+        last = len(extents) - 1
+        if self.fast_axis != last and math.prod(extents) > limit:
+            # both the runs that are read and those that are written should be long
+            sizes[last] = min(extents[last], _COLUMNS)
+            sizes[self.fast_axis] = min(extents[self.fast_axis], max(1, limit // sizes[last]))
+        for axis in range(last, -1, -1):
+            room = limit // math.prod(sizes)
+            if room <= 1:
+                break
+            sizes[axis] = min(extents[axis], sizes[axis] * room)
+        pieces: list[Box] = []
+        counts = [-(-e // s) for e, s in zip(extents, sizes, strict=True)]
+        for index in np.ndindex(*counts):
+            pieces.append(
+                tuple(
+                    slice(b.start + k * s, min(b.start + (k + 1) * s, b.stop))
+                    for k, s, b in zip(index, sizes, box, strict=True)
+                )
+            )
+        return pieces
+
+    def _fast_axis(self) -> int:
+        """The axis along which the largest leaf lies in memory."""
+        last = len(self.shape) - 1
+        largest = max(self._arrays, key=lambda a: a.nbytes, default=None)
+        if largest is None:
+            return last
+        walked = [
+            (abs(stride), -axis)
+            for axis, (extent, stride) in enumerate(
+                zip(largest.shape, largest.strides, strict=True)
+            )
+            if extent > 1
+        ]
+        return -min(walked)[1] if walked else last
+
+
+class Rows:
+    """A :class:`~onnxfold.pool.source.Source` of some indices of a program's first axis."""
+
+    def __init__(self, program: Program, start: int, stop: int) -> None:
+        self._program = program
+        self._start = start
+        self.shape = (stop - start, *program.shape[1:])
+        self.dtype = program.dtype
+        self.fast_axis = program.fast_axis
+        self.working_bytes = program.working_bytes
+
+    def fill(self, box: Box, target: Array) -> None:
+        """Compute the elements in a box into ``target``."""
+        self._program.fill(self._of_program(box), target)
+
+    def release(self, box: Box | None = None) -> None:
+        """Give back the mapped pages that computing the box (or all) has touched."""
+        self._program.release(None if box is None else self._of_program(box))
+
+    def _of_program(self, box: Box) -> Box:
+        first, *rest = box
+        return (slice(first.start + self._start, first.stop + self._start), *rest)
+
+
+def _merged(
+    shape: tuple[int, ...], arrays: Sequence[Array], first: int
+) -> tuple[tuple[int, ...], list[Array]]:
+    """The same elements in the same order with as few axes as the strides allow, at least one."""
+    kept = [axis for axis, extent in enumerate(shape) if extent != 1 or axis < first]
+    shape = tuple(shape[axis] for axis in kept)
+    views = [
+        np.lib.stride_tricks.as_strided(
+            a, [a.shape[k] for k in kept], [a.strides[k] for k in kept], writeable=False
+        )
+        for a in arrays
+    ]
+    axis = len(shape) - 1
+    while axis > first:
+        if all(_continues(view, axis) for view in views):
+            extent = shape[axis - 1] * shape[axis]
+            shape = (*shape[: axis - 1], extent, *shape[axis + 1 :])
+            views = [_joined(view, axis) for view in views]
+        axis -= 1
+    if not shape:
+        return (1,), [view.reshape(1) for view in views]
+    return shape, views
+
+
+def _continues(view: Array, axis: int) -> bool:
+    """True if the axis and the one before are one run, or the view varies along neither."""
+    if view.shape[axis] == 1 or view.shape[axis - 1] == 1:
+        return bool(view.shape[axis] == view.shape[axis - 1] == 1)
+    return bool(view.strides[axis - 1] == view.strides[axis] * view.shape[axis])
+
+
+def _joined(view: Array, axis: int) -> Array:
+    extent = view.shape[axis - 1] * view.shape[axis]
+    return np.lib.stride_tricks.as_strided(
+        view,
+        (*view.shape[: axis - 1], extent, *view.shape[axis + 1 :]),
+        (*view.strides[: axis - 1], *view.strides[axis:]),
+        writeable=False,
+    )
+
+
+def _cut(array: Array, box: Box) -> Array:
+    return array[tuple(s if n > 1 else slice(0, 1) for s, n in zip(box, array.shape, strict=True))]
+
+
+def _copy(target: Array, source: Array) -> None:
+    copy_in_blocks(target, np.broadcast_to(source, target.shape))
+
+
+def _is_dense(part: Array) -> bool:
+    """True if the view covers a good part of the memory between its first and last element."""
+    span = sum((n - 1) * abs(s) for n, s in zip(part.shape, part.strides, strict=True))
+    return bool(span <= 4 * part.nbytes)
+
+
+def _with_last_uses(leaves: int, steps: Sequence[Step]) -> list[Step]:
+    seen: set[int] = set()
+    result: list[Step] = []
+    for number in range(len(steps) - 1, -1, -1):
+        step = steps[number]
+        last = {k for k in step.operands if k is not None and k not in seen}
+        seen |= last
+        result.append(Step(step.call, step.operands, step.itemsize, tuple(last)))
+    return result[::-1]

@@ -73,10 +73,11 @@ RUNTIME_CONSTANTS = click.option(
 )
 BACKEND = click.option(
     "--backend",
-    type=click.Choice(["auto", "iree", "onnxruntime"]),
+    metavar="[auto|iree|onnx-mlir|onnxruntime]",
     default="auto",
     show_default=True,
-    help="Who runs runtime_fold; iree compiles it, auto only takes what was compiled before.",
+    help="Who runs runtime_fold; iree and onnx-mlir compile it, auto only takes what was compiled "
+    "before.",
 )
 OVERRIDABLE = click.option(
     "--overridable", is_flag=True, help="Also every input that has a default value."

@@ -47,6 +47,11 @@ from onnxfold.cli.output import write, write_json
     help="Time limit of one compilation.",
 )
 @click.option(
+    "--dump-ir",
+    metavar="DIR",
+    help="Write what the compiler makes of runtime_fold, stage by stage.",
+)
+@click.option(
     "-O",
     "--level",
     type=click.IntRange(0, 2),

@@ -39,12 +39,13 @@ def _parts(bundle: Bundle) -> Iterator[RenderableType]:
         )
         yield ""
         yield _cached(manifest)
-    for kernels in (manifest.kernels,):
-        compiled = sum(kernel.reason is None for kernel in kernels)
-        if kernels:
-            yield f"compiled kernels: {compiled} of {len(kernels)}"
-        reasons = Counter(kernel.reason for kernel in kernels if kernel.reason)
-        yield from (f"  {count} with onnxruntime: {reason}" for reason, count in reasons.items())
+    kernels = manifest.kernels
+    if kernels:
+        makers = Counter(kernel.backend for kernel in kernels if kernel.reason is None)
+        named = f" ({', '.join(makers)})" if makers else ""
+        yield f"compiled kernels: {makers.total()} of {len(kernels)}{named}"
+    reasons = Counter(kernel.reason for kernel in kernels if kernel.reason)
+    yield from (f"  {count} with onnxruntime: {reason}" for reason, count in reasons.items())
     stays = Counter((stay.op, stay.reason) for stay in manifest.stays)
     yield from (f"{count} {op} in entry: {reason}" for (op, reason), count in stays.items())
 

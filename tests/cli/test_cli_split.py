@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -54,6 +57,46 @@ def test_split_as_json_with_bounds_and_sizes(run, model, tmp_path):
     assert none["cached"] == []
 
 
+@pytest.fixture
+def onnx_mlir(tmp_path, monkeypatch):
+    """A double of the compiler, see tests/runtime/onnx_mlir/compiler_double.py."""
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler")
+    double = Path(__file__).parents[1] / "runtime" / "onnx_mlir" / "compiler_double.py"
+    path = tmp_path / "onnx-mlir"
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{double}" "$@"\n')
+    path.chmod(0o755)
+    monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", str(path))
+
+
+def test_split_compiles_and_writes_the_stages(run, model, tmp_path, onnx_mlir):
+    constants = ("--runtime-const", "states", "--runtime-const", "gain")
+    arguments = ("split", model, "-o", tmp_path / "out", *constants)
+    compiled = ("--backend", "onnx-mlir", "--dump-ir", tmp_path / "ir")
+    result = run(*arguments, *compiled)
+    assert result.code == 0, result.err
+    assert "compiled kernels: 2 of 2 (onnx-mlir)" in result.out
+    assert len(list((tmp_path / "out" / "kernels").glob("*.so"))) == 2
+    assert {p.name for p in (tmp_path / "ir").iterdir()} == {"component_0", "component_1"}
+    assert (tmp_path / "ir" / "component_1" / "3-llvm.mlir").exists()
+    result = run("bench", tmp_path / "out", "--rounds", 2, "--dim", "batch=8", "--json")
+    assert result.code == 0, result.err
+    assert 0 <= json.loads(result.out)["max_difference"] < 1e-4
+    result = run(
+        *("bench", model, "--runtime-const", "states", "--rounds", 2, "--dim", "batch=8"),
+        *("--backend", "onnx-mlir"),
+    )
+    assert result.code == 0, result.err
+
+
+def test_a_compiler_that_is_not_there_is_told(run, model, tmp_path, monkeypatch):
+    monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", "/nowhere/onnx-mlir")
+    arguments = ("split", model, "-o", tmp_path / "out", "--runtime-const", "states")
+    result = run(*arguments, "--backend", "onnx-mlir")
+    assert result.code == 0, result.err
+    assert "1 with onnxruntime: ONNXFOLD_ONNX_MLIR is no program" in result.out
+
+
 def test_split_without_a_word(run, model, tmp_path):
     result = run("split", model, "-o", tmp_path / "out", "--runtime-const", "gain", "-q")
     assert (result.code, result.out, result.err) == (0, "", "")
@@ -78,6 +121,11 @@ def test_bench_of_a_model_and_of_a_bundle(run, model, tmp_path):
     [
         (("split", "MODEL", "-o", "OUT", "--runtime-const", "nothing"), "no input is called"),
         (("split", "MODEL"), "Missing option"),
+        (
+            ("split", "MODEL", "-o", "OUT", "--backend", "gpu"),
+            "there is no backend 'gpu'; there are auto, iree, onnx-mlir, onnxruntime",
+        ),
+        (("split", "MODEL", "-o", "OUT", "--dump-ir", "IR"), "choose iree or onnx-mlir"),
         (("split", "MISSING", "-o", "OUT"), "cannot be opened"),
         (("split", "MODEL", "-o", "MODEL"), "cannot be made"),
         (("bench", "MODEL", "--dim", "size=3"), "no input has a dimension 'size'"),

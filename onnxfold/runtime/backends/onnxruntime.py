@@ -44,7 +44,8 @@ class Onnxruntime:
         self, content: bytes, arrays: Sequence[Any] | None, target: Path, *, seconds: float
     ) -> Built:
         """Write the model, and run it if there are arrays; see `Backend.compile`."""
-        results = [] if arrays is None else self.run(content, arrays)
+        session = _open(content)
+        results = [] if arrays is None else _run(session, arrays)
         file = target.with_suffix(SUFFIX)
         file.write_bytes(content)
         return Built([file], "", results)
@@ -55,14 +56,7 @@ class Onnxruntime:
         Raises:
             CompileError: It does not open, or does not run.
         """
-        session = _open(content)
-        names = [value.name for value in session.get_inputs()]
-        if len(names) != len(arrays):
-            raise CompileError(f"the model has {len(names)} inputs, not {len(arrays)}")
-        try:
-            return list(session.run(None, dict(zip(names, arrays, strict=True))))
-        except Exception as error:  # onnxruntime raises many classes without a common base
-            raise CompileError(f"onnxruntime: {one_line(str(error))}") from error
+        return _run(_open(content), arrays)
 
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
         """Nothing: there are no stages."""
@@ -106,5 +100,15 @@ def _open(content: bytes) -> onnxruntime.InferenceSession:
     options.log_severity_level = 4
     try:
         return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises many classes without a common base
+        raise CompileError(f"onnxruntime: {one_line(str(error))}") from error
+
+
+def _run(session: onnxruntime.InferenceSession, arrays: Sequence[Any]) -> list[Any]:
+    names = [value.name for value in session.get_inputs()]
+    if len(names) != len(arrays):
+        raise CompileError(f"the model has {len(names)} inputs, not {len(arrays)}")
+    try:
+        return list(session.run(None, dict(zip(names, arrays, strict=True))))
     except Exception as error:  # onnxruntime raises many classes without a common base
         raise CompileError(f"onnxruntime: {one_line(str(error))}") from error

@@ -1,0 +1,270 @@
+"""What every backend does, the same for all: see `onnxfold.runtime.backends.base.Backend`.
+
+onnx-mlir is tested twice: with a double of its compiler (see `onnx_mlir/compiler_double.py`), and
+with the real one where there is a binary or an engine with the image.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from runtime_models import adapter_feeds, decoder_feeds, options, original, parse, random
+
+from onnxfold.runtime import backends
+from onnxfold.runtime.backends import create
+from onnxfold.runtime.backends.base import Backend, Built, Compiled, CompileError
+from onnxfold.runtime.backends.onnxruntime import Onnxruntime
+from onnxfold.runtime.cache import FoldCache
+from onnxfold.runtime.session import Session
+from onnxfold.runtime.split import split
+
+DOUBLE = Path(__file__).parent / "onnx_mlir" / "compiler_double.py"
+
+# Two outputs, one of them of a dynamic shape, and a weight that is given from outside.
+TEXT = """fold (float[n, 8] a, float[8] b, float[8, 4] w) => (float[n, 4] y, float[8] z) {
+    t = Add(a, b)
+    y = MatMul(t, w)
+    z = Mul(b, c)
+}"""
+INPUTS = {"a": random(16, 8), "b": random(8, seed=1), "w": random(8, 4, seed=2)}
+SECONDS = 120.0
+
+
+def model() -> bytes:
+    return parse(TEXT, c=random(8, seed=3)).SerializeToString()
+
+
+def expected(feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return dict(zip("yz", Onnxruntime().run(model(), list(feeds.values())), strict=True))
+
+
+BACKENDS = [
+    pytest.param("iree", marks=pytest.mark.slow),  # compiles for a second each time
+    "onnxruntime",
+    "onnx-mlir",
+    "onnx-mlir (double)",
+]
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def backend(request, tmp_path_factory) -> Iterator[Backend]:
+    """A backend that can compile; or a skipped test with the reason why it cannot."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "double" in request.param:
+            if shutil.which("cc") is None:
+                pytest.skip("there is no C compiler")
+            path = tmp_path_factory.mktemp("double") / "onnx-mlir"
+            path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{DOUBLE}" "$@"\n')
+            path.chmod(path.stat().st_mode | stat.S_IXUSR)
+            patch.setenv("ONNXFOLD_ONNX_MLIR", str(path))
+        made = create(request.param.removesuffix(" (double)"))
+        reason = made.missing()
+        if reason is not None:
+            pytest.skip(reason)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def built(backend, tmp_path_factory) -> Built:
+    """The model, compiled once for all tests."""
+    target = tmp_path_factory.mktemp("kernel") / "0123abcd"
+    return backend.compile(model(), list(INPUTS.values()), target, seconds=SECONDS)
+
+
+@pytest.fixture(scope="module")
+def compiled(backend, built) -> Compiled:
+    key = {**backend.key_of("hash"), "maker": backend.maker()}
+    names = [["a", "b"], ["w"], ["y", "z"], ["float32", "float32"]]
+    return Compiled(built.files[0], built.function, *names, key)
+
+
+@pytest.fixture
+def kernel(backend, compiled):
+    return backend.load(compiled, {"w": INPUTS["w"]})
+
+
+def close(got, want) -> None:
+    for name, array in want.items():
+        value = got[name]
+        value = value.numpy() if isinstance(value, ort.OrtValue) else value
+        assert (value.dtype, value.shape) == (array.dtype, array.shape)
+        np.testing.assert_allclose(value, array, rtol=1e-4, atol=1e-5)
+
+
+def test_its_name_creates_it(backend):
+    assert type(create(backend.name)) is type(backend)
+    assert backend.name in backends.NAMES
+
+
+def test_it_tells_what_compiles(backend):
+    assert backend.missing() is None
+    assert backend.maker() and "\n" not in backend.maker()
+    assert backend.maker() == create(backend.name).maker()
+
+
+def test_a_key_is_of_a_model_and_of_this_machine(backend):
+    key = backend.key_of("one")
+    assert key == create(backend.name).key_of("one") != backend.key_of("two")
+    assert all(isinstance(text, str) for pair in key.items() for text in pair)
+    assert backend.unusable(key) is None
+
+
+def test_compiling_writes_a_kernel_and_tries_it(backend, built):
+    assert built.files and all(path.is_file() for path in built.files)
+    assert {path.parent for path in built.files} == {built.files[0].parent}
+    assert built.files[0].name.startswith("0123abcd.")
+    close(dict(zip("yz", built.results, strict=True)), expected(INPUTS))
+
+
+@pytest.mark.parametrize("rows", [16, 1, 7])
+def test_a_kernel_takes_any_size_of_a_dynamic_dimension(kernel, rows):
+    feeds = {**INPUTS, "a": random(rows, 8, seed=rows)}
+    close(kernel({"a": feeds["a"], "b": feeds["b"]}), expected(feeds))
+
+
+def test_a_kernel_takes_values_of_onnxruntime_and_any_layout(kernel):
+    wide = random(8, 9, seed=5)
+    feeds = {**INPUTS, "a": wide.T}
+    values = {name: ort.OrtValue.ortvalue_from_numpy(INPUTS[name]) for name in "ab"}
+    close(kernel(values), expected(INPUTS))
+    close(kernel({"a": wide.T, "b": INPUTS["b"]}), expected(feeds))
+
+
+def test_results_outlive_the_kernel(backend, compiled):
+    kernel = backend.load(compiled, {"w": INPUTS["w"]})
+    results = [kernel(INPUTS) for _ in range(3)]
+    del kernel
+    for result in results:
+        close(result, expected(INPUTS))
+
+
+def test_inputs_are_left_alone(kernel):
+    given = {name: INPUTS[name].copy() for name in "ab"}
+    kernel(given)
+    assert all(given[name].tobytes() == INPUTS[name].tobytes() for name in "ab")
+
+
+def test_a_kernel_is_called_from_several_threads(kernel):
+    wrong = []
+
+    def work(seed: int) -> None:
+        feeds = {**INPUTS, "a": random(5 + seed, 8, seed=seed)}
+        want = expected(feeds)
+        for _ in range(20):
+            got = kernel(feeds)["y"]
+            got = got.numpy() if isinstance(got, ort.OrtValue) else got
+            if got.shape != want["y"].shape or not np.allclose(got, want["y"], atol=1e-4):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_an_input_that_is_missing_or_wrong_is_an_error(kernel):
+    with pytest.raises(KeyError):
+        kernel({"a": INPUTS["a"]})
+    with pytest.raises(Exception, match=r"."):
+        kernel({"a": random(3, 9), "b": INPUTS["b"]})
+    close(kernel(INPUTS), expected(INPUTS))
+
+
+def test_what_cannot_be_compiled_is_refused_in_one_line(backend, tmp_path):
+    unknown = parse("fold (float[2] x) => (float[2] y) { y = local.Frobnicate(x) }")
+    contents = [b"this is no model", unknown.SerializeToString()]
+    for content in contents:
+        with pytest.raises(CompileError) as caught:
+            backend.compile(content, None, tmp_path / "k", seconds=SECONDS)
+        assert str(caught.value) and "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_kernel_that_is_damaged_is_refused_in_one_line(backend, compiled, tmp_path):
+    for content in (b"", b"nothing of the kind" * 100):
+        file = tmp_path / compiled.file.name
+        file.write_bytes(content)
+        with pytest.raises(CompileError) as caught:
+            backend.load(dataclasses.replace(compiled, file=file), {"w": INPUTS["w"]})
+        assert str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(CompileError, match="No such file"):
+        gone = dataclasses.replace(compiled, file=tmp_path / "gone" / compiled.file.name)
+        backend.load(gone, {"w": INPUTS["w"]})
+
+
+def test_a_compiler_that_takes_too_long_is_ended(backend, tmp_path):
+    if backend.name == "onnxruntime":
+        pytest.skip("onnxruntime compiles nothing")
+    with pytest.raises(CompileError, match=r"longer than 0\.01 s"):
+        backend.compile(model(), None, tmp_path / "k", seconds=0.01)
+
+
+def test_a_kernel_for_another_machine_is_not_used(backend):
+    if backend.name == "onnxruntime":
+        pytest.skip("a model runs everywhere")
+    key = {**backend.key_of("one"), "cpu": "z80", "machine": "z80"}
+    assert backend.unusable(key)
+
+
+def test_stages_are_written(backend, tmp_path):
+    written = backend.dump(model(), tmp_path, seconds=SECONDS)
+    assert sorted(written) == sorted(tmp_path.iterdir())
+    assert bool(written) == (backend.name != "onnxruntime")
+    for path in written:
+        if path.suffix == ".mlir":
+            assert "module" in path.read_text()
+
+
+def test_no_reason_to_refuse_an_ordinary_model(backend):
+    import onnx_ir as ir
+
+    assert backend.supported(ir.from_proto(onnx.load_from_string(model()))) == []
+
+
+@pytest.mark.parametrize("name", ["adapter", "decoder"])
+def test_from_split_to_session(backend, name, request, tmp_path):
+    source = request.getfixturevalue(name)
+    constants, feeds = {
+        "adapter": (("a", "b", "scale"), [adapter_feeds(k) for k in range(2)]),
+        "decoder": (("states", "mask"), [decoder_feeds(k, positions=9 + k) for k in range(2)]),
+    }[name]
+    bundle = split(source, tmp_path, runtime_constants=constants, backend=backend.name, fsync=False)
+    assert {k.reason for k in bundle.manifest.kernels} <= {None}
+    session = Session(bundle, options(), backend=backend.name, cache=FoldCache())
+    assert {p.backend for p in session.placements()} == {backend.name}
+    for given in feeds:
+        got = session.run(None, given)[0]
+        np.testing.assert_allclose(got, original(source, given)[0], rtol=1e-4, atol=1e-4)
+    assert session.fold_statistics().folds == len(feeds) * len(bundle.manifest.groups)
+    assert {p.backend for p in session.placements()} == {backend.name}
+
+
+@pytest.mark.slow
+def test_ten_thousand_calls_leak_nothing(kernel):
+    if not os.path.exists("/proc/self/statm"):
+        pytest.skip("needs /proc")
+    feeds = {"a": random(500, 8), "b": INPUTS["b"]}
+    for k in range(10_500):
+        if k == 500:
+            before = resident()
+        kernel(feeds)
+    assert resident() - before < 4 << 20  # results of the calls: 80 MB
+
+
+def resident() -> int:
+    """Bytes of memory that the process holds."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGESIZE")

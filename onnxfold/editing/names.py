@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import onnx_ir as ir
@@ -15,16 +16,14 @@ class Names:
     """
 
     def __init__(self, graphs: Iterable[ir.Graph]) -> None:
-        self._values: set[str] = set()
-        self._nodes: set[str] = set()
+        self._values: Counter[str] = Counter()
+        self._nodes: Counter[str] = Counter()
         self._next: dict[str, int] = {}
         for graph in graphs:
-            self._values.update(v.name for v in graph.inputs if v.name)
-            self._values.update(graph.initializers)
-            for node in graph:
-                if node.name:
-                    self._nodes.add(node.name)
-                self._values.update(v.name for v in node.outputs if v.name)
+            self._values.update([v.name for v in graph.inputs if v.name])
+            self._values.update(graph.initializers.keys())
+            self._nodes.update([node.name for node in graph if node.name])
+            self._values.update([v.name for node in graph for v in node.outputs if v.name])
 
     def fresh(self, stem: str) -> str:
         """A name for a value that no value has had."""
@@ -34,11 +33,18 @@ class Names:
         """A name for a node that no node has had."""
         return self._unique(stem, self._nodes)
 
-    def _unique(self, stem: str, taken: set[str]) -> str:
+    def make_unique(self, value: ir.Value) -> None:
+        """Give a value of the model another name if a second value has its own."""
+        name = value.name
+        if name and self._values[name] > 1:
+            self._values[name] -= 1
+            value.name = self.fresh(name)
+
+    def _unique(self, stem: str, taken: Counter[str]) -> str:
         name = stem
         while name in taken:
             count = self._next.get(stem, 1)
             self._next[stem] = count + 1
             name = f"{stem}_{count}"
-        taken.add(name)
+        taken[name] = 1
         return name

@@ -6,23 +6,27 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from onnxfold.analysis.constants import all_graphs
+from onnxfold.editing.removal import is_used, remove_unused
 
 
 class RemoveDeadCode(ir.passes.InPlacePass):
     """Remove nodes whose results nobody reads, unused initializers, and uncalled functions.
 
-    onnx-ir's passes do the nodes, the main graph's initializers and the functions; they leave the
-    initializers of subgraphs. Inputs and outputs of the model stay whatever uses them.
+    What only the subgraphs of an unused node read goes, too. Optional outputs that nobody reads are
+    left out (onnx-ir's pass does that). Inputs and outputs of the model stay whatever uses them.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        modified = common.RemoveUnusedNodesPass()(model).modified
+        nodes = [node for graph in all_graphs(model) for node in graph]
+        remove_unused(nodes)
+        modified = any(node.graph is None for node in nodes)
+        modified = common.RemoveUnusedNodesPass()(model).modified or modified
         for graph in all_graphs(model):
             unused = [
                 name
                 for name, value in graph.initializers.items()
-                if not (value.uses() or value.is_graph_output() or value.is_graph_input())
+                if not (is_used(value) or value.is_graph_input())
             ]
             for name in unused:
                 del graph.initializers[name]

@@ -9,10 +9,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnxfold.editing.constants import add_initializer, constant_node
+from onnxfold.editing.names import Names
 from onnxfold.kernels.inference import schema_of
 from onnxfold.rewrite.facts import MISSING, Facts
 from onnxfold.rewrite.match import Match
-from onnxfold.rewrite.names import Names
 from onnxfold.rewrite.patterns import (
     Expression,
     Literal,
@@ -197,22 +198,13 @@ class Builder:
         if isinstance(content, (bool, int, float)) and not _is_same_number(content, array):
             raise CannotBuild(f"{content!r} is not a number of {dtype.name}")
         tensor = ir.Tensor(array, dtype=dtype)
-        name = self._names.fresh(f"{self._stem}/constant")
-        tensor.name = name
+        tensor.name = self._names.fresh(f"{self._stem}/constant")
         if self._in_function:  # a function has no initializers
-            node = ir.Node(
-                "", "Constant", [], [ir.AttrTensor("value", tensor)], num_outputs=1, name=name
-            )
-            value = node.outputs[0]
-            value.name = name
-            value.const_value = tensor
+            node = constant_node(tensor)
             self.insert(node)
-        else:
-            value = ir.Value(name=name, const_value=tensor)
-            self._graph.initializers.add(value)
-            self.initializers.append(value)
-        value.type = ir.TensorType(dtype)
-        value.shape = ir.Shape(array.shape)
+            return node.outputs[0]
+        value = add_initializer(self._graph, tensor)
+        self.initializers.append(value)
         return value
 
     # ---------------------------------------------------------------- taking it back

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from onnxfold.kernels.operation import subgraphs_of
+from onnxfold.editing.names import Names
+from onnxfold.editing.removal import remove_unused
+from onnxfold.editing.replacement import replace, take_over
 from onnxfold.rewrite.build import Builder, CannotBuild
 from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.match import Match
-from onnxfold.rewrite.names import Names
-
-RULE_KEY = "onnxfold.rule"
-FROM_KEY = "onnxfold.from"
-_MOST_SOURCES = 8
+from onnxfold.rewrite.provenance import inherit, remember_origin
 
 
 class Refused(Exception):
@@ -195,7 +193,7 @@ class Splicer:
         dying: dict[ir.Node, None],
     ) -> Change:
         new = set(builder.nodes)
-        _remember_origin(match, builder.nodes, dying)
+        remember_origin(match.rule, builder.nodes, dying)
         for node in builder.nodes:
             scope = self._facts.scopes.of(_graph_of(node))
             if node.domain not in scope.opsets:
@@ -205,34 +203,16 @@ class Splicer:
             users.update(dict.fromkeys(use.node for use in root._uses))
             producer = value.producer()
             self._facts.types.same(root, value)
-            _replace(root, value, is_new=producer in new)
+            if producer in new or root.is_graph_output():
+                # the same content under the same name; of two names the graph output's stays
+                take_over(root, value, declared=root.is_graph_output())
+            else:
+                replace(root, value)
             if producer in new and producer is not None:
-                _inherit(root.producer(), producer)
-        touched = self._remove(dying)
-        return Change(list(builder.nodes), list(users), touched)
-
-    def _remove(self, dying: Iterable[ir.Node]) -> list[ir.Value]:
-        """Take nodes out, and then those before them that nobody needs any more."""
-        touched: dict[ir.Value, None] = {}
-        pending = list(dying)
-        while pending:
-            node = pending.pop()
-            graph = node.graph
-            if graph is None or not all(_is_unused(v, {}) for v in node.outputs):
-                continue
-            if any(self._keeps(value.name) for value in node.outputs):
-                continue
-            operands = [v for v in node.inputs if v is not None]
-            for inner in _nodes_inside(node):
-                operands.extend(v for v in inner.inputs if v is not None)
-                inner.resize_inputs(0)
-            graph.remove(node, safe=True)
-            for value in operands:
-                touched[value] = None
-                producer = value.producer()
-                if producer is not None and not value._uses:
-                    pending.append(producer)
-        return [v for v in touched if v.producer() is not None and v.graph is not None]
+                inherit(root.producer(), producer)
+        touched = remove_unused(dying, self._keeps)
+        alive = [v for v in touched if v.producer() is not None and v.graph is not None]
+        return Change(list(builder.nodes), list(users), alive)
 
 
 def _is_unused(value: ir.Value, leaving: dict[ir.Node, None]) -> bool:
@@ -245,17 +225,6 @@ def _is_on_constants(node: ir.Node, is_constant: Callable[[ir.Value], bool]) -> 
         return True
     present = [v for v in node.inputs if v is not None]
     return bool(present) and all(is_constant(v) for v in present)
-
-
-def _nodes_inside(node: ir.Node) -> list[ir.Node]:
-    found = []
-    stack = list(subgraphs_of(node)) if node.attributes else []
-    while stack:
-        graph = stack.pop()
-        for inner in graph:
-            found.append(inner)
-            stack.extend(subgraphs_of(inner))
-    return found
 
 
 def _first_in_order(graph: ir.Graph, roots: Sequence[ir.Node], needed: set[ir.Node]) -> ir.Node:
@@ -284,53 +253,3 @@ def _producers(bound: object) -> list[ir.Node]:
 def _graph_of(node: ir.Node) -> ir.Graph:
     assert node.graph is not None
     return node.graph
-
-
-def _replace(root: ir.Value, value: ir.Value, *, is_new: bool) -> None:
-    """Everybody who reads ``root`` reads ``value`` from now on."""
-    is_output = root.is_graph_output()
-    if is_new or is_output:
-        # the same content under the same name; of two names the graph output's stays
-        name, root.name = root.name, None
-        value.name = name
-        if value.type is None or is_output:
-            value.type = root.type or value.type
-        if value.shape is None or is_output:
-            value.shape = root.shape if root.shape is not None else value.shape
-        value.doc_string = value.doc_string or root.doc_string
-        for key, text in root.metadata_props.items():
-            value.metadata_props.setdefault(key, text)
-    root.replace_all_uses_with(value, replace_graph_outputs=True)
-
-
-def _inherit(old: ir.Node | None, new: ir.Node) -> None:
-    """The node that makes the result in the end stands for the one that did."""
-    if old is None:
-        return
-    if old.name:
-        old_name, old.name = old.name, None
-        new.name = old_name
-    new.doc_string = new.doc_string or old.doc_string
-    for key, text in old.metadata_props.items():
-        if not key.startswith("onnxfold."):
-            new.metadata_props.setdefault(key, text)
-
-
-def _remember_origin(match: Match, added: Sequence[ir.Node], dying: dict[ir.Node, None]) -> None:
-    """Which rule made the new nodes, and which nodes of the original model they come from."""
-    sources: dict[str, None] = {}
-    rules: dict[str, None] = {}
-    for node in dying:
-        earlier = node.metadata_props.get(FROM_KEY)
-        for name in earlier.split(", ") if earlier else [node.name or node.op_type]:
-            sources[name] = None
-        if RULE_KEY in node.metadata_props:
-            rules.update(dict.fromkeys(node.metadata_props[RULE_KEY].split(", ")))
-    rules[match.rule.name or match.rule.place] = None
-    names = list(sources)
-    if len(names) > _MOST_SOURCES:
-        names = [*names[:_MOST_SOURCES], "..."]
-    for node in added:
-        if node.op_type != "Constant":
-            node.metadata_props[RULE_KEY] = ", ".join(rules)
-            node.metadata_props[FROM_KEY] = ", ".join(n for n in names)

@@ -10,7 +10,6 @@ import onnx_ir as ir
 from onnxfold.analysis.constants import captured_values
 from onnxfold.analysis.constness import record
 from onnxfold.passes.dead_code import RemoveDeadCode
-from onnxfold.passes.folding.materialize import remove_nodes
 
 ENTRY = "entry"
 RUNTIME_FOLD = "runtime_fold"
@@ -72,7 +71,7 @@ def entry_of(
         old.replace_all_uses_with(new)
         old.name = None
         entry.graph.inputs.append(new)
-    remove_dead(entry)
+    RemoveDeadCode()(entry)
     drop_unread(entry, [*runtime_constants, *cached])
     return entry
 
@@ -111,7 +110,7 @@ def restricted(fold: ir.Model, outputs: Collection[str]) -> ir.Model:
 
 
 def _trimmed(fold: ir.Model) -> ir.Model:
-    remove_dead(fold)
+    RemoveDeadCode()(fold)
     names = [v.name for v in fold.graph.inputs if v.name]
     _remove_inputs(fold.graph, {n for n in names if not _is_read(fold.graph, n)})
     record(fold, [v.name for v in fold.graph.inputs if v.name])
@@ -149,20 +148,6 @@ def _declare(value: ir.Value, known: Described) -> None:
     value.type = ir.TensorType(known.dtype)
     if known.dims is not None:
         value.shape = ir.Shape(known.dims)
-
-
-def remove_dead(model: ir.Model) -> None:
-    """Remove what no output needs, and with a node what its subgraphs read of outer values."""
-    needed = set(model.graph.outputs)
-    dead = []
-    for node in reversed(model.graph):
-        if needed.isdisjoint(node.outputs):
-            dead.append(node)
-            continue
-        captured = captured_values(node) if node.attributes else []
-        needed.update(v for v in (*node.inputs, *captured) if v is not None)
-    remove_nodes(dead)
-    RemoveDeadCode()(model)
 
 
 def _is_read(graph: ir.Graph, name: str) -> bool:

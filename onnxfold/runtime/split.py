@@ -23,6 +23,7 @@ from onnxfold.analysis.order import sort_if_needed
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.errors import UsageError
 from onnxfold.options import Options
+from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.passes.pipeline import run_passes
 from onnxfold.passes.symbolic_shapes import SymbolicShapes
 from onnxfold.runtime.backends import check_dump, check_name, compile_kernels, dump_stages
@@ -43,7 +44,6 @@ from onnxfold.runtime.parts import (
     drop_unread,
     entry_of,
     fold_of,
-    remove_dead,
     separate_outputs,
 )
 from onnxfold.runtime.sizes import NominalSizes
@@ -211,7 +211,7 @@ def _prepare(
         run_passes(model, first)
     # in a copy, nodes that are gone count as users of nothing any more
     model = model.clone()
-    remove_dead(model)
+    RemoveDeadCode()(model)
     sort_if_needed(model)
     return model
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from fold_check import X, fold, parse, with_weights
 
 from onnxfold import storage
 from onnxfold.passes.dead_code import RemoveDeadCode
+from onnxfold.passes.simplify import Simplify
+from onnxfold.passes.symbolic_shapes import SymbolicShapes
 
 
 def clean(model: onnx.ModelProto) -> tuple[onnx.ModelProto, bool]:
@@ -75,3 +78,59 @@ def test_weights_of_folded_nodes_go_too():
         X,
     )
     assert list(folded.weights) == ["v"]
+
+
+IF_OF_OUTER_VALUES = """g (float[2] x, bool c) => (float[2] y) {
+    a = Exp (x)
+    b = Exp (a)
+    k = Constant <value = float[2] {1, 2}> ()
+    unused = If (c) <
+        then_branch = t () => (float[2] p) {
+            p = If (c) <
+                then_branch = tt () => (float[2] pp) { pp = Add (b, k) },
+                else_branch = te () => (float[2] pq) { pq = Neg (x) }
+            >
+        },
+        else_branch = e () => (float[2] q) { q = Add (x, k) }
+    >
+    y = Neg (x)
+}"""
+
+
+def test_what_only_the_branches_of_an_unused_node_read_goes_too():
+    opened = storage.from_proto(parse(IF_OF_OUTER_VALUES))
+    x, c = opened.graph.inputs
+    assert RemoveDeadCode()(opened).modified
+    assert [node.op_type for node in opened.graph] == ["Neg"]
+    # nodes of branches that are in no model any more are no users
+    assert [use.node.op_type for use in x.uses()] == ["Neg"]
+    assert not c.uses()
+    assert not RemoveDeadCode()(opened).modified
+
+
+def test_rules_after_dead_code_see_no_users_in_removed_branches():
+    """A value that only a removed branch read besides: `single_use` holds, and no node is lost."""
+    model = parse(IF_OF_OUTER_VALUES.replace("y = Neg (x)", "d = Neg (b)\n    y = Neg (d)"))
+    opened = storage.from_proto(model)
+    sequence = ir.passes.Sequential(RemoveDeadCode(), Simplify())
+    assert sequence(opened).modified
+    assert [node.op_type for node in opened.graph] == ["Exp", "Exp"]
+    assert [use.node.op_type for use in opened.graph.inputs[0].uses()] == ["Exp"]
+
+
+def test_a_node_that_makes_nothing_for_anybody_reads_nothing():
+    """An If that a rewrite makes superfluous goes with what its branches read."""
+    model = parse(
+        """g (float[2] x, bool c) => (int64[1] y) {
+            a = Exp (x)
+            u = If (c) <
+                then_branch = t () => (float[2] p) { p = Exp (a) },
+                else_branch = e () => (float[2] q) { q = Neg (a) }
+            >
+            y = Shape (u)
+        }"""
+    )
+    opened = storage.from_proto(model)
+    SymbolicShapes()(opened)
+    assert not [node.op_type for node in opened.graph if node.op_type in ("If", "Exp")]
+    assert not opened.graph.inputs[0].uses()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxfold.analysis.constants import (
+    all_graphs,
     captured_values,
     is_constant_node,
     is_initialized,
@@ -20,6 +21,7 @@ from onnxfold.analysis.constants import (
 )
 from onnxfold.analysis.determinism import Determinism
 from onnxfold.analysis.frontier import FORBIDDEN
+from onnxfold.editing.names import Names
 from onnxfold.kernels.evaluator import Evaluator
 from onnxfold.kernels.operation import Operation, subgraphs_of
 from onnxfold.kernels.registry import Unfoldable
@@ -80,6 +82,7 @@ class Sweep:
         """The node that each subgraph belongs to."""
         self.stays: list[Stay] = []
         self.inlined = 0
+        self._names: Names | None = None
 
     def run(self) -> None:
         """Visit the main graph and all functions.
@@ -216,7 +219,9 @@ class Sweep:
         if condition is None or not self.is_constant(condition):
             return False
         branch = "then_branch" if self._pool.buffer_of(condition).array().any() else "else_branch"
-        inline_branch(self._model, node, node.attributes[branch].as_graph())
+        if self._names is None:
+            self._names = Names(all_graphs(self._model))
+        inline_branch(node, node.attributes[branch].as_graph(), self._names)
         self.inlined += 1
         return True
 

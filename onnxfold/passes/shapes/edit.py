@@ -9,8 +9,10 @@ import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import Fact, SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import Array, of_array
-from onnxfold.kernels.operation import subgraphs_of
-from onnxfold.rewrite.names import Names
+from onnxfold.editing.constants import add_initializer, constant_node
+from onnxfold.editing.names import Names
+from onnxfold.editing.removal import remove_unused
+from onnxfold.editing.replacement import replace, take_over
 
 
 class Edit:
@@ -46,25 +48,16 @@ class Edit:
         tensor.name = self._names.fresh(f"{like.name or 'value'}/constant")
         if scope.in_function:  # it has no initializers, and a Constant is not seen by all
             return self._constant_node(tensor, before).outputs[0]
-        value = ir.Value(name=tensor.name, const_value=tensor)
-        scope.root.initializers.add(value)
-        self._describe(value, dtype, array)
+        value = add_initializer(scope.root, tensor)
+        self._analysis.set(value, of_array(array, dtype))
         self._constants[key] = value
         return value
 
     def _constant_node(self, tensor: ir.TensorProtocol, before: ir.Node) -> ir.Node:
-        node = ir.node("Constant", [], {"value": tensor}, name=tensor.name)
-        value = node.outputs[0]
-        value.name = tensor.name
-        value.const_value = tensor
+        node = constant_node(tensor)
         before.prepend(node)
-        self._describe(value, tensor.dtype, tensor.numpy())
+        self._analysis.set(node.outputs[0], of_array(tensor.numpy(), tensor.dtype))
         return node
-
-    def _describe(self, value: ir.Value, dtype: ir.DataType, array: Array) -> None:
-        value.type = ir.TensorType(dtype)
-        value.shape = ir.Shape(array.shape)
-        self._analysis.set(value, of_array(array, dtype))
 
     def node(
         self,
@@ -91,15 +84,11 @@ class Edit:
         if node is None or self.keeps(value.name):
             return False
         if not value.is_graph_output():
-            value.replace_all_uses_with(self.constant(array, value, node))
+            replace(value, self.constant(array, value, node))
         else:
-            tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape))
-            name, value.name = value.name, None
-            tensor.name = name
+            tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=value.name)
             made = self._constant_node(tensor, node).outputs[0]
-            made.type, made.doc_string = value.type or made.type, value.doc_string
-            made.shape = value.shape if value.shape is not None else made.shape
-            value.replace_all_uses_with(made, replace_graph_outputs=True)
+            take_over(value, made, declared=True)
         self._done(node)
         return True
 
@@ -109,13 +98,9 @@ class Edit:
         if node is None or self.keeps(value.name):
             return False
         if not value.is_graph_output():
-            value.replace_all_uses_with(other)
+            replace(value, other)
         elif self._can_take_name(value, other):
-            name, value.name = value.name, None
-            other.name = name
-            other.type, other.shape = value.type or other.type, value.shape or other.shape
-            other.doc_string = value.doc_string or other.doc_string
-            value.replace_all_uses_with(other, replace_graph_outputs=True)
+            take_over(value, other, declared=True)
         elif len(node.inputs) > 1:
             self._copy(value, other, node)
         else:
@@ -136,13 +121,9 @@ class Edit:
     def _copy(self, value: ir.Value, other: ir.Value, node: ir.Node) -> None:
         """A result of the graph that is a value of another name: its operands are not needed."""
         copy = ir.node("Identity", [other], name=node.name)
-        name, value.name = value.name, None
-        made = copy.outputs[0]
-        made.name, made.type, made.shape = name, value.type, value.shape
-        made.doc_string = value.doc_string
         node.prepend(copy)
-        self._analysis.set(made, self._analysis.of(value))
-        value.replace_all_uses_with(made, replace_graph_outputs=True)
+        self._analysis.set(copy.outputs[0], self._analysis.of(value))
+        take_over(value, copy.outputs[0], declared=True)
 
     def set_input(self, node: ir.Node, position: int, value: ir.Value) -> None:
         """The node reads another value; what only it read goes."""
@@ -160,37 +141,4 @@ class Edit:
 
     def remove_unused(self, nodes: Iterable[ir.Node | None]) -> None:
         """Take nodes out that nobody reads, and then those before them."""
-        pending = list(nodes)
-        while pending:
-            node = pending.pop()
-            if node is None or node.graph is None or not is_unused(node):
-                continue
-            if any(self.keeps(value.name) for value in node.outputs):
-                continue
-            operands = [v for v in node.inputs if v is not None]
-            for inner in _nodes_inside(node):
-                operands.extend(v for v in inner.inputs if v is not None)
-                inner.resize_inputs(0)
-            node.graph.remove(node, safe=True)
-            pending.extend(v.producer() for v in dict.fromkeys(operands))
-
-
-def is_unused(node: ir.Node) -> bool:
-    """True if nobody reads a result of the node."""
-    return not any(is_used(v) for v in node.outputs)
-
-
-def is_used(value: ir.Value) -> bool:
-    """True if somebody reads the value. ``uses()`` would copy the list of all who do."""
-    return bool(value._uses) or value.is_graph_output()
-
-
-def _nodes_inside(node: ir.Node) -> list[ir.Node]:
-    found = []
-    stack = list(subgraphs_of(node)) if node.attributes else []
-    while stack:
-        graph = stack.pop()
-        for inner in graph:
-            found.append(inner)
-            stack.extend(subgraphs_of(inner))
-    return found
+        remove_unused(nodes, self.keeps)

@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import list_of, of_items
+from onnxfold.editing.removal import is_used
 from onnxfold.kernels.operation import subgraphs_of
-from onnxfold.passes.shapes.edit import Edit, is_used
+from onnxfold.passes.shapes.edit import Edit
 
 # Tensors remembered for each size that they have.
 _MOST_SOURCES = 4

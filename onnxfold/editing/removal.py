@@ -1,0 +1,99 @@
+"""Taking nodes out of their graphs, and with a node all that its subgraphs read.
+
+onnx-ir keeps the users of every value. A node that is taken out is no user any more, and the nodes
+of its subgraphs must be none either: they are in no model, but would be found as users of outer
+values. So a node with subgraphs leaves nothing but empty graphs behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import onnx_ir as ir
+
+from onnxfold.kernels.operation import subgraphs_of
+
+
+def is_used(value: ir.Value) -> bool:
+    """True if somebody reads the value. ``uses()`` would copy the list of all who do."""
+    return bool(value._uses) or value.is_graph_output()
+
+
+def is_unused(node: ir.Node) -> bool:
+    """True if nobody reads a result of the node."""
+    return not any(is_used(value) for value in node.outputs)
+
+
+def remove_node(node: ir.Node) -> list[ir.Value]:
+    """Take a node out of its graph; nobody may use its results.
+
+    Returns:
+        What it read, and what its subgraphs read: values that have lost a user. One that was read
+        several times is there as often.
+    """
+    graph = node.graph
+    assert graph is not None
+    operands = [v for v in node.inputs if v is not None]
+    if node.attributes:
+        for subgraph in subgraphs_of(node):
+            operands.extend(_empty(subgraph))
+    graph.remove(node, safe=True)
+    return operands
+
+
+def remove_nodes(nodes: Iterable[ir.Node]) -> None:
+    """Take nodes out of their graphs; none of them may have users other than themselves."""
+    by_graph: dict[ir.Graph, list[ir.Node]] = {}
+    nodes = list(nodes)
+    for node in nodes:  # a node of a subgraph may use one of an outer graph that goes as well
+        for k in range(len(node.inputs)):
+            node.replace_input_with(k, None)
+    for node in nodes:
+        if node.attributes:
+            for subgraph in subgraphs_of(node):
+                _empty(subgraph)
+        if node.graph is not None:
+            by_graph.setdefault(node.graph, []).append(node)
+    for graph, group in by_graph.items():
+        graph.remove([node for node in group if node.graph is graph], safe=True)
+
+
+def remove_unused(
+    nodes: Iterable[ir.Node | None], keeps: Callable[[str | None], bool] | None = None
+) -> list[ir.Value]:
+    """Take out those of the nodes that nobody reads, and then those before them.
+
+    Args:
+        nodes: Where to begin; None and nodes of no graph are passed over.
+        keeps: Says for a value's name whether the node that makes it must stay.
+
+    Returns:
+        The values that have lost a user, each once, those of nodes that are gone included.
+    """
+    touched: dict[ir.Value, None] = {}
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if node is None or node.graph is None or not is_unused(node):
+            continue
+        if keeps is not None and any(keeps(value.name) for value in node.outputs):
+            continue
+        for value in remove_node(node):
+            touched[value] = None
+            if not value._uses:
+                pending.append(value.producer())
+    return list(touched)
+
+
+def _empty(graph: ir.Graph) -> list[ir.Value]:
+    """Take everything out of a subgraph that goes; what it read, of outer graphs and of itself."""
+    operands: list[ir.Value] = []
+    graph.outputs.clear()
+    nodes = list(graph)
+    for node in nodes:
+        operands.extend(v for v in node.inputs if v is not None)
+        if node.attributes:
+            for subgraph in subgraphs_of(node):
+                operands.extend(_empty(subgraph))
+    graph.remove(nodes, safe=True)
+    return operands

@@ -1,0 +1,37 @@
+"""Values that take the place of others."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+
+def replace(old: ir.Value, new: ir.Value) -> None:
+    """Everybody who reads one value reads another instead; so do the outputs of its graph."""
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+
+
+def take_over(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
+    """A value stands for another from now on: it has its name and everybody who reads it.
+
+    Type, shape and doc string go over where the new value has none, and metadata that it has not.
+
+    Args:
+        old: A node's result. It has no name and no users afterwards.
+        new: Has the same elements.
+        declared: The type and shape of ``old`` are what the interface says: they hold.
+    """
+    inherit(old, new, declared=declared)
+    name, old.name = old.name, None
+    new.name = name
+    replace(old, new)
+
+
+def inherit(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
+    """Give a value what is written at another one, all but its name. See :func:`take_over`."""
+    if new.type is None or (declared and old.type is not None):
+        new.type = old.type
+    if new.shape is None or (declared and old.shape is not None):
+        new.shape = old.shape
+    new.doc_string = new.doc_string or old.doc_string
+    for key, text in old.metadata_props.items():
+        new.metadata_props.setdefault(key, text)

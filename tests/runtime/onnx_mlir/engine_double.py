@@ -34,6 +34,8 @@ def main(words: list[str]) -> None:
         if found is None:
             fail(1, f"Error: No such image: {words[-1]}")
         print(found)
+    elif words[0] == "pull":
+        print(f"pulled {words[-1]}")
     elif words[0] == "rm":
         (STATE / "removed").write_text(words[-1])
     elif words[0] == "run":

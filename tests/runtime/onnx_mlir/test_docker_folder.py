@@ -1,0 +1,86 @@
+"""The files in docker/ fit each other, the project and the backend. Building needs an engine."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import Engine
+
+from onnxfold.runtime.backends.onnx_mlir import compiler as commands
+from onnxfold.runtime.backends.onnx_mlir.tool import IMAGE, UPSTREAM_IMAGE, Container
+
+ROOT = Path(__file__).parents[3]
+DOCKER = ROOT / "docker"
+DOCKERFILE = (DOCKER / "Dockerfile").read_text()
+COMPOSE = (DOCKER / "compose.yaml").read_text()
+README = (DOCKER / "README.md").read_text()
+
+
+def test_the_image_is_pinned_by_a_digest_that_must_be_given():
+    assert re.findall(r"^ARG (ONNX_MLIR_\w+)(.*)$", DOCKERFILE, re.MULTILINE) == [
+        ("ONNX_MLIR_IMAGE", f"={UPSTREAM_IMAGE}"),
+        ("ONNX_MLIR_DIGEST", ""),
+    ]
+    bases = re.findall(r"^FROM (\S+) AS (\S+)$", DOCKERFILE, re.MULTILINE)
+    assert bases == [
+        ("${ONNX_MLIR_IMAGE}@${ONNX_MLIR_DIGEST}", "onnxfold"),
+        ("onnxfold", "tests"),
+    ]
+    assert "${ONNX_MLIR_DIGEST:?" in COMPOSE
+
+
+def test_what_is_copied_is_there_and_not_left_out():
+    copied = re.findall(r"^COPY (.*) \S+$", DOCKERFILE, re.MULTILINE)
+    names = [name for line in copied for name in line.split()]
+    lines = (DOCKER / "Dockerfile.dockerignore").read_text().splitlines()
+    sent = {line[1:] for line in lines if line.startswith("!")}
+    assert lines[0] == "*" and set(names) == sent
+    assert all((ROOT / name).exists() for name in names)
+    assert {"pyproject.toml", "README.md", "LICENSE", "onnxfold", "rules"} <= set(names)
+
+
+def test_compose_builds_the_targets_of_the_dockerfile():
+    targets = re.findall(r"target: (\S+)", COMPOSE)
+    assert targets == re.findall(r" AS (\S+)$", DOCKERFILE, re.MULTILINE)
+    assert re.findall(r"dockerfile: (\S+)", COMPOSE) == ["docker/Dockerfile"]
+    assert (DOCKER / re.findall(r"context: (\S+)", COMPOSE)[0] / "pyproject.toml").exists()
+
+
+def test_the_readme_shows_the_command_line_that_is_run(tmp_path):
+    shown = re.search(r"```text\n(docker run.*?)```", README, re.DOTALL)[1].split()
+    folder = Path("/DIR")
+    made = Container("docker", "sha256:ID").command(
+        folder, commands.library_arguments(folder, "NAME")
+    )
+    made = [word.replace("/DIR", "DIR") for word in made]
+    replaced = [
+        re.sub(
+            r"^--name=.*", "--name=onnxfold-PID-RANDOM", re.sub(r"^--user=.*", "--user=UID:GID", w)
+        )
+        for w in made
+    ]
+    march = [w for w in shown if w.startswith("--march")]
+    if not any(w.startswith("--march") for w in made):  # on another kind of machine
+        shown = [w for w in shown if w not in march]
+    assert shown == replaced
+
+
+def test_the_readme_names_the_files_and_variables_there_are():
+    for name in re.findall(r"\bdocker/([\w.]+)", README):
+        assert (DOCKER / name).exists() or name == "README.md"
+    for flag in commands.STAGES.values():
+        assert f"`{flag}`" in README
+    assert IMAGE in README
+
+
+@pytest.mark.parametrize("digest", ["", "sha256:" + "ab" * 32])
+def test_pulling(engine, digest):
+    reference = f"{UPSTREAM_IMAGE}@{digest}" if digest else f"{UPSTREAM_IMAGE}:latest"
+    engine.does(images={reference: Engine.IMAGE})
+    done = subprocess.run([DOCKER / "pull", *digest.split()], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert engine.calls()[0] == ["pull", reference]
+    assert done.stdout.endswith(f"export {IMAGE}={reference}\n")

@@ -64,22 +64,25 @@ class Applications:
             opsets: Domain to version.
         """
         domain = node.domain
-        if inputs and domain == "" and _all_known(inputs):
-            computed = _computed(self._application(node, inputs, attributes, opsets))
-            if computed is not None:
-                return computed
-        rule = table.find(node.op_type) if domain == "" else None
+        rule = None
         shown = inputs
-        if rule is not None and not table.reads_floats(node.op_type):
-            shown = [f if f is None or not _has_floats(f) else self._plain(f) for f in inputs]
-        written = None if attributes is not None else attributes_key(node)
+        if domain == "":
+            if inputs and _all_known(inputs):
+                computed = _computed(self._application(node, inputs, attributes, opsets))
+                if computed is not None:
+                    return computed
+            rule = table.find(node.op_type)
+            if rule is not None and not table.reads_floats(node.op_type):
+                shown = self._without_floats(inputs)
         key = None
-        if written is not None:
-            version = opsets.get(domain)
-            key = (node.op_type, domain, version, len(node.outputs), written, *shown)
-            found = self._found.get(key)
-            if found is not None:
-                return found
+        if attributes is None:
+            written = attributes_key(node)
+            if written is not None:
+                version = opsets.get(domain)
+                key = (node.op_type, domain, version, len(node.outputs), written, *shown)
+                found = self._found.get(key)
+                if found is not None:
+                    return found
         unnamed = self._algebra.unnamed
         results, looked_closer = self._decide(node, rule, shown, inputs, attributes, opsets)
         results = [self.shared(fact) for fact in results]
@@ -87,6 +90,12 @@ class Applications:
         if key is not None and not looked_closer and unnamed == self._algebra.unnamed:
             self._found[key] = results
         return results
+
+    def _without_floats(self, inputs: Sequence[Fact | None]) -> Sequence[Fact | None]:
+        for fact in inputs:
+            if fact is not None and fact.items is not None and fact.items.dtype.kind == "f":
+                return [f if f is None or not _has_floats(f) else self._plain(f) for f in inputs]
+        return inputs
 
     def _plain(self, fact: Fact) -> Fact:
         return self.typed(fact.dtype, fact.shape)

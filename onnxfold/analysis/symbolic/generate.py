@@ -62,14 +62,14 @@ def tile(application: Application) -> Sequence[Fact]:
     return [of_type(fact.dtype, result, algebra)]
 
 
-@rule("Range")
+@rule("Range", reads_floats=True)
 def range_(application: Application) -> Sequence[Fact]:
     """From start to limit by steps of delta."""
     algebra = application.algebra
     start, limit, delta = (application.objects(k) for k in range(3))
     dtype = fact_of(application, 0).dtype
     if start is None or limit is None or delta is None:
-        return [of_type(dtype, [algebra.unknown(low=0)], algebra)]
+        raise Undecided
     step = delta.item()
     if not isinstance(step, int) or step == 0:
         return [of_type(dtype, [algebra.unknown(low=0)], algebra)]

@@ -14,6 +14,7 @@ from onnxfold.analysis.known import KnownValues
 from onnxfold.analysis.scopes import Scope, Scopes
 from onnxfold.analysis.symbolic import control_flow
 from onnxfold.analysis.symbolic.application import Applications, python_value
+from onnxfold.analysis.symbolic.elementwise import is_small
 from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import (
     MOST_ELEMENTS,
@@ -23,6 +24,7 @@ from onnxfold.analysis.symbolic.fact import (
     of_array,
     of_type,
 )
+from onnxfold.analysis.symbolic.table import reads_floats
 from onnxfold.kernels.operation import subgraphs_of
 
 
@@ -55,6 +57,12 @@ class SymbolicAnalysis:
         """What is known of a value."""
         found = self._facts.get(value)
         return found if found is not None else self._find(value)
+
+    def run(self) -> None:
+        """Find out about all values at once: cheaper than asking for one after the other."""
+        graphs = (self.model.graph, *(f.graph for f in self.model.functions.values()))
+        for graph in graphs:
+            self.run_graph(graph)
 
     def set(self, value: ir.Value, fact: Fact) -> None:
         """Remember what is known of a value."""
@@ -117,7 +125,8 @@ class SymbolicAnalysis:
         """Visit the nodes of a graph whose inputs have facts."""
         facts = self._facts
         for node in graph:
-            if self._again or not all(v in facts for v in node.outputs):
+            outputs = node.outputs
+            if self._again or not outputs or outputs[0] not in facts:
                 self._visit(node)
 
     @contextlib.contextmanager
@@ -147,12 +156,34 @@ class SymbolicAnalysis:
         return self._declared(value)
 
     def _constant(self, value: ir.Value, tensor: ir.TensorProtocol) -> Fact:
-        if tensor.size <= MOST_ELEMENTS:
+        """Of other elements than sizes only dtype and shape, until an op asks for more."""
+        dtype = tensor.dtype
+        if dtype in SIZE_DTYPES and tensor.size <= MOST_ELEMENTS:
             array = self.known.array(value)
             if array is not None:
-                return self._applications.shared(of_array(array, tensor.dtype))
-        shape = tuple(int(d) for d in tensor.shape.numpy())
-        return self._applications.typed(tensor.dtype, shape)
+                return of_array(array, dtype)
+        return self._applications.typed(dtype, tuple(int(d) for d in tensor.shape.numpy()))
+
+    def _in_full(self, value: ir.Value | None, fact: Fact | None) -> Fact | None:
+        """What is known of a value, with the elements of a small constant of any dtype."""
+        if value is None or fact is None or fact.items is not None or fact.dtype is None:
+            return fact
+        if fact.shape is None or not is_small(fact.shape) or not self.known.is_constant(value):
+            return fact
+        array = self.known.array(value)
+        return fact if array is None else of_array(array, fact.dtype)
+
+    def _are_known(self, values: Sequence[ir.Value | None], facts: Sequence[Fact | None]) -> bool:
+        """True if all elements of all values may be known."""
+        for value, fact in zip(values, facts, strict=True):
+            if value is None or fact is None:
+                continue
+            if fact.items is None:
+                if not self.known.is_constant(value):
+                    return False
+            elif fact.items.dtype == object:
+                return False
+        return True
 
     def _declared(self, value: ir.Value) -> Fact:
         """The type of a model input: the runtime holds callers to it."""
@@ -173,38 +204,47 @@ class SymbolicAnalysis:
 
     def _visit(self, node: ir.Node) -> None:
         """Find the facts of a node's outputs."""
+        facts = self._facts
         scope = self.scopes.find(node.graph)
         results = () if scope is None else self._results(node, scope)
-        count = len(results)
-        for k, output in enumerate(node.outputs):
-            self._facts[output] = results[k] if k < count else UNKNOWN
+        outputs = node.outputs
+        if len(outputs) == len(results) == 1:
+            facts[outputs[0]] = results[0]
+            return
+        for k, output in enumerate(outputs):
+            facts[output] = results[k] if k < len(results) else UNKNOWN
 
     def _results(self, node: ir.Node, scope: Scope) -> Sequence[Fact]:
         if is_constant_node(node):
             return [self._source(node.outputs[0])]
-        inputs = [None if v is None else self.of(v) for v in node.inputs]
+        values = node.inputs
+        known = self._facts.get
+        inputs = [None if v is None else known(v) or self._find(v) for v in values]
         function = self.model.functions.get(node.op_identifier()) if self.model.functions else None
         if function is not None:
             return self._calls.results(node, function, inputs)
         attributes: dict[str, Any] | None = None
         if node.attributes:
-            if any(True for _ in subgraphs_of(node)):
+            kinds = [a.type for a in node.attributes.values()]
+            if ir.AttributeType.GRAPH in kinds or ir.AttributeType.GRAPHS in kinds:
                 return control_flow.results(self, node, inputs)
             if any(a.is_ref() for a in node.attributes.values()):
                 attributes = self._supplied(node)
                 if attributes is None:
                     return []
+        if self._are_known(values, inputs) or reads_floats(node.op_type):
+            inputs = [self._in_full(v, f) for v, f in zip(values, inputs, strict=True)]
         results = self._applications.results(node, inputs, attributes, scope.opsets)
-        if any(f.dtype in SIZE_DTYPES and f.known is None for f in results):
-            return [self._computed(v, f) for v, f in zip(node.outputs, results, strict=False)]
+        for fact in results:
+            if fact.dtype in SIZE_DTYPES and fact.known is None:
+                return [self._computed(v, f) for v, f in zip(node.outputs, results, strict=False)]
         return results
 
     def _computed(self, value: ir.Value, fact: Fact) -> Fact:
         """A constant of integers whose op no rule knows but the evaluator does."""
-        shape = fact.shape
-        if shape is None or len(shape) > 1 or fact.known is not None or fact.dtype is None:
+        if fact.known is not None or fact.dtype is None or not self.known.is_constant(value):
             return fact
-        if not self.known.is_constant(value):
+        if fact.shape is not None and not is_small(fact.shape):
             return fact
         array = self.known.array(value)
         return fact if array is None else of_array(array, fact.dtype)

@@ -7,7 +7,7 @@ values. So a node with subgraphs leaves nothing but empty graphs behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import onnx_ir as ir
 
@@ -83,6 +83,24 @@ def remove_unused(
             if not value._uses:
                 pending.append(value.producer())
     return list(touched)
+
+
+def forget_strangers(graphs: Collection[ir.Graph]) -> None:
+    """Make users of values only those nodes that are in one of the graphs.
+
+    A node in the branch of an If that somebody else took out of the model is still a user of what
+    it reads, and would be one for ever.
+
+    Args:
+        graphs: All graphs of a model.
+    """
+    known = set(graphs)
+    for graph in graphs:
+        values = [*graph.inputs, *graph.initializers.values()]
+        values.extend(value for node in graph for value in node.outputs)
+        for value in values:
+            for user, position in [use for use in value._uses if use.node._graph not in known]:
+                user.replace_input_with(position, None)
 
 
 def _empty(graph: ir.Graph) -> list[ir.Value]:

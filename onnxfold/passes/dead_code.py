@@ -6,7 +6,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from onnxfold.analysis.constants import all_graphs
-from onnxfold.editing.removal import is_used, remove_unused
+from onnxfold.editing.removal import forget_strangers, is_used, remove_unused
 
 
 class RemoveDeadCode(ir.passes.InPlacePass):
@@ -18,7 +18,9 @@ class RemoveDeadCode(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        nodes = [node for graph in all_graphs(model) for node in graph]
+        graphs = list(all_graphs(model))
+        forget_strangers(graphs)
+        nodes = [node for graph in graphs for node in graph]
         remove_unused(nodes)
         modified = any(node.graph is None for node in nodes)
         modified = common.RemoveUnusedNodesPass()(model).modified or modified

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
+from onnxfold.analysis.constants import all_graphs
 from onnxfold.analysis.order import sort_if_needed
+from onnxfold.editing.removal import forget_strangers
 from onnxfold.errors import UsageError
 from onnxfold.options import FoldOptions
 from onnxfold.rewrite.driver import Limits, Rewriter
@@ -55,6 +57,7 @@ class Simplify(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
         sort_if_needed(model)
+        forget_strangers(list(all_graphs(model)))
         rewriter = Rewriter(
             model, self.rules, level=self._level, keeps=self._keeps, limits=self._limits
         )

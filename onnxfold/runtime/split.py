@@ -209,8 +209,6 @@ def _prepare(
     SymbolicShapes(options)(model)
     if fold_at == "compile":
         run_passes(model, first)
-    # in a copy, nodes that are gone count as users of nothing any more
-    model = model.clone()
     RemoveDeadCode()(model)
     sort_if_needed(model)
     return model

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from fold_check import X, fold, parse, with_weights
+from onnx_ir.passes import common
 
 from onnxfold import storage
 from onnxfold.passes.dead_code import RemoveDeadCode
@@ -116,6 +117,17 @@ def test_rules_after_dead_code_see_no_users_in_removed_branches():
     assert sequence(opened).modified
     assert [node.op_type for node in opened.graph] == ["Exp", "Exp"]
     assert [use.node.op_type for use in opened.graph.inputs[0].uses()] == ["Exp"]
+
+
+def test_between_passes_that_leave_users_behind():
+    """onnx-ir's pass takes out the If and leaves the nodes of its branches as users."""
+    opened = storage.from_proto(parse(IF_OF_OUTER_VALUES.replace("Neg (x)\n}", "Neg (b)\n}")))
+    leftovers = common.RemoveUnusedNodesPass()
+    assert leftovers(opened).modified
+    sequence = ir.passes.Sequential(Simplify(), RemoveDeadCode())
+    assert sequence(opened).modified
+    assert [node.op_type for node in opened.graph] == ["Exp", "Exp", "Neg"]
+    assert [use.node.op_type for use in opened.graph[1].outputs[0].uses()] == ["Neg"]
 
 
 def test_a_node_that_makes_nothing_for_anybody_reads_nothing():

@@ -188,7 +188,8 @@ class Evaluator:
         Raises:
             ComputationFailed: operations among them cannot be computed; the others are.
         """
-        failures = self._compute(postponed(buffers), buffers)[1]
+        with np.errstate(all="ignore"):  # also when a tensor is read, long after the pass
+            failures = self._compute(postponed(buffers), buffers)[1]
         if failures:
             raise ComputationFailed(failures)
 
@@ -204,10 +205,11 @@ class Evaluator:
         if not operations or not is_fusable(operations[-1]):
             self.compute([buffer])
             return None
-        inlined, failures = self._compute(operations[:-1], [], buffer)
         program = None
-        if not failures:
-            program = self._lower(buffer, inlined, failures, bounded=False)
+        with np.errstate(all="ignore"):
+            inlined, failures = self._compute(operations[:-1], [], buffer)
+            if not failures:
+                program = self._lower(buffer, inlined, failures, bounded=False)
         if failures:
             raise ComputationFailed(failures)
         return None if program is None else program[0]

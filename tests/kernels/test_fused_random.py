@@ -1,0 +1,278 @@
+"""Random element-wise, cast, movement and reduction DAGs: in tiny pieces, as a whole, and by
+onnxruntime they have the same bits."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from onnxfold import storage
+from onnxfold.kernels import evaluator
+from onnxfold.kernels.fused import choice, program, streams
+from onnxfold.options import FoldOptions
+from onnxfold.passes.constant_propagation import ConstantPropagation
+from onnxfold.pool import parallel, pool, tensor
+
+FLOAT, DOUBLE, INT = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.INT64
+DTYPES = {FLOAT: np.float32, DOUBLE: np.float64, INT: np.int64}
+EXTENTS = [1, 2, 3, 5, 7, 16, 33, 70]
+
+
+@contextlib.contextmanager
+def tiny_pieces(threads: int):
+    """Everything is large, and is computed in pieces of a few elements."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluator, "EAGER_BYTES", 8)
+        patch.setattr(choice, "FUSED_FROM", 8)
+        patch.setattr(program, "PIECE_BYTES", 72)
+        patch.setattr(program, "_COLUMNS", 3)
+        patch.setattr(program, "_KEPT_BYTES", 64)
+        patch.setattr(streams, "STREAMED_FROM", 64)
+        patch.setattr(streams, "_PIECE", 200)
+        patch.setattr(streams, "_GROUP", 100)
+        patch.setattr(pool, "_TILE", 104)
+        patch.setattr(pool, "_SLAB", 120)
+        patch.setattr(pool, "_LEAST_SPILLED", 16)
+        patch.setattr(pool, "THREADS", threads)
+        patch.setattr(parallel.in_order, "__defaults__", (threads,))
+        patch.setattr(tensor, "_LARGE", 64)
+        patch.setattr(tensor, "_SLAB", 128)
+        yield
+
+
+@contextlib.contextmanager
+def whole():
+    """Nothing is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choice, "FUSED_FROM", 1 << 60)
+        patch.setattr(streams, "STREAMED_FROM", 1 << 60)
+        yield
+
+
+@dataclass
+class Dag:
+    """A model of constants only, made op by op."""
+
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    weights: list[onnx.TensorProto] = field(default_factory=list)
+    values: list[tuple[str, tuple[int, ...], int]] = field(default_factory=list)
+
+    def weight(self, array: np.ndarray) -> str:
+        name = f"w{len(self.weights)}"
+        self.weights.append(onnx.numpy_helper.from_array(array, name))
+        return name
+
+    def node(self, op_type: str, inputs: list[str], shape, dtype: int, **attributes) -> None:
+        name = f"v{len(self.nodes)}"
+        self.nodes.append(onnx.helper.make_node(op_type, inputs, [name], **attributes))
+        self.values.append((name, tuple(int(d) for d in shape), dtype))
+
+    def model(self, outputs: list[tuple[str, tuple[int, ...], int]]) -> onnx.ModelProto:
+        infos = [onnx.helper.make_tensor_value_info(n, t, s) for n, s, t in outputs]
+        graph = onnx.helper.make_graph(self.nodes, "g", [], infos, self.weights)
+        opsets = [onnx.helper.make_opsetid("", 18)]
+        return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+UNARY = ["Neg", "Abs", "Relu", "Sqrt", "Floor", "Sign", "Identity", "Exp"]
+BINARY = ["Add", "Sub", "Mul", "Div", "Where"]
+REDUCTIONS = [
+    *("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2"),
+    *("ReduceSumSquare", "ReduceProd"),
+]
+
+
+@st.composite
+def dags(draw) -> onnx.ModelProto:
+    dag = Dag()
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    for _ in range(draw(st.integers(1, 3))):
+        shape = tuple(draw(st.lists(st.sampled_from(EXTENTS), max_size=3)))
+        while math.prod(shape) > 4000:
+            shape = shape[1:]
+        dtype = draw(st.sampled_from([FLOAT, FLOAT, DOUBLE, INT]))
+        array = (rng.standard_normal(shape) * 5).astype(DTYPES[dtype])
+        if array.size > 3 and draw(st.booleans()) and dtype != INT:
+            array.reshape(-1)[:3] = [np.nan, -0.0, np.inf]
+        name = dag.weight(array)
+        dag.values.append((name, shape, dtype))
+    for _ in range(draw(st.integers(4, 20))):
+        _step(draw, dag)
+    made = [v for v in dag.values if v[0].startswith("v")]
+    others = [v for v in made[:-1] if draw(st.integers(0, 3)) == 0]
+    if not made:
+        dag.node("Identity", [dag.values[0][0]], *dag.values[0][1:])
+        made = dag.values[-1:]
+    return dag.model([*others, made[-1]])
+
+
+def _step(draw, dag: Dag) -> None:
+    last = draw(st.integers(0, 3))  # mostly go on where the last one ended
+    name, shape, dtype = dag.values[-1] if last else draw(st.sampled_from(dag.values))
+    kind = draw(st.integers(0, 11))
+    if kind <= 1 and dtype != INT:
+        dag.node(draw(st.sampled_from(UNARY)), [name], shape, dtype)
+    elif kind <= 4:
+        _binary(draw, dag, name, shape, dtype)
+    elif kind == 5:
+        to = draw(st.sampled_from([FLOAT, DOUBLE]))
+        dag.node("Cast", [name], shape, to, to=to)
+    elif kind == 6 and shape:
+        perm = draw(st.permutations(range(len(shape))))
+        dag.node("Transpose", [name], [shape[p] for p in perm], dtype, perm=list(perm))
+    elif kind == 7:
+        target = draw(st.permutations(_factors(draw, math.prod(shape))))
+        dag.node("Reshape", [name, dag.weight(np.int64(target))], target, dtype)
+    elif kind == 8 and shape:
+        _slice(draw, dag, name, shape, dtype)
+    elif kind == 9 and math.prod(shape) < 2000:
+        target = [*draw(st.lists(st.sampled_from([1, 2, 5]), max_size=1)), *shape]
+        target = [draw(st.sampled_from([3, 4])) if d == 1 else d for d in target]
+        dag.node("Expand", [name, dag.weight(np.int64(target))], target, dtype)
+    elif kind == 10 and shape and dtype != INT:
+        axes = sorted(draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)))
+        axes = draw(st.sampled_from([axes, list(range(len(shape)))]))
+        left = [1 if k in axes else d for k, d in enumerate(shape)]
+        op_type = draw(st.sampled_from(REDUCTIONS[:6] if dtype == FLOAT else REDUCTIONS[:4]))
+        dag.node(op_type, [name, dag.weight(np.int64(axes))], left, dtype)
+    elif shape:
+        axis = draw(st.integers(0, len(shape) - 1))
+        doubled = [2 * d if k == axis else d for k, d in enumerate(shape)]
+        if math.prod(doubled) < 4000:
+            dag.node("Concat", [name, name], doubled, dtype, axis=axis)
+
+
+def _binary(draw, dag: Dag, name: str, shape: tuple[int, ...], dtype: int) -> None:
+    fitting = [v for v in dag.values if v[2] == dtype and _fits(v[1], shape)]
+    other, other_shape, _ = draw(st.sampled_from(fitting))
+    result = np.broadcast_shapes(shape, other_shape)
+    if math.prod(result) > 4000:
+        return
+    op_type = draw(st.sampled_from(BINARY[:3] if dtype == INT else BINARY))
+    if op_type == "Where":
+        dag.node("Less", [name, other], result, onnx.TensorProto.BOOL)
+        condition = dag.values.pop()[0]
+        dag.node("Where", [condition, name, other], result, dtype)
+    else:
+        dag.node(op_type, [name, other], result, dtype)
+
+
+def _fits(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    return all(x == y or 1 in (x, y) for x, y in zip(a[::-1], b[::-1], strict=False))
+
+
+def _factors(draw, number: int) -> list[int]:
+    factors = []
+    for prime in (2, 3, 5, 7, 11):
+        while number % prime == 0:
+            number //= prime
+            factors.append(prime)
+    while len(factors) > 3 or (len(factors) > 1 and draw(st.booleans())):
+        factors.append(factors.pop(0) * factors.pop(0))
+    return factors
+
+
+def _slice(draw, dag: Dag, name: str, shape: tuple[int, ...], dtype: int) -> None:
+    axis = draw(st.integers(0, len(shape) - 1))
+    start, step = draw(st.integers(0, shape[axis] - 1)), draw(st.sampled_from([1, 2, 3, -1, -2]))
+    stop = shape[axis] if step > 0 else -shape[axis] - 1
+    extent = len(range(shape[axis])[start :: step if step > 0 else step])
+    arguments = [dag.weight(np.int64([v])) for v in (start, stop, axis, step)]
+    result = [extent if k == axis else d for k, d in enumerate(shape)]
+    dag.node("Slice", [name, *arguments], result, dtype)
+
+
+def by_onnxruntime(proto: onnx.ModelProto) -> list[np.ndarray]:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    session = ort.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, {})
+
+
+def folded(proto: onnx.ModelProto, path, **options) -> list[np.ndarray]:
+    """The outputs of the model after folding and saving it."""
+    model = storage.from_proto(proto)
+    propagation = ConstantPropagation(FoldOptions(fold_all=True, **options))
+    propagation(model)
+    assert len(model.graph) == 0
+    assert propagation.outcome.statistics.intermediates_materialized == 0
+    storage.save(model, path, fsync=False)
+    for value in model.graph.outputs:  # may be streamed again
+        assert len(value.const_value.tobytes()) == value.const_value.nbytes
+    saved = onnx.load(path)
+    arrays = {t.name: onnx.numpy_helper.to_array(t) for t in saved.graph.initializer}
+    statistics = propagation.outcome.statistics
+    assert statistics.live_bytes >= 0
+    return [arrays[o.name] for o in saved.graph.output]
+
+
+def assert_same(ours: list[np.ndarray], theirs: list[np.ndarray]) -> None:
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.dtype == b.dtype and a.shape == b.shape
+        if a.dtype.kind == "f":
+            np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
+            a, b = np.nan_to_num(a, nan=1.0), np.nan_to_num(b, nan=1.0)
+        assert a.tobytes() == b.tobytes()
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(dags(), st.sampled_from([1, 3]), st.sampled_from([None, 1 << 10]))
+def test_the_bits_do_not_depend_on_the_pieces(tmp_path_factory, proto, threads, limit):
+    path = tmp_path_factory.mktemp("dag") / "out.onnx"
+    expected = by_onnxruntime(proto)
+    with whole():
+        assert_same(folded(proto, path), expected)
+    with tiny_pieces(threads):
+        assert_same(folded(proto, path, memory_limit=limit), expected)
+
+
+@st.composite
+def reduced_chains(draw) -> onnx.ModelProto:
+    """A chain over one array, moved about, and reduced over some axes or all."""
+    dag = Dag()
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    shape = tuple(draw(st.lists(st.sampled_from([1, 3, 16, 33, 70, 200]), min_size=1, max_size=3)))
+    while math.prod(shape) > 30_000:
+        shape = shape[1:]
+    dtype = draw(st.sampled_from([FLOAT, FLOAT, DOUBLE]))
+    spread = draw(st.sampled_from([0.01, 1, 1000]))
+    array = (rng.standard_normal(shape) * spread + draw(st.sampled_from([0, 1]))).astype(
+        DTYPES[dtype]
+    )
+    dag.values.append((dag.weight(array), shape, dtype))
+    for _ in range(draw(st.integers(0, 4))):
+        name, shape, dtype = dag.values[-1]
+        if draw(st.booleans()):
+            perm = draw(st.permutations(range(len(shape))))
+            dag.node("Transpose", [name], [shape[p] for p in perm], dtype, perm=list(perm))
+        else:
+            dag.node(draw(st.sampled_from(["Neg", "Abs", "Floor"])), [name], shape, dtype)
+    name, shape, dtype = dag.values[-1]
+    axes = draw(st.sets(st.integers(0, len(shape) - 1), min_size=1))
+    axes = sorted(draw(st.sampled_from([axes, set(range(len(shape)))])))
+    left = [1 if k in axes else d for k, d in enumerate(shape)]
+    supported = REDUCTIONS[:4] if dtype == DOUBLE else REDUCTIONS
+    op_type = draw(st.sampled_from(supported))
+    dag.node(op_type, [name, dag.weight(np.int64(axes))], left, dtype)
+    return dag.model([dag.values[-1]])
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@given(reduced_chains(), st.sampled_from([1, 3]))
+def test_reductions_in_pieces(tmp_path_factory, proto, threads):
+    path = tmp_path_factory.mktemp("reduced") / "out.onnx"
+    with tiny_pieces(threads):
+        assert_same(folded(proto, path), by_onnxruntime(proto))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ KERNELS = "kernels"
 
 _BLOCK = 1 << 20
 
-_KERNEL_SUFFIXES = frozenset((".vmfb", ".so", ".bin"))
+_KERNEL_NAME = re.compile(r"[0-9a-f]{16,}\.")
 
 
 @dataclass(frozen=True)
@@ -153,8 +154,7 @@ class Bundle:
         """Remove kernels that the manifest does not name."""
         named = {name for k in self.manifest.kernels for name in (k.file, *k.beside)}
         for path in (self.folder / KERNELS).glob("*"):
-            known = path.suffix in _KERNEL_SUFFIXES
-            if known and f"{KERNELS}/{path.name}" not in named:
+            if _KERNEL_NAME.match(path.name) and f"{KERNELS}/{path.name}" not in named:
                 path.unlink(missing_ok=True)
 
 

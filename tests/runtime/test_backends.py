@@ -11,6 +11,7 @@ from runtime_models import adapter_feeds, decoder_feeds, options, original, pars
 
 from onnxfold import storage
 from onnxfold.analysis.constants import all_graphs
+from onnxfold.errors import UsageError
 from onnxfold.runtime.backends import iree
 from onnxfold.runtime.backends.base import Built, CompileError
 from onnxfold.runtime.backends.check import error_of
@@ -188,6 +189,65 @@ def test_a_kernel_that_fails_when_it_runs_is_replaced(adapter, tmp_path, monkeyp
     feeds = adapter_feeds()
     assert session.run(None, feeds)[0].tobytes() == original(adapter, feeds)[0].tobytes()
     assert "no such device" in session.placements()[0].reason
+
+
+FOREIGN = """
+from pathlib import Path
+from onnxfold.runtime.backends.onnxruntime import Onnxruntime
+
+class Mine(Onnxruntime):
+    name = "mine"
+
+class Broken:
+    def __init__(self):
+        raise ImportError("no driver")
+"""
+
+
+@pytest.fixture
+def foreign(tmp_path, monkeypatch):
+    """A package that brings two backends, as it is when it is installed."""
+    folder = tmp_path / "site"
+    info = folder / "foreign_backend-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign-backend\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[onnxfold.backends]\nmine = foreign_backend:Mine\nbroken = foreign_backend:Broken\n"
+    )
+    (folder / "foreign_backend.py").write_text(FOREIGN)
+    monkeypatch.syspath_prepend(str(folder))
+    yield
+    sys.modules.pop("foreign_backend", None)
+
+
+def test_another_package_can_bring_a_backend(foreign, adapter, tmp_path):
+    names = ["a", "b", "scale"]
+    bundle = split(adapter, tmp_path / "b", runtime_constants=names, backend="mine", fsync=False)
+    (kernel,) = bundle.manifest.kernels
+    assert (kernel.backend, kernel.reason, kernel.max_error) == ("mine", None, 0)
+    feeds = adapter_feeds()
+    got, placements = run(tmp_path / "b", feeds)
+    assert [p.backend for p in placements] == ["mine"]
+    assert got[0].tobytes() == original(adapter, feeds)[0].tobytes()
+    found = split(adapter, tmp_path / "c", runtime_constants=names, fsync=False)  # in the cache
+    assert [k.backend for k in found.manifest.kernels] == ["mine"]
+    with pytest.raises(UsageError, match="'broken' cannot be loaded: no driver"):
+        split(adapter, tmp_path / "d", runtime_constants=names, backend="broken")
+    with pytest.raises(UsageError, match=r"there are auto, .*, onnxruntime, mine, broken"):
+        split(adapter, tmp_path / "d", runtime_constants=names, backend="gpu")
+
+
+def test_a_backend_that_has_gone_leaves_its_kernels_to_onnxruntime(adapter, tmp_path, request):
+    request.getfixturevalue("foreign")
+    names = ["a", "b", "scale"]
+    split(adapter, tmp_path / "b", runtime_constants=names, backend="mine", fsync=False)
+    shutil.rmtree(tmp_path / "site")
+    sys.modules.pop("foreign_backend", None)
+    feeds = adapter_feeds()
+    got, placements = run(tmp_path / "b", feeds)
+    assert placements[0].backend == "onnxruntime"
+    assert "there is no backend 'mine'" in placements[0].reason
+    assert got[0].tobytes() == original(adapter, feeds)[0].tobytes()
 
 
 def test_without_the_compiler_the_reason_is_told(adapter, tmp_path, monkeypatch):

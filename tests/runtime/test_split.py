@@ -324,10 +324,12 @@ def test_a_bundle_is_read_again(decoder, tmp_path):
 def test_a_bundle_is_written_over(decoder, tmp_path):
     check(decoder, tmp_path, decoder_feeds(), "states", "mask")
     (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels" / "old.vmfb").write_bytes(b"")
+    (tmp_path / "kernels" / f"{'0a' * 16}.so").write_bytes(b"")
+    (tmp_path / "kernels" / f"{'0a' * 8}.vmfb").write_bytes(b"")
+    (tmp_path / "kernels" / "of_the_user.so").write_bytes(b"")
     bundle = check(decoder, tmp_path, decoder_feeds(), "mask")
     assert cached(bundle) == ["mask_4"]
-    assert not list((tmp_path / "kernels").iterdir())
+    assert [path.name for path in (tmp_path / "kernels").iterdir()] == ["of_the_user.so"]
     assert not check(decoder, tmp_path, decoder_feeds()).runtime_fold.exists()
 
 

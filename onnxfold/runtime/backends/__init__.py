@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     from onnxfold.runtime.backends.base import Backend
     from onnxfold.runtime.backends.base import Kernel as LoadedKernel
     from onnxfold.runtime.bundle import Bundle, Kernel
+
+logger = logging.getLogger("onnxfold")
 
 COMPILERS = ("iree", "onnx-mlir")
 """Backends that compile, in the order in which "auto" takes their kernels."""
@@ -74,7 +78,7 @@ def compile_kernels(bundle: Bundle, backend: str, *, seconds: float) -> list[Ker
     from onnxfold.runtime.backends.ahead import cached_kernels, compile_components
 
     if backend == "auto":
-        return cached_kernels(bundle, [create(name) for name in (*COMPILERS, *_foreign())])
+        return cached_kernels(bundle, list(_compilers()))
     return compile_components(bundle, create(backend), seconds=seconds)
 
 
@@ -169,6 +173,15 @@ def _weights(bundle: Bundle, names: list[str]) -> dict[str, object]:
     initializers = storage.load(bundle.runtime_fold).graph.initializers
     tensors = {name: initializers[name].const_value for name in names}
     return {n: widened(tensor.numpy()) for n, tensor in tensors.items() if tensor is not None}
+
+
+def _compilers() -> Iterator[Backend]:
+    """Every backend that compiles and that can be loaded, in the order of "auto"."""
+    for name in (*COMPILERS, *_foreign()):
+        try:
+            yield create(name)
+        except UsageError as error:
+            logger.warning("%s", error)
 
 
 def _foreign() -> dict[str, Any]:

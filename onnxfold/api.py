@@ -58,10 +58,13 @@ def optimize(
     fold = _options(options)
     if isinstance(model, onnx.ModelProto):
         converted = storage.from_proto(model)
-        run_passes(converted, fold)
+        run_passes(converted, fold, bytes_before=model.ByteSize())
         return storage.to_proto(converted)
-    opened = model if isinstance(model, ir.Model) else storage.load(model)
-    run_passes(opened, fold)
+    if isinstance(model, ir.Model):
+        opened, bytes_before = model, storage.least_bytes(model)
+    else:
+        bytes_before, opened = storage.model_bytes(model), storage.load(model)
+    run_passes(opened, fold, bytes_before=bytes_before)
     return opened
 
 
@@ -115,7 +118,7 @@ def optimize_file(
         before = dict(sorted(count_nodes(model).items()))
         with clock.stage("fold"):
             folder = os.path.dirname(os.path.abspath(destination))
-            result = run_passes(model, fold, scratch_folder=folder)
+            result = run_passes(model, fold, scratch_folder=folder, bytes_before=bytes_before)
         after = dict(sorted(count_nodes(model).items()))
         beyond: dict[str, int] = {}
         if advise:
@@ -151,6 +154,10 @@ def optimize_file(
             )
             for stay in result.propagation.stays
             if stay.node.graph is not None  # a later pass may have removed it
+        ],
+        decisions=[
+            *result.propagation.folds,
+            *(decision for node, decision in result.propagation.kept if node.graph is not None),
         ],
         pool=result.propagation.statistics.to_dict(),
         seconds=time.perf_counter() - clock.start,

@@ -78,6 +78,13 @@ from onnxfold.cli.output import write, write_json
     help="Do not fold values whose name matches; may be repeated.",
 )
 @click.option(
+    "--fold",
+    multiple=True,
+    metavar="GLOB",
+    help="Fold values whose name matches, whatever they weigh; may be repeated.",
+)
+@click.option("--explain", is_flag=True, help="Also show why nodes were folded or stay.")
+@click.option(
     "--external-data/--no-external-data",
     default=None,
     help="Weights in a file of their own, or not.  [default: as IN; yes above 2 GB]",
@@ -141,6 +148,10 @@ def optimize(
         from onnxfold.report.optimize_table import optimize_text
 
         write(optimize_text(report))
+        if options["explain"]:
+            from onnxfold.report.explain_table import explain_text
+
+            write("\n" + explain_text(report.decisions))
 
 
 def _one_target(destination: str | None, output: str | None) -> str:

@@ -26,8 +26,10 @@ class Outcome:
     stays: list[Stay] = field(default_factory=list)
     """Nodes with constant inputs that are still there, with the reason."""
     statistics: Statistics = field(default_factory=Statistics)
-    decisions: list[Decision] = field(default_factory=list)
-    """What was decided about each node with constant inputs, and by which bytes."""
+    folds: list[Decision] = field(default_factory=list)
+    """Why each of the large results was folded; with ``explain`` of the small ones, too."""
+    kept: list[tuple[ir.Node, Decision]] = field(default_factory=list)
+    """Why each of the nodes in ``stays`` is still there."""
     declined: bool = False
     """Whether nodes stay only because of the bytes that their results take."""
 
@@ -84,6 +86,8 @@ class ConstantPropagation(ir.passes.InPlacePass):
                 try:
                     sweep.run()
                     cut = Cut(sweep, pool, self._options, self.spare)
+                    decisions = cut.decisions(small=self._options.explain)
+                    pool.settle(cut.stored)
                     # what could fail is computed before anything is rewritten
                     pool.compute(evaluator.uncertain([pool.buffer_of(v) for v in cut.stored]))
                     break
@@ -95,13 +99,13 @@ class ConstantPropagation(ir.passes.InPlacePass):
                         if node not in distrusted or node in known_distrusted
                     )
         inlined += sweep.inlined
-        decisions = cut.decisions(small=self._options.explain)
         self._rewrite(model, sweep, cut, pool)
         self.outcome = Outcome(
             len(cut.removed) + inlined,
             [*sweep.stays, *cut.stays],
             pool.statistics,
-            decisions,
+            [decision for _, decision in decisions if decision.folded],
+            [(node, decision) for node, decision in decisions if not decision.folded],
             cut.declined,
         )
         return ir.passes.PassResult(model, modified=bool(cut.removed) or inlined > 0)

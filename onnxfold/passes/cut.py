@@ -34,6 +34,7 @@ class Cut:
         self._sweep = sweep
         self._pool = pool
         self._options = options
+        self._spare = spare
         self._same: dict[ir.Value, ir.Value] = {}
         demanded = [v for n in sweep.operations for v in n.outputs if self._is_demanded(v)]
         self._find_same()
@@ -65,17 +66,14 @@ class Cut:
         self._staying = {stay.node for stay in self.stays}
         self.removed = [node for node in sweep.operations if node not in self._staying]
         """Nodes that go."""
-
-    @property
-    def declined(self) -> bool:
-        """True if nodes stay only because of the bytes that their results take."""
-        return any(
-            self._sweep.cost[v] != FORBIDDEN for s in self.stays for v in self._results(s.node)
+        self.declined = any(
+            self._cost(v) != FORBIDDEN for n in self._staying for v in self._results(n)
         )
+        """True if nodes stay only because of the bytes that their results take."""
 
     # ---------------------------------------------------------------- explaining
 
-    def decisions(self, *, small: bool = False) -> list[Decision]:
+    def decisions(self, *, small: bool = False) -> list[tuple[ir.Node, Decision]]:
         """What was decided about every node that has constant inputs only.
 
         Args:
@@ -86,10 +84,9 @@ class Cut:
             v for node in self._staying for v in {self._as_one(v) for v in self._operands(node)}
         )
         nodes = self._sweep.operations if small else self._sweep.undecided
-        found = [self._decision(node, stored, readers) for node in nodes]
-        found += [
-            _describe(stay.node, False, None, None, stay.reason) for stay in self._sweep.stays
-        ]
+        found = [(node, self._decision(node, stored, readers)) for node in nodes]
+        for stay in self._sweep.stays:
+            found.append((stay.node, _describe(stay.node, False, None, None, stay.reason)))
         return found
 
     def _decision(
@@ -116,10 +113,12 @@ class Cut:
         if any(self._options.folds(v.name) for v in node.outputs):
             return "asked for (fold)"
         if folded <= kept:
-            return "its result takes no more bytes than what it is made of"
+            return "takes no more bytes than its operands"
         if folded <= kept + NODE_BYTES:
-            return "its result takes hardly more bytes than the node"
-        return "by it and the nodes around it the model does not grow"
+            return "takes hardly more bytes than the node"
+        if self._spare:
+            return "paid for by bytes that the model lost elsewhere"
+        return "with the nodes around it the model does not grow"
 
     def _as_one(self, value: ir.Value) -> ir.Value:
         return self._same.get(value, value)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
+from onnxfold import storage
 from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation, Outcome
 from onnxfold.passes.registry import create
@@ -33,13 +33,23 @@ class Result:
     warnings: list[str] = field(default_factory=list)
 
 
-def run_passes(model: ir.Model, options: Options, *, scratch_folder: str | None = None) -> Result:
+def run_passes(
+    model: ir.Model,
+    options: Options,
+    *,
+    scratch_folder: str | None = None,
+    bytes_before: int = 0,
+) -> Result:
     """Run the passes that the options ask for, in place.
+
+    First the model becomes as small as it can. What it has lost by then, and what the options
+    allow it to grow, buys the nodes that stayed because their results are large.
 
     Args:
         model: The model.
         options: Which passes and rules, at which level.
         scratch_folder: Where buffers spill to when the options limit memory.
+        bytes_before: What the model took when it came; 0 if that may not be made use of.
     """
     result = Result()
     if options.passes is not None:
@@ -49,10 +59,22 @@ def run_passes(model: ir.Model, options: Options, *, scratch_folder: str | None 
     if options.dims or options.input_shapes:
         fix_dims(model, options.dims, options.input_shapes)
         options = replace(options, dims={}, input_shapes={})
-    _run("constant-propagation", model, options, scratch_folder, result)
-    _run("dead-code", model, options, scratch_folder, result)
+    saving = replace(options, max_growth=0)
+    _run("constant-propagation", model, saving, scratch_folder, result)
+    _run("dead-code", model, saving, scratch_folder, result)
+    _settle(model, saving, scratch_folder, result)
+    if result.propagation.declined and (bytes_before or options.max_growth):
+        spare = max(0, bytes_before - storage.planned_bytes(model)) if bytes_before else 0
+        if _run("constant-propagation", model, options, scratch_folder, result, spare):
+            _run("dead-code", model, options, scratch_folder, result)
+            _settle(model, saving, scratch_folder, result)
+    return result
+
+
+def _settle(model: ir.Model, options: Options, scratch_folder: str | None, result: Result) -> None:
+    """Rules and constants in turns until nothing changes; then every constant once."""
     if options.level > 0:
-        for _ in _rounds():
+        for _ in range(_ROUNDS):
             modified = False
             # equal constants must be one value for their users to be the same expression
             _run("deduplicate", model, options, scratch_folder, result)
@@ -64,23 +86,25 @@ def run_passes(model: ir.Model, options: Options, *, scratch_folder: str | None 
             _run("dead-code", model, options, scratch_folder, result)
     _run("lift-constants", model, options, scratch_folder, result)
     _run("deduplicate", model, options, scratch_folder, result)
-    return result
-
-
-def _rounds() -> Iterator[int]:
-    return iter(range(_ROUNDS))
 
 
 def _run(
-    name: str, model: ir.Model, options: Options, scratch_folder: str | None, result: Result
+    name: str,
+    model: ir.Model,
+    options: Options,
+    scratch_folder: str | None,
+    result: Result,
+    spare: int = 0,
 ) -> bool:
     step = create(name, options)
     if isinstance(step, ConstantPropagation):
         step.scratch_folder = scratch_folder
+        step.spare = spare
     modified = step(model).modified
     if isinstance(step, ConstantPropagation):
         step.outcome.folded += result.propagation.folded
         step.outcome.statistics.add(result.propagation.statistics)
+        step.outcome.folds = result.propagation.folds + step.outcome.folds
         result.propagation = step.outcome
     elif isinstance(step, Simplify):
         report = step.report

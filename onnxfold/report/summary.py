@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onnxfold.analysis.decisions import Decision
     from onnxfold.compare import Comparison
 
 
@@ -49,6 +50,8 @@ class Report:
         bytes_after: The same of the optimized model.
         folded: Number of nodes folded.
         kept: Nodes with constant inputs that stayed, each with its reason.
+        decisions: Why nodes with constant inputs were folded or stay, and the bytes that decided;
+            of the small results that always fold only if `explain` was asked for.
         pool: Figures of the buffer pool: created, freed, live, peak, ... (bytes end in `_bytes`).
         seconds: Wall time.
         cpu_seconds: User and system time of the process over the run.
@@ -70,6 +73,7 @@ class Report:
     bytes_after: int | None = None
     folded: int = 0
     kept: list[Kept] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
     pool: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -93,6 +97,7 @@ class Report:
             "bytes_after": self.bytes_after,
             "folded": self.folded,
             "kept": [kept.to_dict() for kept in self.kept],
+            "decisions": [decision.to_dict() for decision in self.decisions],
             "pool": dict(self.pool),
             "seconds": round(self.seconds, 6),
             "cpu_seconds": round(self.cpu_seconds, 6),

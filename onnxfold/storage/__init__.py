@@ -4,6 +4,7 @@ from onnxfold.storage.encode import to_proto
 from onnxfold.storage.load import EXTERNAL_KEY, SOURCE_KEY, from_proto, load
 from onnxfold.storage.mapped import MappedFile, Span
 from onnxfold.storage.save import SaveReport, model_bytes, save
+from onnxfold.storage.size import least_bytes, planned_bytes
 from onnxfold.storage.streaming import StreamedTensor, Tile
 from onnxfold.storage.tensors import (
     FileTensor,
@@ -27,8 +28,10 @@ __all__ = [
     "Tile",
     "ViewTensor",
     "from_proto",
+    "least_bytes",
     "load",
     "model_bytes",
+    "planned_bytes",
     "save",
     "span_of",
     "stored_size",

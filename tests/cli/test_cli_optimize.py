@@ -11,7 +11,7 @@ import pytest
 KEYS = {
     "source", "target", "nodes_before", "nodes_after", "bytes_before", "bytes_after", "folded",
     "kept", "pool", "seconds", "cpu_seconds", "peak_rss_bytes", "stages", "check", "warnings",
-    "rewrites", "inexact", "withheld", "beyond",
+    "rewrites", "inexact", "withheld", "beyond", "decisions",
 }  # fmt: skip
 
 
@@ -43,6 +43,21 @@ def test_the_closing_table(run, swin, tmp_path):
     assert "stored bytes" in result.out
     assert "pool memory:" in result.out
     assert "peak memory" in result.out
+
+
+def test_why_nodes_were_folded_or_stay(run, swin, tmp_path):
+    name = "*layers.0/blocks.0/attention/relative_position_bias/Unsqueeze*"
+    options = ["--keep", name, "--fold", "*", "--no-fsync"]
+    result = run("optimize", swin, "-o", tmp_path / "out.onnx", "--explain", *options)
+    assert result.code == 0, result.err
+    lines = result.out.splitlines()
+    head = next(
+        k for k, line in enumerate(lines) if line.split()[:3] == ["value", "op", "decision"]
+    )
+    kept, *folded = [line for line in lines[head + 2 :] if " folded " in line or " stays " in line]
+    assert "stays" in kept and "kept by option" in kept
+    assert len(folded) == 19 and all("folded" in line for line in folded)
+    assert "asked for (fold)" in result.out
 
 
 def test_the_habit_of_other_tools(run, tiny, tmp_path):

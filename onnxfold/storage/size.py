@@ -1,0 +1,50 @@
+"""How many bytes a model will take, before any value is computed."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxfold.errors import UsageError
+from onnxfold.storage.decode import all_graphs
+from onnxfold.storage.layout import nbytes_of, plan_external, plan_single
+from onnxfold.storage.load import EXTERNAL_KEY
+
+
+def planned_bytes(model: ir.Model) -> int:
+    """Return the length in bytes of the files that saving ``model`` would write.
+
+    Exact, from types and shapes alone: only tensors below a few KiB are read.
+
+    Raises:
+        ModelError: The model cannot be serialized.
+    """
+    if not model.meta.get(EXTERNAL_KEY):
+        try:
+            return plan_single(model).model("").size
+        except UsageError:  # too large for one file
+            pass
+    plan = plan_external(model, lambda span: None)
+    return plan.model("").size + (plan.data.size if plan.data is not None else 0)
+
+
+def least_bytes(model: ir.Model) -> int:
+    """Return a lower bound of the length of the files that hold ``model``, quickly found.
+
+    Counts names, op types and tensors, and nothing of the format around them.
+    """
+    tensors: dict[int, int] = {}
+    total = 0
+    for graph in all_graphs(model):
+        for name, value in graph.initializers.items():
+            total += len(name)
+            if value.const_value is not None:
+                tensors[id(value.const_value)] = nbytes_of(value.const_value)
+        for node in graph:
+            total += len(node.op_type) + len(node.name or "")
+            for result in (*node.inputs, *node.outputs):
+                if result is not None and result.name:
+                    total += len(result.name)
+            for attribute in node.attributes.values():
+                if attribute.type == ir.AttributeType.TENSOR and attribute.value is not None:
+                    tensors[id(attribute.value)] = nbytes_of(attribute.value)
+    return total + sum(tensors.values())

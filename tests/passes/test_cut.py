@@ -1,0 +1,223 @@
+"""What may be spent on folds that grow, values folded by name, and what is said about each."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from fold_check import assert_same, count_ops, fold, interface, large, parse, with_weights
+
+import onnxfold
+from onnxfold import storage
+from onnxfold.options import Options
+from onnxfold.passes.pipeline import run_passes
+from onnxfold.storage import planned_bytes
+
+
+def expansions(count: int, *sizes: int) -> onnx.ModelProto:
+    """``count`` times for each size: a row of 256 bytes expanded to so many rows."""
+    lines, weights = [], {}
+    for k, rows in enumerate(s for s in sizes for _ in range(count)):
+        lines.append(f"v{k} = Expand (w{k}, s{k}) r{k} = ReduceSum <keepdims = 0> (v{k}, a)")
+        lines.append(f"h{k} = Mul (x, v{k}) y{k} = ReduceMax <keepdims = 0> (h{k})")
+        weights |= {f"w{k}": large(1, 64, seed=k), f"s{k}": np.int64([rows, 64])}
+    names = ", ".join(f"y{k}" for k in range(count * len(sizes)))
+    model = parse(f"g (float[1, 1] x) => (float y) {{ {' '.join(lines)} y = Sum ({names}) }}")
+    return with_weights(model, a=np.int64([0, 1]), **weights)
+
+
+def shape_arithmetic(model: onnx.ModelProto, nodes: int) -> onnx.ModelProto:
+    """The model with nodes in front that are all dead once constants are folded."""
+    chain = [onnx.helper.make_node("Neg", ["a"], ["n0"], "a name like those of exporters/0")]
+    for k in range(1, nodes):
+        name = f"a name like those of exporters/{k}"
+        chain.append(onnx.helper.make_node("Neg", [f"n{k - 1}"], [f"n{k}"], name))
+    grown = onnx.ModelProto()
+    grown.CopyFrom(model)
+    del grown.graph.node[:]
+    grown.graph.node.extend([*chain, *model.graph.node])
+    return grown
+
+
+X = {"x": np.float32([[2]])}
+
+
+def optimized(model: onnx.ModelProto, **options) -> onnx.ModelProto:
+    result = onnxfold.optimize(model, level=0, **options)
+    onnx.checker.check_model(result)
+    assert interface(result) == interface(model)
+    assert_same(model, result, X)
+    return result
+
+
+def left(model: onnx.ModelProto, op: str = "Expand") -> int:
+    return sum(node.op_type == op for node in model.graph.node)
+
+
+def test_bytes_that_the_model_lost_buy_nodes():
+    small = expansions(4, 16)  # 4 KiB each
+    assert left(optimized(small)) == 4
+    model = shape_arithmetic(small, 400)
+    result = optimized(model)
+    assert left(result) == 0
+    assert result.ByteSize() <= model.ByteSize()
+
+
+def test_the_cheapest_are_bought_and_the_model_does_not_grow():
+    model = shape_arithmetic(expansions(2, 12, 24), 120)
+    result = optimized(model)
+    spare = model.ByteSize() - optimized(expansions(2, 12, 24)).ByteSize()
+    assert 2 * 12 * 256 < spare < 3 * 24 * 256  # room for the two small ones
+    assert left(result) == 2
+    assert result.ByteSize() <= model.ByteSize()
+
+
+def test_no_single_node_is_worth_more_than_16_kib():
+    assert left(optimized(shape_arithmetic(expansions(1, 60), 400))) == 0
+    assert left(optimized(shape_arithmetic(expansions(1, 70), 400))) == 1
+
+
+def test_growth_is_spent_once():
+    """However often constants are propagated, max_growth is what the whole run may spend."""
+    model = expansions(6, 16)
+    for bought in (0, 2, 5):
+        allowed = bought * 16 * 256
+        result = onnxfold.optimize(model, max_growth=allowed)
+        before = onnxfold.optimize(model).ByteSize()
+        assert left(result) == 6 - bought
+        assert result.ByteSize() <= before + allowed
+
+
+def test_the_same_whatever_kind_of_model_is_given(tmp_path):
+    model = shape_arithmetic(expansions(4, 16), 400)
+    onnx.save(model, tmp_path / "m.onnx")
+    assert left(onnxfold.optimize(model, level=0)) == 0
+    assert "Expand" not in count_ops(onnxfold.optimize(tmp_path / "m.onnx", level=0))
+    assert "Expand" not in count_ops(onnxfold.optimize(storage.from_proto(model), level=0))
+    report = onnxfold.optimize_file(tmp_path / "m.onnx", tmp_path / "o.onnx", level=0)
+    assert "Expand" not in report.nodes_after
+    reasons = {d.value: d.reason for d in report.decisions}
+    assert reasons["v0"] == "paid for by bytes that the model lost elsewhere"
+    assert report.bytes_after <= report.bytes_before
+
+
+def test_planned_bytes_are_those_of_the_file(tmp_path):
+    model = storage.from_proto(expansions(3, 16))
+    run_passes(model, Options(fold_all=True))
+    for external in (False, True):
+        model.meta[storage.EXTERNAL_KEY] = external
+        path = tmp_path / f"{external}.onnx"
+        storage.save(model, path)
+        # the name of the data file is not known before
+        assert storage.model_bytes(path) - planned_bytes(model) in range(200 if external else 1)
+        assert storage.least_bytes(model) < planned_bytes(model)
+
+
+# ---------------------------------------------------------------- by name
+
+
+def test_a_value_is_folded_by_name():
+    model = expansions(3, 100)
+    folded = fold(model, X, fold=["v1"])
+    assert folded.ops["Expand"] == 2
+    assert "v1" in folded.weights
+
+
+def test_keep_wins():
+    assert fold(expansions(2, 100), X, fold=["v*"], keep=["v0"]).ops["Expand"] == 1
+
+
+def test_what_cannot_be_folded_is_not_folded_by_name():
+    model = parse(
+        "g (float[4] x) => (float[4] y) { v = RandomNormal <shape = [4]> () y = Add (x, v) }"
+    )
+    assert fold(model, fold=["*"]).ops == {"RandomNormal": 1, "Add": 1}
+    model = parse(
+        """g (int64 x) => (float[64] y) {
+            q = SequenceConstruct (w, w)
+            y = SequenceAt (q, x)
+        }"""
+    )
+    assert "SequenceConstruct" in fold(with_weights(model, w=large(64)), fold=["*"]).ops
+
+
+def test_one_dequantized_weight_by_name():
+    model = parse(
+        """g (float[64, 64] x) => (float[64, 64] y) {
+            a = DequantizeLinear (w, s)
+            b = DequantizeLinear (u, s)
+            h = MatMul (x, a)
+            y = MatMul (h, b)
+        }"""
+    )
+    rng = np.random.default_rng(0)
+    weights = {k: rng.integers(-99, 99, (64, 64)).astype(np.int8) for k in "wu"}
+    with_weights(model, s=np.float32(0.5), **weights)
+    folded = fold(model, {"x": large(64, 64)}, fold=["b"])
+    assert folded.ops == {"DequantizeLinear": 1, "MatMul": 2}
+    assert folded.weights["b"].dtype == np.float32
+
+
+# ---------------------------------------------------------------- why
+
+
+def decisions(folded):
+    kept = [decision for _, decision in folded.outcome.kept]
+    return {d.value: d for d in (*folded.outcome.folds, *kept)}
+
+
+def test_each_decision_says_its_bytes():
+    model = parse(
+        """g (float[64, 64] x) => (float[64, 64] y) {
+            t = Transpose (w)
+            h = MatMul (x, t)
+            e = Exp (u)
+            v = Expand (e, s)
+            k = Transpose (z)
+            i = MatMul (h, k)
+            j = MatMul (i, z)
+            y = Mul (j, v)
+        }"""
+    )
+    with_weights(
+        model, w=large(64, 64), u=large(1, 64), s=np.int64([64, 64]), z=large(64, 64, seed=3)
+    )
+    found = decisions(fold(model, {"x": large(64, 64, seed=8)}))
+    assert set(found) == {"t", "v", "k"}  # what is small folds without a word
+    t, v, k = found["t"], found["v"], found["k"]
+    assert (t.folded, t.bytes_if_folded, t.bytes_if_kept) == (True, 1 << 14, 1 << 14)
+    assert t.reason == "takes no more bytes than its operands"
+    # what the Expand reads would be in the file for it alone; the shape is 16 bytes of that
+    assert (v.folded, v.bytes_if_folded, v.bytes_if_kept) == (False, 1 << 14, 256 + 16)
+    assert v.reason == "the model would grow: its result takes 16,384 bytes"
+    # its weight is in the file anyway
+    assert (k.folded, k.bytes_if_folded, k.bytes_if_kept) == (False, 1 << 14, 0)
+
+
+def test_small_ones_say_why_if_they_are_asked():
+    folded = fold(
+        """g (float[2] x) => (float[2] y) {
+            a = Constant <value = float[2] {1, 2}> ()
+            b = Neg (a)
+            c = Exp (b)
+            y = Add (x, c)
+        }""",
+        explain=True,
+    )
+    found = decisions(folded)
+    assert found["b"].reason == "only folded nodes read its result"
+    assert (found["c"].bytes_if_folded, found["c"].folded) == (8, True)
+
+
+def test_what_was_asked_for_says_so():
+    assert decisions(fold(expansions(1, 100), fold=["v0"]))["v0"].reason == "asked for (fold)"
+    found = decisions(fold(expansions(1, 100), fold_all=True, explain=True))
+    assert found["v0"].reason == "everything is folded (fold_all)"
+
+
+def test_other_reasons_have_no_bytes():
+    model = parse(
+        "g (float[4] x) => (float[4] y) { v = RandomNormal <shape = [4]> () y = Add (x, v) }"
+    )
+    decision = decisions(fold(model))["v"]
+    assert (decision.bytes_if_folded, decision.bytes_if_kept) == (None, None)
+    assert decision.reason == "RandomNormal gives another result each time"

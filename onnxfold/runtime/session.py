@@ -103,7 +103,8 @@ class Session:
         providers: Execution providers, as onnxruntime takes them; the CPU by default.
         runtime_constants: Names of a model's inputs that stay the same, or globs (see `split`).
         backend: Who runs runtime_fold. "auto": compiled kernels where there are any, onnxruntime
-            otherwise, and no waiting for a compiler; "onnxruntime"; "iree": for a model, compiles.
+            otherwise, and no waiting for a compiler; "onnxruntime"; "iree", "onnx-mlir": kernels of
+            theirs, which for a model are compiled now.
         max_cache_bytes: Bound of a cache of the session's own; None for the one all share.
         cache: A cache to share with some other sessions.
         specialize: Build a session for each setting with the folded tensors as weights:

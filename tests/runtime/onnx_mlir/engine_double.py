@@ -15,7 +15,7 @@ from pathlib import Path
 
 STATE = Path(os.environ["ENGINE_DOUBLE"])
 HERE = Path(__file__).parent
-WITH_VALUE = ("user", "volume", "workdir", "entrypoint", "name", "network", "pull", "userns")
+WITH_VALUE = ("user", "volume", "workdir", "entrypoint", "name", "network", "pull")
 
 
 def fail(code: int, message: str) -> None:
@@ -34,6 +34,8 @@ def main(words: list[str]) -> None:
         if found is None:
             fail(1, f"Error: No such image: {words[-1]}")
         print(found)
+    elif words[0] == "info":
+        print(behaviour.get("security", "[name=seccomp,profile=builtin]"))
     elif words[0] == "pull":
         print(f"pulled {words[-1]}")
     elif words[0] == "rm":

@@ -52,11 +52,11 @@ def test_without_anything_it_says_what_was_looked_for(clean_path):
 
 def test_an_engine_is_asked_for_its_image_and_runs_it_by_its_digest(engine):
     found = find_tool()
-    assert found == Container(str(engine.path), Engine.IMAGE)
+    user = f"--user={os.getuid()}:{os.getgid()}"
+    assert found == Container(str(engine.path), Engine.IMAGE, (user,))
     assert found.identity == f"image {Engine.IMAGE}"
-    assert engine.calls() == [
-        ["image", "inspect", "--format={{.Id}}", "ghcr.io/onnxmlir/onnx-mlir"]
-    ]
+    asked = [call for call in engine.calls() if call[0] != "info"]
+    assert asked == [["image", "inspect", "--format={{.Id}}", "ghcr.io/onnxmlir/onnx-mlir"]]
 
 
 def test_the_image_can_be_named(engine, monkeypatch):
@@ -73,7 +73,7 @@ def test_the_second_engine_is_asked_if_the_first_does_not_run(engine, clean_path
     engine.does(down="Cannot connect to the Docker daemon")
     found = find_tool()
     assert isinstance(found, Container) and found.engine == str(clean_path / "podman")
-    assert found.keeps_ids == (os.getuid() != 0)
+    assert "--security-opt=label=disable" in found.options
     monkeypatch.setenv("ONNXFOLD_CONTAINER_ENGINE", "docker")
     reason = find_tool()
     assert reason == (
@@ -98,15 +98,34 @@ def test_the_exact_command_lines(tmp_path):
         *("-o", f"{folder}/c0ffee", f"{folder}/model.onnx"),
     ]
     assert Native("/opt/onnx-mlir", "").command(folder, arguments) == ["/opt/onnx-mlir", *arguments]
-    contained = Container("/usr/bin/docker", "sha256:1").command(folder, arguments)
-    assert words(contained) == [
+    contained = Container("/usr/bin/docker", "sha256:1", ("--user=7:8",))
+    assert words(contained.command(folder, arguments)) == [
         *("/usr/bin/docker", "run", "--rm", "--pull=never", "--network=none", "--name=NAME"),
-        *(f"--user={os.getuid()}:{os.getgid()}", f"--volume={folder}:{folder}:rw"),
-        *(f"--workdir={folder}", "--entrypoint=onnx-mlir", "sha256:1", *arguments),
+        *("--user=7:8", f"--volume={folder}:{folder}:rw", f"--workdir={folder}"),
+        *("--entrypoint=onnx-mlir", "sha256:1", *arguments),
     ]
-    rootless = Container("/usr/bin/podman", "sha256:1", keeps_ids=True).command(folder, [])
-    assert "--userns=keep-id" in rootless[: rootless.index("sha256:1")]
-    assert contained != Container("/usr/bin/docker", "sha256:1").command(folder, arguments)
+    # two runs at the same time have two names
+    assert contained.command(folder, []) != contained.command(folder, [])
+
+
+def test_the_user_in_the_container_is_the_one_outside(engine, clean_path, monkeypatch):
+    def options() -> tuple[str, ...]:
+        found = find_tool()
+        assert isinstance(found, Container)
+        return found.options
+
+    monkeypatch.setattr(os, "getgid", lambda: 1001)
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    assert options() == ("--user=1000:1001",)
+    engine.does(security="[name=seccomp,profile=builtin name=rootless]")
+    assert options() == ("--user=0:0",)  # root of a rootless docker is its user
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    assert options() == ("--user=0:1001",)
+    engine.path.unlink()
+    program(clean_path / "podman", f"echo {'12' * 32}")
+    assert options() == ("--security-opt=label=disable", "--user=0:1001")
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    assert options() == ("--userns=keep-id", "--security-opt=label=disable", "--user=1000:1001")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +149,8 @@ def test_a_real_docker_knows_the_options(tmp_path):
         pytest.skip("docker is not installed")
     done = subprocess.run([docker, "run", "--help"], capture_output=True, text=True)
     known = set(re.findall(r"--[a-z-]+", done.stdout))
-    command = Container(docker, "sha256:1").command(tmp_path, [])
+    options = ("--userns=host", "--security-opt=label=disable", "--user=0:0")
+    command = Container(docker, "sha256:1", options).command(tmp_path, [])
     used = {w.partition("=")[0] for w in command if w.startswith("--")}
     assert {"--pull", "--network", "--volume"} <= used <= known
 

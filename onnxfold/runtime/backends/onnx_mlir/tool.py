@@ -71,12 +71,12 @@ class Container:
     Attributes:
         engine: Path of docker or podman.
         image: The image by its digest.
-        keeps_ids: Whether the engine must be told to keep user ids (podman without root).
+        options: What this engine needs so that the files of a run are this user's.
     """
 
     engine: str
     image: str
-    keeps_ids: bool = False
+    options: tuple[str, ...] = ()
 
     @property
     def identity(self) -> str:
@@ -88,8 +88,7 @@ class Container:
         return [
             *(self.engine, "run", "--rm", "--pull=never", "--network=none"),
             f"--name=onnxfold-{os.getpid()}-{secrets.token_hex(4)}",
-            *(["--userns=keep-id"] if self.keeps_ids else []),
-            f"--user={os.getuid()}:{os.getgid()}",
+            *self.options,
             f"--volume={folder}:{folder}:rw",
             f"--workdir={folder}",
             # the user's image starts the compiler, the developers' image a shell
@@ -155,9 +154,24 @@ def _container(given: Mapping[str, str]) -> Tool | str:
         if not digest:
             reasons.append(f"{name}: it does not tell the id of {image}")
             continue
-        rootless = Path(engine).name.startswith("podman") and os.getuid() != 0
-        return Container(engine, digest if ":" in digest else f"sha256:{digest}", rootless)
+        named = digest if ":" in digest else f"sha256:{digest}"
+        return Container(engine, named, _user_options(engine))
     return f"onnx-mlir is not on the PATH, and no engine has the image: {'; '.join(reasons)}"
+
+
+def _user_options(engine: str) -> tuple[str, ...]:
+    """Options by which what runs in a container is this user, and may use a mounted folder."""
+    here = f"--user={os.getuid()}:{os.getgid()}"
+    if Path(engine).name.startswith("podman"):
+        # without root it gives a container other ids; where SELinux rules, the folder has a label
+        keep = ["--userns=keep-id"] if os.getuid() else []
+        return (*keep, "--security-opt=label=disable", here)
+    if os.getuid():
+        # a docker without root calls its user root
+        answer = _ask([engine, "info", "--format={{.SecurityOptions}}"])
+        if not isinstance(answer, str) and "rootless" in answer.out:
+            return ("--user=0:0",)
+    return (here,)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,10 @@ class Names:
         """A name for a node that no node has had."""
         return self._unique(stem, self._nodes)
 
+    def release(self, name: str) -> None:
+        """A value of that name is gone; for others that had it, too, it is free again."""
+        self._values[name] -= 1
+
     def make_unique(self, value: ir.Value) -> None:
         """Give a value of the model another name if a second value has its own."""
         name = value.name

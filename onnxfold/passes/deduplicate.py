@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
+from onnxfold.analysis.constants import all_graphs
+from onnxfold.editing.names import Names
+from onnxfold.editing.replacement import replace
 from onnxfold.kernels.operation import subgraphs_of
 from onnxfold.pool import BufferTensor
 from onnxfold.pool.tiles import tiles_of
@@ -17,72 +20,132 @@ from onnxfold.pool.tiles import tiles_of
 _SMALL = 1024
 _SAMPLES = 4
 _COMPARED_AT_ONCE = 1 << 20
+# An outer graph's value costs a look-up in every run of a branch: not for a few bytes.
+_WORTH_MOVING = 256
 
 
 class DeduplicateInitializers(ir.passes.InPlacePass):
     """Make initializers with the same dtype, shape and bytes one initializer.
 
-    Bytes, not values: 0.0 and -0.0 differ. An initializer of a subgraph may give way to an equal
-    one of an outer graph. Large tensors are compared only if dtype, shape and a few sampled
-    elements agree, so one without a twin is never read. Initializers that are graph inputs can be
-    overridden and are left alone; those that are graph outputs keep their name.
+    Bytes, not values: 0.0 and -0.0 differ. An initializer of a subgraph gives way to an equal one
+    of an outer graph; of two in subgraphs that do not see each other one moves to the innermost
+    graph that both see, unless it is small. Large tensors are compared only if dtype, shape and a
+    few sampled elements agree, so one without a twin is never read. Initializers that are graph
+    inputs can be overridden and are left alone; those that are graph outputs keep their place.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        removed = self._graph(model.graph, [])
+        names = _LazyNames(model)
+        removed = _Tree(names).share((), model.graph)
+        for function in model.functions.values():
+            # a function has no initializers, but the branches in it may
+            for node in function.graph:
+                for subgraph in subgraphs_of(node) if node.attributes else ():
+                    removed += _Tree(names).share((), subgraph)
         return ir.passes.PassResult(model, modified=removed > 0)
 
-    def _graph(self, graph: ir.Graph, outer: list[_Known]) -> int:
+
+class _LazyNames:
+    """The names of a model, found when they are first needed."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._names: Names | None = None
+
+    def get(self) -> Names:
+        if self._names is None:
+            self._names = Names(all_graphs(self._model))
+        return self._names
+
+    def release(self, name: str) -> None:
+        if self._names is not None:
+            self._names.release(name)
+
+
+_Path = tuple[ir.Graph, ...]
+"""A graph and those that it is in, the outermost first."""
+
+
+class _Tree:
+    """A graph with all graphs in it: what one of them stores others may read, if they see it."""
+
+    def __init__(self, names: _LazyNames) -> None:
+        self._names = names
+        self._known = _Known()
+        self._paths: dict[ir.Graph, _Path] = {}
+
+    def share(self, outer: _Path, graph: ir.Graph) -> int:
+        """Visit a graph and then those in it; how many initializers are gone."""
         removed = 0
-        known = _Known()
-        scopes = [*outer, known]
+        path = self._paths[graph] = (*outer, graph)
         # a graph output must stay: let it be the one that others give way to
         values = sorted(graph.initializers.values(), key=lambda v: not v.is_graph_output())
         for value in values:
             tensor = value.const_value
             if tensor is None or value.is_graph_input():
                 continue
-            twin = None
-            if not value.is_graph_output():
-                twin = next(filter(None, (scope.twin(tensor) for scope in scopes)), None)
+            twin = None if value.is_graph_output() else self._twin(tensor, path)
             if twin is None:
-                known.add(value, tensor)
+                self._known.add(value, tensor)
                 continue
-            value.replace_all_uses_with(twin)
+            names = None if twin.graph in path else self._names.get()
+            replace(value, twin)
             assert value.name is not None
             del graph.initializers[value.name]
+            self._names.release(value.name)
+            if names is not None:
+                self._move(twin, path, names)
             removed += 1
         for node in graph:
-            for subgraph in subgraphs_of(node):
-                removed += self._graph(subgraph, scopes)
+            for subgraph in subgraphs_of(node) if node.attributes else ():
+                removed += self.share(path, subgraph)
         return removed
+
+    def _twin(self, tensor: ir.TensorProtocol, path: _Path) -> ir.Value | None:
+        """An equal initializer: one that the graph sees, or else one that can be moved there."""
+        movable = None
+        for value in self._known.twins(tensor):
+            if value.graph in path:
+                return value
+            if not value.is_graph_output() and tensor.nbytes > _WORTH_MOVING:
+                movable = movable or value
+        return movable
+
+    def _move(self, value: ir.Value, path: _Path, names: Names) -> None:
+        """Move an initializer to where the graph at ``path`` sees it, too."""
+        graph = value.graph
+        assert graph is not None and value.name is not None
+        common = [a for a, b in zip(path, self._paths[graph], strict=False) if a is b]
+        del graph.initializers[value.name]
+        names.make_unique(value)
+        common[-1].initializers.add(value)
 
 
 class _Known:
-    """The initializers of one graph that are different from each other, found by content."""
+    """Initializers found by content, in the order in which they were added."""
 
     def __init__(self) -> None:
-        self._small: dict[Hashable, ir.Value] = {}
+        self._small: dict[Hashable, list[ir.Value]] = {}
         self._large: dict[Hashable, list[tuple[ir.Value, ir.TensorProtocol]]] = {}
         self._samples: dict[int, bytes] = {}
 
     def add(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
         key, is_content = _key(tensor)
         if is_content:
-            self._small[key] = value
+            self._small.setdefault(key, []).append(value)
         else:
             self._large.setdefault(key, []).append((value, tensor))
 
-    def twin(self, tensor: ir.TensorProtocol) -> ir.Value | None:
-        """An initializer with the same dtype, shape and bytes, or None."""
+    def twins(self, tensor: ir.TensorProtocol) -> Iterator[ir.Value]:
+        """Initializers with the same dtype, shape and bytes."""
         key, is_content = _key(tensor)
         if is_content:
-            return self._small.get(key)
+            yield from self._small.get(key, ())
+            return
         for value, other in self._large.get(key, ()):
             if self._sample(other) == self._sample(tensor) and _equal(other, tensor):
-                return value
-        return None
+                yield value
 
     def _sample(self, tensor: ir.TensorProtocol) -> bytes:
         sample = self._samples.get(id(tensor))

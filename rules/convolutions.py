@@ -6,6 +6,7 @@ for level 2. The new weights are computed in float64 and rounded once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from onnxfold.rewrite import (
     is_scalar_like,
     op,
     rule,
+    same_shape,
     single_use,
     values,
 )
@@ -175,7 +177,7 @@ convolution_scaled = _all_kinds(_scaling, "Mul", "Div")
 
 convolution_shifted = _all_kinds(_shifting, "Add", "Sub")
 
-# -------------------------------------------------------------------- a scale before it
+# -------------------------------------------------------------------- a scale or bias before it
 
 _scaled_input = op.Mul(x, c)
 
@@ -198,4 +200,77 @@ convolution_of_scaled = [
     )
     for kind in (_conv, _transposed)
     for _once in (op.Reshape(wide(c), constant([1])),)
+]
+
+
+def _in_channels(match: Match) -> int | None:
+    shape = match.static_shape(w)
+    return None if shape is None else shape[1]
+
+
+def _second_axis(match: Match) -> tuple[int, int] | None:
+    """Where the input channels are in a Conv's weight."""
+    rank = _rank(match)
+    return None if rank is None else (1, rank)
+
+
+def _ungrouped(match: Match) -> bool:
+    return bool(match.attribute(_conv, "group") == 1)
+
+
+convolution_of_scaled_channels = [
+    rule(
+        _conv(scaled, w, *rest)
+        >> _conv(x, narrow(op.Mul(wide(w), along(factor, _second_axis)), w), *rest),
+        where=_ungrouped
+        & ~is_scalar_like(c)
+        & per_channel(c, scaled, _channel_axis)
+        & same_shape(x, scaled)
+        & single_use(scaled)
+        & affordable(w, frees=(w, c)),
+        opset=(8, None),
+        inexact=True,
+        doc="The weight takes the scales of the input's channels.",
+    )
+    for vector in (spread(wide(c), _in_channels),)
+    for scaled, factor in ((op.Mul(x, c), vector), (op.Div(x, c), op.Reciprocal(vector)))
+]
+
+
+def _unpadded(match: Match) -> bool:
+    """Every element of the result sees a whole window of the input."""
+    if match.attribute(_conv, "auto_pad") not in (None, "NOTSET", "VALID"):
+        return False
+    return not any(match.attribute(_conv, "pads") or ())
+
+
+def _window(match: Match) -> tuple[int, int] | None:
+    """A Conv's weight as one row for each channel of the result."""
+    shape = match.static_shape(w)
+    return None if shape is None else (shape[0], math.prod(shape[1:]))
+
+
+def _of_shifted(shifted: Any, negative: bool, *bias: Any) -> Any:
+    rows = op.Reshape(wide(w), constant(computed(_window)))
+    number = op.Reshape(op.Neg(wide(c)) if negative else wide(c), constant([1]))
+    size = constant(computed(lambda m: (window := _window(m)) and window[1:]))
+    moved = op.MatMul(rows, op.Expand(number, size))
+    return rule(
+        _conv(shifted, w, *bias)
+        >> _conv(x, w, narrow(op.Add(wide(bias[0]), moved) if bias else moved, w)),
+        where=_unpadded
+        & is_scalar_like(c)
+        & same_shape(x, shifted)
+        & single_use(shifted)
+        & affordable(b if bias else c, frees=(*bias, c), makes=() if bias else (_channels,)),
+        opset=(8, None),
+        inexact=True,
+        doc="What the input is shifted by comes to the same in every window: it is the bias's.",
+    )
+
+
+convolution_of_shifted = [
+    _of_shifted(shifted, negative, *bias)
+    for shifted, negative in ((op.Add(x, c), False), (op.Sub(x, c), True))
+    for bias in ((), (b,))
 ]

@@ -284,6 +284,148 @@ def test_convolution_of_scaled():
     )
 
 
+def test_convolution_of_scaled_channels():
+    by_mul, by_div = rules.convolution_of_scaled_channels
+    scales = random(2, 1, 1) + np.float32(2)
+    certify(
+        by_mul,
+        graph(
+            "float[N,2,5,5] x",
+            "t = Mul(x, c)",
+            "y = Conv<pads=[1,1,1,1]>(t, w, b)",
+            w=random(3, 2, 3, 3),
+            b=random(3),
+            c=scales,
+        ),
+        graph(
+            "float[N,2,5] x",
+            "t = Mul(c, x)",
+            "y = Conv(t, w)",
+            w=random(3, 2, 3),
+            c=scales[None, :, :, 0],
+        ),
+        tolerance=NEAR,
+    )
+    certify(
+        by_div,
+        graph(
+            "float[N,2,5,5] x",
+            "t = Div(x, c)",
+            "y = Conv<strides=[2,2]>(t, w)",
+            w=random(3, 2, 3, 3),
+            c=scales,
+        ),
+        tolerance=NEAR,
+    )
+    refuse(
+        by_mul,
+        graph(  # every group has channels of its own
+            "float[N,2,5,5] x",
+            "t = Mul(x, c)",
+            "y = Conv<group=2>(t, w)",
+            w=random(2, 1, 3, 3),
+            c=scales,
+        ),
+        graph(  # along the last axis
+            "float[N,2,5,2] x",
+            "t = Mul(x, c)",
+            "y = Conv(t, w)",
+            w=random(3, 2, 1, 1),
+            c=scales.reshape(2),
+        ),
+        graph(  # one channel that is made two
+            "float[N,1,5,5] x",
+            "t = Mul(x, c)",
+            "y = Conv(t, w)",
+            w=random(3, 2, 3, 3),
+            c=scales,
+        ),
+    )
+    refuse(
+        by_div,
+        graph(
+            "float[N,2,5,5] x",
+            "t = Div(c, x)",
+            "y = Conv(t, w)",
+            w=random(3, 2, 3, 3),
+            c=scales,
+        ),
+    )
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("name", ["Add", "Sub"])
+def test_convolution_of_shifted(name, bias):
+    rule = rules.convolution_of_shifted[2 * (name == "Sub") + bias]
+    operands, more = ("t, w, b", {"b": random(4, seed=9)}) if bias else ("t, w", {})
+    shift = np.float32(0.7)
+    certify(
+        rule,
+        graph(
+            "float[N,2,5,5] x",
+            f"t = {name}(x, c)",
+            f"y = Conv<strides=[2,1], dilations=[1,2]>({operands})",
+            w=random(4, 2, 3, 2),
+            c=shift,
+            **more,
+        ),
+        graph(
+            "float[N,2,5] x",
+            f"t = {name}(x, c)",
+            f'y = Conv<group=2, auto_pad="VALID">({operands})',
+            w=random(4, 1, 3),
+            c=shift[None, None],
+            **more,
+        ),
+        graph(
+            "float[N,2,5,H] x",
+            f"t = {name}(x, c)",
+            f"y = Conv<pads=[0,0,0,0]>({operands})",
+            opset=9,
+            sizes={"H": (3, 5)},
+            w=random(4, 2, 1, 1),
+            c=shift[None],
+            **more,
+        ),
+        tolerance=NEAR,
+    )
+    conv = f"Conv<pads=[0,1]>({operands})"
+    half = {k: v.astype(np.float16) for k, v in more.items()}
+    refuse(
+        rule,
+        # the padding is not shifted
+        graph(
+            "float[N,2,5] x", f"t = {name}(x, c)", f"y = {conv}", w=random(4, 2, 3), c=shift, **more
+        ),
+        graph(
+            "float[N,2,5] x",
+            f"t = {name}(x, c)",
+            f'y = Conv<auto_pad="SAME_LOWER">({operands})',
+            w=random(4, 2, 3),
+            c=shift,
+            **more,
+        ),
+        graph(
+            "float[N,2,5] x",
+            f"t = {name}(x, c)",
+            "u = Relu(t)",
+            f"y = Conv({operands})",
+            outputs="y, u",
+            w=random(4, 2, 3),
+            c=shift,
+            **more,
+        ),
+        graph(
+            "float16[N,2,5] x",
+            f"t = {name}(x, c)",
+            f"y = Conv({operands})",
+            w=random(4, 2, 3, dtype=np.float16),
+            c=np.float16(0.7),
+            **half,
+        ),
+    )
+
+
 def test_half():
     """A float16 weight that is scaled is rounded again, and that would be seen."""
     refuse(

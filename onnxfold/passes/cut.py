@@ -152,10 +152,19 @@ class Cut:
                     continue
                 buffer = self._pool.buffer_of(value)
                 if buffer.is_known:
-                    same = first.setdefault(buffer.key(), value)
-                    # a subgraph's value is not visible outside of it
-                    if same.graph is value.graph:
-                        self._same[value] = same
+                    same = first.setdefault((self._store_of(value), buffer.key()), value)
+                    self._same[value] = same
+
+    def _store_of(self, value: ir.Value) -> ir.Graph | None:
+        """The graph whose initializers equal values can share.
+
+        That is the main graph for all graphs in it. What is made in a function is in a Constant
+        node there, and another graph of the function does not read that.
+        """
+        graph = root = value.graph
+        while root in self._sweep.parents:
+            root = self._sweep.parents[root].graph
+        return root if root is self._sweep.main else graph
 
     def _follow(self, demanded: list[ir.Value], chosen: set[ir.Value]) -> None:
         """From what is demanded back to what is stored; the nodes on the way stay."""

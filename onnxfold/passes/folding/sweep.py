@@ -64,6 +64,7 @@ class Sweep:
         uncomputable: Mapping[ir.Node, str],
     ) -> None:
         self._model = model
+        self.main = model.graph
         self._pool = pool
         self._evaluator = evaluator
         self._options = options

@@ -166,6 +166,7 @@ def optimize_file(
         stages=clock.stages,
         check=comparison,
         warnings=result.warnings,
+        assumptions=list(result.assumptions),
         rewrites=dict(result.rewrites.most_common()),
         inexact=dict(result.inexact.most_common()),
         withheld=dict(result.withheld.most_common()),

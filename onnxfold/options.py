@@ -69,7 +69,9 @@ class Options(FoldOptions):
         rules: Rule sets or paths of Python files with rules, besides those that onnxfold has.
         passes: Names of passes to run instead of the level's own, in this order.
         dims: Sizes to give to symbolic dims, by their name.
-        input_shapes: Shapes to give to inputs, by their name.
+        input_shapes: Shapes to give to inputs, by their name; a -1 leaves a size as it is.
+        keep_dims: Names of dims that stay dynamic, whatever ``input_shapes`` says.
+        value_info: Whether the inferred dtypes and shapes of values are written into the model.
     """
 
     level: int = 1
@@ -80,12 +82,14 @@ class Options(FoldOptions):
     passes: tuple[str, ...] | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     input_shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    keep_dims: tuple[str, ...] = ()
+    value_info: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.level not in (0, 1, 2):
             raise UsageError(f"level must be 0, 1 or 2, got {self.level}")
-        for name in ("enable", "disable", "rules", "passes"):
+        for name in ("enable", "disable", "rules", "passes", "keep_dims"):
             if isinstance(getattr(self, name), str):
                 raise UsageError(f"{name} must be a sequence, not one string")
 

@@ -33,10 +33,10 @@ def dimension(text: str) -> tuple[str, int]:
 
 
 def input_shape(text: str) -> tuple[str, list[int]]:
-    """The name of an input and its shape: x:1,3,224,224."""
+    """The name of an input and its shape: x:1,3,224,224, with -1 for a size that stays."""
     name, _, sizes = text.rpartition(":")
     parts = sizes.split(",") if sizes else []
-    if not name or not all(part.strip().isdecimal() for part in parts):
+    if not name or not all(p.strip() == "-1" or p.strip().isdecimal() for p in parts):
         raise click.BadParameter(f"{text!r} is not of the form x:1,3,224,224")
     return name, [int(part) for part in parts]
 

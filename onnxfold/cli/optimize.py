@@ -54,7 +54,19 @@ from onnxfold.cli.output import write, write_json
     type=input_shape,
     multiple=True,
     metavar="NAME:D,D,...",
-    help="Fix the shape of an input: x:1,3,224,224; may be repeated.",
+    help="Fix the shape of an input: x:1,3,224,224; -1 leaves a size as it is; repeatable.",
+)
+@click.option(
+    "--keep-dim",
+    "keep_dims",
+    multiple=True,
+    metavar="NAME",
+    help="Leave a dimension dynamic whatever --input-shape says; may be repeated.",
+)
+@click.option(
+    "--value-info/--no-value-info",
+    default=True,
+    help="Write the inferred shapes of all values, or leave them out.  [default: write]",
 )
 @click.option("--fold-all", is_flag=True, help="Fold whatever can be folded, whatever it weighs.")
 @click.option("--fold-quantized", is_flag=True, help="Fold DequantizeLinear of weights too.")

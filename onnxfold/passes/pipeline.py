@@ -13,6 +13,8 @@ from onnxfold.passes.constant_propagation import ConstantPropagation, Outcome
 from onnxfold.passes.registry import create
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.simplify import Simplify
+from onnxfold.passes.symbolic_shapes import SymbolicShapes
+from onnxfold.passes.value_info import ValueInfo
 
 # Rules open the way for constants and constants for rules; real models settle in two rounds.
 _ROUNDS = 4
@@ -31,6 +33,8 @@ class Result:
     withheld: Counter[str] = field(default_factory=Counter)
     """How often level 2 would have rewritten beyond that."""
     warnings: list[str] = field(default_factory=list)
+    assumptions: tuple[str, ...] = ()
+    """What is taken for granted of the model's inputs."""
 
 
 def run_passes(
@@ -56,9 +60,9 @@ def run_passes(
         for name in options.passes:
             _run(name, model, options, scratch_folder, result)
         return result
-    if options.dims or options.input_shapes:
-        fix_dims(model, options.dims, options.input_shapes)
-        options = replace(options, dims={}, input_shapes={})
+    if options.dims or options.input_shapes or options.keep_dims:
+        fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
+        options = replace(options, dims={}, input_shapes={}, keep_dims=())
     saving = replace(options, max_growth=0)
     _run("constant-propagation", model, saving, scratch_folder, result)
     _run("dead-code", model, saving, scratch_folder, result)
@@ -68,6 +72,8 @@ def run_passes(
         if _run("constant-propagation", model, options, scratch_folder, result, spare):
             _run("dead-code", model, options, scratch_folder, result)
             _settle(model, saving, scratch_folder, result)
+    if options.level > 0 or not options.value_info:
+        ValueInfo(write=options.value_info, size=bytes_before or None)(model)
     return result
 
 
@@ -121,4 +127,6 @@ def _run(
         ]
         if report.exhausted:
             result.warnings.append("the rules were stopped at their budget of rewrites")
+    elif isinstance(step, SymbolicShapes):
+        result.assumptions = step.assumptions
     return modified

@@ -73,7 +73,17 @@ def _own() -> list[PassInfo]:
     def symbolic_shapes(options: Options) -> ir.passes.PassBase:
         from onnxfold.passes.symbolic_shapes import SymbolicShapes
 
-        return SymbolicShapes(options, dims=options.dims, input_shapes=options.input_shapes)
+        return SymbolicShapes(
+            options,
+            dims=options.dims,
+            input_shapes=options.input_shapes,
+            keep_dims=options.keep_dims,
+        )
+
+    def value_info(options: Options) -> ir.passes.PassBase:
+        from onnxfold.passes.value_info import ValueInfo
+
+        return ValueInfo(write=options.value_info)
 
     def dead_code(options: Options) -> ir.passes.PassBase:
         from onnxfold.passes.dead_code import RemoveDeadCode
@@ -96,6 +106,11 @@ def _own() -> list[PassInfo]:
             "symbolic-shapes",
             "Replace shape arithmetic by what it comes to, whatever the dynamic dims are.",
             symbolic_shapes,
+        ),
+        PassInfo(
+            "value-info",
+            "Write the dtypes and shapes of all values into the model.",
+            value_info,
         ),
         PassInfo("dead-code", "Remove nodes, initializers and functions nobody uses.", dead_code),
         PassInfo(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import onnx_ir as ir
 
 from onnxfold.analysis.order import sort_if_needed
-from onnxfold.analysis.symbolic import SymbolicAnalysis
+from onnxfold.analysis.symbolic import ASSUMPTIONS, SymbolicAnalysis
 from onnxfold.editing.removal import is_unused, is_used
 from onnxfold.kernels.operation import subgraphs_of
 from onnxfold.options import FoldOptions
@@ -25,11 +25,14 @@ class SymbolicShapes(ir.passes.InPlacePass):
     is computed twice is computed once, a shape that is put together from other shapes is so with
     the fewest nodes, and Reshape, Expand, Slice and the like go where they change nothing.
 
+    ``assumptions`` holds what the last run took for granted of inputs: nothing if all sizes are
+    numbers.
+
     Args:
         options: Which values must stay.
         dims: Sizes by the name of a dim: ``{"batch": 1}``. They become the declared ones.
         input_shapes: Shapes by the name of an input: ``{"x": [1, 3, 224, 224]}``.
-        value_info: Whether to write the inferred dtypes and shapes into the model.
+        keep_dims: Names of dims that stay dynamic, whatever the shape of an input says.
     """
 
     def __init__(
@@ -38,12 +41,13 @@ class SymbolicShapes(ir.passes.InPlacePass):
         *,
         dims: Mapping[str, int] | None = None,
         input_shapes: Mapping[str, Sequence[int]] | None = None,
-        value_info: bool = False,
+        keep_dims: Collection[str] = (),
     ) -> None:
         self._options = options or FoldOptions()
         self._dims = dict(dims or {})
+        self.assumptions: tuple[str, ...] = ()
         self._input_shapes = {k: list(v) for k, v in (input_shapes or {}).items()}
-        self._value_info = value_info
+        self._keep_dims = frozenset(keep_dims)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model.
@@ -51,17 +55,18 @@ class SymbolicShapes(ir.passes.InPlacePass):
         Raises:
             UsageError: a dim or an input to fix is not there or has another size.
         """
-        fixed = fix_dims(model, self._dims, self._input_shapes)
+        fixed = fix_dims(model, self._dims, self._input_shapes, self._keep_dims)
         sort_if_needed(model)
         analysis = SymbolicAnalysis(model)
+        analysis.run()
+        self.assumptions = ASSUMPTIONS if analysis.algebra.atoms else ()
         edit = Edit(analysis, self._options.keeps)
         simplifier = _Simplifier(analysis, edit)
         sharing = Sharing(analysis, edit)
         for graph in (model.graph, *(f.graph for f in model.functions.values())):
             simplifier.graph(graph)
             sharing.graph(graph)
-        described = _describe(analysis) if self._value_info else False
-        return ir.passes.PassResult(model, modified=bool(fixed or edit.changes or described))
+        return ir.passes.PassResult(model, modified=bool(fixed or edit.changes))
 
 
 class _Simplifier:
@@ -92,28 +97,3 @@ class _Simplifier:
             return
         for inner in list(subgraphs_of(node)) if node.attributes else ():
             self.graph(inner)
-
-
-def _describe(analysis: SymbolicAnalysis) -> bool:
-    """Write dtypes and shapes to the values of the main graph and its subgraphs."""
-    modified = False
-    for graph in analysis.scopes.graphs():
-        if analysis.scopes.of(graph).in_function:
-            continue
-        for node in graph:
-            for value in node.outputs:
-                modified |= not value.is_graph_output() and _describe_value(analysis, value)
-    return modified
-
-
-def _describe_value(analysis: SymbolicAnalysis, value: ir.Value) -> bool:
-    fact = analysis.of(value)
-    if fact.dtype is None or fact.other is not None:
-        return False
-    value.type = ir.TensorType(fact.dtype)
-    if fact.shape is None:
-        value.shape = None
-    else:
-        names = analysis.algebra.name_of
-        value.shape = ir.Shape([d if isinstance(d, int) else names(d) for d in fact.shape])
-    return True

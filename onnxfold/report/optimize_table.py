@@ -29,6 +29,9 @@ def _parts(report: Report) -> Iterator[RenderableType]:
     yield from _rule_lines(report)
     if report.check is not None:
         yield f"check: {compare_line(report.check)}"
+    if report.assumptions:
+        yield "assumed of inputs, as sizes are dynamic:"
+        yield from (f"  {assumption}" for assumption in report.assumptions)
     for warning in report.warnings:
         yield f"warning: {warning}"
 

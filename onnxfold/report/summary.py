@@ -59,6 +59,7 @@ class Report:
         stages: Seconds by stage: load, passes, save, check.
         check: The comparison of both models, if one was asked for.
         warnings: What the user should know.
+        assumptions: What was taken for granted of the inputs; empty if all sizes are numbers.
         rewrites: How often each rule fired.
         inexact: Of those, how often a rule fired where it may change bits.
         withheld: How often each rule would fire beyond that at level 2.
@@ -81,6 +82,7 @@ class Report:
     stages: dict[str, float] = field(default_factory=dict)
     check: Comparison | None = None
     warnings: list[str] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
     rewrites: dict[str, int] = field(default_factory=dict)
     inexact: dict[str, int] = field(default_factory=dict)
     withheld: dict[str, int] = field(default_factory=dict)
@@ -105,6 +107,7 @@ class Report:
             "stages": {stage: round(seconds, 6) for stage, seconds in self.stages.items()},
             "check": self.check.to_dict() if self.check is not None else None,
             "warnings": list(self.warnings),
+            "assumptions": list(self.assumptions),
             "rewrites": dict(self.rewrites),
             "inexact": dict(self.inexact),
             "withheld": dict(self.withheld),

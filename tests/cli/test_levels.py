@@ -96,3 +96,27 @@ def test_lists(run, command, word):
     assert text.code == 0
     assert word in text.out
     assert word in run(command, "--json").out
+
+
+DYNAMIC = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[batch, rows, 4] x) => (float[batch, n] y) { t = Relu (x)  y = Flatten (t) }
+"""
+
+
+def test_dims_that_stay_dynamic(run, tmp_path):
+    onnx.save(onnx.parser.parse_model(DYNAMIC), tmp_path / "dynamic.onnx")
+    fix = ("optimize", tmp_path / "dynamic.onnx", "-o", tmp_path / "o.onnx", "--input-shape")
+    for shape, kept in (("x:1,3,4", ("--keep-dim", "batch")), ("x:-1,3,-1", ())):
+        result = run(*fix, shape, *kept)
+        assert result.code == 0, result.err
+        dims = onnx.load(tmp_path / "o.onnx").graph.input[0].type.tensor_type.shape.dim
+        assert [d.dim_param or d.dim_value for d in dims] == ["batch", 3, 4]
+    assert run(*fix, "x:1,3,4", "--keep-dim", "height").code == 2
+
+
+def test_what_is_taken_for_granted(run, model, tmp_path):
+    onnx.save(onnx.parser.parse_model(DYNAMIC), tmp_path / "dynamic.onnx")
+    result = run("optimize", tmp_path / "dynamic.onnx", "-o", tmp_path / "o.onnx")
+    assert "Dims of the inputs that have the same name have the same size." in result.out
+    assert "assumed" not in run("optimize", model, "-o", tmp_path / "o.onnx").out

@@ -173,6 +173,9 @@ def test_dims_are_fixed_on_request(options):
         ({"input_shapes": {"x": [2]}}, "3 axes"),
         ({"input_shapes": {"x": [2, 4, 4]}}, "size 3, not 4"),
         ({"dims": {"batch": 1}, "input_shapes": {"x": [2, 3, 4]}}, "1 and 2"),
+        ({"dims": {"batch": 1}, "keep_dims": ["batch"]}, "be kept"),
+        ({"keep_dims": ["height"]}, "no input has a dim 'height'"),
+        ({"input_shapes": {"x": [2, -2, 4]}}, "size -2"),
     ],
 )
 def test_what_cannot_be_fixed(options, message):
@@ -180,13 +183,15 @@ def test_what_cannot_be_fixed(options, message):
         SymbolicShapes(**options).call(opened(BATCH))
 
 
-def test_inferred_shapes_are_written_on_request():
-    model = opened(
-        """g (float[B,3] x) => (float[B,3] y) <float[7] r> { r = Relu(x)  y = Relu(r) }"""
-    )
-    SymbolicShapes(value_info=True)(model)
-    (info,) = storage.to_proto(model).graph.value_info
-    assert [d.dim_param or d.dim_value for d in info.type.tensor_type.shape.dim] == ["B", 3]
+def test_dims_that_are_kept():
+    options = {"input_shapes": {"x": [2, -1, 4]}, "keep_dims": ["batch"]}
+    model = rewrite(BATCH, **options)
+    x = model.after.graph.input[0]
+    assert [d.dim_param or d.dim_value for d in x.type.tensor_type.shape.dim] == ["batch", 3, 4]
+    record = {p.key: p.value for p in model.after.metadata_props}["onnxfold.fixed_dims"]
+    assert json.loads(record) == {"S": 4, "x": ["batch", 3, 4]}
+    for batch in (1, 2, 5):
+        model.check({"x": floats(batch, 3, 4), "k": floats(batch)})
 
 
 def test_a_second_run_changes_nothing():

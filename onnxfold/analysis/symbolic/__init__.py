@@ -6,6 +6,8 @@ from onnxfold.analysis.symbolic.fact import Fact
 from onnxfold.analysis.symbolic.propagation import SymbolicAnalysis
 
 ASSUMPTIONS = (
+    "Inputs are such that the model runs: what is broadcast fits, and nothing is divided by 0.",
+    "Dims of the inputs that have the same name have the same size.",
     "Sizes and what a model computes of them fit into the integers it computes them in.",
     "No Reshape has two axes that are empty independently of each other, both in the same run.",
     "The end 2147483647 of a Slice means the end of the axis, as ONNX defines.",

@@ -332,7 +332,8 @@ def sliced_size(algebra: Algebra, size: Number, start: Number, end: Number, step
         return len(range(size)[_python_slice(start, end, step, size)])
     if step < 0:
         return algebra.unknown(low=0)
-    first = _clamped(algebra, start, size)
+    # a start behind the end of the axis is behind the end of the range
+    first = start if algebra.low(start) >= 0 else _clamped(algebra, start, size)
     last = _clamped(algebra, end, size)
     if first is None or last is None:
         return algebra.unknown(low=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -15,57 +15,82 @@ KEY = "onnxfold.fixed_dims"
 
 
 def fix_dims(
-    model: ir.Model, dims: Mapping[str, int], input_shapes: Mapping[str, Sequence[int]]
+    model: ir.Model,
+    dims: Mapping[str, int],
+    input_shapes: Mapping[str, Sequence[int]],
+    keep: Collection[str] = (),
 ) -> bool:
     """Declare sizes of the inputs' dims; all values with a dim of that name get it.
 
     Args:
         model: Changed in place; its metadata records what was fixed.
         dims: Sizes by the name of a dim.
-        input_shapes: Shapes by the name of an input.
+        input_shapes: Shapes by the name of an input; a -1 leaves a size as it is declared.
+        keep: Names of dims that stay dynamic, whatever an input's shape says.
 
     Returns:
         True if something was fixed.
 
     Raises:
-        UsageError: there is no such dim or input, or it has another size.
+        UsageError: there is no such dim or input, it has another size, or it shall be kept.
     """
-    if not dims and not input_shapes:
-        return False
-    sizes = dict(dims)
-    for name, shape in input_shapes.items():
-        _collect(model, name, shape, sizes)
     declared = {d for v in model.graph.inputs for d in _names(v)}
-    for name, size in sizes.items():
+    for name in (*dims, *keep):
         if name not in declared:
             raise UsageError(f"no input has a dim {name!r}; there are {sorted(declared)}")
+    sizes = dict(dims)
+    for name in sorted(sizes.keys() & set(keep)):
+        raise UsageError(f"dim {name!r} cannot be {sizes[name]} and be kept")
+    shapes = {
+        name: _collect(_input(model, name), name, shape, sizes, keep)
+        for name, shape in input_shapes.items()
+    }
+    for name, size in sizes.items():
         if size < 0:
             raise UsageError(f"dim {name!r} must not be negative, got {size}")
-    for name, shape in input_shapes.items():
+    fixed = {name: shape for name, shape in shapes.items() if shape is not None}
+    for name, shape in fixed.items():
         _input(model, name).shape = ir.Shape(shape)
     _substitute(model, sizes)
     record = json.loads(model.metadata_props.get(KEY, "{}"))
     record.update(sizes)
-    record.update({name: list(shape) for name, shape in input_shapes.items()})
+    for name, shape in fixed.items():
+        record[name] = [size if isinstance(size, int) else size.value for size in shape]
+    if not sizes and not fixed:
+        return False
     model.metadata_props[KEY] = json.dumps(record, sort_keys=True)
     return True
 
 
-def _collect(model: ir.Model, name: str, shape: Sequence[int], sizes: dict[str, int]) -> None:
-    """The sizes that an input's named dims get by its shape."""
-    value = _input(model, name)
+def _collect(
+    value: ir.Value,
+    name: str,
+    shape: Sequence[int],
+    sizes: dict[str, int],
+    keep: Collection[str],
+) -> list[int | ir.SymbolicDim] | None:
+    """The shape that an input gets, and the sizes that its named dims get by it."""
     if value.shape is None:
-        return
+        if any(size < 0 for size in shape):
+            raise UsageError(f"input {name!r} declares no shape: all sizes are needed")
+        return list(shape)
     if len(value.shape) != len(shape):
         raise UsageError(f"input {name!r} has {len(value.shape)} axes, not {len(shape)}")
+    result: list[int | ir.SymbolicDim] = []
     for dim, size in zip(value.shape, shape, strict=True):
-        if size < 0:
+        if size < -1:
             raise UsageError(f"input {name!r} cannot have the size {size}")
         if isinstance(dim, int):
-            if dim > 0 and dim != size:
+            if dim > 0 and size not in (dim, -1):
                 raise UsageError(f"input {name!r} has the size {dim}, not {size}")
-        elif dim.value and sizes.setdefault(dim.value, size) != size:
-            raise UsageError(f"dim {dim.value!r} cannot be {sizes[dim.value]} and {size}")
+            result.append(dim if size == -1 else size)
+        elif size == -1 or dim.value in keep:
+            result.append(dim)
+        else:
+            if dim.value and sizes.setdefault(dim.value, size) != size:
+                raise UsageError(f"dim {dim.value!r} cannot be {sizes[dim.value]} and {size}")
+            result.append(size)
+    return result
 
 
 def _input(model: ir.Model, name: str) -> ir.Value:

@@ -1,0 +1,85 @@
+"""Sizes as other tools read them: the names of dims, and sums and products of these."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
+
+_LONGEST = 48
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_CALLS = {"min": "min", "max": "max"}
+
+
+class Texts:
+    """The texts of one model's sizes: equal sizes have the same text, and no others.
+
+    Args:
+        algebra: Of the model's expressions.
+        taken: Names that the model's inputs use. A text that looks like one of them would claim
+            that the sizes are equal.
+    """
+
+    def __init__(self, algebra: Algebra, taken: Iterable[str]) -> None:
+        self._algebra = algebra
+        self._taken = {_squeezed(name) for name in taken}
+        self._texts: dict[Expr, str | None] = {}
+
+    def of(self, size: Number) -> str | None:
+        """A dim's name or an expression such as ``2*seq``; None if there is none that is short.
+
+        A size without a name (the number of elements that are not zero, say) has no text, nor has
+        what is computed from one.
+        """
+        if isinstance(size, int):
+            return None
+        if size not in self._texts:
+            name = self._algebra.name_of(size)
+            self._texts[size] = name if name is not None else self._composed(size)
+        return self._texts[size]
+
+    def _composed(self, size: Expr) -> str | None:
+        text = self._sum(size)
+        if text is None or len(text) > _LONGEST or _squeezed(text) in self._taken:
+            return None
+        return text
+
+    def _sum(self, size: Number) -> str | None:
+        if isinstance(size, int):
+            return str(size)
+        terms = []
+        for monomial, coefficient in size.terms:
+            factors = [self._atom(index) for index in monomial]
+            if any(f is None for f in factors):
+                return None
+            named = sorted(f for f in factors if f is not None)
+            if abs(coefficient) != 1 or not named:
+                named.insert(0, str(abs(coefficient)))
+            terms.append((coefficient < 0, not monomial, "*".join(named)))
+        terms.sort()
+        text = " ".join(f"{'-' if negative else '+'} {term}" for negative, _, term in terms)
+        return text[2:] if text.startswith("+ ") else f"-{text[2:]}"
+
+    def _atom(self, index: int) -> str | None:
+        atom = self._algebra.atoms[index]
+        if atom.op == "symbol":
+            name = str(atom.args[0]) if atom.args else ""
+            return name if _NAME.match(name) else None
+        if atom.op not in _CALLS and atom.op != "floor_div":
+            return None
+        operands = [self._sum(a) if isinstance(a, (int, Expr)) else None for a in atom.args]
+        if any(o is None for o in operands):
+            return None
+        if atom.op == "floor_div":
+            whole, divisor = (o if o and _is_one_word(o) else f"({o})" for o in operands)
+            return f"({whole}//{divisor})"
+        return f"{_CALLS[atom.op]}({', '.join(sorted(o for o in operands if o is not None))})"
+
+
+def _is_one_word(text: str) -> bool:
+    return text.replace("_", "").isalnum()
+
+
+def _squeezed(text: str) -> str:
+    return text.replace(" ", "")

@@ -1,0 +1,170 @@
+"""Writing what is known of values into the model, or leaving it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from onnxfold.analysis.constants import is_constant_node
+from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
+from onnxfold.analysis.symbolic.text import Texts
+from onnxfold.storage.bound import entry_bytes, most_bytes
+
+# A part of the file that nobody asks about: it need not be known how much was saved elsewhere.
+_NEGLIGIBLE = 0.002
+# Function bodies say nothing of their values in older files.
+_FUNCTIONS_SINCE = 10
+
+_Described = tuple[ir.Value, ir.Shape | None]
+
+
+class ValueInfo(ir.passes.InPlacePass):
+    """Write the inferred dtypes and shapes of a model's values (its ``value_info``).
+
+    What the ops say takes the place of what the file said; where they say nothing (an op of a
+    domain without inference), the file's word stays. A symbolic size is written by the name of a
+    dim of the inputs or as an expression of such names, ``2*seq``, which is valid in every run;
+    a name that the file gave to a size stays if nothing contradicts it. Sizes that depend on data
+    stay open. Inputs and outputs of graphs are left as they are.
+
+    Args:
+        write: False to leave out all that can be inferred.
+        size: Bytes that the model may take with it, such as what it took before. If they do not
+            suffice, values that had an entry keep it and others get one, in the order of the
+            nodes, as long as there is room. None for no limit.
+    """
+
+    def __init__(self, *, write: bool = True, size: int | None = None) -> None:
+        self._write = write
+        self._size = size
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Run the pass on a model."""
+        analysis = SymbolicAnalysis(model)
+        analysis.run()
+        if self._write:
+            modified = _Description(analysis).write(self._size)
+        else:
+            modified = bool(sum(_forget(analysis, value) for value in _values(analysis)))
+        return ir.passes.PassResult(model, modified=modified)
+
+
+def _values(analysis: SymbolicAnalysis) -> Iterator[ir.Value]:
+    """Results of nodes that the file may describe."""
+    for graph in analysis.scopes.graphs():
+        if analysis.scopes.of(graph).in_function and analysis.model.ir_version < _FUNCTIONS_SINCE:
+            continue
+        for node in graph:
+            if is_constant_node(node):
+                continue  # it says its type itself
+            for value in node.outputs:
+                if value.name and not value.is_graph_output():
+                    yield value
+
+
+def _forget(analysis: SymbolicAnalysis, value: ir.Value) -> bool:
+    """Drop what anybody can infer."""
+    if value.type is None and value.shape is None:
+        return False
+    fact = analysis.of(value)
+    if fact.other is None and (fact.dtype is None or fact.shape is None):
+        return False
+    value.type = value.shape = None
+    return True
+
+
+class _Description:
+    """The types to write, in the words of one model."""
+
+    def __init__(self, analysis: SymbolicAnalysis) -> None:
+        self._analysis = analysis
+        taken = {
+            dim.value
+            for value in analysis.model.graph.inputs
+            for dim in value.shape or ()
+            if not isinstance(dim, int) and dim.value
+        }
+        given = self._names_of_the_file()
+        self._labels: dict[Expr, str] = {}
+        for name, size in given.items():
+            if size is not None and name not in taken and analysis.algebra.name_of(size) is None:
+                self._labels.setdefault(size, name)
+        self._texts = Texts(analysis.algebra, taken | given.keys())
+
+    def _names_of_the_file(self) -> dict[str, Expr | None]:
+        """Names that the file gives to sizes; None for one that it gives to several."""
+        sizes: dict[str, Expr | None] = {}
+        outputs = [v for graph in self._analysis.scopes.graphs() for v in graph.outputs]
+        for value in (*outputs, *_values(self._analysis)):
+            if value.shape is None:
+                continue
+            fact = self._analysis.of(value)
+            agree = _agree(fact, value.shape)
+            for k, dim in enumerate(value.shape):
+                if isinstance(dim, int) or not dim.value:
+                    continue
+                size = fact.shape[k] if agree and fact.shape is not None else None
+                known = size if isinstance(size, Expr) else None
+                if sizes.setdefault(dim.value, known) != known:
+                    sizes[dim.value] = None  # it would say that the two are equal
+        return sizes
+
+    def write(self, size: int | None) -> bool:
+        """Describe all values, or those for which a file of that size has room."""
+        described = [(value, self._shape(value)) for value in _values(self._analysis)]
+        if size is not None:
+            described = self._fitting(described, size)
+        modified = False
+        for value, shape in described:
+            modified |= self._describe(value, shape)
+        return modified
+
+    def _fitting(self, described: list[_Described], size: int) -> list[_Described]:
+        """What the file had, and as much more as there is room for."""
+        had = [d for d in described if d[0].type is not None]
+        others = [(*d, entry_bytes(*d)) for d in described if d[0].type is None]
+        if sum(length for *_, length in others) <= size * _NEGLIGIBLE:
+            return described
+        room = size - most_bytes(self._analysis.model) - sum(entry_bytes(*d) for d in had)
+        for value, shape, length in others:
+            room -= length
+            if room < 0:
+                break
+            had.append((value, shape))
+        return had
+
+    def _shape(self, value: ir.Value) -> ir.Shape | None:
+        fact = self._analysis.of(value)
+        if fact.shape is None:
+            return value.shape if fact.dtype is None or fact.dtype == value.dtype else None
+        given = value.shape if _agree(fact, value.shape) else None
+        if given is None:
+            return ir.Shape([self._dim(d, None) for d in fact.shape])
+        return ir.Shape([self._dim(d, g) for d, g in zip(fact.shape, given, strict=True)])
+
+    def _dim(self, size: Number, given: int | ir.SymbolicDim | None) -> int | str | None:
+        if isinstance(size, int):
+            return size
+        label = self._labels.get(size)
+        text = label if label is not None else self._texts.of(size)
+        return given if text is None and isinstance(given, int) else text
+
+    def _describe(self, value: ir.Value, shape: ir.Shape | None) -> bool:
+        fact = self._analysis.of(value)
+        if fact.dtype is None or fact.other is not None:
+            return False  # the file may know a type that the ops do not say
+        before = (value.type, value.shape)
+        value.type = ir.TensorType(fact.dtype)
+        value.shape = shape
+        return before != (value.type, value.shape)
+
+
+def _agree(fact: Fact, shape: ir.Shape | None) -> bool:
+    """True if a shape of the file is possible by what the ops say."""
+    if shape is None or fact.shape is None or len(shape) != len(fact.shape):
+        return False
+    return all(
+        not isinstance(known, int) or not isinstance(given, int) or known == given
+        for known, given in zip(fact.shape, shape, strict=True)
+    )

@@ -1,0 +1,173 @@
+"""The types of values in the model: what the ops say, in names that hold in every run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime as ort
+import pytest
+
+import onnxfold
+from onnxfold import storage
+from onnxfold.passes.value_info import ValueInfo
+from onnxfold.storage.bound import most_bytes
+
+ROOT = Path(__file__).parents[2]
+HEADER = '<ir_version: 10, opset_import: ["" : 21, "local" : 1, "custom" : 1]>'
+MODELS = ("tests/data/lstm_gru.onnx", "tests/data/control_flow.onnx", "models/swin.onnx")
+
+
+def described(text: str, **options: object) -> dict[str, list[int | str]]:
+    """Name of a value to its dims; 0 for one that is left open."""
+    return entries(written(onnx.parser.parse_model(HEADER + text), **options).graph)
+
+
+def written(proto: onnx.ModelProto, **options: object) -> onnx.ModelProto:
+    model = storage.from_proto(proto)
+    ValueInfo(**options)(model)
+    return storage.to_proto(model)
+
+
+def entries(graph: onnx.GraphProto) -> dict[str, list[int | str]]:
+    return {
+        v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim]
+        for v in graph.value_info
+    }
+
+
+def test_names_and_expressions():
+    found = described(
+        """g (float[B,S,8] x, float[P,8] p) => (float[K] y) {
+            shape = Constant<value_ints = [0, -1]>()
+            flat = Reshape(x, shape)
+            both = Concat<axis=1>(x, x)
+            less = Slice(x, one, last, one)
+            places = NonZero(flat)
+            half = MaxPool<kernel_shape=[2], strides=[2]>(x)
+            odd = Concat<axis=0>(p, p, p)
+            one = Constant<value_ints = [1]>()
+            last = Constant<value_ints = [9223372036854775807]>()
+            y = Flatten(odd)
+        }"""
+    )
+    assert found["flat"] == ["B", "8*S"]
+    assert found["both"] == ["B", "2*S", 8]
+    assert found["odd"] == ["3*P", 8]
+    assert found["half"] == ["B", "S", 4]
+    assert found["less"] == ["B", "max(0, S - 1)", 8]
+    assert found["places"] == [2, 0], "how many elements are not zero is nothing that has a name"
+    assert "shape" not in found
+
+
+def test_what_the_file_says():
+    """Stale sizes go; names stay where they are of one size only."""
+    found = described(
+        """g (float[B,3] x, float[N,3] z) => (float y) <
+            float[7] stale, int64[2,found] n, int64[2,found] m, int64[2,alone] k,
+            float[odd,3] w, float[B,3] c, float[5,4] e
+        > {
+            stale = Relu(x)  n = NonZero(x)  m = NonZero(z)  k = NonZero(stale)
+            w = Concat<axis=0>(x, z)  c = custom.F(x)  e = custom.F(c)
+            a = ReduceSum(w)  y = Add(a, a)
+        }"""
+    )
+    assert found["stale"] == ["B", 3]
+    assert found["n"] == found["m"] == [2, 0], "two sizes, and one name for them"
+    assert found["k"] == [2, "alone"]
+    assert found["w"] == ["odd", 3]
+    assert found["c"] == ["B", 3] and found["e"] == [5, 4], "of its op nobody else knows anything"
+
+
+def test_no_expression_that_looks_like_the_name_of_an_input():
+    """Exporters name dims like expressions; what is equal by its text would count as equal."""
+    proto = onnx.parser.parse_model(
+        HEADER + "g (float[S] x, float[T] z) => (float[V] y) { a = Concat<axis=0>(x, x)"
+        " b = Relu(a) y = Concat<axis=0>(b, z) }"
+    )
+    proto.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "2 * S"
+    assert entries(written(proto).graph)["b"] == [0]
+
+
+def test_subgraphs_and_functions():
+    text = """g (float[B] x, bool c) => (float[N] y) {
+        t, u = If (c) <
+            then_branch = a () => (float[M] p, float q) { r = Concat<axis=0>(x, x) p = Relu(r)
+                q = ReduceSum(r) },
+            else_branch = b () => (float[M] v, float w) { v = Neg(x) w = ReduceSum(x) }>
+        y = local.F(t)
+    }
+    <domain: "local", opset_import: ["" : 21]> F (i) => (o) { s = Shape(i) o = Cast<to=1>(s) }"""
+    model = written(onnx.parser.parse_model(HEADER + text))
+    branch = model.graph.node[0].attribute[0].g
+    assert entries(branch) == {"r": ["2*B"]}
+    assert model.functions[0].value_info[0].type.tensor_type.elem_type == onnx.TensorProto.INT64
+    onnx.checker.check_model(model)
+
+
+def test_nothing_is_written_that_can_be_inferred():
+    text = """g (float[B,3] x) => (float[B,3] y) <float[B,3] r, float[7] k, float[7] l> {
+        r = Relu(x)  k = custom.F(r)  l = Neg(k)  y = Sub(r, r) }"""
+    assert described(text, write=False) == {"k": [7], "l": [7]}
+
+
+def test_where_there_is_no_room_the_first_nodes_come_first():
+    nodes = "".join(f"t{k} = Relu(t{k - 1}) " for k in range(1, 100))
+    text = f"g (float[B] t0) => (float[B] y) <float[B] t50> {{ {nodes} y = Neg(t99) }}"
+    proto = onnx.parser.parse_model(HEADER + text)
+    size = proto.ByteSize()
+    found = written(proto, size=size)
+    assert list(entries(found.graph)) == ["t50"]
+    some = written(proto, size=size + 400)
+    names = list(entries(some.graph))
+    count = len(names) - 1
+    assert 5 < count < 40 and set(names) == {"t50", *(f"t{k}" for k in range(1, count + 1))}
+    assert some.ByteSize() <= size + 400
+    again = written(some, size=some.ByteSize())
+    assert entries(again.graph) == entries(some.graph)
+    assert len(entries(written(proto).graph)) == 99
+
+
+@pytest.mark.parametrize("path", MODELS)
+def test_the_bound_is_close(path):
+    model = storage.load(ROOT / path)
+    proto = onnx.load(ROOT / path)
+    del proto.graph.value_info[:]
+    assert proto.ByteSize() <= most_bytes(model) <= 1.05 * proto.ByteSize()
+
+
+@pytest.mark.parametrize("path", MODELS)
+def test_files_do_not_grow_by_it(path, tmp_path):
+    target = tmp_path / "out.onnx"
+    report = onnxfold.optimize_file(ROOT / path, target)
+    assert target.stat().st_size <= (ROOT / path).stat().st_size
+    graph = onnx.load(target).graph
+    assert graph.value_info
+    onnxfold.optimize_file(ROOT / path, target, value_info=False)
+    assert not onnx.load(target).graph.value_info
+    assert bool(report.assumptions) == ("swin" not in path)
+
+
+def test_what_is_written_holds(tmp_path):
+    """All values are outputs with the sizes that were written: onnxruntime compares."""
+    target = tmp_path / "out.onnx"
+    onnxfold.optimize_file(ROOT / MODELS[0], target)
+    model = onnx.load(target)
+    model.graph.output.extend(model.graph.value_info)
+    names = [v.name for v in model.graph.output]
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    dims = {v.name: entries_of(v) for v in model.graph.output}
+    for batch, seq in ((2, 5), (7, 3)):
+        feeds = {"input_ids": np.ones((batch, seq), np.int64)}
+        sizes = {"batch": batch, "seq": seq}
+        for name, array in zip(names, session.run(names, feeds), strict=True):
+            for dim, actual in zip(dims[name], array.shape, strict=True):
+                if str(dim).isidentifier():  # of a size with a name of its own
+                    sizes.setdefault(str(dim), actual)
+                assert dim == 0 or eval(str(dim), {}, sizes) == actual, name
+
+
+def entries_of(info: onnx.ValueInfoProto) -> list[int | str]:
+    return [d.dim_param or d.dim_value for d in info.type.tensor_type.shape.dim]

@@ -11,7 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
-from onnxfold.rules.weights import affordable, along, narrow, per_channel, spread, wide
+from onnxfold.rules.weights import (
+    affordable,
+    affordable_new,
+    along,
+    narrow,
+    per_channel,
+    spread,
+    wide,
+)
 
 from onnxfold.rewrite import (
     anything,
@@ -162,7 +170,7 @@ def _shifting(name: str, kind: Any, scaled: Any, channels: Any, *bias: Any) -> A
         shifts(convolution, c) >> kind(x, w, narrow(moved, w)),
         where=single_use(convolution)
         & per_channel(c, convolution, _channel_axis)
-        & affordable(b if bias else c, frees=(*bias, c), makes=() if bias else (channels,)),
+        & affordable_new(c, frees=(*bias, c), makes=(channels,)),
         inexact=True,
         opset=(8, None),
         doc=f"{kind!r} adds a constant with its bias.",
@@ -262,7 +270,7 @@ def _of_shifted(shifted: Any, negative: bool, *bias: Any) -> Any:
         & is_scalar_like(c)
         & same_shape(x, shifted)
         & single_use(shifted)
-        & affordable(b if bias else c, frees=(*bias, c), makes=() if bias else (_channels,)),
+        & affordable_new(c, frees=(*bias, c), makes=(_channels,)),
         opset=(8, None),
         inexact=True,
         doc="What the input is shifted by comes to the same in every window: it is the bias's.",

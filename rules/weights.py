@@ -41,11 +41,29 @@ def affordable(
         makes: Further constants of that dtype that the replacement makes.
     """
 
-    def affordable_weight(match: Match) -> bool:
-        old, shape = match.dtype(weight), match.static_shape(weight)
+    def elements(match: Match) -> int | None:
+        shape = match.static_shape(weight)
+        return None if shape is None else math.prod(shape)
+
+    return affordable_new(weight, frees=frees, makes=(elements, *makes))
+
+
+def affordable_new(
+    like: Expression, *, frees: Sequence[Any], makes: Sequence[Elements]
+) -> Callable[[Match], bool]:
+    """Like :func:`affordable`, where no weight is changed: ``makes`` are all that is new.
+
+    Args:
+        like: A constant that has the dtype of the new ones.
+        frees: As there.
+        makes: The constants that the replacement makes.
+    """
+
+    def affordable_constants(match: Match) -> bool:
+        old = match.dtype(like)
         if old is None or old not in PRECISE:
             return False
-        sizes = [None if shape is None else math.prod(shape), *(size(match) for size in makes)]
+        sizes = [size(match) for size in makes]
         if any(size is None for size in sizes):
             return False
         new = sum(_bytes(size, old) for size in sizes if size is not None)
@@ -59,7 +77,7 @@ def affordable(
             freed += _freed(match, value)
         return new <= freed + ALLOWANCE
 
-    return affordable_weight
+    return affordable_constants
 
 
 def _bytes(elements: int, dtype: ir.DataType) -> int:

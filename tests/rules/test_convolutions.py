@@ -1,9 +1,13 @@
 """The rules of rules/convolutions.py."""
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from certify import certify, graph, random, refuse
 from onnxfold.rules import convolutions as rules
+
+from onnxfold.passes.simplify import Simplify
+from onnxfold.rewrite import RuleSet
 
 NEAR = 1e-5
 BN = "y = BatchNormalization<epsilon=0.01>(t, s, z, m, v)"
@@ -424,6 +428,24 @@ def test_convolution_of_shifted(name, bias):
             **half,
         ),
     )
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_bias_takes_the_place_of_what_was_added(shared):
+    """A new bias as large as the constant that goes does not make the model grow."""
+    more = {"outputs": "y, u"} if shared else {}
+    made = graph(
+        "float[N,2,5,5] x, float[400,1,1] z",
+        "t = Conv(x, w)",
+        "y = Add(t, c)",
+        *(["u = Mul(z, c)"] if shared else []),
+        w=random(400, 2, 3, 3),
+        c=random(400, 1, 1),
+        **more,
+    )
+    model = ir.from_proto(made.model)
+    simplify = Simplify([RuleSet("test", (rules.convolution_shifted[0],))], level=2)
+    assert simplify(model).modified is not shared
 
 
 def test_half():

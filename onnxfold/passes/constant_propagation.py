@@ -9,10 +9,11 @@ import onnx_ir as ir
 
 from onnxfold.analysis.decisions import Decision
 from onnxfold.analysis.order import sort_if_needed
+from onnxfold.editing.removal import remove_nodes
 from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
 from onnxfold.options import FoldOptions
 from onnxfold.passes.cut import Cut
-from onnxfold.passes.folding.materialize import materialize, remove_nodes
+from onnxfold.passes.folding.materialize import materialize
 from onnxfold.passes.folding.sweep import Stay, Sweep
 from onnxfold.pool import Pool, Statistics
 

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxfold.analysis.constants import captured_values
+from onnxfold.analysis.constants import all_graphs, captured_values
 from onnxfold.analysis.constness import record
+from onnxfold.editing.names import Names
+from onnxfold.editing.removal import is_used
+from onnxfold.editing.replacement import inherit
 from onnxfold.passes.dead_code import RemoveDeadCode
 
 ENTRY = "entry"
@@ -31,15 +34,10 @@ def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
     and what the other nodes read gets a new name.
     """
     graph = model.graph
-    taken = {v.name for v in graph.inputs} | set(graph.initializers)
-    taken |= {v.name for node in graph.all_nodes() for v in node.outputs}
+    used = Names(all_graphs(model))
     names = {v: v.name or "" for v in constant if v.is_graph_output() and v.producer() is not None}
     for value, name in names.items():
-        inner = f"{name}_folded"
-        while inner in taken:
-            inner += "_"
-        taken.add(inner)
-        value.name = inner
+        value.name = used.fresh(f"{name}_folded")
         node = ir.node("Identity", [value], num_outputs=1)
         output = node.outputs[0]
         output.name, output.type, output.shape = name, value.type, value.shape
@@ -65,9 +63,9 @@ def entry_of(
     made = {v.name: v for node in entry.graph for v in node.outputs}
     for name, known in cached.items():
         old = made[name]
-        new = ir.Value(name=name, type=old.type, shape=old.shape, doc_string=old.doc_string)
+        new = ir.Value(name=name)
+        inherit(old, new)
         _declare(new, known)
-        new.metadata_props.update(old.metadata_props)
         old.replace_all_uses_with(new)
         old.name = None
         entry.graph.inputs.append(new)
@@ -152,7 +150,7 @@ def _declare(value: ir.Value, known: Described) -> None:
 
 def _is_read(graph: ir.Graph, name: str) -> bool:
     value = next(v for v in graph.inputs if v.name == name)
-    return bool(value.uses()) or value.is_graph_output()
+    return is_used(value)
 
 
 def _remove_inputs(graph: ir.Graph, names: set[str]) -> None:

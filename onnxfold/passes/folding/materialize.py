@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable
 import onnx_ir as ir
 
 from onnxfold.editing.constants import add_initializer, constant_node
-from onnxfold.editing.removal import remove_nodes as remove_nodes
 from onnxfold.editing.replacement import inherit, replace
 from onnxfold.pool import Buffer, BufferTensor, Pool
 

@@ -11,6 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import SymbolicAnalysis
+from onnxfold.editing.constants import add_initializer
+from onnxfold.editing.removal import remove_node
+from onnxfold.editing.replacement import take_over
 from onnxfold.runtime.backends.base import FUNCTION
 
 INLINE_BYTES = 1 << 16
@@ -107,25 +110,14 @@ class _Maker:
 
     def ints(self, numbers: Sequence[int]) -> ir.Value:
         """A constant vector."""
-        name = self._name()
-        tensor = ir.tensor(np.array(numbers, np.int64), name=name)
-        value = ir.Value(
-            name=name,
-            const_value=tensor,
-            type=ir.TensorType(tensor.dtype),
-            shape=ir.Shape([len(numbers)]),
+        return add_initializer(
+            self._graph, ir.tensor(np.array(numbers, np.int64), name=self._name())
         )
-        self._graph.initializers.add(value)
-        return value
 
     def replace(self, new: ir.Value) -> None:
         """The node's result is ``new`` from now on, under the old name."""
-        old = self._node.outputs[0]
-        new.type, new.shape = old.type, old.shape
-        name, old.name = old.name, None
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
-        new.name = name
-        self._graph.remove(self._node, safe=True)
+        take_over(self._node.outputs[0], new, declared=True)
+        remove_node(self._node)
 
     def _name(self) -> str:
         self._count += 1

@@ -225,6 +225,7 @@ class Evaluator:
         inlined: set[Buffer] = set()
         stored: set[Buffer] = set()
         streams: set[Operation] = set()
+        in_pieces: set[Operation] = set()
         everything, targets = operations, wanted
         if streamed is not None:
             assert isinstance(streamed.deferred, Operation)
@@ -232,14 +233,15 @@ class Evaluator:
         if any(is_large(operation) for operation in everything):
             streams = {o for o in operations if is_streamed(o)}
             inlined, stored = choose(everything, targets, streams.__contains__, _references)
-        for phase, engine_is_numpy in phases(operations, streams):
+            in_pieces = {o for o in operations if o in streams or is_fusable(o)}
+        for phase, engine_is_numpy in phases(operations, in_pieces):
             if not engine_is_numpy:
                 self._compute_onnxruntime(phase, failures)
                 continue
             for operation in phase:
                 if operation in streams:
                     self._compute_stream(operation, inlined, failures)
-                elif (inlined or stored) and is_fusable(operation):
+                elif operation in in_pieces:
                     for buffer in operation.results:
                         if buffer in stored and awaits(buffer, operation):
                             self._store(buffer, inlined, failures, bounded=streamed is None)
@@ -344,7 +346,8 @@ class Evaluator:
         return [
             b
             for operation in postponed(buffers)
-            if operation.kernel is None or not cannot_fail(operation)
+            if not is_fusable(operation)
+            and (operation.kernel is None or not cannot_fail(operation))
             for b in operation.results
             if b is not None and awaits(b, operation) and b.references
         ]

@@ -22,7 +22,15 @@ class Operation(Deferred):
         captures: Buffers of outer values that the node's subgraphs read, by name.
     """
 
-    __slots__ = ("_attributes", "captures", "kernel", "node", "opsets", "results")
+    __slots__ = (
+        "_attributes",
+        "captures",
+        "computes_pieces",
+        "kernel",
+        "node",
+        "opsets",
+        "results",
+    )
 
     def __init__(
         self,
@@ -37,6 +45,8 @@ class Operation(Deferred):
         self.captures = captures or {}
         self.results: Sequence[Buffer | None] = ()
         self._attributes: dict[str, Any] | None = None
+        self.computes_pieces: bool | None = None
+        """Whether onnxruntime computes it on pieces with the same bits; None until asked."""
         self.kernel: Kernel | None = (
             find(node.op_type, opsets.get("", 1)) if node.domain == "" else None
         )

@@ -28,7 +28,7 @@ def _is_large(buffer: Buffer) -> bool:
 
 def is_fusable(operation: Operation) -> bool:
     """True for large element-wise work and views, which any part of can be computed."""
-    if operation.kernel is None or operation.captures or not is_large(operation):
+    if operation.captures or not operation.results or not is_large(operation):
         return False
     if any(
         b is not None and (b.type_proto is not None or b.dtype.numpy().hasobject)

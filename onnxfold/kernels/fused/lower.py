@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from onnxfold.kernels.dtypes import broadcast_shape
+from onnxfold.kernels.fused import by_onnxruntime
 from onnxfold.kernels.fused.program import Leaf, Program, Step
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import AllocationBound, Kind, Postpone
@@ -91,9 +92,11 @@ class Movements:
 
 
 def kind_of(operation: Operation) -> Kind:
-    """The kind of the operation's kernel for its operands; GENERAL without one."""
+    """The kind of the operation's kernel for its operands; without one, that of onnxruntime's."""
     if operation.kernel is None:
-        return Kind.GENERAL
+        if operation.computes_pieces is None:
+            operation.computes_pieces = by_onnxruntime.computes_pieces(operation)
+        return Kind.ELEMENTWISE if operation.computes_pieces else Kind.GENERAL
     dtypes = [None if b is None else b.dtype.numpy() for b in operation.operands]
     return operation.kernel.kind_for(dtypes, operation.attributes)
 
@@ -251,7 +254,8 @@ class _Lowering:
 
 def _call(operation: Operation) -> Any:
     kernel = operation.kernel
-    assert kernel is not None
+    if kernel is None:
+        return by_onnxruntime.call(operation)
     return functools.partial(
         kernel.function,
         **kernel.arguments(

@@ -94,7 +94,8 @@ class Folding:
         kernels, reasons = self._kernels()
         self._lock = threading.Lock()
         for index, group in enumerate(manifest.groups):
-            placed = [k for k in kernels if set(k[1]) <= set(group.outputs)]
+            outputs = set(group.outputs)
+            placed = [k for k in kernels if outputs.issuperset(k[1])]
             self._place(group, placed, reasons)
             makers = tuple(sorted(",".join((backend, *names)) for backend, names, _ in placed))
             own = [(names, kernel) for _, names, kernel in placed]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from onnxfold.errors import UsageError
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from onnxfold.runtime.backends.base import Backend
     from onnxfold.runtime.backends.base import Kernel as LoadedKernel
     from onnxfold.runtime.bundle import Bundle, Kernel
@@ -123,13 +126,14 @@ def load_kernels(
     """
     loaded: list[tuple[str, list[str], LoadedKernel]] = []
     reasons: dict[str, str] = {}
+    weights = _Weights(bundle.runtime_fold)
     for kernel in bundle.manifest.kernels:
         reason = kernel.reason
         if reason is None:
             try:
                 if backend not in ("auto", kernel.backend):
                     raise _CannotLoad(f"the kernel was made by {kernel.backend}")
-                loaded.append((kernel.backend, kernel.outputs, _load(bundle, kernel)))
+                loaded.append((kernel.backend, kernel.outputs, _load(bundle, kernel, weights)))
                 continue
             except _CannotLoad as error:
                 reason = str(error)
@@ -141,7 +145,7 @@ class _CannotLoad(Exception):
     """Why a kernel is not used."""
 
 
-def _load(bundle: Bundle, kernel: Kernel) -> LoadedKernel:
+def _load(bundle: Bundle, kernel: Kernel, weights: _Weights) -> LoadedKernel:
     from onnxfold.runtime.backends.base import Compiled, CompileError
 
     if kernel.file is None:
@@ -155,24 +159,40 @@ def _load(bundle: Bundle, kernel: Kernel) -> LoadedKernel:
             if not (bundle.folder / name).is_file():
                 raise _CannotLoad(f"{name}: No such file")
         compiled = Compiled(
-            *(bundle.folder / kernel.file, kernel.function, kernel.inputs, kernel.weights),
-            *(kernel.outputs, kernel.dtypes, kernel.key),
+            file=bundle.folder / kernel.file,
+            function=kernel.function,
+            inputs=kernel.inputs,
+            weights=kernel.weights,
+            outputs=kernel.outputs,
+            dtypes=kernel.dtypes,
+            key=kernel.key,
         )
-        return backend.load(compiled, _weights(bundle, kernel.weights))
+        return backend.load(compiled, weights.of(kernel.weights))
     except (CompileError, UsageError) as error:
         raise _CannotLoad(str(error)) from error
 
 
-def _weights(bundle: Bundle, names: list[str]) -> dict[str, object]:
-    """Weights of runtime_fold that a kernel reads as inputs."""
-    if not names:
-        return {}
-    from onnxfold import storage
-    from onnxfold.runtime.values import widened
+class _Weights:
+    """Weights of a runtime_fold that kernels read as inputs; the file is opened at the first."""
 
-    initializers = storage.load(bundle.runtime_fold).graph.initializers
-    tensors = {name: initializers[name].const_value for name in names}
-    return {n: widened(tensor.numpy()) for n, tensor in tensors.items() if tensor is not None}
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def of(self, names: list[str]) -> dict[str, object]:
+        """Arrays on the file."""
+        from onnxfold.runtime.values import widened
+
+        missing = [name for name in names if name not in self._initializers]
+        if missing:
+            raise _CannotLoad(f"{self._path.name} has no weight {missing[0]!r}")
+        tensors = {name: self._initializers[name].const_value for name in names}
+        return {n: widened(tensor.numpy()) for n, tensor in tensors.items() if tensor is not None}
+
+    @functools.cached_property
+    def _initializers(self) -> Mapping[str, ir.Value]:
+        from onnxfold import storage
+
+        return storage.load(self._path).graph.initializers
 
 
 def _compilers() -> Iterator[Backend]:

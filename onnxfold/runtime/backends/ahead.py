@@ -2,54 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.runtime.backends import kernel_cache
 from onnxfold.runtime.backends.base import Backend, Built, CompileError
 from onnxfold.runtime.backends.check import error_of, random_inputs
+from onnxfold.runtime.backends.component import Component, RuntimeFold
 from onnxfold.runtime.backends.onnxruntime import Onnxruntime
-from onnxfold.runtime.backends.prepare import prepare
 from onnxfold.runtime.bundle import KERNELS, Bundle, Kernel
-from onnxfold.runtime.parts import restricted
 from onnxfold.runtime.values import widened
 
 logger = logging.getLogger("onnxfold")
-
-
-class Component:
-    """A part of runtime_fold, prepared for compiling.
-
-    Attributes:
-        original: As it is in runtime_fold.
-        outputs: Names of its outputs.
-        inputs: Names of the runtime constants that it reads.
-        weights: Names of the weights that the kernel is given behind them.
-        content: The serialized model that is compiled.
-    """
-
-    def __init__(self, path: Path, outputs: Sequence[str]) -> None:
-        self.original = restricted(storage.load(path), outputs)
-        self.outputs = [v.name or "" for v in self.original.graph.outputs]
-        self.inputs = [v.name or "" for v in self.original.graph.inputs]
-        self.dtypes = [_dtype_name(v) for v in self.original.graph.outputs]
-        model = restricted(storage.load(path), outputs)
-        self.weights = prepare(model)
-        model.metadata_props.clear()
-        self.model = model
-        self.content: bytes = storage.to_proto(model).SerializeToString(deterministic=True)
-
-    @property
-    def graph_hash(self) -> str:
-        """SHA-256 of what is compiled."""
-        return hashlib.sha256(self.content).hexdigest()
 
 
 def compile_components(bundle: Bundle, backend: Backend, *, seconds: float) -> list[Kernel]:
@@ -64,9 +33,10 @@ def compile_components(bundle: Bundle, backend: Backend, *, seconds: float) -> l
     missing = backend.missing()
     if missing is not None:
         return [Kernel("onnxruntime", names, reason=missing) for names in components]
+    fold = RuntimeFold(bundle.runtime_fold)
     kernels = []
     for names in components:
-        component = Component(bundle.runtime_fold, names)
+        component = fold.component(names)
         kernel = _found(bundle, backend, component, backend.maker())
         if kernel is None:
             kernel = _compiled(bundle, backend, component, seconds)
@@ -78,9 +48,10 @@ def compile_components(bundle: Bundle, backend: Backend, *, seconds: float) -> l
 
 def cached_kernels(bundle: Bundle, backends: Sequence[Backend]) -> list[Kernel]:
     """Kernels that were compiled before and can be run here; for each component the first found."""
+    fold = RuntimeFold(bundle.runtime_fold)
     kernels = []
     for names in _components_of(bundle):
-        component = Component(bundle.runtime_fold, names)
+        component = fold.component(names)
         found = (_found(bundle, backend, component) for backend in backends)
         kernel = next((k for k in found if k is not None), None)
         if kernel is not None:
@@ -91,8 +62,9 @@ def cached_kernels(bundle: Bundle, backends: Sequence[Backend]) -> list[Kernel]:
 def dump_components(bundle: Bundle, backend: Backend, folder: Path, *, seconds: float) -> None:
     """Write each component, and what the compiler makes of it, into a folder of its own."""
     folder.mkdir(parents=True, exist_ok=True)
+    fold = RuntimeFold(bundle.runtime_fold)
     for index, names in enumerate(_components_of(bundle)):
-        component = Component(bundle.runtime_fold, names)
+        component = fold.component(names)
         own = folder / f"component_{index}"
         own.mkdir(exist_ok=True)
         (own / "0-prepared.onnx").write_bytes(component.content)
@@ -201,11 +173,3 @@ def _reference(component: Component, inputs: Sequence[object]) -> list[object]:
         return Onnxruntime().run(content, inputs)
     except CompileError as error:
         raise CompileError(f"it cannot be checked: {error}") from error
-
-
-def _dtype_name(value: ir.Value) -> str:
-    assert value.dtype is not None
-    return str(value.dtype.numpy().name)
-
-
-__all__ = ["Component", "cached_kernels", "compile_components", "dump_components"]

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from runtime_models import decoder_feeds, options, original, parse, random
+
+from onnxfold import storage
+from onnxfold.runtime.backends.component import RuntimeFold
+from onnxfold.runtime.cache import FoldCache
+from onnxfold.runtime.parts import restricted
+from onnxfold.runtime.session import Session
+from onnxfold.runtime.split import split
+
+BRANCHES = """g (float[n, 8] x, float[8, 8] r, bool c) => (float[n, 8] y, float[n, 8] z) {
+    e = Exp(r)
+    t = Tanh(e)
+    picked = If(c) <
+        then_branch = yes () => (float[8, 8] a) { a = MatMul(t, w) },
+        else_branch = no () => (float[8, 8] b) { b = Mul(e, w) }
+    >
+    y = MatMul(x, picked)
+    s = Sin(w)
+    u = Mul(s, r)
+    z = MatMul(x, u)
+}"""
+
+
+def components_of(bundle) -> list[list[str]]:
+    return [names for group in bundle.manifest.groups for names in group.components]
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_component_is_that_part_of_the_whole(tmp_path, level):
+    model = parse(BRANCHES, w=random(8, 8))
+    bundle = split(model, tmp_path, runtime_constants=["r", "c"], fsync=False, level=level)
+    feeds = {"r": random(8, 8, seed=1)}
+    fold = RuntimeFold(bundle.runtime_fold)
+    assert len(components_of(bundle)) == 2
+    for names in components_of(bundle):
+        component = fold.component(names)
+        want = storage.to_proto(restricted(storage.load(bundle.runtime_fold), names))
+        got = storage.to_proto(component.original)
+        assert [v.name for v in got.graph.output] == component.outputs == names
+        assert [v.name for v in got.graph.input] == [v.name for v in want.graph.input]
+        assert component.inputs == [v.name for v in want.graph.input]
+        assert [n.SerializeToString() for n in got.graph.node] == [
+            n.SerializeToString() for n in want.graph.node
+        ]
+        for condition in (True, False):
+            given = {**feeds, "c": np.array(condition)}
+            given = {name: given[name] for name in component.inputs}
+            for a, b in zip(original(got, given), original(want, given), strict=True):
+                assert a.tobytes() == b.tobytes()
+
+
+def test_the_same_part_has_the_same_hash(decoder, tmp_path):
+    folds = []
+    for folder in ("a", "b"):
+        bundle = split(decoder, tmp_path / folder, runtime_constants=["states"], fsync=False)
+        folds.append(RuntimeFold(bundle.runtime_fold))
+    names = components_of(bundle)
+    first, second = ([fold.component(n).graph_hash for n in names] for fold in folds)
+    assert first == second
+    assert len(set(first)) == len(first) > 1
+    # preparing one component has changed neither the others nor the whole
+    assert [folds[0].component(n).graph_hash for n in reversed(names)] == first[::-1]
+
+
+def test_functions_go_along(tmp_path):
+    model = parse(
+        """g (float[n, 8] x, float[8] r) => (float[n, 8] y) {
+            t = local.twice(w)
+            u = Mul(t, r)
+            y = Add(x, u)
+        }
+        <domain: "local", opset_import: ["" : 21]>
+        twice (a) => (b) { b = Add(a, a) }""",
+        w=random(8),
+    )
+    bundle = split(model, tmp_path, runtime_constants=["r"], fold_at="runtime", fsync=False)
+    feeds = {"r": random(8, seed=1)}
+    fold = RuntimeFold(bundle.runtime_fold)
+    for names in components_of(bundle):
+        component = fold.component(names)
+        given = {name: feeds[name] for name in component.inputs}
+        (got,) = original(storage.to_proto(component.original), given)
+        np.testing.assert_array_equal(got, (random(8) + random(8)) * feeds["r"])
+
+
+def test_a_file_is_opened_once_for_all_components(decoder, tmp_path, monkeypatch):
+    bundle = split(decoder, tmp_path, runtime_constants=["states", "mask"], fsync=False)
+    opened = []
+    load = storage.load
+    monkeypatch.setattr(storage, "load", lambda path: opened.append(path) or load(path))
+    fold = RuntimeFold(bundle.runtime_fold)
+    for names in components_of(bundle):
+        fold.component(names)
+    assert len(components_of(bundle)) == 3 and len(opened) == 1
+
+
+def test_a_weight_that_is_gone(decoder, tmp_path):
+    """A damaged manifest: onnxruntime takes over."""
+    bundle = split(decoder, tmp_path, runtime_constants=["states"], fsync=False)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "k.onnx").write_bytes(b"")
+    names = components_of(bundle)[0]
+    manifest["kernels"] = [
+        {
+            "backend": "onnxruntime",
+            "outputs": names,
+            "inputs": ["states"],
+            "weights": ["nowhere"],
+            "file": "kernels/k.onnx",
+        }
+    ]
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    session = Session(tmp_path, options(), cache=FoldCache())
+    reasons = {p.reason for p in session.placements() if p.outputs == names}
+    assert reasons == {"runtime_fold.onnx has no weight 'nowhere'"}
+    feeds = decoder_feeds()
+    assert session.run(None, feeds)[0].tobytes() == original(decoder, feeds)[0].tobytes()

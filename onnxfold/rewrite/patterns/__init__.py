@@ -1,0 +1,95 @@
+"""The expressions that patterns and replacements are made of."""
+
+from onnxfold.rewrite.patterns.attribute_variables import (
+    AttributeVariable,
+    OptionalAttribute,
+    absent,
+    anything,
+)
+from onnxfold.rewrite.patterns.expression import (
+    DONE,
+    FAIL,
+    Alternatives,
+    Expression,
+    Goal,
+    Operand,
+)
+from onnxfold.rewrite.patterns.literals import (
+    Filled,
+    Literal,
+    MadeConstant,
+)
+from onnxfold.rewrite.patterns.operands import (
+    as_expression,
+)
+from onnxfold.rewrite.patterns.ops import (
+    AnyOf,
+    Op,
+    OpVariable,
+    OutputOf,
+)
+from onnxfold.rewrite.patterns.pair import (
+    Outputs,
+    Pair,
+    outputs,
+)
+from onnxfold.rewrite.patterns.variables import (
+    ConstantVariable,
+    Omitted,
+    Optional,
+    Rest,
+    Result,
+    ValueVariable,
+    Variable,
+    VariadicVariable,
+    result,
+)
+from onnxfold.rewrite.patterns.words import (
+    any_of,
+    attributes,
+    constant,
+    constants,
+    filled,
+    optional,
+    values,
+)
+
+__all__ = [
+    "Alternatives",
+    "AnyOf",
+    "AttributeVariable",
+    "ConstantVariable",
+    "DONE",
+    "Expression",
+    "FAIL",
+    "Filled",
+    "Goal",
+    "Literal",
+    "MadeConstant",
+    "Omitted",
+    "Op",
+    "OpVariable",
+    "Operand",
+    "Optional",
+    "OptionalAttribute",
+    "OutputOf",
+    "Outputs",
+    "Pair",
+    "Rest",
+    "Result",
+    "ValueVariable",
+    "Variable",
+    "VariadicVariable",
+    "absent",
+    "any_of",
+    "anything",
+    "as_expression",
+    "attributes",
+    "constant",
+    "constants",
+    "filled",
+    "optional",
+    "outputs",
+    "result",
+    "values",
+]

@@ -1,0 +1,84 @@
+"""The words of the language that make variables, alternatives and constants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnxfold.rewrite.patterns.attribute_variables import AttributeVariable, OptionalAttribute
+from onnxfold.rewrite.patterns.expression import Expression, Operand
+from onnxfold.rewrite.patterns.literals import Filled, MadeConstant
+from onnxfold.rewrite.patterns.operands import as_expression
+from onnxfold.rewrite.patterns.ops import AnyOf
+from onnxfold.rewrite.patterns.variables import (
+    ConstantVariable,
+    Optional,
+    ValueVariable,
+    VariadicVariable,
+)
+
+
+def values(names: str) -> Any:
+    """Variables for values, a starred name for any number of them.
+
+    As in ``x, y, xs = values("x y *xs")``.
+    """
+    return _named(names, ValueVariable, VariadicVariable)
+
+
+def constants(names: str) -> Any:
+    """Variables for constants, a starred name for any number of them.
+
+    As in ``c, cs = constants("c *cs")``.
+    """
+    return _named(names, ConstantVariable, lambda name: VariadicVariable(name, constant=True))
+
+
+def attributes(names: str) -> Any:
+    """Variables for attributes.
+
+    As in ``p, q = attributes("p q")``.
+    """
+    return _named(names, AttributeVariable, None)
+
+
+def _named(names: str, make: Any, make_variadic: Any) -> Any:
+    made = []
+    for name in names.replace(",", " ").split():
+        if name.startswith("*"):
+            if make_variadic is None:
+                raise TypeError(f"{name}: an attribute variable cannot be variadic")
+            made.append(make_variadic(name[1:]))
+        else:
+            made.append(make(name))
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+def optional(thing: Any) -> Any:
+    """An input or attribute that may be missing; the variable is None then.
+
+    An omitted input that the replacement refers to is omitted there, too.
+    """
+    if isinstance(thing, AttributeVariable):
+        return OptionalAttribute(thing)
+    return Optional(as_expression(thing))
+
+
+def any_of(*choices: Operand) -> Expression:
+    """One of several patterns: the first that leads to a match."""
+    return AnyOf([as_expression(choice) for choice in choices])
+
+
+def filled(number: float) -> Expression:
+    """In a pattern: a constant of any shape all of whose elements are the number."""
+    return Filled(number)
+
+
+def constant(content: Any, dtype: Any = None, *, like: Expression | None = None) -> Expression:
+    """In a replacement: a small constant made from a number, a list, or a term.
+
+    Args:
+        content: The elements: ``constant(shape_of(x))``, ``constant([0, -1])``.
+        dtype: An ``ir.DataType`` or a term for one; int64 for whole numbers if not given.
+        like: A value whose dtype it takes; ``result`` for the dtype of what is replaced.
+    """
+    return MadeConstant(content, dtype, like)

@@ -124,7 +124,7 @@ class Evaluator:
         kind = kernel.kind_for(dtypes, operation.attributes)
         if kind is Kind.VIEW:
             self.compute([b for b in operands if b is not None and _may_be_sizes(b)])
-        known = all(b is None or b.is_known for b in operands)
+        known = kind is Kind.SHAPE or all(b is None or b.is_known for b in operands)
         if kind is Kind.GENERAL and not (known and _bytes_of(operands) <= EAGER_BYTES):
             return None
         arrays = [None if b is None else b.array() if b.is_known else stand_in(b) for b in operands]

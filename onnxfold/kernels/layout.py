@@ -305,19 +305,19 @@ def _split(x: Array, axis: int, sizes: Sequence[int] | None, parts: int, even: b
     return result
 
 
-@kernel("Shape", until=15)
+@kernel("Shape", until=15, kind=Kind.SHAPE)
 def shape_of(x: Array) -> Array:
     """The shape as int64; the elements of ``x`` are not touched."""
     return np.array(x.shape, np.int64)
 
 
-@kernel("Shape", since=15)
+@kernel("Shape", since=15, kind=Kind.SHAPE)
 def shape_slice(x: Array, *, start: int = 0, end: int | None = None) -> Array:
     """``x.shape[start:end]`` as int64; the elements of ``x`` are not touched."""
     return np.array(x.shape[start:end], np.int64)
 
 
-@kernel("Size")
+@kernel("Size", kind=Kind.SHAPE)
 def size(x: Array) -> Array:
     """The number of elements as an int64 scalar; the elements of ``x`` are not touched."""
     return np.array(math.prod(x.shape), np.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -96,10 +96,14 @@ def _python_value(attribute: ir.Attr) -> Any:
     return attribute.value
 
 
-def subgraphs_of(node: ir.Node) -> Iterable[ir.Graph]:
+def subgraphs_of(node: ir.Node) -> Sequence[ir.Graph]:
     """The graphs among a node's attributes."""
+    if not node.attributes:
+        return ()
+    found: list[ir.Graph] = []
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            yield attribute.as_graph()
+            found.append(attribute.as_graph())
         elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-            yield from attribute.as_graphs()
+            found.extend(attribute.as_graphs())
+    return found

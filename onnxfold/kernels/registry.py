@@ -77,6 +77,8 @@ class Kind(enum.Enum):
     ELEMENTWISE = "elementwise"
     """Every output element depends on the operands' elements at the same (broadcast) place only.
     Never fails on data, so it can run on tiles and be postponed to when the result is written."""
+    SHAPE = "shape"
+    """Reads no element of its operands, only how many there are: never worth postponing."""
     GENERAL = "general"
     """Anything else."""
 

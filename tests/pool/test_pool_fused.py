@@ -1,0 +1,194 @@
+"""Postponed chains: work is done once, on what is needed, and never stored on the way."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx
+import pytest
+from pool_bench import Bench, counting
+
+from onnxfold.kernels.fused.program import Program
+from onnxfold.pool import BufferTensor, Memory
+
+SIDE = 512  # a value is 1 MiB: large
+
+
+@pytest.fixture
+def work(monkeypatch) -> dict[str, int]:
+    """Counts element-wise operations: steps times elements."""
+    counted = {"operations": 0}
+    evaluate = Program._evaluate
+
+    def counting_evaluate(self, piece):
+        counted["operations"] += len(self._steps) * math.prod(s.stop - s.start for s in piece)
+        return evaluate(self, piece)
+
+    monkeypatch.setattr(Program, "_evaluate", counting_evaluate)
+    return counted
+
+
+def streamed(buffer) -> np.ndarray:
+    """What the buffer's tensor writes into a file; the buffer stays postponed if it was."""
+    known = buffer.is_known
+    tensor = BufferTensor(buffer)
+    data = tensor.tobytes()
+    assert buffer.is_known == known
+    return np.frombuffer(data, buffer.dtype.numpy()).reshape(buffer.shape)
+
+
+def test_what_is_shared_is_computed_once(work):
+    bench = Bench()
+    x = bench.held(counting(SIDE, SIDE))
+    value = x
+    for _ in range(40):
+        previous, value = value, bench.apply("Add", value, value)
+        if previous is not x:
+            bench.release(previous)
+    np.testing.assert_array_equal(streamed(value), counting(SIDE, SIDE) * np.float32(2.0**40))
+    assert work["operations"] == 40 * SIDE * SIDE
+    assert bench.pool.statistics.peak_bytes < x.nbytes + (4 << 20)
+
+
+def test_what_is_moved_in_two_ways_is_computed_once_each_time(work):
+    bench = Bench()
+    array = counting(SIDE, SIDE) % 7
+    value = bench.held(array)
+    for _ in range(20):
+        moved = bench.apply("Transpose", value, perm=[1, 0])
+        total = bench.apply("Sub", bench.apply("Neg", value), moved)
+        array = -array - array.T
+        value = total
+    # intermediate values are retained by this test: they count as used elsewhere
+    np.testing.assert_array_equal(streamed(value), array)
+    assert work["operations"] <= 20 * 2 * SIDE * SIDE
+
+
+def test_several_large_consumers_share_one_result(work):
+    bench = Bench()
+    x = bench.held(counting(SIDE, SIDE))
+    root = bench.apply("Sqrt", x)
+    users = [
+        bench.apply("Neg", root),
+        bench.apply("Transpose", root, perm=[1, 0]),
+        bench.apply("Abs", root),
+    ]
+    bench.release(root)
+    for user in users:
+        streamed(user)
+    assert work["operations"] == 3 * SIDE * SIDE  # Sqrt, Neg, Abs
+    assert root.is_known
+
+
+def test_parts_of_a_result_are_computed_without_the_whole(work):
+    bench = Bench()
+    x = bench.held(counting(3 * SIDE, SIDE) % 2000)
+    cast = bench.apply("Cast", x, to=onnx.TensorProto.FLOAT16)
+    parts = bench.apply("Split", cast, n=3, num_outputs=3)
+    rows = [bench.apply("Transpose", part, perm=[1, 0]) for part in parts]
+    bench.release(cast, *parts)
+    whole = (counting(3 * SIDE, SIDE) % 2000).astype(np.float16)
+    for k, row in enumerate(rows):
+        np.testing.assert_array_equal(streamed(row), whole[k * SIDE : (k + 1) * SIDE].T)
+    assert not cast.is_known
+    assert work["operations"] == 3 * SIDE * SIDE
+
+
+def test_a_part_of_a_large_chain_costs_a_part(work):
+    bench = Bench()
+    value = bench.held(counting(SIDE, SIDE))
+    for op_type in ("Neg", "Abs", "Sqrt"):
+        previous, value = value, bench.apply(op_type, value)
+        bench.release(previous)
+    part = bench.apply("Slice", value, bench.integers(3, 5), bench.integers(5, 9))
+    bench.release(value)
+    np.testing.assert_array_equal(part.array(), np.sqrt(counting(SIDE, SIDE))[3:5, 5:9])
+    assert work["operations"] == 3 * 8
+
+
+def test_repeated_elements_are_computed_once(work):
+    bench = Bench()
+    row = bench.held(counting(1, SIDE))
+    tall = bench.apply("Expand", row, bench.integers(1 << 20, SIDE))
+    value = bench.apply("Neg", bench.apply("Add", tall, tall))
+    assert value.array().strides[0] == 0
+    np.testing.assert_array_equal(value.array()[::400_000], -2 * counting(1, SIDE).repeat(3, 0))
+    assert bench.pool.statistics.peak_bytes < 1 << 20
+
+
+def test_a_broadcast_operand_is_computed_on_the_small_side(work):
+    bench = Bench()
+    column = bench.held(counting(200_000, 1))
+    small = bench.apply("Sqrt", bench.apply("Neg", bench.apply("Neg", column)))
+    large = bench.apply("Mul", small, bench.held(counting(1, 16)))
+    bench.release(small)
+    expected = np.sqrt(counting(200_000, 1)) * counting(1, 16)
+    np.testing.assert_array_equal(streamed(large), expected)
+    assert work["operations"] <= 3 * 200_000 + 16 * 200_000
+
+
+@pytest.mark.parametrize("limit", [1 << 20, None])
+def test_a_result_goes_to_the_disk_where_the_limit_asks_for_it(limit, tmp_path):
+    bench = Bench(memory_limit=limit, scratch_folder=str(tmp_path))
+    x = bench.pool.adopt(counting(2048, 512), bench.held(counting(1)).dtype)
+    bench.pool.retain(x)
+    negative = bench.apply("Neg", x)
+    result = bench.apply("Transpose", negative, perm=[1, 0])
+    bench.release(negative)
+    bench.pool.compute([result])
+    np.testing.assert_array_equal(result.array(), -counting(2048, 512).T)
+    assert result.block.kind is (Memory.SPILLED if limit else Memory.OWNED)
+    if limit:
+        statistics = bench.pool.statistics
+        assert statistics.spilled_bytes >= result.nbytes
+    bench.release(x, result)
+    assert bench.live_bytes == 4
+
+
+def test_a_tile_may_be_of_elements_that_share_a_byte():
+    bench = Bench()
+    codes = (counting(700, 801, dtype=np.int64) % 16 - 8).astype(np.int8)
+    small = bench.apply("Cast", bench.held(codes), to=onnx.TensorProto.INT4)
+    moved = bench.apply("Transpose", small, perm=[1, 0])
+    tensor = BufferTensor(moved)
+    again = bench.held(np.ascontiguousarray(codes.T).astype(moved.dtype.numpy()), moved.dtype)
+    assert tensor.tobytes() == BufferTensor(again).tobytes()
+    assert not moved.is_known
+
+
+@pytest.mark.parametrize("op_type", ["Exp", "Tanh", "Softplus", "Sin", "Erf"])
+def test_functions_of_onnxruntime_give_its_bits(op_type):
+    """In pieces or, where a piece would change a bit, as a whole."""
+    import onnxruntime as ort
+
+    array = np.random.default_rng(0).standard_normal((517, 811), np.float32) * 3
+    info = onnx.helper.make_tensor_value_info
+    nodes = [
+        onnx.helper.make_node(op_type, ["x"], ["a"]),
+        onnx.helper.make_node("Neg", ["a"], ["b"]),
+        onnx.helper.make_node(op_type, ["b"], ["y"]),
+    ]
+    graph = onnx.helper.make_graph(nodes, "g", [info("x", 1, [517, 811])], [info("y", 1, None)])
+    model = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10
+    )
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    bench = Bench()
+    value = bench.held(array)
+    for name in (op_type, "Neg", op_type):
+        value = bench.apply(name, value)
+    assert BufferTensor(value).tobytes() == session.run(None, {"x": array})[0].tobytes()
+
+
+def test_reshapes_that_no_strides_express():
+    bench = Bench()
+    array = counting(96, 70, 60)
+    moved = bench.apply("Transpose", bench.apply("Neg", bench.held(array)), perm=[2, 0, 1])
+    flat = bench.apply("Reshape", moved, bench.integers(60 * 96, 70))
+    result = bench.apply("Transpose", bench.apply("Abs", flat), perm=[1, 0])
+    bench.release(moved, flat)
+    expected = array.transpose(2, 0, 1).reshape(60 * 96, 70).T
+    np.testing.assert_array_equal(streamed(result), expected)

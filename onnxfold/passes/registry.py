@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
@@ -164,7 +165,9 @@ class _Foreign:
 
     def __call__(self, options: Options) -> ir.passes.PassBase:
         try:
-            made = self._entry.load()()
+            factory = self._entry.load()
+            takes_options = "options" in inspect.signature(factory).parameters
+            made = factory(options=options) if takes_options else factory()
         except Exception as error:  # whatever a stranger's module does when it is loaded
             raise UsageError(f"the pass {self._entry.name!r} cannot be loaded: {error}") from error
         if not isinstance(made, ir.passes.PassBase):

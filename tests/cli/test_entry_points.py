@@ -1,0 +1,144 @@
+"""Rules and passes of another package: built as a wheel, installed by pip, used by the commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+
+MODULE = '''
+import onnx_ir as ir
+
+from onnxfold.rewrite import op, rule, values
+
+x = values("x")
+hardmax_twice = rule(op.Hardmax(op.Hardmax(x)) >> op.Hardmax(x), doc="Once is enough.")
+
+
+class Rename(ir.passes.InPlacePass):
+    """Name the graph."""
+
+    def call(self, model):
+        model.graph.name = "renamed"
+        return ir.passes.PassResult(model, modified=True)
+
+
+class Configured(ir.passes.InPlacePass):
+    """Add the level that the options ask for to the name."""
+
+    def __init__(self, *, options):
+        super().__init__()
+        self.options = options
+
+    def call(self, model):
+        model.graph.name += f" at level {self.options.level}"
+        return ir.passes.PassResult(model, modified=True)
+'''
+ENTRY_POINTS = """
+[onnxfold.rules]
+stranger = onnxfold_stranger
+
+[onnxfold.passes]
+rename = onnxfold_stranger:Rename
+configured = onnxfold_stranger:Configured
+"""
+MODEL = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[2] x) => (float[2] y) {
+    h = Hardmax (x)
+    y = Hardmax (h)
+}
+"""
+
+
+def build_wheel(folder: Path, module: str, entry_points: str) -> Path:
+    """A pure Python wheel with one module: a zip archive and what it says about itself."""
+    info = "onnxfold_stranger-1.0.dist-info"
+    files = {
+        "onnxfold_stranger.py": module,
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: onnxfold-stranger\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": entry_points,
+    }
+    record = "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"])
+    path = folder / "onnxfold_stranger-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in {**files, f"{info}/RECORD": record}.items():
+            archive.writestr(name, text)
+    return path
+
+
+def install(folder: Path, module: str = MODULE, entry_points: str = ENTRY_POINTS) -> Path:
+    """Builds the package, and installs it where only this test sees it."""
+    wheel = build_wheel(folder, module, entry_points)
+    site = folder / "site"
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    subprocess.run([*pip, "--no-index", "--no-deps", "--target", site, wheel], check=True)
+    return site
+
+
+def onnxfold(site: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command, in a process that sees what is installed there."""
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, "-m", "onnxfold", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    return install(tmp_path_factory.mktemp("stranger"))
+
+
+@pytest.fixture
+def model(tmp_path) -> Path:
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL), path)
+    return path
+
+
+def test_rules_and_passes_are_listed(site):
+    listed = onnxfold(site, "rules")
+    assert listed.returncode == 0, listed.stderr
+    assert "hardmax_twice  Once is enough." in listed.stdout
+    passes = onnxfold(site, "passes").stdout
+    assert "rename" in passes and "onnxfold_stranger:Rename" in passes
+
+
+def test_a_rule_is_applied_and_can_be_disabled(site, model, tmp_path):
+    out = tmp_path / "out.onnx"
+    done = onnxfold(site, "optimize", model, "-o", out, "--check", 1, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rewrites"] == {"hardmax_twice": 1}
+    assert [node.op_type for node in onnx.load(out).graph.node] == ["Hardmax"]
+    again = onnxfold(site, "optimize", model, "-o", out, "--disable", "onnxfold_stranger")
+    assert again.returncode == 0, again.stderr
+    assert [node.op_type for node in onnx.load(out).graph.node] == ["Hardmax", "Hardmax"]
+
+
+def test_passes_run_by_name(site, model, tmp_path):
+    out = tmp_path / "out.onnx"
+    done = onnxfold(site, "optimize", model, "-o", out, "--passes", "rename,configured", "-O2")
+    assert done.returncode == 0, done.stderr
+    assert onnx.load(out).graph.name == "renamed at level 2"
+
+
+def test_a_package_that_cannot_be_loaded_is_named(model, tmp_path):
+    site = install(tmp_path, "raise RuntimeError('out of order')")
+    done = onnxfold(site, "optimize", model, "-o", tmp_path / "out.onnx")
+    assert done.returncode == 2
+    assert "stranger" in done.stderr and "out of order" in done.stderr
+    assert not (tmp_path / "out.onnx").exists()
+    done = onnxfold(site, "optimize", model, "-o", tmp_path / "out.onnx", "--passes", "rename")
+    assert done.returncode == 2
+    assert "rename" in done.stderr and "out of order" in done.stderr

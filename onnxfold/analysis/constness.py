@@ -145,7 +145,7 @@ class ConstnessAnalysis:
         function = self._functions.get(node.op_identifier()) if self._functions else None
         if function is not None:
             return self._call(function, operands)
-        subgraphs = list(subgraphs_of(node)) if node.attributes else []
+        subgraphs = subgraphs_of(node)
         for subgraph in subgraphs:  # a body's own inputs are unknown, and so variable
             self._graph(subgraph, opsets, known)
         least = min(operands, default=Constness.COMPILE_TIME)

@@ -42,7 +42,7 @@ class Determinism:
             return f"{name} is not an op that ONNX defines at this opset"
         if node.op_type == "Dropout" and node.domain == "":
             return None if _is_inference(node, opsets[""]) else "Dropout in training mode is random"
-        subgraphs = list(subgraphs_of(node)) if node.attributes else []
+        subgraphs = subgraphs_of(node)
         if subgraphs:
             return self._objection_in((inner for graph in subgraphs for inner in graph), opsets)
         if is_random(node.op_type, version, node.domain):

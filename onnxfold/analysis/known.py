@@ -92,7 +92,7 @@ class KnownValues:
         if scope is None or node.op_identifier() in self._functions:
             return False
         attributes = node.attributes.values()
-        if any(a.is_ref() for a in attributes) or any(True for _ in subgraphs_of(node)):
+        if any(a.is_ref() for a in attributes) or subgraphs_of(node):
             return False
         return self._determinism.objection(node, scope.opsets) is None
 

@@ -115,7 +115,7 @@ class SymbolicAnalysis:
     def _needed(node: ir.Node) -> list[ir.Value]:
         """The values that decide about the results of a node."""
         needed = [v for v in node.inputs if v is not None]
-        if node.attributes and any(True for _ in subgraphs_of(node)):
+        if subgraphs_of(node):
             needed.extend(captured_values(node))
         return needed
 

@@ -115,7 +115,7 @@ class Sweep:
             if output.const_value is None:
                 output.const_value = tensor_of_constant(node)
             return
-        subgraphs = list(subgraphs_of(node)) if node.attributes else []
+        subgraphs = subgraphs_of(node)
         if subgraphs and self._inline_if(node):
             return
         for graph in subgraphs:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 import onnx.parser
-import onnxruntime as ort
+from reference_session import reference_session
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21, "local" : 1]>'
 
@@ -74,20 +74,9 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def options() -> ort.SessionOptions:
-    """Node by node, and sums in the order of the original."""
-    made = ort.SessionOptions()
-    made.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    made.add_session_config_entry("session.disable_prepacking", "1")
-    made.log_severity_level = 4
-    made.intra_op_num_threads = 1
-    return made
-
-
 def original(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """What the model computes."""
-    session = ort.InferenceSession(model.SerializeToString(), options())
-    return session.run(None, dict(feeds))
+    return reference_session(model).run(None, dict(feeds))
 
 
 def decoder_feeds(seed: int = 0, batch: int = 2, steps: int = 3, positions: int = 50) -> dict:

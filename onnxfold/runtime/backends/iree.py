@@ -142,6 +142,9 @@ class Iree:
         self, content: bytes, arrays: Sequence[Any] | None, target: Path, *, seconds: float
     ) -> Built:
         """Compile a model in a child process, and try it there; see `Backend.compile`."""
+        foreign = [array.dtype.name for array in arrays or () if array.dtype.isbuiltin != 1]
+        if foreign:  # it computes them with another rounding
+            raise CompileError(f"IREE is not given {foreign[0]}")
         with tempfile.TemporaryDirectory(prefix="onnxfold-iree-") as name:
             folder = Path(name)
             (folder / "model.onnx").write_bytes(content)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxfold.runtime.backends.base import Built, Compiled, CompileError, Kernel, Values
 from onnxfold.runtime.backends.process import one_line
+from onnxfold.runtime.values import array_of, ort_value
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -72,8 +73,6 @@ class Onnxruntime:
         Raises:
             CompileError: The model cannot be opened.
         """
-        from onnxfold.runtime.values import ort_value
-
         try:
             session = _open(compiled.file.read_bytes())
         except OSError as error:
@@ -104,11 +103,19 @@ def _open(content: bytes) -> onnxruntime.InferenceSession:
         raise CompileError(f"onnxruntime: {one_line(str(error))}") from error
 
 
+def _array(value: onnxruntime.OrtValue) -> Any:
+    """The elements, also of types that onnxruntime's own arrays have not."""
+    array = array_of(value)
+    foreign = array is not None and array.dtype.isbuiltin != 1
+    return array if foreign else value.numpy()
+
+
 def _run(session: onnxruntime.InferenceSession, arrays: Sequence[Any]) -> list[Any]:
     names = [value.name for value in session.get_inputs()]
     if len(names) != len(arrays):
         raise CompileError(f"the model has {len(names)} inputs, not {len(arrays)}")
     try:
-        return list(session.run(None, dict(zip(names, arrays, strict=True))))
+        feeds = {name: ort_value(array) for name, array in zip(names, arrays, strict=True)}
+        return [_array(value) for value in session.run_with_ort_values(None, feeds)]
     except Exception as error:  # onnxruntime raises many classes without a common base
         raise CompileError(f"onnxruntime: {one_line(str(error))}") from error

@@ -65,10 +65,29 @@ static OMTensor *unary(char op, const OMTensor *a) {
   return made;
 }
 
+static float half(uint16_t bits) {
+  int sign = bits >> 15 ? -1 : 1, exponent = bits >> 10 & 31, fraction = bits & 1023;
+  return sign * (exponent ? ldexpf(1024 + fraction, exponent - 25) : ldexpf(fraction, -24));
+}
+
+static float brain(uint16_t bits) {
+  uint32_t upper = (uint32_t)bits << 16;
+  float value;
+  memcpy(&value, &upper, 4);
+  return value;
+}
+
 static OMTensor *to_float(const OMTensor *a) {
   OMTensor *made = omTensorCreateEmpty(a->shape, a->rank, FLOAT);
-  for (int64_t k = 0; k < omTensorGetNumElems(made); k++)
-    F(made)[k] = a->type == FLOAT ? F(a)[k] : (float)I(a)[k];
+  for (int64_t k = 0; k < omTensorGetNumElems(made); k++) {
+    switch (a->type) {
+    case BOOL: F(made)[k] = ((bool *)a->aligned)[k]; break;
+    case INT64: F(made)[k] = I(a)[k]; break;
+    case 10: F(made)[k] = half(((uint16_t *)a->aligned)[k]); break;
+    case 16: F(made)[k] = brain(((uint16_t *)a->aligned)[k]); break;
+    default: F(made)[k] = F(a)[k];
+    }
+  }
   return made;
 }
 

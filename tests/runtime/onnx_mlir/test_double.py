@@ -95,6 +95,32 @@ def test_folded_tensors_are_in_the_librarys_memory_and_outlive_the_session(compi
     np.testing.assert_allclose(tensor.numpy(), want, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int64", "bool"])
+def test_other_types_are_checked_and_folded(compiler, tmp_path, dtype):
+    import ml_dtypes
+
+    model = parse(
+        f"""g (float[n, 8] x, {dtype}[8, 4] r) => (float[n, 4] y) {{
+            t = Transpose<perm = [1, 0]>(r)
+            c = Cast<to = 1>(t)
+            u = Transpose<perm = [1, 0]>(c)
+            y = MatMul(x, u)
+        }}"""
+    )
+    names = {"bfloat16": ml_dtypes.bfloat16, "bool": np.bool_}
+    r = (random(8, 4) * 3).astype(names.get(dtype, dtype))
+    bundle = split(
+        *(model, tmp_path), runtime_constants=["r"], backend="onnx-mlir", fsync=False, level=0
+    )
+    (kernel,) = bundle.manifest.kernels
+    x = random(3, 8, seed=1)
+    session = Session(bundle, options(), cache=FoldCache())
+    got = session.run(None, {"x": x, "r": r})[0]
+    np.testing.assert_allclose(got, x @ r.astype(np.float32), rtol=1e-5, atol=1e-5)
+    assert (kernel.reason, kernel.max_error) == (None, 0)
+    assert session.placements()[0].backend == "onnx-mlir"
+
+
 def test_large_weights_are_given_and_small_ones_are_in_the_kernel(compiler, tmp_path):
     model = parse(
         """g (float[n, 300] x, float[300] r) => (float[n, 300] y) {

@@ -1,4 +1,4 @@
-"""``python -m tests.benchmarks [weights|chain] [--rounds N]``: whole processes, side by side.
+"""``python -m tests.benchmarks [weights|chain|unary|embedding]``: whole processes, side by side.
 
 Commands take turns (A B A B), so that a slower machine slows all; the table gives medians of
 CPU seconds (user + system) and wall seconds, the peak resident memory, and ratios to onnxfold.
@@ -155,11 +155,42 @@ def chain(folder: Path, rounds: int) -> None:
     show("Constant, Sqrt, Mul, ...", run_side_by_side(commands, rounds))
 
 
+def unary(folder: Path, rounds: int) -> None:
+    """64 MiB through 40 unary ops to a mean: exact ones, and onnxruntime's functions."""
+    from tests.benchmarks.models import unary_chain
+
+    for ops in (["Neg", "Abs"], ["Tanh", "Exp", "Neg", "Sigmoid"]):
+        source = folder / f"{'_'.join(ops)}.onnx"
+        unary_chain(source, 4096, ops * (40 // len(ops)))
+        commands = {
+            "onnxfold": _onnxfold(str(source), str(folder / "out.onnx")),
+            "onnxruntime basic": [
+                *(sys.executable, "-c", _ONNXRUNTIME, str(source), str(folder / "ort.onnx"))
+            ],
+        }
+        title = f"64 MiB, 40 of {', '.join(ops)}, then ReduceMean"
+        show(title, run_side_by_side(commands, rounds))
+
+
+def embedding(folder: Path, rounds: int) -> None:
+    """2 GiB of float32 to float16 and transposed, with a limit of 256 MB and without one."""
+    from tests.benchmarks.models import embedding as model
+
+    source, target = str(folder / "in.onnx"), str(folder / "out.onnx")
+    model(folder / "in.onnx", 131_072, 4096)
+    commands = {
+        "onnxfold": _onnxfold(source, target),
+        "onnxfold, 256 MB": [*_onnxfold(source, target), "--memory-limit", "256MB"],
+        "copy + fsync": [sys.executable, "-c", _COPY, str(folder)],
+    }
+    show("2 GiB embedding: Cast, Transpose", run_side_by_side(commands, rounds))
+
+
 def _onnxfold(source: str, target: str) -> list[str]:
     return [sys.executable, "-m", "onnxfold", "optimize", source, "-o", target, "--quiet"]
 
 
-BENCHMARKS = {"weights": weights, "chain": chain}
+BENCHMARKS = {"weights": weights, "chain": chain, "unary": unary, "embedding": embedding}
 
 
 def main() -> None:

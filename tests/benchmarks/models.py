@@ -46,6 +46,39 @@ def scalar_chain(path: Path, links: int) -> None:
     onnx.save(_model(nodes, [4], current, []), path)
 
 
+def unary_chain(path: Path, side: int, ops: list[str]) -> None:
+    """A constant of ``side`` x ``side`` float32 through unary ops, its mean added to the input."""
+    weight = np.random.default_rng(0).standard_normal((side, side), dtype=np.float32)
+    nodes = [helper.make_node(op, [f"v{k}"], [f"v{k + 1}"], f"n{k}") for k, op in enumerate(ops)]
+    nodes += [
+        helper.make_node("ReduceMean", [f"v{len(ops)}"], ["mean"], "mean", keepdims=0),
+        helper.make_node("Add", ["x", "mean"], ["y"], "add"),
+    ]
+    onnx.save(_model(nodes, [4], "y", [numpy_helper.from_array(weight, "v0")]), path)
+
+
+def embedding(path: Path, rows: int, columns: int) -> None:
+    """A float32 table as external data, Cast to float16 and transposed for a MatMul."""
+    rng = np.random.default_rng(0)
+    with open(f"{path}.data", "wb") as data:
+        for start in range(0, rows, 4096):
+            count = min(4096, rows - start)
+            rng.standard_normal((count, columns), dtype=np.float32).tofile(data)
+    table = TensorProto(name="table", dims=[rows, columns], data_type=TensorProto.FLOAT)
+    table.data_location = TensorProto.EXTERNAL
+    table.external_data.add(key="location", value=f"{path.name}.data")
+    nodes = [
+        helper.make_node("Cast", ["table"], ["half"], "cast", to=TensorProto.FLOAT16),
+        helper.make_node("Transpose", ["half"], ["across"], "transpose", perm=[1, 0]),
+        helper.make_node("Cast", ["x"], ["x16"], "input", to=TensorProto.FLOAT16),
+        helper.make_node("MatMul", ["x16", "across"], ["product"], "matmul"),
+        helper.make_node("Cast", ["product"], ["y"], "output", to=TensorProto.FLOAT),
+    ]
+    model = _model(nodes, [1, columns], "y", [table])
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = rows
+    onnx.save(model, path)
+
+
 def _model(
     nodes: list[onnx.NodeProto], shape: list[int], output: str, weights: list[onnx.TensorProto]
 ) -> onnx.ModelProto:

@@ -15,9 +15,9 @@ import numpy as np
 import onnx
 import onnx.reference
 import onnx_ir as ir
-import onnxruntime as ort
 from onnx.backend.test.case.node import collect_testcases
 from onnx.backend.test.case.test_case import TestCase
+from reference_session import reference_session
 
 import onnxfold
 
@@ -131,14 +131,7 @@ def _wanted(case: TestCase, model: onnx.ModelProto) -> tuple[list[np.ndarray], b
 
 def run_onnxruntime(model: onnx.ModelProto) -> list[np.ndarray]:
     """The outputs of a model without inputs on the CPU provider, nothing optimized."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    options.log_severity_level = 4
-    session = ort.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return [np.asarray(v) for v in session.run(None, {})]
+    return [np.asarray(v) for v in reference_session(model).run(None, {})]
 
 
 def run_reference(model: onnx.ModelProto) -> list[np.ndarray]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
+from reference_session import reference_session
 
 import onnxfold
 
@@ -43,10 +43,7 @@ MODELS = {
 
 
 def run(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]).run(None, feeds)
+    return reference_session(path).run(None, feeds)
 
 
 def assert_the_same_bits(name: str, target: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir
 import onnxruntime
+from reference_session import reference_session
 
 STRING = onnx.TensorProto.STRING
 SUB_BYTE = {
@@ -60,14 +61,7 @@ def session(
     model = onnx.helper.make_model(
         graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=10
     )
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    return reference_session(model)
 
 
 def _to_ort(array: np.ndarray, elem_type: int) -> onnxruntime.OrtValue:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from reference_session import reference_session
 
 from onnxfold import storage
 from onnxfold.kernels import evaluator
@@ -191,14 +191,7 @@ def _slice(draw, dag: Dag, name: str, shape: tuple[int, ...], dtype: int) -> Non
 
 
 def by_onnxruntime(proto: onnx.ModelProto) -> list[np.ndarray]:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    session = ort.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, {})
+    return reference_session(proto).run(None, {})
 
 
 def folded(proto: onnx.ModelProto, path, **options) -> list[np.ndarray]:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
-import onnxruntime as ort
+from reference_session import reference_session
 
 from onnxfold import storage
 from onnxfold.analysis.constants import all_graphs
@@ -92,14 +92,7 @@ def interface(model: onnx.ModelProto) -> list[str]:
 
 def run(model: onnx.ModelProto, feeds: Feeds) -> list[np.ndarray]:
     """The outputs on onnxruntime's CPU provider, nothing optimized."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    options.log_severity_level = 4
-    session = ort.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, dict(feeds))
+    return reference_session(model).run(None, dict(feeds))
 
 
 def assert_same(before: onnx.ModelProto, after: onnx.ModelProto, feeds: Feeds) -> None:

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 from onnx import helper
+from reference_session import reference_session
 
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import Rule, RuleSet
@@ -216,7 +216,7 @@ def _rename(body: onnx.GraphProto, names: dict[str, str]) -> None:
 
 def _compare(instance: Instance, rewritten: onnx.ModelProto, tolerance: float) -> int:
     """Run both at every choice of sizes; the number of runs that could be compared."""
-    before, after = _session(instance.model), _session(rewritten)
+    before, after = reference_session(instance.model), reference_session(rewritten)
     compared = 0
     for sizes in _size_choices(instance):
         for seed in range(_ROUNDS):
@@ -230,17 +230,6 @@ def _compare(instance: Instance, rewritten: onnx.ModelProto, tolerance: float) -
                 _assert_same(wanted, found, tolerance, f"sizes {sizes}, seed {seed}")
             compared += 1
     return compared
-
-
-def _session(model: onnx.ModelProto) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    return ort.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
 
 
 def _size_choices(instance: Instance) -> Iterator[dict[str, int]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 import onnx.parser
-from reference_session import reference_session
+from reference_session import reference_options, reference_session
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21, "local" : 1]>'
 
@@ -72,6 +72,9 @@ def parse(text: str, **weights: np.ndarray) -> onnx.ModelProto:
 def random(*shape: int, seed: int = 0) -> np.ndarray:
     """A float32 array."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+options = reference_options
 
 
 def original(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:

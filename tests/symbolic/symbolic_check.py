@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.parser
-import onnxruntime as ort
+from reference_session import reference_session
 
 from onnxfold import storage
 from onnxfold.analysis.constants import all_graphs
@@ -44,7 +44,7 @@ class Rewritten:
         self.ops = Counter(
             n.op_type for g in all_graphs(opened) for n in g if n.op_type != "Constant"
         )
-        self._sessions = [_session(self.before), _session(self.after)]
+        self._sessions = [reference_session(self.before), reference_session(self.after)]
 
     def constant(self, name: str) -> list[int]:
         """The elements of the initializer that a node's output named ``name`` reads last."""
@@ -79,13 +79,3 @@ def floats(*shape: int) -> np.ndarray:
 def inputs(shapes: Sequence[Sequence[int]], name: str = "x") -> list[Feeds]:
     """Feeds of one input at several shapes."""
     return [{name: floats(*shape)} for shape in shapes]
-
-
-def _session(model: onnx.ModelProto) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    options.log_severity_level = 4
-    return ort.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )

@@ -21,6 +21,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from reference_session import reference_session
 
 import onnxfold
 
@@ -29,14 +30,6 @@ MODELS = Path(os.environ.get("ONNXFOLD_MODELS", os.devnull))
 FOLDERS = sorted(path.parent for path in MODELS.glob("*/meta.json"))
 
 Sizes = Mapping[str, int]
-
-
-def session(path: Path) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    options.log_severity_level = 4
-    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
 def results(model: ort.InferenceSession, feeds: Mapping[str, Any]) -> list[np.ndarray] | None:
@@ -103,7 +96,7 @@ def test_sizes_that_no_example_used(name, level, tmp_path):
     source, several = HERE[name]
     target = tmp_path / "out.onnx"
     onnxfold.optimize_file(source, target, level=level)
-    before, after = session(source), session(target)
+    before, after = reference_session(source), reference_session(target)
     accepted = 0
     for feeds in several:
         want = results(before, feeds)
@@ -178,7 +171,7 @@ def test_more_models(folder, level, tmp_path):
     onnxfold.optimize_file(source, target, level=level)
     assert bytes_in(tmp_path) <= 1.01 * bytes_in(folder)
     rtol = 1e-2 if is_half(source) else 0 if level == 1 else 1e-5
-    before, after = session(source), session(target)
+    before, after = reference_session(source), reference_session(target)
     tried = []
     for seed, sizes in enumerate(combinations(names) if names else [{}]):
         feeds = feeds_of(source, sizes, seed)

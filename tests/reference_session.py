@@ -1,0 +1,24 @@
+"""onnxruntime as the reference: node by node, and sums in the order of the original."""
+
+from __future__ import annotations
+
+import os
+
+import onnx
+import onnxruntime as ort
+
+
+def reference_options() -> ort.SessionOptions:
+    """Nothing is optimized, one thread, and nothing is logged."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    return options
+
+
+def reference_session(model: onnx.ModelProto | str | os.PathLike[str]) -> ort.InferenceSession:
+    """A session on the CPU provider for a model, or for the file that it is in."""
+    given = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
+    return ort.InferenceSession(given, reference_options(), providers=["CPUExecutionProvider"])

@@ -14,7 +14,6 @@ from onnxfold.editing.removal import is_used
 from onnxfold.editing.replacement import inherit
 from onnxfold.passes.dead_code import RemoveDeadCode
 
-ENTRY = "entry"
 RUNTIME_FOLD = "runtime_fold"
 
 

@@ -274,15 +274,6 @@ class _Flusher:
 _sync_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)  # macOS has the latter only
 
 
-def same_file(span: Span, path: str) -> bool:
-    """Whether the file of ``span`` is the one now at ``path``."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return False
-    return (status.st_dev, status.st_ino) == span.file.key[:2]
-
-
 def _pwrite(fd: int, data: memoryview, offset: int) -> None:
     while data:
         count = os.pwrite(fd, data, offset)

@@ -11,8 +11,13 @@ from pathlib import Path
 from onnxfold.runtime.backends.base import CompileError
 
 
-def run_child(command: Sequence[str], seconds: float) -> None:
+def run_child(command: Sequence[str], seconds: float, *, what: str = "the compiler") -> None:
     """Run a module of this package in a process of its own.
+
+    Args:
+        command: The command line.
+        seconds: Time limit.
+        what: What runs there, for messages.
 
     Raises:
         CompileError: It fails, is killed by a signal, or takes longer than ``seconds``.
@@ -30,9 +35,9 @@ def run_child(command: Sequence[str], seconds: float) -> None:
             env={**os.environ, "PYTHONPATH": path},
         )
     except subprocess.TimeoutExpired:
-        raise CompileError(f"the compiler took longer than {seconds:g} s") from None
+        raise CompileError(f"{what} took longer than {seconds:g} s") from None
     if done.returncode < 0:
-        raise CompileError(f"the compiler crashed (signal {-done.returncode})")
+        raise CompileError(f"{what} crashed (signal {-done.returncode})")
     if done.returncode:
         raise CompileError(reason_in(done.stderr))
 

@@ -136,7 +136,7 @@ def test_large_weights_are_given_and_small_ones_are_in_the_kernel(compiler, tmp_
     )
     (kernel,) = bundle.manifest.kernels
     assert (kernel.reason, kernel.inputs, kernel.weights) == (None, ["r"], ["w"])
-    assert (tmp_path / kernel.file).stat().st_size < 100_000
+    assert (tmp_path / kernel.file).stat().st_size < 300 * 300 * 4
     feeds = {"x": random(4, 300, seed=2), "r": random(300, seed=3)}
     got, placements = run(bundle, feeds)
     assert placements[0].backend == "onnx-mlir"
@@ -220,9 +220,9 @@ WRONG = """
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("abort();", r"trying the kernel: the compiler crashed \(signal 6\)"),
+        ("abort();", r"^the kernel crashed \(signal 6\)"),
         ("raise(SIGSEGV); return NULL;", r"crashed \(signal 11\)"),
-        ("for (;;);", r"took longer than 2 s"),
+        ("for (;;);", "^the kernel took longer than 2 s"),
         ("errno = EPERM; return NULL;", "failed: Operation not permitted"),
         ("return omTensorListCreate(NULL, 0);", "it has 0 results, not 1"),
         (WRONG, "its results are wrong"),

@@ -180,9 +180,6 @@ def _try(folder: Path, library: Path, arrays: Sequence[Any], seconds: float) -> 
     """Results of a library, from a process that may crash."""
     np.savez(folder / "feeds.npz", **{f"{k:04}": array for k, array in enumerate(arrays)})
     (folder / "trial.json").write_text(json.dumps({"library": library.name, "tag": library.stem}))
-    try:
-        run_child([*_TRIAL, str(folder)], seconds)
-    except CompileError as error:
-        raise CompileError(f"trying the kernel: {error}") from error
+    run_child([*_TRIAL, str(folder)], seconds, what="the kernel")
     with np.load(folder / "results.npz") as stored:
         return [stored[key] for key in stored.files]

@@ -15,7 +15,6 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxfold.storage.atomic import TempFile
-from onnxfold.storage.mapped import Span
 from onnxfold.storage.streaming import StreamedTensor, Tile
 from onnxfold.storage.tensors import ViewTensor, span_of
 

@@ -2,7 +2,8 @@
 
 ``steps`` times exported decoders, whose paths are given with ``--model PATH --dim NAME=SIZE``;
 ``overhead`` a session against bare onnxruntime on the same entry; ``kernels`` compiles typical
-runtime_fold graphs with IREE, and times them against onnxruntime run by run in turns.
+runtime_fold graphs (``--backend iree``, ``onnx-mlir``), and times them against onnxruntime run by run in
+turns.
 """
 
 from __future__ import annotations
@@ -165,20 +166,20 @@ CASES: dict[str, Callable[[], Case]] = {
 }
 
 
-def kernels(rounds: int) -> None:
+def kernels(rounds: int, backend: str) -> None:
     """How many components compile, whether they are right, and their time in turns."""
-    columns = ("graph", "compiled", "error", "fold IREE ms", "fold ORT ms", "ORT / IREE", "why not")
-    table = Table(*columns, title="runtime_fold, both with all cores")
+    columns = ("graph", "compiled", "error", "fold ms", "fold ORT ms", "ORT / fold", "why not")
+    table = Table(*columns, title=f"runtime_fold: {backend}, and onnxruntime with all cores")
     options = ort.SessionOptions()
     for name, case in CASES.items():
         model, constants = case()
         with tempfile.TemporaryDirectory() as folder:
             bundle = split(
-                model, folder, runtime_constants=list(constants), backend="iree", fsync=False
+                model, folder, runtime_constants=list(constants), backend=backend, fsync=False
             )
             both = [
-                Session(bundle, options, backend=backend, cache=FoldCache(0), verify="content")
-                for backend in ("auto", "onnxruntime")
+                Session(bundle, options, backend=name, cache=FoldCache(0), verify="content")
+                for name in (backend, "onnxruntime")
             ]
             for session in both:
                 session.fold(constants)
@@ -276,12 +277,15 @@ def main() -> None:
     parser.add_argument("--model", action="append", default=[])
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE")
     parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--backend", default="iree")
     given = parser.parse_args()
     if given.what == "steps":
         sizes = {name: int(size) for name, size in (d.split("=") for d in given.dim)}
         steps(given.model, sizes, given.rounds)
+    elif given.what == "kernels":
+        kernels(given.rounds, given.backend)
     else:
-        {"overhead": overhead, "kernels": kernels}[given.what](given.rounds)
+        overhead(given.rounds)
 
 
 if __name__ == "__main__":

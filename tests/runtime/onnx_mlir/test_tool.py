@@ -206,6 +206,24 @@ def test_a_container_that_takes_too_long_is_removed(engine, tmp_path):
     assert engine.calls()[-1] == ["rm", "--force", started.partition("=")[2]]
 
 
+def test_a_container_is_removed_when_the_user_interrupts(engine, tmp_path, monkeypatch):
+    engine.does(sleep=60)
+    tool = find_tool()
+    communicate = subprocess.Popen.communicate
+
+    def interrupted(process, *arguments, timeout=None, **more):
+        if timeout != 30.5:  # not the compilation
+            return communicate(process, *arguments, timeout=timeout, **more)
+        while len(engine.calls()) < 2:  # it has begun
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        commands.run_tool(tool, tmp_path, [], 30.5)
+    assert engine.calls()[-1][:2] == ["rm", "--force"]
+
+
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
 def test_what_a_compiler_started_ends_with_it(clean_path, tmp_path):
     path = program(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import signal
@@ -93,7 +94,8 @@ def run_tool(tool: Tool, folder: Path, arguments: Sequence[str], seconds: float)
         try:
             _, stderr = process.communicate(timeout=seconds)
         except BaseException as error:  # also when the user interrupts
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                os.killpg(process.pid, signal.SIGKILL)
             tool.stop(command)
             if isinstance(error, subprocess.TimeoutExpired):
                 raise CompileError(f"the compiler took longer than {seconds:g} s") from None

@@ -2,8 +2,7 @@
 
 ``steps`` times exported decoders, whose paths are given with ``--model PATH --dim NAME=SIZE``;
 ``overhead`` a session against bare onnxruntime on the same entry; ``kernels`` compiles typical
-runtime_fold graphs (``--backend iree``, ``onnx-mlir``), and times them against onnxruntime run by run in
-turns.
+runtime_fold graphs with a ``--backend``, and times them against onnxruntime run by run in turns.
 """
 
 from __future__ import annotations

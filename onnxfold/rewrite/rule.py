@@ -120,6 +120,8 @@ def rule(
 
     frame = sys._getframe(1)
     file, line = frame.f_code.co_filename, frame.f_lineno
+    # ours are checked by a test: that takes as long as making them
+    is_ours = frame.f_globals.get("__name__", "").startswith("onnxfold.rules.")
     try:
         if not isinstance(pair, Pair):
             raise TypeError("a rule is made of pattern >> replacement")
@@ -136,7 +138,8 @@ def rule(
             line,
             on_constants,
         )
-        check_rule(made)
+        if not is_ours:
+            check_rule(made)
     except (TypeError, ValueError) as error:
         raise RuleError(f"rule at {os.path.basename(file)}:{line}: {error}") from error
     return made

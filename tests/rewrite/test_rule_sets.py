@@ -11,6 +11,7 @@ from onnx_ir.passes import common
 from onnxfold.errors import UsageError
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import op, rule, rule_set, values
+from onnxfold.rewrite.check import check_rule
 from onnxfold.rewrite.rule_set import builtin_rule_sets, load_rules
 
 x = values("x")
@@ -20,6 +21,13 @@ def test_every_rule_has_a_name_of_its_own_and_a_doc():
     rules = [each for found in builtin_rule_sets() for each in found]
     assert len({each.name for each in rules}) == len(rules)
     assert not [each.label for each in rules if not each.doc or "\n" in each.doc]
+
+
+def test_every_rule_is_right():
+    """What `rule` checks when anybody else defines one."""
+    for found in builtin_rule_sets():
+        for each in found:
+            check_rule(each)
 
 
 def test_every_rule_has_a_test():

@@ -269,7 +269,7 @@ class Algebra:
             return exact
         if isinstance(a, int) and isinstance(b, int):
             return a // b if b else 0
-        if not isinstance(b, int) or b < 0:
+        if not isinstance(b, int) or b <= 0:
             bounded = self.low(a) >= 0 and self.low(b) >= 0
             return self._atom("floor_div", (a, b), 0 if bounded else -INFINITY, INFINITY)
         whole, rest = _split(a, b)
@@ -309,7 +309,7 @@ class Algebra:
             return a % b if b else 0
         if self.exact_quotient(a, b) is not None:
             return 0
-        if not isinstance(b, int) or b < 0:
+        if not isinstance(b, int) or b <= 0:
             return self._atom("mod", (a, b), -INFINITY, INFINITY)
         rest = _split(a, b)[1]
         if self.low(rest) >= 0 and self.high(rest) < b:

@@ -25,6 +25,7 @@ class Texts:
         self._algebra = algebra
         self._taken = {_squeezed(name) for name in taken}
         self._texts: dict[Expr, str | None] = {}
+        self._atoms: list[str | None] = []
 
     def of(self, size: Number) -> str | None:
         """A dim's name or an expression such as ``2*seq``; None if there is none that is short.
@@ -62,6 +63,13 @@ class Texts:
         return text[2:] if text.startswith("+ ") else f"-{text[2:]}"
 
     def _atom(self, index: int) -> str | None:
+        # what an atom is made of has lower indexes: one after the other, it needs no recursion
+        for k in range(len(self._atoms), index + 1):
+            text = self._atom_text(k)
+            self._atoms.append(text if text is None or len(text) <= _LONGEST else None)
+        return self._atoms[index]
+
+    def _atom_text(self, index: int) -> str | None:
         atom = self._algebra.atoms[index]
         if atom.op == "symbol":
             name = str(atom.args[0]) if atom.args else ""

@@ -19,7 +19,7 @@ from onnxfold.errors import (
 )
 
 if TYPE_CHECKING:
-    from onnxfold.api import optimize, optimize_file
+    from onnxfold.api import explain, optimize, optimize_file, plan
     from onnxfold.compare import compare
     from onnxfold.runtime.session import Session
     from onnxfold.runtime.split import split
@@ -35,9 +35,11 @@ __all__ = [
     "Session",
     "UsageError",
     "compare",
+    "explain",
     "load",
     "optimize",
     "optimize_file",
+    "plan",
     "save",
     "split",
 ]
@@ -46,9 +48,11 @@ __all__ = [
 _HOME = {
     "Session": "onnxfold.runtime.session",
     "compare": "onnxfold.compare",
+    "explain": "onnxfold.api",
     "load": "onnxfold.storage",
     "optimize": "onnxfold.api",
     "optimize_file": "onnxfold.api",
+    "plan": "onnxfold.api",
     "save": "onnxfold.storage",
     "split": "onnxfold.runtime.split",
 }

@@ -8,7 +8,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Union, overload
 
@@ -25,7 +25,11 @@ from onnxfold.report.memory import peak_rss_bytes
 from onnxfold.report.summary import Kept, Report
 
 if TYPE_CHECKING:
+    from onnxfold.analysis.decisions import Decision
     from onnxfold.compare import Comparison
+    from onnxfold.forecast import Plan, Prediction
+    from onnxfold.passes.cut import Cut
+    from onnxfold.pool import Buffer, Pool
 
 logger = logging.getLogger("onnxfold")
 
@@ -116,9 +120,12 @@ def optimize_file(
         with clock.stage("load"):
             model = storage.load(source)
         before = dict(sorted(count_nodes(model).items()))
+        forecast = _Forecast(model, fold, bytes_before, share_weights, clock.start)
         with clock.stage("fold"):
             folder = os.path.dirname(os.path.abspath(destination))
-            result = run_passes(model, fold, scratch_folder=folder, bytes_before=bytes_before)
+            result = run_passes(
+                model, fold, scratch_folder=folder, bytes_before=bytes_before, observe=forecast
+            )
         after = dict(sorted(count_nodes(model).items()))
         beyond: dict[str, int] = {}
         if advise:
@@ -129,7 +136,7 @@ def optimize_file(
             with clock.stage("check"):
                 comparison = _check(source, model, folder, check, result)
         with clock.stage("save"):
-            storage.save(
+            saved = storage.save(
                 model,
                 destination,
                 fsync=fsync,
@@ -155,15 +162,14 @@ def optimize_file(
             for stay in result.propagation.stays
             if stay.node.graph is not None  # a later pass may have removed it
         ],
-        decisions=[
-            *result.propagation.folds,
-            *(decision for node, decision in result.propagation.kept if node.graph is not None),
-        ],
+        decisions=_decisions(result),
         pool=result.propagation.statistics.to_dict(),
         seconds=time.perf_counter() - clock.start,
         cpu_seconds=time.process_time() - clock.cpu_start,
         peak_rss_bytes=peak_rss_bytes(),
         stages=clock.stages,
+        bytes_written=saved.bytes_total,
+        prediction=forecast.prediction,
         check=comparison,
         warnings=result.warnings,
         assumptions=list(result.assumptions),
@@ -172,6 +178,99 @@ def optimize_file(
         withheld=dict(result.withheld.most_common()),
         beyond=beyond,
     )
+
+
+def plan(source: PathLike, /, *, share_weights: bool = False, **options: Any) -> Plan:
+    """Find out what :func:`optimize_file` would do and take, and write nothing.
+
+    The model's structure is read and small constants are computed; large ones are not touched.
+
+    Args:
+        source: The model.
+        share_weights: As for :func:`optimize_file`.
+        options: See :class:`onnxfold.options.Options`.
+
+    Raises:
+        OnnxFoldError: the model or an option is invalid.
+    """
+    from onnxfold.forecast import Plan
+
+    fold = _options(options)
+    began = time.perf_counter()
+    bytes_before = storage.model_bytes(source)
+    with _paused_garbage_collection():
+        model = storage.load(source)
+        nodes = sum(count_nodes(model).values())
+        forecast = _Forecast(model, fold, bytes_before, share_weights, began, is_all=True)
+        with contextlib.suppress(_Planned):
+            run_passes(model, fold, bytes_before=bytes_before, observe=forecast)
+    if forecast.prediction is None:
+        raise UsageError("a plan is made by constant-propagation, and the passes are without it")
+    return Plan(os.fspath(source), nodes, forecast.folded, forecast.prediction, forecast.decisions)
+
+
+def explain(source: PathLike, /, **options: Any) -> list[Decision]:
+    """Why each node with constant inputs would be folded or stay; nothing is written.
+
+    Args:
+        source: The model.
+        options: See :class:`onnxfold.options.Options`.
+
+    Raises:
+        OnnxFoldError: the model or an option is invalid.
+    """
+    fold = _options({**options, "explain": True})
+    bytes_before = storage.model_bytes(source)
+    with _paused_garbage_collection():
+        model = storage.load(source)
+        result = run_passes(model, fold, bytes_before=bytes_before)
+    return _decisions(result)
+
+
+class _Planned(Exception):
+    """All that a plan needs is known."""
+
+
+class _Forecast:
+    """Predicts what a run takes, when constants are propagated for the first time."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        options: Options,
+        bytes_before: int,
+        share_weights: bool,
+        began: float,
+        is_all: bool = False,
+    ) -> None:
+        self._model = model
+        self._options = options
+        self._bytes_before = bytes_before
+        self._share_weights = share_weights
+        self._began = began
+        self._is_all = is_all
+        self.prediction: Prediction | None = None
+        self.folded = 0
+        self.decisions: list[Decision] = []
+
+    def __call__(self, cut: Cut, pool: Pool, doubtful: Sequence[Buffer]) -> None:
+        """Predict; raises _Planned if that is all."""
+        from onnxfold.forecast import predict
+
+        self.prediction = predict(
+            self._model,
+            cut,
+            pool,
+            doubtful,
+            self._options,
+            bytes_before=self._bytes_before,
+            share_weights=self._share_weights,
+            began=self._began,
+        )
+        if self._is_all:
+            self.folded = len(cut.removed)
+            self.decisions = [d for _, d in cut.explained]
+            raise _Planned
 
 
 def _check(
@@ -198,6 +297,12 @@ def _check(
             f"the optimized model is {compare_line(comparison)}; nothing was written", file=source
         )
     return comparison
+
+
+def _decisions(result: Result) -> list[Decision]:
+    """What was decided about nodes that are gone by it, or are still there."""
+    kept = (decision for node, decision in result.propagation.kept if node.graph is not None)
+    return [*result.propagation.folds, *kept]
 
 
 def _options(given: dict[str, Any]) -> Options:

@@ -8,6 +8,7 @@ import click
 
 from onnxfold.cli.bench import bench
 from onnxfold.cli.compare import compare
+from onnxfold.cli.explain import explain
 from onnxfold.cli.inspect import inspect
 from onnxfold.cli.lists import list_passes, list_rules
 from onnxfold.cli.optimize import optimize
@@ -64,5 +65,5 @@ def cli(ctx: click.Context) -> None:
         ctx.exit(EXIT_ERROR)
 
 
-for _command in (optimize, compare, inspect, split, bench, list_rules, list_passes):
+for _command in (optimize, compare, explain, inspect, split, bench, list_rules, list_passes):
     cli.add_command(_command)

@@ -95,6 +95,12 @@ from onnxfold.cli.output import write, write_json
     metavar="GLOB",
     help="Fold values whose name matches, whatever they weigh; may be repeated.",
 )
+@click.option(
+    "--plan",
+    "only_plan",
+    is_flag=True,
+    help="Only predict memory, bytes and time; read no large weight, write nothing.",
+)
 @click.option("--explain", is_flag=True, help="Also show why nodes were folded or stay.")
 @click.option(
     "--external-data/--no-external-data",
@@ -128,6 +134,7 @@ def optimize(
     dims: tuple[tuple[str, int], ...],
     input_shapes: tuple[tuple[str, list[int]], ...],
     quiet: bool,
+    only_plan: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -135,6 +142,13 @@ def optimize(
 
     Sizes are bytes, or have a unit: 512MB is decimal, 512MiB binary.
     """
+    options["dims"] = dict(dims)
+    options["input_shapes"] = dict(input_shapes)
+    if passes is not None:
+        options["passes"] = [name.strip() for name in passes.split(",")]
+    if only_plan:
+        _plan(source, as_json, options)
+        return
     target = _one_target(destination, output)
     if external_data_name is not None and external_data is False:
         raise click.UsageError("--external-data-name contradicts --no-external-data")
@@ -149,9 +163,6 @@ def optimize(
             fsync=not no_fsync,
             progress=progress,
             advise=as_json or not quiet,
-            dims=dict(dims),
-            input_shapes=dict(input_shapes),
-            passes=None if passes is None else [name.strip() for name in passes.split(",")],
             **options,
         )
     if as_json:
@@ -164,6 +175,23 @@ def optimize(
             from onnxfold.report.explain_table import explain_text
 
             write("\n" + explain_text(report.decisions))
+
+
+def _plan(source: str, as_json: bool, options: dict[str, Any]) -> None:
+    from onnxfold.api import plan
+
+    del options["check"]
+    made = plan(source, **options)
+    if as_json:
+        write_json(made.to_dict())
+        return
+    from onnxfold.report.plan_table import plan_text
+
+    write(plan_text(made))
+    if options["explain"]:
+        from onnxfold.report.explain_table import explain_text
+
+        write("\n" + explain_text(made.decisions))
 
 
 def _one_target(destination: str | None, output: str | None) -> str:

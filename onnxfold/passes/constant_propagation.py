@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +16,10 @@ from onnxfold.options import FoldOptions
 from onnxfold.passes.cut import Cut
 from onnxfold.passes.folding.materialize import materialize
 from onnxfold.passes.folding.sweep import Stay, Sweep
-from onnxfold.pool import Pool, Statistics
+from onnxfold.pool import Buffer, Pool, Statistics
+
+Observer = Callable[[Cut, Pool, Sequence[Buffer]], None]
+"""Takes what was decided, the pool, and the buffers that are computed next, each as a whole."""
 
 
 @dataclass
@@ -63,6 +67,8 @@ class ConstantPropagation(ir.passes.InPlacePass):
         self._options = options or FoldOptions()
         self.scratch_folder = scratch_folder
         self.spare = spare
+        self.observe: Observer | None = None
+        """Called once, when it is decided what to store and before anything large is computed."""
         self.outcome = Outcome()
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -87,10 +93,14 @@ class ConstantPropagation(ir.passes.InPlacePass):
                 try:
                     sweep.run()
                     cut = Cut(sweep, pool, self._options, self.spare)
-                    decisions = cut.decisions(small=self._options.explain)
+                    decisions = cut.explain(small=self._options.explain)
                     pool.settle(cut.stored)
                     # what could fail is computed before anything is rewritten
-                    pool.compute(evaluator.uncertain([pool.buffer_of(v) for v in cut.stored]))
+                    doubtful = evaluator.uncertain([pool.buffer_of(v) for v in cut.stored])
+                    if self.observe is not None:
+                        self.observe(cut, pool, doubtful)
+                        self.observe = None
+                    pool.compute(doubtful)
                     break
                 except ComputationFailed as failure:
                     inlined += sweep.inlined

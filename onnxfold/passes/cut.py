@@ -70,10 +70,16 @@ class Cut:
             self._cost(v) != FORBIDDEN for n in self._staying for v in self._results(n)
         )
         """True if nodes stay only because of the bytes that their results take."""
+        self.left_to_onnxruntime = any(
+            sweep.undecided[node].kernel is None for node in self._staying
+        )
+        """True if only onnxruntime knows what a node that stays gives: rules may ask."""
+        self.explained: list[tuple[ir.Node, Decision]] = []
+        """What :meth:`explain` found."""
 
     # ---------------------------------------------------------------- explaining
 
-    def decisions(self, *, small: bool = False) -> list[tuple[ir.Node, Decision]]:
+    def explain(self, *, small: bool = False) -> list[tuple[ir.Node, Decision]]:
         """What was decided about every node that has constant inputs only.
 
         Args:
@@ -87,6 +93,7 @@ class Cut:
         found = [(node, self._decision(node, stored, readers)) for node in nodes]
         for stay in self._sweep.stays:
             found.append((stay.node, _describe(stay.node, False, None, None, stay.reason)))
+        self.explained = found
         return found
 
     def _decision(

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.options import Options
-from onnxfold.passes.constant_propagation import ConstantPropagation, Outcome
+from onnxfold.passes.constant_propagation import ConstantPropagation, Observer, Outcome
 from onnxfold.passes.registry import create
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.simplify import Simplify
@@ -35,6 +35,8 @@ class Result:
     warnings: list[str] = field(default_factory=list)
     assumptions: tuple[str, ...] = ()
     """What is taken for granted of the model's inputs."""
+    observe: Observer | None = None
+    """Who waits for the first propagation of constants."""
 
 
 def run_passes(
@@ -43,6 +45,7 @@ def run_passes(
     *,
     scratch_folder: str | None = None,
     bytes_before: int = 0,
+    observe: Observer | None = None,
 ) -> Result:
     """Run the passes that the options ask for, in place.
 
@@ -54,8 +57,10 @@ def run_passes(
         options: Which passes and rules, at which level.
         scratch_folder: Where buffers spill to when the options limit memory.
         bytes_before: What the model took when it came; 0 if that may not be made use of.
+        observe: Called when constants are propagated for the first time, before anything large
+            is computed.
     """
-    result = Result()
+    result = Result(observe=observe)
     if options.passes is not None:
         for name in options.passes:
             _run(name, model, options, scratch_folder, result)
@@ -106,6 +111,7 @@ def _run(
     if isinstance(step, ConstantPropagation):
         step.scratch_folder = scratch_folder
         step.spare = spare
+        step.observe, result.observe = result.observe, None
     modified = step(model).modified
     if isinstance(step, ConstantPropagation):
         step.outcome.folded += result.propagation.folded

@@ -24,7 +24,7 @@ def explain_text(decisions: Sequence[Decision], most: int = MOST) -> str:
         most: How many to show.
     """
     if not decisions:
-        return "nothing was decided: no node with constant inputs has a large result\n"
+        return "there is no node with constant inputs to speak of\n"
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("value", overflow="fold")
     for title in ("op", "decision"):

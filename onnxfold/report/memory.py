@@ -11,12 +11,18 @@ def peak_rss_bytes() -> int | None:
     return peak if peak is not None else _from_resource()
 
 
-def _from_proc_status() -> int | None:
-    """VmHWM of /proc/self/status: unlike getrusage it is not inherited through exec."""
+def rss_bytes() -> int | None:
+    """Resident set size of this process now, bytes; where the system does not tell, its peak."""
+    now = _from_proc_status("VmRSS:")
+    return now if now is not None else _from_resource()
+
+
+def _from_proc_status(key: str = "VmHWM:") -> int | None:
+    """A line of /proc/self/status: unlike getrusage it is not inherited through exec."""
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as status:
             for line in status:
-                if line.startswith("VmHWM:"):
+                if line.startswith(key):
                     return int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
         pass

@@ -24,6 +24,7 @@ def optimize_text(report: Report) -> str:
 def _parts(report: Report) -> Iterator[RenderableType]:
     yield _counts(report)
     yield _cost_line(report)
+    yield from _prediction_line(report)
     yield _pool_line(report)
     yield from _kept_lines(report.kept)
     yield from _rule_lines(report)
@@ -68,6 +69,18 @@ def _cost_line(report: Report) -> str:
         f"folded {_nodes(report.folded)} in {report.seconds:.2f} s"
         f"{f' ({stages})' if stages else ''}, {report.cpu_seconds:.2f} s of CPU time{peak}"
     )
+
+
+def _prediction_line(report: Report) -> Iterator[str]:
+    prediction = report.prediction
+    if prediction is not None:
+        yield (
+            f"predicted: peak memory {bytes_text(prediction.peak_bytes)} "
+            f"(measured {bytes_text(report.peak_rss_bytes)}), "
+            f"{bytes_text(prediction.bytes_written)} to write "
+            f"(written {bytes_text(report.bytes_written)}), "
+            f"{prediction.seconds:.2f} s (took {report.seconds:.2f} s)"
+        )
 
 
 def _pool_line(report: Report) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from onnxfold.analysis.decisions import Decision
     from onnxfold.compare import Comparison
+    from onnxfold.forecast.prediction import Prediction
 
 
 @dataclass
@@ -57,6 +58,9 @@ class Report:
         cpu_seconds: User and system time of the process over the run.
         peak_rss_bytes: Peak resident memory of the whole process, or None where unknown.
         stages: Seconds by stage: load, passes, save, check.
+        bytes_written: Bytes of the files written; without weights that are shared.
+        prediction: What was predicted before anything large was done; compare ``peak_rss_bytes``,
+            ``bytes_written`` and ``seconds``.
         check: The comparison of both models, if one was asked for.
         warnings: What the user should know.
         assumptions: What was taken for granted of the inputs; empty if all sizes are numbers.
@@ -80,6 +84,8 @@ class Report:
     cpu_seconds: float = 0.0
     peak_rss_bytes: int | None = None
     stages: dict[str, float] = field(default_factory=dict)
+    bytes_written: int | None = None
+    prediction: Prediction | None = None
     check: Comparison | None = None
     warnings: list[str] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
@@ -105,6 +111,8 @@ class Report:
             "cpu_seconds": round(self.cpu_seconds, 6),
             "peak_rss_bytes": self.peak_rss_bytes,
             "stages": {stage: round(seconds, 6) for stage, seconds in self.stages.items()},
+            "bytes_written": self.bytes_written,
+            "prediction": self.prediction.to_dict() if self.prediction is not None else None,
             "check": self.check.to_dict() if self.check is not None else None,
             "warnings": list(self.warnings),
             "assumptions": list(self.assumptions),

@@ -11,7 +11,8 @@ import pytest
 KEYS = {
     "source", "target", "nodes_before", "nodes_after", "bytes_before", "bytes_after", "folded",
     "kept", "pool", "seconds", "cpu_seconds", "peak_rss_bytes", "stages", "check", "warnings",
-    "rewrites", "inexact", "withheld", "beyond", "decisions", "assumptions",
+    "rewrites", "inexact", "withheld", "beyond", "decisions",
+    "bytes_written", "prediction", "assumptions",
 }  # fmt: skip
 
 
@@ -58,6 +59,38 @@ def test_why_nodes_were_folded_or_stay(run, swin, tmp_path):
     assert "stays" in kept and "kept by option" in kept
     assert len(folded) == 19 and all("folded" in line for line in folded)
     assert "asked for (fold)" in result.out
+
+
+def test_a_plan_is_printed_and_nothing_is_written(run, swin, tmp_path):
+    before = sorted(tmp_path.iterdir())
+    result = run("optimize", swin, tmp_path / "out.onnx", "--plan", "--explain")
+    assert result.code == 0, result.err
+    assert sorted(tmp_path.iterdir()) == before
+    words = ("nothing was written", "peak memory", "to read", "to write", "time", "decision")
+    assert all(word in result.out for word in words)
+    document = json.loads(run("optimize", swin, "--plan", "--json").out)
+    assert document["prediction"]["peak_bytes"] > 10**7
+    assert document["folded"] > 100
+
+
+def test_the_prediction_is_compared_with_the_outcome(run, swin, tmp_path):
+    result = run("optimize", swin, "-o", tmp_path / "out.onnx", "--no-fsync")
+    assert "predicted: peak memory " in result.out
+    written = (tmp_path / "out.onnx").stat().st_size
+    assert f"(written {written / 1000:.1f} kB)" in result.out
+
+
+def test_explain_writes_nothing(run, swin, tmp_path):
+    name = "/m/swin/encoder/layers.0/downsample/reduction/Transpose_output_0"
+    result = run("explain", swin, "--value", name, "--json")
+    assert result.code == 0, result.err
+    (decision,) = json.loads(result.out)["decisions"]
+    assert decision["folded"] and decision["bytes_if_folded"] == decision["bytes_if_kept"] > 0
+    kept = run("explain", swin, "--value", name, "--keep", name)
+    assert kept.code == 0 and "stays" in kept.out and "kept by option" in kept.out
+    assert not list(tmp_path.glob("*.data"))
+    assert "no node" in run("explain", swin, "--value", "no such value").out
+    assert run("explain", tmp_path / "missing.onnx").code == 2
 
 
 def test_the_habit_of_other_tools(run, tiny, tmp_path):

@@ -1,0 +1,50 @@
+"""`onnxfold explain`: why values were folded or not."""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import Any
+
+import click
+
+from onnxfold.cli.arguments import byte_size, output_options
+from onnxfold.cli.output import write, write_json
+
+
+@click.command()
+@click.argument("model")
+@click.option(
+    "--value",
+    "values",
+    multiple=True,
+    metavar="GLOB",
+    help="Only values or nodes whose name matches; may be repeated.",
+)
+@click.option("-O", "--level", type=click.IntRange(0, 2), default=1, help="See optimize.")
+@click.option("--fold-all", is_flag=True, help="See optimize.")
+@click.option("--fold-quantized", is_flag=True, help="See optimize.")
+@click.option("--max-growth", type=byte_size, default="0", metavar="BYTES", help="See optimize.")
+@click.option("--keep", multiple=True, metavar="GLOB", help="See optimize.")
+@click.option("--fold", multiple=True, metavar="GLOB", help="See optimize.")
+@output_options
+def explain(model: str, values: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Show why each constant of MODEL would be folded or stay; nothing is written.
+
+    Sizes are what the results take in the file if the node is folded, and what of its operands
+    is there for it alone if it stays.
+    """
+    from onnxfold.api import explain as explain_model
+
+    decisions = explain_model(model, **options)
+    if values:
+        decisions = [
+            d
+            for d in decisions
+            if any(fnmatch.fnmatchcase(name, glob) for name in (d.value, d.node) for glob in values)
+        ]
+    if as_json:
+        write_json({"model": model, "decisions": [d.to_dict() for d in decisions]})
+    else:
+        from onnxfold.report.explain_table import explain_text
+
+        write(explain_text(decisions))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from onnxfold.kernels.dtypes import check_allocatable, normalized_axis
-from onnxfold.kernels.registry import Array, Unfoldable, kernel
+from onnxfold.kernels.registry import Array, Kind, Unfoldable, kernel
 
 
-@kernel("Concat", since=4)
+@kernel("Concat", since=4, kind=Kind.ASSEMBLED)
 def concat(*operands: Array, axis: int) -> Array:
     """The operands one after the other along ``axis``; all other dimensions are the same."""
     first = operands[0]

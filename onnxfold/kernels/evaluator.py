@@ -41,6 +41,9 @@ from onnxfold.pool.source import Source
 EAGER_BYTES = 1 << 16
 
 
+_WHOLE = (Kind.GENERAL, Kind.ASSEMBLED)
+
+
 class ComputationFailed(Exception):
     """Postponed operations turned out not to be computable: their nodes have to stay."""
 
@@ -125,7 +128,7 @@ class Evaluator:
         if kind is Kind.VIEW:
             self.compute([b for b in operands if b is not None and _may_be_sizes(b)])
         known = kind is Kind.SHAPE or all(b is None or b.is_known for b in operands)
-        if kind is Kind.GENERAL and not (known and _bytes_of(operands) <= EAGER_BYTES):
+        if kind in _WHOLE and not (known and _bytes_of(operands) <= EAGER_BYTES):
             return None
         arrays = [None if b is None else b.array() if b.is_known else stand_in(b) for b in operands]
         if kind is Kind.ELEMENTWISE and not (known and effective_bytes(arrays) <= EAGER_BYTES):
@@ -224,14 +227,13 @@ class Evaluator:
         failures: dict[Operation, str] = {}
         inlined: set[Buffer] = set()
         stored: set[Buffer] = set()
-        streams: set[Operation] = set()
         in_pieces: set[Operation] = set()
         everything, targets = operations, wanted
         if streamed is not None:
             assert isinstance(streamed.deferred, Operation)
             everything, targets = [*operations, streamed.deferred], [*wanted, streamed]
-        if any(is_large(operation) for operation in everything):
-            streams = {o for o in operations if is_streamed(o)}
+        streams = {o for o in operations if is_streamed(o)}
+        if streams or any(is_large(operation) for operation in everything):
             inlined, stored = choose(everything, targets, streams.__contains__, _references)
             in_pieces = {o for o in operations if o in streams or is_fusable(o)}
         for phase, engine_is_numpy in phases(operations, in_pieces):
@@ -288,18 +290,19 @@ class Evaluator:
         *,
         bounded: bool,
         compact: bool = False,
-        keep_first: bool = False,
+        keep_axes: bool = False,
     ) -> tuple[Program, tuple[int, ...]] | None:
         """The program for a buffer; None if it has become known on the way, or cannot be had."""
-        while True:
+        while keep_axes or not buffer.is_known:
             try:
-                return lower(buffer, inlined, compact=compact, keep_first=keep_first)
+                return lower(buffer, inlined, compact=compact, keep_axes=keep_axes)
             except Missing:
                 return None  # what it needs has failed
             except Blocked as blocked:
                 self._store(blocked.buffer, inlined, failures, bounded=bounded)
-                if not blocked.buffer.is_known or blocked.buffer is buffer:
+                if not blocked.buffer.is_known:
                     return None
+        return None
 
     def _compute_stream(
         self, operation: Operation, inlined: Collection[Buffer], failures: dict[Operation, str]
@@ -309,7 +312,7 @@ class Evaluator:
             return
         first = operation.operands[0]
         assert first is not None
-        lowered = self._lower(first, inlined, failures, bounded=True, keep_first=True)
+        lowered = self._lower(first, inlined, failures, bounded=True, keep_axes=True)
         if lowered is not None:
             with contextlib.suppress(NotExact):
                 result = reduced(operation, lowered[0], self._whole, self._pool)

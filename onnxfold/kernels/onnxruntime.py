@@ -11,8 +11,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnxfold.graphs import subgraphs_of
 from onnxfold.kernels.inference import schema_of, type_of
-from onnxfold.kernels.operation import Operation, subgraphs_of
+from onnxfold.kernels.operation import Operation
 from onnxfold.pool import Buffer
 from onnxfold.pool.buffer import Array
 
@@ -20,6 +21,9 @@ from onnxfold.pool.buffer import Array
 _INLINE_BYTES = 4096
 # A constant loop that runs longer than this is left to the model.
 _TIME_LIMIT_SECONDS = 120.0
+
+# Bytes of a SIMD register in the code that is not chosen by processor (Eigen's).
+_ALIGNMENT = 16
 
 # onnxruntime promises to run models from here on.
 OLDEST_OPSET = 7
@@ -116,8 +120,7 @@ def _build(
     feeds: dict[str, tuple[Array, ir.DataType]] = {}
 
     def supply(buffer: Buffer, name: str) -> None:
-        # aligned: elements in a file may begin at any byte
-        array = np.require(buffer.array(), requirements=["C", "A"]).reshape(buffer.shape)
+        array = _aligned(buffer.array()).reshape(buffer.shape)
         if buffer.nbytes <= _INLINE_BYTES or array.dtype.hasobject or buffer.dtype.bitwidth < 8:
             graph.initializer.append(_tensor_proto(array, buffer.dtype, name))
         else:
@@ -152,6 +155,22 @@ def _build(
         fetched.append(name)
         graph.output.append(onnx.ValueInfoProto(name=name))
     return model, feeds, fetched
+
+
+def _aligned(array: Array) -> Array:
+    """The elements in row-major order at an address where onnxruntime would have put them.
+
+    In a file they may begin at any byte, and sums in SIMD registers begin at a multiple of theirs:
+    elsewhere they would be added up in another order.
+    """
+    array = np.require(array, requirements=["C", "A"])
+    if array.dtype.hasobject or array.__array_interface__["data"][0] % _ALIGNMENT == 0:
+        return array
+    room = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    start = -room.__array_interface__["data"][0] % _ALIGNMENT
+    copy = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    np.copyto(copy, array)
+    return copy
 
 
 def _oldest_opsets(operations: Sequence[Operation]) -> dict[str, int]:

@@ -77,6 +77,9 @@ class Kind(enum.Enum):
     ELEMENTWISE = "elementwise"
     """Every output element depends on the operands' elements at the same (broadcast) place only.
     Never fails on data, so it can run on tiles and be postponed to when the result is written."""
+    ASSEMBLED = "assembled"
+    """Any box of the result is made of boxes of the operands, moved: the result need not be there
+    as a whole (:mod:`onnxfold.kernels.fused.assemble`). Never fails on data."""
     SHAPE = "shape"
     """Reads no element of its operands, only how many there are: never worth postponing."""
     GENERAL = "general"

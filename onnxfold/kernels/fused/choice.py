@@ -39,7 +39,7 @@ def is_fusable(operation: Operation) -> bool:
     if kind is Kind.VIEW:
         first, *others = operation.operands
         return first is not None and all(b is None or b.is_known for b in others)
-    return kind is Kind.ELEMENTWISE
+    return kind in (Kind.ELEMENTWISE, Kind.ASSEMBLED)
 
 
 # The stored value that a result is computed for, and how it is moved on the way there.
@@ -83,7 +83,7 @@ def choose(
                 else:
                     stored.add(operand)
             continue
-        is_view = kind_of(operation) is Kind.VIEW
+        kind = kind_of(operation)
         for index, result in enumerate(operation.results):
             if result is None or not awaits(result, operation):
                 continue
@@ -95,10 +95,14 @@ def choose(
                 stored.add(result)
                 found = {(result, None)}
             for root, movement in found:
-                for operand in operation.operands[: 1 if is_view else None]:
-                    if operand is not None and not operand.is_known:
-                        below = movements.of_operand(operation, index, operand, movement)
-                        ways.setdefault(operand, set()).add((root, below))
+                for place, operand in enumerate(operation.operands):
+                    if operand is None or operand.is_known or (place and kind is Kind.VIEW):
+                        continue
+                    if kind is Kind.ASSEMBLED:  # a part: all of it, for this place
+                        way: Way = (operand, movements.of_part(operation, place))
+                    else:
+                        way = (root, movements.of_operand(operation, index, operand, movement))
+                    ways.setdefault(operand, set()).add(way)
     return inlined, stored
 
 

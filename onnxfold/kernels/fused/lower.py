@@ -15,11 +15,16 @@ import numpy as np
 
 from onnxfold.kernels.dtypes import broadcast_shape
 from onnxfold.kernels.fused import by_onnxruntime
+from onnxfold.kernels.fused.assemble import Concatenated, Permuted
 from onnxfold.kernels.fused.program import Leaf, Program, Step
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import AllocationBound, Kind, Postpone
 from onnxfold.pool import Buffer
 from onnxfold.pool.buffer import Array
+from onnxfold.pool.source import Source
+
+# So many assembled values may be parts of each other before one of them is stored.
+_DEEPEST = 16
 
 
 class Blocked(Exception):
@@ -77,6 +82,10 @@ class Movements:
             return self._make(None, 0, result.shape, then)
         return then
 
+    def of_part(self, operation: Operation, place: int) -> Movement:
+        """Stands for the use of an operand as part of an assembled result."""
+        return self._make(operation, place, (), None)
+
     def _make(
         self,
         operation: Operation | None,
@@ -106,7 +115,7 @@ def lower(
     inlined: Collection[Buffer],
     *,
     compact: bool = False,
-    keep_first: bool = False,
+    keep_axes: bool = False,
 ) -> tuple[Program, tuple[int, ...]]:
     """The program that computes a postponed buffer.
 
@@ -115,7 +124,7 @@ def lower(
         inlined: Postponed buffers that are computed on the way and not stored; whatever else the
             root needs is known.
         compact: Compute what does not vary along an axis once.
-        keep_first: Leave the root's first axis as it is.
+        keep_axes: Let the program have the root's axes.
 
     Returns:
         The program, which gives the root's elements in row-major order, and their shape: with
@@ -125,14 +134,14 @@ def lower(
         Blocked: a buffer on the way has to be computed first.
         Missing: something that should be known is not.
     """
-    base = root if keep_first else _same_order(root, inlined)
+    base = root if keep_axes else _same_order(root, inlined)
     lowering = _Lowering(base, inlined)
     shape = base.shape
     if compact and lowering.varying != shape:
         if base is not root and not base.is_known:
             raise Blocked(base)
         shape = lowering.varying if base is root else shape
-    return lowering.program(shape, keep_first), shape
+    return lowering.program(shape, keep_axes=keep_axes), shape
 
 
 def _same_order(root: Buffer, inlined: Collection[Buffer]) -> Buffer:
@@ -187,8 +196,9 @@ class _Lowering:
         varying: The shape of the result, with extent 1 where it repeats its elements.
     """
 
-    def __init__(self, root: Buffer, inlined: Collection[Buffer]) -> None:
+    def __init__(self, root: Buffer, inlined: Collection[Buffer], depth: int = 0) -> None:
         self._root = root
+        self._depth = depth
         self._inlined = inlined
         self._movements = Movements()
         self._leaves: list[Leaf] = []
@@ -196,9 +206,30 @@ class _Lowering:
         # leaves count down from -1, steps up from 0
         self._slots: dict[tuple[Buffer, Movement | None], int] = {}
         self._visit(root)
-        self.varying = broadcast_shape(*(leaf.array.shape for leaf in self._leaves))
+        self.varying = broadcast_shape(*(leaf.content.shape for leaf in self._leaves))
 
-    def program(self, shape: tuple[int, ...], keep_first: bool) -> Program:
+    def _add_leaf(self, key: tuple[Buffer, Movement | None], leaf: Leaf) -> None:
+        self._leaves.append(leaf)
+        self._slots[key] = -len(self._leaves)
+
+    def _assembled(self, buffer: Buffer, operation: Operation, movement: Movement | None) -> Source:
+        """The source of an assembled value, its axes where the result wants them."""
+        order = _permutation(buffer, movement)
+        if order is None or self._depth >= _DEEPEST:
+            raise Blocked(buffer)
+        parts = []
+        for operand in operation.operands:
+            assert operand is not None
+            if not operand.is_known and operand not in self._inlined:
+                raise Missing
+            if operand.size:
+                part = _Lowering(operand, self._inlined, self._depth + 1)
+                parts.append(part.program(operand.shape, keep_axes=True))
+        axis = operation.attributes["axis"] % len(buffer.shape)
+        source: Source = Concatenated(parts, axis)
+        return source if order == list(range(len(order))) else Permuted(source, order)
+
+    def program(self, shape: tuple[int, ...], *, keep_axes: bool) -> Program:
         """What computes the elements in that shape: the root's, or ``varying``."""
         count = len(self._leaves)
         steps = [
@@ -209,7 +240,7 @@ class _Lowering:
             )
             for s in self._steps
         ]
-        return Program(shape, self._root.dtype, self._leaves, steps, keep_first=keep_first)
+        return Program(shape, self._root.dtype, self._leaves, steps, keep_axes=keep_axes)
 
     def _visit(self, root: Buffer) -> None:
         stack: list[tuple[Buffer, Movement | None]] = [(root, None)]
@@ -220,8 +251,7 @@ class _Lowering:
                 continue
             buffer, movement = key
             if buffer.is_known:
-                self._leaves.append(Leaf(_moved(buffer, movement), buffer))
-                self._slots[key] = -len(self._leaves)
+                self._add_leaf(key, Leaf(_moved(buffer, movement), buffer))
                 stack.pop()
                 continue
             operation = buffer.deferred
@@ -230,7 +260,14 @@ class _Lowering:
             ):
                 raise Missing
             index = list(operation.results).index(buffer)
-            is_view = kind_of(operation) is Kind.VIEW
+            kind = kind_of(operation)
+            if kind not in (Kind.VIEW, Kind.ELEMENTWISE, Kind.ASSEMBLED):
+                raise Missing
+            if kind is Kind.ASSEMBLED:
+                self._add_leaf(key, Leaf(self._assembled(buffer, operation, movement)))
+                stack.pop()
+                continue
+            is_view = kind is Kind.VIEW
             below = [
                 None
                 if b is None
@@ -282,6 +319,28 @@ def _moved(buffer: Buffer, movement: Movement | None) -> Array:
             for extent, stride in zip(array.shape, array.strides, strict=True)
         )
     ]
+
+
+def _permutation(buffer: Buffer, movement: Movement | None) -> list[int] | None:
+    """Which axis of the buffer each axis of the result is; None if it is not only that."""
+    place = np.empty(1, buffer.dtype.numpy())
+    # no two axes have the same stride; only the strides are looked at
+    strides = [place.itemsize * (k + 1) for k in range(len(buffer.shape))]
+    layout = np.lib.stride_tricks.as_strided(place, buffer.shape, strides, writeable=False)
+    while movement is not None:
+        if movement.operation is None or layout.shape == ():
+            return None
+        try:
+            layout = view(movement.operation, movement.index, layout)
+        except Postpone:
+            return None
+        movement = movement.then
+    start = layout.__array_interface__["data"][0]
+    extents = dict(zip(strides, buffer.shape, strict=True))
+    found = dict(zip(layout.strides, layout.shape, strict=True))
+    if start != place.__array_interface__["data"][0] or found != extents:
+        return None
+    return [strides.index(stride) for stride in layout.strides]
 
 
 def _blocked(operation: Operation, index: int) -> Blocked:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onnxfold.pool import Buffer
 from onnxfold.pool.buffer import Array
-from onnxfold.pool.source import Box
+from onnxfold.pool.source import Box, Source
 from onnxfold.pool.tiles import copy_in_blocks
 
 # What one step reads and writes at a time, bytes each: a few of them fit the second-level cache.
@@ -25,10 +25,10 @@ _KEPT_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class Leaf:
-    """An operand that is there: a view of a known buffer in the shape of the program."""
+    """An operand in the shape of the program: a view of a known buffer, or another source."""
 
-    array: Array
-    buffer: Buffer
+    content: Array | Source
+    buffer: Buffer | None = None
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Program:
         dtype: Its dtype.
         leaves: Known operands; axes are those of ``shape``, of its extent or 1.
         steps: Element-wise work in order; the last gives the result. None: the first leaf is it.
-        keep_first: Leave the first axis as it is; others are merged where the strides allow it.
+        keep_axes: Do not merge axes where the strides would allow it.
     """
 
     def __init__(
@@ -63,16 +63,19 @@ class Program:
         leaves: Sequence[Leaf],
         steps: Sequence[Step],
         *,
-        keep_first: bool = False,
+        keep_axes: bool = False,
     ) -> None:
-        self._buffers = list({leaf.buffer: None for leaf in leaves})
-        arrays = [leaf.array for leaf in leaves]
-        self.shape, self._arrays = _merged(tuple(shape), arrays, int(keep_first))
+        self._buffers = list({leaf.buffer: None for leaf in leaves if leaf.buffer is not None})
+        self._contents: list[Array | Source] = [leaf.content for leaf in leaves]
+        self.shape = tuple(shape)
+        arrays = [c for c in self._contents if isinstance(c, np.ndarray)]
+        if not keep_axes and len(arrays) == len(leaves):
+            self.shape, arrays = _merged(self.shape, arrays)
+            self._contents = [*arrays]
         self.dtype = dtype
         self._steps = _with_last_uses(len(leaves), steps)
-        self._widest = max(
-            [dtype.numpy().itemsize, *(a.itemsize for a in arrays), *(s.itemsize for s in steps)]
-        )
+        sizes = [dtype.numpy().itemsize, *(s.itemsize for s in steps)]
+        self._widest = max([*sizes, *(c.dtype.itemsize for c in arrays)])
         self._owners = [leaf.buffer for leaf in leaves]
         self.fast_axis = self._fast_axis()
 
@@ -84,12 +87,17 @@ class Program:
     @property
     def working_bytes(self) -> int:
         """What one thread needs besides the place of the result, bytes."""
-        return 3 * PIECE_BYTES if self._steps else 0
+        sources = [c.working_bytes for c in self._contents if not isinstance(c, np.ndarray)]
+        return 3 * PIECE_BYTES * bool(self._steps) + max(sources, default=0)
 
     def fill(self, box: Box, target: Array) -> None:
         """Compute the elements in a box into ``target``, an array of its shape and any strides."""
         if not self._steps:
-            _copy(target, _cut(self._arrays[0], box))
+            content = self._contents[0]
+            if isinstance(content, np.ndarray):
+                _copy(target, _cut(content, box))
+            else:
+                content.fill(box, target)
             return
         with np.errstate(all="ignore"):  # threads have settings of their own
             for piece in self._pieces(box):
@@ -107,17 +115,22 @@ class Program:
     def release(self, box: Box | None = None) -> None:
         """Give back the mapped pages that computing the box (or all) has touched."""
         if box is None:
-            for buffer in self._buffers:
-                buffer.release_pages()
+            for whole in self._buffers:
+                whole.release_pages()
+            for content in self._contents:
+                if not isinstance(content, np.ndarray):
+                    content.release()
             return
-        for array, buffer in zip(self._arrays, self._owners, strict=True):
-            if array.nbytes > _KEPT_BYTES:
-                part = _cut(array, box)
+        for content, buffer in zip(self._contents, self._owners, strict=True):
+            if not isinstance(content, np.ndarray):
+                content.release(box)
+            elif buffer is not None and content.nbytes > _KEPT_BYTES:
+                part = _cut(content, box)
                 if _is_dense(part):
                     buffer.release_pages(part)
 
     def _evaluate(self, piece: Box) -> Array:
-        slots: list[Array | None] = [_cut(array, piece) for array in self._arrays]
+        slots: list[Array | None] = [_read(content, piece) for content in self._contents]
         for step in self._steps:
             slots.append(step.call(*(None if k is None else slots[k] for k in step.operands)))
             for k in step.last_uses:
@@ -155,9 +168,11 @@ class Program:
     def _fast_axis(self) -> int:
         """The axis along which the largest leaf lies in memory."""
         last = len(self.shape) - 1
-        largest = max(self._arrays, key=lambda a: a.nbytes, default=None)
+        largest = max(self._contents, key=lambda c: math.prod(c.shape), default=None)
         if largest is None:
             return last
+        if not isinstance(largest, np.ndarray):
+            return largest.fast_axis
         walked = [
             (abs(stride), -axis)
             for axis, (extent, stride) in enumerate(
@@ -192,11 +207,9 @@ class Rows:
         return (slice(first.start + self._start, first.stop + self._start), *rest)
 
 
-def _merged(
-    shape: tuple[int, ...], arrays: Sequence[Array], first: int
-) -> tuple[tuple[int, ...], list[Array]]:
+def _merged(shape: tuple[int, ...], arrays: Sequence[Array]) -> tuple[tuple[int, ...], list[Array]]:
     """The same elements in the same order with as few axes as the strides allow, at least one."""
-    kept = [axis for axis, extent in enumerate(shape) if extent != 1 or axis < first]
+    kept = [axis for axis, extent in enumerate(shape) if extent != 1]
     shape = tuple(shape[axis] for axis in kept)
     views = [
         np.lib.stride_tricks.as_strided(
@@ -205,7 +218,7 @@ def _merged(
         for a in arrays
     ]
     axis = len(shape) - 1
-    while axis > first:
+    while axis > 0:
         if all(_continues(view, axis) for view in views):
             extent = shape[axis - 1] * shape[axis]
             shape = (*shape[: axis - 1], extent, *shape[axis + 1 :])
@@ -235,6 +248,14 @@ def _joined(view: Array, axis: int) -> Array:
 
 def _cut(array: Array, box: Box) -> Array:
     return array[tuple(s if n > 1 else slice(0, 1) for s, n in zip(box, array.shape, strict=True))]
+
+
+def _read(content: Array | Source, box: Box) -> Array:
+    if isinstance(content, np.ndarray):
+        return _cut(content, box)
+    array = np.empty([s.stop - s.start for s in box], content.dtype.numpy())
+    content.fill(box, array)
+    return array
 
 
 def _copy(target: Array, source: Array) -> None:

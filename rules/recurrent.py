@@ -9,7 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.known import is_exactly
-from onnxfold.kernels.operation import Operation, subgraphs_of
+from onnxfold.graphs import subgraphs_of
+from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Kind, NotExact, Postpone, Unfoldable, find
 from onnxfold.rewrite import op, optional, outputs, rule, values
 from onnxfold.rewrite.match import Match

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import onnx_ir as ir
 
-from onnxfold.kernels.operation import subgraphs_of
+from onnxfold.graphs import subgraphs_of
 
 
 def is_initialized(value: ir.Value) -> bool:
@@ -56,13 +54,3 @@ def captured_values(node: ir.Node) -> list[ir.Value]:
     for graph in subgraphs_of(node):
         visit(graph, frozenset())
     return list(captured)
-
-
-def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """The main graph, the functions' graphs, and every subgraph in them, outer ones first."""
-    stack: list[ir.Graph] = [model.graph, *(f.graph for f in model.functions.values())]
-    while stack:
-        graph = stack.pop()
-        yield graph
-        for node in graph:
-            stack.extend(subgraphs_of(node))

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnxfold.analysis.constants import captured_values, is_constant_node, is_initialized
 from onnxfold.analysis.determinism import Determinism
 from onnxfold.errors import ModelError, UsageError
-from onnxfold.kernels.operation import subgraphs_of
+from onnxfold.graphs import subgraphs_of
 
 RECORD_KEY = "onnxfold.runtime_constants"
 """Key in a model's metadata: a JSON list of the names of its runtime constants."""

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnxfold.graphs import subgraphs_of
 from onnxfold.kernels.inference import schema_of
-from onnxfold.kernels.operation import subgraphs_of
 
 _NON_DETERMINISTIC = onnx.defs.OpSchema.NodeDeterminism.NonDeterministic
 

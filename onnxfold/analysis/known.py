@@ -10,8 +10,9 @@ import onnx_ir as ir
 from onnxfold.analysis.constants import is_constant_node, is_initialized, tensor_of_constant
 from onnxfold.analysis.determinism import Determinism
 from onnxfold.analysis.scopes import Scopes
+from onnxfold.graphs import subgraphs_of
 from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
-from onnxfold.kernels.operation import Operation, subgraphs_of
+from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Unfoldable
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array, stored_bytes

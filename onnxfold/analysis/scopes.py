@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxfold.kernels.operation import subgraphs_of
+from onnxfold.graphs import subgraphs_of
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.compare.random_feeds import Array
-from onnxfold.kernels.operation import subgraphs_of
+from onnxfold.graphs import subgraphs_of
 
 NOTE = (
     "onnxruntime's CPU provider keeps some float16/bfloat16 chains in float32, so outputs that "

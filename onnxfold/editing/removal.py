@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 
 import onnx_ir as ir
 
-from onnxfold.kernels.operation import subgraphs_of
+from onnxfold.graphs import subgraphs_of
 
 
 def is_used(value: ir.Value) -> bool:

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.constants import all_graphs
 from onnxfold.forecast.computing import Computing
+from onnxfold.graphs import all_graphs
 from onnxfold.kernels.fused.program import _KEPT_BYTES
 from onnxfold.pool import Buffer, Memory, Pool
 from onnxfold.pool.tensor import _LARGE, _SLAB

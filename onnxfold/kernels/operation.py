@@ -94,16 +94,3 @@ def _python_value(attribute: ir.Attr) -> Any:
     ):
         return list(attribute.value)
     return attribute.value
-
-
-def subgraphs_of(node: ir.Node) -> Sequence[ir.Graph]:
-    """The graphs among a node's attributes."""
-    if not node.attributes:
-        return ()
-    found: list[ir.Graph] = []
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            found.append(attribute.as_graph())
-        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-            found.extend(attribute.as_graphs())
-    return found

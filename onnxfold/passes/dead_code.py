@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from onnxfold.analysis.constants import all_graphs
 from onnxfold.editing.removal import forget_strangers, is_used, remove_unused
+from onnxfold.graphs import all_graphs
 
 
 class RemoveDeadCode(ir.passes.InPlacePass):

@@ -9,10 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.constants import all_graphs
 from onnxfold.editing.names import Names
 from onnxfold.editing.replacement import replace
-from onnxfold.kernels.operation import subgraphs_of
+from onnxfold.graphs import all_graphs, subgraphs_of
 from onnxfold.pool import BufferTensor
 from onnxfold.pool.tiles import tiles_of
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from onnxfold.analysis.constants import all_graphs
 from onnxfold.analysis.order import sort_if_needed
 from onnxfold.editing.removal import forget_strangers
 from onnxfold.errors import UsageError
+from onnxfold.graphs import all_graphs
 from onnxfold.options import FoldOptions
 from onnxfold.rewrite.driver import Limits, Rewriter
 from onnxfold.rewrite.report import RewriteReport

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnxfold.analysis.order import sort_if_needed
 from onnxfold.analysis.symbolic import ASSUMPTIONS, SymbolicAnalysis
 from onnxfold.editing.removal import is_unused, is_used
-from onnxfold.kernels.operation import subgraphs_of
+from onnxfold.graphs import subgraphs_of
 from onnxfold.options import FoldOptions
 from onnxfold.passes.shapes.edit import Edit
 from onnxfold.passes.shapes.fixed_dims import fix_dims

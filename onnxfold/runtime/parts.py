@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxfold.analysis.constants import all_graphs, captured_values
+from onnxfold.analysis.constants import captured_values
 from onnxfold.analysis.constness import record
 from onnxfold.editing.names import Names
 from onnxfold.editing.removal import is_used
 from onnxfold.editing.replacement import inherit
+from onnxfold.graphs import all_graphs
 from onnxfold.passes.dead_code import RemoveDeadCode
 
 RUNTIME_FOLD = "runtime_fold"

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from onnxfold.storage.decode import VALUE_INFO_KEY, all_graphs
+from onnxfold.graphs import all_graphs
+from onnxfold.storage.decode import VALUE_INFO_KEY
 from onnxfold.storage.layout import nbytes_of
 
 _TAG = 1

@@ -21,6 +21,7 @@ from google.protobuf import unknown_fields
 from google.protobuf.message import DecodeError, Message
 
 from onnxfold.errors import ModelError
+from onnxfold.graphs import all_graphs
 from onnxfold.storage.checks import check_model, check_sparse, label
 from onnxfold.storage.tensors import SparseTensor, stored_size
 
@@ -66,28 +67,6 @@ class StandIns:
         """Return the object that ``text`` stands for, or None."""
         index = self.index(text)
         return None if index is None else self.objects[index]
-
-
-def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """Yield the main graph, the graphs of functions, and all their subgraphs."""
-    stack: list[ir.Graph] = [model.graph]
-    for function in model.functions.values():
-        stack.append(function.graph)
-        stack.extend(_graphs_in(function.attributes.values()))
-    while stack:
-        graph = stack.pop()
-        yield graph
-        for node in graph:
-            if node.attributes:
-                stack.extend(_graphs_in(node.attributes.values()))
-
-
-def _graphs_in(attributes: Iterable[ir.Attr]) -> Iterator[ir.Graph]:
-    for attribute in attributes:
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            yield attribute.value
-        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-            yield from attribute.value
 
 
 def attribute_maps(model: ir.Model, graph: ir.Graph) -> Iterator[Any]:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnx_ir import _core
 
 from onnxfold.errors import ModelError
+from onnxfold.graphs import all_graphs
 from onnxfold.storage.decode import (
     HAS_UNKNOWN_KEY,
     TRAINING_KEY,
@@ -17,7 +18,6 @@ from onnxfold.storage.decode import (
     UNKNOWN_KEY,
     VALUE_INFO_KEY,
     StandIns,
-    all_graphs,
     attribute_maps,
     quiet,
 )

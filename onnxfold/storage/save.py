@@ -35,9 +35,10 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxfold.errors import ModelError, UsageError
+from onnxfold.graphs import all_graphs
 from onnxfold.storage import atomic
 from onnxfold.storage.atomic import TempFile
-from onnxfold.storage.decode import all_graphs, attribute_maps
+from onnxfold.storage.decode import attribute_maps
 from onnxfold.storage.layout import (
     MAX_MODEL,
     FilePlan,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxfold.errors import UsageError
-from onnxfold.storage.decode import all_graphs
+from onnxfold.graphs import all_graphs
 from onnxfold.storage.layout import nbytes_of, plan_external, plan_single
 from onnxfold.storage.load import EXTERNAL_KEY
 

@@ -6,8 +6,9 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from onnxfold.analysis.constants import all_graphs, is_constant_node
+from onnxfold.analysis.constants import is_constant_node
 from onnxfold.analysis.determinism import Determinism
+from onnxfold.graphs import all_graphs
 
 RANDOM = {
     "RandomNormal": "RandomNormal <shape = [2]> ()",

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from reference_session import reference_session
 
 from onnxfold import storage
-from onnxfold.analysis.constants import all_graphs
+from onnxfold.graphs import all_graphs
 from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import Outcome
 from onnxfold.passes.pipeline import run_passes

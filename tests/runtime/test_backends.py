@@ -10,8 +10,8 @@ import pytest
 from runtime_models import adapter_feeds, decoder_feeds, options, original, parse, random
 
 from onnxfold import storage
-from onnxfold.analysis.constants import all_graphs
 from onnxfold.errors import UsageError
+from onnxfold.graphs import all_graphs
 from onnxfold.runtime.backends import iree
 from onnxfold.runtime.backends.base import Built, CompileError
 from onnxfold.runtime.backends.check import error_of

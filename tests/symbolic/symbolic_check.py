@@ -12,7 +12,7 @@ import onnx.parser
 from reference_session import reference_session
 
 from onnxfold import storage
-from onnxfold.analysis.constants import all_graphs
+from onnxfold.graphs import all_graphs
 from onnxfold.passes.constant_propagation import ConstantPropagation
 from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.passes.symbolic_shapes import SymbolicShapes

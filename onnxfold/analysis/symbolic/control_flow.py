@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, of_type
-from onnxfold.kernels.operation import subgraphs_of
+from onnxfold.graphs import subgraphs_of
 
 if TYPE_CHECKING:
     from onnxfold.analysis.symbolic.propagation import SymbolicAnalysis

@@ -25,7 +25,7 @@ from onnxfold.analysis.symbolic.fact import (
     of_type,
 )
 from onnxfold.analysis.symbolic.table import reads_floats
-from onnxfold.kernels.operation import subgraphs_of
+from onnxfold.graphs import subgraphs_of
 
 
 class SymbolicAnalysis:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxfold.analysis.constants import (
-    all_graphs,
     captured_values,
     is_constant_node,
     is_initialized,
@@ -22,8 +21,9 @@ from onnxfold.analysis.constants import (
 from onnxfold.analysis.determinism import Determinism
 from onnxfold.analysis.frontier import FORBIDDEN
 from onnxfold.editing.names import Names
+from onnxfold.graphs import all_graphs, subgraphs_of
 from onnxfold.kernels.evaluator import Evaluator
-from onnxfold.kernels.operation import Operation, subgraphs_of
+from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Unfoldable
 from onnxfold.options import FoldOptions
 from onnxfold.passes.folding.inline_if import inline_branch

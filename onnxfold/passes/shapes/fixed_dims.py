@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import onnx_ir as ir
 
-from onnxfold.analysis.constants import all_graphs
 from onnxfold.errors import UsageError
+from onnxfold.graphs import all_graphs
 
 KEY = "onnxfold.fixed_dims"
 """Where the model remembers what was fixed: JSON of names to sizes."""

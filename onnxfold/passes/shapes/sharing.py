@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import list_of, of_items
 from onnxfold.editing.removal import is_used
-from onnxfold.kernels.operation import subgraphs_of
+from onnxfold.graphs import subgraphs_of
 from onnxfold.passes.shapes.edit import Edit
 
 # Tensors remembered for each size that they have.

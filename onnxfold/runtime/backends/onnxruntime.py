@@ -51,13 +51,13 @@ class Onnxruntime:
         file.write_bytes(content)
         return Built([file], "", results)
 
-    def run(self, content: bytes, arrays: Sequence[Any]) -> list[Any]:
-        """Results of a serialized model on arrays in the order of its inputs.
+    def run(self, model: bytes | Path, arrays: Sequence[Any]) -> list[Any]:
+        """Results of a model, serialized or in a file, on arrays in the order of its inputs.
 
         Raises:
             CompileError: It does not open, or does not run.
         """
-        return _run(_open(content), arrays)
+        return _run(_open(model), arrays)
 
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
         """Nothing: there are no stages."""
@@ -92,13 +92,14 @@ class Onnxruntime:
         return kernel
 
 
-def _open(content: bytes) -> onnxruntime.InferenceSession:
+def _open(model: bytes | Path) -> onnxruntime.InferenceSession:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.log_severity_level = 4
     try:
-        return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        source = model if isinstance(model, bytes) else str(model)
+        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises many classes without a common base
         raise CompileError(f"onnxruntime: {one_line(str(error))}") from error
 

@@ -35,7 +35,7 @@ def main(words: list[str]) -> None:
         print("onnx-mlir version 0.0.0-double, onnx version 1.21.0")
         return
     if os.environ.get("ONNX_MLIR_FLAGS"):
-        fail(1, "error: flags come from the environment, too")
+        fail(13, "error: flags come from the environment, too")
     mode, tag, output, source = "--EmitLib", "", "", ""
     while words:
         word = words.pop(0)
@@ -46,7 +46,7 @@ def main(words: list[str]) -> None:
         elif word in ("--EmitLib", *STAGES):
             mode = word
         elif word.startswith("-") and word not in FLAGS:
-            fail(1, f"onnx-mlir: Unknown command line argument '{word}'.")
+            fail(13, f"onnx-mlir: Unknown command line argument '{word}'.")
         elif not word.startswith("-"):
             source = word
     if not os.path.isfile(source):

@@ -106,7 +106,7 @@ class OnnxMlir:
             library = folder / f"{name}{SUFFIX}"
             if not library.is_file():
                 raise CompileError(f"onnx-mlir wrote no {library.name}")
-            results = [] if arrays is None else _try(folder, library, arrays, seconds)
+            results = [] if arrays is None else try_library(folder, library, arrays, seconds)
             files = [library, folder / f"{name}{CONSTANTS}"]
             made = [Path(shutil.move(f, target.parent / f.name)) for f in files if f.exists()]
         return Built(made, f"run_main_graph_{name}", results)
@@ -176,8 +176,18 @@ def _machine() -> str:
     return f"{sys.platform}-{platform.machine()}"
 
 
-def _try(folder: Path, library: Path, arrays: Sequence[Any], seconds: float) -> list[Any]:
-    """Results of a library, from a process that may crash."""
+def try_library(folder: Path, library: Path, arrays: Sequence[Any], seconds: float) -> list[Any]:
+    """Results of a library on arrays, from a process that may crash.
+
+    Args:
+        folder: Where the arrays and the results are written; the library is in it.
+        library: The library; its name is the tag of its symbols.
+        arrays: Its inputs.
+        seconds: Time limit.
+
+    Raises:
+        CompileError: It does not load, fails, crashes, or takes too long.
+    """
     np.savez(folder / "feeds.npz", **{f"{k:04}": array for k, array in enumerate(arrays)})
     (folder / "trial.json").write_text(json.dumps({"library": library.name, "tag": library.stem}))
     run_child([*_TRIAL, str(folder)], seconds, what="the kernel")

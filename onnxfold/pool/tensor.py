@@ -117,7 +117,7 @@ class BufferTensor(TensorBase):
         self.release()
 
     def _in_order(self) -> Iterator[ArrayTile | BoxTile]:
-        source = self._open()
+        source = self._open(_STREAM)
         if source is not None:
             return tiles(source, _STREAM, 0)
         return tiles_of(self._buffer.array(), self.dtype, _STREAM)
@@ -127,21 +127,25 @@ class BufferTensor(TensorBase):
 
         What is postponed is computed in them, until :meth:`release`.
         """
-        source = self._open()
+        slab = 0
+        if self.nbytes > _LARGE:
+            slab = min(_SLAB, max(nbytes, self._buffer.pool.memory_limit // (4 * THREADS)))
+        source = self._open(max(nbytes, slab))
         if source is not None:
-            return tiles(source, nbytes, _SLAB if self.nbytes > _LARGE else 0)
+            return tiles(source, nbytes, slab)
         array = self._buffer.array()
         if array.nbytes > _LARGE and is_transposed_matrix(array):
             return slabs_of(array, _SLAB, self._buffer.release_pages)
         return tiles_of(array, self.dtype, nbytes)
 
-    def _open(self) -> Source | None:
+    def _open(self, nbytes: int) -> Source | None:
+        """Begin to compute what is postponed, in tiles of so many bytes; None if nothing is."""
         self.release()
         pool = self._buffer.pool
         source = pool.source_of(self._buffer)
         if source is not None:
             self._source = source
-            self._working = source.working_bytes * THREADS
+            self._working = (source.working_bytes + nbytes) * THREADS
             pool.add_live(self._working)
         return source
 

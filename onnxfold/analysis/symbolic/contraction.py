@@ -28,12 +28,15 @@ def matmul(application: Application) -> Sequence[Fact]:
 
 @rule("Einsum")
 def einsum(application: Application) -> Sequence[Fact]:
-    """Each letter is a size."""
+    """Each letter is a size; without an arrow, those that occur once come out, by alphabet."""
     equation = application.attributes["equation"]
     equation = equation.decode() if isinstance(equation, bytes) else equation
     terms, arrow, result = equation.replace(" ", "").partition("->")
-    if not arrow or "." in equation:
+    if "." in equation:
         raise Undecided
+    if not arrow:
+        letters = terms.replace(",", "")
+        result = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
     algebra = application.algebra
     sizes: dict[str, Number] = {}
     for k, term in enumerate(terms.split(",")):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic.expression import Algebra, Number
-from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, of_type
+from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, common, of_type
 from onnxfold.graphs import subgraphs_of
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _ATTEMPTS = 3
 # Loops in loops in loops are visited that often each time: further in, nothing is tried.
 _DEEPEST_TRIAL = 3
+# Before, a Scan had an axis of sequences to run over, and their lengths.
+_SCAN_WITHOUT_BATCHES = 9
 # Functions that call functions that call functions ...
 _DEEPEST_CALL = 16
 
@@ -36,10 +38,12 @@ def results(
     with analysis.again():
         if node.domain == "" and node.op_type == "Loop":
             return _loop(analysis, node, inputs)
+        scope = analysis.scopes.find(node.graph)
+        version = 1 if scope is None else scope.opsets.get("", 1)
+        if node.domain == "" and node.op_type == "Scan" and version >= _SCAN_WITHOUT_BATCHES:
+            return _scan(analysis, node, inputs)
         for graph in subgraphs_of(node):
-            for value in graph.inputs:
-                analysis.set(value, UNKNOWN)
-            analysis.run_graph(graph)
+            _anything(analysis, graph)
     return []
 
 
@@ -52,61 +56,133 @@ def _branches(analysis: SymbolicAnalysis, node: ir.Node) -> Sequence[Fact]:
     if condition is not None and condition.size == 1:
         taken = "then_branch" if condition.item() else "else_branch"
         return [analysis.of(v) for v in node.attributes[taken].as_graph().outputs]
-    return [_common(analysis.algebra, facts[0], facts[-1]) for facts in zip(*outputs, strict=False)]
-
-
-def _common(algebra: Algebra, one: Fact, other: Fact) -> Fact:
-    """What holds for both."""
-    if one is other or one.key() == other.key():
-        return one
-    if one.dtype != other.dtype or one.other != other.other or one.other is not None:
-        return UNKNOWN
-    if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):
-        return Fact(one.dtype)
-    sizes: list[Number] = [
-        a if a == b else algebra.unknown(low=0) for a, b in zip(one.shape, other.shape, strict=True)
-    ]
-    return of_type(one.dtype, sizes, algebra)
+    return [common(analysis.algebra, facts[0], facts[-1]) for facts in zip(*outputs, strict=False)]
 
 
 def _loop(
-    analysis: SymbolicAnalysis,
-    node: ir.Node,
-    inputs: Sequence[Fact | None],
+    analysis: SymbolicAnalysis, node: ir.Node, inputs: Sequence[Fact | None]
 ) -> Sequence[Fact]:
-    """What a loop's body keeps from turn to turn is found by trying.
-
-    First everything that is carried is taken to stay as it is before the first turn; what the body
-    changes is then taken to vary, until the body keeps all the rest.
-    """
+    """A number of turns that is not known before; the body gets their number and a condition."""
     body = node.attributes["body"].as_graph()
     algebra = analysis.algebra
     carried = [_Carried(UNKNOWN if f is None else f) for f in inputs[2:]]
     if len(body.inputs) != len(carried) + 2 or len(body.outputs) < len(carried) + 1:
-        for value in body.inputs:
-            analysis.set(value, UNKNOWN)
-        analysis.run_graph(body)
-        return []
+        return _anything(analysis, body)
+
+    def others() -> list[Fact]:
+        return [of_type(dtype, (), algebra) for dtype in (ir.DataType.INT64, ir.DataType.BOOL)]
+
+    start, end = body.inputs[2:], body.outputs[1 : len(carried) + 1]
+    mark = _repeat(analysis, node, carried, (start, end), (body.inputs[:2], others))
+    scanned = [analysis.of(v) for v in body.outputs[len(carried) + 1 :]]
+    turns = algebra.unknown(low=0)
+    return [
+        *(each.fact(algebra) for each in carried),
+        *(_stacked(algebra, f, mark, turns) for f in scanned),
+    ]
+
+
+def _scan(
+    analysis: SymbolicAnalysis, node: ir.Node, inputs: Sequence[Fact | None]
+) -> Sequence[Fact]:
+    """A turn for each slice of the inputs."""
+    body = node.attributes["body"].as_graph()
+    algebra = analysis.algebra
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        return _anything(analysis, body)
+    count = int(node.attributes["num_scan_inputs"].value)
+    states = len(inputs) - count
+    carried = [_Carried(UNKNOWN if f is None else f) for f in inputs[:states]]
+    if len(body.inputs) != len(inputs) or len(body.outputs) < states or states < 0:
+        return _anything(analysis, body)
+    scanned = [UNKNOWN if f is None else f for f in inputs[states:]]
+    axes = _axes(node, "scan_input_axes", count)
+
+    def slices() -> list[Fact]:
+        return [_slice(algebra, f, axis) for f, axis in zip(scanned, axes, strict=True)]
+
+    start, end = body.inputs[:states], body.outputs[:states]
+    mark = _repeat(analysis, node, carried, (start, end), (body.inputs[states:], slices))
+    turns: Number | None = None
+    for fact, axis in zip(scanned, axes, strict=True):
+        if fact.shape is not None and -len(fact.shape) <= axis < len(fact.shape):
+            size = fact.shape[axis]  # they are all equal: a number stands for all
+            turns = size if turns is None or isinstance(size, int) else turns
+    results = [analysis.of(v) for v in body.outputs[states:]]
+    places = _axes(node, "scan_output_axes", len(results))
+    turns = algebra.unknown(low=0) if turns is None else turns
+    return [
+        *(each.fact(algebra) for each in carried),
+        *(_stacked(algebra, f, mark, turns, k) for f, k in zip(results, places, strict=True)),
+    ]
+
+
+def _axes(node: ir.Node, name: str, count: int) -> Sequence[int]:
+    given = node.attributes.get(name)
+    return [0] * count if given is None or len(given.value) != count else list(given.value)
+
+
+def _slice(algebra: Algebra, fact: Fact, axis: int) -> Fact:
+    """What is known of the part of a tensor that a turn gets."""
+    if fact.shape is None or not -len(fact.shape) <= axis < len(fact.shape):
+        return Fact(fact.dtype)
+    sizes = list(fact.shape)
+    del sizes[axis]
+    return of_type(fact.dtype, sizes, algebra)
+
+
+def _anything(analysis: SymbolicAnalysis, body: ir.Graph) -> Sequence[Fact]:
+    """The body of which nobody knows what it gets."""
+    for value in body.inputs:
+        analysis.set(value, UNKNOWN)
+    analysis.run_graph(body)
+    return []
+
+
+_Values = Sequence[ir.Value]
+
+
+def _repeat(
+    analysis: SymbolicAnalysis,
+    node: ir.Node,
+    carried: Sequence[_Carried],
+    ends: tuple[_Values, _Values],
+    others: tuple[_Values, Callable[[], Sequence[Fact]]],
+) -> int:
+    """What a body keeps from turn to turn is found by trying.
+
+    First everything that is carried is taken to stay as it is before the first turn; what the body
+    changes is then taken to vary, until the body keeps all the rest.
+
+    Args:
+        analysis: The analysis of the model.
+        node: The node whose body it is.
+        carried: What goes from turn to turn; weakened until it holds.
+        ends: The values of the body that begin and end a turn with it.
+        others: The other inputs of the body, and their facts for some turn.
+
+    Returns:
+        How many atoms there were before the last attempt: younger symbols are those of a turn.
+    """
+    start, end = ends
+    body = node.attributes["body"].as_graph()
     attempts = _ATTEMPTS if _depth(analysis, node) < _DEEPEST_TRIAL else 0
+    mark = 0
     for attempt in range(attempts + 1):
         if attempt == attempts:
             for each in carried:
                 each.give_up()
-        mark = len(algebra.atoms)
-        analysis.set(body.inputs[0], of_type(ir.DataType.INT64, (), algebra))
-        analysis.set(body.inputs[1], of_type(ir.DataType.BOOL, (), algebra))
-        for value, each in zip(body.inputs[2:], carried, strict=True):
-            analysis.set(value, each.fact(algebra))
+        mark = len(analysis.algebra.atoms)
+        for value, fact in zip(others[0], others[1](), strict=True):
+            analysis.set(value, fact)
+        for value, each in zip(start, carried, strict=True):
+            analysis.set(value, each.fact(analysis.algebra))
         analysis.run_graph(body)
-        after = [analysis.of(v) for v in body.outputs[1 : len(carried) + 1]]
+        after = [analysis.of(v) for v in end]
         weakened = [each.weaken(f) for each, f in zip(carried, after, strict=True)]
         if not any(weakened):
             break
-    scanned = [analysis.of(v) for v in body.outputs[len(carried) + 1 :]]
-    return [
-        *(each.fact(algebra) for each in carried),
-        *(_stacked(algebra, f, mark) for f in scanned),
-    ]
+    return mark
 
 
 def _depth(analysis: SymbolicAnalysis, node: ir.Node) -> int:
@@ -114,7 +190,7 @@ def _depth(analysis: SymbolicAnalysis, node: ir.Node) -> int:
     depth = 0
     scope = analysis.scopes.find(node.graph)
     while scope is not None and scope.parent is not None:
-        depth += scope.parent.op_type == "Loop"
+        depth += scope.parent.op_type in ("Loop", "Scan")
         scope = analysis.scopes.find(scope.parent.graph)
     return depth
 
@@ -160,12 +236,16 @@ class _Carried:
         self._sizes = None
 
 
-def _stacked(algebra: Algebra, fact: Fact, mark: int) -> Fact:
+def _stacked(algebra: Algebra, fact: Fact, mark: int, turns: Number, axis: int = 0) -> Fact:
     """One result for each turn: sizes that may change from turn to turn are not known outside."""
     if fact.shape is None or fact.other is not None:
         return Fact(fact.dtype)
-    inner = [d if algebra.is_older(d, mark) else algebra.unknown(low=0) for d in fact.shape]
-    return of_type(fact.dtype, [algebra.unknown(low=0), *inner], algebra)
+    rank = len(fact.shape) + 1
+    if not -rank <= axis < rank:
+        return Fact(fact.dtype)
+    sizes = [d if algebra.is_older(d, mark) else algebra.unknown(low=0) for d in fact.shape]
+    sizes.insert(axis % rank, turns)
+    return of_type(fact.dtype, sizes, algebra)
 
 
 class Calls:

@@ -39,6 +39,8 @@ class Fact:
     items: Array | None = None
     other: bytes | None = None
     """The serialized type of a value that is not a dense tensor."""
+    parts: tuple[Fact, ...] | None = None
+    """The elements of a sequence, if it is known how many there are."""
 
     @property
     def rank(self) -> int | None:
@@ -76,6 +78,7 @@ class Fact:
             self.dtype,
             self.shape,
             self.other,
+            None if self.parts is None else tuple(part.key() for part in self.parts),
             None
             if items is None
             else (items.shape, items.dtype.str, tuple(items.ravel().tolist())),
@@ -123,6 +126,20 @@ def of_type(dtype: ir.DataType | None, shape: Sequence[Number] | None, algebra: 
         count *= size
     items = list_of([algebra.unknown(0, 1) if is_bool else algebra.unknown() for _ in range(count)])
     return of_items(items if shape else items.reshape(()), dtype, algebra)
+
+
+def common(algebra: Algebra, one: Fact, other: Fact) -> Fact:
+    """What holds for both; a new symbol for a size that may differ."""
+    if one is other or one.key() == other.key():
+        return one
+    if one.dtype != other.dtype or one.other is not None or other.other is not None:
+        return UNKNOWN
+    if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):
+        return Fact(one.dtype)
+    sizes: list[Number] = [
+        a if a == b else algebra.unknown(low=0) for a, b in zip(one.shape, other.shape, strict=True)
+    ]
+    return of_type(one.dtype, sizes, algebra)
 
 
 def list_of(numbers: Sequence[Number]) -> Array:

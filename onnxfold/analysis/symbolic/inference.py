@@ -191,7 +191,7 @@ def _read(
     if proto is None or proto.WhichOneof("value") is None:
         return None, None, None
     if not proto.HasField("tensor_type"):
-        return None, None, proto.SerializeToString()
+        return None, None, _without_names(proto).SerializeToString()
     tensor = proto.tensor_type
     dtype = ir.DataType(tensor.elem_type) if tensor.elem_type else None
     if not tensor.HasField("shape"):
@@ -203,3 +203,16 @@ def _read(
         else:
             dims.append(dim.dim_param or None)
     return dtype, tuple(dims), None
+
+
+def _without_names(proto: onnx.TypeProto) -> onnx.TypeProto:
+    """The type of a sequence or an optional; sizes had names for this one node only."""
+    inner = proto
+    while not inner.HasField("tensor_type"):
+        kind = inner.WhichOneof("value")
+        if kind not in ("sequence_type", "optional_type"):
+            return proto
+        inner = getattr(inner, kind).elem_type
+    for dim in inner.tensor_type.shape.dim:
+        dim.ClearField("dim_param")
+    return proto

@@ -1,0 +1,140 @@
+"""Sizes through sequences and through the bodies of Scan and Loop, against onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx.parser
+import pytest
+from fact_check import FactCheck
+from symbolic_check import HEADER, floats, parse
+
+from onnxfold import storage
+from onnxfold.analysis.symbolic import SymbolicAnalysis
+from onnxfold.analysis.symbolic.text import Texts
+
+CONSTANTS = """
+    zero = Constant<value_int = 0>()  one = Constant<value_int = 1>()
+    last = Constant<value_int = -1>()  two = Constant<value_int = 2>()
+    parts = Constant<value_ints = [1, 3]>()  begin = Constant<value_ints = [0]>()
+"""
+
+
+def sizes(model: onnx.ModelProto, *names: str) -> list[list[int | str | None]]:
+    opened = storage.from_proto(model)
+    analysis = SymbolicAnalysis(opened)
+    texts = Texts(analysis.algebra, ())
+    values = {v.name: v for node in opened.graph for v in node.outputs}
+    found = []
+    for name in names:
+        shape = analysis.of(values[name]).shape
+        assert shape is not None, name
+        found.append([d if isinstance(d, int) else texts.of(d) for d in shape])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ("s = SequenceConstruct(x, z)  y = SequenceAt(s, one)", ["M", 4]),
+        ("s = SequenceConstruct(x, z)  y = SequenceAt(s, last)", ["M", 4]),
+        ("s = SequenceConstruct(x, z)  n = Cast<to=7>(k)  y = SequenceAt(s, n)", [None, 4]),
+        ("s = SequenceConstruct(x, z)  y = ConcatFromSequence<axis=0>(s)", ["M + N", 4]),
+        ("s = SequenceConstruct(x, x)  y = ConcatFromSequence<axis=1,new_axis=1>(s)", ["N", 2, 4]),
+        ("e = SequenceEmpty()  s = SequenceInsert(e, x)  y = SequenceAt(s, zero)", ["N", 4]),
+        (
+            "a = SequenceConstruct(x)  s = SequenceInsert(a, z, zero)  y = SequenceAt(s, zero)",
+            ["M", 4],
+        ),
+        (
+            "a = SequenceConstruct(x, z, z)  s = SequenceErase(a, zero)  y = SequenceAt(s, zero)",
+            ["M", 4],
+        ),
+        ("a = SequenceConstruct(x, z)  s = SequenceErase(a)  y = SequenceAt(s, last)", ["N", 4]),
+        ("s = SplitToSequence<axis=1,keepdims=0>(x)  y = SequenceAt(s, one)", ["N"]),
+        ("s = SplitToSequence<axis=1>(x, two)  y = SequenceAt(s, one)", ["N", 2]),
+        ("s = SplitToSequence<axis=1>(x, parts)  y = SequenceAt(s, last)", ["N", 3]),
+        (
+            "s = SplitToSequence<axis=1>(x, two)  n = SequenceLength(s)  a = Add(n, one)"
+            "  l = Unsqueeze(a, begin)  y = ConstantOfShape(l)",
+            [3],
+        ),
+    ],
+)
+def test_sequences(nodes, expected):
+    model = parse(
+        f"g (float[N,4] x, float[M,4] z, float k) => (float[V] y) {{ {CONSTANTS} {nodes} }}"
+    )
+    assert sizes(model, "y") == [expected]
+    check = FactCheck(model)
+    for n, m in ((2, 3), (1, 1), (5, 1)):
+        feeds = {"x": floats(n, 4), "z": floats(m, 4), "k": np.array(1, np.float32)}
+        assert check.check(feeds) > 2
+
+
+def test_a_scan():
+    model = parse(
+        """g (float[B,S,8] x, float[B,8] h, float[S,K] w) => (float[P] last) {
+            last, steps, pairs = Scan<num_scan_inputs=2, scan_input_axes=[1,0],
+                    scan_output_axes=[1,0], body =
+                b (float[B,8] state, float[B,8] part, float[K] row)
+                => (float[B,8] new, float[B,8] out, float[T] both) {
+                    new = Add(state, part)  out = Relu(new)  both = Concat<axis=0>(row, row)
+                }>(h, x, w)
+            a = Relu(last)  c = Relu(steps)  e = Relu(pairs)
+        }"""
+    )
+    assert sizes(model, "a", "c", "e") == [["B", 8], ["B", "S", 8], ["S", "2*K"]]
+    check = FactCheck(model)
+    for b, s, k in ((2, 3, 5), (1, 1, 1), (4, 2, 3)):
+        assert check.check({"x": floats(b, s, 8), "h": floats(b, 8), "w": floats(s, k)}) > 5
+
+
+def test_a_scan_whose_slices_vary():
+    """How many elements are not zero differs from turn to turn: it is no size outside."""
+    model = parse(
+        """g (float[S,4] x) => (float[S,V] y) {
+            y = Scan<num_scan_inputs=1, body = b (float[4] row) => (float[V] o) {
+                n = NonZero(row)  c = Shape(n)  p = Slice(c, l, r)
+                f = Cast<to=1>(p)  o = Relu(f) }>(x)
+            z = Relu(y) l = Constant<value_ints=[1]>() r = Constant<value_ints=[2]>()
+        }"""
+    )
+    graph = model.graph
+    constants = [n for n in graph.node if n.op_type == "Constant"]
+    rest = [n for n in graph.node if n.op_type != "Constant"]
+    del graph.node[:]
+    graph.node.extend([*constants, *rest])
+    assert sizes(model, "y", "z") == [["S", 1], ["S", 1]]
+    assert FactCheck(model).check({"x": np.array([[0, 1, 1, 0], [1, 1, 1, 1]], np.float32)}) > 2
+
+
+def test_loops_give_one_number_of_turns():
+    model = parse(
+        """g (float[N] x, int64 n) => (float[T,N] a) {
+            yes = Constant<value_int = 1>()  go = Cast<to=9>(yes)
+            kept, a, b = Loop(n, go, x) <body = l (int64 i, bool c, float[N] s) =>
+                    (bool d, float[N] t, float[N] u, float[M] v) {
+                d = Identity(c)  t = Relu(s)  u = Neg(s)  v = Concat<axis=0>(s, s)
+            }>
+            e = Relu(a)  f = Relu(b)
+        }"""
+    )
+    opened = storage.from_proto(model)
+    analysis = SymbolicAnalysis(opened)
+    values = {v.name: v for node in opened.graph for v in node.outputs}
+    first, second = (analysis.of(values[name]).shape for name in "ef")
+    assert first is not None and second is not None and first[0] == second[0]
+    assert sizes(model, "kept", "e", "f") == [["N"], [None, "N"], [None, "2*N"]]
+    assert FactCheck(model).check({"x": floats(3), "n": np.array(4)}) > 2
+
+
+@pytest.mark.parametrize(
+    ("equation", "expected"),
+    [("bij,bjk->bik", ["B", "S", "T"]), ("bij,bjk", ["S", "T"]), ("bij, bjk -> k", ["T"])],
+)
+def test_einsum(equation, expected):
+    text = f"""g (float[B,S,8] x, float[B,8,T] z) => (float[V] y) {{
+        y = Einsum<equation = "{equation}">(x, z) }}"""
+    model = onnx.parser.parse_model(HEADER.format(opset=21) + text)
+    assert sizes(model, "y") == [expected]
+    assert FactCheck(model).check({"x": floats(2, 3, 8), "z": floats(2, 8, 5)}) > 2

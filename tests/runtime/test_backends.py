@@ -353,6 +353,22 @@ def test_the_measure_of_anerror_of():
     assert error_of(want * np.float32(1.00001), want) < 1
     assert error_of(want * np.float32(1.01), want) > 1
     assert error_of(np.zeros(4, np.float32), want) == np.inf
+    assert error_of(np.array([1, np.nan, np.inf, np.nan], np.float32), want) == np.inf
+    assert error_of(np.zeros(0, np.float32), np.zeros(0, np.float32)) == 0
     assert error_of(np.zeros(3, np.float32), want) == np.inf
     assert error_of(np.array([1, 2], np.int8), np.array([1, 2], np.uint8)) == 0
     assert error_of(np.array([1, 3], np.int64), np.array([1, 2], np.int64)) == np.inf
+
+
+def test_the_measure_is_of_the_whole_tensor_piece_by_piece():
+    want = random(1_000_003)
+    want[:300_000] *= 1e-6  # small beside the rest: an error there is measured by the rest
+    got = want.copy()
+    got[1000] += 1e-5
+    assert 0 < error_of(got, want) < 1
+    assert error_of(got.reshape(1, -1), want.reshape(1, -1)) == error_of(got, want)
+    got[999_999] += 1
+    assert error_of(got, want) > 1
+    got[999_999] = np.nan
+    assert error_of(got, want) == np.inf
+    assert error_of(want, want) == 0

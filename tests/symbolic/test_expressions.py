@@ -1,17 +1,12 @@
-"""The normal form, against arithmetic on numbers; and that it takes linear time."""
+"""The normal form, against arithmetic on numbers."""
 
 from __future__ import annotations
-
-import time
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
 
-from onnxfold import storage
 from onnxfold.analysis.symbolic import Algebra, Expr, Number
-from onnxfold.passes.symbolic_shapes import SymbolicShapes
 
 OPS = {
     "add": lambda a, b: a + b,
@@ -102,46 +97,9 @@ def test_equal_expressions_are_equal():
     assert isinstance(algebra.equal(b, 0), Expr)
 
 
-def arithmetic(count: int):
-    """A long chain of arithmetic on one size, and lists of sizes made of what is on the way."""
-    ops = ["Mul", "Add", "Div", "Sub", "Max", "Mod", "Min"]
-    nodes = [
-        helper.make_node("Shape", ["x"], ["s"]),
-        helper.make_node("Gather", ["s", "zero"], ["a0"]),
-        helper.make_node("Gather", ["s", "one"], ["b"]),
-    ]
-    outputs = []
-    for k in range(count // 3):
-        other = "b" if k % 3 else "three"
-        nodes.append(helper.make_node(ops[k % len(ops)], [f"a{k}", other], [f"a{k + 1}"]))
-        nodes.append(helper.make_node("Concat", [f"a{k + 1}", "b"], [f"c{k}"], axis=0))
-        nodes.append(helper.make_node("ConstantOfShape", [f"c{k}"], [f"o{k}"]))
-        outputs.append(f"o{k}")
-    nodes.append(helper.make_node("Sum", outputs, ["y"]))
-    constants = [
-        helper.make_tensor(name, TensorProto.INT64, [1], [number])
-        for name, number in (("zero", 0), ("one", 1), ("three", 3))
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", "S"])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        constants,
-    )
-    return storage.from_proto(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    )
-
-
-def seconds(count: int) -> float:
-    model = arithmetic(count)
-    start = time.process_time()
-    SymbolicShapes()(model)
-    return time.process_time() - start
-
-
-def test_linear_time():
-    seconds(200)
-    small = min(seconds(2000) for _ in range(3))
-    assert seconds(20000) < 20 * small
+def test_dividing_by_0_is_nothing_to_rely_on():
+    """A model that does it is not run; it may be there, in a branch that is not taken."""
+    algebra = Algebra()
+    size = algebra.symbol("N")
+    for divide in (algebra.floor_div, algebra.trunc_div, algebra.mod):
+        assert isinstance(divide(size, 0), Expr)

@@ -21,7 +21,7 @@ from onnxfold.kernels.extents import collapse, effective_bytes, numpy_dtype, sta
 from onnxfold.kernels.fused.choice import choose, is_fusable, is_large
 from onnxfold.kernels.fused.lower import Blocked, Missing, kind_of, lower, view
 from onnxfold.kernels.fused.program import Program
-from onnxfold.kernels.fused.streams import is_streamed, reduced
+from onnxfold.kernels.fused.streams import is_extreme, is_streamed, reduced
 from onnxfold.kernels.onnxruntime import EvaluationError
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import AllocationBound, Kind, NotExact, Postpone, Unfoldable
@@ -312,8 +312,11 @@ class Evaluator:
             return
         first = operation.operands[0]
         assert first is not None
-        lowered = self._lower(first, inlined, failures, bounded=True, keep_axes=True)
-        if lowered is not None:
+        compact = is_extreme(operation)
+        lowered = self._lower(
+            first, inlined, failures, bounded=True, compact=compact, keep_axes=True
+        )
+        if lowered is not None and lowered[0].nbytes <= self._working_set:
             with contextlib.suppress(NotExact):
                 result = reduced(operation, lowered[0], self._whole, self._pool)
                 self._fulfil(operation, [result], failures)

@@ -84,6 +84,11 @@ def _axes(operation: Operation) -> set[int]:
     return {a % rank for a in axes}
 
 
+def is_extreme(operation: Operation) -> bool:
+    """True if elements that are repeated need to be looked at once only."""
+    return operation.node.op_type in _EXTREMES and not _by_rows(operation, _axes(operation))
+
+
 def reduced(
     operation: Operation, program: Program, whole: Callable[[Operation], Array], pool: Pool
 ) -> Array:
@@ -91,7 +96,8 @@ def reduced(
 
     Args:
         operation: The reduction.
-        program: Computes its first operand; its first axis is the operand's.
+        program: Computes its first operand, with that one's axes; for :func:`is_extreme` each of
+            its elements at least once.
         whole: Computes the same op on known operands.
         pool: Counts the memory that the pieces take.
 

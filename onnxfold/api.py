@@ -17,11 +17,11 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.errors import CheckFailedError, OnnxFoldError, UsageError
+from onnxfold.memory import peak_rss_bytes
 from onnxfold.options import Options
 from onnxfold.passes.outlook import outlook
 from onnxfold.passes.pipeline import Result, run_passes
 from onnxfold.report.inventory import count_nodes, op_name
-from onnxfold.report.memory import peak_rss_bytes
 from onnxfold.report.summary import Kept, Report
 
 if TYPE_CHECKING:

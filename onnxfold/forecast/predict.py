@@ -11,10 +11,10 @@ import onnx_ir as ir
 from onnxfold.forecast.computing import Computing
 from onnxfold.forecast.prediction import Prediction
 from onnxfold.forecast.writing import Writing
+from onnxfold.memory import rss_bytes
 from onnxfold.options import Options
 from onnxfold.passes.cut import Cut
 from onnxfold.pool import Buffer, Pool
-from onnxfold.report.memory import rss_bytes
 
 # Memory, measured on CPython 3.11 on Linux (bytes).
 _RULES = 10 << 20  # what rules, symbolic shapes and writing import and make once

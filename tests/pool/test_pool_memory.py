@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 MIB = 1 << 20
 RUN = """
 import json, sys, onnxfold
-from onnxfold.report.memory import peak_rss_bytes as peak
+from onnxfold.memory import peak_rss_bytes as peak
 import onnxruntime, onnxfold.passes.pipeline, onnxfold.kernels, onnxfold.api
 before = peak()
 options = json.loads(sys.argv[3])

@@ -74,7 +74,7 @@ def _peak_growth(source, target) -> int:
     import subprocess
 
     code = (
-        "import sys, onnxfold; from onnxfold.report.memory import peak_rss_bytes as peak;"
+        "import sys, onnxfold; from onnxfold.memory import peak_rss_bytes as peak;"
         "import onnxfold.api, onnxfold.passes.pipeline, onnxfold.kernels; before = peak();"
         "onnxfold.optimize_file(sys.argv[1], sys.argv[2], level=0, fsync=False);"
         "print(peak() - before)"

@@ -1,0 +1,69 @@
+"""Imports point one way: what is below knows nothing of what is above."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# From the bottom up; those of one line do not know each other.
+LAYERS = (
+    ("errors", "deferred", "graphs", "memory"),
+    ("storage",),
+    ("pool",),
+    ("kernels",),
+    ("analysis", "editing"),
+    ("rewrite",),
+    ("rules", "options", "compare"),
+    ("passes",),
+    ("runtime", "forecast"),
+    ("report",),
+    ("api",),
+    ("cli",),
+)
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+
+
+def files() -> Iterator[tuple[str, Path]]:
+    """Every module of the package with the part of it that it belongs to."""
+    for path in sorted((ROOT / "onnxfold").rglob("*.py")):
+        part = path.relative_to(ROOT / "onnxfold").parts[0].removesuffix(".py")
+        if part not in ("__init__", "__main__"):
+            yield part, path
+    for path in sorted((ROOT / "rules").glob("*.py")):
+        yield "rules", path
+
+
+def imported(path: Path) -> set[str]:
+    """The parts of onnxfold that a module imports, wherever in it the import is."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module == "onnxfold":
+            names = [f"onnxfold.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: imports are absolute"
+            names = [node.module or ""]
+        else:
+            continue
+        found |= {name.split(".")[1] for name in names if name.startswith("onnxfold.")}
+    return found
+
+
+def test_every_part_has_its_place() -> None:
+    assert {part for part, _ in files()} == set(RANK)
+
+
+@pytest.mark.parametrize("part", [name for names in LAYERS for name in names])
+def test_imports_point_down(part: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports onnxfold.{other}"
+        for owner, path in files()
+        if owner == part
+        for other in sorted(imported(path) - {part})
+        if RANK.get(other, len(LAYERS)) >= RANK[part]
+    ]
+    assert not wrong, "\n".join(wrong)

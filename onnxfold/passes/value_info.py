@@ -129,9 +129,10 @@ class _Description:
         room = size - most_bytes(self._analysis.model) - sum(entry_bytes(*d) for d in had)
         for value, shape, length in others:
             room -= length
-            if room < 0:
-                break
-            had.append((value, shape))
+            if room >= 0:
+                had.append((value, shape))
+            else:
+                value.shape = None  # without a type it cannot be written
         return had
 
     def _shape(self, value: ir.Value) -> ir.Shape | None:
@@ -153,6 +154,9 @@ class _Description:
     def _describe(self, value: ir.Value, shape: ir.Shape | None) -> bool:
         fact = self._analysis.of(value)
         if fact.dtype is None or fact.other is not None:
+            if value.type is None and value.shape is not None:
+                value.shape = None  # a shape of nobody knows what cannot be written
+                return True
             return False  # the file may know a type that the ops do not say
         before = (value.type, value.shape)
         value.type = ir.TensorType(fact.dtype)

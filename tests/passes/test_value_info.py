@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.parser
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
@@ -128,6 +129,17 @@ def test_where_there_is_no_room_the_first_nodes_come_first():
     again = written(some, size=some.ByteSize())
     assert entries(again.graph) == entries(some.graph)
     assert len(entries(written(proto).graph)) == 99
+
+
+@pytest.mark.parametrize("size", [None, 0])
+def test_a_shape_without_a_type_is_not_written(size):
+    text = """g (float[B] x) => (float[B] y) {
+        t = custom.F(x)  u = Relu(t)  v = Neg(x)  y = Add(u, v) }"""
+    model = storage.from_proto(onnx.parser.parse_model(HEADER + text))
+    for node in model.graph:
+        node.outputs[0].shape = node.outputs[0].shape or ir.Shape([3])
+    ValueInfo(size=size)(model)
+    onnx.checker.check_model(storage.to_proto(model))
 
 
 @pytest.mark.parametrize("path", MODELS)

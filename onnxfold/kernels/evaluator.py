@@ -8,39 +8,27 @@ onnxruntime session for all that is asked for together.
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.kernels import inference, onnxruntime, reference
-from onnxfold.kernels.extents import collapse, effective_bytes, numpy_dtype, stand_in
+from onnxfold.kernels import inference, reference
+from onnxfold.kernels.engines import Engines
+from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes, numpy_dtype, stand_in
 from onnxfold.kernels.fused.choice import choose, is_fusable, is_large
-from onnxfold.kernels.fused.lower import Blocked, Missing, kind_of, lower, view
-from onnxfold.kernels.fused.program import Program
-from onnxfold.kernels.fused.streams import is_extreme, is_streamed, reduced
+from onnxfold.kernels.fused.streams import is_streamed
 from onnxfold.kernels.onnxruntime import EvaluationError
 from onnxfold.kernels.operation import Operation
+from onnxfold.kernels.pieces import Pieces
 from onnxfold.kernels.registry import AllocationBound, Kind, NotExact, Postpone, Unfoldable
-from onnxfold.kernels.schedule import (
-    awaits,
-    cannot_fail,
-    is_ready,
-    phases,
-    postponed,
-    used_outside,
-)
+from onnxfold.kernels.schedule import awaits, cannot_fail, is_ready, phases, postponed
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array
 from onnxfold.pool.source import Source
 
-# Operands and results up to this many bytes each are computed at once, larger ones postponed.
-EAGER_BYTES = 1 << 16
-
-
+# Kinds whose result is not known by shape and dtype without computing it as a whole.
 _WHOLE = (Kind.GENERAL, Kind.ASSEMBLED)
 
 
@@ -79,9 +67,7 @@ class Evaluator:
     ) -> None:
         self._pool = pool
         self.distrusted = distrusted if distrusted is not None else set()
-        self._functions = functions
-        self._ir_version = ir_version
-        self._working_set = working_set or _half_of_memory()
+        self._engines = Engines(pool, functions, ir_version, working_set, self.distrusted)
         pool.set_evaluator(self.compute, self.source)
 
     # ------------------------------------------------------------ one operation
@@ -137,7 +123,7 @@ class Evaluator:
             arrays = [None if b is None else stand_in(b) for b in operands]
         try:
             with AllocationBound(EAGER_BYTES):
-                computed = self._call(operation, kind, arrays)
+                computed = self._engines.call(operation, kind, arrays)
         except NotExact:
             operation.kernel = None
             return None
@@ -161,16 +147,16 @@ class Evaluator:
         if not any(b is not None and b.type_proto is not None for b in operation.operands):
             self.compute([b for b in operation.operands if b is not None and not b.is_known])
             pending = []
-        reason = self._too_large(operation)
+        reason = self._engines.too_large(operation)
         if reason is not None:
             raise Unfoldable(reason)
         try:
-            arrays = self._run_onnxruntime([*pending, operation], wanted)
+            arrays = self._engines.run([*pending, operation], wanted)
         except EvaluationError as error:
             if pending:
                 raise Unfoldable(str(error)) from error
             try:
-                computed = reference.run(operation, self._functions)
+                computed = reference.run(operation, self._engines.functions)
             except EvaluationError as second:
                 raise Unfoldable(f"{error}; {second}") from second
             arrays = [a for a in computed if a is not None]
@@ -192,7 +178,7 @@ class Evaluator:
             ComputationFailed: operations among them cannot be computed; the others are.
         """
         with np.errstate(all="ignore"):  # also when a tensor is read, long after the pass
-            failures = self._compute(postponed(buffers), buffers)[1]
+            failures = self._compute(postponed(buffers), buffers).failures
         if failures:
             raise ComputationFailed(failures)
 
@@ -210,11 +196,11 @@ class Evaluator:
             return None
         program = None
         with np.errstate(all="ignore"):
-            inlined, failures = self._compute(operations[:-1], [], buffer)
-            if not failures:
-                program = self._lower(buffer, inlined, failures, bounded=False)
-        if failures:
-            raise ComputationFailed(failures)
+            pieces = self._compute(operations[:-1], [], buffer)
+            if not pieces.failures:
+                program = pieces.lower(buffer)
+        if pieces.failures:
+            raise ComputationFailed(pieces.failures)
         return None if program is None else program[0]
 
     def _compute(
@@ -222,9 +208,8 @@ class Evaluator:
         operations: list[Operation],
         wanted: Sequence[Buffer],
         streamed: Buffer | None = None,
-    ) -> tuple[set[Buffer], dict[Operation, str]]:
-        """Compute what is wanted and what ``streamed`` needs; returns what is not stored for it."""
-        failures: dict[Operation, str] = {}
+    ) -> Pieces:
+        """Compute what is wanted and what ``streamed`` needs."""
         inlined: set[Buffer] = set()
         stored: set[Buffer] = set()
         in_pieces: set[Operation] = set()
@@ -236,113 +221,22 @@ class Evaluator:
         if streams or any(is_large(operation) for operation in everything):
             inlined, stored = choose(everything, targets, streams.__contains__, _references)
             in_pieces = {o for o in operations if o in streams or is_fusable(o)}
+        failures: dict[Operation, str] = {}
+        pieces = Pieces(self._pool, self._engines, inlined, failures, bounded=streamed is None)
         for phase, engine_is_numpy in phases(operations, in_pieces):
             if not engine_is_numpy:
-                self._compute_onnxruntime(phase, failures)
+                self._engines.onnxruntime(phase, failures)
                 continue
             for operation in phase:
                 if operation in streams:
-                    self._compute_stream(operation, inlined, failures)
+                    pieces.reduce(operation)
                 elif operation in in_pieces:
                     for buffer in operation.results:
                         if buffer in stored and awaits(buffer, operation):
-                            self._store(buffer, inlined, failures, bounded=streamed is None)
+                            pieces.store(buffer)
                 elif is_ready(operation):
-                    self._compute_numpy(operation, failures)
-        return inlined, failures
-
-    def _store(
-        self,
-        buffer: Buffer,
-        inlined: Collection[Buffer],
-        failures: dict[Operation, str],
-        *,
-        bounded: bool,
-    ) -> None:
-        """Compute a fusable result and keep it: as a view where it is one, else tile by tile."""
-        operation = buffer.deferred
-        assert isinstance(operation, Operation)
-        first = operation.operands[0]
-        if kind_of(operation) is Kind.VIEW and first is not None and first.is_known:
-            with contextlib.suppress(Postpone):  # no strides express it
-                moved = view(operation, list(operation.results).index(buffer), first.array())
-                self._pool.fulfil(buffer, moved)
-                return
-        lowered = self._lower(buffer, inlined, failures, bounded=bounded, compact=True)
-        if lowered is None:
-            return
-        program, shape = lowered
-        if bounded and program.nbytes > self._working_set:
-            failures[operation] = f"computing it needs {program.nbytes:,} bytes of memory"
-            return
-        array = self._pool.store(program)
-        if array.size == buffer.size:
-            array = array.reshape(buffer.shape)
-        else:
-            array = np.broadcast_to(array.reshape(shape), buffer.shape)
-        self._pool.fulfil(buffer, array)
-
-    def _lower(
-        self,
-        buffer: Buffer,
-        inlined: Collection[Buffer],
-        failures: dict[Operation, str],
-        *,
-        bounded: bool,
-        compact: bool = False,
-        keep_axes: bool = False,
-    ) -> tuple[Program, tuple[int, ...]] | None:
-        """The program for a buffer; None if it has become known on the way, or cannot be had."""
-        while keep_axes or not buffer.is_known:
-            try:
-                return lower(buffer, inlined, compact=compact, keep_axes=keep_axes)
-            except Missing:
-                return None  # what it needs has failed
-            except Blocked as blocked:
-                self._store(blocked.buffer, inlined, failures, bounded=bounded)
-                if not blocked.buffer.is_known:
-                    return None
-        return None
-
-    def _compute_stream(
-        self, operation: Operation, inlined: Collection[Buffer], failures: dict[Operation, str]
-    ) -> None:
-        """A reduction, piece by piece if its bits allow it."""
-        if not any(awaits(b, operation) for b in operation.results):
-            return
-        first = operation.operands[0]
-        assert first is not None
-        compact = is_extreme(operation)
-        lowered = self._lower(
-            first, inlined, failures, bounded=True, compact=compact, keep_axes=True
-        )
-        if lowered is not None and lowered[0].nbytes <= self._working_set:
-            with contextlib.suppress(NotExact):
-                result = reduced(operation, lowered[0], self._whole, self._pool)
-                self._fulfil(operation, [result], failures)
-                return
-        if not first.is_known:
-            self._store(first, inlined, failures, bounded=True)
-        if not is_ready(operation):
-            return
-        if operation.kernel is not None:
-            self._compute_numpy(operation, failures)
-        else:
-            self._compute_onnxruntime([operation], failures)
-
-    def _whole(self, operation: Operation) -> Array:
-        """The result of an operation with known operands. Raises NotExact if it is not certain."""
-        if operation.kernel is not None:
-            with contextlib.suppress(NotExact):
-                return self._call(
-                    operation,
-                    Kind.GENERAL,
-                    [None if b is None else b.array() for b in operation.operands],
-                )[0]
-        try:
-            return self._run_onnxruntime([operation], [(operation, 0)])[0]
-        except EvaluationError as error:
-            raise NotExact(str(error)) from error
+                    self._engines.numpy(operation, failures)
+        return pieces
 
     def uncertain(self, buffers: Sequence[Buffer]) -> list[Buffer]:
         """The deferred buffers that these need and whose computation could fail.
@@ -357,133 +251,6 @@ class Evaluator:
             for b in operation.results
             if b is not None and awaits(b, operation) and b.references
         ]
-
-    def _compute_numpy(self, operation: Operation, failures: dict[Operation, str]) -> None:
-        assert operation.kernel is not None
-        if not any(awaits(b, operation) for b in operation.results):
-            return
-        reason = self._too_large(operation)
-        if reason is not None:
-            failures[operation] = reason
-            return
-        arrays = [None if b is None else b.array() for b in operation.operands]
-        kind = operation.kernel.kind_for(
-            [None if a is None else a.dtype for a in arrays], operation.attributes
-        )
-        try:
-            computed = self._call(operation, kind, arrays)
-        except NotExact:
-            operation.kernel = None
-            self._compute_onnxruntime([operation], failures)
-            return
-        except (Unfoldable, MemoryError) as error:
-            failures[operation] = str(error) or "out of memory"
-            return
-        del arrays
-        self._fulfil(operation, list(computed), failures)
-
-    def _compute_onnxruntime(
-        self, operations: Sequence[Operation], failures: dict[Operation, str]
-    ) -> None:
-        operations = self._computable(operations, failures)
-        if not operations:
-            return
-        wanted = used_outside(operations)
-        try:
-            arrays = self._run_onnxruntime(operations, wanted)
-        except EvaluationError as error:
-            if len(operations) == 1:
-                self._compute_otherwise(operations[0], str(error), failures)
-                return
-            # somewhere in there is one that onnxruntime has no kernel for
-            half = len(operations) // 2
-            self._compute_onnxruntime(operations[:half], failures)
-            self._compute_onnxruntime(operations[half:], failures)
-            return
-        by_operation: dict[Operation, dict[int, Array]] = {}
-        for (operation, index), array in zip(wanted, arrays, strict=True):
-            by_operation.setdefault(operation, {})[index] = array
-        for operation, computed in by_operation.items():
-            results = [computed.get(k) for k in range(len(operation.results))]
-            self._fulfil(operation, results, failures)
-
-    def _computable(
-        self, operations: Sequence[Operation], failures: dict[Operation, str]
-    ) -> list[Operation]:
-        """Those that somebody still needs, that fit in memory, and whose operands are there."""
-        chosen: dict[Operation, None] = {}
-        for operation in operations:
-            if not any(awaits(b, operation) for b in operation.results):
-                continue
-            if not all(b is None or b.is_known or b.deferred in chosen for b in operation.operands):
-                continue
-            reason = self._too_large(operation)
-            if reason is not None:
-                failures[operation] = reason
-                continue
-            chosen[operation] = None
-        return list(chosen)
-
-    def _compute_otherwise(
-        self, operation: Operation, reason: str, failures: dict[Operation, str]
-    ) -> None:
-        """One operation that onnxruntime refused: its NumPy kernel, or the reference evaluator."""
-        if any(b is not None and b.type_proto is not None for b in operation.results):
-            failures[operation] = reason
-        elif operation.kernel is not None:
-            self._compute_numpy(operation, failures)
-        else:
-            try:
-                computed = reference.run(operation, self._functions)
-            except EvaluationError as error:
-                failures[operation] = f"{reason}; {error}"
-                return
-            self._fulfil(operation, computed, failures)
-
-    def _fulfil(
-        self,
-        operation: Operation,
-        computed: Sequence[Array | None],
-        failures: dict[Operation, str],
-    ) -> None:
-        for buffer, array in zip(list(operation.results), computed, strict=False):
-            if buffer is None or array is None or not awaits(buffer, operation):
-                continue
-            try:
-                self._pool.fulfil(buffer, array)
-            except ValueError as error:
-                self.distrusted.add(operation.node)
-                failures[operation] = f"inference and evaluation disagree: {error}"
-
-    def _run_onnxruntime(
-        self, operations: Sequence[Operation], wanted: Sequence[onnxruntime.Output]
-    ) -> list[Array]:
-        return onnxruntime.run(operations, wanted, self._functions, self._ir_version)
-
-    def _call(
-        self, operation: Operation, kind: Kind, arrays: Sequence[Array | None]
-    ) -> Sequence[Array]:
-        assert operation.kernel is not None
-        shape = None
-        if kind is Kind.ELEMENTWISE:
-            arrays, shape = collapse(arrays)
-        computed = operation.kernel(
-            arrays,
-            operation.attributes,
-            n_outputs=len(operation.node.outputs),
-            opset=operation.opset,
-        )
-        if shape is not None:
-            computed = [np.broadcast_to(a, shape) for a in computed]
-        return computed
-
-    def _too_large(self, operation: Operation) -> str | None:
-        """Why an operation does not fit in memory, or None."""
-        needed = sum(_memory_of(b) for b in operation.operands if b is not None)
-        needed += sum(b.nbytes for b in operation.results if b is not None and not b.type_proto)
-        if needed > self._working_set and not _is_free(operation):
-            return f"computing it needs {needed:,} bytes of memory"
-        return None
 
 
 def _references(buffer: Buffer) -> int:
@@ -509,31 +276,3 @@ def _may_be_sizes(buffer: Buffer) -> bool:
 
 def _bytes_of(buffers: Sequence[Buffer | None]) -> int:
     return sum(b.nbytes for b in buffers if b is not None)
-
-
-def _memory_of(buffer: Buffer) -> int:
-    """Bytes an evaluator has to hold for an operand; a mapped or zero-stride one costs its view."""
-    if buffer.type_proto is not None:
-        return 0
-    if buffer.is_known and buffer.array().flags.c_contiguous:
-        return 0
-    return buffer.nbytes
-
-
-def _is_free(operation: Operation) -> bool:
-    """A view, or element-wise work on zero-stride operands: no memory whatever its size."""
-    kernel = operation.kernel
-    if kernel is None or any(b is not None and not b.is_known for b in operation.operands):
-        return False
-    arrays = [None if b is None else b.array() for b in operation.operands]
-    kind = kernel.kind_for([None if a is None else a.dtype for a in arrays], operation.attributes)
-    return kind is Kind.VIEW or (
-        kind is Kind.ELEMENTWISE and effective_bytes(arrays) <= EAGER_BYTES
-    )
-
-
-def _half_of_memory() -> int:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (AttributeError, ValueError, OSError):  # not a POSIX system
-        return 4 << 30

@@ -11,6 +11,9 @@ from onnxfold.kernels.dtypes import broadcast_shape
 from onnxfold.pool import Buffer
 from onnxfold.pool.buffer import Array
 
+# Operands and results up to this many bytes each are computed at once, larger ones postponed.
+EAGER_BYTES = 1 << 16
+
 
 def numpy_dtype(buffer: Buffer) -> np.dtype[Any] | None:
     """The dtype of the buffer's array; None for a sequence or optional."""

@@ -120,7 +120,7 @@ def optimize_file(
         with clock.stage("load"):
             model = storage.load(source)
         before = dict(sorted(count_nodes(model).items()))
-        forecast = _Forecast(model, fold, bytes_before, share_weights, clock.start)
+        forecast = _Forecast(model, fold, bytes_before, share_weights, check > 0, clock.start)
         with clock.stage("fold"):
             folder = os.path.dirname(os.path.abspath(destination))
             result = run_passes(
@@ -180,7 +180,9 @@ def optimize_file(
     )
 
 
-def plan(source: PathLike, /, *, share_weights: bool = False, **options: Any) -> Plan:
+def plan(
+    source: PathLike, /, *, share_weights: bool = False, check: int = 0, **options: Any
+) -> Plan:
     """Find out what :func:`optimize_file` would do and take, and write nothing.
 
     The model's structure is read and small constants are computed; large ones are not touched.
@@ -188,6 +190,7 @@ def plan(source: PathLike, /, *, share_weights: bool = False, **options: Any) ->
     Args:
         source: The model.
         share_weights: As for :func:`optimize_file`.
+        check: As for :func:`optimize_file`.
         options: See :class:`onnxfold.options.Options`.
 
     Raises:
@@ -201,7 +204,9 @@ def plan(source: PathLike, /, *, share_weights: bool = False, **options: Any) ->
     with _paused_garbage_collection():
         model = storage.load(source)
         nodes = sum(count_nodes(model).values())
-        forecast = _Forecast(model, fold, bytes_before, share_weights, began, is_all=True)
+        forecast = _Forecast(
+            model, fold, bytes_before, share_weights, check > 0, began, is_all=True
+        )
         with contextlib.suppress(_Planned):
             run_passes(model, fold, bytes_before=bytes_before, observe=forecast)
     if forecast.prediction is None:
@@ -240,6 +245,7 @@ class _Forecast:
         options: Options,
         bytes_before: int,
         share_weights: bool,
+        check: bool,
         began: float,
         is_all: bool = False,
     ) -> None:
@@ -247,6 +253,7 @@ class _Forecast:
         self._options = options
         self._bytes_before = bytes_before
         self._share_weights = share_weights
+        self._check = check
         self._began = began
         self._is_all = is_all
         self.prediction: Prediction | None = None
@@ -265,6 +272,7 @@ class _Forecast:
             self._options,
             bytes_before=self._bytes_before,
             share_weights=self._share_weights,
+            check=self._check,
             began=self._began,
         )
         if self._is_all:

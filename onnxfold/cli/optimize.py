@@ -180,7 +180,6 @@ def optimize(
 def _plan(source: str, as_json: bool, options: dict[str, Any]) -> None:
     from onnxfold.api import plan
 
-    del options["check"]
     made = plan(source, **options)
     if as_json:
         write_json(made.to_dict())

@@ -20,6 +20,7 @@ from onnxfold.pool import Buffer, Pool
 _RULES = 10 << 20  # what rules, symbolic shapes and writing import and make once
 _PER_NODE = 3_000  # what passes know of a node that is left
 _ONNXRUNTIME = 26 << 20  # importing it, and a session
+_CHECK = 44 << 20  # running two models on it, besides their weights, one model at a time
 # Time, on one core of a machine of 2024 with a disk of its own (bytes a second, seconds).
 _COPY = 1.5e9
 _DISK = 1.2e9
@@ -38,6 +39,7 @@ def predict(
     *,
     bytes_before: int,
     share_weights: bool = False,
+    check: bool = False,
     began: float | None = None,
 ) -> Prediction:
     """What a run will take.
@@ -50,6 +52,7 @@ def predict(
         options: What the run does.
         bytes_before: Stored bytes of the model.
         share_weights: Whether unchanged weights stay where they are.
+        check: Whether both models run on onnxruntime before the end.
         began: When the run began, by ``time.perf_counter``.
     """
     computing = Computing(pool.memory_limit)
@@ -66,6 +69,7 @@ def predict(
         "graph": left * _PER_NODE,
         "computing": computing.peak,
         "writing": computing.live + writing.peak,
+        "check": _CHECK + bytes_before if check else 0,
     }
     asked = computing.by_onnxruntime or (levels and cut.left_to_onnxruntime)
     if asked and "onnxruntime" not in sys.modules:
@@ -85,7 +89,7 @@ def predict(
         + (writing.written + computing.spilled) / _DISK
     )
     return Prediction(
-        peak_bytes=held + max(memory["computing"], memory["writing"]),
+        peak_bytes=held + max(memory[part] for part in ("computing", "writing", "check")),
         bytes_read=writing.copied + writing.moved + computing.read,
         bytes_written=writing.written + structure,
         bytes_spilled=computing.spilled,

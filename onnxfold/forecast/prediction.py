@@ -19,8 +19,8 @@ class Prediction:
         bytes_spilled: Bytes that go to the scratch file on the way.
         seconds: Wall time on a machine that has nothing else to do.
         memory: What the peak is made of, bytes: what the process holds already (``now``), what it
-            still imports (``modules``), what passes know of the ``graph``, and the larger of what
-            ``computing`` and ``writing`` take.
+            still imports (``modules``), what passes know of the ``graph``, and the largest of what
+            ``computing``, ``writing`` and a ``check`` take.
     """
 
     peak_bytes: int

@@ -14,7 +14,7 @@ def plan_text(plan: Plan) -> str:
     """The prediction, a line each: memory, bytes, time."""
     made = plan.prediction
     parts = dict(made.memory)
-    last = max(("computing", "writing"), key=lambda name: parts[name])
+    last = max(("computing", "writing", "check"), key=lambda name: parts[name])
     shown = ["now", "modules", "graph", last]
     sum_ = " + ".join(f"{bytes_text(parts[name])} {name}" for name in shown)
     lines = [

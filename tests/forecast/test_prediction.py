@@ -106,9 +106,10 @@ def test_memory_of_large_models(make, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("check", [0, 1])
 @pytest.mark.parametrize("name", ["models/swin.onnx", "tests/data/control_flow.onnx"])
-def test_memory_of_exported_models(name, tmp_path):
-    report = run(ROOT / name, "-o", tmp_path / "out.onnx", "--no-fsync")
+def test_memory_of_exported_models(name, check, tmp_path):
+    report = run(ROOT / name, "-o", tmp_path / "out.onnx", "--no-fsync", "--check", check)
     assert_close(report["prediction"]["peak_bytes"], report["peak_rss_bytes"])
     assert sum(report["prediction"]["memory"].values()) >= report["prediction"]["peak_bytes"]
 

@@ -1,4 +1,4 @@
-"""``python -m tests.benchmarks [weights|chain|unary|embedding]``: whole processes, side by side.
+"""``python -m tests.benchmarks [NAME ...]``: whole processes, side by side.
 
 Commands take turns (A B A B), so that a slower machine slows all; the table gives medians of
 CPU seconds (user + system) and wall seconds, the peak resident memory, and ratios to onnxfold.
@@ -186,11 +186,32 @@ def embedding(folder: Path, rounds: int) -> None:
     show("2 GiB embedding: Cast, Transpose", run_side_by_side(commands, rounds))
 
 
+def llama(folder: Path, rounds: int) -> None:
+    """2.2 GB of float16 weights of a decoder in a data file: written, and shared."""
+    from tests.benchmarks.models import transformer
+
+    source, target = str(folder / "in.onnx"), str(folder / "out.onnx")
+    transformer(folder / "in.onnx", 2048, 5632, 19, 32_000)
+    commands = {
+        "onnxfold": _onnxfold(source, target),
+        "onnxfold, shared": [*_onnxfold(source, target), "--share-weights"],
+        "onnxfold --plan": [*_onnxfold(source, target), "--plan"],
+        "copy + fsync": [sys.executable, "-c", _COPY, str(folder)],
+    }
+    show("2.2 GB of a Llama's weights in float16", run_side_by_side(commands, rounds))
+
+
 def _onnxfold(source: str, target: str) -> list[str]:
     return [sys.executable, "-m", "onnxfold", "optimize", source, "-o", target, "--quiet"]
 
 
-BENCHMARKS = {"weights": weights, "chain": chain, "unary": unary, "embedding": embedding}
+BENCHMARKS = {
+    "weights": weights,
+    "chain": chain,
+    "unary": unary,
+    "embedding": embedding,
+    "llama": llama,
+}
 
 
 def main() -> None:

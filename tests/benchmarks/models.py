@@ -79,6 +79,61 @@ def embedding(path: Path, rows: int, columns: int) -> None:
     onnx.save(model, path)
 
 
+def transformer(path: Path, hidden: int, inner: int, layers: int, vocabulary: int) -> None:
+    """A decoder's weights in float16 as exporters leave them, in a data file, written row by row.
+
+    Every linear layer is a MatMul with a transposed weight [out, in]; attention is left out, as
+    no constant is in it.
+    """
+    rng = np.random.default_rng(0)
+    row = (rng.random(1 << 21, dtype=np.float32) - np.float32(0.5)).astype(np.float16)
+    nodes, weights, count = [], [], 0
+    with open(path.with_name(path.name + ".data"), "wb") as data:
+
+        def weight(*shape: int) -> str:
+            tensor = TensorProto(name=f"w{len(weights)}", data_type=TensorProto.FLOAT16, dims=shape)
+            tensor.data_location = TensorProto.EXTERNAL
+            left = int(np.prod(shape))
+            for key, value in (
+                ("location", path.name + ".data"),
+                ("offset", str(data.tell())),
+                ("length", str(2 * left)),
+            ):
+                tensor.external_data.add(key=key, value=value)
+            while left:
+                start = int(rng.integers(0, len(row) // 2))
+                left -= data.write(row[start : start + left].tobytes()) // 2
+            weights.append(tensor)
+            return tensor.name
+
+        def node(op: str, *inputs: str, **attributes: object) -> str:
+            nonlocal count
+            count += 1
+            nodes.append(helper.make_node(op, inputs, [f"{op}{count}"], **attributes))
+            return f"{op}{count}"
+
+        def linear(x: str, out: int, size: int) -> str:
+            return node("MatMul", x, node("Transpose", weight(out, size), perm=[1, 0]))
+
+        x = node("Gather", weight(vocabulary, hidden), "ids")
+        for _ in range(layers):
+            x = node("Mul", x, weight(hidden))
+            for _ in range(4):
+                x = linear(x, hidden, hidden)
+            gate = node("Sigmoid", linear(x, inner, hidden))
+            x = linear(node("Mul", gate, linear(x, inner, hidden)), hidden, inner)
+        logits = linear(x, vocabulary, hidden)
+    nodes.append(helper.make_node("Identity", [logits], ["logits"]))
+    graph = helper.make_graph(
+        nodes,
+        "transformer",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, "n"])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT16, [1, "n", vocabulary])],
+        weights,
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+
+
 def _model(
     nodes: list[onnx.NodeProto], shape: list[int], output: str, weights: list[onnx.TensorProto]
 ) -> onnx.ModelProto:

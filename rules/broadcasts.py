@@ -7,7 +7,7 @@ from typing import Any
 from onnxfold.rules.elementwise import BINARY, EXACT_ANYWHERE, VECTORIZED, depends_on_place
 from onnxfold.rules.shapes import broadcast
 
-from onnxfold.analysis.types import Shape
+from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.rewrite import (
     broadcasts_to,
     constants,

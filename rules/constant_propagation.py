@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfold.analysis.types import Symbol
+from onnxfold.analysis.symbolic import Expr
 from onnxfold.rewrite import (
     broadcasts_to,
     computed,
@@ -143,7 +143,7 @@ def _sizes(match: Match) -> tuple[Any, ...] | None:
 
 def _numbers(sizes: Any) -> Any:
     """The sizes, if all are known."""
-    return None if any(isinstance(size, Symbol) for size in sizes) else sizes
+    return None if any(isinstance(size, Expr) for size in sizes) else sizes
 
 
 def _all_sizes(match: Match) -> Any:

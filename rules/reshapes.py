@@ -7,7 +7,7 @@ from typing import Any
 
 from onnxfold.rules.shapes import RESHAPING, axes_of, new_shape, normal
 
-from onnxfold.analysis.types import Shape
+from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.rewrite import (
     attributes,
     computed,

@@ -7,7 +7,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxfold.analysis.types import Dim, Shape
+from onnxfold.analysis.symbolic import Number
+from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.rewrite import constant, result, shape_of, symbolic
 from onnxfold.rewrite.match import Match
 
@@ -38,7 +39,7 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
     if any(shape is None for shape in shapes):
         return None
     known = [shape for shape in shapes if shape is not None]
-    dims: list[Dim] = []
+    dims: list[Number] = []
     for k in range(1, max(len(shape) for shape in known) + 1):
         sizes = {shape[-k] for shape in known if len(shape) >= k} - {1}
         if len(sizes) > 1:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from onnxfold.rules.elementwise import BINARY, EXACT_ANYWHERE, VECTORIZED, depends_on_place
 from onnxfold.rules.shapes import RESHAPING, new_shape
 
-from onnxfold.analysis.types import Shape
+from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.rewrite import (
     attributes,
     constant,

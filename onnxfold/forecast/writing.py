@@ -10,9 +10,9 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.forecast.computing import Computing
 from onnxfold.graphs import all_graphs
-from onnxfold.kernels.fused.program import _KEPT_BYTES
+from onnxfold.kernels.fused.program import KEPT_BYTES
 from onnxfold.pool import Buffer, Memory, Pool
-from onnxfold.pool.tensor import _LARGE, _SLAB
+from onnxfold.pool.tensor import LARGE, SLAB
 from onnxfold.pool.tiles import is_transposed_matrix
 from onnxfold.storage.layout import EXTERNAL_FROM, nbytes_of
 from onnxfold.storage.writer import TILE
@@ -85,17 +85,17 @@ class Writing:
             if read is None:
                 self._note(WRITERS * tile)
                 return
-            if nbytes > _LARGE:  # whether it will be slabs is known when they are made
-                tile = _SLAB
-            pages = read if read <= _KEPT_BYTES else WRITERS * tile * read // nbytes
+            if nbytes > LARGE:  # whether it will be slabs is known when they are made
+                tile = SLAB
+            pages = read if read <= KEPT_BYTES else WRITERS * tile * read // nbytes
             self._note(WRITERS * tile + pages)
         elif buffer.span() is not None:
             self.copied += nbytes
         elif buffer.block is not None and buffer.block.kind is Memory.MAPPED:
             array = buffer.array()
-            if array.nbytes > _LARGE and is_transposed_matrix(array):
+            if array.nbytes > LARGE and is_transposed_matrix(array):
                 # what is read in a slab and the slab itself
-                self._note(WRITERS * 2 * max(_SLAB, _least_slab(array.shape[0])))
+                self._note(WRITERS * 2 * max(SLAB, _least_slab(array.shape[0])))
             else:
                 # its pages are given back when it is written
                 self._note(min(array.nbytes, _memory_behind(array)) + WRITERS * TILE)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _STREAM = 1 << 20
 # A transposed matrix above this many bytes is read in slabs of so many: its pages cannot all stay.
-_LARGE = 1 << 26
-_SLAB = 1 << 24
+LARGE = 1 << 26
+SLAB = 1 << 24
 
 
 class BufferTensor(TensorBase):
@@ -128,14 +128,14 @@ class BufferTensor(TensorBase):
         What is postponed is computed in them, until :meth:`release`.
         """
         slab = 0
-        if self.nbytes > _LARGE:
-            slab = min(_SLAB, max(nbytes, self._buffer.pool.memory_limit // (4 * THREADS)))
+        if self.nbytes > LARGE:
+            slab = min(SLAB, max(nbytes, self._buffer.pool.memory_limit // (4 * THREADS)))
         source = self._open(max(nbytes, slab))
         if source is not None:
             return tiles(source, nbytes, slab)
         array = self._buffer.array()
-        if array.nbytes > _LARGE and is_transposed_matrix(array):
-            return slabs_of(array, _SLAB, self._buffer.release_pages)
+        if array.nbytes > LARGE and is_transposed_matrix(array):
+            return slabs_of(array, SLAB, self._buffer.release_pages)
         return tiles_of(array, self.dtype, nbytes)
 
     def _open(self, nbytes: int) -> Source | None:

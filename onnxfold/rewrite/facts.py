@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.known import KnownValues
 from onnxfold.analysis.scopes import Scopes
-from onnxfold.analysis.types import Types
+from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.kernels.inference import schema_of
 from onnxfold.rewrite.implied import IMPLIED
 
@@ -46,7 +46,7 @@ class Facts:
         self.model = model
         self.scopes = Scopes(model)
         self.known = KnownValues(self.scopes)
-        self.types = Types(model, scopes=self.scopes, known=self.known)
+        self.types = SymbolicAnalysis(model, scopes=self.scopes, known=self.known)
 
     def opset(self, node: ir.Node) -> int:
         """The version of the node's domain; 0 if it is not imported."""

@@ -7,23 +7,23 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxfold.analysis.types import Types
+from onnxfold.analysis.symbolic import SymbolicAnalysis
 
-Implied = Callable[[ir.Node, Types], Any]
+Implied = Callable[[ir.Node, SymbolicAnalysis], Any]
 """The default of an attribute at a node, or None if it cannot be told."""
 
 
-def _rank(node: ir.Node, position: int, types: Types) -> int | None:
+def _rank(node: ir.Node, position: int, types: SymbolicAnalysis) -> int | None:
     value = node.inputs[position] if position < len(node.inputs) else None
     return None if value is None else types.of(value).rank
 
 
-def _reversed_axes(node: ir.Node, types: Types) -> tuple[int, ...] | None:
+def _reversed_axes(node: ir.Node, types: SymbolicAnalysis) -> tuple[int, ...] | None:
     rank = _rank(node, 0, types)
     return None if rank is None else tuple(reversed(range(rank)))
 
 
-def _spatial(node: ir.Node, types: Types) -> int | None:
+def _spatial(node: ir.Node, types: SymbolicAnalysis) -> int | None:
     """Number of spatial axes of a convolution or pool."""
     kernel = node.attributes.get("kernel_shape")
     if kernel is not None and not kernel.is_ref():
@@ -32,22 +32,22 @@ def _spatial(node: ir.Node, types: Types) -> int | None:
     return None if rank is None else rank - 2
 
 
-def _ones(node: ir.Node, types: Types) -> tuple[int, ...] | None:
+def _ones(node: ir.Node, types: SymbolicAnalysis) -> tuple[int, ...] | None:
     spatial = _spatial(node, types)
     return None if spatial is None else (1,) * spatial
 
 
-def _zero_pads(node: ir.Node, types: Types) -> tuple[int, ...] | None:
+def _zero_pads(node: ir.Node, types: SymbolicAnalysis) -> tuple[int, ...] | None:
     spatial = _spatial(node, types)
     return None if spatial is None else (0,) * (2 * spatial)
 
 
-def _zero_output_padding(node: ir.Node, types: Types) -> tuple[int, ...] | None:
+def _zero_output_padding(node: ir.Node, types: SymbolicAnalysis) -> tuple[int, ...] | None:
     spatial = _spatial(node, types)
     return None if spatial is None else (0,) * spatial
 
 
-def _kernel_of_weight(node: ir.Node, types: Types) -> tuple[int, ...] | None:
+def _kernel_of_weight(node: ir.Node, types: SymbolicAnalysis) -> tuple[int, ...] | None:
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     shape = None if weight is None else types.of(weight).static_shape
     return None if shape is None else shape[2:]

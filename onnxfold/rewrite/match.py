@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxfold.analysis.types import Shape
+from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.rewrite.facts import COMMUTATIVE, MISSING, OPAQUE, Facts
 from onnxfold.rewrite.patterns import (
     Alternatives,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxfold.analysis.types import Dim, Shape
+from onnxfold.analysis.symbolic import Number
+from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.rewrite.terms import UNKNOWN, Call, Term, compare_values, evaluate, variables_of
 
 if TYPE_CHECKING:
@@ -300,7 +301,7 @@ def shape_broadcasts_to(small: Shape, large: Shape) -> Truth:
     return None if unknown else True
 
 
-def _dim_broadcasts_to(a: Dim, b: Dim) -> Truth:
+def _dim_broadcasts_to(a: Number, b: Number) -> Truth:
     if a == 1 or a == b:
         return True
     return False if isinstance(a, int) and isinstance(b, int) else None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxfold.analysis.types import Symbol
+from onnxfold.analysis.symbolic import Expr
 
 if TYPE_CHECKING:
     from onnxfold.rewrite.match import Match
@@ -211,8 +211,8 @@ def variables_of(thing: object, *, deep: bool = True) -> list[object]:
 def has_symbol(value: object) -> bool:
     """True for a symbolic size or a shape with one."""
     if isinstance(value, tuple):
-        return any(isinstance(item, Symbol) for item in value)
-    return isinstance(value, Symbol)
+        return any(isinstance(item, Expr) for item in value)
+    return isinstance(value, Expr)
 
 
 def _predicate(condition: Any) -> Predicate:

@@ -34,7 +34,7 @@ def tiny_pieces(threads: int):
         patch.setattr(choice, "FUSED_FROM", 8)
         patch.setattr(program, "PIECE_BYTES", 72)
         patch.setattr(program, "_COLUMNS", 3)
-        patch.setattr(program, "_KEPT_BYTES", 64)
+        patch.setattr(program, "KEPT_BYTES", 64)
         patch.setattr(streams, "STREAMED_FROM", 64)
         patch.setattr(streams, "_PIECE", 200)
         patch.setattr(streams, "_GROUP", 100)
@@ -43,8 +43,8 @@ def tiny_pieces(threads: int):
         patch.setattr(pool, "_LEAST_SPILLED", 16)
         patch.setattr(pool, "THREADS", threads)
         patch.setattr(parallel.in_order, "__defaults__", (threads,))
-        patch.setattr(tensor, "_LARGE", 64)
-        patch.setattr(tensor, "_SLAB", 128)
+        patch.setattr(tensor, "LARGE", 64)
+        patch.setattr(tensor, "SLAB", 128)
         yield
 
 

@@ -20,7 +20,7 @@ PIECE_BYTES = 1 << 17
 # Where rows and columns change places, a piece has this many elements along the row.
 _COLUMNS = 64
 # Mapped pages are given back piece by piece if there are more of them than this.
-_KEPT_BYTES = 1 << 24
+KEPT_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Program:
         for content, buffer in zip(self._contents, self._owners, strict=True):
             if not isinstance(content, np.ndarray):
                 content.release(box)
-            elif buffer is not None and content.nbytes > _KEPT_BYTES:
+            elif buffer is not None and content.nbytes > KEPT_BYTES:
                 part = _cut(content, box)
                 if _is_dense(part):
                     buffer.release_pages(part)

@@ -72,13 +72,24 @@ class Measured:
     peak_mb: float = 0
 
 
-def run_side_by_side(commands: dict[str, list[str]], rounds: int) -> dict[str, Measured]:
-    """Run all commands in turn, ``rounds`` times after one round that does not count."""
+def run_side_by_side(
+    commands: dict[str, list[str]], rounds: int, folder: Path
+) -> dict[str, Measured]:
+    """Run all commands in turn, ``rounds`` times after one round that does not count.
+
+    What they write in the folder is removed before each, so that all write new files: who puts a
+    new file in the place of an old one needs the memory of both in the page cache, who overwrites
+    it does not.
+    """
     import json
 
+    given = set(folder.rglob("*"))
     measured = {name: Measured() for name in commands}
     for round_ in range(rounds + 1):
         for name, command in commands.items():
+            for path in set(folder.rglob("*")) - given:
+                if path.is_file():
+                    path.unlink()
             done = subprocess.run(
                 [sys.executable, "-c", _MEASURE, *command], capture_output=True, text=True
             )
@@ -131,7 +142,7 @@ def weights(folder: Path, rounds: int) -> None:
             ],
         }
         title = f"1 GiB of transposed weights, {'external data' if external else 'in the file'}"
-        show(title, run_side_by_side(commands, rounds))
+        show(title, run_side_by_side(commands, rounds, folder))
 
 
 def chain(folder: Path, rounds: int) -> None:
@@ -152,7 +163,7 @@ def chain(folder: Path, rounds: int) -> None:
         commands["onnxsim, 30,000"] = [
             *(sys.executable, "-c", _ONNXSIM, str(small), str(folder / "sim.onnx"))
         ]
-    show("Constant, Sqrt, Mul, ...", run_side_by_side(commands, rounds))
+    show("Constant, Sqrt, Mul, ...", run_side_by_side(commands, rounds, folder))
 
 
 def unary(folder: Path, rounds: int) -> None:
@@ -169,7 +180,7 @@ def unary(folder: Path, rounds: int) -> None:
             ],
         }
         title = f"64 MiB, 40 of {', '.join(ops)}, then ReduceMean"
-        show(title, run_side_by_side(commands, rounds))
+        show(title, run_side_by_side(commands, rounds, folder))
 
 
 def embedding(folder: Path, rounds: int) -> None:
@@ -183,7 +194,7 @@ def embedding(folder: Path, rounds: int) -> None:
         "onnxfold, 256 MB": [*_onnxfold(source, target), "--memory-limit", "256MB"],
         "copy + fsync": [sys.executable, "-c", _COPY, str(folder)],
     }
-    show("2 GiB embedding: Cast, Transpose", run_side_by_side(commands, rounds))
+    show("2 GiB embedding: Cast, Transpose", run_side_by_side(commands, rounds, folder))
 
 
 def llama(folder: Path, rounds: int) -> None:
@@ -198,7 +209,7 @@ def llama(folder: Path, rounds: int) -> None:
         "onnxfold --plan": [*_onnxfold(source, target), "--plan"],
         "copy + fsync": [sys.executable, "-c", _COPY, str(folder)],
     }
-    show("2.2 GB of a Llama's weights in float16", run_side_by_side(commands, rounds))
+    show("2.2 GB of a Llama's weights in float16", run_side_by_side(commands, rounds, folder))
 
 
 def _onnxfold(source: str, target: str) -> list[str]:

@@ -10,6 +10,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxfold.graphs import all_graphs
+
 
 @dataclass(frozen=True)
 class ValueInfo:
@@ -97,12 +99,19 @@ def take_inventory(path: str | os.PathLike[str], largest: int = 10) -> Inventory
 
 def count_nodes(model: ir.Model) -> dict[str, int]:
     """Nodes by op type ("domain::Op" outside the default domain), subgraphs and functions too."""
-    return dict(Counter(op_name(node) for node in _nodes(model)))
+    counts: Counter[tuple[str, str]] = Counter()
+    for graph in all_graphs(model):
+        counts.update((node.domain, node.op_type) for node in graph)
+    return {_name(domain, op_type): count for (domain, op_type), count in counts.items()}
 
 
 def op_name(node: ir.Node) -> str:
     """The op type, as "domain::Op" outside the default domain."""
-    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+    return _name(node.domain, node.op_type)
+
+
+def _name(domain: str, op_type: str) -> str:
+    return f"{domain}::{op_type}" if domain else op_type
 
 
 def _nodes(model: ir.Model) -> Iterator[ir.Node]:

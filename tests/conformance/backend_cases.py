@@ -1,6 +1,6 @@
 """onnx's backend node test cases with their inputs turned into constants, and what became of each.
 
-``python -m tests.conformance.backend_cases`` prints the table.
+``PYTHONPATH=tests python -m tests.conformance.backend_cases`` prints the table.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def optimize_file(
         nodes_before=before,
         nodes_after=after,
         bytes_before=bytes_before,
-        bytes_after=storage.model_bytes(destination),
+        bytes_after=saved.bytes_total + saved.bytes_shared,
         folded=result.propagation.folded,
         kept=[
             Kept(

@@ -48,7 +48,7 @@ class Report:
             subgraphs and functions, `Constant` counted too.
         nodes_after: The same of the optimized model.
         bytes_before: Stored bytes of the model, external data included.
-        bytes_after: The same of the optimized model.
+        bytes_after: The same of the optimized model; of files it shares only what it refers to.
         folded: Number of nodes folded.
         kept: Nodes with constant inputs that stayed, each with its reason.
         decisions: Why nodes with constant inputs were folded or stay, and the bytes that decided;

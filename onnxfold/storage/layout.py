@@ -129,6 +129,7 @@ def plan_external(
     data = FilePlan()
     shared = 0
     locations: set[str] = set()
+    referred: set[tuple[str, int, int]] = set()
     at: dict[Any, int] = {}
     entries: list[Any] = []
 
@@ -151,7 +152,9 @@ def plan_external(
         location = share(span) if span is not None else None
         if span is not None and location is not None:
             offset = span.offset
-            shared += length
+            if (location, offset, length) not in referred:
+                referred.add((location, offset, length))
+                shared += length
             locations.add(location)
         else:
             key = (span.file.key, span.offset, span.length) if span else id(tensor)

@@ -148,6 +148,8 @@ def test_shared_weights_are_not_written(tmp_path):
     report = onnxfold.optimize_file(source, tmp_path / "out.onnx", share_weights=True)
     assert report.prediction.bytes_written == shared.bytes_written
     assert size < report.bytes_written < size + 2000
+    # the old weights that it refers to are the result's, too, those that it replaces are not
+    assert 2 * size < report.bytes_after < 2 * size + 2000
 
 
 def test_what_does_not_fit_the_limit_is_said_to_go_to_the_scratch_file(tmp_path):

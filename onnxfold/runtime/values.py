@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,6 +81,21 @@ def array_of(value: Feed) -> Array | None:
     memory.owner = value  # the array's base keeps onnxruntime's tensor alive
     raw: Array = np.frombuffer(memory, np.uint8).view(dtype)
     return raw.reshape(shape)
+
+
+def arrays_of(values: Mapping[str, Feed], names: Sequence[str]) -> list[Array]:
+    """The feeds of these names as arrays on the same memory.
+
+    Raises:
+        ValueError: One of them is elsewhere.
+    """
+    arrays = []
+    for name in names:
+        array = array_of(values[name])
+        if array is None:
+            raise ValueError(f"{name!r} is not in the CPU's memory")
+        arrays.append(array)
+    return arrays
 
 
 def widened(array: Array) -> Array:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
+
+from onnxfold import storage
 
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
 
@@ -246,3 +251,33 @@ class Streamed(ir.LazyTensor):
 
     def release(self) -> None:
         self.released += 1
+
+
+X = array(3, 64, seed=7)
+
+
+def write(path, model: onnx.ModelProto, **kwargs):
+    onnx.save(model, path, **kwargs)
+    return path
+
+
+def run(path) -> np.ndarray:
+    return ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": X})[
+        0
+    ]
+
+
+def files(folder) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+def weight(path, name: str = "w") -> np.ndarray:
+    return storage.load(path).graph.initializers[name].const_value.numpy()
+
+
+def streamed(proto: onnx.ModelProto | None = None, *, rows: int = 1024, **kwargs) -> ir.Model:
+    """The linear model with one more initializer, 4 KiB a row, that is streamed."""
+    model = storage.from_proto(proto or linear())
+    extra = ir.Value(name="s", const_value=Streamed(rows, 1024, **kwargs))
+    model.graph.initializers.add(extra)
+    return model

@@ -54,18 +54,18 @@ class Rewritten:
 
     def check(self, *several: Feeds) -> None:
         """Both give the same bits for all feeds that the original accepts; it accepts some."""
-        accepted = 0
+        refused: list[str] = []
         for feeds in several:
             try:
                 want = self._sessions[0].run(None, dict(feeds))
-            except Exception:  # onnxruntime has one class for each of its codes
+            except Exception as error:  # onnxruntime has one class for each of its codes
+                refused.append(str(error))
                 continue
-            accepted += 1
             got = self._sessions[1].run(None, dict(feeds))
             for a, b in zip(want, got, strict=True):
                 assert (a.shape, a.dtype) == (b.shape, b.dtype)
                 assert a.tobytes() == b.tobytes()
-        assert accepted
+        assert len(refused) < len(several), refused
 
 
 def rewrite(model: onnx.ModelProto | str, opset: int = 21, **options: Any) -> Rewritten:

@@ -187,7 +187,7 @@ class Iree:
             CompileError: The module does not load here.
         """
         from onnxfold.runtime.backends.iree_module import Module, aligned
-        from onnxfold.runtime.values import array_of
+        from onnxfold.runtime.values import arrays_of
 
         try:
             module = Module(compiled.file.read_bytes(), compiled.function)
@@ -199,12 +199,7 @@ class Iree:
         dtypes = [_numpy_dtype(name) for name in compiled.dtypes]
 
         def kernel(values: Values) -> dict[str, Any]:
-            given = []
-            for name in compiled.inputs:
-                array = array_of(values[name])
-                if array is None:
-                    raise ValueError(f"{name!r} is not in the CPU's memory")
-                given.append(array)
+            given = arrays_of(values, compiled.inputs)
             results = module([*given, *fixed])
             return {
                 name: result.view(dtype)

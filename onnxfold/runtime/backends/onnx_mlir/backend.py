@@ -140,7 +140,7 @@ class OnnxMlir:
             CompileError: The library does not load, or its function is another than is described.
         """
         from onnxfold.runtime.backends.onnx_mlir.library import Library, LibraryError
-        from onnxfold.runtime.values import array_of
+        from onnxfold.runtime.values import arrays_of
 
         names = [*compiled.inputs, *compiled.weights]
         try:
@@ -159,12 +159,7 @@ class OnnxMlir:
         lock = threading.Lock()
 
         def kernel(values: Values) -> dict[str, Any]:
-            given = []
-            for name in compiled.inputs:
-                array = array_of(values[name])
-                if array is None:
-                    raise ValueError(f"{name!r} is not in the CPU's memory")
-                given.append(array)
+            given = arrays_of(values, compiled.inputs)
             with lock:
                 results = library.call(entry, [*given, *fixed])
             return dict(zip(compiled.outputs, results, strict=True))

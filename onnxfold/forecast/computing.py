@@ -153,9 +153,9 @@ class Computing:
 
     def _hold(self, buffers: Sequence[Buffer]) -> None:
         for buffer in buffers:
-            nbytes = buffer.nbytes
-            if buffer in self._held or buffer.type_proto is not None:
+            if buffer in self._held or buffer.type_proto is not None:  # a sequence has no bytes
                 continue
+            nbytes = buffer.nbytes
             if 2 * nbytes > self._limit:
                 self.spilled += nbytes
                 nbytes = 0

@@ -15,9 +15,10 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold.kernels import inference, reference
+from onnxfold.kernels.dtypes import check_representable
 from onnxfold.kernels.engines import Engines
 from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes, numpy_dtype, stand_in
-from onnxfold.kernels.fused.choice import choose, is_fusable, is_large
+from onnxfold.kernels.fused.choice import FUSED_FROM, choose, is_fusable, is_large
 from onnxfold.kernels.fused.streams import is_streamed
 from onnxfold.kernels.onnxruntime import EvaluationError
 from onnxfold.kernels.operation import Operation
@@ -29,7 +30,9 @@ from onnxfold.pool.buffer import Array
 from onnxfold.pool.source import Source
 
 # Kinds whose result is not known by shape and dtype without computing it as a whole.
-_WHOLE = (Kind.GENERAL, Kind.ASSEMBLED)
+_WHOLE = (Kind.GENERAL, Kind.ASSEMBLED, Kind.SELECTED)
+# So many bytes of indices are computed at once, to know what they select and that they are valid.
+_INDICES = 1 << 24
 
 
 class ComputationFailed(Exception):
@@ -115,7 +118,7 @@ class Evaluator:
             self.compute([b for b in operands if b is not None and _may_be_sizes(b)])
         known = kind is Kind.SHAPE or all(b is None or b.is_known for b in operands)
         if kind in _WHOLE and not (known and _bytes_of(operands) <= EAGER_BYTES):
-            return None
+            return self._apply_selection(operation) if kind is Kind.SELECTED else None
         arrays = [None if b is None else b.array() if b.is_known else stand_in(b) for b in operands]
         if kind is Kind.ELEMENTWISE and not (known and effective_bytes(arrays) <= EAGER_BYTES):
             # the shape and dtype of the result, from one element standing for all
@@ -128,6 +131,8 @@ class Evaluator:
             operation.kernel = None
             return None
         except Postpone as larger:
+            if kind is Kind.SELECTED:
+                return self._apply_selection(operation)
             if len(operation.node.outputs) != 1:
                 return None
             computed = None
@@ -139,6 +144,34 @@ class Evaluator:
         results = [self._pool.defer(shape, dtype, operation) for shape, dtype in types]
         operation.results = results
         return list(results)
+
+    def _apply_selection(self, operation: Operation) -> list[Buffer | None] | None:
+        """Postpone what only selects, knowing that it cannot fail; None if that is not known."""
+        first, *others = operation.operands
+        if first is None or first.dtype == ir.DataType.STRING or first.dtype.bitwidth < 8:
+            return None
+        if first.type_proto is not None or not first.size:
+            return None
+        unknown = [b for b in others if b is not None and not b.is_known]
+        if unknown and (first.nbytes <= FUSED_FROM or _bytes_of(unknown) > _INDICES):
+            return None
+        self.compute(unknown)
+        assert operation.kernel is not None
+        try:
+            selection = operation.kernel.selects(
+                [stand_in(first), *(None if b is None else b.array() for b in others)],
+                operation.attributes,
+                opset=operation.opset,
+            )
+        except NotExact:
+            return None  # the kernel will say it when it is called
+        if selection is None:
+            return None
+        operation.selection = selection
+        shape = selection.result_shape(first.shape)
+        check_representable(shape, first.dtype.numpy())
+        operation.results = [self._pool.defer(shape, first.dtype, operation)]
+        return list(operation.results)
 
     def _apply_now(self, operation: Operation) -> list[Buffer | None]:
         """Compute an operation whose result types only its computation tells."""

@@ -7,10 +7,17 @@ from typing import Any
 import numpy as np
 
 from onnxfold.kernels.dtypes import check_allocatable, check_readable, normalized_axis
-from onnxfold.kernels.registry import Array, Unfoldable, kernel
+from onnxfold.kernels.registry import Array, Kind, Unfoldable, kernel
+from onnxfold.kernels.selection import Picks
 
 
-@kernel("Gather")
+def _gathered(x: Array, indices: Array, *, axis: int = 0) -> Picks:
+    axis = normalized_axis(axis, x.ndim)
+    check_indices(indices, x.shape[axis])
+    return Picks.along(x.ndim, {axis: indices})
+
+
+@kernel("Gather", kind=Kind.SELECTED, selection=_gathered)
 def gather(x: Array, indices: Array, *, axis: int = 0) -> Array:
     """``x`` at ``indices`` along ``axis``, whose place the axes of ``indices`` take.
 
@@ -92,7 +99,14 @@ def _depth(x: Array, indices: Array, batch_dims: int) -> int:
     return depth
 
 
-@kernel("Compress", since=9)
+def _compressed(x: Array, condition: Array, *, axis: int | None = None) -> Picks | None:
+    if axis is None:
+        return None
+    axis = normalized_axis(axis, x.ndim)
+    return Picks.along(x.ndim, {axis: np.flatnonzero(condition[: x.shape[axis]])})
+
+
+@kernel("Compress", since=9, kind=Kind.SELECTED, selection=_compressed)
 def compress(x: Array, condition: Array, *, axis: int | None = None) -> Array:
     """The slices along ``axis`` (or elements of the flattened ``x``) where ``condition`` is true.
 

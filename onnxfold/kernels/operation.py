@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold.kernels.registry import Kernel, find
+from onnxfold.kernels.selection import Selection
 from onnxfold.pool import Buffer, Deferred
 
 
@@ -30,6 +31,7 @@ class Operation(Deferred):
         "node",
         "opsets",
         "results",
+        "selection",
     )
 
     def __init__(
@@ -47,6 +49,8 @@ class Operation(Deferred):
         self._attributes: dict[str, Any] | None = None
         self.computes_pieces: bool | None = None
         """Whether onnxruntime computes it on pieces with the same bits; None until asked."""
+        self.selection: Selection | None = None
+        """What it selects of its first operand, checked; None for all other operations."""
         self.kernel: Kernel | None = (
             find(node.op_type, opsets.get("", 1)) if node.domain == "" else None
         )

@@ -7,10 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from onnxfold.kernels.dtypes import STRING, check_allocatable, integers, normalized_axis
-from onnxfold.kernels.registry import Array, NotExact, Unfoldable, kernel
+from onnxfold.kernels.registry import Array, Kind, NotExact, Unfoldable, kernel
+from onnxfold.kernels.selection import LONGEST_LIST, Padding, Picks, Selection
 
 
-@kernel("Pad", since=2, until=11)
+def _padding_by_attributes(
+    x: Array, *, pads: Sequence[int], mode: str = "constant", value: float = 0.0
+) -> Selection | None:
+    return _selection(x, _widths(x.ndim, pads, range(x.ndim)), mode, np.asarray(value, x.dtype))
+
+
+@kernel("Pad", since=2, until=11, kind=Kind.SELECTED, selection=_padding_by_attributes)
 def pad_by_attributes(
     x: Array, *, pads: Sequence[int], mode: str = "constant", value: float = 0.0
 ) -> Array:
@@ -18,7 +25,18 @@ def pad_by_attributes(
     return _padded(x, _widths(x.ndim, pads, range(x.ndim)), mode, np.asarray(value, x.dtype))
 
 
-@kernel("Pad", since=11)
+def _padding(
+    x: Array,
+    pads: Array,
+    value: Array | None = None,
+    axes: Array | None = None,
+    *,
+    mode: str = "constant",
+) -> Selection | None:
+    return _selection(x, *_operands(x, pads, value, axes, mode))
+
+
+@kernel("Pad", since=11, kind=Kind.SELECTED, selection=_padding)
 def pad(
     x: Array,
     pads: Array,
@@ -31,12 +49,19 @@ def pad(
 
     ``pads`` lists all widths at the beginnings, then all at the ends.
     """
+    return _padded(x, *_operands(x, pads, value, axes, mode))
+
+
+def _operands(
+    x: Array, pads: Array, value: Array | None, axes: Array | None, mode: str
+) -> tuple[list[tuple[int, int]], str, Array]:
+    """The widths of every axis, the mode, and the element that is added."""
     which = range(x.ndim) if axes is None else integers(axes, "axes")
     widths = _widths(x.ndim, integers(pads, "pads"), which)
     fill = np.zeros((), x.dtype) if value is None else value.reshape(())
     if x.dtype == STRING and value is None:
         fill = np.array("", object)
-    return _padded(x, widths, mode, fill)
+    return widths, mode, fill
 
 
 def _widths(rank: int, pads: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int]]:
@@ -49,13 +74,31 @@ def _widths(rank: int, pads: Sequence[int], axes: Sequence[int]) -> list[tuple[i
 
 
 def _padded(x: Array, widths: list[tuple[int, int]], mode: str, fill: Array) -> Array:
-    shape = [d + before + after for d, (before, after) in zip(x.shape, widths, strict=True)]
-    if min(shape, default=0) < 0:
-        raise Unfoldable(f"pads {widths} take more than there is of shape {list(x.shape)}")
+    shape = _shape(x, widths)
     check_allocatable(shape, x.dtype)
     if mode == "constant":
         return _padded_with(fill, x, widths, shape)
-    return _padded_from_inside(x, widths, mode)
+    index = [_places(d, *pair, mode) for d, pair in zip(x.shape, widths, strict=True)]
+    return np.asarray(x[np.ix_(*index)]) if index else x
+
+
+def _selection(x: Array, widths: list[tuple[int, int]], mode: str, fill: Array) -> Selection | None:
+    shape = _shape(x, widths)
+    if mode == "constant":
+        return Padding(tuple(widths), fill.astype(x.dtype))
+    if mode not in ("edge", "reflect", "wrap"):
+        return None
+    padded = [axis for axis, pair in enumerate(widths) if pair != (0, 0)]
+    if any(shape[axis] > LONGEST_LIST for axis in padded):
+        return None
+    return Picks.along(x.ndim, {a: _places(x.shape[a], *widths[a], mode) for a in padded})
+
+
+def _shape(x: Array, widths: list[tuple[int, int]]) -> list[int]:
+    shape = [d + before + after for d, (before, after) in zip(x.shape, widths, strict=True)]
+    if min(shape, default=0) < 0:
+        raise Unfoldable(f"pads {widths} take more than there is of shape {list(x.shape)}")
+    return shape
 
 
 def _padded_with(fill: Array, x: Array, widths: list[tuple[int, int]], shape: list[int]) -> Array:
@@ -72,22 +115,18 @@ def _padded_with(fill: Array, x: Array, widths: list[tuple[int, int]], shape: li
     return result
 
 
-def _padded_from_inside(x: Array, widths: list[tuple[int, int]], mode: str) -> Array:
-    if any(min(pair) < 0 for pair in widths):
+def _places(d: int, before: int, after: int, mode: str) -> Array:
+    """Where along an axis of extent ``d`` the elements of the padded one come from."""
+    if min(before, after) < 0:
         raise NotExact(f"negative pads in mode {mode}")
-    index = []
-    for d, (before, after) in zip(x.shape, widths, strict=True):
-        places = np.arange(-before, d + after)
-        if max(before, after) > (d - 1 if mode == "reflect" else d) or d == 0:
-            raise NotExact(f"pads ({before}, {after}) exceed dimension {d}")
-        if mode == "edge":
-            places = places.clip(0, d - 1)
-        elif mode == "wrap":
-            places %= d
-        elif mode == "reflect":
-            # ... 2 1 | 0 1 2 3 | 2 1 ...: a triangle wave of the dimension's size.
-            places = (d - 1) - np.abs((d - 1) - np.abs(places))
-        else:
-            raise NotExact(f"mode {mode}")
-        index.append(places)
-    return np.asarray(x[np.ix_(*index)]) if index else x
+    if max(before, after) > (d - 1 if mode == "reflect" else d) or d == 0:
+        raise NotExact(f"pads ({before}, {after}) exceed dimension {d}")
+    places = np.arange(-before, d + after)
+    if mode == "edge":
+        return places.clip(0, d - 1)
+    if mode == "wrap":
+        return places % d
+    if mode == "reflect":
+        # ... 2 1 | 0 1 2 3 | 2 1 ...: a triangle wave of the dimension's size.
+        return np.asarray((d - 1) - np.abs((d - 1) - np.abs(places)))
+    raise NotExact(f"mode {mode}")

@@ -15,10 +15,13 @@ import enum
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, Union
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from onnxfold.kernels.selection import Selection
 
 Array = npt.NDArray[Any]
 KernelResult = Union[Array, Sequence[Array]]  # noqa: UP007 (evaluated at run time)
@@ -80,6 +83,9 @@ class Kind(enum.Enum):
     ASSEMBLED = "assembled"
     """Any box of the result is made of boxes of the operands, moved: the result need not be there
     as a whole (:mod:`onnxfold.kernels.fused.assemble`). Never fails on data."""
+    SELECTED = "selected"
+    """Every element of the result is one of the first operand or a constant. Where the kernel's
+    ``selection`` says which (:mod:`onnxfold.kernels.selection`), it never fails on data."""
     SHAPE = "shape"
     """Reads no element of its operands, only how many there are: never worth postponing."""
     GENERAL = "general"
@@ -103,6 +109,9 @@ class Kernel:
     wants_n_outputs: bool
     wants_opset: bool
     kind_rule: KindRule | None = None
+    selection: Callable[..., Selection | None] | None = None
+    """For a kernel that selects, what it selects: called like ``function``, but of the first
+    operand shape and dtype only are looked at. None where that cannot be said; raises like it."""
 
     def kind_for(
         self, dtypes: Sequence[np.dtype[Any] | None], attributes: Mapping[str, Any]
@@ -124,14 +133,24 @@ class Kernel:
     ) -> list[Array]:
         """Run the kernel. Raises NotExact or Unfoldable with the reason as its message."""
         arguments = self.arguments(attributes, n_outputs=n_outputs, opset=opset)
-        try:
-            result = self.function(*inputs, **arguments)
-        except (ValueError, TypeError, IndexError, OverflowError, MemoryError) as error:
-            # NumPy refuses operands that no valid model has: wrong count, rank, shape or dtype
-            raise Unfoldable(f"invalid operands: {error}") from error
+        result: KernelResult = _refusing(self.function, inputs, arguments)
         if isinstance(result, np.ndarray):
             return [result]
         return list(result)
+
+    def selects(
+        self, inputs: Sequence[Array | None], attributes: dict[str, Any], *, opset: int
+    ) -> Selection | None:
+        """What the kernel selects of its first input, whose elements are not looked at.
+
+        Returns:
+            None if that is not to be said. Raises like calling the kernel.
+        """
+        if self.selection is None:
+            return None
+        arguments = self.arguments(attributes, n_outputs=1, opset=opset)
+        result: Selection | None = _refusing(self.selection, inputs, arguments)
+        return result
 
     def arguments(
         self, attributes: Mapping[str, Any], *, n_outputs: int, opset: int
@@ -148,6 +167,16 @@ class Kernel:
         return arguments
 
 
+def _refusing(
+    function: Callable[..., Any], inputs: Sequence[Array | None], arguments: dict[str, Any]
+) -> Any:
+    try:
+        return function(*inputs, **arguments)
+    except (ValueError, TypeError, IndexError, OverflowError, MemoryError) as error:
+        # NumPy refuses operands that no valid model has: wrong count, rank, shape or dtype
+        raise Unfoldable(f"invalid operands: {error}") from error
+
+
 _TABLE: dict[str, list[Kernel]] = {}
 ANY_LATER = 1 << 30
 
@@ -157,6 +186,7 @@ def kernel(
     since: int = 1,
     until: int = ANY_LATER,
     kind: Kind | KindRule = Kind.GENERAL,
+    selection: Callable[..., Selection | None] | None = None,
 ) -> Callable[[F], F]:
     """Register the decorated function as the kernel of ``op_types`` in the default ONNX domain.
 
@@ -166,6 +196,7 @@ def kernel(
         until: First opset version for which it no longer is.
         kind: What the evaluator may do with it, see :class:`Kind`; a function where that depends
             on the dtypes (such a kernel is GENERAL as long as they are not known).
+        selection: What it selects, for ``Kind.SELECTED``: see :attr:`Kernel.selection`.
     """
 
     def register(function: F) -> F:
@@ -183,6 +214,7 @@ def kernel(
                     "n_outputs" in keyword_only,
                     "opset" in keyword_only,
                     None if isinstance(kind, Kind) else kind,
+                    selection,
                 )
             )
         return function

@@ -84,7 +84,10 @@ def cannot_fail(operation: Operation) -> bool:
     """True if its NumPy kernel computes the operation whatever the operands' values are."""
     assert operation.kernel is not None
     dtypes = [None if b is None else numpy_dtype(b) for b in operation.operands]
-    return operation.kernel.kind_for(dtypes, operation.attributes) is not Kind.GENERAL
+    kind = operation.kernel.kind_for(dtypes, operation.attributes)
+    if kind is Kind.SELECTED:
+        return operation.selection is not None
+    return kind is not Kind.GENERAL
 
 
 def used_outside(operations: Sequence[Operation]) -> list[Output]:

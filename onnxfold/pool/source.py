@@ -48,6 +48,11 @@ class Source(Protocol):
         """What one thread needs besides the place of the result, bytes."""
         ...
 
+    @property
+    def least_tile(self) -> int:
+        """Bytes below which a tile reads the same pages as the ones before it; 0 if none does."""
+        ...
+
     def fill(self, box: Box, target: Array) -> None:
         """Compute the elements in the box (start and stop of every axis) into ``target``."""
         ...
@@ -95,6 +100,7 @@ def tiles(source: Source, nbytes: int, slab: int) -> Iterator[BoxTile]:
     if slab and dtype.bitwidth >= 8 and source.fast_axis < len(shape) - 1:
         yield from _slabs(source, slab)
         return
+    nbytes = max(nbytes, min(slab, source.least_tile))
     for box, offset, length in boxes_of(shape, dtype, nbytes):
         yield BoxTile(source, box, offset, length)
 

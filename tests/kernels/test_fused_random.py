@@ -16,7 +16,7 @@ from reference_session import reference_session
 
 from onnxfold import storage
 from onnxfold.kernels import evaluator
-from onnxfold.kernels.fused import choice, program, streams
+from onnxfold.kernels.fused import choice, indexed, program, streams
 from onnxfold.options import FoldOptions
 from onnxfold.passes.constant_propagation import ConstantPropagation
 from onnxfold.pool import parallel, pool, tensor
@@ -27,7 +27,7 @@ EXTENTS = [1, 2, 3, 5, 7, 16, 33, 70]
 
 
 @contextlib.contextmanager
-def tiny_pieces(threads: int):
+def tiny_pieces(threads: int, page: int = 16):
     """Everything is large, and is computed in pieces of a few elements."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluator, "EAGER_BYTES", 8)
@@ -35,6 +35,14 @@ def tiny_pieces(threads: int):
         patch.setattr(program, "PIECE_BYTES", 72)
         patch.setattr(program, "_COLUMNS", 3)
         patch.setattr(program, "KEPT_BYTES", 64)
+        patch.setattr(program, "STRIP_BYTES", 90)
+        patch.setattr(indexed, "KEPT_BYTES", 64)
+        patch.setattr(indexed, "_AT_A_TIME", 60)
+        patch.setattr(indexed, "_AROUND", 32)
+        patch.setattr(indexed, "_PAGE", page)
+        patch.setattr(indexed, "_WINDOW", 40)
+        patch.setattr(indexed, "_TILE_PLACES", 30)
+        patch.setattr(indexed, "_LONGEST", 50)
         patch.setattr(streams, "STREAMED_FROM", 64)
         patch.setattr(streams, "_PIECE", 200)
         patch.setattr(streams, "_GROUP", 100)
@@ -117,7 +125,7 @@ def dags(draw) -> onnx.ModelProto:
 def _step(draw, dag: Dag) -> None:
     last = draw(st.integers(0, 3))  # mostly go on where the last one ended
     name, shape, dtype = dag.values[-1] if last else draw(st.sampled_from(dag.values))
-    kind = draw(st.integers(0, 11))
+    kind = draw(st.integers(0, 15))
     if kind <= 1 and dtype != INT:
         dag.node(draw(st.sampled_from(UNARY)), [name], shape, dtype)
     elif kind <= 4:
@@ -143,6 +151,10 @@ def _step(draw, dag: Dag) -> None:
         left = [1 if k in axes else d for k, d in enumerate(shape)]
         op_type = draw(st.sampled_from(REDUCTIONS[:6] if dtype == FLOAT else REDUCTIONS[:4]))
         dag.node(op_type, [name, dag.weight(np.int64(axes))], left, dtype)
+    elif kind >= 12 and shape:
+        draw(st.sampled_from([_gather, _gather, _pad, _tile, _compress]))(
+            draw, dag, name, shape, dtype
+        )
     elif shape:
         _concat(draw, dag, name, shape, dtype)
 
@@ -161,6 +173,65 @@ def _concat(draw, dag: Dag, name: str, shape: tuple[int, ...], dtype: int) -> No
     result = [total if k == axis else d for k, d in enumerate(shape)]
     if math.prod(result) < 4000:
         dag.node("Concat", [part[0] for part in parts], result, dtype, axis=axis)
+
+
+def _gather(draw, dag: Dag, name: str, shape: tuple[int, ...], dtype: int) -> None:
+    axis = draw(st.integers(0, len(shape) - 1))
+    d = shape[axis]
+    ends = st.integers(-d, d - 1)
+    way = draw(st.integers(0, 4))
+    if way == 0:
+        places = np.int64(draw(ends))
+    elif way == 1:  # in order, forwards or backwards
+        first, last = sorted([draw(ends) % d, draw(ends) % d])
+        places = np.arange(first, last + 1)[:: draw(st.sampled_from([1, -1]))]
+    elif way == 2:
+        rng = np.random.default_rng(draw(st.integers(0, 99)))
+        places = rng.permutation(d)[: draw(st.integers(1, d))]
+        places = np.where(rng.random(places.shape) < 0.2, places - d, places)
+    else:
+        count = draw(st.sampled_from([(1,), (4,), (2, 3), (1, 5), (20,), (3, 1, 4)]))
+        rng = np.random.default_rng(draw(st.integers(0, 99)))
+        places = rng.integers(-d, d, count)
+    result = [*shape[:axis], *places.shape, *shape[axis + 1 :]]
+    if math.prod(result) > 4000 or len(result) > 6:
+        return
+    places = places.astype(draw(st.sampled_from([np.int64, np.int32])))
+    axis -= draw(st.sampled_from([0, len(shape)]))
+    dag.node("Gather", [name, dag.weight(np.asarray(places))], result, dtype, axis=axis)
+
+
+def _pad(draw, dag: Dag, name: str, shape: tuple[int, ...], dtype: int) -> None:
+    mode = draw(st.sampled_from(["constant", "constant", "edge", "reflect"]))
+    least, most = (-2, 5) if mode == "constant" else (0, 4)
+    before = [draw(st.integers(max(least, -d + 1), min(most, d - 1))) for d in shape]
+    after = [
+        draw(st.integers(max(least, -d + 1 - min(b, 0)), min(most, d - 1)))
+        for b, d in zip(before, shape, strict=True)
+    ]
+    result = [b + d + a for b, d, a in zip(before, shape, after, strict=True)]
+    if math.prod(result) > 4000 or min(result) < 1:
+        return
+    inputs = [name, dag.weight(np.int64([*before, *after]))]
+    if mode == "constant" and draw(st.booleans()):
+        inputs.append(dag.weight(np.asarray(7, DTYPES[dtype])))
+    dag.node("Pad", inputs, result, dtype, mode=mode)
+
+
+def _tile(draw, dag: Dag, name: str, shape: tuple[int, ...], dtype: int) -> None:
+    counts = [draw(st.sampled_from([1, 1, 2, 3])) for _ in shape]
+    result = [n * d for n, d in zip(counts, shape, strict=True)]
+    if math.prod(result) < 4000:
+        dag.node("Tile", [name, dag.weight(np.int64(counts))], result, dtype)
+
+
+def _compress(draw, dag: Dag, name: str, shape: tuple[int, ...], dtype: int) -> None:
+    axis = draw(st.integers(0, len(shape) - 1))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    condition = rng.random(shape[axis]) < 0.6
+    condition[0] = True
+    result = [int(condition.sum()) if k == axis else d for k, d in enumerate(shape)]
+    dag.node("Compress", [name, dag.weight(condition)], result, dtype, axis=axis)
 
 
 def _binary(draw, dag: Dag, name: str, shape: tuple[int, ...], dtype: int) -> None:
@@ -235,13 +306,15 @@ def assert_same(ours: list[np.ndarray], theirs: list[np.ndarray]) -> None:
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
-@given(dags(), st.sampled_from([1, 3]), st.sampled_from([None, 1 << 10]))
-def test_the_bits_do_not_depend_on_the_pieces(tmp_path_factory, proto, threads, limit):
+@given(
+    dags(), st.sampled_from([1, 3]), st.sampled_from([None, 1 << 10]), st.sampled_from([8, 1 << 12])
+)
+def test_the_bits_do_not_depend_on_the_pieces(tmp_path_factory, proto, threads, limit, page):
     path = tmp_path_factory.mktemp("dag") / "out.onnx"
     expected = by_onnxruntime(proto)
     with whole():
         assert_same(folded(proto, path), expected)
-    with tiny_pieces(threads):
+    with tiny_pieces(threads, page):
         assert_same(folded(proto, path, memory_limit=limit), expected)
 
 

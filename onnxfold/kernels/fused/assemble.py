@@ -25,6 +25,7 @@ class Concatenated:
         self.dtype: ir.DataType = parts[0].dtype
         self.fast_axis = max(parts, key=lambda part: part.shape[axis]).fast_axis
         self.working_bytes = max(part.working_bytes for part in parts)
+        self.least_tile = max(part.least_tile for part in parts)
 
     def fill(self, box: Box, target: Array) -> None:
         """Compute the elements in a box into ``target``."""
@@ -54,6 +55,65 @@ class Concatenated:
                 yield part, inner, slice(start - wanted.start, stop - wanted.start)
 
 
+class Padded:
+    """A :class:`~onnxfold.pool.source.Source`: another one with one element all around it.
+
+    Args:
+        source: What is inside.
+        widths: How much is added before and after every axis; less than 0 takes away.
+        fill: The element that is added, 0-d.
+    """
+
+    def __init__(self, source: Source, widths: Sequence[tuple[int, int]], fill: Array) -> None:
+        self._source = source
+        self._before = [before for before, _ in widths]
+        self._fill = fill
+        self.shape = tuple(
+            before + extent + after
+            for extent, (before, after) in zip(source.shape, widths, strict=True)
+        )
+        self.dtype = source.dtype
+        self.fast_axis = source.fast_axis
+        self.working_bytes = source.working_bytes
+        self.least_tile = source.least_tile
+
+    def fill(self, box: Box, target: Array) -> None:
+        """Compute the elements in a box into ``target``."""
+        inner, place = self._within(box)
+        if inner is None:
+            target[...] = self._fill
+            return
+        whole = target
+        for axis, inside in enumerate(place):
+            along = whole.swapaxes(0, axis)
+            along[: inside.start] = self._fill
+            along[inside.stop :] = self._fill
+            whole = along[inside].swapaxes(0, axis)
+        self._source.fill(inner, whole)
+
+    def release(self, box: Box | None = None) -> None:
+        """Give back the mapped pages that computing the box (or all) has touched."""
+        if box is None:
+            self._source.release()
+            return
+        inner, _ = self._within(box)
+        if inner is not None:
+            self._source.release(inner)
+
+    def _within(self, box: Box) -> tuple[Box | None, Box]:
+        """The box of the source, None if there is nothing of it, and its place in the box."""
+        inner = []
+        place = []
+        for wanted, before, extent in zip(box, self._before, self._source.shape, strict=True):
+            start = max(wanted.start - before, 0)
+            stop = min(wanted.stop - before, extent)
+            if start >= stop:
+                return None, ()
+            inner.append(slice(start, stop))
+            place.append(slice(start + before - wanted.start, stop + before - wanted.start))
+        return tuple(inner), tuple(place)
+
+
 class Permuted:
     """A :class:`~onnxfold.pool.source.Source` whose axis ``k`` is axis ``order[k]`` of another."""
 
@@ -64,6 +124,7 @@ class Permuted:
         self.dtype = source.dtype
         self.fast_axis = self._inverse[source.fast_axis]
         self.working_bytes = source.working_bytes
+        self.least_tile = source.least_tile
 
     def fill(self, box: Box, target: Array) -> None:
         """Compute the elements in a box into ``target``."""

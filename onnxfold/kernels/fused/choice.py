@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Optional
 
-from onnxfold.kernels.fused.lower import Movement, Movements, kind_of
+from onnxfold.kernels.fused.lower import FUSABLE, Movement, Movements, kind_of
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Kind
 from onnxfold.kernels.schedule import awaits
@@ -13,6 +13,8 @@ from onnxfold.pool import Buffer
 
 # Operations whose operands and results all are smaller (bytes) are computed one by one.
 FUSED_FROM = 1 << 18
+# Storing a result and reading it again takes longer than to compute so little of it twice.
+_MOST_WORK = 1.25
 
 
 def is_large(operation: Operation) -> bool:
@@ -39,7 +41,7 @@ def is_fusable(operation: Operation) -> bool:
     if kind is Kind.VIEW:
         first, *others = operation.operands
         return first is not None and all(b is None or b.is_known for b in others)
-    return kind in (Kind.ELEMENTWISE, Kind.ASSEMBLED)
+    return kind in FUSABLE
 
 
 # The stored value that a result is computed for, and how it is moved on the way there.
@@ -54,8 +56,8 @@ def choose(
 ) -> tuple[set[Buffer], set[Buffer]]:
     """The results that need not be stored for the targets to be computed, and those that must be.
 
-    Work is never done twice: what is needed in two places, or moved in two ways, is stored, unless
-    the parts that are needed are together no larger than the whole.
+    Work is hardly done twice: what is needed in two places, or moved in two ways, or selected more
+    than once, is stored, unless what is needed is together not much larger than the whole.
 
     Args:
         operations: Postponed operations, operands first.
@@ -107,6 +109,6 @@ def choose(
 
 
 def _is_cheap(buffer: Buffer, ways: set[Way], outside: int) -> bool:
-    """True if computing it where it is needed is no more work than computing it once."""
+    """True if computing it where it is needed is hardly more work than computing it once."""
     sizes = [root.size for root, _ in ways]
-    return bool(sizes) and sum(sizes) + outside * max(sizes) <= buffer.size
+    return bool(sizes) and sum(sizes) + outside * max(sizes) <= _MOST_WORK * buffer.size

@@ -15,14 +15,19 @@ import numpy as np
 
 from onnxfold.kernels.dtypes import broadcast_shape
 from onnxfold.kernels.fused import by_onnxruntime
-from onnxfold.kernels.fused.assemble import Concatenated, Permuted
+from onnxfold.kernels.fused.assemble import Concatenated, Padded, Permuted
+from onnxfold.kernels.fused.indexed import Indexed
+from onnxfold.kernels.fused.joint import Move
 from onnxfold.kernels.fused.program import Leaf, Program, Step
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import AllocationBound, Kind, Postpone
+from onnxfold.kernels.selection import Padding, Picks
 from onnxfold.pool import Buffer
 from onnxfold.pool.buffer import Array
 from onnxfold.pool.source import Source
 
+MOVEMENTS = (Kind.VIEW, Kind.SELECTED)
+FUSABLE = (*MOVEMENTS, Kind.ELEMENTWISE, Kind.ASSEMBLED)
 # So many assembled values may be parts of each other before one of them is stored.
 _DEEPEST = 16
 
@@ -43,7 +48,7 @@ class Movement:
     """What happens to a value on its way up to the result: a list of views, the first one first.
 
     Args:
-        operation: A view op; None for broadcasting to ``shape``.
+        operation: A view op or one that picks; None for broadcasting to ``shape``.
         index: Which of its results.
         shape: The shape afterwards.
         then: What happens next; None at the result.
@@ -76,7 +81,7 @@ class Movements:
         """The movement of an operand, from that of the operation's result ``index``."""
         result = operation.results[index]
         assert result is not None
-        if kind_of(operation) is Kind.VIEW:
+        if kind_of(operation) in MOVEMENTS:
             return self._make(operation, index, result.shape, then)
         if operand.shape != result.shape:
             return self._make(None, 0, result.shape, then)
@@ -101,13 +106,19 @@ class Movements:
 
 
 def kind_of(operation: Operation) -> Kind:
-    """The kind of the operation's kernel for its operands; without one, that of onnxruntime's."""
+    """The kind of the operation's kernel for its operands; without one, that of onnxruntime's.
+
+    Of what selects, it is that of what is done: to pad is to assemble.
+    """
     if operation.kernel is None:
         if operation.computes_pieces is None:
             operation.computes_pieces = by_onnxruntime.computes_pieces(operation)
         return Kind.ELEMENTWISE if operation.computes_pieces else Kind.GENERAL
     dtypes = [None if b is None else b.dtype.numpy() for b in operation.operands]
-    return operation.kernel.kind_for(dtypes, operation.attributes)
+    kind = operation.kernel.kind_for(dtypes, operation.attributes)
+    if kind is Kind.SELECTED and not isinstance(operation.selection, Picks):
+        return Kind.ASSEMBLED if isinstance(operation.selection, Padding) else Kind.GENERAL
+    return kind
 
 
 def lower(
@@ -217,16 +228,20 @@ class _Lowering:
         order = _permutation(buffer, movement)
         if order is None or self._depth >= _DEEPEST:
             raise Blocked(buffer)
+        selection = operation.selection
         parts = []
-        for operand in operation.operands:
+        for operand in operation.operands[: 1 if selection else None]:
             assert operand is not None
             if not operand.is_known and operand not in self._inlined:
                 raise Missing
             if operand.size:
                 part = _Lowering(operand, self._inlined, self._depth + 1)
                 parts.append(part.program(operand.shape, keep_axes=True))
-        axis = operation.attributes["axis"] % len(buffer.shape)
-        source: Source = Concatenated(parts, axis)
+        source: Source
+        if isinstance(selection, Padding):
+            source = Padded(parts[0], selection.widths, selection.fill)
+        else:
+            source = Concatenated(parts, operation.attributes["axis"] % len(buffer.shape))
         return source if order == list(range(len(order))) else Permuted(source, order)
 
     def program(self, shape: tuple[int, ...], *, keep_axes: bool) -> Program:
@@ -261,25 +276,25 @@ class _Lowering:
                 raise Missing
             index = list(operation.results).index(buffer)
             kind = kind_of(operation)
-            if kind not in (Kind.VIEW, Kind.ELEMENTWISE, Kind.ASSEMBLED):
+            if kind not in FUSABLE:
                 raise Missing
             if kind is Kind.ASSEMBLED:
                 self._add_leaf(key, Leaf(self._assembled(buffer, operation, movement)))
                 stack.pop()
                 continue
-            is_view = kind is Kind.VIEW
+            is_moved = kind in MOVEMENTS
             below = [
                 None
                 if b is None
                 else (b, self._movements.of_operand(operation, index, b, movement))
-                for b in operation.operands[: 1 if is_view else None]
+                for b in operation.operands[: 1 if is_moved else None]
             ]
             missing = [k for k in below if k is not None and k not in self._slots]
             if missing:
                 stack.extend(missing)
                 continue
             stack.pop()
-            if is_view:
+            if is_moved:
                 assert below[0] is not None
                 self._slots[key] = self._slots[below[0]]
             else:
@@ -301,24 +316,39 @@ def _call(operation: Operation) -> Any:
     )
 
 
-def _moved(buffer: Buffer, movement: Movement | None) -> Array:
-    """A known operand's array as the result sees it; what is repeated is cut to extent 1."""
-    array = buffer.array()
+def _moved(buffer: Buffer, movement: Movement | None) -> Array | Indexed:
+    """A known operand as the result sees it; what is repeated is cut to extent 1."""
+    content: Array | Indexed = buffer.array()
     while movement is not None:
-        if movement.operation is None:
-            array = np.broadcast_to(array, movement.shape)
-        else:
-            try:
-                array = view(movement.operation, movement.index, array)
-            except Postpone:
-                raise _blocked(movement.operation, movement.index) from None
+        try:
+            content = _once_moved(content, movement, buffer)
+        except Postpone:
+            assert movement.operation is not None
+            raise _blocked(movement.operation, movement.index) from None
         movement = movement.then
-    return array[
-        tuple(
-            slice(0, 1) if extent > 1 and stride == 0 else slice(None)
-            for extent, stride in zip(array.shape, array.strides, strict=True)
-        )
-    ]
+    if isinstance(content, Indexed):
+        array = content.as_view()
+        if array is None:
+            return content
+        content = array
+    varying = tuple(
+        slice(0, 1) if extent > 1 and stride == 0 else slice(None)
+        for extent, stride in zip(content.shape, content.strides, strict=True)
+    )
+    return content[varying] if varying else content
+
+
+def _once_moved(content: Array | Indexed, movement: Movement, buffer: Buffer) -> Array | Indexed:
+    operation = movement.operation
+    if operation is not None and isinstance(operation.selection, Picks):
+        if not isinstance(content, Indexed):
+            content = Indexed.of(content, buffer.dtype, buffer)
+        return content.selected(operation.selection.places)
+    if operation is None:
+        move: Move = functools.partial(np.broadcast_to, shape=movement.shape)
+    else:
+        move = functools.partial(view, operation, movement.index)
+    return content.moved(move) if isinstance(content, Indexed) else move(content)
 
 
 def _permutation(buffer: Buffer, movement: Movement | None) -> list[int] | None:
@@ -329,6 +359,8 @@ def _permutation(buffer: Buffer, movement: Movement | None) -> list[int] | None:
     layout = np.lib.stride_tricks.as_strided(place, buffer.shape, strides, writeable=False)
     while movement is not None:
         if movement.operation is None or layout.shape == ():
+            return None
+        if movement.operation.selection is not None:
             return None
         try:
             layout = view(movement.operation, movement.index, layout)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.kernels.fused.indexed import Indexed
 from onnxfold.pool import Buffer
 from onnxfold.pool.buffer import Array
 from onnxfold.pool.source import Box, Source
@@ -21,6 +22,8 @@ PIECE_BYTES = 1 << 17
 _COLUMNS = 64
 # Mapped pages are given back piece by piece if there are more of them than this.
 KEPT_BYTES = 1 << 24
+# Of a box that is read across its rows, so much is computed before its pages are given back.
+STRIP_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -75,9 +78,14 @@ class Program:
         self.dtype = dtype
         self._steps = _with_last_uses(len(leaves), steps)
         sizes = [dtype.numpy().itemsize, *(s.itemsize for s in steps)]
-        self._widest = max([*sizes, *(c.dtype.itemsize for c in arrays)])
+        sizes += [
+            c.dtype.itemsize if isinstance(c, np.ndarray) else c.dtype.numpy().itemsize
+            for c in self._contents
+        ]
+        self._widest = max(sizes)
         self._owners = [leaf.buffer for leaf in leaves]
         self.fast_axis = self._fast_axis()
+        self.least_tile = self._least_tile()
 
     @property
     def nbytes(self) -> int:
@@ -88,7 +96,8 @@ class Program:
     def working_bytes(self) -> int:
         """What one thread needs besides the place of the result, bytes."""
         sources = [c.working_bytes for c in self._contents if not isinstance(c, np.ndarray)]
-        return 3 * PIECE_BYTES * bool(self._steps) + max(sources, default=0)
+        pieces = bool(self._steps) or any(isinstance(c, Indexed) for c in self._contents)
+        return 3 * PIECE_BYTES * pieces + max(sources, default=0)
 
     def fill(self, box: Box, target: Array) -> None:
         """Compute the elements in a box into ``target``, an array of its shape and any strides."""
@@ -96,17 +105,28 @@ class Program:
             content = self._contents[0]
             if isinstance(content, np.ndarray):
                 _copy(target, _cut(content, box))
-            else:
+                return
+            if isinstance(content, Indexed):
+                if content.take(box, target):
+                    return
+            elif content.shape == self.shape:
                 content.fill(box, target)
-            return
+                return
+        read = [_read(c, box) if _is_apart(c) else None for c in self._contents]
+        sizes = self._piece_of(box)
+        strips = self._strips(box, sizes)
         with np.errstate(all="ignore"):  # threads have settings of their own
-            for piece in self._pieces(box):
-                result = self._evaluate(piece)
-                place = tuple(
-                    slice(p.start - b.start, p.stop - b.start)
-                    for p, b in zip(piece, box, strict=True)
-                )
-                _copy(target[place], result)
+            for strip in strips:
+                for piece in _cuts(strip, sizes):
+                    place = tuple(
+                        slice(p.start - b.start, p.stop - b.start)
+                        for p, b in zip(piece, box, strict=True)
+                    )
+                    known = [None if r is None else _cut(r, place) for r in read]
+                    result = self._evaluate(piece, known)
+                    _copy(target[place] if place else target, result)
+                if len(strips) > 1:
+                    self.release(strip)
 
     def whole(self) -> Box:
         """The box that is everything."""
@@ -129,8 +149,11 @@ class Program:
                 if _is_dense(part):
                     buffer.release_pages(part)
 
-    def _evaluate(self, piece: Box) -> Array:
-        slots: list[Array | None] = [_read(content, piece) for content in self._contents]
+    def _evaluate(self, piece: Box, known: Sequence[Array | None]) -> Array:
+        slots: list[Array | None] = [
+            _read(content, piece) if array is None else array
+            for content, array in zip(self._contents, known, strict=True)
+        ]
         for step in self._steps:
             slots.append(step.call(*(None if k is None else slots[k] for k in step.operands)))
             for k in step.last_uses:
@@ -139,8 +162,8 @@ class Program:
         assert result is not None
         return result
 
-    def _pieces(self, box: Box) -> list[Box]:
-        """Cut a box so that the arrays of one step fit the cache."""
+    def _piece_of(self, box: Box) -> list[int]:
+        """Extents of pieces of a box such that the arrays of one step fit the cache."""
         limit = max(1, PIECE_BYTES // self._widest)
         extents = [s.stop - s.start for s in box]
         sizes = [1] * len(extents)
@@ -154,16 +177,26 @@ class Program:
             if room <= 1:
                 break
             sizes[axis] = min(extents[axis], sizes[axis] * room)
-        pieces: list[Box] = []
-        counts = [-(-e // s) for e, s in zip(extents, sizes, strict=True)]
-        for index in np.ndindex(*counts):
-            pieces.append(
-                tuple(
-                    slice(b.start + k * s, min(b.start + (k + 1) * s, b.stop))
-                    for k, s, b in zip(index, sizes, box, strict=True)
-                )
-            )
-        return pieces
+        return sizes
+
+    def _strips(self, box: Box, sizes: Sequence[int]) -> list[Box]:
+        """What of a large box is computed before its pages are given back.
+
+        Where rows and columns change places, a box reads more of each page than it needs pages.
+        """
+        extents = [s.stop - s.start for s in box]
+        if self.fast_axis == len(box) - 1 or math.prod(extents) * self._widest <= STRIP_BYTES:
+            return [box]
+        of_strip = [
+            extent if axis == self.fast_axis else size
+            for axis, (extent, size) in enumerate(zip(extents, sizes, strict=True))
+        ]
+        return list(_cuts(box, of_strip))
+
+    def _least_tile(self) -> int:
+        wanted = [c for c in self._contents if not isinstance(c, np.ndarray) and c.least_tile]
+        itemsize = self.dtype.numpy().itemsize
+        return max((c.least_tile * itemsize // c.dtype.numpy().itemsize for c in wanted), default=0)
 
     def _fast_axis(self) -> int:
         """The axis along which the largest leaf lies in memory."""
@@ -193,6 +226,7 @@ class Rows:
         self.dtype = program.dtype
         self.fast_axis = program.fast_axis
         self.working_bytes = program.working_bytes
+        self.least_tile = program.least_tile
 
     def fill(self, box: Box, target: Array) -> None:
         """Compute the elements in a box into ``target``."""
@@ -246,6 +280,16 @@ def _joined(view: Array, axis: int) -> Array:
     )
 
 
+def _cuts(box: Box, sizes: Sequence[int]) -> Iterator[Box]:
+    """A box in boxes of some extents, which are smaller at its end."""
+    counts = [-(-(b.stop - b.start) // size) for b, size in zip(box, sizes, strict=True)]
+    for index in np.ndindex(*counts):
+        yield tuple(
+            slice(b.start + k * size, min(b.start + (k + 1) * size, b.stop))
+            for k, size, b in zip(index, sizes, box, strict=True)
+        )
+
+
 def _cut(array: Array, box: Box) -> Array:
     return array[tuple(s if n > 1 else slice(0, 1) for s, n in zip(box, array.shape, strict=True))]
 
@@ -253,9 +297,17 @@ def _cut(array: Array, box: Box) -> Array:
 def _read(content: Array | Source, box: Box) -> Array:
     if isinstance(content, np.ndarray):
         return _cut(content, box)
+    if isinstance(content, Indexed):
+        return content.read(box)
+    box = tuple(s if n > 1 else slice(0, 1) for s, n in zip(box, content.shape, strict=True))
     array = np.empty([s.stop - s.start for s in box], content.dtype.numpy())
     content.fill(box, array)
     return array
+
+
+def _is_apart(content: Array | Source) -> bool:
+    """True for what is better read for many pieces at once."""
+    return isinstance(content, Indexed) and content.least_tile > 0
 
 
 def _copy(target: Array, source: Array) -> None:

@@ -1,6 +1,6 @@
 """Symbolic shapes and values: what is known of sizes that only a run determines."""
 
-from onnxfold.analysis.symbolic import contraction, elementwise, generate, layout, sequence
+from onnxfold.analysis.symbolic import contraction, contrib, elementwise, generate, layout, sequence
 from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
 from onnxfold.analysis.symbolic.fact import Fact
 from onnxfold.analysis.symbolic.propagation import SymbolicAnalysis
@@ -22,6 +22,7 @@ __all__ = [
     "Number",
     "SymbolicAnalysis",
     "contraction",
+    "contrib",
     "elementwise",
     "generate",
     "layout",

@@ -64,16 +64,14 @@ class Applications:
             opsets: Domain to version.
         """
         domain = node.domain
-        rule = None
         shown = inputs
-        if domain == "":
-            if inputs and _all_known(inputs):
-                computed = _computed(self._application(node, inputs, attributes, opsets))
-                if computed is not None:
-                    return computed
-            rule = table.find(node.op_type)
-            if rule is not None and not table.reads_floats(node.op_type):
-                shown = self._without_floats(inputs)
+        if domain == "" and inputs and _all_known(inputs):
+            computed = _computed(self._application(node, inputs, attributes, opsets))
+            if computed is not None:
+                return computed
+        rule = table.find(node.op_type, domain)
+        if rule is not None and not table.reads_floats(node.op_type):
+            shown = self._without_floats(inputs)
         key = None
         if attributes is None:
             written = attributes_key(node)

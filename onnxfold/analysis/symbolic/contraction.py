@@ -15,15 +15,21 @@ from onnxfold.analysis.symbolic.table import Application, Undecided, fact_of, ru
 @rule("MatMul", "MatMulInteger")
 def matmul(application: Application) -> Sequence[Fact]:
     """Matrices on the last two axes; the others broadcast."""
-    left, right = shape_of(application, 0), shape_of(application, 1)
+    algebra = application.algebra
+    shape = product_shape(algebra, shape_of(application, 0), shape_of(application, 1))
+    integer = application.op_type == "MatMulInteger"
+    dtype = ir.DataType.INT32 if integer else fact_of(application, 0).dtype
+    return [of_type(dtype, shape, algebra)]
+
+
+def product_shape(algebra: Algebra, left: Shape, right: Shape) -> Shape:
+    """The shape of a matrix product. Raises Undecided if an operand is 0-d."""
     if not left or not right:
         raise Undecided
     rows: Shape = left[-2:-1]
     columns: Shape = right[-1:] if len(right) > 1 else ()
-    batch = broadcast_shapes(application.algebra, [left[:-2], right[:-2]])
-    integer = application.op_type == "MatMulInteger"
-    dtype = ir.DataType.INT32 if integer else fact_of(application, 0).dtype
-    return [of_type(dtype, (*batch, *rows, *columns), application.algebra)]
+    batch = broadcast_shapes(algebra, [left[:-2], right[:-2]])
+    return (*batch, *rows, *columns)
 
 
 @rule("Einsum")
@@ -59,7 +65,7 @@ def window(application: Application) -> Sequence[Fact]:
     fact = fact_of(application, 0)
     attributes = application.attributes
     channels, kernel = sizes[1:2], attributes.get("kernel_shape")
-    if application.op_type == "Conv":
+    if application.op_type not in _POOLS:
         weight = shape_of(application, 1)
         channels, kernel = weight[:1], kernel or weight[2:]
     elif application.n_outputs != 1 or attributes.get("ceil_mode", 0):

@@ -170,8 +170,6 @@ def unary(application: Application) -> Sequence[Fact]:
 def same_type(application: Application) -> Sequence[Fact]:
     """The result has the dtype and shape of the first operand."""
     fact = fact_of(application, 0)
-    if fact.dtype is None:
-        raise Undecided
     return [of_type(fact.dtype, fact.shape, application.algebra)]
 
 

@@ -1,4 +1,4 @@
-"""Asking onnx's shape inference about one op, with expressions for sizes."""
+"""Asking the shape inference of onnx or onnxruntime about one op, with expressions for sizes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import onnx
 import onnx.shape_inference
 import onnx_ir as ir
 
+from onnxfold.analysis.symbolic import schemas
 from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, of_type
 from onnxfold.kernels.inference import schema_of
@@ -23,7 +24,7 @@ _Template = tuple[tuple[ir.DataType | None, tuple[_Size, ...] | None, bytes | No
 
 
 class Inference:
-    """onnx's inference for single nodes, asked once for all nodes that look alike.
+    """Others' inference for single nodes, asked once for all nodes that look alike.
 
     Two nodes look alike if they differ only in which sizes of their operands are unknown: those
     are numbered for each node in the order in which they occur.
@@ -41,8 +42,10 @@ class Inference:
     ) -> list[Fact]:
         """The facts of the outputs."""
         version = opsets.get(node.domain)
-        schema = None if version is None else schema_of(node.op_type, version, node.domain)
-        if schema is None or any(a.is_ref() for a in node.attributes.values()):
+        if version is None or any(a.is_ref() for a in node.attributes.values()):
+            return [UNKNOWN] * len(node.outputs)
+        schema = schema_of(node.op_type, version, node.domain)
+        if schema is None and not schemas.believed(node.domain, node.op_type):
             return [UNKNOWN] * len(node.outputs)
         names: dict[Expr, str] = {}
         types = [None if f is None else _type(f, names) for f in inputs]
@@ -144,27 +147,46 @@ _KEYED = (
 
 def _ask(
     node: ir.Node,
-    schema: onnx.defs.OpSchema,
+    schema: onnx.defs.OpSchema | None,
     opsets: Mapping[str, int],
     types: Sequence[_Type | None],
     data: Sequence[onnx.TensorProto | None],
 ) -> _Template:
+    """The answer of onnx, or of onnxruntime for an op without a schema there."""
     names = [f"i{k}" if t is not None else "" for k, t in enumerate(types)]
     outputs = [f"o{k}" if o.name else "" for k, o in enumerate(node.outputs)]
     proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=names, output=outputs)
     for attribute in node.attributes.values():
         proto.attribute.append(ir.serde.serialize_attribute(attribute))
+    protos = {n: _type_proto(t) for n, t in zip(names, types, strict=True) if t is not None}
+    tensors = {n: d for n, d in zip(names, data, strict=True) if d is not None}
+    inferred: Mapping[str, onnx.TypeProto]
+    if schema is None:
+        inferred = schemas.infer(proto, opsets[node.domain], protos, tensors)
+        outputs = _only(outputs, schemas.believed(node.domain, node.op_type))
+    else:
+        inferred = _asked_of_onnx(proto, schema, opsets, protos, tensors)
+    return tuple(_read(inferred.get(name)) for name in outputs)
+
+
+def _only(names: Sequence[str], places: Sequence[int]) -> list[str]:
+    return [name if k in places else "" for k, name in enumerate(names)]
+
+
+def _asked_of_onnx(
+    node: onnx.NodeProto,
+    schema: onnx.defs.OpSchema,
+    opsets: Mapping[str, int],
+    types: dict[str, onnx.TypeProto],
+    data: dict[str, onnx.TensorProto],
+) -> Mapping[str, onnx.TypeProto]:
+    imports = [onnx.helper.make_opsetid(d, v) for d, v in opsets.items()]
     try:
-        inferred = onnx.shape_inference.infer_node_outputs(
-            schema,
-            proto,
-            {name: _type_proto(t) for name, t in zip(names, types, strict=True) if t is not None},
-            {name: d for name, d in zip(names, data, strict=True) if d is not None},
-            opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in opsets.items()],
+        return onnx.shape_inference.infer_node_outputs(
+            schema, node, types, data, opset_imports=imports
         )
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError):
-        inferred = {}
-    return tuple(_read(inferred.get(name)) for name in outputs)
+        return {}
 
 
 def _type_proto(known: _Type) -> onnx.TypeProto:

@@ -123,15 +123,19 @@ def flatten(application: Application) -> Sequence[Fact]:
 @rule("Reshape")
 def reshape(application: Application) -> Sequence[Fact]:
     """The sizes of the operand, a 0 standing for the same axis and a -1 for what is left."""
-    sizes = shape_of(application, 0)
     if application.opset < 5:
         target = list_of(application.attributes.get("shape", ()))
     else:
         objects = application.objects(1)
-        if objects is None:
+        if objects is None or objects.ndim != 1:
             raise Undecided
         target = objects
     allow_zero = bool(application.attributes.get("allowzero", 0))
+    sizes = application.shape(0)
+    if sizes is None:
+        algebra = application.algebra
+        plain = [n if algebra.is_positive(n) else algebra.unknown(low=0) for n in target]
+        return [of_type(fact_of(application, 0).dtype, plain, algebra)]
     result = reshaped_sizes(application.algebra, sizes, tuple(target), allow_zero=allow_zero)
     return _reshaped(application, result)
 
@@ -227,18 +231,22 @@ def transpose(application: Application) -> Sequence[Fact]:
 def concat(application: Application) -> Sequence[Fact]:
     """Operands one after the other."""
     shapes = [shape_of(application, k) for k in range(len(application.inputs))]
-    rank = len(shapes[0])
-    if any(len(s) != rank for s in shapes):
-        raise Undecided
-    axis = axis_of(application.attributes.get("axis", 1), rank)
+    axis = application.attributes.get("axis", 1)
+    result = joined_shape(application.algebra, shapes, axis)
     arrays = [application.objects(k) for k in range(len(application.inputs))]
     present = [a for a in arrays if a is not None]
     if len(present) == len(arrays):
         return _moved(application, np.concatenate(present, axis=axis))
-    algebra = application.algebra
+    return [of_type(fact_of(application, 0).dtype, result, application.algebra)]
+
+
+def joined_shape(algebra: Algebra, shapes: Sequence[Shape], axis: int) -> Shape:
+    """The shape of operands one after the other. Raises Undecided if ranks differ."""
+    if not shapes or any(len(s) != len(shapes[0]) for s in shapes):
+        raise Undecided
+    axis = axis_of(axis, len(shapes[0]))
     result: list[Number] = []
-    for k in range(rank):
-        sizes = [s[k] for s in shapes]
+    for k, sizes in enumerate(zip(*shapes, strict=True)):
         if k == axis:
             total: Number = 0
             for d in sizes:
@@ -246,7 +254,7 @@ def concat(application: Application) -> Sequence[Fact]:
             result.append(total)
         else:  # they are all equal: the simplest stands for all
             result.append(next((d for d in sizes if isinstance(d, int)), sizes[0]))
-    return [of_type(fact_of(application, 0).dtype, result, algebra)]
+    return tuple(result)
 
 
 @rule("Split")

@@ -65,24 +65,25 @@ class Undecided(Exception):
 
 
 Rule = Callable[[Application], Sequence[Fact]]
-_TABLE: dict[str, Rule] = {}
+_TABLE: dict[tuple[str, str], Rule] = {}
 _READ_FLOATS: set[str] = set()
 
 
-def rule(*op_types: str, reads_floats: bool = False) -> Callable[[Rule], Rule]:
-    """Register the function as the rule of ops of the default domain.
+def rule(*op_types: str, domain: str = "", reads_floats: bool = False) -> Callable[[Rule], Rule]:
+    """Register the function as the rule of ops.
 
     It returns the facts of the outputs or raises :class:`Undecided`.
 
     Args:
         op_types: The ops.
+        domain: Theirs.
         reads_floats: Whether elements of floating point operands decide about the result. The
             other rules do not get to see any: one result serves for all.
     """
 
     def register(function: Rule) -> Rule:
         for op_type in op_types:
-            _TABLE[op_type] = function
+            _TABLE[domain, op_type] = function
             if reads_floats:
                 _READ_FLOATS.add(op_type)
         return function
@@ -90,13 +91,13 @@ def rule(*op_types: str, reads_floats: bool = False) -> Callable[[Rule], Rule]:
     return register
 
 
-def find(op_type: str) -> Rule | None:
-    """The rule of an op of the default domain."""
-    return _TABLE.get(op_type)
+def find(op_type: str, domain: str = "") -> Rule | None:
+    """The rule of an op."""
+    return _TABLE.get((domain, op_type))
 
 
 def reads_floats(op_type: str) -> bool:
-    """True if the op's rule looks at elements of floating point operands."""
+    """True if the rule of ops of that name looks at elements of floating point operands."""
     return op_type in _READ_FLOATS
 
 

@@ -1,0 +1,167 @@
+"""Symbolic rules of ops that onnxruntime defines: its optimizer and tools around it write them.
+
+One line an op. Here are those whose sizes are an operand's, or follow from operands' sizes as an
+ONNX op's do: what only a run determines stays an expression. About others onnxruntime is asked
+(``schemas.py``). A test runs each of them at several sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+
+from onnxfold.analysis.symbolic.contraction import product_shape, window
+from onnxfold.analysis.symbolic.elementwise import broadcast_shapes
+from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, Shape, of_type
+from onnxfold.analysis.symbolic.generate import range_
+from onnxfold.analysis.symbolic.layout import joined_shape
+from onnxfold.analysis.symbolic.table import Application, Rule, Undecided, fact_of, rule, shape_of
+
+DOMAIN = "com.microsoft"
+
+_Output = Callable[[Application], Fact]
+
+
+def _like(k: int, dtype_of: int | None = None) -> _Output:
+    """The shape of input ``k``, with its dtype or another input's."""
+
+    def output(application: Application) -> Fact:
+        dtype = fact_of(application, k if dtype_of is None else dtype_of).dtype
+        return of_type(dtype, fact_of(application, k).shape, application.algebra)
+
+    return output
+
+
+def _broadcast(*operands: int) -> _Output:
+    """These inputs broadcast; the result has the dtype of the last one."""
+
+    def output(application: Application) -> Fact:
+        shapes = [shape_of(application, k) for k in operands]
+        dtype = fact_of(application, operands[-1]).dtype
+        return of_type(dtype, broadcast_shapes(application.algebra, shapes), application.algebra)
+
+    return output
+
+
+def _product(dtype_of: int = 0, *, dtype: ir.DataType | None = None) -> _Output:
+    """A matrix product of the first inputs, each transposed before if an attribute says so."""
+
+    def output(application: Application) -> Fact:
+        attributes = application.attributes
+        if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
+            raise Undecided
+        shape = product_shape(
+            application.algebra,
+            _transposed(shape_of(application, 0), attributes.get("transA", 0)),
+            _transposed(shape_of(application, 1), attributes.get("transB", 0)),
+        )
+        found = fact_of(application, dtype_of).dtype if dtype is None else dtype
+        return of_type(found, shape, application.algebra)
+
+    return output
+
+
+def _transposed(shape: Shape, transpose: int) -> Shape:
+    if not transpose:
+        return shape
+    if len(shape) < 2:
+        raise Undecided
+    return (*shape[:-2], shape[-1], shape[-2])
+
+
+def _columns(application: Application) -> Fact:
+    """As many columns as the attribute ``N`` says."""
+    shape = (*shape_of(application, 0)[:-1], _integer(application, "N"))
+    return of_type(fact_of(application, 0).dtype, shape, application.algebra)
+
+
+def _integer(application: Application, name: str) -> int:
+    value = application.attributes.get(name)
+    if not isinstance(value, int):
+        raise Undecided
+    return value
+
+
+def _padded(application: Application) -> Fact:
+    """Each size with what is added before and behind."""
+    algebra = application.algebra
+    sizes, pads = shape_of(application, 0), application.objects(1)
+    if pads is None or pads.shape != (2 * len(sizes),):
+        raise Undecided
+    before, behind = pads[: len(sizes)], pads[len(sizes) :]
+    shape = [
+        algebra.add(d, algebra.add(a, b)) for d, a, b in zip(sizes, before, behind, strict=True)
+    ]
+    return of_type(fact_of(application, 0).dtype, shape, algebra)
+
+
+def _quantized(application: Application) -> Fact:
+    """The dtype of the zero point, uint8 without one."""
+    zero = application.input(2)
+    dtype = ir.DataType.UINT8 if zero is None else zero.dtype
+    return of_type(dtype, fact_of(application, 0).shape, application.algebra)
+
+
+def _joined(application: Application) -> Fact:
+    """Every third input, from the third on, joined along ``axis``."""
+    shapes = [shape_of(application, k) for k in range(2, len(application.inputs), 3)]
+    shape = joined_shape(application.algebra, shapes, _integer(application, "axis"))
+    return of_type(fact_of(application, 1).dtype, shape, application.algebra)
+
+
+def _outputs(*outputs: _Output | None) -> Rule:
+    """A rule that tells of these outputs; None for one of which nothing is said."""
+
+    def apply(application: Application) -> Sequence[Fact]:
+        wanted = outputs[: application.n_outputs]
+        return [UNKNOWN if output is None else output(application) for output in wanted]
+
+    return apply
+
+
+RULES: dict[str, Rule] = {
+    "BiasGelu": _outputs(_like(0)),
+    "DequantizeLinear": _outputs(_like(0, dtype_of=1)),
+    "DynamicQuantizeMatMul": _outputs(_product()),
+    "FastGelu": _outputs(_like(0)),
+    "FusedConv": window,
+    "FusedMatMul": _outputs(_product()),
+    "GatedAdd": _outputs(_like(0)),
+    "Gelu": _outputs(_like(0)),
+    "Inverse": _outputs(_like(0)),
+    "MatMulInteger16": _outputs(_product(dtype=ir.DataType.INT32)),
+    "MatMulIntegerToFloat": _outputs(_product(dtype_of=2)),
+    "MatMulNBits": _outputs(_columns),
+    "NGramRepeatBlock": _outputs(_like(1)),
+    "Pad": _outputs(_padded),
+    "QLinearAdd": _outputs(_broadcast(0, 3)),
+    "QLinearConcat": _outputs(_joined),
+    "QLinearLeakyRelu": _outputs(_like(0)),
+    "QLinearMul": _outputs(_broadcast(0, 3)),
+    "QLinearSigmoid": _outputs(_like(0)),
+    "QLinearSoftmax": _outputs(_like(0)),
+    "QLinearWhere": _outputs(_broadcast(0, 1, 4)),
+    "QuantizeLinear": _outputs(_quantized),
+    "QuickGelu": _outputs(_like(0)),
+    "Range": range_,
+    "RotaryEmbedding": _outputs(_like(0)),
+    "ScaledSiLU": _outputs(_like(0)),
+    "SkipLayerNormalization": _outputs(_like(0), None, None, _like(0)),
+    "SkipSimplifiedLayerNormalization": _outputs(_like(0), None, None, _like(0)),
+    "TransposeMatMul": _outputs(_product()),
+    "Trilu": _outputs(_like(0)),
+}
+"""By op of :data:`DOMAIN`."""
+
+for _op_type, _rule in RULES.items():
+    rule(_op_type, domain=DOMAIN)(_rule)
+
+
+# onnxruntime defines these two in ONNX's domain, and the first one for opsets before ONNX's own
+@rule("LayerNormalization", "SimplifiedLayerNormalization")
+def normalized(application: Application) -> Sequence[Fact]:
+    """The shape of the operand. Of more outputs than one onnx knows."""
+    if application.n_outputs > 1:
+        raise Undecided
+    return [_like(0)(application)]

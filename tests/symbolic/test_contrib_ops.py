@@ -1,0 +1,69 @@
+"""Ops of onnxruntime's own: what is said of their outputs is what its kernels compute."""
+
+from __future__ import annotations
+
+import contrib_cases_images as images
+import contrib_cases_layers as layers
+import contrib_cases_products as products
+import onnx
+import pytest
+from contrib_case import Case
+from fact_check import FactCheck
+from onnx import helper
+from symbolic_check import rewrite
+
+from onnxfold import storage
+from onnxfold.analysis.symbolic import Fact, SymbolicAnalysis, contrib, schemas
+
+CASES = [*layers.CASES, *products.CASES, *images.CASES]
+
+
+def facts_of(model: onnx.ModelProto) -> dict[str, Fact]:
+    opened = storage.from_proto(model)
+    analysis = SymbolicAnalysis(opened)
+    return {v.name: analysis.of(v) for node in opened.graph for v in node.outputs}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_facts_hold(case: Case):
+    """At every size, of dims with names and of dims that are numbers; dtypes, too."""
+    names = [f"o{k}" for k in case.told]
+    model = case.model()
+    facts = facts_of(model)
+    assert all(facts[f"o{k}"].dtype for k in (*case.told, *case.typed))
+    assert all(facts[f"o{k}"].key() == Fact().key() for k in case.silent)
+    check = FactCheck(model)
+    for sizes, feeds in zip(case.sizes, case.feeds(), strict=True):
+        assert check.check(feeds)
+        fixed = case.model(sizes)
+        known = facts_of(fixed)
+        assert case.is_open or all(known[name].static_shape is not None for name in names)
+        assert FactCheck(fixed).check(feeds)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_shapes_behind_them_fold(case: Case):
+    """The first axis kept, the others joined: no sizes are asked for when the model runs."""
+    model = case.model()
+    dtype = facts_of(model)["o0"].dtype
+    node = helper.make_node
+    model.graph.node.extend(
+        [
+            node("Shape", ["o0"], ["s"]),
+            node("Gather", ["s", "first"], ["b"]),
+            node("Concat", ["b", "rest"], ["to"], axis=0),
+            node("Reshape", ["o0", "to"], ["r"]),
+        ]
+    )
+    for name, number in (("first", 0), ("rest", -1)):
+        model.graph.initializer.append(onnx.helper.make_tensor(name, 7, [1], [number]))
+    del model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_value_info("r", dtype, ["M", "N"]))
+    rewritten = rewrite(model, is_checked=bool(case.domain))
+    assert not rewritten.ops.keys() & {"Shape", "Gather", "Concat"}
+    rewritten.check(*case.feeds())
+
+
+def test_every_op_that_is_listed_is_run():
+    run = {case.op for case in CASES if case.domain == contrib.DOMAIN}
+    assert run == contrib.RULES.keys() | schemas.BELIEVED.keys()

@@ -6,11 +6,14 @@ by piece, what one onnxruntime session does) and follows the bytes instead of th
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from onnxfold.kernels.fused.choice import choose, is_fusable, is_large
-from onnxfold.kernels.fused.program import PIECE_BYTES
+from onnxfold.kernels.fused.lower import Blocked, Missing, lower
+from onnxfold.kernels.fused.program import PIECE_BYTES, Program
 from onnxfold.kernels.fused.streams import is_streamed
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.schedule import phases, postponed
@@ -21,6 +24,15 @@ from onnxfold.pool.parallel import THREADS
 _STREAM_BYTES = 1 << 24
 # Element-wise work on tiles: three arrays that fit the cache for each thread, and the tile.
 _WORKING_BYTES = THREADS * (3 * PIECE_BYTES + (1 << 20))
+
+
+class Streamed(NamedTuple):
+    """A result that is computed tile by tile as it is written."""
+
+    read: int
+    """Bytes of weights that the tiles read."""
+    program: Program | None
+    """What computes them; None if that shows only when what it reads has been computed."""
 
 
 class Computing:
@@ -53,12 +65,12 @@ class Computing:
         """Play through the computation of deferred buffers, each as a whole."""
         self._run(postponed(buffers), buffers, None)
 
-    def stream(self, buffer: Buffer) -> int | None:
+    def stream(self, buffer: Buffer) -> Streamed | None:
         """Play through what a deferred buffer needs to be computed in tiles.
 
         Returns:
-            Bytes of weights that the tiles read; None if there are no tiles: then the buffer was
-            computed as a whole.
+            What the tiles read; None if there are no tiles: then the buffer was computed as a
+            whole.
         """
         if buffer in self._held or buffer.is_known:
             return None
@@ -67,13 +79,16 @@ class Computing:
             self._run(operations, [buffer], None)
             return None
         before = self.read
-        self._run(operations[:-1], [], buffer)
+        inlined = self._run(operations[:-1], [], buffer)
         self._steps(operations[-1])
-        return self.read - before
+        program = None
+        with contextlib.suppress(Missing, Blocked):  # of what is not known yet
+            program, _ = lower(buffer, inlined)
+        return Streamed(self.read - before, program)
 
     def _run(
         self, operations: Sequence[Operation], wanted: Sequence[Buffer], streamed: Buffer | None
-    ) -> None:
+    ) -> set[Buffer]:
         operations = [
             o for o in operations if any(b is not None and b not in self._held for b in o.results)
         ]
@@ -82,12 +97,15 @@ class Computing:
             assert isinstance(streamed.deferred, Operation)
             everything.append(streamed.deferred)
             targets.append(streamed)
+        inlined: set[Buffer] = set()
         stored: set[Buffer] = set()
         streams: set[Operation] = set()
         in_pieces: set[Operation] = set()
         if any(is_large(operation) for operation in everything):
             streams = {o for o in operations if is_streamed(o)}
-            _, stored = choose(everything, targets, streams.__contains__, lambda b: b.references)
+            inlined, stored = choose(
+                everything, targets, streams.__contains__, lambda b: b.references
+            )
             in_pieces = {o for o in operations if o in streams or is_fusable(o)}
         readers = Counter(b for o in everything for b in o.operands if b is not None)
         others = {b: b.references - count for b, count in readers.items()}
@@ -99,6 +117,7 @@ class Computing:
                     self._operation(operation, streams, in_pieces, stored)
             for operation in phase:
                 self._drop_operands(operation, readers, others)
+        return inlined
 
     def _operation(
         self,

@@ -8,11 +8,12 @@ from collections.abc import Collection, Iterable
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.forecast.computing import Computing
+from onnxfold.forecast.computing import Computing, Streamed
 from onnxfold.graphs import all_graphs
-from onnxfold.kernels.fused.program import KEPT_BYTES
+from onnxfold.kernels.fused.program import KEPT_BYTES, STRIP_BYTES
 from onnxfold.pool import Buffer, Memory, Pool
-from onnxfold.pool.tensor import LARGE, SLAB
+from onnxfold.pool.source import is_across
+from onnxfold.pool.tensor import LARGE, SLAB, slab_bytes
 from onnxfold.pool.tiles import is_transposed_matrix
 from onnxfold.storage.layout import EXTERNAL_FROM, nbytes_of
 from onnxfold.storage.writer import TILE
@@ -80,15 +81,8 @@ class Writing:
         self.written += nbytes
         computing = self._computing
         if not buffer.is_known:
-            read = computing.stream(buffer)
-            tile = TILE
-            if read is None:
-                self._note(WRITERS * tile)
-                return
-            if nbytes > LARGE:  # whether it will be slabs is known when they are made
-                tile = SLAB
-            pages = read if read <= KEPT_BYTES else WRITERS * tile * read // nbytes
-            self._note(WRITERS * tile + pages)
+            streamed = computing.stream(buffer)
+            self._note(WRITERS * TILE if streamed is None else _of_tiles(buffer, streamed))
         elif buffer.span() is not None:
             self.copied += nbytes
         elif buffer.block is not None and buffer.block.kind is Memory.MAPPED:
@@ -105,6 +99,25 @@ class Writing:
 
     def _note(self, nbytes: int) -> None:
         self.peak = max(self.peak, nbytes)
+
+
+def _of_tiles(buffer: Buffer, streamed: Streamed) -> int:
+    """Bytes that the threads need for the tiles of a result, and pages that these have touched."""
+    read, program = streamed
+    stored = buffer.nbytes
+    if program is None:
+        tile = SLAB if stored > LARGE else TILE
+        return WRITERS * tile + (read if read <= KEPT_BYTES else WRITERS * tile * read // stored)
+    slab = slab_bytes(program, stored, TILE, buffer.pool.memory_limit)
+    in_slabs = slab > 0 and is_across(program)
+    tile = slab if in_slabs else max(TILE, min(slab, program.least_tile))
+    pages = read
+    if read > KEPT_BYTES:
+        at_once = min(tile, STRIP_BYTES) if program.has_strips else tile
+        pages = WRITERS * at_once * read // stored
+        if is_across(program) and not in_slabs:
+            pages = read
+    return WRITERS * (tile + program.working_bytes) + max(pages, program.kept_bytes)
 
 
 def _least_slab(rows: int) -> int:

@@ -165,6 +165,9 @@ class Evaluator:
             )
         except NotExact:
             return None  # the kernel will say it when it is called
+        for buffer in others:
+            if buffer is not None:
+                buffer.release_pages()
         if selection is None:
             return None
         operation.selection = selection

@@ -49,6 +49,11 @@ class Source(Protocol):
         ...
 
     @property
+    def read_bytes(self) -> int:
+        """Bytes of what it is computed from."""
+        ...
+
+    @property
     def least_tile(self) -> int:
         """Bytes below which a tile reads the same pages as the ones before it; 0 if none does."""
         ...
@@ -97,12 +102,17 @@ def tiles(source: Source, nbytes: int, slab: int) -> Iterator[BoxTile]:
             tiles of one stretch only.
     """
     dtype, shape = source.dtype, source.shape
-    if slab and dtype.bitwidth >= 8 and source.fast_axis < len(shape) - 1:
+    if slab and is_across(source):
         yield from _slabs(source, slab)
         return
     nbytes = max(nbytes, min(slab, source.least_tile))
     for box, offset, length in boxes_of(shape, dtype, nbytes):
         yield BoxTile(source, box, offset, length)
+
+
+def is_across(source: Source) -> bool:
+    """True if what is read lies across the rows that are written, so that slabs are better."""
+    return source.dtype.bitwidth >= 8 and source.fast_axis < len(source.shape) - 1
 
 
 def _slabs(source: Source, nbytes: int) -> Iterator[BoxTile]:

@@ -11,7 +11,7 @@ from onnx_ir._core import TensorBase
 
 from onnxfold.pool.buffer import Array, Buffer
 from onnxfold.pool.parallel import THREADS
-from onnxfold.pool.source import BoxTile, Source, tiles
+from onnxfold.pool.source import BoxTile, Source, is_across, tiles
 from onnxfold.pool.tiles import (
     ArrayTile,
     SlabTile,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _STREAM = 1 << 20
 # A transposed matrix above this many bytes is read in slabs of so many: its pages cannot all stay.
+# So is what is computed of as many, however little it may be.
 LARGE = 1 << 26
 SLAB = 1 << 24
 
@@ -127,11 +128,10 @@ class BufferTensor(TensorBase):
 
         What is postponed is computed in them, until :meth:`release`.
         """
-        slab = 0
-        if self.nbytes > LARGE:
-            slab = min(SLAB, max(nbytes, self._buffer.pool.memory_limit // (4 * THREADS)))
-        source = self._open(max(nbytes, slab))
+        source = self._open(nbytes)
         if source is not None:
+            slab = slab_bytes(source, self.nbytes, nbytes, self._buffer.pool.memory_limit)
+            self._count(source, max(nbytes, slab))
             return tiles(source, nbytes, slab)
         array = self._buffer.array()
         if array.nbytes > LARGE and is_transposed_matrix(array):
@@ -141,13 +141,16 @@ class BufferTensor(TensorBase):
     def _open(self, nbytes: int) -> Source | None:
         """Begin to compute what is postponed, in tiles of so many bytes; None if nothing is."""
         self.release()
-        pool = self._buffer.pool
-        source = pool.source_of(self._buffer)
-        if source is not None:
-            self._source = source
-            self._working = (source.working_bytes + nbytes) * THREADS
-            pool.add_live(self._working)
-        return source
+        self._source = self._buffer.pool.source_of(self._buffer)
+        if self._source is not None:
+            self._count(self._source, nbytes)
+        return self._source
+
+    def _count(self, source: Source, nbytes: int) -> None:
+        """Count what tiles of so many bytes take as being in use."""
+        working = (source.working_bytes + nbytes) * THREADS
+        self._buffer.pool.add_live(working - self._working)
+        self._working = working
 
     def release(self) -> None:
         """All tiles are in the file: let go of the pages of mapped input that they touched."""
@@ -156,3 +159,21 @@ class BufferTensor(TensorBase):
             self._source.release()
             self._source = None
             self._buffer.pool.add_live(-self._working)
+            self._working = 0
+
+
+def slab_bytes(source: Source, stored: int, nbytes: int, limit: int) -> int:
+    """Length of the tiles of many stretches in which a source is written, 0 for none.
+
+    Args:
+        source: What is written.
+        stored: Bytes of all of it.
+        nbytes: Length of a tile of one stretch.
+        limit: The pool's memory limit, bytes.
+    """
+    most = min(SLAB, max(nbytes, limit // (4 * THREADS)))
+    if stored > LARGE:
+        return most
+    if is_across(source) and source.read_bytes > LARGE:
+        return min(most, max(nbytes, stored // 8))
+    return 0

@@ -85,12 +85,50 @@ def embedding(path):
     model(path, nodes, weights, [1, width], [1, rows], HALF)
 
 
+def gathered(path):
+    """Half of the columns of 210 MB, as rows and cast; half of the rows of as much, out of order."""
+    rng = np.random.default_rng(0)
+    side = 7232
+    weights = {f"w{k}": rng.random((side, side), dtype=np.float32) for k in range(2)}
+    weights["half"] = rng.permutation(side)[: side // 2]
+    nodes = [
+        helper.make_node("Transpose", ["w0"], ["t"], perm=[1, 0]),
+        helper.make_node("Gather", ["t", "half"], ["g"]),
+        helper.make_node("Cast", ["g"], ["c"], to=HALF),
+        helper.make_node("MatMul", ["c", "x"], ["h"]),
+        helper.make_node("Gather", ["w1", "half"], ["r"]),
+        helper.make_node("Cast", ["r"], ["s"], to=HALF),
+        helper.make_node("MatMul", ["s", "x"], ["k"]),
+        helper.make_node("Add", ["h", "k"], ["y"]),
+    ]
+    model(path, nodes, weights, [side, 1], [side // 2, 1], HALF)
+
+
+def padded(path):
+    """210 MB cast, padded all around and scaled."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.random((7232, 7232), dtype=np.float32),
+        "pads": np.int64([1, 3, 2, 5]),
+        "s": np.full(7240, 3, np.float16),
+    }
+    nodes = [
+        helper.make_node("Cast", ["w"], ["c"], to=HALF),
+        helper.make_node("Pad", ["c", "pads"], ["p"]),
+        helper.make_node("Mul", ["p", "s"], ["m"]),
+        helper.make_node("MatMul", ["m", "x"], ["y"]),
+    ]
+    model(path, nodes, weights, [7240, 1], [7235, 1], HALF)
+
+
 def assert_close(predicted: float, measured: float) -> None:
     assert abs(predicted / measured - 1) <= 0.25, (predicted, measured)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("make", [transposed, by_numpy, by_onnxruntime, embedding])
+@pytest.mark.parametrize(
+    "make", [transposed, by_numpy, by_onnxruntime, embedding, gathered, padded]
+)
 def test_memory_of_large_models(make, tmp_path):
     source = tmp_path / "in.onnx"
     make(source)

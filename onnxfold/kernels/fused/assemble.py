@@ -26,6 +26,7 @@ class Concatenated:
         self.fast_axis = max(parts, key=lambda part: part.shape[axis]).fast_axis
         self.working_bytes = max(part.working_bytes for part in parts)
         self.least_tile = max(part.least_tile for part in parts)
+        self.read_bytes = sum(part.read_bytes for part in parts)
 
     def fill(self, box: Box, target: Array) -> None:
         """Compute the elements in a box into ``target``."""
@@ -76,6 +77,7 @@ class Padded:
         self.fast_axis = source.fast_axis
         self.working_bytes = source.working_bytes
         self.least_tile = source.least_tile
+        self.read_bytes = source.read_bytes
 
     def fill(self, box: Box, target: Array) -> None:
         """Compute the elements in a box into ``target``."""
@@ -125,6 +127,7 @@ class Permuted:
         self.fast_axis = self._inverse[source.fast_axis]
         self.working_bytes = source.working_bytes
         self.least_tile = source.least_tile
+        self.read_bytes = source.read_bytes
 
     def fill(self, box: Box, target: Array) -> None:
         """Compute the elements in a box into ``target``."""

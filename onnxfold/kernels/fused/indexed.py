@@ -63,6 +63,7 @@ class Indexed:
         self._apart = self._axis_apart()
         self._touched = 0
         itemsize = base.array.itemsize
+        self.read_bytes = base.array.nbytes
         self.least_tile = 0
         """Tiles should have so many bytes, or they would read the same pages again."""
         self.working_bytes = 0
@@ -130,6 +131,15 @@ class Indexed:
         ranks = range(len(self._base.axes))
         view = np.asarray(self._base.array[tuple(places.get(k, slice(None)) for k in ranks)])
         return self._in_place(view, [axis for axis in self._base.axes if axis is not None])
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of mapped pages that may stay in memory while some of it is read."""
+        array = self._base.array
+        apart = any(
+            abs(array.strides[k]) > _PAGE and self._bytes_at(k) < _AROUND for k in self._tables
+        )
+        return min(array.nbytes, 2 * KEPT_BYTES) if apart else 0
 
     # ------------------------------------------------------------ reading
 

@@ -99,6 +99,22 @@ class Program:
         pieces = bool(self._steps) or any(isinstance(c, Indexed) for c in self._contents)
         return 3 * PIECE_BYTES * pieces + max(sources, default=0)
 
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of what it is computed from."""
+        return sum(c.nbytes if isinstance(c, np.ndarray) else c.read_bytes for c in self._contents)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of mapped pages that may stay in memory between tiles."""
+        return max((c.kept_bytes for c in self._contents if isinstance(c, Indexed)), default=0)
+
+    @property
+    def has_strips(self) -> bool:
+        """True if pages are given back while a large box is computed that lies across them."""
+        across = self.fast_axis < len(self.shape) - 1
+        return across and (bool(self._steps) or isinstance(self._contents[0], Indexed))
+
     def fill(self, box: Box, target: Array) -> None:
         """Compute the elements in a box into ``target``, an array of its shape and any strides."""
         if not self._steps:
@@ -227,6 +243,7 @@ class Rows:
         self.fast_axis = program.fast_axis
         self.working_bytes = program.working_bytes
         self.least_tile = program.least_tile
+        self.read_bytes = program.read_bytes
 
     def fill(self, box: Box, target: Array) -> None:
         """Compute the elements in a box into ``target``."""

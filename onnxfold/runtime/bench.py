@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -191,11 +190,13 @@ def _feeds(
     session: Session, original: PathLike | None, dims: dict[str, int], seed: int
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """Random inputs by name, and the sizes of symbolic dimensions."""
-    paths = [Path(original)] if original is not None else [session.bundle.runtime_fold]
-    if original is None:
-        paths.append(session.bundle.entry)
-    cached = {info.name for info in session.bundle.manifest.cached}
-    models = [storage.load(path) for path in paths if path.exists()]
+    bundle = session.bundle
+    cached = {info.name for info in bundle.manifest.cached}
+    if original is not None:
+        models = [storage.load(original)]
+    else:
+        folds = [bundle.load_runtime_fold()] if bundle.manifest.groups else []
+        models = [*folds, bundle.load_entry()]
     wanted: dict[str, tuple[ir.Model, ir.Value]] = {}
     for model in models:
         for value in model.graph.inputs:

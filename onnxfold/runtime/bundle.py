@@ -6,12 +6,16 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnxfold.errors import ModelError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+    import onnxruntime
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -139,6 +143,34 @@ class Bundle:
         """The model that makes the cached tensors."""
         return self.folder / FOLD_FILE
 
+    def load_entry(self) -> ir.Model:
+        """Entry, to be changed."""
+        from onnxfold import storage
+
+        return storage.load(self.entry)
+
+    def load_runtime_fold(self) -> ir.Model:
+        """Runtime_fold, to be changed; there is one if the manifest has groups."""
+        from onnxfold import storage
+
+        return storage.load(self.runtime_fold)
+
+    def open_entry(
+        self, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
+    ) -> onnxruntime.InferenceSession:
+        """A session of onnxruntime on entry."""
+        return _open(self.entry, options, providers)
+
+    def open_runtime_fold(
+        self, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
+    ) -> onnxruntime.InferenceSession:
+        """A session of onnxruntime on runtime_fold."""
+        return _open(self.runtime_fold, options, providers)
+
+    def fold_hash(self) -> str:
+        """What cached tensors are known by: it tells one runtime_fold from another."""
+        return self.manifest.hashes.get(FOLD_FILE) or hash_model(self.runtime_fold)
+
     def write_manifest(self) -> None:
         """Write ``manifest.json``; the last step of making a bundle."""
         path = self.folder / MANIFEST
@@ -156,6 +188,14 @@ class Bundle:
         for path in (self.folder / KERNELS).glob("*"):
             if _KERNEL_NAME.match(path.name) and f"{KERNELS}/{path.name}" not in named:
                 path.unlink(missing_ok=True)
+
+
+def _open(
+    path: Path, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
+) -> onnxruntime.InferenceSession:
+    import onnxruntime as ort
+
+    return ort.InferenceSession(str(path), options, providers=list(providers))
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:

@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxfold.runtime.bundle import FOLD_FILE, Bundle, Group, hash_model
+from onnxfold.runtime.bundle import Bundle, Group
 from onnxfold.runtime.cache import Folded
+from onnxfold.runtime.session_options import fold_options, key_of
 from onnxfold.runtime.values import ort_value, size_in_bytes
 
 if TYPE_CHECKING:
     import onnxruntime
 
     from onnxfold.runtime.backends.base import Kernel
+    from onnxfold.runtime.split_model import SplitModel
 
 logger = logging.getLogger("onnxfold")
-
-_COPIED_OPTIONS = (
-    "execution_mode",
-    "graph_optimization_level",
-    "inter_op_num_threads",
-    "intra_op_num_threads",
-    "log_severity_level",
-    "log_verbosity_level",
-    "use_deterministic_compute",
-)
-_COPIED_ENTRIES = (
-    "session.disable_prepacking",
-    "session.set_denormal_as_zero",
-    "session.intra_op.allow_spinning",
-    "session.inter_op.allow_spinning",
-)
 
 
 @dataclass
@@ -78,7 +61,7 @@ class Folding:
         backend: The backend that was asked for.
     """
 
-    bundle: Bundle
+    bundle: Bundle | SplitModel
     options: onnxruntime.SessionOptions | None
     providers: Sequence[Any]
     backend: str
@@ -90,7 +73,7 @@ class Folding:
         manifest = self.bundle.manifest
         if not manifest.groups:
             return
-        graph = manifest.hashes.get(FOLD_FILE) or hash_model(self.bundle.runtime_fold)
+        graph = self.bundle.fold_hash()
         kernels, reasons = self._kernels()
         self._lock = threading.Lock()
         for index, group in enumerate(manifest.groups):
@@ -99,7 +82,7 @@ class Folding:
             self._place(group, placed, reasons)
             makers = tuple(sorted(",".join((backend, *names)) for backend, names, _ in placed))
             own = [(names, kernel) for _, names, kernel in placed]
-            key = (graph, index, makers, repr(self.providers), _option_key(self.options))
+            key = (graph, index, makers, repr(self.providers), key_of(self.options))
             run = _GroupRunner(self, group, own, whole=len(manifest.groups) == 1 and not own)
             self.groups.append(FoldGroup(group.constants, group.outputs, key, run))
 
@@ -185,63 +168,21 @@ class _GroupRunner:
     def _opened(self) -> onnxruntime.InferenceSession:
         with self._lock:
             if self._session is None:
-                with self._model() as path:
-                    self._session = _open(path, self._folding)
-                session = self._session
+                session = self._session = self._open()
                 self._inputs = [
                     i.name for i in (*session.get_inputs(), *session.get_overridable_initializers())
                 ]
             return self._session
 
-    @contextlib.contextmanager
-    def _model(self) -> Iterator[Path]:
-        """The file of the model that makes these outputs: runtime_fold, or a part of it."""
-        path = self._folding.bundle.runtime_fold
+    def _open(self) -> onnxruntime.InferenceSession:
+        """The model that makes these outputs: runtime_fold, or a part of it."""
+        bundle = self._folding.bundle
+        options = fold_options(self._folding.options)
+        providers = self._folding.providers
         if self._whole:
-            yield path
-            return
-        from onnxfold import storage
+            return bundle.open_runtime_fold(options, providers)
+        from onnxfold.runtime.opening import open_model
         from onnxfold.runtime.parts import restricted
 
-        with tempfile.TemporaryDirectory(prefix="onnxfold-fold-") as folder:
-            part = Path(folder) / path.name
-            model = restricted(storage.load(path), self._outputs)
-            storage.save(model, part, external_data=True, fsync=False)
-            yield part
-
-
-def _open(path: Path, folding: Folding) -> onnxruntime.InferenceSession:
-    import onnxruntime as ort
-
-    return ort.InferenceSession(
-        str(path), _fold_options(folding.options), providers=list(folding.providers)
-    )
-
-
-def _fold_options(given: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
-    """Options that compute what the caller's compute; but results are allocated one by one.
-
-    Memory of an arena would be given back only as a whole.
-    """
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.enable_cpu_mem_arena = False
-    options.enable_mem_pattern = False
-    if given is not None:
-        for name in _COPIED_OPTIONS:
-            setattr(options, name, getattr(given, name))
-        for name in _COPIED_ENTRIES:
-            with contextlib.suppress(Exception):  # one that is not set is an error
-                options.add_session_config_entry(name, given.get_session_config_entry(name))
-    return options
-
-
-def _option_key(given: onnxruntime.SessionOptions | None) -> str:
-    """Options that may change bits."""
-    if given is None:
-        return ""
-    prepacking = ""
-    with contextlib.suppress(Exception):
-        prepacking = given.get_session_config_entry("session.disable_prepacking")
-    return f"{given.graph_optimization_level}{given.use_deterministic_compute}{prepacking}"
+        part = restricted(bundle.load_runtime_fold(), self._outputs)
+        return open_model(part, options, providers)

@@ -8,87 +8,31 @@
 from __future__ import annotations
 
 import os
-import tempfile
-import threading
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from onnxfold.errors import UsageError
 from onnxfold.runtime.backends import check_name
-from onnxfold.runtime.bundle import Bundle, TensorInfo, is_bundle, open_bundle
-from onnxfold.runtime.cache import CacheStatistics, FoldCache, Folded, shared_cache
+from onnxfold.runtime.bundle import Bundle, is_bundle, open_bundle
+from onnxfold.runtime.cache import CacheStatistics, FoldCache, shared_cache
+from onnxfold.runtime.constants import Constants, Current, check_verify
+from onnxfold.runtime.description import Description
 from onnxfold.runtime.folding import Folding, FoldStatistics, Placement
-from onnxfold.runtime.recent import RecentDigests
-from onnxfold.runtime.values import Feed, Seen, digest_of, ort_value
+from onnxfold.runtime.handle import Handle
+from onnxfold.runtime.values import Feed, Seen
 
 if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
     import onnxruntime
 
-    Source = str | os.PathLike[str] | Bundle | ir.Model | onnx.ModelProto
+    from onnxfold.runtime.split_model import SplitModel
 
-VERIFY = ("sample", "identity", "content")
-
-
-@dataclass(frozen=True)
-class Argument:
-    """An input, described as onnxruntime's ``NodeArg`` does."""
-
-    name: str
-    type: str
-    shape: list[int | str | None] | None
+    Source = str | os.PathLike[str] | Bundle | SplitModel | ir.Model | onnx.ModelProto
 
 
-class Handle:
-    """The folded tensors of one setting of the runtime constants: a tenant, a prompt, an adapter.
-
-    Any number of threads may run it at the same time. It keeps its tensors alive, also when the
-    cache has left them out.
-
-    Attributes:
-        nbytes: Bytes of its folded tensors.
-    """
-
-    __slots__ = ("_bound", "_folded", "_lock", "_run", "_session", "nbytes")
-
-    def __init__(self, session: Session, folded: Sequence[Folded], bound: dict[str, Any]) -> None:
-        self._session = session
-        self._folded = folded
-        self._bound = bound
-        self._lock = threading.Lock()
-        self._run: Callable[..., Any] | None = None if session.specializes else session.entry.run
-        self.nbytes = sum(part.nbytes for part in folded)
-
-    def run(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Feed],
-        run_options: onnxruntime.RunOptions | None = None,
-    ) -> Sequence[Any]:
-        """Run entry on these tensors, see `Session.run`; runtime constants are not fed."""
-        return self._session.run(output_names, input_feed, run_options, handle=self)
-
-    def tensors(self) -> dict[str, onnxruntime.OrtValue]:
-        """What entry is given besides its own inputs, by name."""
-        return dict(self._bound)
-
-
-@dataclass(frozen=True)
-class _Current:
-    """What a session folded last: the values given for the constants, and the handle."""
-
-    constants: dict[str, Feed]
-    seen: list[tuple[str, Seen]]
-    handle: Handle
-
-
-class Session:
+class Session(Description):
     """Runs a bundle, or a model with runtime constants, as ``onnxruntime.InferenceSession`` would.
 
     Runtime constants are inputs like the others and may be fed every time, or only when they
@@ -133,39 +77,29 @@ class Session:
         **split_options: Any,
     ) -> None:
         check_name(backend)
-        if verify not in VERIFY:
-            raise UsageError(f"verify must be one of {', '.join(VERIFY)}, got {verify!r}")
-        self.bundle = _bundle_of(source, runtime_constants, backend, split_options, self)
+        check_verify(verify)
+        cache = cache or (shared_cache() if max_cache_bytes is None else FoldCache(max_cache_bytes))
+        self.bundle = _bundle_of(source, runtime_constants, backend, split_options)
         self._options = sess_options
         self._providers = list(providers) if providers else ["CPUExecutionProvider"]
         self._backend = backend
         self.specializes = specialize
-        self._verify = verify
-        self._cache = cache or (
-            shared_cache() if max_cache_bytes is None else FoldCache(max_cache_bytes)
-        )
-        self._recent = RecentDigests()
         manifest = self.bundle.manifest
-        self._constants = [info.name for info in manifest.runtime_constants]
-        self._known = frozenset(self._constants)
+        names = [info.name for info in manifest.runtime_constants]
         read = set(manifest.entry_inputs)
         # what entry has no input for (any more)
-        self._dropped = [name for name in self._constants if specialize or name not in read]
-        self._in_entry = [name for name in self._constants if name in read]
+        self._dropped = [name for name in names if specialize or name not in read]
+        self._constants = Constants(names, [n for n in names if n in read], verify, cache)
         self._output_names = list(manifest.outputs)
         self._open()
 
     def _open(self) -> None:
         """Open entry; runtime_fold is opened at the first fold."""
-        import onnxruntime as ort
-
-        self.entry = ort.InferenceSession(
-            str(self.bundle.entry), self._options, providers=self._providers
-        )
+        self.entry = self.bundle.open_entry(self._options, self._providers)
         self._folding = Folding(self.bundle, self._options, self._providers, self._backend)
         self._optional = {i.name for i in self.entry.get_overridable_initializers()}
         self._optional |= {i.name for i in self.bundle.manifest.runtime_constants if i.optional}
-        self._current: _Current | None = None
+        self._current: Current | None = None
 
     # ---------------------------------------------------------------- running
 
@@ -194,7 +128,7 @@ class Session:
         """
         if handle is None:
             handle = self._handle_for(input_feed)
-        elif not self._known.isdisjoint(input_feed):
+        elif not self._constants.known.isdisjoint(input_feed):
             raise UsageError("runtime constants are part of the handle; do not feed them with it")
         run = self._runner(handle)
         feeds = {**handle._bound, **input_feed}
@@ -251,10 +185,7 @@ class Session:
         Raises:
             UsageError: One is missing, or is no runtime constant.
         """
-        unknown = [name for name in constants if name not in self._known]
-        if unknown:
-            known = ", ".join(self._constants) or "none"
-            raise UsageError(f"{unknown[0]!r} is no runtime constant; there are {known}")
+        self._constants.check_names(constants)
         return self._fold(dict(constants), copies=True)
 
     # ---------------------------------------------------------------- folding
@@ -262,113 +193,35 @@ class Session:
     def _handle_for(self, feed: Mapping[str, Feed]) -> Handle:
         """The handle for the constants in a feed; those of the run before where none are fed."""
         current = self._current
-        if current is not None:
-            for name, seen in current.seen:
-                given = feed.get(name)
-                if given is not None and not self._is_same(seen, given):
-                    break
-            else:
-                if len(current.seen) == len(self._constants):
-                    return current.handle
-                if not any(n in feed and n not in current.constants for n in self._constants):
-                    return current.handle
+        if current is not None and self._constants.is_current(current, feed):
+            return current.handle
         return self._refold(feed, current)
 
-    def _is_same(self, seen: Seen, given: Feed) -> bool:
-        if self._verify == "identity":
-            return given is seen.value
-        return self._verify == "sample" and seen.is_same(given)
-
-    def _refold(self, feed: Mapping[str, Feed], current: _Current | None) -> Handle:
-        constants = dict(current.constants) if current is not None else {}
-        constants.update((name, feed[name]) for name in self._constants if name in feed)
+    def _refold(self, feed: Mapping[str, Feed], current: Current | None) -> Handle:
+        constants = self._constants.merged(current, feed)
         seen = [(name, Seen(value)) for name, value in constants.items()]
         handle = self._fold(constants)
-        self._current = _Current(constants, seen, handle)
+        self._current = Current(constants, seen, handle)
         return handle
 
     def _fold(self, constants: dict[str, Feed], *, copies: bool = False) -> Handle:
-        missing = [n for n in self._constants if n not in constants and n not in self._optional]
+        names = self._constants.names
+        missing = [n for n in names if n not in constants and n not in self._optional]
         if missing:
             raise UsageError(f"runtime constant {missing[0]!r} has not been given yet")
-        trusting = self._verify != "content"
-        digests: dict[str, bytes] = {}
-
-        def digest(name: str) -> bytes:
-            if name not in digests:
-                value = constants[name]
-                digests[name] = self._recent.of(value) if trusting else digest_of(value)
-            return digests[name]
-
-        folded = []
-        for group in self._folding.groups:
-            given = [name for name in group.constants if name in constants]
-            key = (*group.key, tuple((name, digest(name)) for name in given))
-            run = group.run
-            folded.append(self._cache.get(key, lambda run=run: run(constants)))  # type: ignore[misc]
-        bound = {name: value for part in folded for name, value in part.values.items()}
-        for name in self._in_entry:
-            if name in constants:
-                value = constants[name]
-                own = copies and isinstance(value, np.ndarray)
-                bound[name] = ort_value(np.array(value, order="C") if own else value)
+        folded, bound = self._constants.fold(constants, self._folding.groups, copies=copies)
         return Handle(self, folded, bound)
 
-    # ---------------------------------------------------------------- specialized sessions
-
     def _runner(self, handle: Handle) -> Callable[..., Any]:
-        """The function that runs entry for a handle, made at its first run."""
+        """The function that runs entry for a handle."""
         if handle._session is not self:
             raise UsageError("the handle is of another session")
-        return handle._run or self._specialized_runner(handle)
+        return handle.runner(self._specialized)
 
-    def _specialized_runner(self, handle: Handle) -> Callable[..., Any]:
-        with handle._lock:
-            if handle._run is None:
-                from onnxfold.runtime.specialize import specialized
+    def _specialized(self, bound: Mapping[str, Any]) -> onnxruntime.InferenceSession:
+        from onnxfold.runtime.specialize import specialized
 
-                entry = specialized(
-                    self.bundle.entry, handle._bound, self._options, self._providers
-                )
-                handle._bound = {}
-                handle._run = entry.run
-            return handle._run
-
-    # ---------------------------------------------------------------- what onnxruntime's has, too
-
-    def get_inputs(self) -> list[Argument]:
-        """The inputs of the original model, in its order; runtime constants among them."""
-        known: dict[str, Argument] = {
-            i.name: Argument(i.name, i.type, i.shape) for i in self.entry.get_inputs()
-        }
-        for info in self.bundle.manifest.runtime_constants:
-            if not info.optional:
-                known.setdefault(info.name, _argument(info))
-        return [known[name] for name in self.bundle.manifest.inputs if name in known]
-
-    def get_outputs(self) -> list[Any]:
-        """The outputs of the original model."""
-        return list(self.entry.get_outputs())
-
-    def get_overridable_initializers(self) -> list[Any]:
-        """Inputs that have a default value."""
-        known: dict[str, Any] = {i.name: i for i in self.entry.get_overridable_initializers()}
-        for info in self.bundle.manifest.runtime_constants:
-            if info.optional:
-                known.setdefault(info.name, _argument(info))
-        return list(known.values())
-
-    def get_modelmeta(self) -> Any:
-        """Metadata of entry."""
-        return self.entry.get_modelmeta()
-
-    def get_providers(self) -> list[str]:
-        """Names of the execution providers in use."""
-        return list(self.entry.get_providers())
-
-    def get_provider_options(self) -> dict[str, Any]:
-        """Options of the execution providers."""
-        return dict(self.entry.get_provider_options())
+        return specialized(self.bundle.load_entry(), bound, self._options, self._providers)
 
     def set_providers(
         self, providers: Sequence[Any], provider_options: Sequence[Any] | None = None
@@ -380,14 +233,6 @@ class Session:
             self._providers = list(zip(providers, provider_options, strict=True))
         self._open()
 
-    def get_session_options(self) -> Any:
-        """Options of the session on entry."""
-        return self.entry.get_session_options()
-
-    def end_profiling(self) -> str:
-        """End profiling of entry; returns the name of the profile's file."""
-        return str(self.entry.end_profiling())
-
     # ---------------------------------------------------------------- what it did
 
     def fold_statistics(self) -> FoldStatistics:
@@ -396,15 +241,11 @@ class Session:
 
     def cache_statistics(self) -> CacheStatistics:
         """Figures of the cache, other sessions that share it included."""
-        return self._cache.statistics()
+        return self._constants.cache.statistics()
 
     def placements(self) -> list[Placement]:
         """Which backend makes which folded tensors, and why not another one."""
         return list(self._folding.placements)
-
-
-def _argument(info: TensorInfo) -> Argument:
-    return Argument(info.name, f"tensor({info.dtype})", info.shape)
 
 
 def _bundle_of(
@@ -412,27 +253,23 @@ def _bundle_of(
     runtime_constants: Iterable[str],
     backend: str,
     split_options: Mapping[str, Any],
-    owner: Session,
-) -> Bundle:
-    """The bundle that is given, or one made of the model in a folder that goes with the session."""
-    given = isinstance(source, Bundle) or (
-        isinstance(source, (str, os.PathLike)) and is_bundle(source)
-    )
-    if given:
+) -> Bundle | SplitModel:
+    """The bundle that is given, or what is made of the model, in memory."""
+    given: Bundle | SplitModel | None = None
+    if isinstance(source, (str, os.PathLike)):
+        if is_bundle(source) or Path(source).is_dir():
+            given = open_bundle(source)  # of another folder it says what is missing
+    elif hasattr(source, "open_runtime_fold"):
+        given = source  # type: ignore[assignment]
+    if given is not None:
         if split_options or tuple(runtime_constants):
             raise UsageError("a bundle is split already: its runtime constants are fixed")
-        return source if isinstance(source, Bundle) else open_bundle(source)  # type: ignore[arg-type]
-    if isinstance(source, (str, os.PathLike)) and Path(source).is_dir():
-        return open_bundle(source)  # says what is missing
-    from onnxfold.runtime.split import split
+        return given
+    from onnxfold.runtime.split_model import split_in_memory
 
-    folder = tempfile.TemporaryDirectory(prefix="onnxfold-session-")
-    weakref.finalize(owner, folder.cleanup)
-    return split(
+    return split_in_memory(
         source,  # type: ignore[arg-type]
-        folder.name,
         runtime_constants=runtime_constants,
         backend=backend,
-        fsync=False,
         **split_options,
     )

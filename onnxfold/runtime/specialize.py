@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfold.runtime.values import array_of
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
     import onnxruntime
 
 
 def specialized(
-    entry: Path,
+    entry: ir.Model,
     bound: Mapping[str, onnxruntime.OrtValue],
     options: onnxruntime.SessionOptions | None,
     providers: Sequence[Any],
@@ -22,18 +21,17 @@ def specialized(
     """A session on entry with some inputs turned into weights.
 
     Args:
-        entry: The model.
+        entry: The model; it is changed.
         bound: The values of those inputs, in the CPU's memory.
         options: Session options.
         providers: Execution providers.
     """
     import onnx_ir as ir
-    import onnxruntime as ort
 
-    from onnxfold import storage
+    from onnxfold.runtime.opening import open_model
 
-    model = storage.load(entry)
-    inputs = {value.name: value for value in model.graph.inputs}
+    graph = entry.graph
+    inputs = {value.name: value for value in graph.inputs}
     for name, value in bound.items():
         array = array_of(value)
         if array is None:
@@ -44,10 +42,7 @@ def specialized(
             array = array.view(dtype.numpy())
         variable.const_value = ir.tensor(array, dtype=dtype, name=name)
         variable.shape = ir.Shape(array.shape)
-        model.graph.inputs.remove(variable)
-        if name not in model.graph.initializers:
-            model.graph.initializers.add(variable)
-    with tempfile.TemporaryDirectory(prefix="onnxfold-specialized-") as folder:
-        path = Path(folder) / "entry.onnx"
-        storage.save(model, path, external_data=True, fsync=False)
-        return ort.InferenceSession(str(path), options, providers=list(providers))
+        graph.inputs.remove(variable)
+        if name not in graph.initializers:
+            graph.initializers.add(variable)
+    return open_model(entry, options, providers)

@@ -109,7 +109,7 @@ def split(
     if dump_ir is not None:
         check_dump(backend)
     parts = split_model(
-        _opened(source),
+        opened(source),
         runtime_constants=runtime_constants,
         overridable=overridable,
         fold_at=fold_at,
@@ -358,7 +358,8 @@ def _info(
     return TensorInfo(name, known.dtype.name.lower(), shape, nbytes, optional)
 
 
-def _opened(source: ModelLike) -> ir.Model:
+def opened(source: ModelLike) -> ir.Model:
+    """The model of a source, to be changed: the source itself is left alone."""
     if isinstance(source, onnx.ModelProto):
         return storage.from_proto(source)
     return source.clone() if isinstance(source, ir.Model) else storage.load(source)

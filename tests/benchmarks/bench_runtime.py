@@ -221,7 +221,7 @@ def overhead(rounds: int) -> None:
     feeds = {"x": random(1, 8), "r": random(8, 8), "s": random(8)}
     session.run(None, feeds)
     handle = session.fold({"r": feeds["r"], "s": feeds["s"]})
-    bare = ort.InferenceSession(str(session.bundle.entry), options)
+    bare = session.entry
     x = {"x": feeds["x"]}
     plain = {**x, **{name: value.numpy() for name, value in handle.tensors().items()}}
     ways: dict[str, Callable[[], object]] = {

@@ -36,7 +36,7 @@ def test_a_component_is_that_part_of_the_whole(tmp_path, level):
     model = parse(BRANCHES, w=random(8, 8))
     bundle = split(model, tmp_path, runtime_constants=["r", "c"], fsync=False, level=level)
     feeds = {"r": random(8, 8, seed=1)}
-    fold = RuntimeFold(bundle.runtime_fold)
+    fold = RuntimeFold(bundle.load_runtime_fold())
     assert len(components_of(bundle)) == 2
     for names in components_of(bundle):
         component = fold.component(names)
@@ -59,7 +59,7 @@ def test_the_same_part_has_the_same_hash(decoder, tmp_path):
     folds = []
     for folder in ("a", "b"):
         bundle = split(decoder, tmp_path / folder, runtime_constants=["states"], fsync=False)
-        folds.append(RuntimeFold(bundle.runtime_fold))
+        folds.append(RuntimeFold(bundle.load_runtime_fold()))
     names = components_of(bundle)
     first, second = ([fold.component(n).graph_hash for n in names] for fold in folds)
     assert first == second
@@ -81,7 +81,7 @@ def test_functions_go_along(tmp_path):
     )
     bundle = split(model, tmp_path, runtime_constants=["r"], fold_at="runtime", fsync=False)
     feeds = {"r": random(8, seed=1)}
-    fold = RuntimeFold(bundle.runtime_fold)
+    fold = RuntimeFold(bundle.load_runtime_fold())
     for names in components_of(bundle):
         component = fold.component(names)
         given = {name: feeds[name] for name in component.inputs}
@@ -94,7 +94,7 @@ def test_a_file_is_opened_once_for_all_components(decoder, tmp_path, monkeypatch
     opened = []
     load = storage.load
     monkeypatch.setattr(storage, "load", lambda path: opened.append(path) or load(path))
-    fold = RuntimeFold(bundle.runtime_fold)
+    fold = RuntimeFold(bundle.load_runtime_fold())
     for names in components_of(bundle):
         fold.component(names)
     assert len(components_of(bundle)) == 3 and len(opened) == 1

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from onnxfold.runtime.backends.base import Backend
     from onnxfold.runtime.backends.base import Kernel as LoadedKernel
     from onnxfold.runtime.bundle import Bundle, Kernel
+    from onnxfold.runtime.split_model import SplitModel
 
 logger = logging.getLogger("onnxfold")
 
@@ -64,7 +65,7 @@ def check_name(backend: str) -> None:
         create(backend)
 
 
-def compile_kernels(bundle: Bundle, backend: str, *, seconds: float) -> list[Kernel]:
+def compile_kernels(bundle: Bundle | SplitModel, backend: str, *, seconds: float) -> list[Kernel]:
     """Compile what a bundle's runtime_fold consists of; "auto" takes from the user's cache only.
 
     Args:
@@ -98,7 +99,7 @@ def check_dump(backend: str) -> None:
         raise UsageError(missing)
 
 
-def dump_stages(bundle: Bundle, backend: str, folder: Path, *, seconds: float) -> None:
+def dump_stages(bundle: Bundle | SplitModel, backend: str, folder: Path, *, seconds: float) -> None:
     """Write the stages of compiling a bundle's runtime_fold, a folder for each component.
 
     Raises:
@@ -113,7 +114,7 @@ def dump_stages(bundle: Bundle, backend: str, folder: Path, *, seconds: float) -
 
 
 def load_kernels(
-    bundle: Bundle, backend: str = "auto"
+    bundle: Bundle | SplitModel, backend: str = "auto"
 ) -> tuple[list[tuple[str, list[str], LoadedKernel]], dict[str, str]]:
     """The kernels of a bundle that can be used here, and by output name why there is none.
 
@@ -126,7 +127,7 @@ def load_kernels(
     """
     loaded: list[tuple[str, list[str], LoadedKernel]] = []
     reasons: dict[str, str] = {}
-    weights = _Weights(bundle.runtime_fold)
+    weights = _Weights(bundle)
     for kernel in bundle.manifest.kernels:
         reason = kernel.reason
         if reason is None:
@@ -145,7 +146,7 @@ class _CannotLoad(Exception):
     """Why a kernel is not used."""
 
 
-def _load(bundle: Bundle, kernel: Kernel, weights: _Weights) -> LoadedKernel:
+def _load(bundle: Bundle | SplitModel, kernel: Kernel, weights: _Weights) -> LoadedKernel:
     from onnxfold.runtime.backends.base import Compiled, CompileError
 
     if kernel.file is None:
@@ -173,26 +174,25 @@ def _load(bundle: Bundle, kernel: Kernel, weights: _Weights) -> LoadedKernel:
 
 
 class _Weights:
-    """Weights of a runtime_fold that kernels read as inputs; the file is opened at the first."""
+    """Weights of a runtime_fold that kernels read as inputs; it is loaded for the first."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, bundle: Bundle | SplitModel) -> None:
+        self._bundle = bundle
 
     def of(self, names: list[str]) -> dict[str, object]:
         """Arrays on the file."""
+        from onnxfold.runtime.bundle import FOLD_FILE
         from onnxfold.runtime.values import widened
 
         missing = [name for name in names if name not in self._initializers]
         if missing:
-            raise _CannotLoad(f"{self._path.name} has no weight {missing[0]!r}")
+            raise _CannotLoad(f"{FOLD_FILE} has no weight {missing[0]!r}")
         tensors = {name: self._initializers[name].const_value for name in names}
         return {n: widened(tensor.numpy()) for n, tensor in tensors.items() if tensor is not None}
 
     @functools.cached_property
     def _initializers(self) -> Mapping[str, ir.Value]:
-        from onnxfold import storage
-
-        return storage.load(self._path).graph.initializers
+        return self._bundle.load_runtime_fold().graph.initializers
 
 
 def _compilers() -> Iterator[Backend]:

@@ -6,6 +6,7 @@ import logging
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,10 +19,15 @@ from onnxfold.runtime.backends.onnxruntime import Onnxruntime
 from onnxfold.runtime.bundle import KERNELS, Bundle, Kernel
 from onnxfold.runtime.values import widened
 
+if TYPE_CHECKING:
+    from onnxfold.runtime.split_model import SplitModel
+
 logger = logging.getLogger("onnxfold")
 
 
-def compile_components(bundle: Bundle, backend: Backend, *, seconds: float) -> list[Kernel]:
+def compile_components(
+    bundle: Bundle | SplitModel, backend: Backend, *, seconds: float
+) -> list[Kernel]:
     """Kernels for all components of a bundle's runtime_fold, or the reasons why there are none.
 
     Args:
@@ -33,7 +39,7 @@ def compile_components(bundle: Bundle, backend: Backend, *, seconds: float) -> l
     missing = backend.missing()
     if missing is not None:
         return [Kernel("onnxruntime", names, reason=missing) for names in components]
-    fold = RuntimeFold(bundle.runtime_fold)
+    fold = RuntimeFold(bundle.load_runtime_fold())
     kernels = []
     for names in components:
         component = fold.component(names)
@@ -46,9 +52,9 @@ def compile_components(bundle: Bundle, backend: Backend, *, seconds: float) -> l
     return kernels
 
 
-def cached_kernels(bundle: Bundle, backends: Sequence[Backend]) -> list[Kernel]:
+def cached_kernels(bundle: Bundle | SplitModel, backends: Sequence[Backend]) -> list[Kernel]:
     """Kernels that were compiled before and can be run here; for each component the first found."""
-    fold = RuntimeFold(bundle.runtime_fold)
+    fold = RuntimeFold(bundle.load_runtime_fold())
     kernels = []
     for names in _components_of(bundle):
         component = fold.component(names)
@@ -59,10 +65,12 @@ def cached_kernels(bundle: Bundle, backends: Sequence[Backend]) -> list[Kernel]:
     return kernels
 
 
-def dump_components(bundle: Bundle, backend: Backend, folder: Path, *, seconds: float) -> None:
+def dump_components(
+    bundle: Bundle | SplitModel, backend: Backend, folder: Path, *, seconds: float
+) -> None:
     """Write each component, and what the compiler makes of it, into a folder of its own."""
     folder.mkdir(parents=True, exist_ok=True)
-    fold = RuntimeFold(bundle.runtime_fold)
+    fold = RuntimeFold(bundle.load_runtime_fold())
     for index, names in enumerate(_components_of(bundle)):
         component = fold.component(names)
         own = folder / f"component_{index}"
@@ -74,12 +82,12 @@ def dump_components(bundle: Bundle, backend: Backend, folder: Path, *, seconds: 
             logger.warning("there are no more stages of %s: %s", names[0], error)
 
 
-def _components_of(bundle: Bundle) -> list[list[str]]:
+def _components_of(bundle: Bundle | SplitModel) -> list[list[str]]:
     return [names for group in bundle.manifest.groups for names in group.components]
 
 
 def _found(
-    bundle: Bundle, backend: Backend, component: Component, maker: str | None = None
+    bundle: Bundle | SplitModel, backend: Backend, component: Component, maker: str | None = None
 ) -> Kernel | None:
     """The kernel that is kept for a component, by the given compiler or by any."""
     key = backend.key_of(component.graph_hash)
@@ -99,7 +107,9 @@ def _defaults(component: Component) -> list[str]:
     return [f"{v.name!r} has a default value" for v in graph.inputs if v.name in graph.initializers]
 
 
-def _compiled(bundle: Bundle, backend: Backend, component: Component, seconds: float) -> Kernel:
+def _compiled(
+    bundle: Bundle | SplitModel, backend: Backend, component: Component, seconds: float
+) -> Kernel:
     reasons = [*_defaults(component), *backend.supported(component.model)]
     if reasons:
         return Kernel("onnxruntime", component.outputs, reason="; ".join(reasons))
@@ -118,7 +128,7 @@ def _compiled(bundle: Bundle, backend: Backend, component: Component, seconds: f
 
 
 def _put(
-    bundle: Bundle,
+    bundle: Bundle | SplitModel,
     backend: Backend,
     component: Component,
     entry: kernel_cache.Entry,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 
 import onnx_ir as ir
 
@@ -50,14 +49,14 @@ class Component:
 
 
 class RuntimeFold:
-    """A runtime_fold that components are taken from; it is read once, and not changed.
+    """A runtime_fold that components are taken from; it is not changed.
 
     Args:
-        path: Its file.
+        model: All of it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._model = storage.load(path)
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
         self._outputs = {v.name: v for v in self._model.graph.outputs}
         self._order = {node: k for k, node in enumerate(self._model.graph)}
 

@@ -1,0 +1,210 @@
+"""Opening a model of which only the weights are in files: onnxruntime maps them where they are.
+
+It is given the model without its weights, and for each of these a file and an offset: of the file
+that it was read from, or of a scratch file for what was computed. Nothing is copied that lies in a
+file already, and what onnxruntime uses as it is, it has in memory only as pages of that file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold import storage
+from onnxfold.errors import OnnxFoldError, UsageError
+from onnxfold.graphs import all_graphs
+from onnxfold.runtime.scratch import scratch_file
+from onnxfold.runtime.session_options import data_below, with_data_below
+from onnxfold.storage import FileTensor, MappedFile, Span, span_of
+from onnxfold.storage.atomic import os_error
+from onnxfold.storage.layout import EXTERNAL_FROM, FilePlan, Plan, plan_external, sharer
+from onnxfold.storage.writer import is_streamed
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+# onnxruntime refuses data outside of the folder that it is told: so that is the one of everything.
+_ROOT = "/"
+
+# onnxruntime allocates at multiples of this many bytes. What lies at other places of a file is
+# copied to memory: there, sums in SIMD registers would be added up in another order, or slowly.
+_ALIGNMENT = 64
+
+
+def open_model(
+    model: ir.Model, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
+) -> onnxruntime.InferenceSession:
+    """A session on a model in memory; it needs neither the model nor a name of a file afterwards.
+
+    A file that was replaced since the model was read is read through its mapping.
+
+    Args:
+        model: The model. No other thread may use it meanwhile.
+        options: Session options; they are as they were afterwards.
+        providers: Execution providers, as onnxruntime takes them.
+
+    Raises:
+        OnnxFoldError: There is no room for what was computed, or the model cannot be serialized.
+        Exception: onnxruntime refuses the model, by one of many classes without a common base.
+    """
+    _refer_to_views(model)
+    try:
+        return _by_reference(model, options, providers)
+    except OnnxFoldError:
+        raise
+    except Exception:
+        names = {p if isinstance(p, str) else p[0] for p in providers}
+        if names == {"CPUExecutionProvider"} and _reads_anywhere():
+            raise
+    # A provider that reads files by itself, or an onnxruntime that wants them in one folder.
+    return _from_files(model, options, providers)
+
+
+def _by_reference(
+    model: ir.Model, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
+) -> onnxruntime.InferenceSession:
+    while True:
+        places = _Places()
+        plan = plan_of(model, places)
+        with _data_of(plan) as path:
+            content = _content(plan.model(path.lstrip(_ROOT)))
+            try:
+                session = _open(content, options, providers)
+            except Exception:
+                if places.hold():
+                    raise
+            else:
+                if places.hold():
+                    return session
+        # A file was replaced while onnxruntime opened it by its name; now it is known to be gone.
+
+
+def _open(
+    content: bytes, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
+) -> onnxruntime.InferenceSession:
+    import onnxruntime as ort
+
+    try:
+        told = with_data_below(_ROOT, options)
+        return ort.InferenceSession(content, told, providers=list(providers))
+    except Exception:  # onnxruntime raises many classes without a common base
+        if options is None:
+            raise
+    with data_below(_ROOT, options):  # a copy has no libraries of custom ops
+        return ort.InferenceSession(content, options, providers=list(providers))
+
+
+@contextlib.contextmanager
+def _data_of(plan: Plan) -> Iterator[str]:
+    """The path of a file with what lies nowhere else; "" if there is nothing."""
+    if plan.data is None:
+        yield ""
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            path = stack.enter_context(scratch_file(plan.data.tensors, plan.data.size))
+        except OSError as error:
+            raise os_error(error, tempfile.gettempdir()) from error
+        yield path
+
+
+def _from_files(
+    model: ir.Model, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
+) -> onnxruntime.InferenceSession:
+    import onnxruntime as ort
+
+    with tempfile.TemporaryDirectory(prefix="onnxfold-") as folder:
+        path = os.path.join(folder, "model.onnx")
+        storage.save(model, path, external_data=True, fsync=False)
+        return ort.InferenceSession(path, options, providers=list(providers))
+
+
+@functools.cache
+def _reads_anywhere() -> bool:
+    """Whether this onnxruntime takes data from a file at any place, on a model of one weight."""
+    weight = ir.Value(name="w", const_value=ir.tensor(np.zeros(EXTERNAL_FROM, np.uint8), name="w"))
+    node = ir.node("Identity", [weight])
+    node.outputs[0].name = "y"
+    graph = ir.Graph(
+        [], node.outputs, nodes=[node], initializers=[weight], opset_imports={"": 13}, name="one"
+    )
+    try:
+        _by_reference(ir.Model(graph, ir_version=7), None, ["CPUExecutionProvider"])
+    except Exception:  # onnxruntime raises many classes without a common base
+        return False
+    return True
+
+
+class _Places:
+    """Tells under which name below the root onnxruntime finds what is mapped."""
+
+    def __init__(self) -> None:
+        self._location = sharer(_ROOT, "")
+        self._files: dict[str, MappedFile] = {}
+
+    def __call__(self, span: Span) -> str | None:
+        if span.offset % _ALIGNMENT:
+            return None
+        location = self._location(span)
+        if location is None or not _is_text(location):
+            return None
+        self._files[location] = span.file
+        return location
+
+    def hold(self) -> bool:
+        """Whether all files are still where they were when their names were told."""
+        return all(file.is_at(_ROOT + location) for location, file in self._files.items())
+
+
+def _is_text(location: str) -> bool:
+    """Whether the name of a file can be written into a model."""
+    try:
+        location.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def plan_of(model: ir.Model, share: Callable[[Span], str | None]) -> Plan:
+    """The model without its weights, and a place for each that is not shared where it is.
+
+    Args:
+        model: The model.
+        share: Gives the location by which the model may refer to a span where it is, or None.
+
+    Raises:
+        OnnxFoldError: The model cannot be serialized.
+    """
+    plan = plan_external(model, share)
+    try:
+        plan.model("")
+    except UsageError:  # attributes make it too large for one file
+        plan = plan_external(model, share, move_attributes=True)
+    return plan
+
+
+def _refer_to_views(model: ir.Model) -> None:
+    """Initializers that are bytes of a file in another shape become tensors of that file."""
+    for graph in all_graphs(model):
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if tensor is None or not is_streamed(tensor):
+                continue
+            span = span_of(tensor)
+            if span is not None:
+                shape = ir.Shape(tensor.shape.numpy())
+                value.const_value = FileTensor(span, tensor.dtype, shape, name=tensor.name)
+
+
+def _content(plan: FilePlan) -> bytes:
+    """The model as it would be in a file."""
+    parts = dict(plan.literals)
+    parts.update((place.offset, place.tensor.tobytes()) for place in plan.tensors)
+    return b"".join(parts[offset] for offset in sorted(parts))

@@ -1,0 +1,80 @@
+"""A file for weights that lie nowhere else, as long as onnxruntime needs a name to open it by.
+
+Once the name is gone the system keeps the content as long as somebody has it mapped: onnxruntime,
+which maps what it uses as it is, and lets go of what it has rearranged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+
+from onnxfold.storage import atomic
+from onnxfold.storage.atomic import TempFile
+from onnxfold.storage.layout import Place
+from onnxfold.storage.writer import Writer, is_streamed
+
+# A file system in memory, where Linux has one.
+_MEMORY = "/dev/shm"
+
+
+@contextlib.contextmanager
+def scratch_file(places: Sequence[Place], size: int, threads: int = 2) -> Iterator[str]:
+    """The real path of a file of ``size`` bytes with tensors at their places; gone afterwards.
+
+    It is in memory if that has room for it, and among the temporary files otherwise. A process
+    that dies leaves it behind; the next one of the same user removes it.
+
+    Raises:
+        OSError: There is no room for it anywhere.
+    """
+    temp = _written(places, size, threads)
+    try:
+        yield os.path.realpath(temp.path or "")
+    finally:
+        temp.discard()
+
+
+def _written(places: Sequence[Place], size: int, threads: int) -> TempFile:
+    if _room_in_memory() >= size:
+        try:
+            return _write(_MEMORY, places, size, threads)
+        except OSError as error:  # somebody else took the room meanwhile
+            if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EPERM):
+                raise
+    return _write(tempfile.gettempdir(), places, size, threads)
+
+
+def _write(folder: str, places: Sequence[Place], size: int, threads: int) -> TempFile:
+    target = os.path.join(folder, "weights")
+    atomic.remove_leftovers(target)
+    temp = TempFile(target)
+    try:
+        os.fchmod(temp.fd, 0o600)
+        os.ftruncate(temp.fd, size)
+        with Writer(threads, size, None) as writer:
+            for place in places:
+                try:
+                    writer.tensor(temp, place.offset, place.length, place.tensor)
+                finally:
+                    if is_streamed(place.tensor):
+                        place.tensor.release()  # type: ignore[attr-defined]
+    except BaseException:
+        temp.discard()
+        raise
+    return temp
+
+
+def _room_in_memory() -> int:
+    """Bytes that a file in memory may take: half of what is available, and no more than fits."""
+    try:
+        system = os.statvfs(_MEMORY)
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            known = dict(line.split(":", 1) for line in lines)
+        available = int(known["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):  # another system, or /proc is not mounted
+        return 0
+    return min(system.f_bavail * system.f_frsize, available // 2)

@@ -47,6 +47,11 @@ class FoldOptions:
             if isinstance(getattr(self, name), str):
                 raise UsageError(f"{name} must be a sequence of globs, not one string")
 
+    @property
+    def exact(self) -> bool:
+        """True if nothing may be done that could change a bit."""
+        return True
+
     def keeps(self, name: str | None) -> bool:
         """True if the value of that name must not be folded."""
         return _matches(name, self.keep)
@@ -92,6 +97,11 @@ class Options(FoldOptions):
         for name in ("enable", "disable", "rules", "passes", "keep_dims"):
             if isinstance(getattr(self, name), str):
                 raise UsageError(f"{name} must be a sequence, not one string")
+
+    @property
+    def exact(self) -> bool:
+        """True if nothing may be done that could change a bit: below level 2."""
+        return self.level < 2
 
     def rule_sets(self) -> list[RuleSet]:
         """All rule sets to choose from: built in, of other packages, and the ones given."""

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnxfold.kernels import onnxruntime as by_onnxruntime
 from onnxfold.kernels import reference
 from onnxfold.kernels.extents import EAGER_BYTES, collapse, effective_bytes
-from onnxfold.kernels.onnxruntime import EvaluationError
+from onnxfold.kernels.onnxruntime import EvaluationError, ThreadDependent
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable
 from onnxfold.kernels.schedule import awaits, used_outside
@@ -31,6 +31,7 @@ class Engines:
         working_set: Bytes that one operation's operands and results may take together outside
             the files of the model; None for half of the machine's memory.
         distrusted: Gets the nodes for which onnx's shape inference turns out to be wrong.
+        exact: Compute nothing whose result depends on how many threads onnxruntime has.
     """
 
     def __init__(
@@ -40,8 +41,10 @@ class Engines:
         ir_version: int,
         working_set: int | None,
         distrusted: set[ir.Node],
+        exact: bool,
     ) -> None:
         self._pool = pool
+        self._exact = exact
         self._ir_version = ir_version
         self.functions = functions
         self.working_set = working_set or _half_of_memory()
@@ -82,9 +85,12 @@ class Engines:
             arrays = self.run(operations, wanted)
         except EvaluationError as error:
             if len(operations) == 1:
-                self._compute_otherwise(operations[0], str(error), failures)
+                if isinstance(error, ThreadDependent):
+                    failures[operations[0]] = str(error)
+                else:
+                    self._compute_otherwise(operations[0], str(error), failures)
                 return
-            # somewhere in there is one that onnxruntime has no kernel for
+            # one of them it is: onnxruntime has no kernel for it, or no one answer
             half = len(operations) // 2
             self.onnxruntime(operations[:half], failures)
             self.onnxruntime(operations[half:], failures)
@@ -149,7 +155,9 @@ class Engines:
         self, operations: Sequence[Operation], wanted: Sequence[by_onnxruntime.Output]
     ) -> list[Array]:
         """Evaluate operations by onnxruntime. Raises EvaluationError."""
-        return by_onnxruntime.run(operations, wanted, self.functions, self._ir_version)
+        return by_onnxruntime.run(
+            operations, wanted, self.functions, self._ir_version, exact=self._exact
+        )
 
     def call(
         self, operation: Operation, kind: Kind, arrays: Sequence[Array | None]

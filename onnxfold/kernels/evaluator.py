@@ -20,7 +20,7 @@ from onnxfold.kernels.engines import Engines
 from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes, numpy_dtype, stand_in
 from onnxfold.kernels.fused.choice import FUSED_FROM, choose, is_fusable, is_large
 from onnxfold.kernels.fused.streams import is_streamed
-from onnxfold.kernels.onnxruntime import EvaluationError
+from onnxfold.kernels.onnxruntime import EvaluationError, ThreadDependent
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.pieces import Pieces
 from onnxfold.kernels.registry import AllocationBound, Kind, NotExact, Postpone, Unfoldable
@@ -58,6 +58,7 @@ class Evaluator:
             the files of the model; None for half of the machine's memory.
         distrusted: Nodes for which onnx's shape inference is wrong: they are computed at once.
             Those found are added.
+        exact: Compute nothing whose result depends on how many threads onnxruntime has.
     """
 
     def __init__(
@@ -67,10 +68,11 @@ class Evaluator:
         ir_version: int = 8,
         working_set: int | None = None,
         distrusted: set[ir.Node] | None = None,
+        exact: bool = True,
     ) -> None:
         self._pool = pool
         self.distrusted = distrusted if distrusted is not None else set()
-        self._engines = Engines(pool, functions, ir_version, working_set, self.distrusted)
+        self._engines = Engines(pool, functions, ir_version, working_set, self.distrusted, exact)
         pool.set_evaluator(self.compute, self.source)
 
     # ------------------------------------------------------------ one operation
@@ -189,7 +191,7 @@ class Evaluator:
         try:
             arrays = self._engines.run([*pending, operation], wanted)
         except EvaluationError as error:
-            if pending:
+            if pending or isinstance(error, ThreadDependent):
                 raise Unfoldable(str(error)) from error
             try:
                 computed = reference.run(operation, self._engines.functions)

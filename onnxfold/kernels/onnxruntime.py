@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -32,8 +33,20 @@ OLDEST_OPSET = 7
 Output = tuple[Operation, int]
 
 
+# A session with so many threads must find what one thread finds. Odd, so that the work is not
+# divided where powers of two would be.
+_MORE_THREADS = 3
+
+
 class EvaluationError(Exception):
     """The evaluator cannot run the operations; the message says why in one line."""
+
+
+class ThreadDependent(EvaluationError):
+    """What onnxruntime computes depends on how many threads it has: no value is the right one."""
+
+    def __init__(self) -> None:
+        super().__init__("onnxruntime's result depends on how many threads it has")
 
 
 def run(
@@ -41,16 +54,38 @@ def run(
     wanted: Sequence[Output],
     functions: Sequence[onnx.FunctionProto] = (),
     ir_version: int = 8,
+    *,
+    exact: bool = True,
 ) -> list[Array]:
     """Evaluate operations (in topological order) and fetch the wanted results.
 
     Operands that are results of other operations in the list are wired inside the session; all
     others must be known. Results are arrays over onnxruntime's own memory: nothing is copied.
 
+    With ``exact`` everything is computed twice, by one thread and by several: some sums (a matrix
+    times a single column) are added up in another order then, and the model may run with any
+    number.
+
     Raises:
+        ThreadDependent: the two differ.
         EvaluationError: onnxruntime has no kernel, refuses the operands, or ran too long.
     """
     model, feeds, outputs = _build(operations, wanted, functions, ir_version)
+    try:
+        values = {name: _to_ort(array, dtype) for name, (array, dtype) in feeds.items()}
+        # of the first only the digests are kept, so that memory holds one set of results
+        digests = exact and [_digest(v) for v in _run(model, values, outputs, _MORE_THREADS)]
+        results = _run(model, values, outputs, 1)
+        if exact and digests != [_digest(value) for value in results]:
+            raise ThreadDependent()
+        return [_from_ort(result) for result in results]
+    except EvaluationError:
+        raise
+    except Exception as error:  # onnxruntime raises many classes without a common base
+        raise EvaluationError(_one_line(error)) from error
+
+
+def _run(model: onnx.ModelProto, values: dict[str, Any], outputs: list[str], threads: int) -> Any:
     import onnxruntime as ort
 
     run_options = ort.RunOptions()
@@ -59,21 +94,14 @@ def run(
     def stop() -> None:
         run_options.terminate = True
 
+    session = session_of(model, threads=threads)
+    timer = threading.Timer(_TIME_LIMIT_SECONDS, stop)
+    timer.daemon = True
+    timer.start()
     try:
-        session = session_of(model)
-        values = {name: _to_ort(array, dtype) for name, (array, dtype) in feeds.items()}
-        timer = threading.Timer(_TIME_LIMIT_SECONDS, stop)
-        timer.daemon = True
-        timer.start()
-        try:
-            results = session.run_with_ort_values(outputs, values, run_options)
-        finally:
-            timer.cancel()
-        return [_from_ort(result) for result in results]
-    except EvaluationError:
-        raise
-    except Exception as error:  # onnxruntime raises many classes without a common base
-        raise EvaluationError(_one_line(error)) from error
+        return session.run_with_ort_values(outputs, values, run_options)
+    finally:
+        timer.cancel()
 
 
 def session_of(model: onnx.ModelProto, *, threads: int = 0) -> Any:
@@ -214,20 +242,38 @@ def _to_ort(array: Array, dtype: ir.DataType) -> Any:
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, dtype.value)
 
 
-def _from_ort(value: Any) -> Array:
+def _digest(value: Any) -> bytes:
+    dtype = _dtype_of(value)
+    if dtype == ir.DataType.STRING:
+        return repr(value.numpy().tolist()).encode()
+    return hashlib.blake2b(_raw(value).data).digest()
+
+
+def _dtype_of(value: Any) -> ir.DataType:
     if not value.is_tensor():
         raise EvaluationError("its result is not a tensor")
-    dtype = ir.DataType(value.element_type())
-    if dtype == ir.DataType.STRING:
-        return np.asarray(value.numpy())
-    shape = tuple(value.shape())
+    return ir.DataType(value.element_type())
+
+
+def _raw(value: Any) -> Array:
+    """The bytes of onnxruntime's tensor, where they are."""
     nbytes = value.tensor_size_in_bytes()
     if nbytes == 0:
-        return np.empty(shape, dtype.numpy())
+        return np.empty(0, np.uint8)
     memory = (ctypes.c_ubyte * nbytes).from_address(value.data_ptr())
     # the ctypes object is the array's base: as long as a view lives, so does onnxruntime's tensor
     memory.owner = value
-    raw = np.frombuffer(memory, np.uint8)
+    return np.frombuffer(memory, np.uint8)
+
+
+def _from_ort(value: Any) -> Array:
+    dtype = _dtype_of(value)
+    if dtype == ir.DataType.STRING:
+        return np.asarray(value.numpy())
+    shape = tuple(value.shape())
+    raw = _raw(value)
+    if not raw.size:
+        return np.empty(shape, dtype.numpy())
     if dtype.bitwidth < 8:
         return np.asarray(ir.PackedTensor(raw, dtype, shape=ir.Shape(shape)).numpy())
     return raw.view(dtype.numpy()).reshape(shape)

@@ -87,6 +87,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
                     [ir.serde.serialize_function(f) for f in model.functions.values()],
                     model.ir_version,
                     distrusted=distrusted,
+                    exact=self._options.exact,
                 )
                 known_distrusted = set(distrusted)
                 sweep = Sweep(model, pool, evaluator, self._options, uncomputable)

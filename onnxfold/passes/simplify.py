@@ -29,7 +29,7 @@ class Simplify(ir.passes.InPlacePass):
         enable: Names of opt-in rule sets to use.
         disable: Names of rules or rule sets not to use.
         target: Also use the rules for this runtime.
-        options: ``keep`` says which values' nodes must stay.
+        options: ``keep`` says which values' nodes must stay, ``half`` what rewrites must.
         limits: When to stop.
 
     Raises:
@@ -51,6 +51,7 @@ class Simplify(ir.passes.InPlacePass):
         self.rules = select_rules(chosen, enable=enable, disable=disable, target=target)
         self._level = level
         self._keeps = (options or FoldOptions()).keeps
+        self._carries_half = (options or FoldOptions()).carries_half
         self._limits = limits
         self.report = RewriteReport()
 
@@ -59,7 +60,12 @@ class Simplify(ir.passes.InPlacePass):
         sort_if_needed(model)
         forget_strangers(list(all_graphs(model)))
         rewriter = Rewriter(
-            model, self.rules, level=self._level, keeps=self._keeps, limits=self._limits
+            model,
+            self.rules,
+            level=self._level,
+            keeps=self._keeps,
+            limits=self._limits,
+            carries_half=self._carries_half,
         )
         self.report = rewriter.run()
         return ir.passes.PassResult(model, modified=bool(self.report.total))

@@ -65,8 +65,7 @@ class Operands:
         if dtype not in (ir.DataType.INT64, ir.DataType.INT32):
             return False
         array = np.array(numbers, dtype.numpy())
-        self.edit.set_input(node, position, self.edit.constant(array, operand, node))
-        return True
+        return self.edit.set_input(node, position, self.edit.constant(array, operand, node))
 
     def application(self, node: ir.Node) -> Application:
         """The node as the analysis sees it."""

@@ -150,8 +150,6 @@ CASES = [
     Case("Range", [constant(0, np.int64), i64(below=9)], is_open=True),
     Case("Unique", [f32("S")], told=(0, 1, 2), sizes=BS, is_open=True),
     Case("GatherND", [f32("B", 3, "S"), i64("P", 2, below=1)], sizes=BSP),
-    Case("ExpandDims", [f32("B", "S"), constant(1, np.int32)], sizes=BS),
-    Case("ExpandDims", [f32("B", "S"), constant(-1, np.int32)], sizes=BS),
     Case("MurmurHash3", [i32("B", "S")], {"positive": 1}, sizes=BS),
     Case("MurmurHash3", [i32("B", "S")], {"positive": 0}, sizes=BS),
     Case(

@@ -60,7 +60,7 @@ def attention() -> onnx.ModelProto:
 def test_attention_that_onnxruntime_fused(tmp_path):
     model = optimized(attention(), tmp_path / "o.onnx")
     fused = {node.op_type for node in model.graph.node if node.domain == "com.microsoft"}
-    assert {"FusedMatMul", "SkipLayerNormalization"} <= fused
+    assert "FusedMatMul" in fused
     rewritten = rewrite(model)
     assert not rewritten.ops.keys() & {"Shape", "Gather", "Concat", "Unsqueeze"}
     rewritten.check(*inputs([(2, 3, 32), (1, 1, 32), (3, 7, 32), (0, 4, 32)]))

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.symbolic.elementwise import broadcast_shapes
 from onnxfold.analysis.symbolic.expression import Algebra, Number
-from onnxfold.analysis.symbolic.fact import Fact, Shape, of_type
+from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, Shape, of_type
 from onnxfold.analysis.symbolic.table import Application, Undecided, fact_of, rule, shape_of
 
 
@@ -63,31 +63,39 @@ def window(application: Application) -> Sequence[Fact]:
     """A window slides over the axes after the second."""
     sizes = shape_of(application, 0)
     fact = fact_of(application, 0)
-    attributes = application.attributes
+    algebra, attributes = application.algebra, application.attributes
     channels, kernel = sizes[1:2], attributes.get("kernel_shape")
-    if application.op_type not in _POOLS:
+    is_pool = application.op_type in _POOLS
+    if not is_pool:
         weight = shape_of(application, 1)
         channels, kernel = weight[:1], kernel or weight[2:]
-    elif application.n_outputs != 1 or attributes.get("ceil_mode", 0):
-        raise Undecided
     rank = len(sizes) - 2
-    if kernel is None or len(kernel) != rank or not all(isinstance(k, int) for k in kernel):
+    if kernel is None or not all(isinstance(k, int) for k in kernel):
         raise Undecided
     strides = attributes.get("strides") or [1] * rank
     dilations = attributes.get("dilations") or [1] * rank
-    padding = _padding(application, rank)
-    spatial = [
-        _window_size(application.algebra, d, (k - 1) * dilation + 1, stride, pad)
-        for d, k, stride, dilation, pad in zip(
-            sizes[2:], kernel, strides, dilations, padding, strict=True
-        )
-    ]
+    if not len(kernel) == len(strides) == len(dilations) == rank or min(strides, default=1) < 1:
+        return [UNKNOWN]  # no window: some versions of onnx divide by the stride
+    rounds_up = bool(is_pool and attributes.get("ceil_mode", 0))
+    spatial: list[Number] = []
+    for size, extent, dilation, stride, pads in zip(
+        sizes[2:], kernel, dilations, strides, _padding(application, rank), strict=True
+    ):
+        reach = (extent - 1) * dilation + 1
+        if pads is not None:
+            spatial.append(_places(algebra, size, reach, stride, pads, rounds_up=rounds_up))
+        elif is_pool and dilation != 1:  # onnx pads for the window as it is, onnxruntime does not
+            spatial.append(algebra.unknown(low=0))
+        else:
+            spatial.append(algebra.ceil_div(size, stride))
     shape = (*sizes[:1], *channels, *spatial)
-    return [of_type(fact.dtype, shape, application.algebra)]
+    result = of_type(fact.dtype, shape, algebra)
+    indices = of_type(ir.DataType.INT64, shape, algebra)
+    return [result, indices][: application.n_outputs]
 
 
-def _padding(application: Application, rank: int) -> list[int | None]:
-    """Elements added on both sides of each axis; None for as many as keep the size."""
+def _padding(application: Application, rank: int) -> list[tuple[int, int] | None]:
+    """Elements added before and behind each axis; None for as many as keep the size."""
     auto = application.attributes.get("auto_pad", "NOTSET")
     auto = auto.decode() if isinstance(auto, bytes) else auto
     if auto in ("SAME_UPPER", "SAME_LOWER"):
@@ -97,16 +105,29 @@ def _padding(application: Application, rank: int) -> list[int | None]:
         pads = [0] * (2 * rank)
     if len(pads) != 2 * rank:
         raise Undecided
-    return [pads[k] + pads[k + rank] for k in range(rank)]
+    return [(pads[k], pads[k + rank]) for k in range(rank)]
 
 
-def _window_size(
-    algebra: Algebra, size: Number, extent: int, stride: int, padding: int | None
+def _places(
+    algebra: Algebra,
+    size: Number,
+    reach: int,
+    stride: int,
+    pads: tuple[int, int],
+    *,
+    rounds_up: bool,
 ) -> Number:
-    if padding is None:
-        return algebra.ceil_div(size, stride)
-    places = algebra.floor_div(algebra.add(size, padding - extent), stride)
-    return algebra.add(places, 1)
+    """How many places a window has.
+
+    Rounded up, the last one may be all padding: onnx counts it, onnxruntime does not.
+    """
+    steps = algebra.add(size, sum(pads) - reach)
+    if not rounds_up:
+        return algebra.add(algebra.floor_div(steps, stride), 1)
+    if not isinstance(size, int) or not isinstance(steps, int):
+        return algebra.unknown(low=0)
+    last = -(-steps // stride)
+    return last + 1 if last * stride < size + pads[0] else algebra.unknown(low=0)
 
 
 @rule("GlobalAveragePool", "GlobalMaxPool")

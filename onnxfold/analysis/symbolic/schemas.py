@@ -22,7 +22,6 @@ BELIEVED: dict[str, tuple[int, ...]] = {
     "DecoderMaskedMultiHeadAttention": (0, 1, 2),
     "DynamicQuantizeLSTM": (0, 1, 2),
     "EmbedLayerNormalization": (0, 1, 2),
-    "ExpandDims": (0,),
     "FusedGemm": (0,),
     "FusedMatMul": (0,),  # with the attributes that the rule leaves
     "GatherBlockQuantized": (0,),

@@ -1,0 +1,110 @@
+"""Windows that slide over sizes: every way of padding and rounding, as onnxruntime computes it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import onnx
+import pytest
+from fact_check import FactCheck
+from onnx import helper, numpy_helper
+from symbolic_check import floats, rewrite
+
+from onnxfold import storage
+from onnxfold.analysis.symbolic import SymbolicAnalysis
+
+POOLS = ("MaxPool", "AveragePool", "LpPool")
+OPSETS = {"MaxPool": 12, "AveragePool": 19, "LpPool": 18, "Conv": 11, "ConvTranspose": 11}
+
+
+def attributes(op: str, draw: random.Random) -> dict[str, Any]:
+    kernel = [draw.randint(1, 3) for _ in range(2)]
+    found: dict[str, Any] = {"kernel_shape": kernel}
+    if draw.random() < 0.7:
+        found["strides"] = [draw.randint(1, 3) for _ in range(2)]
+    if draw.random() < 0.5:
+        found["dilations"] = [draw.randint(1, 2) for _ in range(2)]
+    padding = draw.choice(["auto_pad", "pads", "none"])
+    if padding == "auto_pad":
+        found["auto_pad"] = draw.choice(["SAME_UPPER", "SAME_LOWER", "VALID", "NOTSET"])
+    elif padding == "pads":
+        found["pads"] = [draw.randint(0, k - 1) for k in kernel * 2]
+    if op in POOLS:
+        found["ceil_mode"] = draw.randint(0, 1)
+    return found
+
+
+def model_of(op: str, options: dict[str, Any], dims: list[int | str]) -> onnx.ModelProto:
+    weights = []
+    if op not in POOLS:
+        channels = (4, 3) if op == "Conv" else (3, 4)
+        weights = [numpy_helper.from_array(floats(*channels, *options["kernel_shape"]), "w")]
+    nodes = [
+        helper.make_node(op, ["x", *(w.name for w in weights)], ["r"], **options),
+        helper.make_node("Shape", ["r"], ["s"]),
+        helper.make_node("ConstantOfShape", ["s"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, dims)],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, list("nchw"))],
+        weights,
+    )
+    opsets = [helper.make_opsetid("", OPSETS[op])]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.parametrize("op", OPSETS)
+def test_sizes_are_those_that_come_out(op):
+    draw = random.Random(op)
+    accepted = 0
+    for _ in range(30):
+        options = attributes(op, draw)
+        shape = [draw.randint(1, 2), 3, draw.randint(6, 12), draw.randint(6, 12)]
+        feeds = {"x": floats(*shape)}
+        for dims in (["B", 3, "H", "W"], shape):
+            accepted += FactCheck(model_of(op, options, dims)).check(feeds) > 12
+    assert accepted > 40  # a Conv with dilations that is to keep sizes is not run
+
+
+DOUBTFUL = [
+    # the third window along the first axis would begin behind the image
+    ("MaxPool", {"kernel_shape": [1, 1], "strides": [2, 1], "ceil_mode": 1}),
+    (
+        "AveragePool",
+        {"kernel_shape": [2, 2], "strides": [3, 3], "pads": [0, 0, 1, 1], "ceil_mode": 1},
+    ),
+    ("LpPool", {"kernel_shape": [3, 1], "strides": [1, 2], "ceil_mode": 1}),
+    ("MaxPool", {"kernel_shape": [3, 3], "dilations": [2, 2], "auto_pad": "SAME_UPPER"}),
+]
+
+
+@pytest.mark.parametrize(("op", "options"), DOUBTFUL)
+def test_what_onnx_and_onnxruntime_count_differently_stays(op, options):
+    shape = [1, 3, 6, 6]
+    model = model_of(op, options, shape)
+    rewritten = rewrite(model)
+    assert rewritten.ops["Shape"] == 1
+    rewritten.check({"x": floats(*shape)})
+
+
+def test_the_indices_of_a_pool_have_its_shape():
+    options = {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 1, 1]}
+    model = model_of("MaxPool", options, ["B", 3, "H", "W"])
+    model.graph.node[0].output.append("k")
+    model.graph.node[1].input[0] = "k"
+    check = FactCheck(model)
+    for shape in ((2, 3, 9, 8), (1, 3, 12, 7)):
+        assert check.check({"x": floats(*shape)}) > 12
+
+
+@pytest.mark.parametrize("options", [{"strides": [0, 1]}, {"strides": [1]}, {"dilations": [1] * 3}])
+def test_a_window_that_is_none_is_not_looked_at(options):
+    model = model_of("Conv", {"kernel_shape": [3, 3]}, ["B", 3, 8, 8])
+    for name, value in options.items():
+        model.graph.node[0].attribute.append(helper.make_attribute(name, value))
+    opened = storage.from_proto(model)
+    result = SymbolicAnalysis(opened).of(next(iter(opened.graph)).outputs[0])
+    assert result.static_shape is None

@@ -82,14 +82,14 @@ def _reshaped(x: Array, shape: Sequence[int]) -> Array:
     check_representable(shape, x.dtype)
     if x.flags.c_contiguous:
         return np.reshape(x, shape)
-    view = _view_in_shape(x, shape)
+    view = view_in_shape(x, shape)
     if view is not None:
         return view
     check_allocatable(shape, x.dtype)
     return np.reshape(x, shape)
 
 
-def _view_in_shape(x: Array, shape: Sequence[int]) -> Array | None:
+def view_in_shape(x: Array, shape: Sequence[int]) -> Array | None:
     """``x`` in another shape without a copy; None where no strides express it."""
     if _RESHAPES_WITHOUT_COPY:
         try:

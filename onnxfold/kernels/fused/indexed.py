@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.kernels.fused.joint import Move, Part, moved, without_repeats
+from onnxfold.kernels.layout import view_in_shape
 from onnxfold.kernels.registry import Postpone
 from onnxfold.pool import Buffer
 from onnxfold.pool.buffer import Array
@@ -52,7 +53,8 @@ class Indexed:
     ) -> None:
         self._base = base
         self._tables = dict(tables)
-        self._whole = tuple(shape)
+        self.whole = tuple(shape)
+        """The shape of the value, with what it repeats."""
         self._buffer = buffer
         self.dtype = dtype
         varying = {axis for part in (base, *tables.values()) for axis in part.axes}
@@ -87,7 +89,7 @@ class Indexed:
         """Select along the axes of the value. Raises Postpone where that takes too long a list."""
         axes: list[range] = []
         shape: list[int] = []
-        for extent, chosen in zip(self._whole, places, strict=True):
+        for extent, chosen in zip(self.whole, places, strict=True):
             extents = (extent,) if chosen is None else chosen.shape
             axes.append(range(len(shape), len(shape) + len(extents)))
             shape.extend(extents)
@@ -119,9 +121,20 @@ class Indexed:
     def moved(self, move: Move) -> Indexed:
         """Apply a view. Raises Postpone where strides do not express it."""
         tables = [self._tables[k] for k in sorted(self._tables)]
-        (base, *tables), shape = moved([self._base, *tables], self._whole, move)
+        (base, *tables), shape = moved([self._base, *tables], self.whole, move)
         # the axes of the base that are read at places come first now
         return Indexed(base, dict(enumerate(tables)), shape, self.dtype, self._buffer)
+
+    def reshaped(self, shape: Sequence[int]) -> Indexed:
+        """Split axes, or take together what lies so. Raises Postpone where strides do not."""
+
+        def reshape(layout: Array) -> Array:
+            view = view_in_shape(layout, shape)
+            if view is None:
+                raise Postpone(shape, self.dtype.numpy())
+            return view
+
+        return self.moved(reshape)
 
     def as_view(self) -> Array | None:
         """The same as a view of the operand's elements, if one place is selected of each axis."""

@@ -7,8 +7,9 @@ shape of its result, and nothing is copied before it is computed.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from onnxfold.kernels.dtypes import broadcast_shape
 from onnxfold.kernels.fused import by_onnxruntime
 from onnxfold.kernels.fused.assemble import Concatenated, Padded, Permuted
+from onnxfold.kernels.fused.grouped import Grouped
 from onnxfold.kernels.fused.indexed import Indexed
 from onnxfold.kernels.fused.joint import Move
 from onnxfold.kernels.fused.program import Leaf, Program, Step
@@ -148,7 +150,7 @@ def lower(
     base = root if keep_axes else _same_order(root, inlined)
     lowering = _Lowering(base, inlined)
     shape = base.shape
-    if compact and lowering.varying != shape:
+    if compact and lowering.varying != shape and not lowering.groups:
         if base is not root and not base.is_known:
             raise Blocked(base)
         shape = lowering.varying if base is root else shape
@@ -216,12 +218,26 @@ class _Lowering:
         self._steps: list[Step] = []
         # leaves count down from -1, steps up from 0
         self._slots: dict[tuple[Buffer, Movement | None], int] = {}
+        self.groups: dict[int, Grouped] = {}
+        """Leaves, by number, that have more axes than the result."""
         self._visit(root)
-        self.varying = broadcast_shape(*(leaf.content.shape for leaf in self._leaves))
+        self.varying = broadcast_shape(
+            *(
+                self.groups[k].shape if k in self.groups else leaf.content.shape
+                for k, leaf in enumerate(self._leaves)
+            )
+        )
 
     def _add_leaf(self, key: tuple[Buffer, Movement | None], leaf: Leaf) -> None:
         self._leaves.append(leaf)
         self._slots[key] = -len(self._leaves)
+
+    def _add_known(self, buffer: Buffer, movement: Movement | None) -> None:
+        content = _moved(buffer, movement)
+        if isinstance(content, Grouped):
+            self.groups[len(self._leaves)] = content
+            content = content.content
+        self._add_leaf((buffer, movement), Leaf(content, buffer))
 
     def _assembled(self, buffer: Buffer, operation: Operation, movement: Movement | None) -> Source:
         """The source of an assembled value, its axes where the result wants them."""
@@ -246,7 +262,12 @@ class _Lowering:
 
     def program(self, shape: tuple[int, ...], *, keep_axes: bool) -> Program:
         """What computes the elements in that shape: the root's, or ``varying``."""
-        count = len(self._leaves)
+        leaves = self._leaves
+        if self.groups:
+            factors = next(iter(self.groups.values())).factors
+            leaves = [self._split(k, factors, keep_axes) for k in range(len(leaves))]
+            shape = tuple(extent for extents in factors for extent in extents)
+        count = len(leaves)
         steps = [
             Step(
                 s.call,
@@ -255,7 +276,29 @@ class _Lowering:
             )
             for s in self._steps
         ]
-        return Program(shape, self._root.dtype, self._leaves, steps, keep_axes=keep_axes)
+        return Program(shape, self._root.dtype, leaves, steps, keep_axes=keep_axes)
+
+    def _split(self, number: int, factors: Sequence[tuple[int, ...]], keep_axes: bool) -> Leaf:
+        """A leaf with its axes split into factors, as those of the groups are."""
+        leaf = self._leaves[number]
+        content = leaf.content
+        grouped = self.groups.get(number)
+        if grouped is not None and grouped.factors == factors and not keep_axes:
+            return leaf
+        if grouped is not None:
+            raise Blocked(grouped.blocked)
+        if isinstance(content, np.ndarray):
+            extents = [
+                1 if own == 1 else extent
+                for own, extents in zip(content.shape, factors, strict=True)
+                for extent in extents
+            ]
+            return Leaf(content.reshape(extents), leaf.buffer)
+        if isinstance(content, Indexed):
+            with contextlib.suppress(Postpone):
+                split = content.reshaped([extent for extents in factors for extent in extents])
+                return Leaf(split, leaf.buffer)
+        raise Blocked(next(iter(self.groups.values())).blocked)
 
     def _visit(self, root: Buffer) -> None:
         stack: list[tuple[Buffer, Movement | None]] = [(root, None)]
@@ -266,7 +309,7 @@ class _Lowering:
                 continue
             buffer, movement = key
             if buffer.is_known:
-                self._add_leaf(key, Leaf(_moved(buffer, movement), buffer))
+                self._add_known(buffer, movement)
                 stack.pop()
                 continue
             operation = buffer.deferred
@@ -316,16 +359,20 @@ def _call(operation: Operation) -> Any:
     )
 
 
-def _moved(buffer: Buffer, movement: Movement | None) -> Array | Indexed:
+def _moved(buffer: Buffer, movement: Movement | None) -> Array | Indexed | Grouped:
     """A known operand as the result sees it; what is repeated is cut to extent 1."""
-    content: Array | Indexed = buffer.array()
+    content: Array | Indexed | Grouped = buffer.array()
     while movement is not None:
         try:
             content = _once_moved(content, movement, buffer)
         except Postpone:
+            if isinstance(content, Grouped):
+                raise Blocked(content.blocked) from None
             assert movement.operation is not None
             raise _blocked(movement.operation, movement.index) from None
         movement = movement.then
+    if isinstance(content, Grouped):
+        return content if max(content.groups) > 1 else content.content
     if isinstance(content, Indexed):
         array = content.as_view()
         if array is None:
@@ -338,9 +385,13 @@ def _moved(buffer: Buffer, movement: Movement | None) -> Array | Indexed:
     return content[varying] if varying else content
 
 
-def _once_moved(content: Array | Indexed, movement: Movement, buffer: Buffer) -> Array | Indexed:
+def _once_moved(
+    content: Array | Indexed | Grouped, movement: Movement, buffer: Buffer
+) -> Array | Indexed | Grouped:
     operation = movement.operation
     if operation is not None and isinstance(operation.selection, Picks):
+        if isinstance(content, Grouped):
+            raise Postpone(movement.shape, buffer.dtype.numpy())
         if not isinstance(content, Indexed):
             content = Indexed.of(content, buffer.dtype, buffer)
         return content.selected(operation.selection.places)
@@ -348,7 +399,31 @@ def _once_moved(content: Array | Indexed, movement: Movement, buffer: Buffer) ->
         move: Move = functools.partial(np.broadcast_to, shape=movement.shape)
     else:
         move = functools.partial(view, operation, movement.index)
-    return content.moved(move) if isinstance(content, Indexed) else move(content)
+    if isinstance(content, np.ndarray):
+        return move(content)
+    if isinstance(content, Indexed):
+        try:
+            return content.moved(move)
+        except Postpone:
+            if operation is None:
+                raise
+            content = Grouped.of(content, _blocked(operation, movement.index).buffer)
+    return _regrouped(content, movement)
+
+
+def _regrouped(content: Grouped, movement: Movement) -> Grouped:
+    """Move what no strides move. Raises Postpone where that is more than it can do."""
+    operation = movement.operation
+    postpone = Postpone(movement.shape, content.content.dtype.numpy())
+    if operation is None or operation.operands[0] is None:
+        raise postpone
+    result = operation.results[movement.index]
+    if result is not None and _keeps_order(operation, result):
+        return content.reshaped(result.shape)
+    order = _permutation(operation.operands[0], Movement(operation, movement.index, (), None))
+    if order is None:
+        raise postpone
+    return content.permuted(order)
 
 
 def _permutation(buffer: Buffer, movement: Movement | None) -> list[int] | None:

@@ -117,6 +117,8 @@ def _of_tiles(buffer: Buffer, streamed: Streamed) -> int:
         pages = WRITERS * at_once * read // stored
         if is_across(program) and not in_slabs:
             pages = read
+        elif program.least_tile:
+            pages = 0  # they are given back on the way
     return WRITERS * (tile + program.working_bytes) + max(pages, program.kept_bytes)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from onnxfold.kernels.dtypes import check_allocatable, check_readable, normalized_axis
 from onnxfold.kernels.registry import Array, Kind, Unfoldable, kernel
-from onnxfold.kernels.selection import Picks
+from onnxfold.kernels.selection import LONGEST_LIST, Picks
 
 
 def _gathered(x: Array, indices: Array, *, axis: int = 0) -> Picks:
@@ -100,7 +100,7 @@ def _depth(x: Array, indices: Array, batch_dims: int) -> int:
 
 
 def _compressed(x: Array, condition: Array, *, axis: int | None = None) -> Picks | None:
-    if axis is None:
+    if axis is None or condition.size > LONGEST_LIST:
         return None
     axis = normalized_axis(axis, x.ndim)
     return Picks.along(x.ndim, {axis: np.flatnonzero(condition[: x.shape[axis]])})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -41,6 +41,7 @@ class Indexed:
         shape: Shape of the value.
         dtype: Its dtype.
         buffer: Whose elements ``base`` is a view of.
+        lists: Whose elements the places are.
     """
 
     def __init__(
@@ -50,12 +51,14 @@ class Indexed:
         shape: Sequence[int],
         dtype: ir.DataType,
         buffer: Buffer,
+        lists: Collection[Buffer] = (),
     ) -> None:
         self._base = base
         self._tables = dict(tables)
         self.whole = tuple(shape)
         """The shape of the value, with what it repeats."""
         self._buffer = buffer
+        self._lists = tuple(lists)
         self.dtype = dtype
         varying = {axis for part in (base, *tables.values()) for axis in part.axes}
         self.shape: tuple[int, ...] = tuple(
@@ -85,8 +88,13 @@ class Indexed:
 
     # ------------------------------------------------------------ other views of it
 
-    def selected(self, places: Sequence[Array | None]) -> Indexed:
-        """Select along the axes of the value. Raises Postpone where that takes too long a list."""
+    def selected(self, places: Sequence[Array | None], lists: Collection[Buffer] = ()) -> Indexed:
+        """Select along the axes of the value. Raises Postpone where that takes too long a list.
+
+        Args:
+            places: For each axis the places, as in :class:`~onnxfold.kernels.selection.Picks`.
+            lists: Buffers that these may be views of.
+        """
         axes: list[range] = []
         shape: list[int] = []
         for extent, chosen in zip(self.whole, places, strict=True):
@@ -116,14 +124,16 @@ class Indexed:
             if axis is not None and chosen is not None:
                 tables[k] = without_repeats(Part(chosen, tuple(axes[axis])))
         part = Part(self._base.array, tuple(base))
-        return Indexed(part, tables, shape, self.dtype, self._buffer)
+        lists = (*self._lists, *lists)
+        return Indexed(part, tables, shape, self.dtype, self._buffer, lists)
 
     def moved(self, move: Move) -> Indexed:
         """Apply a view. Raises Postpone where strides do not express it."""
         tables = [self._tables[k] for k in sorted(self._tables)]
         (base, *tables), shape = moved([self._base, *tables], self.whole, move)
         # the axes of the base that are read at places come first now
-        return Indexed(base, dict(enumerate(tables)), shape, self.dtype, self._buffer)
+        places = dict(enumerate(tables))
+        return Indexed(base, places, shape, self.dtype, self._buffer, self._lists)
 
     def reshaped(self, shape: Sequence[int]) -> Indexed:
         """Split axes, or take together what lies so. Raises Postpone where strides do not."""
@@ -201,6 +211,9 @@ class Indexed:
 
     def release(self, box: Box | None = None) -> None:
         """Give back the mapped pages that reading the box (or all) has touched."""
+        for buffer in self._lists:
+            if box is None or buffer.nbytes > KEPT_BYTES:
+                buffer.release_pages()
         if box is None:
             self._buffer.release_pages()
         elif self._base.array.nbytes > KEPT_BYTES:

@@ -394,7 +394,8 @@ def _once_moved(
             raise Postpone(movement.shape, buffer.dtype.numpy())
         if not isinstance(content, Indexed):
             content = Indexed.of(content, buffer.dtype, buffer)
-        return content.selected(operation.selection.places)
+        lists = [b for b in operation.operands[1:] if b is not None]
+        return content.selected(operation.selection.places, lists)
     if operation is None:
         move: Move = functools.partial(np.broadcast_to, shape=movement.shape)
     else:

@@ -20,6 +20,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.graphs import all_graphs
+from onnxfold.pool.buffer import Buffer, Memory
 from onnxfold.runtime.scratch import scratch_file
 from onnxfold.runtime.session_options import data_below, with_data_below
 from onnxfold.storage import FileTensor, MappedFile, Span, span_of
@@ -54,6 +55,8 @@ def open_model(
         OnnxFoldError: There is no room for what was computed, or the model cannot be serialized.
         Exception: onnxruntime refuses the model, by one of many classes without a common base.
     """
+    if options is not None and options.optimized_model_filepath:
+        return _from_files(model, options, providers)  # what is written refers to data by name
     _refer_to_views(model)
     try:
         return _by_reference(model, options, providers)
@@ -82,6 +85,7 @@ def _by_reference(
                     raise
             else:
                 if places.hold():
+                    _let_go(model, plan.data, path)
                     return session
         # A file was replaced while onnxruntime opened it by its name; now it is known to be gone.
 
@@ -122,7 +126,7 @@ def _from_files(
 
     with tempfile.TemporaryDirectory(prefix="onnxfold-") as folder:
         path = os.path.join(folder, "model.onnx")
-        storage.save(model, path, external_data=True, fsync=False)
+        storage.save(model, path, fsync=False)
         return ort.InferenceSession(path, options, providers=list(providers))
 
 
@@ -201,6 +205,34 @@ def _refer_to_views(model: ir.Model) -> None:
             if span is not None:
                 shape = ir.Shape(tensor.shape.numpy())
                 value.const_value = FileTensor(span, tensor.dtype, shape, name=tensor.name)
+
+
+def _let_go(model: ir.Model, data: FilePlan | None, path: str) -> None:
+    """Initializers that are in memory become tensors of the scratch file, which onnxruntime maps.
+
+    So what the model was made of can be freed, and both have the same pages.
+    """
+    held = {id(p.tensor): p for p in data.tensors if _is_in_memory(p.tensor)} if data else {}
+    if not held:
+        return
+    file = MappedFile.open(path)
+    for graph in all_graphs(model):
+        for value in graph.initializers.values():
+            place = held.get(id(value.const_value))
+            if place is not None:
+                span = Span(file, place.offset, place.length)
+                shape = ir.Shape(place.tensor.shape.numpy())
+                value.const_value = FileTensor(span, place.tensor.dtype, shape, name=value.name)
+
+
+def _is_in_memory(tensor: ir.TensorProtocol) -> bool:
+    """Whether memory holds the elements, not a file, and not what they can be computed from."""
+    if not is_streamed(tensor):
+        return span_of(tensor) is None
+    buffer = getattr(tensor, "buffer", None)
+    if not isinstance(buffer, Buffer) or not buffer.is_known or buffer.block is None:
+        return False
+    return buffer.block.kind in (Memory.OWNED, Memory.FOREIGN)
 
 
 def _content(plan: FilePlan) -> bytes:

@@ -1,0 +1,362 @@
+"""A session on a model: where its weights are, and what is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from reference_session import reference_session
+from runtime_models import options, parse, random
+
+from onnxfold import storage
+from onnxfold.errors import OnnxFoldError
+from onnxfold.runtime import opening, scratch
+from onnxfold.runtime.cache import FoldCache
+from onnxfold.runtime.session import Session
+
+# w is read by runtime_fold and by entry, v by entry only; t is computed of u when it is split.
+TEXT = """g (float[n, 64] x, float[64, 64] r) => (float[n, 64] y) {
+    e = MatMul(r, w)
+    s = Add(x, v)
+    a = MatMul(s, e)
+    b = MatMul(a, w)
+    t = Transpose<perm = [1, 0]>(u)
+    y = MatMul(b, t)
+}"""
+FEEDS = {"x": random(3, 64, seed=11), "r": random(64, 64, seed=12)}
+
+
+def example(seed: int = 0) -> onnx.ModelProto:
+    w, v, u = random(64, 64, seed=seed), random(1, 64, seed=seed + 1), random(64, 64, seed=seed + 2)
+    return parse(TEXT, w=w, v=v, u=u)
+
+
+def write(folder: Path, *, external: bool, seed: int = 0) -> Path:
+    path = folder / "model.onnx"
+    storage.save(storage.from_proto(example(seed)), path, external_data=external, fsync=False)
+    return path
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """Temporary folders of the test's own: on the disk, and what is taken for memory."""
+    folders = [tmp_path / "temporary", tmp_path / "memory"]
+    for folder in folders:
+        folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folders[0]))
+    monkeypatch.setattr(scratch, "_MEMORY", str(folders[1]))
+    return folders
+
+
+@pytest.fixture
+def copied(monkeypatch):
+    """Names of the tensors that were put into a scratch file, for each session that was opened."""
+    names: list[set[str | None]] = []
+    real = opening.scratch_file
+
+    @contextlib.contextmanager
+    def recorded(tensors, size):
+        names.append({place.tensor.name for place in tensors})
+        with real(tensors, size) as path:
+            assert Path(path).stat().st_size == size
+            assert Path(path).stat().st_mode & 0o777 == 0o600
+            yield path
+
+    monkeypatch.setattr(opening, "scratch_file", recorded)
+    return names
+
+
+def opened(path, **arguments) -> Session:
+    arguments.setdefault("runtime_constants", ["r"])
+    return Session(path, options(), backend="onnxruntime", cache=FoldCache(), **arguments)
+
+
+def assert_computes(session, want, feeds=FEEDS):
+    for got, wanted in zip(session.run(None, feeds), want, strict=True):
+        assert np.asarray(got).tobytes() == np.asarray(wanted).tobytes()
+
+
+def original(path: Path | str, feeds=FEEDS):
+    return reference_session(path).run(None, feeds)
+
+
+def left(places) -> list[Path]:
+    return [path for folder in places for path in folder.iterdir()]
+
+
+@pytest.mark.parametrize("external", [True, False], ids=["external", "in the file"])
+@pytest.mark.parametrize("specialize", [False, True])
+def test_it_computes_the_same_and_leaves_nothing(tmp_path, places, external, specialize):
+    path = write(tmp_path, external=external)
+    want = original(path)
+    session = opened(path, specialize=specialize)
+    assert left(places) == []
+    assert_computes(session, want)
+    assert left(places) == []
+
+
+def test_weights_in_a_data_file_are_mapped_there(tmp_path, places, copied):
+    path = write(tmp_path, external=True)
+    session = opened(path)
+    assert copied == [{"t"}]  # what was computed
+    session.fold({"r": FEEDS["r"]})
+    assert copied == [{"t"}]  # runtime_fold reads w where it is, too
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        assert f"{path}.data" in maps.read_text()
+    assert_computes(session, original(path))
+
+
+def test_a_session_of_a_setting_shares_the_weights(tmp_path, places, copied):
+    path = write(tmp_path, external=True)
+    session = opened(path, specialize=True)
+    for seed in (1, 2):
+        feeds = {**FEEDS, "r": random(64, 64, seed=seed)}
+        handle = session.fold({"r": feeds["r"]})
+        assert_computes(handle, original(path, feeds), {"x": feeds["x"]})
+    (folded,) = (info.name for info in session.bundle.manifest.cached)
+    assert copied == [{"t"}, {"t", folded}, {"t", folded}]
+
+
+def test_weights_in_the_file_are_copied_to_memory_once(tmp_path, places, copied):
+    path = write(tmp_path, external=False)
+    place = path.read_bytes().find(random(64, 64).tobytes())
+    opened(path)
+    assert place > 0
+    assert copied == [{"t"} if place % 64 == 0 else {"w", "t"}]
+
+
+def test_what_was_in_memory_only_is_freed(places):
+    """A model in memory goes, and its weights are the pages that onnxruntime has mapped."""
+    session = opened(example())
+    tensors = [v.const_value for v in session.bundle.load_entry().graph.initializers.values()]
+    large = [tensor for tensor in tensors if tensor.nbytes >= 4096]
+    assert large and all(storage.span_of(tensor) is not None for tensor in large)
+    assert left(places) == []
+    want = reference_session(example()).run(None, FEEDS)
+    assert_computes(session, want)
+    session.set_providers(["CPUExecutionProvider"])  # opens it again
+    assert_computes(session, want)
+
+
+@pytest.mark.parametrize("data_too", [False, True], ids=["model", "model and data"])
+def test_through_symbolic_links(tmp_path, places, copied, data_too):
+    """Content-addressed stores consist of links."""
+    store, view = tmp_path / "store", tmp_path / "view"
+    store.mkdir()
+    view.mkdir()
+    write(store, external=True)
+    want = original(store / "model.onnx")
+    if data_too:
+        os.rename(store / "model.onnx", store / "1f2e")
+        os.rename(store / "model.onnx.data", store / "3d4c")
+        (view / "model.onnx").symlink_to("../store/1f2e")
+        (view / "model.onnx.data").symlink_to("../store/3d4c")
+    else:
+        (tmp_path / "link").symlink_to(store)
+        view = tmp_path / "link"
+    session = opened(view / "model.onnx")
+    assert copied == [{"t"}]
+    assert_computes(session, want)
+
+
+def test_nothing_is_written_beside_the_model(tmp_path, places):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    paths = [write(folder, external=True)]
+    for path in folder.iterdir():
+        path.chmod(0o444)
+    folder.chmod(0o555)
+    before = (folder.stat().st_mtime_ns, sorted(folder.iterdir()))
+    try:
+        session = opened(paths[0])
+        assert_computes(session, original(paths[0]))
+        assert (folder.stat().st_mtime_ns, sorted(folder.iterdir())) == before
+    finally:
+        folder.chmod(0o755)
+
+
+@pytest.mark.parametrize("external", [True, False], ids=["external", "in the file"])
+@pytest.mark.parametrize("specialize", [False, True])
+def test_a_model_that_is_replaced_later(tmp_path, places, external, specialize):
+    path = write(tmp_path, external=external)
+    want = original(path)
+    session = opened(path, specialize=specialize)
+    write(tmp_path, external=external, seed=50)
+    assert original(path)[0].tobytes() != want[0].tobytes()
+    assert_computes(session, want)  # opens runtime_fold now, and a session of the setting
+    session.set_providers(["CPUExecutionProvider"])  # opens entry again
+    assert_computes(session, want)
+    path.unlink()
+    session.set_providers(["CPUExecutionProvider"])
+    assert_computes(session, want)
+    assert left(places) == []
+
+
+def test_a_file_that_is_replaced_while_it_is_opened(tmp_path, places, monkeypatch):
+    path = write(tmp_path, external=True)
+    want = original(path)
+    real = ort.InferenceSession
+    pending = [lambda: write(tmp_path, external=True, seed=50)]
+
+    def late(content, *arguments, **named):
+        if pending and b"model.onnx.data" in content:
+            pending.pop()()
+        return real(content, *arguments, **named)
+
+    monkeypatch.setattr(ort, "InferenceSession", late)
+    session = opened(path)
+    assert not pending
+    assert_computes(session, want)
+
+
+def test_nothing_is_left_of_a_failure(tmp_path, places):
+    text = TEXT.replace("y = MatMul(b, t)", "q = MatMul(b, t)\n y = local.Unknown(q)")
+    model = parse(text, w=random(64, 64), v=random(1, 64), u=random(64, 64))
+    with pytest.raises(Exception, match="Unknown"):
+        opened(model)
+    assert left(places) == []
+
+
+def test_nothing_is_left_when_a_tensor_cannot_be_computed(places):
+    def fail():
+        raise RuntimeError("no such number")
+
+    shape = ir.Shape([4096])
+    tensor = ir.LazyTensor(fail, dtype=ir.DataType.FLOAT, shape=shape, name="w")
+    weight = ir.Value(name="w", const_value=tensor)
+    node = ir.node("Identity", [weight])
+    node.outputs[0].name = "y"
+    graph = ir.Graph(
+        [], node.outputs, nodes=[node], initializers=[weight], opset_imports={"": 21}, name="g"
+    )
+    with pytest.raises(RuntimeError, match="no such number"):
+        opening.open_model(ir.Model(graph, ir_version=10), None, ["CPUExecutionProvider"])
+    assert left(places) == []
+
+
+def test_what_a_dead_process_left_is_removed(tmp_path, places):
+    leftover = places[1] / ".weights.onnxfold-0123abcd.tmp"
+    leftover.write_bytes(b"1")
+    opened(write(tmp_path, external=False))
+    assert not leftover.exists()
+
+
+def test_without_room_in_memory_the_disk_is_used(tmp_path, places, monkeypatch):
+    path = write(tmp_path, external=False)
+    for folder in ("no such folder", "memory"):
+        monkeypatch.setattr(scratch, "_MEMORY", str(tmp_path / folder))
+        if folder == "memory":
+            monkeypatch.setattr(scratch, "_room_in_memory", lambda: 0)
+        assert_computes(opened(path), original(path))
+    assert left(places) == []
+
+
+def test_without_room_anywhere(tmp_path, places, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    path = write(tmp_path, external=False)
+    monkeypatch.setattr(scratch.Writer, "tensor", full)
+    with pytest.raises(OnnxFoldError, match="No space left"):
+        opened(path)
+    assert left(places) == []
+
+
+def test_an_onnxruntime_that_wants_data_in_the_model_s_folder(tmp_path, places, monkeypatch):
+    opening._reads_anywhere.cache_clear()
+    monkeypatch.setattr(opening, "_ROOT", "/nowhere/at/all/")
+    try:
+        path = write(tmp_path, external=True)
+        assert not opening._reads_anywhere()
+        assert_computes(opened(path), original(path))
+        assert left(places) == []
+    finally:
+        opening._reads_anywhere.cache_clear()
+
+
+def test_this_onnxruntime_reads_anywhere():
+    assert opening._reads_anywhere()
+
+
+def test_weights_in_branches_and_in_nodes(tmp_path, places):
+    model = parse(
+        """g (float[64, 64] x, float[64, 64] r, bool c) => (float[64, 64] y) {
+            e = Exp(r)
+            p = If(c) <
+                then_branch = yes () => (float[64, 64] a) { k = MatMul(x, w) a = Add(k, e) },
+                else_branch = no () => (float[64, 64] b) { d = Sub(inner, e) b = Mul(d, own) }
+            >
+            y = MatMul(p, w)
+        }""",
+        w=random(64, 64),
+    )
+    branch = next(a.g for n in model.graph.node for a in n.attribute if a.g.name == "no")
+    branch.initializer.append(onnx.numpy_helper.from_array(random(64, 64, seed=5), "inner"))
+    value = onnx.numpy_helper.from_array(random(64, 64, seed=6))
+    branch.node.insert(0, onnx.helper.make_node("Constant", [], ["own"], value=value))
+    for external in (True, False):
+        path = tmp_path / f"{external}.onnx"
+        storage.save(storage.from_proto(model), path, external_data=external, fsync=False)
+        session = opened(path)
+        for c in (True, False):
+            feeds = {"x": FEEDS["r"], "r": random(64, 64, seed=3), "c": np.array(c)}
+            assert_computes(session, reference_session(model).run(None, feeds), feeds)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "int8", "bool", "int64", "uint4"])
+def test_types_of_weights(tmp_path, places, name):
+    dtype = ir.DataType[name.upper()]
+    array = np.random.default_rng(0).integers(0, 2, (64, 128)).astype(dtype.numpy())
+    model = parse(
+        """g (int64[1] i, float[128] r) => (float[n, 128] y) {
+            e = Exp(r)
+            f = Cast<to = 1>(w)
+            g = Mul(f, e)
+            y = Gather(g, i)
+        }"""
+    )
+    model.graph.initializer.append(ir.to_proto(ir.tensor(array, dtype=dtype, name="w")))
+    feeds = {"i": np.array([5]), "r": random(128, seed=1)}
+    for external in (True, False):
+        path = tmp_path / f"{external}.onnx"
+        storage.save(storage.from_proto(model), path, external_data=external, fsync=False)
+        for fold_at in ("compile", "runtime"):
+            session = opened(path, fold_at=fold_at)
+            assert_computes(session, reference_session(model).run(None, feeds), feeds)
+
+
+def test_above_two_gibibytes(tmp_path, places, copied):
+    """A file with holes, of which no more is read than a row."""
+    rows, columns = 5 << 20, 128
+    path = tmp_path / "large.onnx"
+    model = parse(
+        """g (int64[n] ids, float[1] r) => (float[n, 128] y) {
+            e = Exp(r)
+            g = Gather(table, ids)
+            y = Mul(g, e)
+        }"""
+    )
+    table = model.graph.initializer.add(
+        name="table", data_type=1, dims=[rows, columns], data_location=1
+    )
+    size = rows * columns * 4
+    for key, value in (("location", "large.data"), ("offset", "0"), ("length", str(size))):
+        table.external_data.add(key=key, value=value)
+    path.write_bytes(model.SerializeToString())
+    with open(tmp_path / "large.data", "wb") as file:
+        file.truncate(size)
+        file.seek(size - columns * 4)
+        file.write(random(columns).tobytes())
+    assert size > 1 << 31
+    feeds = {"ids": np.array([0, rows - 1]), "r": random(1)}
+    session = opened(path)
+    assert_computes(session, original(path, feeds), feeds)
+    assert copied == []

@@ -48,10 +48,11 @@ def has_half_kernel(op_type: str, domain: str, opset: int) -> bool:
     if (domain, op_type) in _half_kernels():
         return True
     schema = schema_of(op_type, opset, domain)
-    return schema is not None and (
-        schema.has_context_dependent_function
-        or any((part.domain, part.op_type) in _half_kernels() for part in schema.function_body.node)
-    )
+    if schema is None:
+        return False
+    if getattr(schema, "has_context_dependent_function", False):  # onnx's stubs do not know it
+        return True
+    return any((p.domain, p.op_type) in _half_kernels() for p in schema.function_body.node)
 
 
 @functools.cache

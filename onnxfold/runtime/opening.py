@@ -23,7 +23,7 @@ from onnxfold.graphs import all_graphs
 from onnxfold.pool.buffer import Buffer, Memory
 from onnxfold.runtime.scratch import scratch_file
 from onnxfold.runtime.session_options import data_below, with_data_below
-from onnxfold.storage import FileTensor, MappedFile, Span, span_of
+from onnxfold.storage import FileTensor, MappedFile, SharedExternalTensor, Span, span_of
 from onnxfold.storage.atomic import os_error
 from onnxfold.storage.layout import EXTERNAL_FROM, FilePlan, Plan, plan_external, sharer
 from onnxfold.storage.writer import is_streamed
@@ -57,7 +57,7 @@ def open_model(
     """
     if options is not None and options.optimized_model_filepath:
         return _from_files(model, options, providers)  # what is written refers to data by name
-    _refer_to_views(model)
+    refer_to_files(model)
     try:
         return _by_reference(model, options, providers)
     except OnnxFoldError:
@@ -194,17 +194,25 @@ def plan_of(model: ir.Model, share: Callable[[Span], str | None]) -> Plan:
     return plan
 
 
-def _refer_to_views(model: ir.Model) -> None:
-    """Initializers that are bytes of a file in another shape become tensors of that file."""
+def refer_to_files(model: ir.Model) -> None:
+    """Initializers that are bytes of a file become tensors of that file, as it is now."""
     for graph in all_graphs(model):
         for value in graph.initializers.values():
             tensor = value.const_value
-            if tensor is None or not is_streamed(tensor):
+            if isinstance(tensor, (FileTensor, SharedExternalTensor)):
                 continue
-            span = span_of(tensor)
-            if span is not None:
-                shape = ir.Shape(tensor.shape.numpy())
-                value.const_value = FileTensor(span, tensor.dtype, shape, name=tensor.name)
+            # another shape of such a tensor, or one that looks for its file only when it is read
+            if tensor is not None and (
+                is_streamed(tensor) or isinstance(tensor, ir.ExternalTensor)
+            ):
+                span = span_of(tensor)
+                if span is not None:
+                    value.const_value = _at(span, tensor)
+
+
+def _at(span: Span, tensor: ir.TensorProtocol) -> FileTensor:
+    shape = ir.Shape(tensor.shape.numpy())
+    return FileTensor(span, tensor.dtype, shape, name=tensor.name)
 
 
 def _let_go(model: ir.Model, data: FilePlan | None, path: str) -> None:
@@ -221,8 +229,7 @@ def _let_go(model: ir.Model, data: FilePlan | None, path: str) -> None:
             place = held.get(id(value.const_value))
             if place is not None:
                 span = Span(file, place.offset, place.length)
-                shape = ir.Shape(place.tensor.shape.numpy())
-                value.const_value = FileTensor(span, place.tensor.dtype, shape, name=value.name)
+                value.const_value = _at(span, place.tensor)
 
 
 def _is_in_memory(tensor: ir.TensorProtocol) -> bool:

@@ -41,6 +41,9 @@ class Session(Description):
     run a session at the same time; those that use different constants should feed all of them, or
     hold a handle each (`fold`).
 
+    The weights of a model stay in its files: onnxruntime maps them there, so these must not be
+    changed in place meanwhile; to replace them (as `save` does) is safe.
+
     Args:
         source: A bundle (its folder), or a model: a path, an ``ir.Model``, a ``ModelProto``.
         sess_options: ``onnxruntime.SessionOptions`` for entry; those for runtime_fold follow them.

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.runtime.backends import check_dump, check_name, compile_kernels, dump_stages
 from onnxfold.runtime.bundle import Manifest
-from onnxfold.runtime.opening import open_model, plan_of
+from onnxfold.runtime.opening import open_model, plan_of, refer_to_files
 from onnxfold.runtime.split import ModelLike, Parts, opened, split_model
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ class SplitModel:
         self.manifest: Manifest = parts.manifest
         self._entry = parts.entry
         self._fold = parts.fold
+        for model in (parts.entry, parts.fold):
+            if model is not None:
+                refer_to_files(model)  # other files may be there when it is opened
         self._lock = threading.Lock()  # a model that is being serialized is of use to nobody else
 
     @functools.cached_property

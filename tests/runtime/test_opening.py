@@ -200,6 +200,15 @@ def test_a_model_that_is_replaced_later(tmp_path, places, external, specialize):
     assert left(places) == []
 
 
+def test_a_model_in_memory_whose_data_are_replaced_later(tmp_path, places):
+    """Tensors of onnx-ir look for their file when they are read."""
+    path = write(tmp_path, external=True)
+    want = original(path)
+    session = opened(ir.load(path))
+    write(tmp_path, external=True, seed=50)
+    assert_computes(session, want)
+
+
 def test_a_file_that_is_replaced_while_it_is_opened(tmp_path, places, monkeypatch):
     path = write(tmp_path, external=True)
     want = original(path)

@@ -188,11 +188,19 @@ class _Weights:
         if missing:
             raise _CannotLoad(f"{FOLD_FILE} has no weight {missing[0]!r}")
         tensors = {name: self._initializers[name].const_value for name in names}
-        return {n: widened(tensor.numpy()) for n, tensor in tensors.items() if tensor is not None}
+        return {n: widened(_array(tensor)) for n, tensor in tensors.items() if tensor is not None}
 
     @functools.cached_property
     def _initializers(self) -> Mapping[str, ir.Value]:
         return self._bundle.load_runtime_fold().graph.initializers
+
+
+def _array(tensor: ir.TensorProtocol) -> Any:
+    """The elements, on the file if they are in one; what is computed goes with its tensor."""
+    from onnxfold import storage
+
+    array = tensor.numpy()
+    return array if storage.span_of(tensor) is not None else array.copy()
 
 
 def _compilers() -> Iterator[Backend]:

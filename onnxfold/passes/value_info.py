@@ -11,8 +11,6 @@ from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.text import Texts
 from onnxfold.storage.bound import entry_bytes, most_bytes
 
-# A part of the file that nobody asks about: it need not be known how much was saved elsewhere.
-_NEGLIGIBLE = 0.002
 # Function bodies say nothing of their values in older files.
 _FUNCTIONS_SINCE = 10
 
@@ -124,8 +122,6 @@ class _Description:
         """What the file had, and as much more as there is room for."""
         had = [d for d in described if d[0].type is not None]
         others = [(*d, entry_bytes(*d)) for d in described if d[0].type is None]
-        if sum(length for *_, length in others) <= size * _NEGLIGIBLE:
-            return described
         room = size - most_bytes(self._analysis.model) - sum(entry_bytes(*d) for d in had)
         for value, shape, length in others:
             room -= length

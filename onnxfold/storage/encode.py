@@ -252,7 +252,9 @@ class _Finish:
 
     def model(self, proto: onnx.ModelProto) -> None:
         self.graph(proto.graph)
+        _leave_out_default_domain(proto.opset_import)
         for function in proto.functions:
+            _leave_out_default_domain(function.opset_import)
             self.values(function.value_info)
             self.unmark(function)
             self.attributes(function.attribute_proto, None)
@@ -365,3 +367,10 @@ class _Finish:
             del tensor.metadata_props[:]
             for key, value in entries.items():
                 tensor.metadata_props.add(key=key, value=value)
+
+
+def _leave_out_default_domain(opsets: Iterable[onnx.OperatorSetIdProto]) -> None:
+    """An empty domain is the default; onnx-ir writes it down, and the file would grow by it."""
+    for opset in opsets:
+        if not opset.domain:
+            opset.ClearField("domain")

@@ -20,6 +20,8 @@ from contrib_case import (
     u8,
 )
 
+BSD = tuple({**sizes, "D": d} for sizes, d in zip(BSP, (6, 8, 2), strict=True))
+
 CASES = [
     Case("Gelu", [TOKENS], sizes=BS),
     Case("QuickGelu", [TOKENS], {"alpha": 1.702}, sizes=BS),
@@ -186,4 +188,31 @@ CASES = [
     ),
     Case("RotaryEmbedding", [TOKENS, i64("B", "S"), f32(9, 4), f32(9, 4)], GATE, sizes=BS),
     Case("RotaryEmbedding", [f32("B", 4, "S", 8), i64("B", "S"), f32(9, 4), f32(9, 4)], sizes=BS),
+    # onnx's own, which its inference gets wrong where a size is not known
+    Case(
+        "Attention",
+        [f32("B", 4, "S", 8), f32("B", 2, "P", 8), f32("B", 2, "P", "D")],
+        domain="",
+        opset=23,
+        sizes=BSD,
+    ),
+    Case(
+        "Attention",
+        [f32("B", "S", H), f32("B", "P", 16), f32("B", "P", "D")],
+        {"q_num_heads": 4, "kv_num_heads": 2},
+        domain="",
+        opset=23,
+        sizes=BSD,
+    ),
+    Case(
+        "Attention",
+        [
+            *(f32("B", 4, "S", 8), f32("B", 2, "S", 8), f32("B", 2, "S", "D"), None),
+            *(f32("B", 2, "P", 8), f32("B", 2, "P", "D")),
+        ],
+        domain="",
+        opset=23,
+        told=(0, 1, 2, 3),
+        sizes=BSD,
+    ),
 ]

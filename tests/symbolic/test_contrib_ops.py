@@ -26,13 +26,17 @@ def facts_of(model: onnx.ModelProto) -> dict[str, Fact]:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_facts_hold(case: Case):
-    """At every size, of dims with names and of dims that are numbers; dtypes, too."""
+    """At every size, of dims with names, of dims that are numbers and of both; dtypes, too."""
     names = [f"o{k}" for k in case.told]
     model = case.model()
     facts = facts_of(model)
     assert all(facts[f"o{k}"].dtype for k in (*case.told, *case.typed))
     assert all(facts[f"o{k}"].key() == Fact().key() for k in case.silent)
     check = FactCheck(model)
+    for name, size in case.sizes[0].items():
+        others = {n: d for n, d in case.sizes[0].items() if n != name}
+        for partly in ({name: size}, others):
+            assert FactCheck(case.model(partly)).check(next(case.feeds()))
     for sizes, feeds in zip(case.sizes, case.feeds(), strict=True):
         assert check.check(feeds)
         fixed = case.model(sizes)
@@ -45,7 +49,7 @@ def test_facts_hold(case: Case):
 def test_shapes_behind_them_fold(case: Case):
     """The first axis kept, the others joined: no sizes are asked for when the model runs."""
     model = case.model()
-    dtype = facts_of(model)["o0"].dtype
+    facts = facts_of(model)
     node = helper.make_node
     model.graph.node.extend(
         [
@@ -58,7 +62,10 @@ def test_shapes_behind_them_fold(case: Case):
     for name, number in (("first", 0), ("rest", -1)):
         model.graph.initializer.append(onnx.helper.make_tensor(name, 7, [1], [number]))
     del model.graph.output[:]
-    model.graph.output.append(helper.make_tensor_value_info("r", dtype, ["M", "N"]))
+    model.graph.output.append(helper.make_tensor_value_info("r", facts["o0"].dtype, ["M", "N"]))
+    for name in (f"o{k}" for k in case.told[1:]):
+        dims = [f"{name}_{k}" for k in range(facts[name].rank or 0)]
+        model.graph.output.append(helper.make_tensor_value_info(name, facts[name].dtype, dims))
     rewritten = rewrite(model, is_checked=bool(case.domain))
     assert not rewritten.ops.keys() & {"Shape", "Gather", "Concat"}
     rewritten.check(*case.feeds())

@@ -1,6 +1,14 @@
 """Symbolic shapes and values: what is known of sizes that only a run determines."""
 
-from onnxfold.analysis.symbolic import contraction, contrib, elementwise, generate, layout, sequence
+from onnxfold.analysis.symbolic import (
+    attention,
+    contraction,
+    contrib,
+    elementwise,
+    generate,
+    layout,
+    sequence,
+)
 from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
 from onnxfold.analysis.symbolic.fact import Fact
 from onnxfold.analysis.symbolic.propagation import SymbolicAnalysis
@@ -21,6 +29,7 @@ __all__ = [
     "Fact",
     "Number",
     "SymbolicAnalysis",
+    "attention",
     "contraction",
     "contrib",
     "elementwise",

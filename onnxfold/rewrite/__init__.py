@@ -1,5 +1,21 @@
 """The rule language: ``rule(pattern >> replacement, where=..., doc=...)``."""
 
+from onnxfold.rewrite.conditions import (
+    all_equal,
+    boolean,
+    broadcasts_to,
+    floating,
+    integer,
+    is_constant,
+    is_graph_output,
+    is_scalar,
+    is_scalar_like,
+    same_dtype,
+    same_shape,
+    same_type,
+    single_use,
+    static_shape,
+)
 from onnxfold.rewrite.op import op
 from onnxfold.rewrite.patterns import (
     absent,
@@ -14,28 +30,7 @@ from onnxfold.rewrite.patterns import (
     result,
     values,
 )
-from onnxfold.rewrite.predicates import (
-    all_equal,
-    boolean,
-    broadcasts_to,
-    dtype_of,
-    floating,
-    integer,
-    ints_of,
-    is_constant,
-    is_graph_output,
-    is_scalar,
-    is_scalar_like,
-    rank_of,
-    same_dtype,
-    same_shape,
-    same_type,
-    shape_of,
-    single_use,
-    size_of,
-    static_shape,
-    value_of,
-)
+from onnxfold.rewrite.properties import dtype_of, ints_of, rank_of, shape_of, size_of, value_of
 from onnxfold.rewrite.rule import Rule, RuleError, rule
 from onnxfold.rewrite.rule_set import RuleSet, rule_set
 from onnxfold.rewrite.terms import UNKNOWN, computed, lift, symbolic

@@ -99,10 +99,9 @@ class Computing:
             targets.append(streamed)
         inlined: set[Buffer] = set()
         stored: set[Buffer] = set()
-        streams: set[Operation] = set()
         in_pieces: set[Operation] = set()
-        if any(is_large(operation) for operation in everything):
-            streams = {o for o in operations if is_streamed(o)}
+        streams = {o for o in operations if is_streamed(o)}
+        if streams or any(is_large(operation) for operation in everything):
             inlined, stored = choose(
                 everything, targets, streams.__contains__, lambda b: b.references
             )

@@ -138,7 +138,8 @@ def reduced_chains(draw) -> onnx.ModelProto:
             dag.node(draw(st.sampled_from(["Neg", "Abs", "Floor"])), [name], shape, dtype)
     name, shape, dtype = dag.values[-1]
     axes = draw(st.sets(st.integers(0, len(shape) - 1), min_size=1))
-    axes = sorted(draw(st.sampled_from([axes, set(range(len(shape)))])))
+    first = range(draw(st.integers(1, len(shape))))
+    axes = sorted(draw(st.sampled_from([axes, set(first), set(range(len(shape)))])))
     left = [1 if k in axes else d for k, d in enumerate(shape)]
     supported = REDUCTIONS[:4] if dtype == DOUBLE else REDUCTIONS
     op_type = draw(st.sampled_from(supported))

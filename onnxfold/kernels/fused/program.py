@@ -133,7 +133,7 @@ class Program:
         strips = self._strips(box, sizes)
         with np.errstate(all="ignore"):  # threads have settings of their own
             for strip in strips:
-                for piece in _cuts(strip, sizes):
+                for piece in cuts(strip, sizes):
                     place = tuple(
                         slice(p.start - b.start, p.stop - b.start)
                         for p, b in zip(piece, box, strict=True)
@@ -207,7 +207,7 @@ class Program:
             extent if axis == self.fast_axis else size
             for axis, (extent, size) in enumerate(zip(extents, sizes, strict=True))
         ]
-        return list(_cuts(box, of_strip))
+        return list(cuts(box, of_strip))
 
     def _least_tile(self) -> int:
         wanted = [c for c in self._contents if not isinstance(c, np.ndarray) and c.least_tile]
@@ -297,7 +297,7 @@ def _joined(view: Array, axis: int) -> Array:
     )
 
 
-def _cuts(box: Box, sizes: Sequence[int]) -> Iterator[Box]:
+def cuts(box: Box, sizes: Sequence[int]) -> Iterator[Box]:
     """A box in boxes of some extents, which are smaller at its end."""
     counts = [-(-(b.stop - b.start) // size) for b, size in zip(box, sizes, strict=True)]
     for index in np.ndindex(*counts):

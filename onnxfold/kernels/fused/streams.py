@@ -1,8 +1,9 @@
 """Reductions that read their operand piece by piece, with the bits of onnxruntime's whole one.
 
-Two ways, both exact. Along a first axis that stays, every row is reduced by itself, so rows can be
-reduced in groups, by whoever reduces the whole. Over all axes, sums follow onnxruntime's order
-(:mod:`.ordered`), and extremes have none.
+Three ways, all exact. Along a first axis that stays, every row is reduced by itself, so rows can be
+reduced in groups, by whoever reduces the whole. Over the first axes, rows are added one by one
+(:mod:`.leading`). Over all axes, sums follow onnxruntime's order (:mod:`.ordered`), and extremes
+have none.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from onnxfold.kernels.dtypes import FLOATS, INTEGERS, DType, integers
+from onnxfold.kernels.fused.leading import EXTREMES, reduce_rows
 from onnxfold.kernels.fused.ordered import COMPUTED_IN, SUMS, fold, register_of, room_for
 from onnxfold.kernels.fused.program import Program, Rows
 from onnxfold.kernels.operation import Operation
@@ -33,7 +35,6 @@ _PIECE = 1 << 20
 _GROUP, _ROWS = 1 << 23, 16
 _LARGEST_GROUP = 1 << 26
 
-_EXTREMES: dict[str, Any] = {"ReduceMax": np.maximum, "ReduceMin": np.minimum}
 _ORDERED: frozenset[DType] = FLOATS | INTEGERS
 
 
@@ -48,7 +49,7 @@ def is_streamed(operation: Operation) -> bool:
     if not all(b is None or b.is_known for b in others):
         return False
     axes = _axes(operation)
-    return _by_rows(operation, axes) or _over_all(operation, axes)
+    return _by_rows(operation, axes) or _over_rows(operation, axes) or _over_all(operation, axes)
 
 
 def _by_rows(operation: Operation, axes: set[int]) -> bool:
@@ -63,9 +64,23 @@ def _by_rows(operation: Operation, axes: set[int]) -> bool:
 def _over_all(operation: Operation, axes: set[int]) -> bool:
     first = operation.operands[0]
     assert first is not None
-    if len(axes) != len(first.shape):
+    return len(axes) == len(first.shape) and _is_accepted(operation)
+
+
+def _over_rows(operation: Operation, axes: set[int]) -> bool:
+    first = operation.operands[0]
+    assert first is not None
+    leading = len(axes)
+    if axes != set(range(leading)) or not 0 < leading < len(first.shape):
         return False
-    accepted = {**dict.fromkeys(SUMS, COMPUTED_IN), **dict.fromkeys(_EXTREMES, _ORDERED)}
+    # a single element has another order
+    return math.prod(first.shape[leading:]) > 1 and _is_accepted(operation)
+
+
+def _is_accepted(operation: Operation) -> bool:
+    first = operation.operands[0]
+    assert first is not None
+    accepted = {**dict.fromkeys(SUMS, COMPUTED_IN), **dict.fromkeys(EXTREMES, _ORDERED)}
     return first.dtype.numpy() in accepted.get(operation.node.op_type, ())
 
 
@@ -86,7 +101,7 @@ def _axes(operation: Operation) -> set[int]:
 
 def is_extreme(operation: Operation) -> bool:
     """True if elements that are repeated need to be looked at once only."""
-    return operation.node.op_type in _EXTREMES and not _by_rows(operation, _axes(operation))
+    return operation.node.op_type in EXTREMES and not _by_rows(operation, _axes(operation))
 
 
 def reduced(
@@ -109,9 +124,18 @@ def reduced(
     if _by_rows(operation, _axes(operation)):
         return _in_groups(operation, program, whole, pool)
     op_type, dtype = operation.node.op_type, first.dtype.numpy()
+    axes = _axes(operation)
+    if _over_rows(operation, axes):
+        working = program.working_bytes * THREADS + (THREADS + 2) * 2 * _PIECE
+        with np.errstate(all="ignore"), pool.working(working):
+            rows = reduce_rows(op_type, program, len(axes), _PIECE, operation.opset)
+        shape = first.shape[len(axes) :]
+        result = np.broadcast_to(rows, shape)
+        ones = (1,) * len(axes) if operation.attributes.get("keepdims", 1) else ()
+        return np.ascontiguousarray(result).reshape(*ones, *shape)
     with np.errstate(all="ignore"), pool.working(program.working_bytes * THREADS + 4 * _PIECE):
-        if op_type in _EXTREMES:
-            result = _extreme(_EXTREMES[op_type], program)
+        if op_type in EXTREMES:
+            result = _extreme(EXTREMES[op_type], program)
         else:
             register = register_of(op_type, operation.opset, dtype)
             pieces = _pieces(program, room_for(dtype, register), COMPUTED_IN[dtype])

@@ -31,6 +31,7 @@ VALUE_INFO_KEY = "onnxfold.value_info"  # of an initializer's value: it had a va
 UNKNOWN_KEY = "onnxfold.unknown_fields"  # of a model, graph, node, function: their wire bytes
 TRAINING_KEY = "onnxfold.training_info"  # of a model: list of serialized TrainingInfoProto
 HAS_UNKNOWN_KEY = "onnxfold.has_unknown_fields"  # of a model: somewhere in it there is UNKNOWN_KEY
+BARE_DOMAIN_KEY = "onnxfold.bare_domain"  # of a model: it does not write down the empty domain
 
 _A = onnx.AttributeProto
 # The field of an AttributeProto that holds the value of each type.
@@ -155,6 +156,8 @@ def decode(
             model.meta[TRAINING_KEY] = [info.SerializeToString() for info in proto.training_info]
         if has_unknown:
             model.meta[HAS_UNKNOWN_KEY] = True
+        if not all(opset.HasField("domain") for opset in proto.opset_import):
+            model.meta[BARE_DOMAIN_KEY] = True
         _Restore(stand_ins, tensor_of).model(model)
     except ModelError:
         raise

@@ -12,6 +12,7 @@ from onnx_ir import _core
 from onnxfold.errors import ModelError
 from onnxfold.graphs import all_graphs
 from onnxfold.storage.decode import (
+    BARE_DOMAIN_KEY,
     HAS_UNKNOWN_KEY,
     TRAINING_KEY,
     TYPE_KEY,
@@ -74,6 +75,9 @@ def encode(
     finally:
         exchange.undo()
     _Finish(stand_ins, place).model(proto)
+    if model.meta.get(BARE_DOMAIN_KEY):
+        for owner in (proto, *proto.functions):
+            _leave_out_default_domain(owner.opset_import)
     for wire in model.meta.get(TRAINING_KEY, ()):
         proto.training_info.add().ParseFromString(wire)
     return proto
@@ -252,9 +256,7 @@ class _Finish:
 
     def model(self, proto: onnx.ModelProto) -> None:
         self.graph(proto.graph)
-        _leave_out_default_domain(proto.opset_import)
         for function in proto.functions:
-            _leave_out_default_domain(function.opset_import)
             self.values(function.value_info)
             self.unmark(function)
             self.attributes(function.attribute_proto, None)
@@ -370,7 +372,7 @@ class _Finish:
 
 
 def _leave_out_default_domain(opsets: Iterable[onnx.OperatorSetIdProto]) -> None:
-    """An empty domain is the default; onnx-ir writes it down, and the file would grow by it."""
+    """An empty domain is the default. onnx-ir writes it down: the file would grow by two bytes."""
     for opset in opsets:
         if not opset.domain:
             opset.ClearField("domain")

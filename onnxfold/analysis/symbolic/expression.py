@@ -15,138 +15,33 @@ from __future__ import annotations
 
 import math
 
-Monomial = tuple[int, ...]
-"""Indexes of the atoms that are multiplied, ascending; an atom may occur more than once."""
-Bound = int | float
-"""A number or an infinity."""
+from onnxfold.analysis.symbolic.atoms import Atoms
+from onnxfold.analysis.symbolic.polynomial import (
+    INFINITY,
+    Expr,
+    Monomial,
+    Number,
+    in_order,
+    leading_term,
+    split_by,
+    terms_of,
+    without,
+    wrapped,
+)
+
+__all__ = ["Algebra", "Expr", "Number"]
 
 _MOST_TERMS = 16
 _HIGHEST_DEGREE = 8
 _LARGEST = 1 << 62
-INFINITY = math.inf
 
 
-class Expr:
-    """A polynomial that is not a plain number. Equal expressions are equal in every run."""
-
-    __slots__ = ("_hash", "terms")
-
-    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
-        self.terms = terms
-        self._hash = hash(terms)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return isinstance(other, Expr) and self.terms == other.terms
-
-    def __repr__(self) -> str:
-        return " + ".join(
-            "*".join([*([str(c)] if c != 1 or not m else []), *(f"a{k}" for k in m)])
-            for m, c in self.terms
-        )
-
-
-Number = int | Expr
-
-
-class Atom:
-    """A variable of the polynomials: a symbol, or an operation that is none."""
-
-    __slots__ = ("args", "high", "index", "low", "op", "youngest")
-
-    def __init__(
-        self,
-        index: int,
-        op: str,
-        args: tuple[object, ...],
-        low: Bound,
-        high: Bound,
-        youngest: int,
-    ) -> None:
-        self.index = index
-        self.op = op
-        self.args = args
-        self.low = low
-        self.high = high
-        self.youngest = youngest
-        """Index of the last unnamed symbol that it depends on, or -1."""
-
-
-class Algebra:
+class Algebra(Atoms):
     """The atoms of one model and the arithmetic on them.
 
     Sums and products are those of the integers modulo 2**64, as in the tensors. An expression that
     grows beyond a few terms becomes an atom, so that each operation takes bounded time.
     """
-
-    def __init__(self) -> None:
-        self.atoms: list[Atom] = []
-        self.unnamed = 0
-        """How many symbols without a name were made."""
-        self._interned: dict[tuple[object, ...], Expr] = {}
-
-    # ---------------------------------------------------------------- atoms
-
-    def symbol(self, name: str | None = None, low: Bound = 0, high: Bound = INFINITY) -> Expr:
-        """A size: by its name always the same one, without a name a new one."""
-        if name is not None:
-            return self._atom("symbol", (name,), low, high)
-        return self.unknown(low, high)
-
-    def unknown(self, low: Bound = -INFINITY, high: Bound = INFINITY) -> Expr:
-        """A new integer of which only the bounds are known."""
-        self.unnamed += 1
-        return self._new("symbol", (), low, high)
-
-    def name_of(self, number: Number) -> str | None:
-        """The name of a symbol that has one."""
-        atom = self.atom_of(number)
-        if atom is None or atom.op != "symbol" or not atom.args:
-            return None
-        return str(atom.args[0])
-
-    def atom_of(self, number: Number) -> Atom | None:
-        """The atom that the expression is, if it is a single one."""
-        if isinstance(number, int) or len(number.terms) != 1:
-            return None
-        monomial, coefficient = number.terms[0]
-        return self.atoms[monomial[0]] if coefficient == 1 and len(monomial) == 1 else None
-
-    def is_older(self, number: Number, mark: int) -> bool:
-        """True if every unnamed symbol in the expression existed when there were ``mark`` atoms."""
-        return self._youngest(number) < mark
-
-    def _youngest(self, number: object) -> int:
-        if not isinstance(number, Expr):
-            return -1
-        return max((self.atoms[k].youngest for m, _ in number.terms for k in m), default=-1)
-
-    def are_related(self, a: Number, b: Number) -> bool:
-        """False if both are symbols, and not the same: then one says nothing about the other."""
-        if isinstance(a, int) or isinstance(b, int):
-            return False
-        one, other = self.atom_of(a), self.atom_of(b)
-        if one is None or other is None:
-            return True
-        return one is other or one.op != "symbol" or other.op != "symbol"
-
-    def _atom(self, op: str, args: tuple[object, ...], low: Bound, high: Bound) -> Expr:
-        key = (op, *args)
-        found = self._interned.get(key)
-        if found is None:
-            found = self._interned[key] = self._new(op, args, low, high)
-        return found
-
-    def _new(self, op: str, args: tuple[object, ...], low: Bound, high: Bound) -> Expr:
-        index = len(self.atoms)
-        youngest = index if op == "symbol" and not args else -1
-        youngest = max(youngest, *map(self._youngest, args), -1)
-        self.atoms.append(Atom(index, op, args, low, high, youngest))
-        return Expr((((index,), 1),))
 
     # ---------------------------------------------------------------- sums and products
 
@@ -159,7 +54,7 @@ class Algebra:
         if b == 0:
             return a
         terms = dict(a.terms)
-        for monomial, coefficient in _terms(b):
+        for monomial, coefficient in terms_of(b):
             terms[monomial] = terms.get(monomial, 0) + coefficient
         return self._polynomial(terms, "add", a, b)
 
@@ -183,7 +78,7 @@ class Algebra:
             return a
         terms: dict[Monomial, int] = {}
         for left, c in a.terms:
-            for right, d in _terms(b):
+            for right, d in terms_of(b):
                 monomial = tuple(sorted(left + right)) if left and right else left or right
                 terms[monomial] = terms.get(monomial, 0) + c * d
         return self._polynomial(terms, "mul", a, b)
@@ -207,35 +102,8 @@ class Algebra:
             or any(not -_LARGEST < c < _LARGEST for _, c in kept)
         )
         if too_large:
-            return self._atom(op, _sorted(a, b), -INFINITY, INFINITY)
+            return self._atom(op, in_order(a, b), -INFINITY, INFINITY)
         return Expr(tuple(kept))
-
-    # ---------------------------------------------------------------- bounds
-
-    def low(self, a: Number) -> Bound:
-        """A number that the expression is never below."""
-        return a if isinstance(a, int) else self._bounds(a)[0]
-
-    def high(self, a: Number) -> Bound:
-        """A number that the expression is never above."""
-        return a if isinstance(a, int) else self._bounds(a)[1]
-
-    def _bounds(self, a: Expr) -> tuple[Bound, Bound]:
-        low: Bound = 0
-        high: Bound = 0
-        for monomial, coefficient in a.terms:
-            least: Bound = coefficient
-            most: Bound = coefficient
-            for index in monomial:
-                atom = self.atoms[index]
-                ends = [_times(x, y) for x in (least, most) for y in (atom.low, atom.high)]
-                least, most = min(ends), max(ends)
-            low, high = low + least, high + most
-        return low, high
-
-    def is_positive(self, a: Number) -> bool:
-        """True if it is certainly greater than 0."""
-        return self.low(a) > 0
 
     # ---------------------------------------------------------------- divisions
 
@@ -247,12 +115,12 @@ class Algebra:
             return a // b if a % b == 0 else None
         quotient: Number = 0
         rest = a
-        divisor, divided = _leading(b)
+        divisor, divided = leading_term(b)
         for _ in range(_MOST_TERMS):
             if rest == 0:
                 return quotient
-            monomial, coefficient = _leading(rest)
-            missing = _without(monomial, divisor)
+            monomial, coefficient = leading_term(rest)
+            missing = without(monomial, divisor)
             if missing is None or coefficient % divided:
                 return None
             term: Number = coefficient // divided
@@ -272,7 +140,7 @@ class Algebra:
         if not isinstance(b, int) or b <= 0:
             bounded = self.low(a) >= 0 and self.low(b) >= 0
             return self._atom("floor_div", (a, b), 0 if bounded else -INFINITY, INFINITY)
-        whole, rest = _split(a, b)
+        whole, rest = split_by(a, b)
         if self.low(rest) >= 0 and self.high(rest) < b:
             return whole
         inner = self.atom_of(rest)
@@ -311,7 +179,7 @@ class Algebra:
             return 0
         if not isinstance(b, int) or b <= 0:
             return self._atom("mod", (a, b), -INFINITY, INFINITY)
-        rest = _split(a, b)[1]
+        rest = split_by(a, b)[1]
         if self.low(rest) >= 0 and self.high(rest) < b:
             return rest
         return self._atom("mod", (rest, b), 0, b - 1)
@@ -335,7 +203,7 @@ class Algebra:
         choose = min if op == "min" else max
         return self._atom(
             op,
-            _sorted(a, b),
+            in_order(a, b),
             choose(self.low(a), self.low(b)),
             choose(self.high(a), self.high(b)),
         )
@@ -364,7 +232,7 @@ class Algebra:
         for one, other in ((a, b), (b, a)):
             if self._is_capped(one, other):
                 return other
-        return self._atom("broadcast", _sorted(a, b), 0, INFINITY)
+        return self._atom("broadcast", in_order(a, b), 0, INFINITY)
 
     def _is_capped(self, capped: Number, whole: Number) -> bool:
         """True for min(whole, k) with a k from 1 on: it broadcasts with whole to whole."""
@@ -416,64 +284,3 @@ class Algebra:
     def negation(self, a: Number) -> Number:
         """The other truth value."""
         return self.sub(1, a)
-
-
-def wrapped(number: int) -> int:
-    """A number as a 64-bit integer holds it."""
-    if -(1 << 63) <= number < 1 << 63:
-        return number
-    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-def _terms(number: Number) -> tuple[tuple[Monomial, int], ...]:
-    return (((), number),) if isinstance(number, int) else number.terms
-
-
-def _sorted(a: Number, b: Number) -> tuple[Number, Number]:
-    return (a, b) if _order(a) <= _order(b) else (b, a)
-
-
-def _order(number: Number) -> tuple[tuple[Monomial, int], ...]:
-    return _terms(number)
-
-
-def _times(a: Bound, b: Bound) -> Bound:
-    return 0 if a == 0 or b == 0 else a * b
-
-
-def _leading(number: Number) -> tuple[Monomial, int]:
-    """The largest term in an order that multiplication keeps: by degree, then by exponents."""
-    return max(_terms(number), key=lambda term: (len(term[0]), term[0]))
-
-
-def _without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
-    """The monomial divided by another one, or None if it is not divisible."""
-    rest = list(monomial)
-    for index in divisor:
-        if index not in rest:
-            return None
-        rest.remove(index)
-    return tuple(rest)
-
-
-def _split(a: Number, b: int) -> tuple[Number, Number]:
-    """Whole and rest with a = whole * b + rest: whole multiples leave, term by term."""
-    whole: list[tuple[Monomial, int]] = []
-    rest: list[tuple[Monomial, int]] = []
-    for monomial, coefficient in _terms(a):
-        quotient, remainder = divmod(coefficient, b)
-        if not remainder or not monomial:
-            whole.append((monomial, quotient))
-            rest.append((monomial, remainder))
-        else:
-            rest.append((monomial, coefficient))
-    return _number(whole), _number(rest)
-
-
-def _number(terms: list[tuple[Monomial, int]]) -> Number:
-    kept = tuple((m, c) for m, c in terms if c)
-    if not kept:
-        return 0
-    if len(kept) == 1 and not kept[0][0]:
-        return kept[0][1]
-    return Expr(kept)

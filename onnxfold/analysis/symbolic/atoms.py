@@ -1,0 +1,126 @@
+"""The variables of polynomials: sizes with and without names, and operations that stay."""
+
+from __future__ import annotations
+
+from onnxfold.analysis.symbolic.polynomial import INFINITY, Bound, Expr, Number
+
+
+class Atom:
+    """A variable of the polynomials: a symbol, or an operation that is none."""
+
+    __slots__ = ("args", "high", "index", "low", "op", "youngest")
+
+    def __init__(
+        self,
+        index: int,
+        op: str,
+        args: tuple[object, ...],
+        low: Bound,
+        high: Bound,
+        youngest: int,
+    ) -> None:
+        self.index = index
+        self.op = op
+        self.args = args
+        self.low = low
+        self.high = high
+        self.youngest = youngest
+        """Index of the last unnamed symbol that it depends on, or -1."""
+
+
+class Atoms:
+    """The atoms of one model, and the bounds of expressions made of them."""
+
+    def __init__(self) -> None:
+        self.atoms: list[Atom] = []
+        self.unnamed = 0
+        """How many symbols without a name were made."""
+        self._interned: dict[tuple[object, ...], Expr] = {}
+
+    def symbol(self, name: str | None = None, low: Bound = 0, high: Bound = INFINITY) -> Expr:
+        """A size: by its name always the same one, without a name a new one."""
+        if name is not None:
+            return self._atom("symbol", (name,), low, high)
+        return self.unknown(low, high)
+
+    def unknown(self, low: Bound = -INFINITY, high: Bound = INFINITY) -> Expr:
+        """A new integer of which only the bounds are known."""
+        self.unnamed += 1
+        return self._new("symbol", (), low, high)
+
+    def name_of(self, number: Number) -> str | None:
+        """The name of a symbol that has one."""
+        atom = self.atom_of(number)
+        if atom is None or atom.op != "symbol" or not atom.args:
+            return None
+        return str(atom.args[0])
+
+    def atom_of(self, number: Number) -> Atom | None:
+        """The atom that the expression is, if it is a single one."""
+        if isinstance(number, int) or len(number.terms) != 1:
+            return None
+        monomial, coefficient = number.terms[0]
+        return self.atoms[monomial[0]] if coefficient == 1 and len(monomial) == 1 else None
+
+    def is_older(self, number: Number, mark: int) -> bool:
+        """True if every unnamed symbol in the expression existed when there were ``mark`` atoms."""
+        return self._youngest(number) < mark
+
+    def _youngest(self, number: object) -> int:
+        if not isinstance(number, Expr):
+            return -1
+        return max((self.atoms[k].youngest for m, _ in number.terms for k in m), default=-1)
+
+    def are_related(self, a: Number, b: Number) -> bool:
+        """False if both are symbols, and not the same: then one says nothing about the other."""
+        if isinstance(a, int) or isinstance(b, int):
+            return False
+        one, other = self.atom_of(a), self.atom_of(b)
+        if one is None or other is None:
+            return True
+        return one is other or one.op != "symbol" or other.op != "symbol"
+
+    def _atom(self, op: str, args: tuple[object, ...], low: Bound, high: Bound) -> Expr:
+        key = (op, *args)
+        found = self._interned.get(key)
+        if found is None:
+            found = self._interned[key] = self._new(op, args, low, high)
+        return found
+
+    def _new(self, op: str, args: tuple[object, ...], low: Bound, high: Bound) -> Expr:
+        index = len(self.atoms)
+        youngest = index if op == "symbol" and not args else -1
+        youngest = max(youngest, *map(self._youngest, args), -1)
+        self.atoms.append(Atom(index, op, args, low, high, youngest))
+        return Expr((((index,), 1),))
+
+    # ---------------------------------------------------------------- bounds
+
+    def low(self, a: Number) -> Bound:
+        """A number that the expression is never below."""
+        return a if isinstance(a, int) else self._bounds(a)[0]
+
+    def high(self, a: Number) -> Bound:
+        """A number that the expression is never above."""
+        return a if isinstance(a, int) else self._bounds(a)[1]
+
+    def _bounds(self, a: Expr) -> tuple[Bound, Bound]:
+        low: Bound = 0
+        high: Bound = 0
+        for monomial, coefficient in a.terms:
+            least: Bound = coefficient
+            most: Bound = coefficient
+            for index in monomial:
+                atom = self.atoms[index]
+                ends = [_times(x, y) for x in (least, most) for y in (atom.low, atom.high)]
+                least, most = min(ends), max(ends)
+            low, high = low + least, high + most
+        return low, high
+
+    def is_positive(self, a: Number) -> bool:
+        """True if it is certainly greater than 0."""
+        return self.low(a) > 0
+
+
+def _times(a: Bound, b: Bound) -> Bound:
+    return 0 if a == 0 or b == 0 else a * b

@@ -1,8 +1,8 @@
 """Opening a model of which only the weights are in files: onnxruntime maps them where they are.
 
 It is given the model without its weights, and for each of these a file and an offset: of the file
-that it was read from, or of a scratch file for what was computed. Nothing is copied that lies in a
-file already, and what onnxruntime uses as it is, it has in memory only as pages of that file.
+that it was read from, or of a scratch file for what was computed or is not aligned where it lies.
+What onnxruntime uses as it is, it has in memory only as pages of those files.
 """
 
 from __future__ import annotations

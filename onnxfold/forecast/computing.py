@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from onnxfold.kernels.fused.choice import choose, is_fusable, is_large
-from onnxfold.kernels.fused.lower import Blocked, Missing, lower
+from onnxfold.kernels.fused.lower import Missing, lower
+from onnxfold.kernels.fused.movement import Blocked
 from onnxfold.kernels.fused.program import PIECE_BYTES, Program
 from onnxfold.kernels.fused.streams import is_streamed
 from onnxfold.kernels.operation import Operation

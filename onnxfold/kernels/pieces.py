@@ -8,7 +8,8 @@ from collections.abc import Collection
 import numpy as np
 
 from onnxfold.kernels.engines import Engines
-from onnxfold.kernels.fused.lower import Blocked, Missing, kind_of, lower, view
+from onnxfold.kernels.fused.lower import Missing, lower
+from onnxfold.kernels.fused.movement import Blocked, kind_of, view
 from onnxfold.kernels.fused.program import Program
 from onnxfold.kernels.fused.streams import is_extreme, reduced
 from onnxfold.kernels.operation import Operation

@@ -168,14 +168,14 @@ def test_places_all_over_a_weight_are_read_in_the_order_of_its_pages(monkeypatch
     places = shuffled(count // 2, count)
     rows = bench.apply("Gather", bench.held(array), bench.held(places))
     read = []
-    gathered = indexed._gathered
+    gathered = indexed.gathered
 
     def noting(part, lists):
         if part.shape[0] == count:
             read.append((int(lists[0][0]), int(lists[0][-1])))
         return gathered(part, lists)
 
-    monkeypatch.setattr(indexed, "_gathered", noting)
+    monkeypatch.setattr(indexed, "gathered", noting)
     source = bench.pool.source_of(rows)
     cut = list(tiles(source, 1 << 14, 1 << 19))
     assert len(cut) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Optional
 
-from onnxfold.kernels.fused.lower import FUSABLE, Movement, Movements, kind_of
+from onnxfold.kernels.fused.movement import FUSABLE, Movement, Movements, kind_of
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Kind
 from onnxfold.kernels.schedule import awaits

@@ -9,6 +9,14 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.kernels.fused.joint import Move, Part, moved, without_repeats
+from onnxfold.kernels.fused.places import (
+    as_slice,
+    between,
+    gathered,
+    in_ascending_order,
+    is_dense,
+    nested_order,
+)
 from onnxfold.kernels.layout import view_in_shape
 from onnxfold.kernels.registry import Postpone
 from onnxfold.pool import Buffer
@@ -190,7 +198,7 @@ class Indexed:
         out = target.reshape(shape).swapaxes(0, axis)
         for begin in range(0, places.size, count):
             some = places[begin : begin + count]
-            run = _as_slice(some)
+            run = as_slice(some)
             room = out[begin : begin + count].swapaxes(0, axis)
             if run is None:
                 np.take(part, some, axis=axis, out=room, mode="clip")
@@ -205,7 +213,7 @@ class Indexed:
         if self._apart is not None and self._apart in lists:
             block = self._in_order(part, lists, self._apart)
         else:
-            block = _gathered(part, lists)
+            block = gathered(part, lists)
             self._note_pages(part, lists)
         return self._as_value(block, box)
 
@@ -219,8 +227,8 @@ class Indexed:
         elif self._base.array.nbytes > KEPT_BYTES:
             part, lists = self._within(box)
             if not self._is_here_and_there(part, lists):
-                part = _between(part, lists)
-                if _is_dense(part):
+                part = between(part, lists)
+                if is_dense(part):
                     self._buffer.release_pages(part)
 
     def _is_here_and_there(self, part: Array, lists: Mapping[int, Array]) -> bool:
@@ -266,9 +274,9 @@ class Indexed:
 
     def _in_order(self, part: Array, lists: Mapping[int, Array], axis: int) -> Array:
         """Read at places that lie far apart from the first to the last, not as they are listed."""
-        places, order = _sorted(lists[axis])
+        places, order = in_ascending_order(lists[axis])
         extents = [lists[k].size if k in lists else n for k, n in enumerate(part.shape)]
-        nested = _nested(part)
+        nested = nested_order(part)
         block: Array = np.empty([extents[k] for k in nested], part.dtype)
         block = block.transpose(np.argsort(nested))
         step = max(1, _WINDOW // abs(part.strides[axis]))
@@ -278,15 +286,15 @@ class Indexed:
         while begin < places.size:
             first = int(places[begin])
             end = int(np.searchsorted(places, first + step))
-            chunk = _gathered(part, {**lists, axis: places[begin:end]})
+            chunk = gathered(part, {**lists, axis: places[begin:end]})
             target[begin:end] = chunk.swapaxes(0, axis)
             window = source[first : int(places[end - 1]) + 1]
-            if self._base.array.nbytes > KEPT_BYTES and _is_dense(window):
+            if self._base.array.nbytes > KEPT_BYTES and is_dense(window):
                 self._buffer.release_pages(window)
             begin = end
         back = np.empty_like(order)
         back[order] = np.arange(order.size)
-        return _gathered(block, {axis: back})
+        return gathered(block, {axis: back})
 
     def _as_value(self, block: Array, box: Box) -> Array:
         """What was read, with the axes of the value; of extent 1 where it repeats its elements."""
@@ -339,73 +347,3 @@ class Indexed:
         }
         largest = max(spans, default=0)
         return spans[largest] if largest > 2 * _WINDOW else None
-
-
-def _sorted(places: Array) -> tuple[Array, Array]:
-    """The places in ascending order, and which of them each is."""
-    bits = places.size.bit_length()
-    if places.size and int(places.max()).bit_length() + bits < 63:
-        keys = (places.astype(np.int64) << bits) | np.arange(places.size)
-        keys.sort()  # several times faster than argsort
-        return keys >> bits, keys & ((1 << bits) - 1)
-    order = np.argsort(places)
-    return places[order], order
-
-
-def _between(part: Array, lists: Mapping[int, Array]) -> Array:
-    """What lies between the first and the last place along each axis."""
-    for k, places in lists.items():
-        low, high = (int(places.min()), int(places.max()) + 1) if places.size else (0, 0)
-        part = part[(slice(None),) * k + (slice(low, high),)]
-    return part
-
-
-def _gathered(part: Array, lists: Mapping[int, Array]) -> Array:
-    """The elements at places along some axes, in the order of the memory they are read from."""
-    scattered: dict[int, Array] = {}
-    for k, places in lists.items():
-        run = _as_slice(places)
-        if run is None:
-            scattered[k] = places
-        else:
-            part = part[(slice(None),) * k + (run,)]
-    if not scattered:
-        return part
-    nested = _nested(part)
-    laid = part.transpose(nested)
-    if len(scattered) > 1:
-        taken = laid[np.ix_(*(scattered.get(k, np.arange(part.shape[k])) for k in nested))]
-    else:
-        ((k, places),) = scattered.items()
-        axis = nested.index(k)
-        if laid.flags.c_contiguous:
-            taken = np.take(laid, places, axis=axis, mode="clip")
-        else:  # np.take would copy all of it first
-            taken = laid[(slice(None),) * axis + (places,)]
-    return np.asarray(taken.transpose(np.argsort(nested)))
-
-
-def _as_slice(places: Array) -> slice | None:
-    """The slice that selects the same; None if no slice of step 1 or -1 does."""
-    count = places.size
-    if count == 0:
-        return slice(0, 0)
-    first, last = int(places[0]), int(places[-1])
-    if abs(last - first) != count - 1:
-        return None
-    step = 1 if last >= first else -1
-    if count > 2 and (np.diff(places) != step).any():
-        return None
-    stop = last + step
-    return slice(first, stop if stop >= 0 else None, step)
-
-
-def _nested(part: Array) -> list[int]:
-    """The axes, from that with the longest steps through memory to that with the shortest."""
-    return sorted(range(part.ndim), key=lambda k: -abs(part.strides[k]))
-
-
-def _is_dense(part: Array) -> bool:
-    """True if the view covers a good part of the memory between its first and last element."""
-    span = sum((n - 1) * abs(s) for n, s in zip(part.shape, part.strides, strict=True))
-    return bool(span <= 4 * part.nbytes)

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.kernels.fused.indexed import Indexed
+from onnxfold.kernels.fused.places import is_dense
 from onnxfold.pool import Buffer
 from onnxfold.pool.buffer import Array
 from onnxfold.pool.source import Box, Source
@@ -162,7 +163,7 @@ class Program:
                 content.release(box)
             elif buffer is not None and content.nbytes > KEPT_BYTES:
                 part = _cut(content, box)
-                if _is_dense(part):
+                if is_dense(part):
                     buffer.release_pages(part)
 
     def _evaluate(self, piece: Box, known: Sequence[Array | None]) -> Array:
@@ -329,12 +330,6 @@ def _is_apart(content: Array | Source) -> bool:
 
 def _copy(target: Array, source: Array) -> None:
     copy_in_blocks(target, np.broadcast_to(source, target.shape))
-
-
-def _is_dense(part: Array) -> bool:
-    """True if the view covers a good part of the memory between its first and last element."""
-    span = sum((n - 1) * abs(s) for n, s in zip(part.shape, part.strides, strict=True))
-    return bool(span <= 4 * part.nbytes)
 
 
 def _with_last_uses(leaves: int, steps: Sequence[Step]) -> list[Step]:

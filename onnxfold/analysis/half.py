@@ -18,85 +18,18 @@ is the answer known: its result is stored, and settled from there on.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 import onnx_ir as ir
 
 from onnxfold.analysis.constants import captured_values, is_constant_node
-from onnxfold.analysis.rounding import (
-    HALF,
-    STORING,
-    Rounding,
-    is_exactly_known,
-    mentions_half,
-    moves,
-)
+from onnxfold.analysis.half_kernels import has_half_kernel
+from onnxfold.analysis.rounding import HALF, STORING, is_exactly_known, moves
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.graphs import subgraphs_of
-from onnxfold.kernels.inference import schema_of
-from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Array, Kind, find
-from onnxfold.pool import Buffer
 
 REASON = "a runtime may carry its float16/bfloat16 values in float32 (half=carried)"
-
-
-@functools.cache
-def has_half_kernel(op_type: str, domain: str, opset: int) -> bool:
-    """True if onnxruntime may compute an op in half precision, or what ONNX says it is made of."""
-    if (domain, op_type) in _half_kernels():
-        return True
-    schema = schema_of(op_type, opset, domain)
-    if schema is None:
-        return False
-    if getattr(schema, "has_context_dependent_function", False):  # onnx's stubs do not know it
-        return True
-    return any((p.domain, p.op_type) in _half_kernels() for p in schema.function_body.node)
-
-
-@functools.cache
-def _half_kernels() -> frozenset[tuple[str, str]]:
-    """Domains and names of the half kernels that the installed onnxruntime has for the CPU."""
-    try:
-        from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
-    except ImportError:  # not all of its builds tell
-        return frozenset()
-    return frozenset(
-        (kernel.domain, kernel.op_name)
-        for kernel in get_all_opkernel_def()
-        if kernel.provider == "CPUExecutionProvider"
-        and any("tensor(float16)" in types for types in kernel.type_constraints.values())
-    )
-
-
-class HalfConstants:
-    """Which constants of a model must not be folded.
-
-    Args:
-        model: The model.
-    """
-
-    reason = REASON
-
-    def __init__(self, model: ir.Model) -> None:
-        self._functions = model.functions
-        self._rounding = Rounding(model)
-        self._carried = Carried(SymbolicAnalysis(model))
-
-    def objection(self, operation: Operation, results: Sequence[Buffer | None]) -> str | None:
-        """Why an operation on constants must stay; None if it may be folded.
-
-        Raises:
-            ComputationFailed: a postponed operand that decides cannot be computed.
-        """
-        if any(self._carried.feeds_joint(value) for value in operation.node.outputs):
-            return REASON
-        return self._rounding.objection(operation, results)
-
-    def is_inside(self, node: ir.Node) -> bool:
-        """True for a node in which something is in half precision."""
-        return mentions_half(node, self._functions)
 
 
 class Carried:
@@ -112,6 +45,9 @@ class Carried:
         self._analysis = analysis
         self._functions = analysis.model.functions
         self._loose: dict[ir.Value, bool] = {}
+        self._joints: dict[ir.Node, bool] = {}
+        self._open: set[ir.Node] = set()
+        self._anchors: dict[ir.Node, ir.Node] = {}
 
     # ---------------------------------------------------------------- values
 
@@ -201,6 +137,12 @@ class Carried:
 
     def is_joint(self, node: ir.Node) -> bool:
         """True for a node that a runtime may run in half precision or not, by what is around."""
+        known = self._joints.get(node)
+        if known is None:
+            self._joints[node] = known = self._decide_joint(node)
+        return known
+
+    def _decide_joint(self, node: ir.Node) -> bool:
         opset = self._opset(node)
         if moves(node.op_type, node.domain, opset):
             if any(self._is_loose_half(v) for v in node.inputs):
@@ -225,17 +167,28 @@ class Carried:
         Every runtime moves bytes of any type. It widens a half value for such an op only where
         that saves it a conversion: not between two of them, and not for a result of the model.
         """
-        if self._kind(node) not in STORING:
+        if self._kind(node) not in STORING or node in self._open:
             return False
         scope = self._analysis.scopes.find(node.graph)
         is_inlined = scope is None or (scope.in_function and scope.parent is None)
-        return any(
-            (value.is_graph_output() and not is_inlined)
-            or any(
-                use.node not in without and self._kind(use.node) in STORING for use in value._uses
-            )
-            for value in node.outputs
-        )
+        if not is_inlined and any(value.is_graph_output() for value in node.outputs):
+            return True
+        anchor = self._anchors.get(node)
+        if anchor is None or anchor in without or not any(v in anchor.inputs for v in node.outputs):
+            anchor = self._find_anchor(node, without)
+            if anchor is None:
+                if not without or self._find_anchor(node, ()) is None:
+                    self._open.add(node)  # and who reads it stays, so it remains so
+                return False
+            self._anchors[node] = anchor
+        return True
+
+    def _find_anchor(self, node: ir.Node, without: Collection[ir.Node]) -> ir.Node | None:
+        for value in node.outputs:
+            for use in value._uses:
+                if use.node not in without and self._kind(use.node) in STORING:
+                    return use.node
+        return None
 
     def stays(self, node: ir.Node) -> bool:
         """True for a node that must not be replaced by others."""

@@ -12,7 +12,8 @@ from half_models import OPTION, RandomModel, in_half
 from onnx import numpy_helper
 
 import onnxfold
-from onnxfold.analysis.half import Carried, has_half_kernel
+from onnxfold.analysis.half import Carried
+from onnxfold.analysis.half_kernels import has_half_kernel
 from onnxfold.analysis.rounding import STORING, moves
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.kernels.registry import all_kernels

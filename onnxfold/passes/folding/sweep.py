@@ -31,7 +31,7 @@ from onnxfold.passes.folding.inline_if import inline_branch
 from onnxfold.pool import Buffer, Pool
 
 if TYPE_CHECKING:
-    from onnxfold.analysis.half import HalfConstants
+    from onnxfold.analysis.half_constants import HalfConstants
 
 # What a node is worth in stored bytes: its record, and the time and memory it takes when it runs.
 # A scalar or a shape vector takes less, so it is always stored and the node goes.
@@ -90,7 +90,7 @@ class Sweep:
         self._names: Names | None = None
         self._half: HalfConstants | None = None
         if options.carries_half:
-            from onnxfold.analysis.half import HalfConstants
+            from onnxfold.analysis.half_constants import HalfConstants
 
             self._half = HalfConstants(model)
 

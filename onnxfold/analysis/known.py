@@ -200,8 +200,13 @@ class KnownValues:
         return self._all_equal[key]
 
     def _look(self, value: ir.Value, number: float) -> bool | None:
-        small = self.array(value)
-        if small is not None:
+        buffer = self._small_buffer(value)
+        if buffer is not None:
+            # no kernel computes it: if it is folded the question comes again, else it is not worth
+            # the time and the memory that onnxruntime takes
+            if not buffer.is_known:
+                return None
+            small = buffer.array()
             return bool(small.size) and is_exactly(small, number)
         tensor = self.tensor(value)
         if tensor is None:

@@ -1,0 +1,53 @@
+"""What rules ask of constants that stay: nothing that only onnxruntime could compute."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import onnx
+import pytest
+
+from onnxfold import storage
+from onnxfold.analysis.known import KnownValues
+from onnxfold.analysis.scopes import Scopes
+
+QUANTIZED = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,2] x) => (float[N,3] y)
+<int8[2,3] w = {1, 2, 3, 4, 5, 6}, int32[3] b = {0, 0, 0}, float s = {0.5}, int8 z = {0}>
+{ d = DequantizeLinear(w, s, z)  c = DequantizeLinear(b, s)  y = Gemm(x, d, c) }"""
+
+OPTIMIZE = """
+import sys, onnxfold
+onnxfold.optimize_file(sys.argv[1], sys.argv[2])
+sys.exit("onnxruntime" in sys.modules)
+"""
+
+
+def test_a_quantized_model_is_optimized_without_onnxruntime(tmp_path):
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(QUANTIZED), path)
+    command = [sys.executable, "-c", OPTIMIZE, str(path), str(tmp_path / "out.onnx")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    ops = [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node]
+    assert ops.count("DequantizeLinear") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("k = Sub(b, b)", True),  # a kernel computes it
+        ("k = Add(b, b)", True),
+        ("k = Expand(b, n)", True),
+        ("k = DequantizeLinear(b, s)", None),  # all zeros, but who would compute it
+    ],
+)
+def test_are_all_elements_of_a_computed_constant_0(text, answer):
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]> g (float x) => (float y, float k)
+        <int32[3] b = {{0, 0, 0}}, int64[2] n = {{2, 3}}, float s = {{0.5}}>
+        {{ y = Neg(x)  {text} }}"""
+    )
+    opened = storage.from_proto(model)
+    assert KnownValues(Scopes(opened)).all_equal(opened.graph.outputs[1], 0) is answer

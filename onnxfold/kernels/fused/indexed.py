@@ -35,7 +35,7 @@ _AROUND = 1 << 21
 # Where places lie closer together than pages, a tile has many of them and reads them in order: each
 # page is touched once a tile. So many at most (they take 32 bytes each), and so many bytes.
 _PAGE = 1 << 12
-_TILE_PLACES = 1 << 19
+_TILE_PLACES = 1 << 20
 _TILE_BYTES = 1 << 24
 _WINDOW = 1 << 23
 

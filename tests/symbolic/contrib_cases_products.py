@@ -33,6 +33,7 @@ CASES = [
     Case(
         "FusedGemm", [f32("S", 8), f32(5, 8), f32(5)], {"transB": 1, "activation": "Relu"}, sizes=BS
     ),
+    Case("FusedGemm", [f32(8, "S"), f32(8, 5)], {"transA": 1, "activation": "Relu"}, sizes=BS),
     Case("MatMulInteger16", [i16("B", "S", 8), i16(8, 5)], sizes=BS),
     Case("DynamicQuantizeMatMul", [TOKENS, u8(H, 5), SCALE, ZERO], sizes=BS),
     Case("DynamicQuantizeMatMul", [TOKENS, u8(H, 5), f32(5), u8(5), f32(5)], sizes=BS),

@@ -44,8 +44,8 @@ def _broadcast(*operands: int) -> _Output:
     return output
 
 
-def _product(dtype_of: int = 0, *, dtype: ir.DataType | None = None) -> _Output:
-    """A matrix product of the first inputs, each transposed before if an attribute says so."""
+def _product(dtype_of: int = 0, *, right: int = 1, dtype: ir.DataType | None = None) -> _Output:
+    """A matrix product of the first input and another, transposed if an attribute says so."""
 
     def output(application: Application) -> Fact:
         attributes = application.attributes
@@ -54,7 +54,7 @@ def _product(dtype_of: int = 0, *, dtype: ir.DataType | None = None) -> _Output:
         shape = product_shape(
             application.algebra,
             _transposed(shape_of(application, 0), attributes.get("transA", 0)),
-            _transposed(shape_of(application, 1), attributes.get("transB", 0)),
+            _transposed(shape_of(application, right), attributes.get("transB", 0)),
         )
         found = fact_of(application, dtype_of).dtype if dtype is None else dtype
         return of_type(found, shape, application.algebra)
@@ -103,6 +103,12 @@ def _quantized(application: Application) -> Fact:
     return of_type(dtype, fact_of(application, 0).shape, application.algebra)
 
 
+def _quantized_product(application: Application) -> Fact:
+    """With a zero point for the result its dtype, without one that of the scales."""
+    zero = application.input(8)
+    return _product(dtype_of=1 if zero is None else 8, right=3)(application)
+
+
 def _joined(application: Application) -> Fact:
     """Every third input, from the third on, joined along ``axis``."""
     shapes = [shape_of(application, k) for k in range(2, len(application.inputs), 3)]
@@ -126,6 +132,7 @@ RULES: dict[str, Rule] = {
     "DynamicQuantizeMatMul": _outputs(_product()),
     "FastGelu": _outputs(_like(0)),
     "FusedConv": window,
+    "FusedGemm": _outputs(_product()),
     "FusedMatMul": _outputs(_product()),
     "Gelu": _outputs(_like(0)),
     "Inverse": _outputs(_like(0)),
@@ -134,6 +141,7 @@ RULES: dict[str, Rule] = {
     "MatMulNBits": _outputs(_columns),
     "NGramRepeatBlock": _outputs(_like(1)),
     "Pad": _outputs(_padded),
+    "QGemm": _outputs(_quantized_product),
     "QLinearAdd": _outputs(_broadcast(0, 3)),
     "QLinearConcat": _outputs(_joined),
     "QLinearLeakyRelu": _outputs(_like(0)),

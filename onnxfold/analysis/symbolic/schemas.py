@@ -22,7 +22,6 @@ BELIEVED: dict[str, tuple[int, ...]] = {
     "DecoderMaskedMultiHeadAttention": (0, 1, 2),
     "DynamicQuantizeLSTM": (0, 1, 2),
     "EmbedLayerNormalization": (0, 1, 2),
-    "FusedGemm": (0,),
     "FusedMatMul": (0,),  # with the attributes that the rule leaves
     "GatherBlockQuantized": (0,),
     "GatherND": (0,),
@@ -34,7 +33,6 @@ BELIEVED: dict[str, tuple[int, ...]] = {
     "MultiHeadAttention": (0, 1, 2),
     "MurmurHash3": (0,),
     "QAttention": (0, 1),
-    "QGemm": (0,),
     "QLinearAveragePool": (0,),
     "QLinearConv": (0,),
     "QLinearGlobalAveragePool": (0,),

@@ -86,7 +86,7 @@ def embedding(path):
 
 
 def gathered(path):
-    """Half of the columns of 210 MB, as rows and cast; half of the rows of as much, out of order."""
+    """Half the columns of 210 MB, as rows and cast; half the rows of as much, out of order."""
     rng = np.random.default_rng(0)
     side = 7232
     weights = {f"w{k}": rng.random((side, side), dtype=np.float32) for k in range(2)}

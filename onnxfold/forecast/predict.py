@@ -21,13 +21,13 @@ _RULES = 10 << 20  # what rules, symbolic shapes and writing import and make onc
 _PER_NODE = 3_000  # what passes know of a node that is left
 _ONNXRUNTIME = 26 << 20  # importing it, and a session
 _CHECK = 44 << 20  # running two models on it, besides their weights, one model at a time
-# Time, on one core of a machine of 2024 with a disk of its own (bytes a second, seconds).
+# Time, on two cores of a machine of 2024 with a disk of its own (bytes a second, seconds).
 _COPY = 1.5e9
 _DISK = 1.2e9
-_MOVE = 0.8e9
-_TILE = 1.5e9
+_MOVE = 2.5e9
+_TILE = 3e9
 _WHOLE = 0.7e9
-_NODE = 8e-4
+_NODE = 3.5e-4
 
 
 def predict(
@@ -82,11 +82,12 @@ def predict(
     seconds = (
         so_far
         + levels * left * _NODE
-        + writing.copied / _COPY
-        + writing.moved / _MOVE
-        + computing.tiled / _TILE
         + computing.whole / _WHOLE
-        + (writing.written + computing.spilled) / _DISK
+        + computing.spilled / _DISK
+        + max(  # the disk writes while the next tiles are computed
+            writing.copied / _COPY + writing.moved / _MOVE + computing.tiled / _TILE,
+            writing.written / _DISK,
+        )
     )
     return Prediction(
         peak_bytes=held + max(memory[part] for part in ("computing", "writing", "check")),

@@ -5,16 +5,18 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from onnxfold.analysis.scopes import Scopes
 from onnxfold.editing.removal import forget_strangers, is_unused, is_used, remove_unused
 from onnxfold.graphs import all_graphs
 from onnxfold.options import FoldOptions
+from onnxfold.passes.idle_ends import cut_idle_ends, has_idle_ends
 
 
 class RemoveDeadCode(ir.passes.InPlacePass):
     """Remove nodes whose results nobody reads, unused initializers, and uncalled functions.
 
     What only the subgraphs of an unused node read goes, too. Optional outputs that nobody reads are
-    left out (onnx-ir's pass does that). Inputs and outputs of the model stay whatever uses them.
+    left out. Inputs and outputs of the model stay whatever uses them.
 
     Args:
         options: ``half`` says whether nodes stay that decide how a runtime rounds.
@@ -31,8 +33,13 @@ class RemoveDeadCode(ir.passes.InPlacePass):
         spared = _needed_for_half(model, nodes) if self._carries_half else set()
         remove_unused([node for node in nodes if node not in spared] if spared else nodes)
         modified = any(node.graph is None for node in nodes)
-        if not spared and any(_has_idle_ends(node) for node in nodes if node.graph is not None):
-            modified = common.RemoveUnusedNodesPass()(model).modified or modified
+        idle = [node for node in nodes if node.graph is not None and has_idle_ends(node)]
+        if idle and not spared:
+            scopes = Scopes(model)
+            for node in idle:
+                assert node.graph is not None
+                opset = scopes.of(node.graph).opsets.get(node.domain, 1)
+                modified = cut_idle_ends(node, opset) or modified
         for graph in all_graphs(model):
             unused = [
                 name
@@ -61,14 +68,3 @@ def _needed_for_half(model: ir.Model, nodes: list[ir.Node]) -> set[ir.Node]:
         if half.may_be_unread([*going, node]):
             going.append(node)
     return set(unused).difference(going)
-
-
-def _has_idle_ends(node: ir.Node) -> bool:
-    """True if an input at the end is left out, or one of several outputs is read by nobody.
-
-    Few nodes have any, and onnx-ir's pass looks up the schema of every node there is.
-    """
-    inputs, outputs = node.inputs, node.outputs
-    if inputs and inputs[-1] is None:
-        return True
-    return len(outputs) > 1 and not all(is_used(value) for value in outputs)

@@ -8,6 +8,7 @@ import onnx_ir as ir
 from fold_check import X, fold, parse, with_weights
 from onnx_ir.passes import common
 
+import onnxfold
 from onnxfold import storage
 from onnxfold.editing.removal import remove_unused
 from onnxfold.graphs import all_graphs
@@ -188,3 +189,48 @@ def test_the_outputs_of_a_graph_are_not_looked_at_for_every_node(monkeypatch):
     remove_unused(list(graph))
     assert len(graph) == 300
     assert len(removals) == 1
+
+
+def test_a_state_that_goes_in_must_come_out(tmp_path):
+    """onnxruntime refuses an Attention with past keys and without present ones."""
+    info = onnx.helper.make_tensor_value_info
+    node = onnx.helper.make_node(
+        "Attention",
+        ["q", "k", "v", "", "past_k", "past_v"],
+        ["y", "present_k", "present_v", "scores"],
+    )
+    past = [info(name, 1, [1, 2, 3, 8]) for name in ("past_k", "past_v")]
+    graph = onnx.helper.make_graph(
+        [node], "g", [info(n, 1, [1, 2, 4, 8]) for n in "qkv"] + past, [info("y", 1, [1, 2, 4, 8])]
+    )
+    model = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 23)], ir_version=10
+    )
+    after, modified = clean(model)
+    assert modified
+    assert list(after.graph.node[0].output) == ["y", "present_k", "present_v"]
+    onnx.save(model, tmp_path / "in.onnx")
+    assert onnxfold.optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx", check=1).check.equal
+
+
+def test_optional_outputs_in_the_middle_and_at_the_end():
+    model = parse(
+        """g (float[3, 2, 4] x, float[1, 20, 4] w, float[1, 20, 5] r)
+            => (float[1, 2, 5] c, float[3, 2, 3] best) {
+            y, h, c = LSTM <hidden_size = 5> (x, w, r)
+            best, indices = MaxPool <kernel_shape = [2]> (x)
+        }"""
+    )
+    after, _ = clean(model)
+    assert [list(node.output) for node in after.graph.node] == [["", "", "c"], ["best"]]
+
+
+def test_a_batch_normalization_that_trains_keeps_its_outputs():
+    model = parse(
+        """g (float[3, 2] x, float[2] s) => (float[3, 2] y) {
+            y, mean, var = BatchNormalization <training_mode = 1> (x, s, s, s, s)
+        }"""
+    )
+    after, modified = clean(model)
+    assert not modified
+    assert list(after.graph.node[0].output) == ["y", "mean", "var"]

@@ -23,7 +23,7 @@ _ONNXRUNTIME = 26 << 20  # importing it, and a session
 _CHECK = 44 << 20  # running two models on it, besides their weights, one model at a time
 # Time, on two cores of a machine of 2024 with a disk of its own (bytes a second, seconds).
 _COPY = 1.5e9
-_DISK = 1.2e9
+_DISK = 0.8e9
 _MOVE = 2.5e9
 _TILE = 3e9
 _WHOLE = 0.7e9

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Union
 
-from onnxfold.kernels.registry import Array
+from onnxfold.pool.buffer import Array
 
 # Lists of places that kernels make themselves are no longer than this.
 LONGEST_LIST = 1 << 20

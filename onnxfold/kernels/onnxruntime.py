@@ -74,9 +74,11 @@ def run(
     try:
         values = {name: _to_ort(array, dtype) for name, (array, dtype) in feeds.items()}
         # of the first only the digests are kept, so that memory holds one set of results
-        digests = exact and [_digest(v) for v in _run(model, values, outputs, _MORE_THREADS)]
+        digests = None
+        if exact:
+            digests = [_digest(v) for v in _run(model, values, outputs, _MORE_THREADS)]
         results = _run(model, values, outputs, 1)
-        if exact and digests != [_digest(value) for value in results]:
+        if digests is not None and digests != [_digest(value) for value in results]:
             raise ThreadDependent()
         return [_from_ort(result) for result in results]
     except EvaluationError:

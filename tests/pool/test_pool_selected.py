@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import onnx
 import pytest
 from pool_bench import Bench, counting
 
 from onnxfold.kernels.fused import indexed
-from onnxfold.kernels.fused.program import Program
 from onnxfold.kernels.registry import Unfoldable
 from onnxfold.pool import BufferTensor
 from onnxfold.pool.source import tiles
 
 SIDE = 512  # a value is 1 MiB: large
 HALF = onnx.TensorProto.FLOAT16
-
-
-@pytest.fixture
-def work(monkeypatch) -> dict[str, int]:
-    """Counts element-wise operations: steps times elements."""
-    counted = {"operations": 0}
-    evaluate = Program._evaluate
-
-    def counting_evaluate(self, piece, *known):
-        counted["operations"] += len(self._steps) * math.prod(s.stop - s.start for s in piece)
-        return evaluate(self, piece, *known)
-
-    monkeypatch.setattr(Program, "_evaluate", counting_evaluate)
-    return counted
 
 
 def streamed(buffer) -> np.ndarray:

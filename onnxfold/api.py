@@ -19,7 +19,6 @@ from onnxfold import storage
 from onnxfold.errors import CheckFailedError, OnnxFoldError, UsageError
 from onnxfold.memory import peak_rss_bytes
 from onnxfold.options import Options
-from onnxfold.passes.folding.sweep import Stay
 from onnxfold.passes.outlook import outlook
 from onnxfold.passes.pipeline import Result, run_passes
 from onnxfold.report.inventory import count_nodes, op_name
@@ -160,7 +159,7 @@ def optimize_file(
                 stay.node.graph.name or "",
                 stay.reason,
             )
-            for stay in [*result.propagation.stays, *_declined(result)]
+            for stay in result.propagation.stays
             if stay.node.graph is not None  # a later pass may have removed it
         ],
         decisions=_decisions(result),
@@ -306,12 +305,6 @@ def _check(
             f"the optimized model is {compare_line(comparison)}; nothing was written", file=source
         )
     return comparison
-
-
-def _declined(result: Result) -> list[Stay]:
-    """What shapes would have let go, as far as constant propagation has not named it."""
-    named = {stay.node for stay in result.propagation.stays}
-    return [Stay(node, why) for node, why in result.declined.items() if node not in named]
 
 
 def _decisions(result: Result) -> list[Decision]:

@@ -27,9 +27,6 @@ class FoldOptions:
         keep: Globs of value names; nodes that make such a value stay.
         fold: Globs of value names; such a value is folded whatever it weighs, if it can be
             evaluated and ``keep`` does not name it.
-        half: "rounded" takes half precision as ONNX defines it, each op rounding to float16 or
-            bfloat16. "carried" also changes nothing where a runtime that computes them in
-            float32 would round at other places afterwards, as onnxruntime's CPU provider does.
         explain: Record also why small nodes were folded, not only those whose bytes were counted.
     """
 
@@ -40,15 +37,12 @@ class FoldOptions:
     keep: tuple[str, ...] = ()
     fold: tuple[str, ...] = ()
     explain: bool = False
-    half: str = "rounded"
 
     def __post_init__(self) -> None:
         if self.max_growth < 0:
             raise UsageError(f"max_growth must not be negative, got {self.max_growth}")
         if self.memory_limit is not None and self.memory_limit <= 0:
             raise UsageError(f"memory_limit must be positive, got {self.memory_limit}")
-        if self.half not in ("rounded", "carried"):
-            raise UsageError(f"half must be rounded or carried, got {self.half!r}")
         for name in ("keep", "fold"):
             if isinstance(getattr(self, name), str):
                 raise UsageError(f"{name} must be a sequence of globs, not one string")
@@ -57,11 +51,6 @@ class FoldOptions:
     def exact(self) -> bool:
         """True if nothing may be done that could change a bit."""
         return True
-
-    @property
-    def carries_half(self) -> bool:
-        """True if what rounds half precision must stay where it is."""
-        return self.half == "carried"
 
     def keeps(self, name: str | None) -> bool:
         """True if the value of that name must not be folded."""
@@ -113,11 +102,6 @@ class Options(FoldOptions):
     def exact(self) -> bool:
         """True if nothing may be done that could change a bit: below level 2."""
         return self.level < 2
-
-    @property
-    def carries_half(self) -> bool:
-        """True if what rounds half precision must stay where it is: level 2 may move it."""
-        return self.half == "carried" and self.level < 2
 
     def rule_sets(self) -> list[RuleSet]:
         """All rule sets to choose from: built in, of other packages, and the ones given."""

@@ -64,14 +64,6 @@ def output_options(command: Command) -> Command:
     return command
 
 
-HALF = click.option(
-    "--half",
-    type=click.Choice(["rounded", "carried"]),
-    default="rounded",
-    show_default=True,
-    help="carried: leave alone what decides where a runtime that computes float16 and bfloat16 in "
-    "float32 rounds.",
-)
 RUNTIME_CONSTANTS = click.option(
     "--runtime-const",
     "runtime_constants",

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import HALF, byte_size, dimension, input_shape, output_options
+from onnxfold.cli.arguments import byte_size, dimension, input_shape, output_options
 from onnxfold.cli.output import write, write_json
 
 
@@ -70,7 +70,6 @@ from onnxfold.cli.output import write, write_json
 )
 @click.option("--fold-all", is_flag=True, help="Fold whatever can be folded, whatever it weighs.")
 @click.option("--fold-quantized", is_flag=True, help="Fold DequantizeLinear of weights too.")
-@HALF
 @click.option(
     "--max-growth",
     type=byte_size,

@@ -3,7 +3,6 @@
 ONNX rounds to float16 or bfloat16 after every op. onnxruntime's CPU provider has few kernels for
 them, runs the others in float32, and leaves out roundings between. Which ones depends on the
 graph around, so a folded model may differ in last bits although every folded value is right.
-With ``half="carried"`` (:mod:`onnxfold.analysis.half`) it does not.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from onnxfold.graphs import subgraphs_of
 
 NOTE = (
     "onnxruntime's CPU provider keeps some float16/bfloat16 chains in float32, so outputs that "
-    "depend on half precision may differ by a few roundings; this was allowed (--exact forbids it, "
-    "and optimize --half carried keeps the bits there, too)"
+    "depend on half precision may differ by a few roundings; this was allowed (--exact forbids it)"
 )
 _EPSILON = {ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}
 _ROUNDINGS = 16

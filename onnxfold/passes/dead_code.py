@@ -6,9 +6,8 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from onnxfold.analysis.scopes import Scopes
-from onnxfold.editing.removal import forget_strangers, is_unused, is_used, remove_unused
+from onnxfold.editing.removal import forget_strangers, is_used, remove_unused
 from onnxfold.graphs import all_graphs
-from onnxfold.options import FoldOptions
 from onnxfold.passes.idle_ends import cut_idle_ends, has_idle_ends
 
 
@@ -17,24 +16,17 @@ class RemoveDeadCode(ir.passes.InPlacePass):
 
     What only the subgraphs of an unused node read goes, too. Optional outputs that nobody reads are
     left out. Inputs and outputs of the model stay whatever uses them.
-
-    Args:
-        options: ``half`` says whether nodes stay that decide how a runtime rounds.
     """
-
-    def __init__(self, options: FoldOptions | None = None) -> None:
-        self._carries_half = options is not None and options.carries_half
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
         graphs = list(all_graphs(model))
         forget_strangers(graphs)
         nodes = [node for graph in graphs for node in graph]
-        spared = _needed_for_half(model, nodes) if self._carries_half else set()
-        remove_unused([node for node in nodes if node not in spared] if spared else nodes)
+        remove_unused(nodes)
         modified = any(node.graph is None for node in nodes)
         idle = [node for node in nodes if node.graph is not None and has_idle_ends(node)]
-        if idle and not spared:
+        if idle:
             scopes = Scopes(model)
             for node in idle:
                 assert node.graph is not None
@@ -52,19 +44,3 @@ class RemoveDeadCode(ir.passes.InPlacePass):
         if model.functions:
             modified = common.RemoveUnusedFunctionsPass()(model).modified or modified  # type: ignore[no-untyped-call]
         return ir.passes.PassResult(model, modified=modified)
-
-
-def _needed_for_half(model: ir.Model, nodes: list[ir.Node]) -> set[ir.Node]:
-    """Nodes that nobody reads, but that decide how a runtime carries half precision."""
-    from onnxfold.analysis.half import Carried
-    from onnxfold.analysis.symbolic import SymbolicAnalysis
-
-    unused = [node for node in nodes if is_unused(node)]
-    half = Carried(SymbolicAnalysis(model)) if unused else None
-    if half is None or half.may_be_unread(unused):
-        return set()
-    going: list[ir.Node] = []
-    for node in unused:  # one may go as long as another is there
-        if half.may_be_unread([*going, node]):
-            going.append(node)
-    return set(unused).difference(going)

@@ -33,8 +33,6 @@ class Result:
     withheld: Counter[str] = field(default_factory=Counter)
     """How often level 2 would have rewritten beyond that."""
     warnings: list[str] = field(default_factory=list)
-    declined: dict[ir.Node, str] = field(default_factory=dict)
-    """Nodes that could go by what is known of shapes, and why they stay."""
     assumptions: tuple[str, ...] = ()
     """What is taken for granted of the model's inputs."""
     observe: Observer | None = None
@@ -137,5 +135,4 @@ def _run(
             result.warnings.append("the rules were stopped at their budget of rewrites")
     elif isinstance(step, SymbolicShapes):
         result.assumptions = step.assumptions
-        result.declined.update(step.declined)
     return modified

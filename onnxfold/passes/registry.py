@@ -89,7 +89,7 @@ def _own() -> list[PassInfo]:
     def dead_code(options: Options) -> ir.passes.PassBase:
         from onnxfold.passes.dead_code import RemoveDeadCode
 
-        return RemoveDeadCode(options)
+        return RemoveDeadCode()
 
     def deduplicate(options: Options) -> ir.passes.PassBase:
         from onnxfold.passes.deduplicate import DeduplicateInitializers
@@ -132,13 +132,6 @@ def _common() -> list[PassInfo]:
 
         return factory
 
-    def common_subexpressions(options: Options) -> ir.passes.PassBase:
-        if options.carries_half:
-            from onnxfold.passes.subexpressions import CarefulSubexpressions
-
-            return CarefulSubexpressions()
-        return of("CommonSubexpressionEliminationPass")(options)
-
     return [
         PassInfo(
             "lift-constants",
@@ -148,7 +141,7 @@ def _common() -> list[PassInfo]:
         PassInfo(
             "common-subexpressions",
             "Compute the same op on the same inputs once (onnx-ir).",
-            common_subexpressions,
+            of("CommonSubexpressionEliminationPass"),
         ),
         PassInfo(
             "inline-functions",

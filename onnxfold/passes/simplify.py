@@ -29,7 +29,7 @@ class Simplify(ir.passes.InPlacePass):
         enable: Names of opt-in rule sets to use.
         disable: Names of rules or rule sets not to use.
         target: Also use the rules for this runtime.
-        options: ``keep`` says which values' nodes must stay, ``half`` what rewrites must.
+        options: ``keep`` says which values' nodes must stay.
         limits: When to stop.
 
     Raises:
@@ -51,7 +51,6 @@ class Simplify(ir.passes.InPlacePass):
         self.rules = select_rules(chosen, enable=enable, disable=disable, target=target)
         self._level = level
         self._keeps = (options or FoldOptions()).keeps
-        self._carries_half = (options or FoldOptions()).carries_half
         self._limits = limits
         self.report = RewriteReport()
 
@@ -65,7 +64,6 @@ class Simplify(ir.passes.InPlacePass):
             level=self._level,
             keeps=self._keeps,
             limits=self._limits,
-            carries_half=self._carries_half,
         )
         self.report = rewriter.run()
         return ir.passes.PassResult(model, modified=bool(self.report.total))

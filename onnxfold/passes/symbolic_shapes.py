@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 import onnx_ir as ir
 
-from onnxfold.analysis.half import Carried
 from onnxfold.analysis.order import sort_if_needed
 from onnxfold.analysis.symbolic import ASSUMPTIONS, SymbolicAnalysis
 from onnxfold.editing.removal import is_unused, is_used
@@ -27,7 +26,7 @@ class SymbolicShapes(ir.passes.InPlacePass):
     the fewest nodes, and Reshape, Expand, Slice and the like go where they change nothing.
 
     ``assumptions`` holds what the last run took for granted of inputs: nothing if all sizes are
-    numbers. ``declined`` holds nodes that it could have done without, and why they stay.
+    numbers.
 
     Args:
         options: Which values must stay.
@@ -47,7 +46,6 @@ class SymbolicShapes(ir.passes.InPlacePass):
         self._options = options or FoldOptions()
         self._dims = dict(dims or {})
         self.assumptions: tuple[str, ...] = ()
-        self.declined: dict[ir.Node, str] = {}
         self._input_shapes = {k: list(v) for k, v in (input_shapes or {}).items()}
         self._keep_dims = frozenset(keep_dims)
 
@@ -62,14 +60,12 @@ class SymbolicShapes(ir.passes.InPlacePass):
         analysis = SymbolicAnalysis(model)
         analysis.run()
         self.assumptions = ASSUMPTIONS if analysis.algebra.atoms else ()
-        half = Carried(analysis) if self._options.carries_half else None
-        edit = Edit(analysis, self._options.keeps, half)
+        edit = Edit(analysis, self._options.keeps)
         simplifier = _Simplifier(analysis, edit)
         sharing = Sharing(analysis, edit)
         for graph in (model.graph, *(f.graph for f in model.functions.values())):
             simplifier.graph(graph)
             sharing.graph(graph)
-        self.declined = edit.declined
         return ir.passes.PassResult(model, modified=bool(fixed or edit.changes))
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxfold.analysis.half import Carried
 from onnxfold.errors import OnnxFoldError
 from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.index import RuleIndex
@@ -51,7 +50,6 @@ class Rewriter:
         level: 1 for exact rewrites, 2 for inexact ones, too.
         keeps: Says for a value's name whether the node that makes it must stay.
         limits: When to stop.
-        carries_half: What rounds half precision must stay where it is.
     """
 
     def __init__(
@@ -62,14 +60,12 @@ class Rewriter:
         level: int = 1,
         keeps: Callable[[str | None], bool] | None = None,
         limits: Limits | None = None,
-        carries_half: bool = False,
     ) -> None:
         self._model = model
         self._rules = list(rules)
         self._level = level
         self._limits = limits or Limits()
         self._facts = Facts(model)
-        self._half = Carried(self._facts.types) if carries_half else None
         self._splicer = Splicer(self._facts, keeps or _keeps_nothing)
         self._indexes: dict[tuple[tuple[str, int], ...], RuleIndex] = {}
         self._index_of: dict[ir.Graph, RuleIndex] = {}
@@ -142,9 +138,6 @@ class Rewriter:
             exact = self._is_exact(rule, match)
             if not exact and self._level < 2:
                 self._withhold(rule)
-                continue
-            if self._half is not None and not _leaves_half(self._half, match):
-                self.report.withheld[rule.name] += 1
                 continue
             change = self._apply(match, node)
             if change is not None:
@@ -257,22 +250,6 @@ def _depth(rule: Rule) -> int:
         return below + isinstance(expression, Op)
 
     return max(depth(pattern) for pattern in rule.pair.patterns)
-
-
-def _leaves_half(half: Carried, match: Match) -> bool:
-    """True if half precision is rounded where it was after a rewrite."""
-    nodes = {node for node in match.bindings.values() if isinstance(node, ir.Node)}
-    needed: set[ir.Value] = set()
-    for replacement in match.rule.pair.replacements:
-        for expression in replacement.walk():
-            needed.update(_values(match.bindings.get(expression)))
-    return half.may_go(nodes, needed)
-
-
-def _values(bound: object) -> list[ir.Value]:
-    if isinstance(bound, tuple):
-        return [value for item in bound for value in _values(item)]
-    return [bound] if isinstance(bound, ir.Value) else []
 
 
 def _keeps_nothing(name: str | None) -> bool:

@@ -7,9 +7,8 @@ operation that could be folded, what its results would cost to store, and why th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -29,9 +28,6 @@ from onnxfold.kernels.registry import Unfoldable
 from onnxfold.options import FoldOptions
 from onnxfold.passes.folding.inline_if import inline_branch
 from onnxfold.pool import Buffer, Pool
-
-if TYPE_CHECKING:
-    from onnxfold.analysis.half_constants import HalfConstants
 
 # What a node is worth in stored bytes: its record, and the time and memory it takes when it runs.
 # A scalar or a shape vector takes less, so it is always stored and the node goes.
@@ -88,11 +84,6 @@ class Sweep:
         self.stays: list[Stay] = []
         self.inlined = 0
         self._names: Names | None = None
-        self._half: HalfConstants | None = None
-        if options.carries_half:
-            from onnxfold.analysis.half_constants import HalfConstants
-
-            self._half = HalfConstants(model)
 
     def run(self) -> None:
         """Visit the main graph and all functions.
@@ -165,8 +156,6 @@ class Sweep:
             {v.name: self._pool.buffer_of(v) for v in captures if v.name} if captures else None,
         )
         results = self._evaluator.apply(operation)
-        if self._half is not None:
-            self._object_to(operation, results, self._half)
         free = True
         for output, buffer in zip(node.outputs, results, strict=False):
             if buffer is None:
@@ -182,17 +171,6 @@ class Sweep:
         self.undecided[node] = operation
         if free:
             self._settle(node)
-
-    def _object_to(
-        self, operation: Operation, results: Sequence[Buffer | None], half: HalfConstants
-    ) -> None:
-        """Raises Unfoldable if a runtime may carry other results in float32."""
-        reason = half.objection(operation, results)
-        if reason is not None:
-            for buffer in results:
-                if buffer is not None:
-                    self._pool.discard(buffer)
-            raise Unfoldable(reason)
 
     def _cost_of(self, node: ir.Node, buffer: Buffer) -> float:
         if buffer.type_proto is not None:
@@ -240,10 +218,6 @@ class Sweep:
             return False
         condition = node.inputs[0]
         if condition is None or not self.is_constant(condition):
-            return False
-        if self._half is not None and self._half.is_inside(node):
-            if not all(v is None or self.is_constant(v) for v in captured_values(node)):
-                self.stays.append(Stay(node, self._half.reason))
             return False
         branch = "then_branch" if self._pool.buffer_of(condition).array().any() else "else_branch"
         if self._names is None:

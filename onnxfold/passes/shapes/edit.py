@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.analysis.half import REASON, Carried
 from onnxfold.analysis.symbolic import Fact, SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import Array, of_array
 from onnxfold.editing.constants import add_initializer, constant_node
 from onnxfold.editing.names import Names
-from onnxfold.editing.removal import is_unused, remove_unused
+from onnxfold.editing.removal import remove_unused
 from onnxfold.editing.replacement import replace, take_over
 
 
@@ -22,21 +21,12 @@ class Edit:
     Args:
         analysis: The analysis of the model; new values get facts.
         keeps: Says for a value's name whether the node that makes it must stay.
-        half: What must stay for half precision to be rounded where it is; None if that may change.
     """
 
-    def __init__(
-        self,
-        analysis: SymbolicAnalysis,
-        keeps: Callable[[str | None], bool],
-        half: Carried | None = None,
-    ) -> None:
+    def __init__(self, analysis: SymbolicAnalysis, keeps: Callable[[str | None], bool]) -> None:
         self._analysis = analysis
         self._scopes = analysis.scopes
         self.keeps = keeps
-        self._half = half
-        self.declined: dict[ir.Node, str] = {}
-        """Nodes that stay for the sake of ``half``, with the reason."""
         self._names = Names(analysis.scopes.graphs())
         self._constants: dict[object, ir.Value] = {}
         self.changes = 0
@@ -91,7 +81,7 @@ class Edit:
     def store(self, value: ir.Value, array: Array) -> bool:
         """The value becomes a constant, under its own name where that is one of the interface."""
         node = value.producer()
-        if node is None or self.keeps(value.name) or not self._may_go(value, node, None):
+        if node is None or self.keeps(value.name):
             return False
         if not value.is_graph_output():
             replace(value, self.constant(array, value, node))
@@ -105,7 +95,7 @@ class Edit:
     def replace(self, value: ir.Value, other: ir.Value) -> bool:
         """Everybody reads ``other`` instead; a result of the graph keeps its name."""
         node = value.producer()
-        if node is None or self.keeps(value.name) or not self._may_go(value, node, other):
+        if node is None or self.keeps(value.name):
             return False
         if not value.is_graph_output():
             replace(value, other)
@@ -138,35 +128,11 @@ class Edit:
     def set_input(self, node: ir.Node, position: int, value: ir.Value) -> bool:
         """The node reads another value; what only it read goes."""
         before = node.inputs[position]
-        if self._half is not None and before is not None:
-            producer = before.producer()
-            is_only = len(before._uses) == 1 and not before.is_graph_output()
-            if producer is not None and is_only and not self._half.may_be_unread([producer]):
-                self.declined.setdefault(producer, REASON)
-                return False
         node.replace_input_with(position, value)
         self.changes += 1
         if before is not None:
             self.remove_unused([before.producer()])
         return True
-
-    def may_gain_reader(self, value: ir.Value) -> bool:
-        """True if it is all the same that one more node reads a value."""
-        node = value.producer()
-        return self._half is None or node is None or not self._half.is_open(node)
-
-    def _may_go(self, value: ir.Value, node: ir.Node, other: ir.Value | None) -> bool:
-        """Whether a value may become another one, or what is known of it (None)."""
-        half = self._half
-        if half is None:
-            return True
-        readers = [use.node for use in value._uses]
-        if not half.is_loose(other or value) and half.may_go(
-            [node], () if other is None else [other], readers
-        ):
-            return True
-        self.declined.setdefault(node, REASON)
-        return False
 
     def _done(self, node: ir.Node) -> None:
         self.changes += 1
@@ -176,7 +142,4 @@ class Edit:
 
     def remove_unused(self, nodes: Iterable[ir.Node | None]) -> None:
         """Take nodes out that nobody reads, and then those before them."""
-        half = self._half
-        if half is not None:
-            nodes = [n for n in nodes if n is None or not is_unused(n) or half.may_be_unread([n])]
         remove_unused(nodes, self.keeps)

@@ -76,7 +76,7 @@ class Sharing:
         if fact.is_symbolic:
             self._values[-1].setdefault(fact.key(), value)
         for axis, size in enumerate(fact.shape or ()):
-            if isinstance(size, Expr) and self._edit.may_gain_reader(value):
+            if isinstance(size, Expr):
                 known = self._sources[-1].setdefault(size, [])
                 if len(known) < _MOST_SOURCES:
                     known.append((value, axis))

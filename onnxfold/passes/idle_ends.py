@@ -36,11 +36,13 @@ def cut_idle_ends(node: ir.Node, opset: int) -> bool:
         Whether the node was changed.
     """
     before = len(node.inputs), [value.name for value in node.outputs]
+    schema = schema_of(node.op_type, opset, node.domain)
+    # A Loop has two inputs even if both are left out.
+    fewest = len(node.inputs) if schema is None else schema.min_input
     count = len(node.inputs)
-    while count and node.inputs[count - 1] is None:
+    while count > fewest and node.inputs[count - 1] is None:
         count -= 1
     node.resize_inputs(count)
-    schema = schema_of(node.op_type, opset, node.domain)
     if schema is not None and len(node.outputs) > 1 and not _counts_outputs(node, opset):
         formal = schema.outputs
         for k, value in enumerate(node.outputs):

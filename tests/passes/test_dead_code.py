@@ -234,3 +234,17 @@ def test_a_batch_normalization_that_trains_keeps_its_outputs():
     after, modified = clean(model)
     assert not modified
     assert list(after.graph.node[0].output) == ["y", "mean", "var"]
+
+
+def test_inputs_that_an_op_must_have_stay_when_they_are_left_out():
+    model = parse(
+        """g (float[2] x, int64 n) => (float[2] y, float[2] z) {
+            y = Loop (n, "") <body = b (int64 i, bool go) => (bool on, float[2] u) {
+                on = Identity (go)
+                u = Identity (x)
+            }>
+            z = Clip (x, "", "")
+        }"""
+    )
+    after, _ = clean(model)
+    assert [list(node.input) for node in after.graph.node] == [["n", ""], ["x"]]

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Hashable, Iterator
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
+from onnxfold.analysis.content import content_of_tensor
 from onnxfold.editing.names import Names
 from onnxfold.editing.replacement import replace
 from onnxfold.graphs import all_graphs, subgraphs_of
 from onnxfold.pool import BufferTensor
 from onnxfold.pool.tiles import tiles_of
 
-# Up to this many bytes a tensor is its own key; above it, samples tell candidates apart.
-_SMALL = 1024
+# So many elements of large tensors tell candidates apart.
 _SAMPLES = 4
 _COMPARED_AT_ONCE = 1 << 20
 # An outer graph's value costs a look-up in every run of a branch: not for a few bytes.
@@ -130,19 +129,19 @@ class _Known:
         self._samples: dict[int, bytes] = {}
 
     def add(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
-        key, is_content = _key(tensor)
-        if is_content:
-            self._small.setdefault(key, []).append(value)
+        content = content_of_tensor(tensor)
+        if content is not None:
+            self._small.setdefault(content, []).append(value)
         else:
-            self._large.setdefault(key, []).append((value, tensor))
+            self._large.setdefault(_kind(tensor), []).append((value, tensor))
 
     def twins(self, tensor: ir.TensorProtocol) -> Iterator[ir.Value]:
         """Initializers with the same dtype, shape and bytes."""
-        key, is_content = _key(tensor)
-        if is_content:
-            yield from self._small.get(key, ())
+        content = content_of_tensor(tensor)
+        if content is not None:
+            yield from self._small.get(content, ())
             return
-        for value, other in self._large.get(key, ()):
+        for value, other in self._large.get(_kind(tensor), ()):
             if self._sample(other) == self._sample(tensor) and _equal(other, tensor):
                 yield value
 
@@ -153,20 +152,8 @@ class _Known:
         return sample
 
 
-def _key(tensor: ir.TensorProtocol) -> tuple[Hashable, bool]:
-    """What equal tensors have in common, and whether that is all of their content."""
-    kind = (tensor.dtype, tuple(tensor.shape.numpy()))
-    if tensor.dtype == ir.DataType.STRING:
-        digest = hashlib.sha256()
-        for text in tensor.numpy().reshape(-1):
-            encoded = text if isinstance(text, bytes) else str(text).encode()
-            digest.update(len(encoded).to_bytes(8, "little") + encoded)
-        return (*kind, digest.digest()), True
-    if isinstance(tensor, BufferTensor) and not tensor.buffer.is_known:
-        return (*kind, id(tensor.buffer)), True  # computed when written: equal only to itself
-    if tensor.nbytes <= _SMALL:
-        return (*kind, np.asarray(tensor.numpy()).tobytes()), True
-    return kind, False
+def _kind(tensor: ir.TensorProtocol) -> Hashable:
+    return tensor.dtype, tuple(tensor.shape.numpy())
 
 
 def _sample(tensor: ir.TensorProtocol) -> bytes:

@@ -96,6 +96,11 @@ def _own() -> list[PassInfo]:
 
         return DeduplicateInitializers()
 
+    def common_subexpressions(options: Options) -> ir.passes.PassBase:
+        from onnxfold.passes.subexpressions import CommonSubexpressions
+
+        return CommonSubexpressions(options)
+
     return [
         PassInfo(
             "constant-propagation",
@@ -119,6 +124,11 @@ def _own() -> list[PassInfo]:
             "Store initializers with the same bytes and type once.",
             deduplicate,
         ),
+        PassInfo(
+            "common-subexpressions",
+            "Compute the same op on the same inputs once.",
+            common_subexpressions,
+        ),
     ]
 
 
@@ -137,11 +147,6 @@ def _common() -> list[PassInfo]:
             "lift-constants",
             "Turn Constant nodes into initializers (onnx-ir).",
             of("LiftConstantsToInitializersPass", True, 0),
-        ),
-        PassInfo(
-            "common-subexpressions",
-            "Compute the same op on the same inputs once (onnx-ir).",
-            of("CommonSubexpressionEliminationPass"),
         ),
         PassInfo(
             "inline-functions",

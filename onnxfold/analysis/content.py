@@ -1,0 +1,66 @@
+"""What tells attributes and small tensors from others: their bits, not what ``==`` says of them."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.pool import BufferTensor
+
+# Up to this many bytes the elements themselves tell.
+_SMALL = 1024
+
+
+def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:
+    """The same for tensors with the same dtype, shape and bytes, and no others.
+
+    Returns:
+        None for a tensor that is too large to be looked at for this.
+    """
+    kind = (tensor.dtype, tuple(tensor.shape.numpy()))
+    if tensor.dtype == ir.DataType.STRING:
+        digest = hashlib.sha256()
+        for text in tensor.numpy().reshape(-1):
+            encoded = text if isinstance(text, bytes) else str(text).encode()
+            digest.update(len(encoded).to_bytes(8, "little") + encoded)
+        return (*kind, digest.digest())
+    if isinstance(tensor, BufferTensor) and not tensor.buffer.is_known:
+        return (*kind, id(tensor.buffer))  # computed when written: equal only to itself
+    if tensor.nbytes <= _SMALL:
+        return (*kind, np.asarray(tensor.numpy()).tobytes())
+    return None
+
+
+def content_of_attributes(attributes: Iterable[ir.Attr]) -> Hashable | None:
+    """The same for the same names, types and bits: 0.0 is not -0.0, and a NaN is itself.
+
+    Returns:
+        None if one of them is a graph, a type, a sparse or a large tensor.
+    """
+    contents = []
+    for attribute in attributes:
+        if attribute.is_ref():
+            content: Hashable | None = (attribute.ref_attr_name,)
+        else:
+            content = _content_of_value(attribute.type, attribute.value)
+        if content is None:
+            return None
+        contents.append((attribute.name, attribute.type.value, content))
+    return tuple(sorted(contents, key=lambda each: each[0]))
+
+
+def _content_of_value(kind: ir.AttributeType, value: Any) -> Hashable | None:
+    if kind is ir.AttributeType.FLOAT:
+        return struct.pack("<d", value)
+    if kind is ir.AttributeType.FLOATS:
+        return struct.pack(f"<{len(value)}d", *value)
+    if kind in (ir.AttributeType.INT, ir.AttributeType.STRING):
+        return (value,)
+    if kind in (ir.AttributeType.INTS, ir.AttributeType.STRINGS):
+        return tuple(value)
+    return content_of_tensor(value) if kind is ir.AttributeType.TENSOR else None

@@ -1,0 +1,103 @@
+"""Computing the same op on the same inputs once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import onnx_ir as ir
+
+from onnxfold.analysis.content import content_of_attributes
+from onnxfold.analysis.determinism import Determinism
+from onnxfold.analysis.order import sort_if_needed
+from onnxfold.analysis.scopes import Scopes
+from onnxfold.editing.removal import remove_nodes
+from onnxfold.editing.replacement import inherit, replace, take_over
+from onnxfold.graphs import subgraphs_of
+from onnxfold.options import FoldOptions
+
+_Seen = dict[Hashable, ir.Node]
+
+
+class CommonSubexpressions(ir.passes.InPlacePass):
+    """Make nodes with the same op, inputs, attributes and outputs one node.
+
+    A node of a subgraph also gives way to one that an outer graph has computed before. Nodes stay
+    two if they may give different results (random ops, ops that ONNX does not define, functions
+    that hold such), if they hold subgraphs, and if their attributes differ in one bit. A result of
+    the graph keeps its name; where two of them are the same, one becomes a copy of the other.
+
+    Args:
+        options: Which values must stay.
+    """
+
+    def __init__(self, options: FoldOptions | None = None) -> None:
+        self._keeps = (options or FoldOptions()).keeps
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Run the pass on a model."""
+        sort_if_needed(model)
+        self._scopes = Scopes(model)
+        self._determinism = Determinism(model.functions)
+        self._gone: list[ir.Node] = []
+        for graph in (model.graph, *(f.graph for f in model.functions.values())):
+            self._visit(graph, ())
+        remove_nodes(self._gone)
+        return ir.passes.PassResult(model, modified=bool(self._gone))
+
+    def _visit(self, graph: ir.Graph, outer: Sequence[_Seen]) -> None:
+        """Visit a graph that sees what ``outer`` holds; its subgraphs see what comes before."""
+        levels = ({}, *outer)
+        for node in list(graph):
+            if subgraphs_of(node):
+                for subgraph in subgraphs_of(node):
+                    self._visit(subgraph, levels)
+                continue
+            key = _key(node)
+            if key is None:
+                continue
+            # without inputs it is a constant: an outer one costs more to look up than it saves
+            twin = next((s[key] for s in levels[: None if node.inputs else 1] if key in s), None)
+            if twin is None:
+                levels[0][key] = node
+            elif self._may_merge(node, twin):
+                self._merge(node, twin)
+                self._gone.append(node)
+
+    def _may_merge(self, node: ir.Node, twin: ir.Node) -> bool:
+        if any(self._keeps(value.name) for value in node.outputs):
+            return False
+        pairs = list(zip(node.outputs, twin.outputs, strict=True))
+        copies = sum(
+            old.is_graph_output() and not self._can_take_name(old, new) for old, new in pairs
+        )
+        if copies > 1 or (copies and (node.op_type == "Identity" or not node.inputs)):
+            return False
+        assert node.graph is not None
+        return self._determinism.objection(node, self._scopes.of(node.graph).opsets) is None
+
+    def _can_take_name(self, old: ir.Value, new: ir.Value) -> bool:
+        is_free = not new.is_graph_output() and not self._keeps(new.name)
+        return is_free and old.graph is new.graph
+
+    def _merge(self, node: ir.Node, twin: ir.Node) -> None:
+        for old, new in zip(node.outputs, twin.outputs, strict=True):
+            if not old.is_graph_output():
+                inherit(old, new)
+                replace(old, new)
+            elif self._can_take_name(old, new):
+                take_over(old, new, declared=True)
+            else:
+                copy = ir.node("Identity", [new], name=node.name)
+                node.prepend(copy)
+                take_over(old, copy.outputs[0], declared=True)
+
+
+def _key(node: ir.Node) -> Hashable | None:
+    """The same for nodes that compute the same if they are deterministic."""
+    attributes = content_of_attributes(node.attributes.values()) if node.attributes else ()
+    if attributes is None:
+        return None
+    inputs = tuple(map(id, node.inputs))
+    # what a kernel does may depend on which of its outputs are asked for
+    outputs = tuple(bool(value.name) for value in node.outputs)
+    return node.op_identifier(), inputs, outputs, attributes

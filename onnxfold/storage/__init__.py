@@ -3,7 +3,7 @@
 from onnxfold.storage.commit import SaveReport
 from onnxfold.storage.encode import to_proto
 from onnxfold.storage.load import EXTERNAL_KEY, SOURCE_KEY, from_proto, load
-from onnxfold.storage.mapped import MappedFile, Span
+from onnxfold.storage.mapped import MappedFile, Mapping, Span
 from onnxfold.storage.save import save
 from onnxfold.storage.size import least_bytes, model_bytes, planned_bytes
 from onnxfold.storage.streaming import StreamedTensor, Tile
@@ -21,6 +21,7 @@ __all__ = [
     "SOURCE_KEY",
     "FileTensor",
     "MappedFile",
+    "Mapping",
     "SaveReport",
     "SharedExternalTensor",
     "Span",

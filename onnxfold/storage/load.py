@@ -163,12 +163,12 @@ def _skeleton(file: MappedFile, path: str, stand_ins: StandIns) -> bytes:
             released = position
 
     try:
-        pieces, _ = wire.rewrite(file.buffer(), LARGE, replace, passed=passed)
+        pieces, _ = wire.rewrite(file.array().data, LARGE, replace, passed=passed)
     except wire.WireError as error:
         raise ModelError(f"not an ONNX model, or damaged ({error})", file=path) from None
     file.release()
     released = 0
-    return wire.join(file.buffer(), pieces, passed=passed)
+    return wire.join(file.array().data, pieces, passed=passed)
 
 
 def _fields(proto: onnx.TensorProto) -> dict[str, Any]:

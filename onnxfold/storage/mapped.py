@@ -1,54 +1,120 @@
-"""Files mapped into memory once, however many tensors are in them."""
+"""Files mapped into memory once, however many tensors are in them.
+
+Mapped with the system's own call, through ctypes: Python's ``mmap`` keeps a descriptor for every
+mapping (before 3.13 it has to), and a model of a thousand data files would run out of them.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import errno
 import mmap
 import os
 import stat
 import threading
 import weakref
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 _PAGE = mmap.PAGESIZE
+_FAILED = ctypes.c_void_p(-1).value
 _lock = threading.Lock()
 _open_files: weakref.WeakValueDictionary[tuple[int, int, int, int], MappedFile] = (
     weakref.WeakValueDictionary()
 )
 
 
-class MappedFile:
-    """A regular file mapped read-only, and kept open.
+def _function(name: str, result: Any, *arguments: Any) -> Any:
+    function = getattr(ctypes.CDLL(None, use_errno=True), name)
+    function.restype, function.argtypes = result, arguments
+    return function
+
+
+_mmap = _function(
+    "mmap",
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+)
+_munmap = _function("munmap", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
+_madvise = _function("madvise", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+class Mapping:
+    """A stretch of a file in memory, read-only; the descriptor may be closed afterwards.
+
+    Args:
+        fd: The open file.
+        size: Length in bytes.
+        offset: Where it begins in the file, a multiple of ``mmap.ALLOCATIONGRANULARITY``.
+
+    Raises:
+        OSError: The system cannot map it.
+    """
+
+    __slots__ = ("_address", "_array", "size")
+
+    def __init__(self, fd: int, size: int, offset: int = 0) -> None:
+        self.size = size
+        self._address = 0
+        data = memoryview(b"")
+        if size:
+            address = _mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, offset)
+            if address == _FAILED:
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number))
+            self._address = address
+            block = (ctypes.c_ubyte * size).from_address(address)
+            # Arrays keep the block alive. At the end of the process other threads may still read.
+            weakref.finalize(block, _munmap, address, size).atexit = False
+            data = memoryview(block).cast("B").toreadonly()
+        self._array: npt.NDArray[np.uint8] = np.frombuffer(data, dtype=np.uint8)
+
+    def array(self) -> npt.NDArray[np.uint8]:
+        """Return all of it as a read-only 1-D array; a view keeps the mapping alive."""
+        return self._array
+
+    def release(self, offset: int = 0, length: int | None = None) -> None:
+        """Give back the memory of the pages wholly inside the range (bytes).
+
+        The content stays readable: a page touched again is read again.
+        """
+        advice = getattr(mmap, "MADV_DONTNEED", None)
+        start = -(-offset // _PAGE) * _PAGE
+        stop = self.size if length is None else min(offset + length, self.size)
+        if stop != self.size:
+            stop = stop // _PAGE * _PAGE
+        if advice is not None and stop > start:
+            _madvise(self._address + start, stop - start, advice)
+
+
+class MappedFile(Mapping):
+    """A regular file mapped read-only; no descriptor stays open.
 
     The mapping shows the file that was there when it was opened, also after another file is renamed
-    over its path. A program that truncates the file in place takes the pages away (SIGBUS); nothing
-    in this package does.
+    over its path or the path is removed.
 
     Attributes:
-        path: The path it was opened by.
+        path: The absolute path it was opened by.
         key: (device, inode, modification time in ns, size in bytes).
         size: Its size in bytes.
     """
 
-    __slots__ = ("__weakref__", "_array", "_fd", "_map", "key", "path", "size")
+    __slots__ = ("__weakref__", "key", "path")
 
     def __init__(self, path: str, fd: int, status: os.stat_result) -> None:
-        """Take over the descriptor ``fd``; use `open` instead."""
-        self.path = path
+        """Map the file open as ``fd``; use `open` instead."""
+        super().__init__(fd, status.st_size)
+        self.path = os.path.abspath(path)
         self.key = _key(status)
-        self.size = status.st_size
-        self._fd = fd
-        self._map: mmap.mmap | None = None
-        if self.size:
-            self._map = mmap.mmap(fd, self.size, access=mmap.ACCESS_READ)
-            self._array = np.frombuffer(self._map, dtype=np.uint8)
-        else:
-            self._array = np.zeros(0, dtype=np.uint8)
-            self._array.flags.writeable = False
-        # Last: before this the caller closes the descriptor when anything fails.
-        weakref.finalize(self, os.close, fd)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> MappedFile:
@@ -63,43 +129,29 @@ class MappedFile:
         try:
             status = os.fstat(fd)
             if stat.S_ISDIR(status.st_mode):
-                raise IsADirectoryError(21, "Is a directory", path)
+                raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
             if not stat.S_ISREG(status.st_mode):
-                raise OSError(22, "Not a regular file", path)
+                raise OSError(errno.EINVAL, "Not a regular file", path)
             with _lock:
                 known = _open_files.get(_key(status))
-                if known is not None:
-                    os.close(fd)
-                    return known
-                opened = cls(path, fd, status)
-                _open_files[opened.key] = opened
-                return opened
-        except BaseException:
+                if known is None:
+                    known = _open_files[_key(status)] = cls(path, fd, status)
+                return known
+        finally:
             os.close(fd)
-            raise
 
-    def array(self) -> npt.NDArray[np.uint8]:
-        """Return the whole file as a read-only 1-D array; a view keeps the mapping alive."""
-        return self._array
-
-    def buffer(self) -> mmap.mmap | bytes:
-        """Return the mapping itself, for reading single bytes quickly."""
-        return self._map if self._map is not None else b""
-
-    def fileno(self) -> int:
-        """Return the open descriptor; do not close it, do not seek on it."""
-        return self._fd
-
-    def release(self, offset: int = 0, length: int | None = None) -> None:
-        """Give back the memory of the pages wholly inside the range (bytes).
-
-        The content stays readable: a page touched again is read again.
-        """
-        self._advise("MADV_DONTNEED", offset, length, inside=True)
-
-    def willneed(self, offset: int = 0, length: int | None = None) -> None:
-        """Ask the system to read the range (bytes) ahead."""
-        self._advise("MADV_WILLNEED", offset, length, inside=False)
+    @contextlib.contextmanager
+    def descriptor(self) -> Iterator[int | None]:
+        """Open the file once more; None if its path leads to it no more."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            yield None
+            return
+        try:
+            yield fd if _key(os.fstat(fd)) == self.key else None
+        finally:
+            os.close(fd)
 
     def is_at(self, path: str | os.PathLike[str]) -> bool:
         """Whether ``path`` still leads to this very file, unchanged since it was mapped."""
@@ -107,20 +159,6 @@ class MappedFile:
             return _key(os.stat(path)) == self.key
         except OSError:
             return False
-
-    def _advise(self, advice: str, offset: int, length: int | None, *, inside: bool) -> None:
-        option = getattr(mmap, advice, None)
-        if self._map is None or option is None:
-            return
-        stop = self.size if length is None else min(offset + length, self.size)
-        if inside:
-            start = -(-offset // _PAGE) * _PAGE
-            if stop != self.size:
-                stop = stop // _PAGE * _PAGE
-        else:
-            start = offset // _PAGE * _PAGE
-        if stop > start:
-            self._map.madvise(option, start, stop - start)
 
 
 class Span(NamedTuple):

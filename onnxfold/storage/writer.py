@@ -15,6 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxfold.storage.atomic import TempFile
+from onnxfold.storage.mapped import Span
 from onnxfold.storage.streaming import StreamedTensor, Tile
 from onnxfold.storage.tensors import ViewTensor, span_of
 
@@ -113,12 +114,24 @@ class Writer:
         if span is not None:
             if span.length != length:
                 raise ValueError(f"tensor {tensor.name!r}: {span.length} bytes, not {length}")
-            self.copy(out, offset, length, span.file.fileno(), span.offset)
-            span.file.release(span.offset, span.length)
+            self._from_file(out, offset, span)
             self.copied += length
             return
         self._memory(out, offset, length, tensor)
         self.computed += length
+
+    def _from_file(self, out: TempFile, offset: int, span: Span) -> None:
+        file, start, length = span
+        with file.descriptor() as source:
+            if source is not None:
+                self.copy(out, offset, length, source, start)
+                file.release(start, length)
+                return
+        # The mapping still shows what the path no longer leads to.
+        for done in range(0, length, _COPY):
+            part = file.array()[start + done : start + min(length, done + _COPY)]
+            self.write(out, offset + done, part.data)
+            file.release(start + done, len(part))
 
     def copy(self, out: TempFile, offset: int, length: int, source: int, start: int) -> None:
         """Copy ``length`` bytes at ``start`` of the descriptor ``source`` to ``offset``."""

@@ -87,6 +87,7 @@ class Commit:
         fsync: Wait until the files are on the disk before they are put in place.
         streamed: Tensors that are computed on the way; each is released when it is written, or
             when the commit failed.
+        is_kept: Whether a file beside the target must not be removed, whatever its name.
     """
 
     def __init__(
@@ -96,8 +97,10 @@ class Commit:
         data_path: str | None,
         fsync: bool,
         streamed: list[ir.TensorProtocol],
+        is_kept: Callable[[str], bool],
     ) -> None:
         self._plan = plan
+        self._is_kept = is_kept
         self._target = target
         self._data_path = data_path
         self._fsync = fsync
@@ -251,7 +254,11 @@ class Commit:
             atomic.remove_leftovers(path)
 
         def is_needed(path: str) -> bool:
-            return os.path.basename(path) in needed or bool(other_users(path, self._target))
+            return (
+                os.path.basename(path) in needed
+                or self._is_kept(path)
+                or bool(other_users(path, self._target))
+            )
 
         for path in {usual, self._data_path or usual}:
             atomic.remove_fresh_leftovers(path, is_needed)

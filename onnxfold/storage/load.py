@@ -20,6 +20,7 @@ from onnxfold.storage.tensors import FileTensor, SharedExternalTensor, ViewTenso
 
 # Keys in the ``meta`` of a loaded model.
 SOURCE_KEY = "onnxfold.source"  # str: the path it was loaded from, absolute
+FILES_KEY = "onnxfold.files"  # tuple of MappedFile: the model, then its data files
 EXTERNAL_KEY = "onnxfold.external_data"  # bool: whether any tensor was external
 
 # Tensors from this length (bytes) on stay in the file; below, a copy is cheaper than a reference.
@@ -60,6 +61,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     finally:
         file.release()
     model.meta[SOURCE_KEY] = os.path.abspath(name)
+    model.meta[FILES_KEY] = (file, *external.files.values())
     model.meta[EXTERNAL_KEY] = external.used
     return model
 

@@ -22,6 +22,7 @@ from onnxfold.storage.layout import (
 )
 from onnxfold.storage.load import EXTERNAL_KEY
 from onnxfold.storage.size import tensors_of
+from onnxfold.storage.sources import Sources
 from onnxfold.storage.writer import is_streamed
 
 # What names, shapes and small tensors may take when it is decided whether one file is enough.
@@ -97,6 +98,8 @@ def _save(
     forced = external_data if isinstance(external_data, str) else None
     if forced is not None:
         _check_data_name(forced, target)
+    sources = Sources(model, target)
+    sources.check_target()
     if share_weights and external_data is False:
         raise UsageError("weights can be shared only with external data", file=target)
     external = bool(external_data) or share_weights
@@ -117,6 +120,8 @@ def _save(
         except UsageError:
             plan = plan_external(model, share, move_attributes=True)
     data_path = _data_path(plan, target, forced)
+    if data_path is not None:
+        sources.check_data(data_path)
     if (data_path or plan.locations) and os.path.realpath(os.path.dirname(name) or ".") != folder:
         raise UsageError(
             f"is a symbolic link to {target!r}: a model with external data cannot be read through "
@@ -124,7 +129,7 @@ def _save(
             file=name,
         )
     streamed = [tensor for tensor in tensors_of(model) if is_streamed(tensor)]
-    return Commit(plan, target, data_path, fsync, streamed).run(threads, progress)
+    return Commit(plan, target, data_path, fsync, streamed, sources.needs).run(threads, progress)
 
 
 def _is_external(model: ir.Model) -> bool:

@@ -1,0 +1,96 @@
+"""The files that a model was read from: what may be written over them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from onnxfold.errors import ModelError, UsageError
+from onnxfold.storage.load import FILES_KEY, external_locations
+from onnxfold.storage.mapped import MappedFile
+from onnxfold.storage.size import tensors_of
+from onnxfold.storage.tensors import span_of
+
+
+class Sources:
+    """The model file and the data files of a model about to be written to ``target``.
+
+    The model file itself may be replaced, and together with it its data files. Otherwise they hold
+    weights that a model which stays refers to. Files are told apart by what they are as well as by
+    name: links, and file systems that ignore case, give one file several names.
+
+    Args:
+        model: Loaded by `load`, or holding tensors that are external.
+        target: The absolute path of the model to be written, links followed.
+    """
+
+    def __init__(self, model: ir.Model, target: str) -> None:
+        files: tuple[MappedFile, ...] = model.meta.get(FILES_KEY, ())
+        self._target = target
+        self._model = files[0] if files else None
+        self._own = files[1:]
+        own = {file.key for file in files}
+        self._foreign = [
+            span.file
+            for tensor in tensors_of(model)
+            if isinstance(tensor, ir.ExternalTensor)
+            and (span := span_of(tensor)) is not None
+            and span.file.key not in own
+        ]
+
+    def check_target(self) -> None:
+        """See that the model may be written.
+
+        Raises:
+            UsageError: It would take the place of a data file of the source.
+        """
+        if _holds((*self._own, *self._foreign), self._target):
+            raise UsageError(
+                f"holds weights of {self._name()!r}; give another path for the model",
+                file=self._target,
+            )
+
+    def check_data(self, path: str) -> None:
+        """See that a data file may be written to ``path``.
+
+        Raises:
+            UsageError: It would take the place of the source, or of a data file that the source
+                goes on to need.
+        """
+        if self._model is not None and _holds([self._model], path):
+            raise UsageError("is the model itself; give another name for the data file", file=path)
+        if self.needs(path):
+            raise UsageError(
+                f"holds weights of {self._name()!r}; give another name for the data file",
+                file=path,
+            )
+
+    def needs(self, path: str) -> bool:
+        """Whether ``path`` leads to a data file of the source, and the source stays."""
+        if _holds(self._own, path):
+            return self._model is None or os.path.realpath(self._model.path) != self._target
+        if _holds(self._foreign, path):  # it is not known which model they belong to
+            with contextlib.suppress(ModelError):
+                return os.path.basename(path) not in external_locations(self._target)
+            return True
+        return False
+
+    def _name(self) -> str:
+        return os.path.basename(self._model.path) if self._model is not None else "the source"
+
+
+def _holds(files: Iterable[MappedFile], path: str) -> bool:
+    """Whether ``path`` leads to one of the files, by any name."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    name = os.path.basename(path)
+    return any(
+        file.key[:2] == (status.st_dev, status.st_ino)
+        or (os.path.basename(file.path) == name and os.path.realpath(file.path) == path)
+        for file in files
+    )

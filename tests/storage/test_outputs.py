@@ -1,0 +1,85 @@
+"""An output never takes the place of a file that the source goes on to need, by whatever name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import onnx
+import onnx_ir as ir
+import pytest
+from storage_models import files, linear, run, write
+
+import onnxfold
+from onnxfold import storage
+from onnxfold.errors import UsageError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model ``m.model`` with its data in ``w.data``, and links to both."""
+    write(tmp_path / "m.model", linear(), save_as_external_data=True, location="w.data")
+    (tmp_path / "soft.data").symlink_to("w.data")
+    (tmp_path / "hard.data").hardlink_to(tmp_path / "w.data")
+    (tmp_path / "soft.model").symlink_to("m.model")
+    (tmp_path / "hard.model").hardlink_to(tmp_path / "m.model")
+    return tmp_path
+
+
+def content(folder) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in files(folder)}
+
+
+@pytest.mark.parametrize("name", ["w.data", "soft.data", "hard.data"])
+def test_the_model_does_not_replace_a_data_file(folder, name) -> None:
+    before = content(folder)
+    for external_data in (None, False, "o.data"):
+        with pytest.raises(UsageError, match=r"holds weights of 'm\.model'"):
+            onnxfold.optimize_file(folder / "m.model", folder / name, external_data=external_data)
+    with pytest.raises(UsageError):
+        storage.save(ir.load(folder / "m.model"), folder / name)
+    assert content(folder) == before
+
+
+@pytest.mark.parametrize("name", ["w.data", "soft.data", "hard.data", "m.model", "hard.model"])
+def test_data_do_not_replace_a_file_of_the_source(folder, name) -> None:
+    before = content(folder)
+    for share in (False, True):
+        with pytest.raises(UsageError, match=r"holds weights of|is the model itself|to be shared"):
+            model = storage.load(folder / "m.model")
+            model.graph.initializers["b2"] = ir.Value(
+                name="b2", const_value=ir.tensor(bytearray(5000), name="b2")
+            )
+            storage.save(model, folder / "o.onnx", external_data=name, share_weights=share)
+    assert content(folder) == before
+
+
+def test_the_default_name_of_the_data_is_no_exception(folder) -> None:
+    os.rename(folder / "w.data", folder / "o.onnx.data")
+    model = onnx.load(folder / "m.model", load_external_data=False)
+    for tensor in model.graph.initializer:
+        tensor.external_data[0].value = "o.onnx.data"
+    onnx.save(model, folder / "m.model")
+    # An older model at the target used that file as well: without it, it looks like a leftover.
+    shutil.copy(folder / "m.model", folder / "o.onnx")
+    expected = run(folder / "m.model")
+    with pytest.raises(UsageError, match="holds weights of"):
+        onnxfold.optimize_file(folder / "m.model", folder / "o.onnx")
+    onnxfold.optimize_file(folder / "m.model", folder / "o.onnx", external_data=False)
+    assert (run(folder / "m.model") == expected).all()
+    assert (run(folder / "o.onnx") == expected).all()
+
+
+@pytest.mark.parametrize("load", [storage.load, ir.load])
+def test_in_place_they_are_replaced_together(folder, load) -> None:
+    expected = run(folder / "m.model")
+    path = folder / "m.model"
+    os.unlink(folder / "hard.data")  # onnx-ir does not read what has two names
+    for target in (path, folder / "soft.model"):
+        model = load(path)
+        model.graph.initializers["w"].const_value = ir.tensor(
+            -model.graph.initializers["w"].const_value.numpy(), name="w"
+        )
+        storage.save(model, target, external_data="w.data")
+    assert (run(path) == expected).all()
+    assert files(folder) == ["hard.model", "m.model", "soft.data", "soft.model", "w.data"]

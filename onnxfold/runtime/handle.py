@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from onnxfold.errors import UsageError
 from onnxfold.runtime.cache import Folded
 from onnxfold.runtime.values import Feed
 
@@ -25,14 +26,15 @@ class Handle:
         nbytes: Bytes of its folded tensors.
     """
 
-    __slots__ = ("_bound", "_folded", "_lock", "_run", "_session", "nbytes")
+    __slots__ = ("_bound", "_entry", "_feeds", "_folded", "_lock", "_session", "nbytes")
 
     def __init__(self, session: Session, folded: Sequence[Folded], bound: dict[str, Any]) -> None:
         self._session = session
         self._folded = folded
         self._bound = bound
         self._lock = threading.Lock()
-        self._run: Callable[..., Any] | None = None if session.specializes else session.entry.run
+        self._entry = None if session.specializes else session.entry
+        self._feeds = bound
         self.nbytes = sum(part.nbytes for part in folded)
 
     def run(
@@ -45,22 +47,27 @@ class Handle:
         return self._session.run(output_names, input_feed, run_options, handle=self)
 
     def tensors(self) -> dict[str, onnxruntime.OrtValue]:
-        """What entry is given besides its own inputs, by name."""
+        """What entry is given besides its own inputs, by name; strings as arrays."""
         return dict(self._bound)
 
-    def runner(self, open_entry: Callable[[Mapping[str, Any]], Any]) -> Callable[..., Any]:
-        """The function that runs entry on these tensors.
+    def opened(self, session: Session) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:
+        """Entry for these tensors, and what it is fed of them.
 
         Args:
-            open_entry: Makes a session that has the given tensors as weights; called at the first
-                run if the handle is to have one.
-        """
-        return self._run or self._own_runner(open_entry)
+            session: The session that runs it.
 
-    def _own_runner(self, open_entry: Callable[[Mapping[str, Any]], Any]) -> Callable[..., Any]:
-        with self._lock:
-            if self._run is None:
-                entry = open_entry(self._bound)
-                self._bound = {}
-                self._run = entry.run
-            return self._run
+        Raises:
+            UsageError: The handle is of another session.
+        """
+        if session is not self._session:
+            raise UsageError("the handle is of another session")
+        entry = self._entry
+        if entry is None:
+            with self._lock:
+                if self._entry is None:
+                    made = session.open_specialized(self._bound)
+                    read = {value.name for value in made.get_inputs()}
+                    self._feeds = {n: v for n, v in self._bound.items() if n in read}
+                    self._entry = made
+                entry = self._entry
+        return entry, self._feeds

@@ -74,12 +74,12 @@ def entry_of(
     return entry
 
 
-def drop_unread(entry: ir.Model, constants: Sequence[str]) -> None:
+def drop_unread(part: ir.Model, constants: Sequence[str]) -> None:
     """Take out those of the constant inputs that nothing reads, and record the others."""
-    inputs = {v.name for v in entry.graph.inputs}
-    unread = {n for n in constants if n in inputs and not _is_read(entry.graph, n)}
-    _remove_inputs(entry.graph, unread)
-    record(entry, [n for n in constants if n in inputs - unread])
+    inputs = {v.name for v in part.graph.inputs}
+    unread = {n for n in constants if n in inputs and not _is_read(part.graph, n)}
+    _remove_inputs(part.graph, unread)
+    record(part, [n for n in constants if n in inputs - unread])
 
 
 def fold_of(model: ir.Model, outputs: Mapping[str, Described]) -> ir.Model:
@@ -109,9 +109,7 @@ def restricted(fold: ir.Model, outputs: Collection[str]) -> ir.Model:
 
 def _trimmed(fold: ir.Model) -> ir.Model:
     RemoveDeadCode()(fold)
-    names = [v.name for v in fold.graph.inputs if v.name]
-    _remove_inputs(fold.graph, {n for n in names if not _is_read(fold.graph, n)})
-    record(fold, [v.name for v in fold.graph.inputs if v.name])
+    drop_unread(fold, [v.name for v in fold.graph.inputs if v.name])
     return fold
 
 

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +16,19 @@ from onnxfold.errors import UsageError
 from onnxfold.runtime.backends import check_name
 from onnxfold.runtime.bundle import Bundle, is_bundle, open_bundle
 from onnxfold.runtime.cache import CacheStatistics, FoldCache, shared_cache
-from onnxfold.runtime.constants import Constants, Current, check_verify
+from onnxfold.runtime.constants import Constants, Current
 from onnxfold.runtime.description import Description
 from onnxfold.runtime.folding import Folding, FoldStatistics, Placement
+from onnxfold.runtime.given import Given
 from onnxfold.runtime.handle import Handle
-from onnxfold.runtime.values import Feed, Seen
+from onnxfold.runtime.values import Feed
 
 if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
     import onnxruntime
 
+    from onnxfold.runtime.binding import Binding
     from onnxfold.runtime.split_model import SplitModel
 
     Source = str | os.PathLike[str] | Bundle | SplitModel | ir.Model | onnx.ModelProto
@@ -36,10 +38,11 @@ class Session(Description):
     """Runs a bundle, or a model with runtime constants, as ``onnxruntime.InferenceSession`` would.
 
     Runtime constants are inputs like the others and may be fed every time, or only when they
-    change. They are compared by identity first (and by a sample of their elements, as arrays can be
-    filled anew), then by content; new ones are folded again unless the cache has them. Threads may
-    run a session at the same time; those that use different constants should feed all of them, or
-    hold a handle each (`fold`).
+    change. What is fed is compared with a copy of what was fed before, bit for bit, so an array may
+    be filled anew; one that nobody can write to is trusted without reading it. New content is
+    folded again unless the cache has it. Threads may run a session at the same time; those that use
+    different constants should feed all of them, or hold a handle each (`fold`), which costs neither
+    a copy nor a comparison.
 
     The weights of a model stay in its files: onnxruntime maps them there, so these must not be
     changed in place meanwhile; to replace them (as `save` does) is safe.
@@ -56,8 +59,6 @@ class Session(Description):
         cache: A cache to share with some other sessions.
         specialize: Build a session for each setting with the folded tensors as weights:
             onnxruntime can then arrange them for its kernels. Slower to fold, faster to run.
-        verify: How a constant that is the very same object is trusted: "identity" at once,
-            "sample" by 32 of its elements, "content" by all of them.
         split_options: Of `split`, for a model: ``overridable``, ``max_cache``, ``nominal``, ...
 
     Raises:
@@ -76,11 +77,9 @@ class Session(Description):
         max_cache_bytes: int | None = None,
         cache: FoldCache | None = None,
         specialize: bool = False,
-        verify: str = "sample",
         **split_options: Any,
     ) -> None:
         check_name(backend)
-        check_verify(verify)
         cache = cache or (shared_cache() if max_cache_bytes is None else FoldCache(max_cache_bytes))
         self.bundle = _bundle_of(source, runtime_constants, backend, split_options)
         self._options = sess_options
@@ -88,11 +87,9 @@ class Session(Description):
         self._backend = backend
         self.specializes = specialize
         manifest = self.bundle.manifest
-        names = [info.name for info in manifest.runtime_constants]
-        read = set(manifest.entry_inputs)
-        # what entry has no input for (any more)
-        self._dropped = [name for name in names if specialize or name not in read]
-        self._constants = Constants(names, [n for n in names if n in read], verify, cache)
+        self._constants = Constants(manifest.runtime_constants, manifest.entry_inputs, cache)
+        # what a handle alone gives values to
+        self._taken = {i.name for i in (*manifest.runtime_constants, *manifest.cached)}
         self._output_names = list(manifest.outputs)
         self._open()
 
@@ -129,15 +126,8 @@ class Session(Description):
         Raises:
             UsageError: A runtime constant has not been given yet, or is given with a handle.
         """
-        if handle is None:
-            handle = self._handle_for(input_feed)
-        elif not self._constants.known.isdisjoint(input_feed):
-            raise UsageError("runtime constants are part of the handle; do not feed them with it")
-        run = self._runner(handle)
-        feeds = {**handle._bound, **input_feed}
-        for name in self._dropped:
-            feeds.pop(name, None)
-        return run(output_names or self._output_names, feeds, run_options)  # type: ignore[no-any-return]
+        entry, feeds = self._prepared(input_feed, handle)
+        return entry.run(output_names or self._output_names, feeds, run_options)  # type: ignore[no-any-return]
 
     def run_with_ort_values(
         self,
@@ -148,34 +138,30 @@ class Session(Description):
         handle: Handle | None = None,
     ) -> Sequence[onnxruntime.OrtValue]:
         """The same with onnxruntime's values in and out."""
-        if handle is None:
-            handle = self._handle_for(input_dict_ort_values)
-        entry: Any = self._runner(handle).__self__  # type: ignore[attr-defined]
-        feeds = {**handle._bound, **input_dict_ort_values}
-        for name in self._dropped:
-            feeds.pop(name, None)
+        from onnxfold.runtime.binding import as_values
+
+        entry, feeds = self._prepared(input_dict_ort_values, handle)
         return entry.run_with_ort_values(  # type: ignore[no-any-return]
-            output_names or self._output_names, feeds, run_options
+            output_names or self._output_names, as_values(feeds), run_options
         )
 
-    def io_binding(self, handle: Handle | None = None) -> onnxruntime.IOBinding:
+    def io_binding(self, handle: Handle | None = None) -> Binding:
         """A binding for entry with the folded tensors bound: those of a handle, or the last ones.
 
         Raises:
             UsageError: Nothing has been folded yet.
         """
+        from onnxfold.runtime.binding import Binding
+
         if handle is None:
             handle = self._handle_for({})
-        binding = self.entry.io_binding()
-        for name, value in handle._bound.items():
-            binding.bind_ortvalue_input(name, value)
-        return binding
+        return Binding(*handle.opened(self), self._refuse)
 
     def run_with_iobinding(
-        self, iobinding: onnxruntime.IOBinding, run_options: onnxruntime.RunOptions | None = None
+        self, iobinding: Binding, run_options: onnxruntime.RunOptions | None = None
     ) -> None:
         """Run entry on a binding of `io_binding`."""
-        self.entry.run_with_iobinding(iobinding, run_options)
+        iobinding.entry.run_with_iobinding(iobinding, run_options)
 
     def fold(self, constants: Mapping[str, Feed]) -> Handle:
         """The folded tensors of a setting of the runtime constants, for use by many callers.
@@ -186,42 +172,46 @@ class Session(Description):
             constants: Every runtime constant by name; those with a default may be left out.
 
         Raises:
-            UsageError: One is missing, or is no runtime constant.
+            UsageError: One is missing, is no runtime constant, or has another type or shape.
         """
-        self._constants.check_names(constants)
-        return self._fold(dict(constants), copies=True)
+        return self._fold(self._constants.given(constants))
 
     # ---------------------------------------------------------------- folding
+
+    def _prepared(
+        self, feed: Mapping[str, Feed], handle: Handle | None
+    ) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:
+        """The session on entry, and all that it is fed."""
+        if handle is None:
+            handle = self._handle_for(feed)
+            known = self._constants.known
+            feed = {name: value for name, value in feed.items() if name not in known}
+        self._refuse(feed)
+        entry, feeds = handle.opened(self)
+        return entry, {**feed, **feeds}
+
+    def _refuse(self, names: Iterable[str]) -> None:
+        """Refuse what would take the place of a handle's own."""
+        if not self._taken.isdisjoint(names):
+            name = next(name for name in names if name in self._taken)
+            raise UsageError(f"{name!r} is part of the handle and cannot be given with it")
 
     def _handle_for(self, feed: Mapping[str, Feed]) -> Handle:
         """The handle for the constants in a feed; those of the run before where none are fed."""
         current = self._current
-        if current is not None and self._constants.is_current(current, feed):
-            return current.handle
-        return self._refold(feed, current)
+        if current is None or not self._constants.is_current(current, feed):
+            constants = self._constants.merged(current, feed)
+            current = self._current = Current(constants, self._fold(constants))
+        return current.handle
 
-    def _refold(self, feed: Mapping[str, Feed], current: Current | None) -> Handle:
-        constants = self._constants.merged(current, feed)
-        seen = [(name, Seen(value)) for name, value in constants.items()]
-        handle = self._fold(constants)
-        self._current = Current(constants, seen, handle)
-        return handle
+    def _fold(self, constants: Mapping[str, Given]) -> Handle:
+        for name in self._constants.known:
+            if name not in constants and name not in self._optional:
+                raise UsageError(f"runtime constant {name!r} has not been given yet")
+        return Handle(self, *self._constants.fold(constants, self._folding.groups))
 
-    def _fold(self, constants: dict[str, Feed], *, copies: bool = False) -> Handle:
-        names = self._constants.names
-        missing = [n for n in names if n not in constants and n not in self._optional]
-        if missing:
-            raise UsageError(f"runtime constant {missing[0]!r} has not been given yet")
-        folded, bound = self._constants.fold(constants, self._folding.groups, copies=copies)
-        return Handle(self, folded, bound)
-
-    def _runner(self, handle: Handle) -> Callable[..., Any]:
-        """The function that runs entry for a handle."""
-        if handle._session is not self:
-            raise UsageError("the handle is of another session")
-        return handle.runner(self._specialized)
-
-    def _specialized(self, bound: Mapping[str, Any]) -> onnxruntime.InferenceSession:
+    def open_specialized(self, bound: Mapping[str, Any]) -> onnxruntime.InferenceSession:
+        """A session on entry that has a handle's tensors as weights."""
         from onnxfold.runtime.specialize import specialized
 
         return specialized(self.bundle.load_entry(), bound, self._options, self._providers)

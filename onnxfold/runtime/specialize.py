@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onnxfold.runtime.values import array_of
+from onnxfold.runtime.values import array_of, is_text
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -22,7 +22,8 @@ def specialized(
 
     Args:
         entry: The model; it is changed.
-        bound: The values of those inputs, in the CPU's memory.
+        bound: The values of those inputs; what is no array of numbers in the CPU's memory stays an
+            input.
         options: Session options.
         providers: Execution providers.
     """
@@ -34,11 +35,11 @@ def specialized(
     inputs = {value.name: value for value in graph.inputs}
     for name, value in bound.items():
         array = array_of(value)
-        if array is None:
+        if array is None or is_text(value):
             continue
         variable = inputs[name]
         dtype = ir.DataType(value.element_type())
-        if dtype != ir.DataType.STRING and array.dtype != dtype.numpy():
+        if array.dtype != dtype.numpy():
             array = array.view(dtype.numpy())
         variable.const_value = ir.tensor(array, dtype=dtype, name=name)
         variable.shape = ir.Shape(array.shape)

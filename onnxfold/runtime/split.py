@@ -292,6 +292,7 @@ def _cut_in_two(
     fold = fold_of(model, cached) if cached else None
     if fold is not None:
         fold = _finish(fold, fold_at, options)
+        drop_unread(fold, [v.name or "" for v in fold.graph.inputs])
     defaults = set(model.graph.initializers)
     manifest = Manifest(
         runtime_constants=[

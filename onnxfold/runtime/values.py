@@ -1,9 +1,8 @@
-"""Values at the border to onnxruntime, without copies; and what tells one from another."""
+"""Values at the border to onnxruntime, without copies."""
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +18,6 @@ Array = npt.NDArray[Any]
 Feed = Any
 """A NumPy array (ml_dtypes' types included), an ``onnxruntime.OrtValue``, or a sequence."""
 
-_SAMPLES = 32
-
 _NUMPY_NAMES = {"float": "float32", "double": "float64", "float8e4m3fn": "float8_e4m3fn"}
 _ONNX_TYPES = {
     "bfloat16": 16,
@@ -29,26 +26,42 @@ _ONNX_TYPES = {
     "float8_e5m2": 19,
     "float8_e5m2fnuz": 20,
 }
+_TEXT = "OSTU"
+"""Kinds of arrays that hold strings: onnxruntime takes them as they are, but makes no values."""
+
+_PACKED = frozenset(("int4", "uint4", "int2", "uint2", "float4e2m1"))
+"""Of these types a byte holds several elements."""
 
 
 def ort_value(feed: Feed) -> onnxruntime.OrtValue:
-    """A feed as onnxruntime's value on the same memory (contiguous arrays of the CPU).
+    """A feed as onnxruntime's value, on the same memory if that is contiguous and the CPU's.
 
     Raises:
-        UsageError: It is no tensor.
+        UsageError: It is neither an array of numbers nor an ``OrtValue``.
     """
     import onnxruntime as ort
 
     if isinstance(feed, ort.OrtValue):
         return feed
+    if not isinstance(feed, np.ndarray):
+        raise UsageError(f"expected an array or an OrtValue, got {type(feed).__name__}")
     array = np.asarray(feed)
-    if array.dtype.isbuiltin == 1:
-        return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array).reshape(array.shape))
+    native = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
     element_type = _ONNX_TYPES.get(array.dtype.name)
-    if element_type is None:
-        raise UsageError(f"onnxruntime takes no arrays of {array.dtype}")
-    words = np.ascontiguousarray(array).view(f"u{array.itemsize}").reshape(array.shape)
-    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(words, element_type)
+    if element_type is not None:
+        words = native.view(f"u{array.itemsize}")
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(words, element_type)
+    try:
+        return ort.OrtValue.ortvalue_from_numpy(native)
+    except RuntimeError:
+        raise UsageError(f"onnxruntime takes no arrays of {array.dtype}") from None
+
+
+def is_text(value: Feed) -> bool:
+    """Whether a value holds strings."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in _TEXT
+    return hasattr(value, "data_type") and value.data_type() == "tensor(string)"
 
 
 def array_of(value: Feed) -> Array | None:
@@ -63,6 +76,8 @@ def array_of(value: Feed) -> Array | None:
     if not value.is_tensor() or value.device_name().lower() != "cpu":
         return None
     name = value.data_type()[len("tensor(") : -1]
+    if name in _PACKED:
+        return None
     if name == "string":
         strings: Array = value.numpy()
         return strings
@@ -74,8 +89,6 @@ def array_of(value: Feed) -> Array | None:
     try:
         dtype = np.dtype(_NUMPY_NAMES.get(name, name))
     except TypeError:
-        if nbytes % count:
-            return None
         dtype = np.dtype(f"u{nbytes // count}")
     memory: Any = (ctypes.c_ubyte * nbytes).from_address(value.data_ptr())
     memory.owner = value  # the array's base keeps onnxruntime's tensor alive
@@ -114,49 +127,12 @@ def size_in_bytes(value: onnxruntime.OrtValue) -> int:
         return 0
 
 
-def digest_of(value: Feed) -> bytes:
-    """What two values have in common only if they have the same dtype, shape and elements.
+def bits_of(value: onnxruntime.OrtValue) -> tuple[str, list[int], int, int]:
+    """Type, shape, address and number of bytes: what tells one tensor of numbers from another.
 
     Raises:
-        UsageError: It is not a tensor in the CPU's memory.
+        UsageError: It is not in the CPU's memory.
     """
-    array = array_of(value)
-    if array is None:
-        raise UsageError("a runtime constant must be a tensor in the CPU's memory")
-    digest = hashlib.sha256(f"{array.dtype.str}{array.dtype.name}{array.shape}".encode())
-    if array.dtype.hasobject or array.dtype.kind in "US":
-        for item in array.reshape(-1).tolist():
-            text = item if isinstance(item, bytes) else str(item).encode()
-            digest.update(len(text).to_bytes(8, "little") + text)
-    elif array.size:
-        raw: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        digest.update(raw)
-    return digest.digest()
-
-
-class Seen:
-    """A value that was given, and a sample of its elements.
-
-    A caller that fills one array with new values again and again is noticed by the sample: 32
-    elements at equal distances. It costs about a microsecond.
-    """
-
-    __slots__ = ("_flat", "_sample", "value")
-
-    def __init__(self, value: Feed) -> None:
-        self.value = value
-        array = array_of(value)
-        self._flat: Array | None = None
-        self._sample = b""
-        if array is None or array.dtype.hasobject or not array.size:
-            return
-        if array.flags.c_contiguous:
-            flat = array.reshape(-1)
-            self._flat = flat[:: max(1, flat.size // _SAMPLES)]
-            self._sample = self._flat.tobytes()
-
-    def is_same(self, value: Feed) -> bool:
-        """Whether it is the very same object, and its sample has not changed."""
-        if value is not self.value:
-            return False
-        return self._flat is not None and self._flat.tobytes() == self._sample
+    if value.device_name().lower() != "cpu":
+        raise UsageError("a runtime constant must be in the CPU's memory")
+    return value.data_type(), value.shape(), value.data_ptr(), value.tensor_size_in_bytes()

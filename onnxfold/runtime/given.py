@@ -1,0 +1,145 @@
+"""A runtime constant as it was given, and whether it is given again."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onnxfold.errors import UsageError
+from onnxfold.runtime.bundle import TensorInfo
+from onnxfold.runtime.values import Array, Feed, bits_of, is_text, ort_value
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+
+class Given:
+    """The value of a runtime constant, with the content that it had when it was given.
+
+    What the caller can fill anew is copied, and every later value is compared with the copy, bit
+    for bit. An array that nobody can write to, down to what owns its memory, is trusted.
+
+    Args:
+        info: The runtime constant.
+        value: An array or an ``OrtValue``.
+        copies: Whether to copy what can be filled anew; without, it must not change.
+
+    Attributes:
+        value: What was given, or the copy.
+        feed: The same as an input of a session.
+
+    Raises:
+        UsageError: The constant cannot have this value.
+    """
+
+    def __init__(self, info: TensorInfo, value: Feed, *, copies: bool = True) -> None:
+        try:
+            self._trusted = is_fixed(value)
+            self.value = _copied(value) if copies and not self._trusted else value
+            self.feed = self.value if is_text(value) else ort_value(self.value)
+        except UsageError as error:
+            raise UsageError(f"runtime constant {info.name!r}: {error}") from None
+        _check(info, self.feed)
+
+    def is_same(self, value: Feed) -> bool:
+        """Whether a value that is given now has the same type, shape and bits."""
+        if self._trusted and not is_fixed(self.value):
+            return False  # it was filled anew, and there is no copy
+        if self._trusted and value is self.value:
+            return True
+        if is_text(value) or is_text(self.value):
+            return _texts(value) == _texts(self.value)
+        kind, shape, address, nbytes = bits_of(ort_value(value))
+        own_kind, own_shape, own_address, _ = bits_of(self.feed)
+        if kind != own_kind or shape != own_shape:
+            return False
+        return nbytes == 0 or _memcmp()(own_address, address, nbytes) == 0
+
+    @functools.cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of type, shape and elements, for numbers in the CPU's memory."""
+        kind, shape, address, nbytes = bits_of(self.feed)
+        digest = hashlib.sha256(f"{kind}{shape}".encode())
+        if nbytes:
+            digest.update((ctypes.c_ubyte * nbytes).from_address(address))
+        return digest.digest()
+
+
+def is_fixed(value: Feed) -> bool:
+    """Whether nobody can write to an array: neither through it nor through what it is a view of."""
+    while isinstance(value, np.ndarray):
+        if value.flags.writeable:
+            return False
+        if value.base is None:
+            return value.flags.owndata
+        value = value.base
+    return isinstance(value, bytes)
+
+
+def _texts(value: Feed) -> tuple[Any, ...] | None:
+    """Shape and elements of strings; None for what is none."""
+    if not is_text(value):
+        return None
+    array: Array = value if isinstance(value, np.ndarray) else value.numpy()
+    return array.shape, array.tolist()
+
+
+def _copied(value: Feed) -> Feed:
+    """A copy in memory of its own; of what is not in the CPU's memory, the value itself."""
+    if isinstance(value, np.ndarray):
+        return np.array(value, order="C")
+    if not hasattr(value, "data_ptr") or is_text(value) or not value.is_tensor():
+        return value
+    return _duplicate(value) if value.device_name().lower() == "cpu" else value
+
+
+def _duplicate(value: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
+    import onnxruntime as ort
+
+    _, shape, address, nbytes = bits_of(value)
+    made = ort.OrtValue.ortvalue_from_shape_and_type(shape, value.element_type())
+    if nbytes:
+        ctypes.memmove(made.data_ptr(), address, nbytes)
+    return made
+
+
+def _check(info: TensorInfo, feed: Feed) -> None:
+    """Refuse what onnxruntime would refuse as this input of the original.
+
+    Raises:
+        UsageError: The type or the shape is another one.
+    """
+    kind, shape = "string", None
+    if isinstance(feed, np.ndarray):
+        shape = list(feed.shape)
+    else:
+        kind = feed.data_type().removeprefix("tensor(").removesuffix(")")
+        shape = feed.shape() if feed.is_tensor() else None
+    if info.dtype not in (kind, "undefined") or (shape is not None and not _fits(info, shape)):
+        declared = f"{info.dtype}{_dims(info.shape)}"
+        raise UsageError(f"runtime constant {info.name!r} is {declared}, not {kind}{_dims(shape)}")
+
+
+def _fits(info: TensorInfo, shape: Sequence[int]) -> bool:
+    if info.shape is None:
+        return True
+    pairs = zip(info.shape, shape, strict=False)
+    same = all(d is None or isinstance(d, str) or d == size for d, size in pairs)
+    return same and len(info.shape) == len(shape)
+
+
+def _dims(shape: Sequence[int | str | None] | None) -> str:
+    return "" if shape is None else f"[{','.join('?' if d is None else str(d) for d in shape)}]"
+
+
+@functools.cache
+def _memcmp() -> Any:
+    """The C library's: it compares at the speed of memory, and other threads run meanwhile."""
+    function = ctypes.CDLL(None).memcmp
+    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    return function

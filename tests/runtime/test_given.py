@@ -1,0 +1,194 @@
+"""What is given for a runtime constant: what it may be, and that other content is another value."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from runtime_models import options, original, parse, random
+
+from onnxfold.errors import UsageError
+from onnxfold.runtime.cache import FoldCache
+from onnxfold.runtime.given import is_fixed
+from onnxfold.runtime.session import Session
+
+value_of = ort.OrtValue.ortvalue_from_numpy
+
+# Entry reads r and what is made of it.
+BOTH = """g (float[n, 24] x, float[24, 24] r) => (float[n, 24] y) {
+    e = MatMul(r, r)
+    t = Add(x, e)
+    y = MatMul(t, r)
+}"""
+
+
+def of(text: str, *names: str, **arguments) -> tuple:
+    """A model, and a session on it with a cache of its own."""
+    model = parse(text)
+    session = Session(model, options(), runtime_constants=names, cache=FoldCache(), **arguments)
+    return model, session
+
+
+def assert_same(got, want):
+    assert [a.tobytes() for a in got] == [a.tobytes() for a in want]
+
+
+def refillable() -> dict[str, tuple[object, np.ndarray]]:
+    """A value for r in every form that can be filled anew, and an array on its memory."""
+    plain, view, fortran, swapped = (random(24, 24, seed=k) for k in range(4))
+    seen = view[:]
+    seen.flags.writeable = False
+    fortran = np.asfortranarray(fortran)
+    swapped = swapped.astype(">f4")
+    wide = random(48, 48)
+    held = random(24, 24)
+    return {
+        "array": (plain, plain),
+        "read-only view": (seen, view),
+        "columns": (fortran, fortran),
+        "big end first": (swapped, swapped),
+        "part": (wide[::2, ::2], wide[::2, ::2]),
+        "onnxruntime's": (value_of(held), held),
+    }
+
+
+@pytest.mark.parametrize("form", list(refillable()))
+@pytest.mark.parametrize("specialize", [False, True])
+def test_whatever_is_filled_anew_is_another_value(form, specialize):
+    model, session = of(BOTH, "r", specialize=specialize)
+    given, memory = refillable()[form]
+    x = random(24, 24, seed=9)
+    rng = np.random.default_rng(0)
+
+    def want():
+        return original(model, {"x": x, "r": memory.astype(np.float32)})
+
+    handle, of_handle = session.fold({"r": given}), want()
+    for _ in range(8):
+        assert_same(session.run(None, {"x": x, "r": given}), want())
+        assert_same(session.fold({"r": given}).run(None, {"x": x}), want())
+        before = want()
+        place = tuple(rng.integers(0, 24, 2))
+        memory[place] = np.nextafter(memory[place], 9, dtype=np.float32)  # one bit, or some
+        assert_same(session.run(None, {"x": x}), before)  # left out: as it was fed before
+    assert_same(handle.run(None, {"x": x}), of_handle)
+    folds = session.fold_statistics().folds
+    session.run(None, {"x": x, "r": given})
+    for _ in range(3):
+        session.run(None, {"x": x, "r": given})
+    assert session.fold_statistics().folds == folds + 1
+
+
+def test_the_sign_of_a_zero_and_the_payload_of_a_nan_are_content():
+    session = of("g (float[n] x, float[n] r) => (float[n] y) { e = Exp(r) y = Add(x, e) }", "r")[1]
+    r, x = np.zeros(24, np.float32), np.zeros(24, np.float32)
+    for word in (0, 0x80000000, 0x7FC00000, 0x7FC00001):
+        r.view(np.uint32)[-1] = word
+        session.run(None, {"x": x, "r": r})
+    assert session.fold_statistics().folds == 4
+
+
+def test_one_of_two_filled_anew_beside_one_left_out():
+    text = """g (float[4] x, float[4] a, float[4] b) => (float[4] y) {
+        c = Pow(a, b)
+        y = Add(x, c)
+    }"""
+    model, session = of(text, "a", "b")
+    feeds = {"x": random(4), "a": random(4, seed=1) + 3, "b": random(4, seed=2)}
+    session.run(None, feeds)
+    a = feeds["a"].copy()
+    feeds["a"][...] = 9
+    b = random(4, seed=3)
+    got = session.run(None, {"x": feeds["x"], "b": b})
+    assert_same(got, original(model, {"x": feeds["x"], "a": a, "b": b}))
+
+
+def test_what_nobody_can_write_to():
+    owner = random(4)
+    owner.flags.writeable = False
+    assert is_fixed(owner) and is_fixed(owner[1:]) and is_fixed(np.frombuffer(b"1234", np.int8))
+    writable = random(4)
+    below = writable[:]
+    below.flags.writeable = False
+    assert not is_fixed(writable) and not is_fixed(below) and not is_fixed(below[1:])
+    assert not is_fixed(np.broadcast_to(writable, (2, 4)))
+    assert not is_fixed(np.frombuffer(bytearray(4), np.int8))
+    assert not is_fixed(value_of(owner))
+
+
+def test_an_array_is_trusted_as_long_as_nobody_can_write_to_it():
+    model, session = of(BOTH, "r")
+    x, r = random(24, 24), random(24, 24, seed=1)
+    for seed in range(3):
+        r.flags.writeable = False
+        assert_same(session.run(None, {"x": x, "r": r}), original(model, {"x": x, "r": r}))
+        r.flags.writeable = True
+        r[...] = random(24, 24, seed=seed)
+        assert_same(session.run(None, {"x": x, "r": r}), original(model, {"x": x, "r": r}))
+
+
+@pytest.mark.parametrize("make", [lambda a: a, lambda a: a.astype("U"), lambda a: a.reshape(2)])
+def test_strings(make: Callable):
+    text = """g (string[2] s, float[2] x, float[2] r) => (string[2] e, float[2] y) {
+        e = StringConcat(s, s)
+        f = Exp(r)
+        y = Add(x, f)
+    }"""
+    model, session = of(text, "s", "r")
+    strings = make(np.array(["a", "\N{SNOWMAN}"], object))
+    feeds = {"s": strings, "x": random(2), "r": random(2, seed=1)}
+
+    def run(feeds):
+        (words, numbers) = session.run(None, feeds)
+        return words.tolist(), numbers.tobytes()
+
+    first = run(feeds)
+    assert first[0] == ["aa", "\N{SNOWMAN}" * 2]
+    assert first[1] == original(model, {**feeds, "s": strings.astype(object)})[1].tobytes()
+    handle = session.fold({"s": strings, "r": feeds["r"]})
+    strings[0] = "z"
+    assert run({"x": feeds["x"]}) == first
+    assert run(feeds)[0][0] == "zz"
+    assert handle.run(["e"], {"x": feeds["x"]})[0][0] == "aa"
+    with pytest.raises(UsageError, match="'s' holds strings"):
+        session.run_with_ort_values(None, {"x": value_of(feeds["x"])})
+    with pytest.raises(UsageError, match="'s' holds strings"):
+        session.io_binding(handle)
+
+
+def test_arrays_out_of_a_pickle():
+    model, session = of(BOTH, "r")
+    feeds = pickle.loads(pickle.dumps({"x": random(24, 24), "r": random(24, 24, seed=1)}))
+    assert feeds["r"].dtype.isbuiltin == 0
+    assert_same(session.run(None, feeds), original(model, feeds))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([[1.0] * 24] * 24, "got list"),
+        (np.float32(1), "got float32"),
+        (None, "got NoneType"),
+        (random(24, 23), r"'r' is float\[24,24\], not float\[24,23\]"),
+        (random(24), r"'r' is float\[24,24\], not float\[24\]"),
+        (random(24, 0), r"not float\[24,0\]"),
+        (random(24, 24).astype(np.float64), r"not double\[24,24\]"),
+        (value_of(np.zeros((24, 24), np.int64)), r"not int64\[24,24\]"),
+        (random(24, 24).astype(str), r"not string\[24,24\]"),
+        (random(24, 24).astype(complex), "no arrays of complex128"),
+    ],
+)
+@pytest.mark.parametrize("specialize", [False, True])
+def test_a_value_that_the_constant_cannot_have(value, message, specialize):
+    model, session = of(BOTH, "r", specialize=specialize)
+    feeds = {"x": random(24, 24), "r": random(24, 24, seed=1)}
+    want = original(model, feeds)
+    for _ in range(2):  # before anything else is known, and after
+        with pytest.raises(UsageError, match=message):
+            session.run(None, {**feeds, "r": value})
+        with pytest.raises(UsageError, match=message):
+            session.fold({"r": value})
+        assert_same(session.run(None, feeds), want)

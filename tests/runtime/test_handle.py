@@ -1,0 +1,127 @@
+"""Handles: a setting of the runtime constants is used as a whole, or not at all."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from runtime_models import options, original, parse, random
+
+from onnxfold.errors import UsageError
+from onnxfold.runtime.cache import FoldCache
+from onnxfold.runtime.session import Session
+
+value_of = ort.OrtValue.ortvalue_from_numpy
+
+TENANTS = """g (float[n, 4] x, float[4, 4] a, float[4] s) => (float[n, 4] y) {
+    ab = MatMul(a, a)
+    m = MatMul(x, ab)
+    y = Add(m, s)
+}"""
+
+
+@pytest.fixture(params=[False, True])
+def session(request):
+    """Entry reads ab, and s itself."""
+    return Session(
+        parse(TENANTS),
+        options(),
+        runtime_constants=["a", "s"],
+        cache=FoldCache(),
+        specialize=request.param,
+    )
+
+
+def constants(seed):
+    return {"a": random(4, 4, seed=seed), "s": random(4, seed=seed + 50)}
+
+
+def by_run(session, handle, feeds):
+    return session.run(None, feeds, handle=handle)[0]
+
+
+def by_handle(session, handle, feeds):
+    return handle.run(None, feeds)[0]
+
+
+def by_values(session, handle, feeds):
+    values = {name: value_of(array) for name, array in feeds.items()}
+    return session.run_with_ort_values(None, values, handle=handle)[0].numpy()
+
+
+def bound(session, handle, bind):
+    binding = session.io_binding(handle)
+    bind(binding)
+    binding.bind_output("y")
+    session.run_with_iobinding(binding)
+    return binding.copy_outputs_to_cpu()[0]
+
+
+def by_binding(session, handle, feeds):
+    def bind(binding):
+        for name, array in feeds.items():
+            binding.bind_cpu_input(name, array)
+
+    return bound(session, handle, bind)
+
+
+def by_bound_values(session, handle, feeds):
+    def bind(binding):
+        binding.bind_cpu_input("x", feeds["x"])
+        binding.clear_binding_inputs()
+        for name, array in feeds.items():
+            binding.bind_ortvalue_input(name, value_of(array))
+
+    return bound(session, handle, bind)
+
+
+def by_bound_memory(session, handle, feeds):
+    def bind(binding):
+        for name, array in feeds.items():
+            pointer = array.ctypes.data
+            binding.bind_input(name, "cpu", 0, array.dtype.type, list(array.shape), pointer)
+
+    return bound(session, handle, bind)
+
+
+WAYS = [by_run, by_handle, by_values, by_binding, by_bound_values, by_bound_memory]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_tenants_never_mix(session, way):
+    x = random(3, 4, seed=7)
+    tenants = [constants(seed) for seed in range(3)]
+    handles = [session.fold(tenant) for tenant in tenants]
+    for _ in range(2):
+        for tenant, handle in zip(tenants, handles, strict=True):
+            want = original(parse(TENANTS), {"x": x, **tenant})[0]
+            assert way(session, handle, {"x": x}).tobytes() == want.tobytes()
+            for name, array in (*constants(9).items(), ("ab", random(4, 4))):
+                with pytest.raises(UsageError, match=f"'{name}' is part of the handle"):
+                    way(session, handle, {"x": x, name: array})
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way is not by_handle])
+def test_a_handle_of_another_session_is_refused(session, way):
+    other = Session(parse(TENANTS), options(), runtime_constants=["a", "s"], cache=FoldCache())
+    with pytest.raises(UsageError, match="of another session"):
+        way(session, other.fold(constants(0)), {"x": random(3, 4)})
+
+
+def test_a_handle_has_its_tensors_before_and_after_a_run(session):
+    given = constants(0)
+    handle = session.fold(given)
+    for _ in range(2):
+        tensors = {name: value.numpy() for name, value in handle.tensors().items()}
+        assert tensors["s"].tobytes() == given["s"].tobytes()
+        assert np.allclose(tensors["ab"], given["a"] @ given["a"])
+        handle.run(None, {"x": random(3, 4)})
+
+
+def test_a_fold_takes_every_constant_and_nothing_else(session):
+    with pytest.raises(UsageError, match="'s' has not been given"):
+        session.fold({"a": random(4, 4)})
+    with pytest.raises(UsageError, match="'x' is no runtime constant; there are a, s"):
+        session.fold({**constants(0), "x": random(3, 4)})
+    with pytest.raises(UsageError, match="'ab' is part of the handle"):
+        session.run(None, {"x": random(3, 4), **constants(0), "ab": random(4, 4)})

@@ -172,7 +172,7 @@ class Computing:
 
     def _hold(self, buffers: Sequence[Buffer]) -> None:
         for buffer in buffers:
-            if buffer in self._held or buffer.type_proto is not None:  # a sequence has no bytes
+            if buffer in self._held:
                 continue
             nbytes = buffer.nbytes
             if 2 * nbytes > self._limit:
@@ -202,7 +202,7 @@ class Computing:
 
 
 def _nbytes(buffers: Sequence[Buffer | None]) -> int:
-    return sum(b.nbytes for b in buffers if b is not None and b.type_proto is None)
+    return sum(b.nbytes for b in buffers if b is not None)
 
 
 def _is_in_order(buffer: Buffer) -> bool:

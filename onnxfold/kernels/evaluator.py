@@ -14,13 +14,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.kernels import inference, reference
+from onnxfold.kernels import inference
 from onnxfold.kernels.dtypes import check_representable
-from onnxfold.kernels.engines import Engines
+from onnxfold.kernels.engines import reference
+from onnxfold.kernels.engines.engines import Engines
+from onnxfold.kernels.engines.onnxruntime import EvaluationError, ThreadDependent
 from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes, numpy_dtype, stand_in
 from onnxfold.kernels.fused.choice import FUSED_FROM, choose, is_fusable, is_large
 from onnxfold.kernels.fused.streams import is_streamed
-from onnxfold.kernels.onnxruntime import EvaluationError, ThreadDependent
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.pieces import Pieces
 from onnxfold.kernels.registry import AllocationBound, Kind, NotExact, Postpone, Unfoldable

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 
+from onnxfold.kernels.bodies import rename
 from onnxfold.kernels.registry import Kernel, find
 from onnxfold.kernels.selection import Selection
 from onnxfold.pool import Buffer, Deferred
+
+# (operation, index of its output)
+Output = tuple["Operation", int]
 
 
 class Operation(Deferred):
@@ -18,9 +23,10 @@ class Operation(Deferred):
 
     Args:
         node: The node it stands for (its op, attributes and number of outputs; never changed).
-        operands: One buffer an input; None for an omitted optional input.
+        inputs: One buffer an input; None for an omitted optional input.
         opsets: Domain to version, of the model or function the node is in.
-        captures: Buffers of outer values that the node's subgraphs read, by name.
+        captures: Buffers of outer values that the node's subgraphs read. They are operands like
+            the inputs, behind which they stand in ``operands``.
     """
 
     __slots__ = (
@@ -37,14 +43,14 @@ class Operation(Deferred):
     def __init__(
         self,
         node: ir.Node,
-        operands: Sequence[Buffer | None],
+        inputs: Sequence[Buffer | None],
         opsets: Mapping[str, int],
-        captures: Mapping[str, Buffer] | None = None,
+        captures: Mapping[ir.Value, Buffer] | None = None,
     ) -> None:
-        super().__init__(tuple(operands))
+        super().__init__((*inputs, *captures.values()) if captures else tuple(inputs))
         self.node = node
         self.opsets = opsets
-        self.captures = captures or {}
+        self.captures = tuple(captures or ())
         self.results: Sequence[Buffer | None] = ()
         self._attributes: dict[str, Any] | None = None
         self.computes_pieces: bool | None = None
@@ -76,15 +82,19 @@ class Operation(Deferred):
         """Name of the node, or of its first output where it has none: for messages."""
         return self.node.name or next((o.name for o in self.node.outputs if o.name), "") or "?"
 
-    def to_proto(self, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
-        """The node under other value names."""
+    def to_proto(self, operands: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
+        """The node under other value names; those in its subgraphs begin with ``b``."""
         proto = onnx.NodeProto(
             op_type=self.node.op_type, domain=self.node.domain, overload=self.node.overload
         )
-        proto.input.extend(inputs)
+        count = len(operands) - len(self.captures)
+        proto.input.extend(operands[:count])
         proto.output.extend(outputs)
+        names = dict(zip(self.captures, operands[count:], strict=True))
+        inner = (f"b{k}" for k in itertools.count())
         for attribute in self.node.attributes.values():
             proto.attribute.append(ir.serde.serialize_attribute(attribute))
+            rename(proto.attribute[-1], attribute, names, inner)
         return proto
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from onnxfold.kernels.engines import Engines
+from onnxfold.kernels.engines.engines import Engines
 from onnxfold.kernels.fused.lower import Missing, lower
 from onnxfold.kernels.fused.movement import Blocked, kind_of, view
 from onnxfold.kernels.fused.program import Program

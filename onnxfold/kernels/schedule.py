@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from onnxfold.kernels.extents import numpy_dtype
-from onnxfold.kernels.onnxruntime import Output
-from onnxfold.kernels.operation import Operation
+from onnxfold.kernels.operation import Operation, Output
 from onnxfold.kernels.registry import Kind
 from onnxfold.pool import Buffer
 

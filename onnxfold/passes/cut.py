@@ -36,7 +36,12 @@ class Cut:
         self._options = options
         self._spare = spare
         self._same: dict[ir.Value, ir.Value] = {}
-        demanded = [v for n in sweep.operations for v in n.outputs if self._is_demanded(v)]
+        demanded = [
+            v
+            for n in sweep.operations
+            for v in n.outputs
+            if v in sweep.cost and self._is_demanded(v)
+        ]
         self._find_same()
         needed = [self._same.get(v, v) for v in (*demanded, *self._demanded_leaves())]
         choice = choose(
@@ -142,8 +147,8 @@ class Cut:
     # ---------------------------------------------------------------- the region
 
     def _operands(self, node: ir.Node) -> list[ir.Value]:
-        captured = self._sweep.captures.get(node, [])
-        return [v for v in (*node.inputs, *captured) if v is not None]
+        inside = self._sweep.read_in_bodies.get(node, ())
+        return [v for v in (*node.inputs, *inside) if v is not None]
 
     def _results(self, node: ir.Node) -> list[ir.Value]:
         """Those that somebody still needs: the others have no buffer (any more)."""
@@ -208,22 +213,21 @@ class Cut:
         return f"the model would grow: its result takes {size:,.0f} bytes"
 
     def _is_demanded(self, value: ir.Value) -> bool:
-        if value not in self._sweep.cost:
-            return False
-        operations = self._sweep.operations
-        return value.is_graph_output() or any(
-            use.node not in operations and not self._feeds_folded_subgraph(use.node)
+        """True if somebody reads the value who is no operation, nor inside one."""
+        if value.is_graph_output() and not self._is_in_operation(value.graph):
+            return True
+        return any(
+            use.node not in self._sweep.operations and not self._is_in_operation(use.node.graph)
             for use in value.uses()
         )
 
-    def _feeds_folded_subgraph(self, user: ir.Node) -> bool:
-        """True if the user is inside a subgraph of a node that is itself an operation."""
+    def _is_in_operation(self, graph: ir.Graph | None) -> bool:
+        """True for the body of a node that is itself an operation: what it reads that one reads."""
         parents = self._sweep.parents
-        parent = parents.get(user.graph) if user.graph is not None else None
-        while parent is not None:
-            if parent in self._sweep.operations:
-                return True  # as a captured value it is an input of that operation
-            parent = parents.get(parent.graph) if parent.graph is not None else None
+        while graph is not None and graph in parents:
+            if parents[graph] in self._sweep.operations:
+                return True
+            graph = parents[graph].graph
         return False
 
     def _demanded_leaves(self) -> list[ir.Value]:
@@ -233,12 +237,7 @@ class Cut:
             for v in self._operands(node)
             if v not in self._sweep.cost
         }
-        operations = self._sweep.operations
-        return [
-            v
-            for v in leaves
-            if v.is_graph_output() or any(u.node not in operations for u in v.uses())
-        ]
+        return [v for v in leaves if self._is_demanded(v)]
 
     def _cost(self, value: ir.Value) -> float:
         cost = self._sweep.cost.get(value)

@@ -110,8 +110,11 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes the value takes when stored in a model (packed for sub-byte dtypes)."""
-        return stored_bytes(self.shape, self.dtype)
+        """Bytes the value takes when stored in a model (packed for sub-byte dtypes).
+
+        0 for a sequence or optional: no model stores it.
+        """
+        return 0 if self.type_proto is not None else stored_bytes(self.shape, self.dtype)
 
     @property
     def is_known(self) -> bool:

@@ -63,17 +63,14 @@ class NominalSizes:
             return
         captured = captured_values(node) if node.attributes else []
         operands = [None if v is None else self._buffer(v) for v in node.inputs]
-        captures = {v.name: self._buffer(v) for v in captured if v.name}
-        known = {name: b for name, b in captures.items() if b is not None}
-        if len(known) < len(captures) or any(
+        captures = {v: b for v in captured if (b := self._buffer(v)) is not None}
+        if len(captures) < len(captured) or any(
             b is None and v is not None for b, v in zip(operands, node.inputs, strict=True)
         ):
             return
         try:
             with np.errstate(all="ignore"):
-                results = self._evaluator.apply(
-                    Operation(node, operands, self._opsets, known or None)
-                )
+                results = self._evaluator.apply(Operation(node, operands, self._opsets, captures))
         except (Unfoldable, ComputationFailed):
             return
         for output, buffer in zip(node.outputs, results, strict=False):

@@ -16,8 +16,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.kernels import onnxruntime
 from onnxfold.kernels.dtypes import FLOAT16, FLOAT32, FLOAT64, DType
+from onnxfold.kernels.engines import onnxruntime
+from onnxfold.kernels.engines.assembly import OLDEST_OPSET
 from onnxfold.kernels.inference import schema_of
 from onnxfold.kernels.operation import Operation
 from onnxfold.pool.buffer import Array
@@ -66,7 +67,7 @@ def _key(operation: Operation) -> tuple[str, int, Attributes]:
     op_type, opset = operation.node.op_type, operation.opset
     schema = schema_of(op_type, opset, "")
     if schema is not None:  # the model's opset may be newer than onnxruntime
-        opset = max(schema.since_version, min(opset, onnxruntime.OLDEST_OPSET))
+        opset = max(schema.since_version, min(opset, OLDEST_OPSET))
     return op_type, opset, tuple(sorted(operation.attributes.items()))
 
 

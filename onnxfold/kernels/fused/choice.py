@@ -25,7 +25,7 @@ def is_large(operation: Operation) -> bool:
 
 
 def _is_large(buffer: Buffer) -> bool:
-    return buffer.type_proto is None and buffer.nbytes > FUSED_FROM
+    return buffer.nbytes > FUSED_FROM
 
 
 def is_fusable(operation: Operation) -> bool:

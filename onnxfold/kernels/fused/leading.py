@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.kernels import onnxruntime
 from onnxfold.kernels.dtypes import FLOATS, DType
+from onnxfold.kernels.engines import onnxruntime
+from onnxfold.kernels.engines.onnxruntime import EvaluationError
 from onnxfold.kernels.fused.ordered import COMPUTED_IN, SUMS
 from onnxfold.kernels.fused.program import Program, cuts
-from onnxfold.kernels.onnxruntime import EvaluationError
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import NotExact
 from onnxfold.pool import Pool

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.kernels import onnxruntime
 from onnxfold.kernels.dtypes import FLOAT16, FLOAT32, FLOAT64, DType
-from onnxfold.kernels.onnxruntime import EvaluationError
+from onnxfold.kernels.engines import onnxruntime
+from onnxfold.kernels.engines.onnxruntime import EvaluationError
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import NotExact
 from onnxfold.pool import Pool

@@ -44,7 +44,7 @@ def is_streamed(operation: Operation) -> bool:
     if node.domain != "" or not node.op_type.startswith("Reduce") or not operation.operands:
         return False
     first, *others = operation.operands
-    if first is None or first.type_proto is not None or first.nbytes < STREAMED_FROM:
+    if first is None or first.nbytes < STREAMED_FROM:
         return False
     if not all(b is None or b.is_known for b in others):
         return False

@@ -77,8 +77,9 @@ class Sweep:
         """Those of them whose results have a cost: the frontier decides."""
         self.cost: dict[ir.Value, float] = {}
         """Bytes it costs to store each value that ``operations`` make."""
-        self.captures: dict[ir.Node, list[ir.Value]] = {}
-        """Outer values that the subgraphs of an operation's node read."""
+        self.read_in_bodies: dict[ir.Node, list[ir.Value]] = {}
+        """Constants that the subgraphs of an operation's node read, if that stays, after all that
+        can be folded in them has been."""
         self.parents: dict[ir.Graph, ir.Node] = {}
         """The node that each subgraph belongs to."""
         self.stays: list[Stay] = []
@@ -147,13 +148,13 @@ class Sweep:
 
     def _fold(self, node: ir.Node, opsets: Mapping[str, int], captures: list[ir.Value]) -> None:
         operands = [None if v is None else self._pool.buffer_of(v) for v in node.inputs]
-        if captures:
-            self.captures[node] = captures
+        if node.attributes and subgraphs_of(node):
+            self.read_in_bodies[node] = self._read_in_bodies(node)
         operation = Operation(
             node,
             operands,
             opsets,
-            {v.name: self._pool.buffer_of(v) for v in captures if v.name} if captures else None,
+            {value: self._pool.buffer_of(value) for value in captures},
         )
         results = self._evaluator.apply(operation)
         free = True
@@ -171,6 +172,19 @@ class Sweep:
         self.undecided[node] = operation
         if free:
             self._settle(node)
+
+    def _read_in_bodies(self, node: ir.Node) -> list[ir.Value]:
+        found: dict[ir.Value, None] = {}
+        pending = [*subgraphs_of(node)]
+        while pending:
+            graph = pending.pop()
+            found.update(dict.fromkeys(v for v in graph.outputs if self.is_constant(v)))
+            for child in graph:
+                if child in self.operations:
+                    continue  # what it reads matters only if its results are not stored
+                found.update(dict.fromkeys(v for v in child.inputs if v and self.is_constant(v)))
+                pending.extend(subgraphs_of(child))
+        return list(found)
 
     def _cost_of(self, node: ir.Node, buffer: Buffer) -> float:
         if buffer.type_proto is not None:
@@ -190,8 +204,9 @@ class Sweep:
         while certain:
             node = certain.pop()
             del self.undecided[node]
-            for value in node.inputs:  # captured values stay bound: their users are in the body
-                if value is None or not self._use_gone(value):
+            for value in node.inputs:
+                # what a body reads stays bound: it may be wanted for the node that the body is of
+                if value is None or value.graph is not node.graph or not self._use_gone(value):
                     continue
                 producer = value.producer()
                 if producer in self.undecided and not any(

@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.kernels import onnxruntime as by_onnxruntime
-from onnxfold.kernels import reference
+from onnxfold.kernels.engines import onnxruntime as by_onnxruntime
+from onnxfold.kernels.engines import reference
+from onnxfold.kernels.engines.onnxruntime import EvaluationError, ThreadDependent
 from onnxfold.kernels.extents import EAGER_BYTES, collapse, effective_bytes
-from onnxfold.kernels.onnxruntime import EvaluationError, ThreadDependent
-from onnxfold.kernels.operation import Operation
+from onnxfold.kernels.operation import Operation, Output
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable
 from onnxfold.kernels.schedule import awaits, used_outside
 from onnxfold.pool import Buffer, Pool
@@ -151,9 +151,7 @@ class Engines:
                 self.distrusted.add(operation.node)
                 failures[operation] = f"inference and evaluation disagree: {error}"
 
-    def run(
-        self, operations: Sequence[Operation], wanted: Sequence[by_onnxruntime.Output]
-    ) -> list[Array]:
+    def run(self, operations: Sequence[Operation], wanted: Sequence[Output]) -> list[Array]:
         """Evaluate operations by onnxruntime. Raises EvaluationError."""
         return by_onnxruntime.run(
             operations, wanted, self.functions, self._ir_version, exact=self._exact
@@ -180,7 +178,7 @@ class Engines:
     def too_large(self, operation: Operation) -> str | None:
         """Why an operation does not fit in memory, or None."""
         needed = sum(_memory_of(b) for b in operation.operands if b is not None)
-        needed += sum(b.nbytes for b in operation.results if b is not None and not b.type_proto)
+        needed += sum(b.nbytes for b in operation.results if b is not None)
         if needed > self.working_set and not _is_free(operation):
             return f"computing it needs {needed:,} bytes of memory"
         return None
@@ -202,8 +200,6 @@ class Engines:
 
 def _memory_of(buffer: Buffer) -> int:
     """Bytes an evaluator has to hold for an operand; a mapped or zero-stride one costs its view."""
-    if buffer.type_proto is not None:
-        return 0
     if buffer.is_known and buffer.array().flags.c_contiguous:
         return 0
     return buffer.nbytes

@@ -12,26 +12,15 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.graphs import subgraphs_of
-from onnxfold.kernels.inference import schema_of, type_of
-from onnxfold.kernels.operation import Operation
-from onnxfold.pool import Buffer
+from onnxfold.kernels.engines.assembly import assemble
+from onnxfold.kernels.operation import Operation, Output
 from onnxfold.pool.buffer import Array
 
-# Operands up to this many bytes travel inside the session's model, larger ones are fed in place.
-_INLINE_BYTES = 4096
 # A constant loop that runs longer than this is left to the model.
 _TIME_LIMIT_SECONDS = 120.0
 
 # Bytes of a SIMD register in the code that is not chosen by processor (Eigen's).
 _ALIGNMENT = 16
-
-# onnxruntime promises to run models from here on.
-OLDEST_OPSET = 7
-
-# (operation, index of its output)
-Output = tuple[Operation, int]
-
 
 # A session with so many threads must find what one thread finds. Odd, so that the work is not
 # divided where powers of two would be.
@@ -70,9 +59,13 @@ def run(
         ThreadDependent: the two differ.
         EvaluationError: onnxruntime has no kernel, refuses the operands, or ran too long.
     """
-    model, feeds, outputs = _build(operations, wanted, functions, ir_version)
+    assembly = assemble(operations, wanted, functions, ir_version)
+    model, outputs = assembly.model, assembly.outputs
     try:
-        values = {name: _to_ort(array, dtype) for name, (array, dtype) in feeds.items()}
+        values = {
+            name: _to_ort(_aligned(buffer.array()).reshape(buffer.shape), buffer.dtype)
+            for name, buffer in assembly.feeds.items()
+        }
         # of the first only the digests are kept, so that memory holds one set of results
         digests = None
         if exact:
@@ -130,63 +123,6 @@ def session_of(model: onnx.ModelProto, *, threads: int = 0) -> Any:
     )
 
 
-def _build(
-    operations: Sequence[Operation],
-    wanted: Sequence[Output],
-    functions: Sequence[onnx.FunctionProto],
-    ir_version: int,
-) -> tuple[onnx.ModelProto, dict[str, tuple[Array, ir.DataType]], list[str]]:
-    """The session's model, what it is fed, and the names of the wanted outputs."""
-    opsets = _oldest_opsets(operations)
-    for function in functions:
-        opsets.setdefault(function.domain, 1)
-    model = onnx.ModelProto(ir_version=max(ir_version, 8))
-    model.functions.extend(functions)
-    for domain, version in opsets.items():
-        model.opset_import.append(onnx.helper.make_opsetid(domain, version))
-    graph = model.graph
-    graph.name = "fold"
-    names: dict[Buffer, str] = {}
-    feeds: dict[str, tuple[Array, ir.DataType]] = {}
-
-    def supply(buffer: Buffer, name: str) -> None:
-        array = _aligned(buffer.array()).reshape(buffer.shape)
-        if buffer.nbytes <= _INLINE_BYTES or array.dtype.hasobject or buffer.dtype.bitwidth < 8:
-            graph.initializer.append(_tensor_proto(array, buffer.dtype, name))
-        else:
-            graph.input.append(onnx.ValueInfoProto(name=name, type=type_of(buffer)))
-            feeds[name] = (array, buffer.dtype)
-
-    produced: dict[Output, str] = {}
-    for k, operation in enumerate(operations):
-        inputs = []
-        for buffer in operation.operands:
-            if buffer is None:
-                inputs.append("")
-                continue
-            if buffer not in names:
-                names[buffer] = f"c{len(names)}"
-                supply(buffer, names[buffer])
-            inputs.append(names[buffer])
-        for captured, buffer in operation.captures.items():
-            supply(buffer, captured)
-        outputs = []
-        for index, value in enumerate(operation.node.outputs):
-            name = f"r{k}_{index}" if value.name else ""
-            outputs.append(name)
-            produced[operation, index] = name
-            result = operation.results[index] if operation.results else None
-            if result is not None:
-                names[result] = name
-        graph.node.append(operation.to_proto(inputs, outputs))
-    fetched = []
-    for output in wanted:
-        name = produced[output]
-        fetched.append(name)
-        graph.output.append(onnx.ValueInfoProto(name=name))
-    return model, feeds, fetched
-
-
 def _aligned(array: Array) -> Array:
     """The elements in row-major order at an address where onnxruntime would have put them.
 
@@ -201,38 +137,6 @@ def _aligned(array: Array) -> Array:
     copy = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     np.copyto(copy, array)
     return copy
-
-
-def _oldest_opsets(operations: Sequence[Operation]) -> dict[str, int]:
-    """The oldest opsets at which all the ops mean what they mean at the model's.
-
-    A model may use an opset that is newer than this onnxruntime while its ops are not.
-    """
-    opsets = dict(operations[0].opsets)
-    version = 1
-    pending = [o.node for o in operations]
-    while pending:
-        node = pending.pop()
-        for graph in subgraphs_of(node):
-            pending.extend(graph)
-        if node.domain == "":
-            schema = schema_of(node.op_type, opsets.get("", 1), "")
-            if schema is None:
-                return opsets
-            version = max(version, schema.since_version)
-    if "" in opsets:
-        opsets[""] = max(version, min(opsets[""], OLDEST_OPSET))
-    return opsets
-
-
-def _tensor_proto(array: Array, dtype: ir.DataType, name: str) -> onnx.TensorProto:
-    if dtype == ir.DataType.STRING:
-        proto = onnx.TensorProto(name=name, data_type=dtype.value, dims=array.shape)
-        proto.string_data.extend(
-            s if isinstance(s, bytes) else str(s).encode() for s in array.reshape(-1)
-        )
-        return proto
-    return ir.serde.serialize_tensor(ir.Tensor(array, dtype=dtype, name=name))
 
 
 def _to_ort(array: Array, dtype: ir.DataType) -> Any:

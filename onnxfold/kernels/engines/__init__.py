@@ -1,0 +1,1 @@
+"""The one door to onnxruntime and to onnx's reference evaluator."""

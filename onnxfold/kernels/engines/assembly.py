@@ -1,0 +1,128 @@
+"""The model that an engine is given: some operations, their operands, and the wanted results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnxfold.graphs import subgraphs_of
+from onnxfold.kernels.inference import schema_of, type_of
+from onnxfold.kernels.operation import Operation, Output
+from onnxfold.pool import Buffer
+from onnxfold.pool.buffer import Array
+
+# Operands up to this many bytes travel inside the model, larger ones are fed in place.
+_INLINE_BYTES = 4096
+
+# onnxruntime promises to run models from here on.
+OLDEST_OPSET = 7
+
+
+@dataclass
+class Assembly:
+    """A model without inputs but for large operands."""
+
+    model: onnx.ModelProto
+    feeds: dict[str, Buffer] = field(default_factory=dict)
+    """The large operands by their names."""
+    outputs: list[str] = field(default_factory=list)
+    """Names of the wanted results."""
+
+
+def assemble(
+    operations: Sequence[Operation],
+    wanted: Sequence[Output],
+    functions: Sequence[onnx.FunctionProto] = (),
+    ir_version: int = 8,
+    opsets: Mapping[str, int] | None = None,
+) -> Assembly:
+    """A model of operations.
+
+    Every value gets a name of ours, in subgraphs too: what models call their values cannot clash.
+
+    Args:
+        operations: Operands first. Those that are results of others in the list are wired inside
+            the model; all others must be known.
+        wanted: What to fetch.
+        functions: The model's local functions.
+        ir_version: The model's IR version.
+        opsets: Domain to version; None for the oldest that will do.
+    """
+    imports = oldest_opsets(operations) if opsets is None else dict(opsets)
+    for function in functions:
+        imports.setdefault(function.domain, 1)
+    model = onnx.ModelProto(ir_version=max(ir_version, 8), functions=functions)
+    for domain, version in imports.items():
+        model.opset_import.append(onnx.helper.make_opsetid(domain, version))
+    result = Assembly(model)
+    graph = model.graph
+    graph.name = "fold"
+    names: dict[Buffer, str] = {}
+    produced: dict[Output, str] = {}
+    for k, operation in enumerate(operations):
+        for buffer in operation.operands:
+            if buffer is not None and buffer not in names:
+                names[buffer] = f"c{len(names)}"
+                _supply(result, buffer, names[buffer])
+        outputs = []
+        for index, value in enumerate(operation.node.outputs):
+            name = f"r{k}_{index}" if value.name else ""
+            outputs.append(name)
+            produced[operation, index] = name
+            made = operation.results[index] if operation.results else None
+            if made is not None:
+                names[made] = name
+        operands = ["" if b is None else names[b] for b in operation.operands]
+        graph.node.append(operation.to_proto(operands, outputs))
+    for output in wanted:
+        result.outputs.append(produced[output])
+        graph.output.append(onnx.ValueInfoProto(name=produced[output]))
+    return result
+
+
+def _supply(assembly: Assembly, buffer: Buffer, name: str) -> None:
+    """Put a known operand into the model, or among what is fed to it."""
+    graph = assembly.model.graph
+    inline = buffer.dtype == ir.DataType.STRING or buffer.dtype.bitwidth < 8
+    if inline or buffer.nbytes <= _INLINE_BYTES:
+        array = np.ascontiguousarray(buffer.array()).reshape(buffer.shape)
+        graph.initializer.append(_tensor_proto(array, buffer.dtype, name))
+    else:
+        graph.input.append(onnx.ValueInfoProto(name=name, type=type_of(buffer)))
+        assembly.feeds[name] = buffer
+
+
+def _tensor_proto(array: Array, dtype: ir.DataType, name: str) -> onnx.TensorProto:
+    if dtype == ir.DataType.STRING:
+        proto = onnx.TensorProto(name=name, data_type=dtype.value, dims=array.shape)
+        proto.string_data.extend(
+            s if isinstance(s, bytes) else str(s).encode() for s in array.reshape(-1)
+        )
+        return proto
+    return ir.serde.serialize_tensor(ir.Tensor(array, dtype=dtype, name=name))
+
+
+def oldest_opsets(operations: Sequence[Operation]) -> dict[str, int]:
+    """The oldest opsets at which all the ops mean what they mean at the model's.
+
+    A model may use an opset that is newer than this onnxruntime while its ops are not.
+    """
+    opsets = dict(operations[0].opsets)
+    version = 1
+    pending = [o.node for o in operations]
+    while pending:
+        node = pending.pop()
+        for graph in subgraphs_of(node):
+            pending.extend(graph)
+        if node.domain == "":
+            schema = schema_of(node.op_type, opsets.get("", 1), "")
+            if schema is None:
+                return opsets
+            version = max(version, schema.since_version)
+    if "" in opsets:
+        opsets[""] = max(version, min(opsets[""], OLDEST_OPSET))
+    return opsets

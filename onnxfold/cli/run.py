@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 
@@ -9,6 +10,7 @@ import click
 
 from onnxfold.cli.group import cli
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK, complain
+from onnxfold.cli.signals import EndedBySignal, end_on_signals
 from onnxfold.deferred import SYMBOLIC_ARITHMETIC, defer
 from onnxfold.errors import CheckFailedError, OnnxFoldError
 
@@ -22,11 +24,16 @@ def main(args: list[str] | None = None) -> int:
     # NumPy's linear algebra, which no kernel uses, starts its threads when NumPy is imported
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        code = cli.main(args=args, prog_name="onnxfold", standalone_mode=False)
+        with end_on_signals():
+            code = cli.main(args=args, prog_name="onnxfold", standalone_mode=False)
         return code if isinstance(code, int) else EXIT_OK
     except (click.Abort, KeyboardInterrupt):
         complain("interrupted")
         return EXIT_INTERRUPTED
+    except EndedBySignal as signal:
+        with contextlib.suppress(OSError):  # the terminal may be what went away
+            complain(str(signal))
+        return 128 + signal.number
     except Exception as error:
         complain(_reason(error))
         _logger.debug("traceback:", exc_info=True)

@@ -53,6 +53,7 @@ def _write(folder: str, places: Sequence[Place], size: int, threads: int) -> Tem
     atomic.remove_leftovers(target)
     temp = TempFile(target)
     try:
+        temp.create()
         os.fchmod(temp.fd, 0o600)
         os.ftruncate(temp.fd, size)
         with Writer(threads, size, None) as writer:

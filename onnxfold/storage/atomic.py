@@ -42,36 +42,36 @@ class TempFile:
     """
 
     def __init__(self, target: str) -> None:
-        """Create an empty file with the permissions of ``target``, or the usual ones.
+        """Choose a name; `create` makes the file, so that it can be discarded at any moment."""
+        self.target = target
+        self.fd = -1
+        self.path: str | None = None
+
+    def create(self) -> TempFile:
+        """Create the file, empty, with the permissions of its target, or the usual ones.
 
         Raises:
             OSError: The folder is missing, not writable, or full.
         """
-        self.target = target
-        folder, name = os.path.split(target)
+        folder, name = os.path.split(self.target)
         while True:
-            path = os.path.join(folder, f".{_stem(name)}.onnxfold-{secrets.token_hex(4)}.tmp")
+            self.path = os.path.join(folder, f".{_stem(name)}.onnxfold-{secrets.token_hex(4)}.tmp")
             try:
-                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+                self.fd = os.open(
+                    self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
+                )
             except FileExistsError:
                 continue
             # Wait for a process that takes it for a leftover, and has the lock just now; it removes
             # the file before it lets go.
             with contextlib.suppress(OSError):
-                fcntl.flock(fd, fcntl.LOCK_EX)
-            if not is_file(fd, path):
-                os.close(fd)
-                continue
-            break
-        self.fd = fd
-        self.path: str | None = path
-        self._closed = False
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode))
-        except OSError:
-            self.discard()
-            raise
+                fcntl.flock(self.fd, fcntl.LOCK_EX)
+            if is_file(self.fd, self.path):
+                break
+            self.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.fchmod(self.fd, stat.S_IMODE(os.stat(self.target).st_mode))
+        return self
 
     def sync(self) -> None:
         """Wait until the content is on the disk."""
@@ -87,9 +87,9 @@ class TempFile:
 
     def close(self) -> None:
         """Close the file and drop the lock."""
-        if not self._closed:
-            self._closed = True
-            os.close(self.fd)
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def discard(self) -> None:
         """Close the file, and remove it unless it was moved to its place."""

@@ -161,11 +161,15 @@ class Commit:
                 return external_locations(self._target)
         return set()
 
+    def _temporary(self, path: str) -> TempFile:
+        temp = TempFile(path)
+        self._temps.append(temp)  # first: an interrupt may come at any moment
+        return temp.create()
+
     def _file(self, path: str, plan: FilePlan, writer: Writer) -> TempFile:
         """Write a file beside ``path``."""
         try:
-            temp = TempFile(path)
-            self._temps.append(temp)
+            temp = self._temporary(path)
             os.ftruncate(temp.fd, plan.size)
             for offset, literal in plan.literals:
                 writer.write(temp, offset, literal)
@@ -194,8 +198,7 @@ class Commit:
         self, first: TempFile, first_plan: FilePlan, plan: FilePlan, writer: Writer
     ) -> TempFile:
         """Write the model again, with another name of the data file in it."""
-        temp = TempFile(self._target)
-        self._temps.append(temp)
+        temp = self._temporary(self._target)
         os.ftruncate(temp.fd, plan.size)
         for offset, literal in plan.literals:
             writer.write(temp, offset, literal)
@@ -228,8 +231,7 @@ class Commit:
                     atomic.remove(fresh)
                 raise
             if not atomic.link(fresh, self._data_path):
-                copy = TempFile(self._data_path)
-                self._temps.append(copy)
+                copy = self._temporary(self._data_path)
                 with Writer(1, 0, None) as writer:
                     writer.copy(copy, 0, os.fstat(data.fd).st_size, data.fd, 0)
                 if self._fsync:

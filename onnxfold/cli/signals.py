@@ -1,0 +1,50 @@
+"""Being asked to end: the command stops where it is and cleans up behind itself."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+_SIGNALS = [signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP")]
+_USUAL = (signal.SIG_DFL, signal.default_int_handler)
+
+
+class EndedBySignal(BaseException):
+    """Raised where the main thread is; like KeyboardInterrupt, it is no Exception."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        name = signal.Signals(number).name
+        super().__init__("interrupted" if number == signal.SIGINT else f"ended by {name}")
+
+
+@contextlib.contextmanager
+def end_on_signals() -> Iterator[None]:
+    """Raise `EndedBySignal` at the first signal that asks the process to end.
+
+    Those that follow are ignored: they would interrupt what cleans up. A signal that somebody else
+    handles or ignores (nohup) stays as it is.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    ended = False
+
+    def end(number: int, _: FrameType | None) -> None:
+        nonlocal ended
+        if not ended:
+            ended = True
+            raise EndedBySignal(number)
+
+    replaced = [number for number, handler in before.items() if handler in _USUAL]
+    try:
+        for number in replaced:
+            signal.signal(number, end)
+        yield
+    finally:
+        for number in replaced:
+            signal.signal(number, before[number])

@@ -41,6 +41,17 @@ def test_a_call_with_constants_is_computed_and_the_function_goes():
     assert not folded.proto.functions
 
 
+def test_a_call_is_computed_at_the_opsets_of_the_function():
+    model = with_function(
+        """a = Constant <value = float[1, 2, 2] {1, 2, 3, 5}> ()
+        e = local.shares (a)
+        s = ReduceSum <keepdims = 0> (e)
+        y = Add (x, s)""",
+        "shares (a) => (z) { z = Softmax (a) }",  # over the last axis only since opset 13
+    )
+    assert fold(model, X).ops == {"Add": 1}
+
+
 def test_a_call_with_a_variable_stays_with_its_function():
     model = with_function(
         "v = local.twice (w) u = local.twice (x) y = Add (u, v)",

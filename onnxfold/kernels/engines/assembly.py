@@ -109,7 +109,9 @@ def _tensor_proto(array: Array, dtype: ir.DataType, name: str) -> onnx.TensorPro
 def oldest_opsets(operations: Sequence[Operation]) -> dict[str, int]:
     """The oldest opsets at which all the ops mean what they mean at the model's.
 
-    A model may use an opset that is newer than this onnxruntime while its ops are not.
+    A model may use an opset that is newer than this onnxruntime while its ops are not. A function
+    is written for the opsets of its own, which onnxruntime applies to its body only as long as the
+    model's are no older.
     """
     opsets = dict(operations[0].opsets)
     version = 1
@@ -118,10 +120,10 @@ def oldest_opsets(operations: Sequence[Operation]) -> dict[str, int]:
         node = pending.pop()
         for graph in subgraphs_of(node):
             pending.extend(graph)
+        schema = schema_of(node.op_type, opsets.get(node.domain, 1), node.domain)
+        if schema is None:
+            return opsets
         if node.domain == "":
-            schema = schema_of(node.op_type, opsets.get("", 1), "")
-            if schema is None:
-                return opsets
             version = max(version, schema.since_version)
     if "" in opsets:
         opsets[""] = max(version, min(opsets[""], OLDEST_OPSET))

@@ -1,0 +1,11 @@
+"""Random valid models of all op families, and whether optimizing them keeps every bit.
+
+    python -m tests.random_graphs --graphs 1000 --seed 0
+    python -m tests.random_graphs --reproduce 17
+
+A graph is made node by node: each node runs alone on onnxruntime with the values it would see,
+and stays if onnxruntime takes it (:mod:`.builder`). Ops, dtypes and attributes come from onnx's
+schemas; files in ``families`` say what schemas do not: shapes and values that fit (:mod:`.call`).
+Every graph is optimized in several ways and run with several sizes of its dims (:mod:`.check`), in
+a child process (:mod:`.worker`), and what fails is made small (:mod:`.shrink`).
+"""

@@ -1,0 +1,73 @@
+"""``python -m tests.random_graphs``: many graphs, what failed and what was reached."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+
+from .check import DEFAULT, VARIANTS
+from .coverage import kernel_names, rule_names
+from .generate import op_types
+from .run import Found, run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.random_graphs")
+    parser.add_argument("--graphs", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first graph")
+    parser.add_argument(
+        "--variants",
+        default=",".join(DEFAULT),
+        help=f"of {', '.join(VARIANTS)}; without it those that keep every bit",
+    )
+    parser.add_argument("--reproduce", type=int, metavar="SEED", help="one graph, printed")
+    parser.add_argument(
+        "--shrink",
+        type=float,
+        default=40.0,
+        metavar="SECONDS",
+        help="spent on making a failing model small; 0 leaves it",
+    )
+    parser.add_argument("--coverage", action="store_true", help="list what was seldom reached")
+    given = parser.parse_args()
+    variants = tuple(given.variants.split(","))
+    if given.reproduce is not None:
+        given.seed, given.graphs = given.reproduce, 1
+    began = time.monotonic()
+    found = run(
+        range(given.seed, given.seed + given.graphs),
+        variants,
+        seconds_to_shrink=given.shrink,
+        show=lambda line: print(line, flush=True),
+    )
+    print(
+        f"\n{found.graphs} graphs checked in {time.monotonic() - began:.0f} s, "
+        f"{sum(found.discarded.values())} discarded, {found.failed} failed, "
+        f"{len(found.classes)} classes"
+    )
+    for reason, count in found.discarded.most_common(8):
+        print(f"  discarded {count}: {reason}")
+    for key, seeds in sorted(found.classes.items(), key=lambda item: -len(item[1])):
+        print(f"  {len(seeds):4} {key}   seeds {seeds[:6]}")
+    _reached("ops", found.ops, op_types(21), 20, given.coverage)
+    _reached("kernels", found.kernels, kernel_names(), 50, given.coverage)
+    _reached("rules", found.rules, rule_names(), 20, given.coverage)
+    return 1 if found.classes else 0
+
+
+def _reached(what: str, counts: Counter[str], known: list[str], often: int, listed: bool) -> None:
+    seldom = sorted((counts[name], name) for name in known if counts[name] < often)
+    never = sum(not count for count, _ in seldom)
+    print(
+        f"{what}: {len(known)} known, {never} never reached, {len(seldom)} less than {often} times"
+    )
+    if listed:
+        print("   " + ", ".join(f"{name} {count}" for count, name in seldom))
+
+
+__all__ = ["Found", "main"]
+
+if __name__ == "__main__":
+    sys.exit(main())

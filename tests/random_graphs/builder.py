@@ -1,0 +1,575 @@
+"""Builds a graph node by node: what onnxruntime refuses, with the values of the run, does not stay.
+
+Every value carries a sample for each feed: the same graph with other sizes of its symbolic dims. A
+dim is a tuple with its size for each feed, so a size that all feeds share is a number, another one
+has a symbol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto as T
+from onnx import helper
+
+from . import runtime
+from .values import ALL, COMMON, PACKED, Array, dtype_of, random_array, tensor_of
+
+Dim = tuple[int, ...]
+FEEDS = 3
+MOST_ELEMENTS = 400
+RANDOM_OPS = (
+    *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+    *("Multinomial", "Bernoulli"),
+)
+
+
+class Refused(Exception):
+    """The node cannot be there: onnxruntime does not take it, or nothing fits."""
+
+
+@dataclass(eq=False)
+class Value:
+    """A value of the graph and what it is for each feed (None for feeds that failed)."""
+
+    name: str
+    elem: int
+    samples: list[Any]
+    kind: str = "tensor"
+    tensor: onnx.TensorProto | None = None
+    """What is in the file, if that is a tensor."""
+    constant: bool = False
+    random: bool = False
+    used: bool = False
+
+    @property
+    def first(self) -> Any:
+        """The sample of the first feed."""
+        return self.samples[0]
+
+    @property
+    def rank(self) -> int:
+        return self.first.ndim if self.kind == "tensor" else -1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape at the first feed."""
+        return tuple(self.first.shape)
+
+    @property
+    def dims(self) -> list[Dim]:
+        """The sizes of each axis over all feeds (those that failed repeat the first)."""
+        shapes = [self.shape if s is None or s.ndim != self.rank else s.shape for s in self.samples]
+        return [tuple(sizes) for sizes in zip(*shapes, strict=True)]
+
+
+@dataclass
+class Scope:
+    """A graph that is being made: the main one, the body of an op, or a function."""
+
+    kind: str
+    parent: Scope | None = None
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    initializers: list[onnx.TensorProto] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
+    references: dict[str, onnx.AttributeProto] = field(default_factory=dict)
+
+    def visible(self) -> list[Value]:
+        """The values that a node may read; a function sees its own only."""
+        scope: Scope | None = self
+        found: list[Value] = []
+        while scope is not None:
+            found += scope.values
+            scope = None if scope.kind == "function" else scope.parent
+        return found
+
+
+class Builder:
+    """Makes one model."""
+
+    def __init__(self, rng: np.random.Generator, opset: int) -> None:
+        self.rng = rng
+        self.opset = opset
+        self.domains: dict[str, int] = {"": opset}
+        self.functions: list[onnx.FunctionProto] = []
+        self.scope = Scope("main")
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.feeds: list[dict[str, Any]] = [{} for _ in range(FEEDS)]
+        self.live = list(range(FEEDS))
+        self.hostile = float(rng.choice([0.0, 0.0, 0.1, 0.4]))
+        self.constant_share = float(rng.choice([0.15, 0.5, 0.85, 1.0]))
+        self.fresh_share = float(rng.choice([0.15, 0.35, 0.6]))
+        self.odd_names = bool(rng.random() < 0.3)
+        self.taken: set[str] = {""}
+        self.node_names: set[str] = set()
+        self.symbols: dict[Dim, str] = {}
+        usual = [int(rng.integers(2, 6)) for _ in range(2)]
+        for name, first in zip("NM", usual, strict=True):
+            other = int(rng.choice([1, 7, 3, 2]))
+            last = int(rng.choice([0, 1, 1, 4]))
+            self.symbols.setdefault((first, other, last), name)
+        self.ways: Callable[[Builder, Array, int], Value] | None = None
+        self.refusals = 0
+
+    # ------------------------------------------------------------ chance
+
+    def chance(self, share: float) -> bool:
+        return bool(self.rng.random() < share)
+
+    def choose(self, things: Sequence[Any]) -> Any:
+        if not len(things):
+            raise Refused("nothing to choose from")
+        return things[int(self.rng.integers(0, len(things)))]
+
+    def number(self, low: int, high: int) -> int:
+        """From ``low`` to ``high``, both possible."""
+        return int(self.rng.integers(low, high + 1))
+
+    # ------------------------------------------------------------ names
+
+    def name(self, stem: str = "v") -> str:
+        """A name that no value in sight has; often one that an optimizer may want itself."""
+        for _ in range(20):
+            if not self.odd_names or self.chance(0.4):
+                name = f"{stem}{len(self.taken)}"
+            else:
+                name = self._odd_name()
+            if name not in self.taken:
+                break
+        else:
+            name = f"{stem}_{len(self.taken)}_"
+        self.taken.add(name)
+        return name
+
+    def _odd_name(self) -> str:
+        k = self.number(0, 4)
+        return str(
+            self.choose(
+                [
+                    *(f"c{k}", f"c{k}", f"r{k}_0", f"r0_{k}", f"i{k}", f"o{k}", f"x_{k}"),
+                    *(f"val_{k}", f"v_folded_{k}", f"shape_{k}", f"Add_{k}/out", f"a b{k}"),
+                    *(f"é{k}", f"N{k}", f"c0_{k}", f"x{k}:0", f"then/{k}", f"{k}", "fold"),
+                ]
+            )
+        )
+
+    def node_name(self) -> str:
+        """A name of its own or none: onnxruntime refuses one that is there twice."""
+        name = str(self.choose(["", "", "n", f"n{len(self.node_names)}", "c0", "fold", "r0_0"]))
+        if name in self.node_names:
+            return ""
+        self.node_names.add(name)
+        return name
+
+    # ------------------------------------------------------------ leaves
+
+    def dim(self, size: int | None = None) -> Dim:
+        """A size for all feeds; a symbolic one now and then if none is given."""
+        if size is None:
+            if self.chance(0.3):
+                return self.choose(list(self.symbols))
+            size = int(self.choose([1, 1, 2, 2, 3, 3, 4, 5, 0 if self.chance(0.25) else 2]))
+        return (size,) * FEEDS
+
+    def some_dims(self, rank: int | None = None, most: int = 4) -> list[Dim]:
+        if rank is None:
+            rank = int(self.choose([0, 1, 1, 2, 2, 2, 3, 3, 4, 5]))
+            rank = min(rank, most)
+        return [self.dim() for _ in range(rank)]
+
+    def leaf(
+        self,
+        elem: int,
+        dims: Iterable[Dim] | None = None,
+        make: Callable[[tuple[int, ...]], Array] | None = None,
+        constant: bool | None = None,
+    ) -> Value:
+        """A new input or constant. ``make`` gives its elements for a shape."""
+        dims = list(self.some_dims() if dims is None else dims)
+        fixed = all(len(set(d)) == 1 for d in dims)
+        inside = self.scope.kind == "function"
+        if constant is None:
+            constant = fixed and (inside or self.chance(self.constant_share))
+        if not fixed and (constant or inside):
+            raise Refused("a constant has one shape")
+        if make is None:
+            hostile = self.hostile
+
+            def make(shape: tuple[int, ...]) -> Array:
+                return random_array(self.rng, elem, shape, hostile)
+
+        if constant or elem in PACKED:
+            if not fixed:
+                raise Refused("a constant has one shape")
+            return self.constant(make(tuple(d[0] for d in dims)), elem)
+        return self.input(elem, dims, make)
+
+    def constant(self, array: Any, elem: int | None = None) -> Value:
+        """A constant, written in one of the many ways."""
+        array = np.asarray(array)
+        if elem is None:
+            elem = helper.np_dtype_to_tensor_dtype(array.dtype)
+        if array.size > MOST_ELEMENTS:
+            raise Refused("too large")
+        assert self.ways is not None
+        return self.ways(self, array, elem)
+
+    def ints(self, *numbers: Any) -> Value:
+        """A constant list of int64."""
+        return self.constant(np.array(numbers, np.int64).reshape(-1), T.INT64)
+
+    def input(
+        self, elem: int, dims: Sequence[Dim], make: Callable[[tuple[int, ...]], Array]
+    ) -> Value:
+        """A new graph input."""
+        name = self.name("x")
+        samples = [make(tuple(d[k] for d in dims)) for k in range(FEEDS)]
+        shape: list[Any] = []
+        for d in dims:
+            if len(set(d)) == 1 and d not in self.symbols:
+                shape.append(d[0])
+            else:
+                shape.append(self.symbols.setdefault(d, f"D{len(self.symbols)}"))
+        if samples[0].size > MOST_ELEMENTS:
+            raise Refused("too large")
+        info = helper.make_tensor_value_info(name, elem, shape)
+        if self.chance(0.05):
+            for d in info.type.tensor_type.shape.dim:
+                d.ClearField("value")
+        self.inputs.append(info)
+        for feed, sample in zip(self.feeds, samples, strict=True):
+            feed[name] = sample
+        value = Value(name, elem, samples)
+        main = self.scope
+        while main.parent is not None:
+            main = main.parent
+        main.values.append(value)
+        return value
+
+    def initializer(self, tensor: onnx.TensorProto, array: Array) -> Value:
+        """A tensor of the graph that is being made."""
+        self.scope.initializers.append(tensor)
+        value = Value(tensor.name, tensor.data_type, [array] * FEEDS, tensor=tensor, constant=True)
+        self.scope.values.append(value)
+        return value
+
+    def override(self, value: Value, dims: Sequence[Dim]) -> None:
+        """Make an initializer of the main graph an input with a default, sometimes fed."""
+        self.inputs.append(
+            helper.make_tensor_value_info(value.name, value.elem, [d[0] for d in dims])
+        )
+        value.constant = False
+        value.tensor = None
+        for k in range(FEEDS):
+            if self.chance(0.5) and k:
+                sample = random_array(self.rng, value.elem, value.shape, self.hostile)
+                value.samples = [*value.samples[:k], sample, *value.samples[k + 1 :]]
+                self.feeds[k][value.name] = sample
+
+    # ------------------------------------------------------------ what is there
+
+    def pick(
+        self,
+        elems: Sequence[int] = COMMON,
+        rank: tuple[int, int] | int | None = None,
+        where: Callable[[Value], bool] | None = None,
+        fresh: float | None = None,
+        dims: Callable[[], list[Dim]] | None = None,
+    ) -> Value:
+        """A value in sight that fits, or a new leaf."""
+        low, high = (0, 5) if rank is None else (rank, rank) if isinstance(rank, int) else rank
+        fresh = self.fresh_share if fresh is None else fresh
+        if not self.chance(fresh):
+            fits = [
+                v
+                for v in self.scope.visible()
+                if v.kind == "tensor"
+                and v.elem in elems
+                and low <= v.rank <= high
+                and (where is None or where(v))
+            ]
+            if fits:
+                unused = [v for v in fits if not v.used]
+                return self.choose(unused if unused and self.chance(0.6) else fits)
+        elem = self.choose(elems)
+        wanted = (
+            dims()
+            if dims is not None
+            else self.some_dims(None if rank is None else self.number(low, high), most=high)
+        )
+        made = (
+            self.leaf(elem, wanted)
+            if self.scope.kind != "function"
+            else self.leaf(elem, [(d[0],) * FEEDS for d in wanted])
+        )
+        if where is not None and not where(made):
+            raise Refused("the new leaf does not fit")
+        return made
+
+    def like(self, value: Value, elem: int | None = None, fresh: float = 0.5) -> Value:
+        """A value of the same dims."""
+        elem = value.elem if elem is None else elem
+        dims = value.dims
+        if not self.chance(fresh):
+            fits = [
+                v
+                for v in self.scope.visible()
+                if v.kind == "tensor" and v.elem == elem and v.rank == len(dims) and v.dims == dims
+            ]
+            if fits:
+                return self.choose(fits)
+        return self.leaf(elem, dims, constant=None)
+
+    def broadcast(self, value: Value, elem: int | None = None, fresh: float = 0.5) -> Value:
+        """A value whose dims broadcast with another one's."""
+        elem = value.elem if elem is None else elem
+        dims = value.dims
+        if not self.chance(fresh):
+            fits = [
+                v
+                for v in self.scope.visible()
+                if v.kind == "tensor" and v.elem == elem and _broadcasts(v.dims, dims)
+            ]
+            if fits:
+                return self.choose(fits)
+        style = self.number(0, 5)
+        if style == 0:
+            wanted: list[Dim] = []
+        elif style == 1:
+            wanted = [self.dim(1)] * self.number(0, len(dims))
+        elif style == 2:
+            wanted = dims
+        else:
+            wanted = dims[self.number(0, len(dims)) :]
+            wanted = [self.dim(1) if self.chance(0.35) else d for d in wanted]
+            if self.chance(0.1):
+                wanted = [
+                    self.dim(self.number(1, 2)),
+                    *([self.dim(1)] * (len(dims) - len(wanted))),
+                    *wanted,
+                ]
+        if not all(len(set(d)) == 1 for d in wanted) and self.chance(0.6):
+            wanted = [d if len(set(d)) == 1 else self.dim(1) for d in wanted]
+        return self.leaf(elem, wanted)
+
+    # ------------------------------------------------------------ nodes
+
+    def node(
+        self,
+        op_type: str,
+        inputs: Sequence[Value | None],
+        outputs: int | Sequence[bool] = 1,
+        domain: str = "",
+        references: dict[str, onnx.AttributeProto] | None = None,
+        **attributes: Any,
+    ) -> list[Value]:
+        """Add a node and return its outputs (those that are not omitted).
+
+        Raises:
+            Refused: onnxruntime does not take it, or its result is too large.
+        """
+        if domain and domain not in self.domains:
+            self.domains[domain] = 1
+        present = [True] * outputs if isinstance(outputs, int) else list(outputs)
+        given = {k: v for k, v in attributes.items() if v is not None}
+        try:
+            node = helper.make_node(
+                op_type,
+                [v.name if v is not None else "" for v in inputs],
+                [f"out_{k}_" if there else "" for k, there in enumerate(present)],
+                domain=domain,
+                **given,
+            )
+        except (TypeError, ValueError) as error:
+            raise Refused(str(error)) from error
+        read = [v for v in inputs if v is not None] + self._captured(node)
+        results = self.attempt([node], read, [o for o in node.output if o])
+        names = []
+        values = []
+        found = iter(results)
+        for there in present:
+            names.append(self.name() if there else "")
+            if there:
+                elem, kind, samples = next(found)
+                values.append(Value(names[-1], elem, samples, kind))
+        del node.output[:]
+        node.output.extend(names)
+        node.name = self.node_name()
+        for name, attribute in (references or {}).items():
+            kept = [a for a in node.attribute if a.name != name]
+            del node.attribute[:]
+            node.attribute.extend([*kept, attribute])
+        constant = all(v.constant for v in read) and op_type not in RANDOM_OPS
+        for value in values:
+            value.constant = constant
+            value.random = op_type in RANDOM_OPS or any(v.random for v in read)
+        for value in read:
+            value.used = True
+        self.scope.nodes.append(node)
+        self.scope.values.extend(values)
+        return values
+
+    def _captured(self, node: onnx.NodeProto) -> list[Value]:
+        names = free_names(node)
+        if not names:
+            return []
+        known = {v.name: v for v in self.scope.visible()}
+        return [known[name] for name in names]
+
+    def attempt(
+        self, nodes: Sequence[onnx.NodeProto], read: Sequence[Value], wanted: Sequence[str]
+    ) -> list[tuple[int, str, list[Any]]]:
+        """Run nodes alone: element type, kind and samples of what is wanted."""
+        graph = onnx.GraphProto(name="one")
+        feeds: list[dict[str, Any]] = [{} for _ in range(FEEDS)]
+        seen = set()
+        for value in read:
+            if value.name in seen:
+                continue
+            seen.add(value.name)
+            if value.tensor is not None:
+                graph.initializer.append(value.tensor)
+                continue
+            name, elem = value.name, value.elem
+            if value.elem in PACKED:
+                name, elem = f"{value.name}_wide_", T.FLOAT
+                graph.node.append(helper.make_node("Cast", [name], [value.name], to=value.elem))
+            info = type_of(value, name, elem)
+            graph.input.append(info)
+            for k in self.live:
+                sample = value.samples[k]
+                feeds[k][name] = sample.astype(np.float32) if value.elem in PACKED else sample
+        graph.node.extend(nodes)
+        graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
+        model = self._model(graph)
+        try:
+            session = runtime.Session(model)
+            packed = [_elem_of(o.type) in PACKED for o in session.outputs]
+            types = [_type_of(o.type) for o in session.outputs]
+            if any(packed):
+                for k, is_packed in enumerate(packed):
+                    if is_packed:
+                        name = f"out_wide_{k}"
+                        graph.node.append(helper.make_node("Cast", [wanted[k]], [name], to=T.FLOAT))
+                        graph.output[k].name = name
+                session = runtime.Session(self._model(graph))
+        except Exception as error:
+            self.refusals += 1
+            raise Refused(_line(error)) from error
+        results: dict[int, list[Any]] = {}
+        failed = []
+        for k in list(self.live):
+            try:
+                found = session.run(feeds[k])
+                results[k] = [np.asarray(f) if isinstance(f, np.generic) else f for f in found]
+            except Exception as error:
+                if k == 0 or not self.chance(0.1):
+                    self.refusals += 1
+                    raise Refused(_line(error)) from error
+                failed.append(k)
+        for found in results.values():
+            if any(
+                t[1] == "tensor" and not isinstance(f, np.ndarray)
+                for t, f in zip(types, found, strict=True)
+            ):
+                raise Refused("no dense tensor")
+            if any(
+                isinstance(f, np.ndarray) and (f.size > MOST_ELEMENTS or f.ndim > 6) for f in found
+            ):
+                raise Refused("too large")
+        for k in failed:
+            self.live.remove(k)
+        made = []
+        for index, (elem, kind) in enumerate(types):
+            samples = [results[k][index] if k in results else None for k in range(FEEDS)]
+            if elem in PACKED:
+                samples = [None if s is None else s.astype(dtype_of(elem)) for s in samples]
+            if kind == "tensor" and any(
+                s is not None and s.ndim != samples[0].ndim for s in samples
+            ):
+                raise Refused("the rank depends on values")
+            made.append((elem, kind, samples))
+        return made
+
+    def _model(self, graph: onnx.GraphProto) -> onnx.ModelProto:
+        imports = [helper.make_opsetid(d, v) for d, v in self.domains.items()]
+        model = onnx.ModelProto(ir_version=ir_version(self.opset), opset_import=imports)
+        model.graph.CopyFrom(graph)
+        model.functions.extend(self.functions)
+        return model
+
+
+def ir_version(opset: int) -> int:
+    """An IR version that has functions and every type."""
+    return 10 if opset < 23 else 11 if opset < 25 else 13
+
+
+def type_of(value: Value, name: str, elem: int | None = None) -> onnx.ValueInfoProto:
+    """The type of a value, as precise as its samples are the same."""
+    elem = value.elem if elem is None else elem
+    if value.kind == "tensor":
+        shape = [d[0] if len(set(d)) == 1 else None for d in value.dims]
+        return helper.make_tensor_value_info(name, elem, shape)
+    inner = helper.make_tensor_type_proto(elem, None)
+    made = onnx.ValueInfoProto(name=name)
+    if value.kind == "sequence":
+        made.type.CopyFrom(helper.make_sequence_type_proto(inner))
+    elif value.kind == "optional":
+        made.type.CopyFrom(helper.make_optional_type_proto(inner))
+    else:
+        made.type.CopyFrom(helper.make_optional_type_proto(helper.make_sequence_type_proto(inner)))
+    return made
+
+
+def free_names(node: onnx.NodeProto) -> list[str]:
+    """Names that the subgraphs of a node read from outside."""
+    found: dict[str, None] = {}
+    for attribute in node.attribute:
+        graphs = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
+        for graph in graphs:
+            own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+            own |= {o for n in graph.node for o in n.output}
+            for inner in graph.node:
+                for name in [*inner.input, *free_names(inner)]:
+                    if name and name not in own:
+                        found[name] = None
+            for output in graph.output:
+                if output.name not in own:
+                    found[output.name] = None
+    return list(found)
+
+
+def _broadcasts(left: list[Dim], right: list[Dim]) -> bool:
+    pairs = zip(reversed(left), reversed(right), strict=False)
+    return all(a == b or set(a) == {1} or set(b) == {1} for a, b in pairs)
+
+
+def _type_of(text: str) -> tuple[int, str]:
+    kind = "tensor"
+    if text.startswith("optional(seq("):
+        kind, text = "optional sequence", text[len("optional(seq(") : -2]
+    elif text.startswith("optional("):
+        kind, text = "optional", text[len("optional(") : -1]
+    elif text.startswith("seq("):
+        kind, text = "sequence", text[len("seq(") : -1]
+    elem = _elem_of(text)
+    if elem not in ALL:
+        raise Refused(f"type {text}")
+    return elem, kind
+
+
+def _elem_of(text: str) -> int:
+    from .values import elem_of
+
+    return elem_of(text) or 0
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+__all__ = ["Builder", "Dim", "FEEDS", "Refused", "Scope", "Value", "tensor_of"]

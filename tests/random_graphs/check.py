@@ -1,0 +1,338 @@
+"""Optimizes a model in several ways and compares each result with the original, bit for bit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+
+import onnxfold
+from onnxfold.compare.half import allowance, half_precision_outputs
+
+from . import runtime
+from .builder import RANDOM_OPS, free_names
+from .generate import Case
+
+Feeds = dict[str, Any]
+TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to optimize."""
+
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+    file: str = ""
+    """How it travels: "" in memory, "inline" or "external" through files."""
+    exact: bool = True
+    small: bool = True
+    """Whether the result must not be larger than the original."""
+
+
+VARIANTS: dict[str, Variant] = {
+    "O0": Variant({"level": 0}),
+    "O1": Variant({"level": 1}),
+    "all": Variant({"level": 1, "fold_all": True, "fold_quantized": True}, small=False),
+    "inline": Variant({"level": 1}, file="inline"),
+    "external": Variant({"level": 0}, file="external"),
+    "O2": Variant({"level": 2}, exact=False, small=False),
+    "onnxruntime": Variant({"level": 2, "target": "onnxruntime"}, exact=False, small=False),
+}
+DEFAULT = ("O0", "O1", "all", "inline", "external")
+
+
+@dataclass
+class Failure:
+    """What went wrong, and where it belongs."""
+
+    variant: str
+    kind: str
+    place: str
+    message: str
+
+    @property
+    def key(self) -> str:
+        """What stays the same while a model shrinks."""
+        return f"{self.variant}|{self.kind}|{self.place}"
+
+
+class NotComparable(Exception):
+    """The original does not run."""
+
+
+class Original:
+    """The outputs that are wanted, for each feed on which the model runs."""
+
+    def __init__(self, model: onnx.ModelProto, feeds: list[Feeds], random: list[str]) -> None:
+        self.model = model
+        self.bytes = model.SerializeToString()
+        self.names = [o.name for o in model.graph.output]
+        self.random = set(random)
+        try:
+            onnx.checker.check_model(model)
+            ort.set_seed(17)
+            session = runtime.Session(self.bytes)
+        except Exception as error:
+            raise NotComparable(_line(error)) from error
+        self.runs: list[tuple[Feeds, list[Any]]] = []
+        for feed in feeds:
+            try:
+                self.runs.append((feed, session.run(feed)))
+            except Exception as error:
+                if not self.runs and feed is feeds[-1]:
+                    raise NotComparable(_line(error)) from error
+        if not self.runs:
+            raise NotComparable("no feed runs")
+        again = runtime.Session(self.bytes)
+        for feed, wanted in self.runs:
+            if not random and not all(map(_same, wanted, again.run(feed))):
+                raise NotComparable("two runs differ")
+        self._half: dict[str, float] | None = None
+
+    @property
+    def half(self) -> dict[str, float]:
+        """The outputs that depend on half precision, and its spacing."""
+        if self._half is None:
+            self._half = half_precision_outputs(ir.from_proto(self.model))
+        return self._half
+
+
+def check(
+    case: Case, variants: tuple[str, ...] = DEFAULT, phase: Callable[[str], None] = lambda _: None
+) -> list[Failure]:
+    """What is wrong with the optimized models.
+
+    Raises:
+        NotComparable: the original is not valid or does not run.
+    """
+    phase("original")
+    original = Original(case.model, case.feeds, case.random)
+    return [f for v in variants if (f := check_variant(original, v, phase)) is not None]
+
+
+def check_variant(
+    original: Original, name: str, phase: Callable[[str], None] = lambda _: None
+) -> Failure | None:
+    """What is wrong with the model that one variant gives, if anything."""
+    variant = VARIANTS[name]
+    phase(name)
+    folder = Path(tempfile.mkdtemp(prefix="random-graph-", dir=_fast_folder()))
+    try:
+        return _check_in(folder, original, name, variant)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_in(folder: Path, original: Original, name: str, variant: Variant) -> Failure | None:
+    try:
+        proto, path, grown = _optimize(folder, original, variant)
+    except Exception as error:
+        return Failure(name, type(error).__name__, _place(error), _line(error))
+    if variant.small and grown > 0:
+        return Failure(name, "grown", "", f"{grown} bytes more")
+    difference = _interface(original.model, proto)
+    if difference:
+        return Failure(name, "interface", "", difference)
+    try:
+        onnx.checker.check_model(path or proto)
+    except Exception as error:
+        return Failure(name, "invalid", _gist(error), _line(error))
+    if _random_ops(original.model) > _random_ops(proto):
+        return Failure(name, "merged", "random", "fewer random ops than before")
+    try:
+        ort.set_seed(17)
+        session = runtime.Session(path or proto)
+    except Exception as error:
+        return Failure(name, "refused", _gist(error), _line(error))
+    for feed, wanted in original.runs:
+        try:
+            found = session.run(feed)
+        except Exception as error:
+            if original.random:
+                continue
+            return Failure(name, "fails", _gist(error), _line(error))
+        for output, want, got in zip(original.names, wanted, found, strict=True):
+            if output in original.random:
+                continue
+            problem = _difference(want, got, output, original, variant)
+            if problem is not None:
+                kind, message = problem
+                return Failure(name, kind, "", f"{output}: {message}")
+    return None
+
+
+def _optimize(
+    folder: Path, original: Original, variant: Variant
+) -> tuple[onnx.ModelProto, str, int]:
+    """The optimized model, its file if it has one, and by how much it is larger."""
+    model = onnx.ModelProto.FromString(original.bytes)
+    if not variant.file:
+        optimized = onnxfold.optimize(model, **variant.options)
+        return optimized, "", optimized.ByteSize() - len(original.bytes)
+    source, target = folder / "in.onnx", folder / "out" / "out.onnx"
+    target.parent.mkdir()
+    external = variant.file == "external"
+    if external:
+        onnx.save(
+            model,
+            source,
+            save_as_external_data=True,
+            location="in.data",
+            size_threshold=0,
+            convert_attribute=True,
+        )
+    else:
+        source.write_bytes(original.bytes)
+    onnxfold.optimize_file(source, target, fsync=False, advise=False, **variant.options)
+    before, after = (
+        sum(f.stat().st_size for f in p.iterdir() if f.is_file()) for p in (folder, target.parent)
+    )
+    return onnx.load(target), str(target), after - before
+
+
+def _difference(
+    want: Any, got: Any, output: str, original: Original, variant: Variant
+) -> tuple[str, str] | None:
+    if isinstance(want, list) or isinstance(got, list) or want is None or got is None:
+        if type(want) is not type(got) or (want is not None and len(want) != len(got)):
+            return "mismatch", "another sequence"
+        for w, g in zip(want or (), got or (), strict=True):
+            problem = _difference(w, g, output, original, variant)
+            if problem is not None:
+                return problem
+        return None
+    want, got = np.asarray(want), np.asarray(got)
+    if want.dtype != got.dtype:
+        return "dtype", f"{want.dtype} became {got.dtype}"
+    if want.shape != got.shape:
+        return "shape", f"{want.shape} became {got.shape}"
+    if same_bits(want, got):
+        return None
+    text = f"{want.reshape(-1)[:8].tolist()} became {got.reshape(-1)[:8].tolist()}"
+    if not variant.exact:
+        return None if _near(want, got) else ("far", text)
+    if output in original.half:
+        allowed = allowance(want, original.half[output]) if want.dtype.kind in "fV" else 0.0
+        with np.errstate(all="ignore"):
+            error = np.abs(want.astype(np.float64) - got.astype(np.float64))
+        return None if np.nanmax(error, initial=0.0) <= allowed else ("half", text)
+    return "mismatch", text
+
+
+def _same(want: Any, got: Any) -> bool:
+    if isinstance(want, list):
+        return all(map(_same, want, got))
+    return want is got or same_bits(np.asarray(want), np.asarray(got))
+
+
+def same_bits(want: np.ndarray, got: np.ndarray) -> bool:
+    """Equal bit for bit; a NaN equals a NaN."""
+    if want.dtype == object or want.dtype.kind in "US":
+        return want.tolist() == got.tolist()
+    if want.tobytes() == got.tobytes():
+        return True
+    if want.dtype.kind not in "fV":
+        return False
+    with np.errstate(all="ignore"):
+        left, right = want.astype(np.float64), got.astype(np.float64)
+    equal = (left == right) & (np.signbit(left) == np.signbit(right))
+    return bool((equal | (np.isnan(left) & np.isnan(right))).all())
+
+
+def _near(want: np.ndarray, got: np.ndarray) -> bool:
+    if want.dtype.kind not in "fV":
+        return False
+    with np.errstate(all="ignore"):
+        left, right = want.astype(np.float64), got.astype(np.float64)
+        finite = np.isfinite(left) & np.isfinite(right)
+        scale = float(np.abs(left[finite]).max(initial=1e-30))
+        return bool((np.abs(left - right)[finite] <= TOLERANCE * scale).all())
+
+
+def _interface(before: onnx.ModelProto, after: onnx.ModelProto) -> str:
+    """What became of inputs and outputs."""
+    for what in ("input", "output"):
+        left, right = getattr(before.graph, what), getattr(after.graph, what)
+        if [v.name for v in left] != [v.name for v in right]:
+            return f"{what}s {[v.name for v in left]} became {[v.name for v in right]}"
+        for old, new in zip(left, right, strict=True):
+            if _bare(old.type) != _bare(new.type):
+                return f"{what} {old.name} has another type"
+    return ""
+
+
+def _bare(type_: onnx.TypeProto) -> bytes:
+    bare = onnx.TypeProto()
+    bare.CopyFrom(type_)
+    inner = bare
+    while (kind := inner.WhichOneof("value")) in ("sequence_type", "optional_type"):
+        inner = getattr(inner, kind).elem_type
+    if inner.HasField("tensor_type"):
+        inner.tensor_type.ClearField("shape")
+    return bare.SerializeToString()
+
+
+def _random_ops(model: onnx.ModelProto) -> int:
+    """How many random ops run for the outputs, calls of functions counted each."""
+    functions = {(f.domain, f.name): f for f in model.functions}
+
+    def count(nodes: Any, wanted: set[str]) -> int:
+        total = 0
+        for node in reversed(list(nodes)):
+            if not any(o in wanted for o in node.output if o):
+                continue
+            wanted.update(node.input)
+            wanted.update(free_names(node))
+            total += node.op_type in RANDOM_OPS and node.domain == ""
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    total += count(attribute.g.node, {o.name for o in attribute.g.output})
+            function = functions.get((node.domain, node.op_type))
+            if function is not None:
+                used = {
+                    formal
+                    for formal, actual in zip(function.output, node.output, strict=False)
+                    if actual in wanted
+                }
+                total += count(function.node, used)
+        return total
+
+    return count(model.graph.node, {o.name for o in model.graph.output})
+
+
+def _place(error: BaseException) -> str:
+    """The innermost function of ours that the exception went through."""
+    frames = [
+        f
+        for f in traceback.extract_tb(error.__traceback__)
+        if f"{os.sep}onnxfold{os.sep}" in f.filename or f"{os.sep}rules{os.sep}" in f.filename
+    ]
+    if not frames:
+        return ""
+    return f"{os.path.basename(frames[-1].filename)}:{frames[-1].name}"
+
+
+def _gist(error: BaseException) -> str:
+    """The message without names and numbers."""
+    import re
+
+    text = re.sub(r"\([^)]*\)|'[^']*'|\"[^\"]*\"|\d+|/\S+", "", _line(error))
+    return text[-60:]
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:400]
+
+
+def _fast_folder() -> str | None:
+    return "/dev/shm" if os.path.isdir("/dev/shm") else None

@@ -1,0 +1,171 @@
+"""The many ways to write a constant."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import onnx
+from onnx import TensorProto as T
+from onnx import helper
+
+from .builder import FEEDS, Builder, Refused, Value
+from .values import FLOATS, INTS, PACKED, Array, dtype_of, tensor_of
+
+
+def write(b: Builder, array: Array, elem: int) -> Value:
+    """The constant as an initializer, a Constant node, or the result of ops."""
+    array = np.asarray(array)
+    ways = [_initializer] * 5 + [_typed] * 2 + [_node] * 3 + [_attribute] * 2
+    if b.scope.kind == "function":
+        ways = [_node] * 3 + [_attribute]
+    if elem not in PACKED:
+        ways += [_made, _made]
+    if b.scope.kind == "main":
+        ways += [_overridable]
+    for _ in range(4):
+        try:
+            return b.choose(ways)(b, array, elem)
+        except Refused:
+            continue
+    return _node(b, array, elem)
+
+
+def _initializer(b: Builder, array: Array, elem: int) -> Value:
+    return b.initializer(tensor_of(array, elem, b.name("w")), array)
+
+
+def _overridable(b: Builder, array: Array, elem: int) -> Value:
+    if b.constant_share == 1.0 or b.chance(0.7) or array.ndim == 0 or elem in INTS:
+        raise Refused("only where other values fit, too")
+    value = _initializer(b, array, elem)
+    b.override(value, value.dims)
+    return value
+
+
+def typed(array: Array, elem: int, name: str) -> onnx.TensorProto:
+    """The tensor with its elements in the field for their type."""
+    if elem == T.STRING:
+        return tensor_of(array, elem, name)
+    if elem in PACKED:
+        raise Refused("packed")
+    if elem in (T.FLOAT16, T.BFLOAT16):
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint16)
+        return onnx.TensorProto(name=name, data_type=elem, dims=array.shape, int32_data=flat)
+    if dtype_of(elem).itemsize == 1 and dtype_of(elem).kind not in "iub":
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return onnx.TensorProto(name=name, data_type=elem, dims=array.shape, int32_data=flat)
+    return helper.make_tensor(name, elem, array.shape, array.reshape(-1).tolist())
+
+
+def _typed(b: Builder, array: Array, elem: int) -> Value:
+    return b.initializer(typed(array, elem, b.name("w")), array)
+
+
+def _node(b: Builder, array: Array, elem: int) -> Value:
+    tensor = tensor_of(array, elem, b.choose(["", "c0", "value"]))
+    if b.chance(0.3):
+        with contextlib.suppress(Refused):
+            tensor = typed(array, elem, tensor.name)
+    return b.node("Constant", [], value=tensor)[0]
+
+
+def _attribute(b: Builder, array: Array, elem: int) -> Value:
+    """Constant with value_int and the like, or a sparse tensor."""
+    if b.opset < 12 or array.ndim > 1:
+        if array.ndim >= 1 and elem == T.FLOAT and b.chance(0.3):
+            return _sparse(b, array)
+        raise Refused("no such attribute")
+    key = {T.INT64: "value_int", T.FLOAT: "value_float", T.STRING: "value_string"}.get(elem)
+    if key is None:
+        raise Refused("no such attribute")
+    if array.ndim == 1:
+        if not array.size:
+            raise Refused("an empty attribute has no type")
+        return b.node("Constant", [], **{f"{key}s": array.tolist()})[0]
+    return b.node("Constant", [], **{key: array.item()})[0]
+
+
+def _sparse(b: Builder, array: Array) -> Value:
+    flat = array.reshape(-1)
+    places = np.flatnonzero((flat != 0) | np.signbit(flat))
+    if not len(places):
+        raise Refused("nothing to store")
+    sparse = onnx.SparseTensorProto(dims=array.shape)
+    sparse.values.CopyFrom(tensor_of(flat[places], T.FLOAT, "sparse"))
+    sparse.indices.CopyFrom(tensor_of(places.astype(np.int64), T.INT64, ""))
+    return b.node("Constant", [], sparse_value=sparse)[0]
+
+
+def _made(b: Builder, array: Array, elem: int) -> Value:
+    """The result of ops on another constant; the elements are the same in the end."""
+    ways = [_by_identity, _by_reshape, _by_fill, _by_concat, _by_cast, _by_range, _by_transpose]
+    made = b.choose(ways)(b, array, elem)
+    if made.first.dtype != array.dtype or made.shape != array.shape:
+        raise Refused("another constant")
+    return made
+
+
+def _plain(b: Builder, array: Array, elem: int) -> Value:
+    if b.scope.kind == "function" or b.chance(0.3):
+        return _node(b, array, elem)
+    return _initializer(b, array, elem)
+
+
+def _by_identity(b: Builder, array: Array, elem: int) -> Value:
+    return b.node("Identity", [_plain(b, array, elem)])[0]
+
+
+def _by_reshape(b: Builder, array: Array, elem: int) -> Value:
+    shape = _plain(b, np.array(array.shape, np.int64), T.INT64)
+    return b.node("Reshape", [_plain(b, array.reshape(-1), elem), shape])[0]
+
+
+def _by_fill(b: Builder, array: Array, elem: int) -> Value:
+    flat = array.reshape(-1)
+    if elem == T.STRING or not flat.size or flat.tobytes() != flat[:1].tobytes() * flat.size:
+        raise Refused("not one element")
+    shape = _plain(b, np.array(array.shape, np.int64), T.INT64)
+    if b.chance(0.5):
+        return b.node("Expand", [_plain(b, flat[:1].reshape(()), elem), shape])[0]
+    return b.node("ConstantOfShape", [shape], value=tensor_of(flat[:1], elem, "value"))[0]
+
+
+def _by_concat(b: Builder, array: Array, elem: int) -> Value:
+    if array.ndim == 0 or array.shape[0] < 2:
+        raise Refused("nothing to cut")
+    cut = b.number(1, array.shape[0] - 1)
+    parts = [_plain(b, array[:cut], elem), _plain(b, array[cut:], elem)]
+    return b.node("Concat", parts, axis=0)[0]
+
+
+def _by_cast(b: Builder, array: Array, elem: int) -> Value:
+    via = b.choose([T.INT64, T.DOUBLE, T.FLOAT, T.INT32])
+    if elem not in (*FLOATS, *INTS) or elem == via:
+        raise Refused("no cast")
+    with np.errstate(all="ignore"):
+        wide = array.astype(dtype_of(via))
+        back = wide.astype(array.dtype)
+    if back.tobytes() != np.ascontiguousarray(array).tobytes():
+        raise Refused("the cast loses something")
+    return b.node("Cast", [_plain(b, wide, via)], to=elem)[0]
+
+
+def _by_range(b: Builder, array: Array, elem: int) -> Value:
+    if array.ndim != 1 or array.size < 2 or elem not in (T.INT64, T.INT32):
+        raise Refused("no range")
+    steps = {int(d) for d in np.diff(array.astype(object))}
+    if len(steps) != 1 or not (step := steps.pop()) or abs(step) > 2**30:
+        raise Refused("no range")
+    ends = [array[0], int(array[-1]) + step, step]
+    dtype = array.dtype
+    return b.node("Range", [_plain(b, np.array(e, dtype), elem) for e in ends])[0]
+
+
+def _by_transpose(b: Builder, array: Array, elem: int) -> Value:
+    perm = [int(p) for p in b.rng.permutation(array.ndim)]
+    back = [int(p) for p in np.argsort(perm)]
+    return b.node("Transpose", [_plain(b, array.transpose(back), elem)], perm=perm or None)[0]
+
+
+__all__ = ["FEEDS", "write"]

@@ -1,0 +1,323 @@
+"""Ops with subgraphs, and functions: bodies are grown like the graph around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+from onnx import TensorProto as T
+from onnx import helper
+
+from ..builder import FEEDS, RANDOM_OPS, Builder, Refused, Scope, Value, free_names, type_of
+from ..call import Call, fills
+from .sequences import a_sequence
+
+MAKERS: list[Callable[[Builder], None]] = []
+DEEPEST = 2
+
+
+def depth(b: Builder) -> int:
+    scope, found = b.scope, 0
+    while scope.parent is not None:
+        scope, found = scope.parent, found + 1
+    return found
+
+
+class Body:
+    """A scope that is left again: what was made in it becomes a graph."""
+
+    def __init__(self, b: Builder, inputs: list[Value], kind: str = "body") -> None:
+        if depth(b) >= DEEPEST:
+            raise Refused("deep enough")
+        self.b = b
+        self.scope = Scope(kind, b.scope, values=list(inputs))
+        self.inputs = inputs
+
+    def __enter__(self) -> Body:
+        self.outside = self.b.scope
+        self.b.scope = self.scope
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.b.scope = self.outside
+
+    def grow(self, most: int = 4) -> None:
+        from ..generate import grow
+
+        grow(self.b, self.b.number(0, most))
+
+    def own(self, elem: int | None = None, kind: str = "tensor") -> list[Value]:
+        return [v for v in self.scope.values if (elem is None or v.elem == elem) and v.kind == kind]
+
+    def result(
+        self, elem: int | None = None, where: Callable[[Value], bool] | None = None
+    ) -> Value:
+        """A value for an output of the body: each output is a value of its own."""
+        b = self.b
+        fits = [v for v in self.own(elem) if where is None or where(v)]
+        made = [v for v in fits if v not in self.inputs and v.tensor is None]
+        if made and b.chance(0.8):
+            return b.choose(made)
+        outer = [
+            v
+            for v in b.scope.visible()
+            if v.kind == "tensor" and elem in (None, v.elem) and (where is None or where(v))
+        ]
+        source = b.choose(fits or outer)
+        return b.node("Identity", [source])[0]
+
+    def graph(self, outputs: list[Value]) -> onnx.GraphProto:
+        b = self.b
+        made = onnx.GraphProto(name=b.choose(["body", "g", "b"]))
+        made.node.extend(self.scope.nodes)
+        made.initializer.extend(self.scope.initializers)
+        for value in self.inputs:
+            info = type_of(value, value.name)
+            if value.kind == "tensor":
+                info.type.tensor_type.ClearField("shape")
+            made.input.append(info)
+        for value in outputs:
+            info = type_of(value, value.name)
+            if value.kind == "tensor":
+                info.type.tensor_type.ClearField("shape")
+            made.output.append(info)
+        return made
+
+
+def distinct(b: Builder, values: list[Value]) -> list[Value]:
+    """Outputs of a body have names of their own."""
+    seen: set[str] = set()
+    made = []
+    for value in values:
+        if value.name in seen or value.tensor is not None:
+            value = b.node("Identity", [value])[0]
+        seen.add(value.name)
+        made.append(value)
+    return made
+
+
+def same_type(left: Value, right: Value) -> bool:
+    return left.kind == right.kind and left.elem == right.elem
+
+
+@fills("If")
+def if_(c: Call) -> list[Value]:
+    b = c.b
+    condition = b.pick(
+        [T.BOOL],
+        (0, 1),
+        where=lambda v: v.first.size == 1,
+        fresh=0.6,
+        dims=lambda: [b.dim(1)] * b.number(0, 1),
+    )
+    taken = set(b.taken)
+    with Body(b, []) as then:
+        then.grow()
+        outputs = distinct(b, [then.result() for _ in range(b.number(1, 3))])
+        then_graph = then.graph(outputs)
+    after = set(b.taken)
+    if b.chance(0.4):
+        b.taken = set(taken)  # the other branch may use the same names
+    with Body(b, []) as other:
+        other.grow()
+        others = []
+        for output in outputs:
+            same = b.chance(0.6)
+            others.append(
+                other.result(
+                    output.elem,
+                    lambda v, o=output, s=same: v.rank == o.rank and (not s or v.dims == o.dims),
+                )
+            )
+        others = distinct(b, others)
+        else_graph = other.graph(others)
+    b.taken |= after
+    return b.node("If", [condition], len(outputs), then_branch=then_graph, else_branch=else_graph)
+
+
+@fills("Loop")
+def loop(c: Call) -> list[Value]:
+    b = c.b
+    count = b.number(0, 4) if b.chance(0.85) else b.number(0, 1)
+    trip = c.fixed(0, T.INT64, b.choose([[], [], [1]]), lambda s: np.full(s, count, np.int64))
+    keep = None
+    if b.chance(0.4):
+        keep = c.fixed(1, T.BOOL, b.choose([[], [1]]), lambda s: np.full(s, b.chance(0.8)))
+    states = [b.pick(rank=(0, 3)) for _ in range(b.number(0, 2))]
+    if b.chance(0.15):
+        states.append(a_sequence(b))
+    inner = [
+        Value(b.name("i"), T.INT64, [np.array(0)] * FEEDS),
+        Value(b.name("k"), T.BOOL, [np.array(True)] * FEEDS),
+        *(Value(b.name("s"), s.elem, s.samples, s.kind, random=s.random) for s in states),
+    ]
+    with Body(b, inner) as body:
+        body.grow()
+        if b.chance(0.6):
+            going = b.node("Identity", [inner[1]])[0]
+        elif b.chance(0.5):
+            going = b.constant(np.array(True), T.BOOL)
+        else:
+            bound = b.constant(np.array(b.number(0, 3)), T.INT64)
+            going = b.node("Less", [inner[0], bound])[0]
+        results = [going]
+        for s in inner[2:]:
+            if s.kind != "tensor":
+                results.append(b.choose(body.own(s.elem, s.kind)))
+            else:
+                results.append(
+                    body.result(s.elem, lambda v, s=s: v.rank == s.rank and v.dims == s.dims)
+                )
+        scans = [body.result() for _ in range(b.number(0, 2))]
+        if not results[1:] and not scans:
+            scans = [body.result()]
+        outputs = distinct(b, [*results, *scans])
+        outputs = [b.node("Identity", [o])[0] if o in inner else o for o in outputs]
+        graph = body.graph(outputs)
+    present = [b.chance(0.85) for _ in range(len(outputs) - 1)]
+    while present and not present[-1]:
+        present.pop()
+    none = keep is None and b.chance(0.2)
+    return b.node(
+        "Loop",
+        [None if none and count < 4 and keep is not None else trip, keep, *states],
+        present or [True],
+        body=graph,
+    )
+
+
+@fills("Scan")
+def scan(c: Call) -> list[Value]:
+    b = c.b
+    scanned = b.pick(rank=(1, 3), where=lambda v: v.rank > 0)
+    axis = b.number(0, scanned.rank - 1)
+    ins = [scanned]
+    if b.chance(0.3):
+        ins.append(b.like(scanned))
+    states = [b.pick(rank=(0, 2)) for _ in range(b.number(0, 2))]
+    inner = [Value(b.name("s"), s.elem, s.samples, s.kind, random=s.random) for s in states]
+    for v in ins:
+        samples = []
+        for sample in v.samples:
+            if sample is None or sample.shape[axis] == 0:
+                shape = () if sample is None else tuple(np.delete(sample.shape, axis))
+                samples.append(None if sample is None else np.zeros(shape, sample.dtype))
+            else:
+                samples.append(np.asarray(np.take(sample, 0, axis)))
+        if samples[0] is None:
+            raise Refused("no sample")
+        inner.append(Value(b.name("e"), v.elem, samples, random=v.random))
+    with Body(b, inner) as body:
+        body.grow()
+        results = [
+            body.result(s.elem, lambda v, s=s: v.rank == s.rank and v.dims == s.dims)
+            for s in inner[: len(states)]
+        ]
+        scans = [body.result() for _ in range(b.number(0 if states else 1, 2))]
+        outputs = distinct(b, [*results, *scans])
+        outputs = [b.node("Identity", [o])[0] if o in inner else o for o in outputs]
+        graph = body.graph(outputs)
+    more = {}
+    if axis or b.chance(0.3):
+        more["scan_input_axes"] = [axis] * len(ins)
+    if b.chance(0.3):
+        more["scan_input_directions"] = [b.number(0, 1) for _ in ins]
+    if scans and b.chance(0.3):
+        more["scan_output_directions"] = [b.number(0, 1) for _ in scans]
+    present = [b.chance(0.85) for _ in outputs]
+    while present and not present[-1]:
+        present.pop()
+    return b.node(
+        "Scan", [*states, *ins], present or [True], body=graph, num_scan_inputs=len(ins), **more
+    )
+
+
+@fills("SequenceMap")
+def sequence_map(c: Call) -> list[Value]:
+    b = c.b
+    s = a_sequence(b)
+    if b.opset < 17 or any(x is None or not len(x) for x in s.samples):
+        raise Refused("nothing to map")
+    inner = [Value(b.name("e"), s.elem, [x[0] for x in s.samples], random=s.random)]
+    extra = [b.pick(rank=(0, 2))] if b.chance(0.4) else []
+    inner += [Value(b.name("e"), v.elem, v.samples, random=v.random) for v in extra]
+    with Body(b, inner) as body:
+        body.grow(3)
+        outputs = distinct(b, [body.result() for _ in range(b.number(1, 2))])
+        outputs = [b.node("Identity", [o])[0] if o in inner else o for o in outputs]
+        graph = body.graph(outputs)
+    return b.node("SequenceMap", [s, *extra], len(outputs), body=graph)
+
+
+# -------------------------------------------------------------------- functions
+
+
+def call_function(b: Builder) -> None:
+    """Define a function and call it, or call one that is there with other operands."""
+    known = [f for f in b.functions if not f.attribute and not f.attribute_proto]
+    if known and b.chance(0.3):
+        f = b.choose(known)
+        inputs = [b.pick(rank=(0, 3)) for _ in f.input]
+        if b.scope.kind == "function":
+            raise Refused("only calls of what is above")
+        b.node(f.name, inputs, len(f.output), domain=f.domain)
+        return
+    if depth(b) >= DEEPEST or b.opset < 13:
+        raise Refused("deep enough")
+    inputs = [b.pick(rank=(0, 3)) for _ in range(b.number(0, 3))]
+    inner = [Value(b.name("p"), v.elem, v.samples, v.kind, random=v.random) for v in inputs]
+    domain = "local"
+    b.domains.setdefault(domain, 1)
+    with Body(b, inner, "function") as body:
+        body.grow(5)
+        outputs = []
+        for _ in range(b.number(1, 3)):
+            made = [v for v in body.own() if v not in inner]
+            value = b.choose(made) if made else b.constant(np.float32(b.number(-1, 2)), T.FLOAT)
+            outputs.append(value)
+        outputs = distinct(b, outputs)
+        references = body.scope.references
+        random_inside = any(v.random for v in outputs)
+    f = onnx.FunctionProto(domain=domain, name=f"f{len(b.functions)}")
+    f.input.extend(v.name for v in inner)
+    f.output.extend(v.name for v in outputs)
+    f.node.extend(body.scope.nodes)
+    for name in references:
+        f.attribute.append(name)
+    used = {n.domain for n in _all_nodes(f.node)} | {""}
+    f.opset_import.extend(helper.make_opsetid(d, b.domains.get(d, 1)) for d in sorted(used))
+    b.functions.append(f)
+    given = {}
+    for name, attribute in references.items():
+        given[name] = helper.get_attribute_value(attribute)
+    if any(isinstance(v, (list, tuple)) and not v for v in given.values()):
+        b.functions.pop()
+        raise Refused("an empty list has no type")
+    try:
+        present = [b.chance(0.85) for _ in outputs]
+        while present and not present[-1]:
+            present.pop()
+        made = b.node(f.name, inputs, present or [True], domain=domain, **given)
+    except Refused:
+        b.functions.pop()
+        raise
+    for value in made:
+        value.random = value.random or random_inside
+    if b.chance(0.4):
+        others = [b.like(v) for v in inputs]
+        for value in b.node(f.name, others, len(outputs), domain=domain, **given):
+            value.random = value.random or random_inside
+
+
+def _all_nodes(nodes: object) -> list[onnx.NodeProto]:
+    found = []
+    for node in nodes:  # type: ignore[attr-defined]
+        found.append(node)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                found += _all_nodes(attribute.g.node)
+    return found
+
+
+__all__ = ["RANDOM_OPS", "call_function", "free_names"]

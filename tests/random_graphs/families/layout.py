@@ -1,0 +1,306 @@
+"""Ops that move elements: reshapes, transposes, concatenation, padding, expansion."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto as T
+
+from ..builder import Refused, Value
+from ..call import Call, fills, some_axes
+from ..values import ALL, COMMON, INTS, Array
+
+ANYTHING = (*COMMON, *COMMON, T.STRING, *ALL)
+
+
+def _product(numbers: tuple[int, ...]) -> int:
+    return int(np.prod(numbers, dtype=np.int64))
+
+
+@fills("Reshape")
+def reshape(c: Call) -> list[Value]:
+    b = c.b
+    x = c.operand(0, ANYTHING)
+    shape: list[int] = []
+    left = _product(x.shape)
+    for axis in range(b.number(0, 4)):
+        if axis < x.rank and b.chance(0.35):
+            shape.append(0)
+            left = left // x.shape[axis] if x.shape[axis] else left
+            continue
+        divisors = [d for d in range(1, max(left, 1) + 1) if left % d == 0] if left else [0, 1, 2]
+        shape.append(b.choose(divisors))
+        left = left // shape[-1] if shape[-1] else left
+    if left != 1 or b.chance(0.5):
+        shape.insert(b.number(0, len(shape)) if 0 not in shape else len(shape), -1)
+    if b.chance(0.5) and len(set(map(len, map(set, x.dims)))):
+        # sizes of the input, some of them joined
+        shape = [0] * b.number(0, x.rank) + [-1]
+    c.attribute("allowzero", [0, 1], 0.15)
+    return c.add([x, c.ints(1, shape, T.INT64)])
+
+
+@fills("Transpose")
+def transpose(c: Call) -> list[Value]:
+    x = c.operand(0, ANYTHING)
+    c.attribute("perm", [[int(p) for p in c.b.rng.permutation(x.rank)]], 0.9)
+    return c.add([x])
+
+
+@fills("Flatten")
+def flatten(c: Call) -> list[Value]:
+    x = c.operand(0, ANYTHING)
+    c.attribute("axis", list(range(-x.rank, x.rank + 1)))
+    return c.add([x])
+
+
+@fills("Identity")
+def identity(c: Call) -> list[Value]:
+    return c.add([c.operand(0, ANYTHING)])
+
+
+@fills("Squeeze", "Unsqueeze")
+def squeeze(c: Call) -> list[Value]:
+    b = c.b
+    x = c.operand(0, ANYTHING)
+    if c.op_type == "Squeeze":
+        ones = [a for a, d in enumerate(x.dims) if set(d) == {1}]
+        axes = [a for a in ones if b.chance(0.7)]
+        rank = x.rank
+    else:
+        rank = x.rank + b.number(1, 2)
+        axes = [int(a) for a in b.rng.permutation(rank)[: rank - x.rank]]
+    axes = [a - rank if b.chance(0.3) else a for a in axes]
+    if "axes" in c.schema.attributes:
+        c.attribute("axes", [axes], 0.8 if c.op_type == "Squeeze" else 1.0)
+        return c.add([x])
+    if c.op_type == "Squeeze" and not c.has(1, 0.8):
+        return c.add([x])
+    return c.add([x, c.ints(1, axes)])
+
+
+@fills("Concat")
+def concat(c: Call) -> list[Value]:
+    b = c.b
+    given = [v for v in c.given.values() if isinstance(v, Value)]
+    x = given[0] if given else b.pick(ANYTHING, (1, 5))
+    if x.rank == 0:
+        raise Refused("no axis")
+    axis = c.attributes.get("axis", b.number(-x.rank, x.rank - 1))
+    c.attributes["axis"] = axis
+    count = c.most or b.number(1, 4)
+    count = max([count, *(k + 1 for k in c.given)])
+    parts: list[Value] = []
+    for k in range(count):
+        if isinstance(c.given.get(k), Value):
+            parts.append(c.given[k])  # type: ignore[arg-type]
+            continue
+        if k == 0 and not given:
+            parts.append(x)
+            continue
+        if b.chance(0.2) and k not in c.given:
+            parts.append(b.choose(parts) if parts else x)
+            continue
+        dims = list(x.dims)
+        dims[axis] = b.dim(b.choose([1, 1, 2, 3, 0]))
+        parts.append(c.fixed(k, x.elem, dims))
+    return c.add(parts)
+
+
+@fills("Split")
+def split(c: Call) -> list[Value]:
+    b = c.b
+    x = c.operand(0, ANYTHING, (1, 4))
+    axis = c.attribute("axis", list(range(-x.rank, x.rank))) or 0
+    size = x.shape[axis]
+    count = c.outputs or b.number(1, min(4, max(size, 1)))
+    cuts = sorted(b.number(0, size) for _ in range(count - 1))
+    sizes = [int(e - s) for s, e in zip([0, *cuts], [*cuts, size], strict=True)]
+    if size % count == 0 and b.chance(0.5):
+        sizes = [size // count] * count
+    c.outputs = count
+    if "split" in c.schema.attributes:
+        c.attribute("split", [sizes], 1.0 if size % count else 0.6)
+        return c.add([x])
+    if c.has(1, 0.6) or (c.b.opset < 18 and size % count):
+        return c.add([x, c.ints(1, sizes)])
+    if "num_outputs" in c.schema.attributes:
+        c.attributes["num_outputs"] = count
+    return c.add([x])
+
+
+@fills("Expand")
+def expand(c: Call) -> list[Value]:
+    b = c.b
+    x = c.operand(0, ANYTHING)
+    shape = [b.choose([1, d[0]]) if set(d) != {1} else b.choose([1, 2, 3, 0, 1]) for d in x.dims]
+    shape = [1 if len(set(d)) > 1 else s for s, d in zip(shape, x.dims, strict=True)]
+    if b.chance(0.3):
+        shape = [b.number(1, 3), *shape]
+    elif b.chance(0.2):
+        shape = shape[b.number(0, len(shape)) :]
+    return c.add([x, c.ints(1, shape)])
+
+
+@fills("Tile")
+def tile(c: Call) -> list[Value]:
+    x = c.operand(0, ANYTHING)
+    return c.add([x, c.ints(1, [c.b.choose([1, 1, 2, 3, 0]) for _ in range(x.rank)])])
+
+
+@fills("Pad")
+def pad(c: Call) -> list[Value]:
+    b = c.b
+    x = c.operand(0, None, (1, 4))
+    modes = ["constant", "constant", "reflect", "edge"] + (["wrap"] if b.opset >= 19 else [])
+    c.attribute("mode", modes)
+    inputs: list[Value | None] = [x, None, None]
+    axes = list(range(x.rank))
+    if b.opset >= 18 and c.has(3, 0.3):
+        axes = some_axes(b, x.rank)
+        inputs.append(c.ints(3, axes))
+    low = -1 if b.chance(0.2) else 0
+    inputs[1] = c.ints(1, [b.number(low, 2) if b.chance(0.6) else 0 for _ in range(2 * len(axes))])
+    if c.has(2, 0.5):
+        inputs[2] = c.fixed(2, x.elem, [])
+    return c.add(inputs)
+
+
+@fills("Slice")
+def slice_(c: Call) -> list[Value]:
+    b = c.b
+    x = c.operand(0, ANYTHING, (1, 5))
+    if x.rank == 0:
+        raise Refused("no axis")
+    axes = some_axes(b, x.rank) or [0]
+    inputs: list[Value | None] = [x, None, None, None, None]
+    if c.has(3, 0.8):
+        inputs[3] = c.ints(3, axes)
+    else:
+        axes = list(range(len(axes)))
+    far = [2**31 - 1, 2**63 - 1, -(2**63), -(2**63) + 1, 2**62]
+    starts, ends, steps = [], [], []
+    for _ in axes:
+        step = b.choose([1, 1, 1, 2, 3, -1, -2, 2**62 if b.chance(0.1) else 1])
+        start, end = b.number(-2, 2), b.number(0, 4) if b.chance(0.6) else b.number(-4, 6)
+        if step < 0:
+            start, end = end, b.choose([-9, 0, 1, start])
+        if b.chance(0.3):
+            start = 0 if step > 0 else -1
+        if b.chance(0.3):
+            end = b.choose(far)
+        if b.chance(0.04):
+            start = b.choose(far)
+        starts.append(start)
+        ends.append(end)
+        steps.append(step)
+    elem = T.INT64
+    if not any(abs(n) >= 2**31 for n in [*starts, *ends, *steps]) and b.chance(0.15):
+        elem = T.INT32
+    inputs[1], inputs[2] = c.ints(1, starts, elem), c.ints(2, ends, elem)
+    if inputs[3] is not None and not isinstance(c.given.get(3), Value) and elem == T.INT32:
+        inputs[3] = c.ints(3, axes, elem)
+    if c.has(4, 0.5):
+        if inputs[3] is None and b.chance(0.5):
+            inputs[3] = c.ints(3, axes, elem)
+        inputs[4] = c.ints(4, steps, elem)
+    elif any(s < 0 for s in steps):
+        raise Refused("only with steps")
+    return c.add(inputs)
+
+
+@fills("DepthToSpace", "SpaceToDepth")
+def depth_to_space(c: Call) -> list[Value]:
+    b = c.b
+    block = c.attributes.get("blocksize", b.number(1, 2))
+    c.attributes["blocksize"] = block
+    deep = c.op_type == "DepthToSpace"
+    channels, side = (block * block * b.number(1, 2), 1) if deep else (1, block)
+
+    def dims() -> list[tuple[int, ...]]:
+        return [b.dim(), b.dim(channels), b.dim(side * b.number(1, 2)), b.dim(side)]
+
+    x = c.operand(0, None, 4, dims=dims, fresh=0.9)
+    if deep:
+        c.attribute("mode", ["DCR", "CRD"])
+    return c.add([x])
+
+
+@fills("CenterCropPad")
+def center(c: Call) -> list[Value]:
+    x = c.operand(0, None, (1, 4))
+    axes = sorted(some_axes(c.b, x.rank, negative=False)) or [0]
+    c.attributes["axes"] = axes
+    return c.add([x, c.ints(1, [c.b.number(0, 5) for _ in axes])])
+
+
+@fills("EyeLike")
+def eye(c: Call) -> list[Value]:
+    x = c.operand(0, None, 2)
+    c.attribute("k", [-1, 0, 1, 5])
+    c.attribute("dtype", [T.FLOAT, T.INT64, T.DOUBLE, T.BOOL, T.INT32, T.UINT64])
+    return c.add([x])
+
+
+@fills("Trilu")
+def trilu(c: Call) -> list[Value]:
+    x = c.operand(0, None, (2, 4))
+    c.attribute("upper", [0, 1])
+    return c.add(
+        [
+            x,
+            c.fixed(1, T.INT64, [], lambda s: np.int64(c.b.number(-3, 3)).reshape(s))
+            if c.has(1)
+            else None,
+        ]
+    )
+
+
+@fills("ReverseSequence")
+def reverse(c: Call) -> list[Value]:
+    b = c.b
+    x = c.operand(0, None, (2, 4))
+    time = b.number(0, 1)
+    c.attributes.setdefault("time_axis", time)
+    c.attributes.setdefault("batch_axis", 1 - c.attributes["time_axis"])
+
+    def lengths(shape: tuple[int, ...]) -> Array:
+        return b.rng.integers(0, 3, shape)
+
+    return c.add([x, c.fixed(1, T.INT64, [x.dims[c.attributes["batch_axis"]]], lengths)])
+
+
+@fills("ConstantOfShape")
+def constant_of_shape(c: Call) -> list[Value]:
+    from ..values import random_array, tensor_of
+
+    b = c.b
+    elem = b.choose([T.FLOAT, T.INT64, T.BOOL, T.DOUBLE, T.FLOAT16, *INTS])
+    if "value" not in c.attributes and c.free and b.chance(0.7):
+        c.attributes["value"] = tensor_of(random_array(b.rng, elem, (1,), b.hostile), elem, "value")
+    return c.add([c.ints(0, [b.number(0, 3) for _ in range(b.number(0, 3))])])
+
+
+@fills("Range")
+def range_(c: Call) -> list[Value]:
+    b = c.b
+    elem = b.choose([T.INT64, T.INT32, T.FLOAT, T.INT16, T.DOUBLE])
+    from ..values import dtype_of
+
+    kind = dtype_of(elem)
+    step = b.choose([1, 2, -1, 3] if elem in INTS else [1, 0.5, -1.5, 0.1])
+    start, count = b.number(-3, 3), b.number(0, 6)
+    numbers = [start, start + count * step, step]
+    return c.add(
+        [
+            c.fixed(k, elem, [], lambda s, n=n: np.array(n, kind).reshape(s))
+            for k, n in enumerate(numbers)
+        ]
+    )
+
+
+@fills("Shape")
+def shape(c: Call) -> list[Value]:
+    x = c.operand(0, ANYTHING)
+    c.attribute("start", list(range(-4, 4)), 0.3)
+    c.attribute("end", list(range(-4, 4)), 0.3)
+    return c.add([x])

@@ -1,0 +1,116 @@
+"""Sequences and optionals."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto as T
+from onnx import helper
+
+from ..builder import Builder, Refused, Value
+from ..call import Call, fills
+from .layout import ANYTHING
+
+
+def a_sequence(b: Builder, elem: int | None = None) -> Value:
+    """A sequence in sight, or a new one."""
+    there = [v for v in b.scope.visible() if v.kind == "sequence" and elem in (None, v.elem)]
+    if there and b.chance(0.7):
+        return b.choose(there)
+    if b.chance(0.1):
+        return Call(b, "SequenceEmpty", attributes={"dtype": elem or T.FLOAT}).make()[0]
+    return Call(b, b.choose(["SequenceConstruct", "SplitToSequence"]), attributes={}).make()[0]
+
+
+def _place(c: Call, index: int, size: int) -> Value:
+    b = c.b
+    if not size:
+        raise Refused("nothing there")
+    kind = b.choose([np.int64, np.int64, np.int32])
+    elem = T.INT64 if kind == np.int64 else T.INT32
+    return c.fixed(index, elem, [], lambda s: np.full(s, b.number(-size, size - 1), kind))
+
+
+def _size(v: Value) -> int:
+    return min(len(s) for s in v.samples if s is not None)
+
+
+@fills("SequenceConstruct")
+def construct(c: Call) -> list[Value]:
+    b = c.b
+    first = b.pick(ANYTHING)
+    parts = [first, *(b.pick([first.elem]) for _ in range(b.number(0, 2)))]
+    return c.add(parts)
+
+
+@fills("SequenceEmpty")
+def empty(c: Call) -> list[Value]:
+    c.attribute("dtype", [T.FLOAT, T.INT64, T.STRING, T.BOOL])
+    return c.add([])
+
+
+@fills("SequenceInsert")
+def insert(c: Call) -> list[Value]:
+    s = a_sequence(c.b)
+    x = c.b.pick([s.elem])
+    return c.add([s, x, _place(c, 2, _size(s)) if c.b.chance(0.5) and _size(s) else None])
+
+
+@fills("SequenceErase")
+def erase(c: Call) -> list[Value]:
+    s = a_sequence(c.b)
+    return c.add([s, _place(c, 1, _size(s)) if c.b.chance(0.5) and _size(s) else None])
+
+
+@fills("SequenceAt")
+def at(c: Call) -> list[Value]:
+    s = a_sequence(c.b)
+    return c.add([s, _place(c, 1, _size(s))])
+
+
+@fills("SequenceLength")
+def length(c: Call) -> list[Value]:
+    return c.add([a_sequence(c.b)])
+
+
+@fills("ConcatFromSequence")
+def concat(c: Call) -> list[Value]:
+    c.attributes.setdefault("axis", c.b.number(-2, 2))
+    c.attribute("new_axis", [0, 1])
+    return c.add([a_sequence(c.b)])
+
+
+@fills("SplitToSequence")
+def split(c: Call) -> list[Value]:
+    b = c.b
+    x = c.operand(0, ANYTHING, (1, 3))
+    axis = c.attribute("axis", list(range(-x.rank, x.rank))) or 0
+    c.attribute("keepdims", [0, 1])
+    size = x.shape[axis]
+    inputs: list[Value | None] = [x]
+    if b.chance(0.6):
+        if b.chance(0.5) and size:
+            inputs.append(c.fixed(1, T.INT64, [], lambda s: np.full(s, b.number(1, size))))
+        else:
+            cut = b.number(0, size)
+            inputs.append(c.ints(1, [cut, size - cut], T.INT64))
+    return c.add(inputs)
+
+
+@fills("Optional")
+def optional(c: Call) -> list[Value]:
+    b = c.b
+    if b.chance(0.15):
+        tensor = helper.make_tensor_type_proto(T.FLOAT, None)
+        c.attributes["type"] = tensor
+        return c.add([])
+    return c.add([a_sequence(b) if b.chance(0.4) else b.pick(ANYTHING)])
+
+
+@fills("OptionalGetElement", "OptionalHasElement")
+def element(c: Call) -> list[Value]:
+    b = c.b
+    there = [v for v in b.scope.visible() if v.kind.startswith("optional")]
+    x = b.choose(there) if there and b.chance(0.6) else Call(b, "Optional").make()[0]
+    if c.op_type == "OptionalGetElement" and x.first is None:
+        raise Refused("nothing in it")
+    return c.add([x])

@@ -1,0 +1,193 @@
+"""The model of a seed: random nodes until there are enough, outputs, and value infos."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import defs, helper
+
+from . import constants
+from .builder import FEEDS, Builder, Refused, Value, ir_version, type_of
+from .call import FILLERS, Call
+from .families import control, idioms
+from .values import ALL, EIGHTS, PACKED
+
+for _name in ("layout", "indexing", "linear", "images", "elements", "sequences"):
+    importlib.import_module(f"{__package__}.families.{_name}")
+
+OPSETS = [*range(11, 26)]
+_USUAL = (
+    *("Add", "Mul", "Sub", "Div", "Transpose", "Reshape", "Concat", "Slice", "Gather", "Cast"),
+    *("Unsqueeze", "Squeeze", "MatMul", "Gemm", "Conv", "Where", "Expand", "Relu", "Shape", "Pow"),
+    *("Split", "Pad", "Identity", "Softmax", "ReduceMean", "ReduceSum", "Clip", "Constant"),
+)
+_UNWANTED = {"Constant", "ImageDecoder", "MaxRoiPool", "DeformConv", "Upsample", "Scatter"}
+
+
+@dataclass
+class Case:
+    """A model, what it is fed, and which of its outputs depend on random numbers."""
+
+    seed: int
+    model: onnx.ModelProto
+    feeds: list[dict[str, Any]]
+    random: list[str]
+
+
+class Discarded(Exception):
+    """The seed gives no model; the message says why."""
+
+
+def op_types(opset: int) -> list[str]:
+    """ONNX's own ops at an opset."""
+    found = []
+    for schema in defs.get_all_schemas_with_history():
+        if schema.domain == "" and schema.name not in found:
+            found.append(schema.name)
+    usable = []
+    for name in sorted(found):
+        try:
+            schema = defs.get_schema(name, opset, "")
+        except defs.SchemaError:
+            continue
+        if not schema.deprecated and name not in _UNWANTED:
+            usable.append(name)
+    return usable
+
+
+_by_opset: dict[int, list[str]] = {}
+
+
+def grow(b: Builder, count: int) -> None:
+    """Add about so many nodes to the graph that is being made."""
+    known = _by_opset.setdefault(b.opset, op_types(b.opset))
+    target = len(b.scope.nodes) + count
+    for _ in range(count * 4):
+        if len(b.scope.nodes) >= target:
+            return
+        style = b.rng.random()
+        try:
+            if style < 0.22:
+                idioms.instance_of_rule(b)
+            elif style < 0.26:
+                idioms.shape_arithmetic(b)
+            elif style < 0.29:
+                idioms.there_and_back(b)
+            elif style < 0.33:
+                idioms.duplicate(b)
+            elif style < 0.36:
+                control.call_function(b)
+            elif style < 0.40:
+                Call(b, b.choose(["If", "Loop", "Scan", "If", "Loop", "SequenceMap"])).make()
+            elif style < 0.65:
+                op_type = b.choose(_USUAL)
+                if op_type != "Constant":
+                    Call(b, op_type).make()
+            else:
+                Call(b, b.choose(known)).make()
+        except Refused:
+            continue
+
+
+def generate(seed: int) -> Case:
+    """The model of a seed.
+
+    Raises:
+        Discarded: there is none.
+    """
+    rng = np.random.default_rng(seed)
+    ort.set_seed(seed % 1000 + 1)
+    opset = int(rng.choice(OPSETS)) if rng.random() < 0.7 else int(rng.choice([17, 18, 21]))
+    b = Builder(rng, opset)
+    b.ways = constants.write
+    for _ in range(b.number(0, 2)):
+        with contextlib.suppress(Refused):
+            b.pick(fresh=1.0)
+    grow(b, b.number(2, 14))
+    if not b.scope.nodes:
+        raise Discarded("no node")
+    try:
+        outputs = choose_outputs(b)
+    except Refused as error:
+        raise Discarded(str(error)) from error
+    graph = onnx.GraphProto(name=b.choose(["g", "main", ""]) or "g")
+    graph.node.extend(b.scope.nodes)
+    graph.initializer.extend(b.scope.initializers)
+    graph.input.extend(b.inputs)
+    for value in outputs:
+        graph.output.append(declared(b, value))
+    model = b._model(graph)
+    model.ir_version = ir_version(opset)
+    if b.chance(0.3):
+        model = with_value_info(model)
+    feeds = [b.feeds[k] for k in b.live]
+    random = [v.name for v in outputs if v.random]
+    if any(
+        n.op_type in control.RANDOM_OPS
+        for n in control._all_nodes([*graph.node, *(n for f in model.functions for n in f.node)])
+    ):
+        random = sorted({*random, *(v.name for v in outputs if _may_be_random(v))})
+    return Case(seed, model, feeds, random)
+
+
+def _may_be_random(value: Value) -> bool:
+    return value.random
+
+
+def choose_outputs(b: Builder) -> list[Value]:
+    """What nobody reads, and some other values."""
+    made = {o for n in b.scope.nodes for o in n.output if o}
+    values = [v for v in b.scope.values if v.name in made]
+    ends = [v for v in values if not v.used]
+    others = [v for v in values if v.used]
+    chosen = [v for v in ends if b.chance(0.8)] or ends[-1:]
+    chosen += [v for v in others if b.chance(0.1)]
+    if not chosen:
+        chosen = values[-1:]
+    if b.chance(0.04):
+        chosen += [v for v in b.scope.values if v.tensor is not None][:1]
+    b.rng.shuffle(chosen)  # type: ignore[arg-type]
+    found: list[Value] = []
+    for value in chosen:
+        if value.elem in PACKED:
+            wide = onnx.TensorProto.FLOAT if value.kind == "tensor" else 0
+            if not wide:
+                continue
+            value = b.node("Cast", [value], to=wide)[0]
+        if value.elem in EIGHTS and value.kind != "tensor":
+            continue
+        found.append(value)
+    if not found:
+        raise Discarded("no output")
+    return found
+
+
+def declared(b: Builder, value: Value) -> onnx.ValueInfoProto:
+    """The declaration of an output: with its rank, or the type only."""
+    info = type_of(value, value.name)
+    if value.kind != "tensor":
+        return info
+    tensor = info.type.tensor_type
+    varied = value.dims
+    for dim, sizes in zip(tensor.shape.dim, varied, strict=True):
+        dim.ClearField("value")
+        if sizes in b.symbols and b.chance(0.5):
+            dim.dim_param = b.symbols[sizes]
+    return info
+
+
+def with_value_info(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the types that onnx infers; itself if it cannot."""
+    try:
+        return onnx.shape_inference.infer_shapes(model)
+    except Exception:
+        return model
+
+
+__all__ = ["ALL", "Case", "Discarded", "FEEDS", "FILLERS", "generate", "helper", "op_types"]

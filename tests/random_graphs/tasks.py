@@ -1,0 +1,86 @@
+"""What a child process is asked to do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+
+from .check import Failure, NotComparable, Original, check, check_variant
+from .coverage import Coverage, ops_of
+from .generate import Case, Discarded, generate
+
+_coverage = Coverage()
+Phase = Callable[[str], None]
+
+
+@dataclass
+class Result:
+    """What came of a seed."""
+
+    seed: int
+    discarded: str = ""
+    failures: list[Failure] = field(default_factory=list)
+    ops: Counter[str] = field(default_factory=Counter)
+    kernels: Counter[str] = field(default_factory=Counter)
+    rules: Counter[str] = field(default_factory=Counter)
+
+
+def check_seed(phase: Phase, seed: int, variants: tuple[str, ...]) -> Result:
+    """Make the model of a seed and check it."""
+    phase("generation")
+    result = Result(seed)
+    try:
+        case = generate(seed)
+        result.failures = check(case, variants, phase)
+    except Discarded as error:
+        result.discarded = str(error)
+        return result
+    except NotComparable as error:
+        result.discarded = f"original: {error}"
+        return result
+    counted = _coverage.taken()
+    result.ops, result.kernels = ops_of(case.model), counted["kernels"]
+    result.rules = counted["rules"]
+    return result
+
+
+def make(phase: Phase, seed: int) -> tuple[bytes, list[dict[str, Any]], list[str]]:
+    """The model of a seed, its feeds, and the outputs that are random."""
+    phase("generation")
+    case = generate(seed)
+    return case.model.SerializeToString(), case.feeds, case.random
+
+
+def check_model(
+    phase: Phase, model: bytes, feeds: list[dict[str, Any]], random: list[str], variant: str
+) -> Failure | None:
+    """What is wrong with one variant of a model; None also if the original does not run."""
+    phase("original")
+    try:
+        original = Original(onnx.ModelProto.FromString(model), feeds, random)
+    except NotComparable:
+        return None
+    return check_variant(original, variant, phase)
+
+
+def values_of(
+    phase: Phase, model: bytes, feeds: dict[str, Any], names: list[str]
+) -> dict[str, Any]:
+    """What some values of the main graph are for a feed."""
+    from . import runtime
+
+    phase("original")
+    proto = onnx.ModelProto.FromString(model)
+    del proto.graph.output[:]
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    try:
+        return dict(zip(names, runtime.Session(proto).run(feeds), strict=True))
+    except Exception:
+        return {}
+
+
+__all__ = ["Case", "check_model", "check_seed", "make", "values_of"]

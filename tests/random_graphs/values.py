@@ -37,7 +37,7 @@ _BY_TEXT = {
     for name, elem in {
         "float": T.FLOAT,
         "double": T.DOUBLE,
-        **{n.lower(): T.DataType.Value(n) for n in T.DataType if n not in ("UNDEFINED",)},
+        **{n.lower(): number for n, number in T.DataType.items() if number},
     }.items()
     if name not in ("float32", "float64")
 }

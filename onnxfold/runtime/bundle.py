@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import UnionType
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from onnxfold.errors import ModelError
 
@@ -22,10 +24,15 @@ MANIFEST = "manifest.json"
 ENTRY_FILE = "entry.onnx"
 FOLD_FILE = "runtime_fold.onnx"
 KERNELS = "kernels"
+STAGED = "bundle"
+"""How the name of a folder begins that a bundle is written to, see `onnxfold.runtime.staging`."""
 
 _BLOCK = 1 << 20
 
 _KERNEL_NAME = re.compile(r"[0-9a-f]{16,}\.")
+_STAGED_NAME = re.compile(rf"{STAGED}\.onnxfold-[0-9a-f]{{8}}")
+
+Version = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -128,10 +135,17 @@ class Manifest:
 
 @dataclass
 class Bundle:
-    """A bundle on the disk."""
+    """A bundle on the disk.
+
+    Attributes:
+        folder: Where its files are.
+        manifest: What it consists of.
+        read: The manifest's file, and which one it was; None for a bundle that is being written.
+    """
 
     folder: Path
     manifest: Manifest
+    read: tuple[Path, Version] | None = None
 
     @property
     def entry(self) -> Path:
@@ -145,57 +159,65 @@ class Bundle:
 
     def load_entry(self) -> ir.Model:
         """Entry, to be changed."""
-        from onnxfold import storage
-
-        return storage.load(self.entry)
+        return self._load(self.entry)
 
     def load_runtime_fold(self) -> ir.Model:
         """Runtime_fold, to be changed; there is one if the manifest has groups."""
-        from onnxfold import storage
-
-        return storage.load(self.runtime_fold)
+        return self._load(self.runtime_fold)
 
     def open_entry(
         self, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
     ) -> onnxruntime.InferenceSession:
         """A session of onnxruntime on entry."""
-        return _open(self.entry, options, providers)
+        return self._open(self.entry, options, providers)
 
     def open_runtime_fold(
         self, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
     ) -> onnxruntime.InferenceSession:
         """A session of onnxruntime on runtime_fold."""
-        return _open(self.runtime_fold, options, providers)
+        return self._open(self.runtime_fold, options, providers)
+
+    def _load(self, path: Path) -> ir.Model:
+        from onnxfold import storage
+
+        self._check()
+        model = storage.load(path)
+        self._check()
+        return model
+
+    def _open(
+        self, path: Path, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
+    ) -> onnxruntime.InferenceSession:
+        import onnxruntime as ort
+
+        self._check()
+        try:
+            session = ort.InferenceSession(str(path), options, providers=list(providers))
+        except (TypeError, ValueError):  # of the arguments
+            raise
+        except Exception as error:  # onnxruntime raises many classes without a common base
+            reason = " ".join(str(error).split())
+            raise ModelError(f"onnxruntime does not open it: {reason}", file=path) from error
+        self._check()
+        return session
+
+    def _check(self) -> None:
+        """See that the files are those of the manifest that was read.
+
+        Raises:
+            ModelError: Another bundle has taken the place of this one.
+        """
+        if self.read is not None and _version(self.read[0]) != self.read[1]:
+            raise ModelError("the bundle has been replaced; open it again", file=self.read[0])
 
     def fold_hash(self) -> str:
         """What cached tensors are known by: it tells one runtime_fold from another."""
         return self.manifest.hashes.get(FOLD_FILE) or hash_model(self.runtime_fold)
 
-    def write_manifest(self) -> None:
-        """Write ``manifest.json``; the last step of making a bundle."""
-        path = self.folder / MANIFEST
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(self.manifest.to_dict(), indent=1) + "\n")
-        os.replace(temporary, path)
 
-    def remove_manifest(self) -> None:
-        """Take ``manifest.json`` away: the first step of writing over a bundle."""
-        (self.folder / MANIFEST).unlink(missing_ok=True)
-
-    def remove_old_kernels(self) -> None:
-        """Remove kernels that the manifest does not name."""
-        named = {name for k in self.manifest.kernels for name in (k.file, *k.beside)}
-        for path in (self.folder / KERNELS).glob("*"):
-            if _KERNEL_NAME.match(path.name) and f"{KERNELS}/{path.name}" not in named:
-                path.unlink(missing_ok=True)
-
-
-def _open(
-    path: Path, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
-) -> onnxruntime.InferenceSession:
-    import onnxruntime as ort
-
-    return ort.InferenceSession(str(path), options, providers=list(providers))
+def is_kernel_name(name: str) -> bool:
+    """Whether a file is called as kernels are."""
+    return _KERNEL_NAME.match(name) is not None
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:
@@ -211,36 +233,77 @@ def open_bundle(path: str | os.PathLike[str]) -> Bundle:
         ModelError: There is no manifest, or it is damaged or of a newer format.
     """
     path = Path(path)
-    folder = path.parent if path.name == MANIFEST else path
-    file = folder / MANIFEST
+    file = path if path.name == MANIFEST else path / MANIFEST
     try:
-        document = json.loads(file.read_text())
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise ModelError("not a manifest of a format that this version reads", file=file)
-        return Bundle(folder, _manifest(document))
+        version = _version(file)
+        document = _document(file)
+        folder = file.parent / document.pop("folder", "")
+        return Bundle(folder, _manifest(document), (file, version))
     except OSError as error:
         raise ModelError(f"not a bundle: {error.strerror}", file=file) from None
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ModelError(f"damaged manifest: {error}", file=file) from None
 
 
+def staged_folder(manifest: Path) -> Path | None:
+    """The folder with a bundle's files if that is not the manifest's."""
+    try:
+        name = _document(manifest).get("folder")
+    except (OSError, ValueError, RecursionError, ModelError):
+        return None
+    return None if name is None else manifest.parent / name
+
+
+def _document(file: Path) -> dict[str, Any]:
+    document = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ModelError("not a manifest of a format that this version reads", file=file)
+    name = document.get("folder")
+    if name is not None and not (isinstance(name, str) and _STAGED_NAME.fullmatch(name)):
+        raise ValueError(f"folder {name!r} is none of a bundle")
+    return document
+
+
+def _version(file: Path) -> Version:
+    """What tells a file from one that has taken its place; -1 if there is none."""
+    try:
+        status = file.stat()
+    except OSError:
+        return (-1, -1)
+    return status.st_ino, status.st_mtime_ns
+
+
 def _manifest(document: Mapping[str, Any]) -> Manifest:
-    parts = {
-        "runtime_constants": TensorInfo,
-        "cached": TensorInfo,
-        "groups": Group,
-        "kernels": Kernel,
-        "stays": Stay,
-    }
-    read: dict[str, Any] = {
-        key: [parts[key](**item) for item in value] if key in parts else value
-        for key, value in document.items()
-    }
-    for kernel in read["kernels"]:
+    manifest: Manifest = _read(Manifest, document, "manifest")
+    for kernel in manifest.kernels:
         for name in (kernel.file, *kernel.beside):
             if name is not None and (os.path.isabs(name) or ".." in Path(name).parts):
                 raise ValueError(f"kernel file {name!r} is not in the bundle")
-    return Manifest(**read)
+    return manifest
+
+
+def _read(kind: Any, value: Any, name: str) -> Any:
+    """What is written in JSON, as the type by which it is declared.
+
+    Raises:
+        ValueError: It is of another type.
+        TypeError: A field is missing, or there is no such field.
+    """
+    parts = get_args(kind)
+    if is_dataclass(kind) and isinstance(value, dict):
+        kinds = get_type_hints(kind)
+        return kind(**{n: _read(kinds.get(n, Any), v, n) for n, v in value.items()})  # type: ignore[operator]
+    if get_origin(kind) is list and isinstance(value, list):
+        return [_read(parts[0], item, name) for item in value]
+    if get_origin(kind) is dict and isinstance(value, dict):
+        return {_read(parts[0], k, name): _read(parts[1], v, name) for k, v in value.items()}
+    if isinstance(kind, UnionType):
+        for part in parts:
+            with contextlib.suppress(ValueError):
+                return _read(part, value, name)
+    elif kind is Any or type(value) is kind or (kind is float and type(value) is int):
+        return value
+    raise ValueError(f"{name!r} is {value!r:.60}")
 
 
 def hash_file(path: Path) -> str:

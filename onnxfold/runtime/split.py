@@ -36,6 +36,7 @@ from onnxfold.runtime.bundle import (
     Stay,
     TensorInfo,
     hash_model,
+    open_bundle,
 )
 from onnxfold.runtime.cut import Cut, Region, find_cut
 from onnxfold.runtime.parts import (
@@ -47,6 +48,8 @@ from onnxfold.runtime.parts import (
     separate_outputs,
 )
 from onnxfold.runtime.sizes import NominalSizes
+from onnxfold.runtime.staging import Staged, check_source
+from onnxfold.storage.atomic import os_error
 
 PathLike = str | os.PathLike[str]
 ModelLike = PathLike | ir.Model | onnx.ModelProto
@@ -108,8 +111,10 @@ def split(
     check_name(backend)
     if dump_ir is not None:
         check_dump(backend)
+    model = opened(source)
+    check_source(model, Path(out_dir))
     parts = split_model(
-        opened(source),
+        model,
         runtime_constants=runtime_constants,
         overridable=overridable,
         fold_at=fold_at,
@@ -133,27 +138,23 @@ def write_bundle(
     fsync: bool = True,
     compile_seconds: float = 120.0,
 ) -> Bundle:
-    """Write a split model, see `split`; the manifest is written last."""
+    """Write a split model, see `split`, in place of the bundle that is there."""
     check_name(backend)
     folder = Path(out_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        with Staged(folder) as staged:
+            bundle = Bundle(staged.path, parts.manifest)
+            parts.manifest.hashes = {}
+            storage.save(parts.entry, bundle.entry, fsync=fsync)
+            if parts.fold is not None:
+                storage.save(parts.fold, bundle.runtime_fold, fsync=fsync)
+                parts.manifest.hashes[FOLD_FILE] = hash_model(bundle.runtime_fold)
+            parts.manifest.kernels = compile_kernels(bundle, backend, seconds=compile_seconds)
+            staged.put_in_place(parts.manifest, fsync=fsync)
     except OSError as error:
-        raise UsageError(f"cannot be made: {error.strerror}", file=folder) from None
-    bundle = Bundle(folder, parts.manifest)
-    parts.manifest.hashes = {}
-    bundle.remove_manifest()  # until all is written, this is no bundle
-    for model, path in ((parts.entry, bundle.entry), (parts.fold, bundle.runtime_fold)):
-        if model is None:
-            path.unlink(missing_ok=True)
-            continue
-        storage.save(model, path, fsync=fsync)
-        if model is parts.fold:
-            parts.manifest.hashes[path.name] = hash_model(path)
-    parts.manifest.kernels = compile_kernels(bundle, backend, seconds=compile_seconds)
-    bundle.write_manifest()
-    bundle.remove_old_kernels()
-    return bundle
+        raise os_error(error, str(folder)) from error
+    return open_bundle(folder)
 
 
 def split_model(

@@ -127,7 +127,7 @@ def test_bench_of_a_model_and_of_a_bundle(run, model, tmp_path):
         ),
         (("split", "MODEL", "-o", "OUT", "--dump-ir", "IR"), "choose iree or onnx-mlir"),
         (("split", "MISSING", "-o", "OUT"), "cannot be opened"),
-        (("split", "MODEL", "-o", "MODEL"), "cannot be made"),
+        (("split", "MODEL", "-o", "MODEL"), "cannot be written: File exists"),
         (("bench", "MODEL", "--dim", "size=3"), "no input has a dimension 'size'"),
         (("bench", "FOLDER"), "not a bundle"),
     ],

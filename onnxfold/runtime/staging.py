@@ -1,0 +1,190 @@
+"""Putting a bundle in place: its folder holds the old one or the new one, whatever happens.
+
+No call renames several files at once, but a manifest says where the files of its bundle are:
+
+1. they are written into a fresh folder inside the bundle's,
+2. a manifest that refers to that folder takes the place of the old one,
+3. the files get their usual names as well (hard links; copies where there are none),
+4. a manifest that refers to these takes its place, and the fresh folder goes.
+
+A process that dies before 2 leaves the old bundle, and after it the new one. What else it leaves
+is removed by the next one that writes to the folder. Other files there are left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxfold.errors import UsageError
+from onnxfold.runtime.bundle import (
+    ENTRY_FILE,
+    FOLD_FILE,
+    KERNELS,
+    MANIFEST,
+    STAGED,
+    Manifest,
+    is_kernel_name,
+    staged_folder,
+)
+from onnxfold.storage import atomic
+from onnxfold.storage.atomic import TempFile
+from onnxfold.storage.commit import other_users
+from onnxfold.storage.sources import Sources
+
+_MODELS = (ENTRY_FILE, FOLD_FILE)
+_DATA = tuple(f"{model}.data" for model in _MODELS)
+
+
+def check_source(model: ir.Model, folder: Path) -> None:
+    """See that a bundle does not take the place of the model that it is made of.
+
+    Raises:
+        UsageError: It would.
+    """
+    sources = Sources(model, os.path.realpath(folder / MANIFEST))
+    for name in (*_MODELS, *_DATA):
+        try:
+            sources.check_data(os.path.realpath(folder / name))
+        except UsageError:
+            reason = "belongs to the model that is split; write the bundle into another folder"
+            raise UsageError(reason, file=folder / name) from None
+
+
+class Staged:
+    """A fresh folder for the files of a bundle; it goes at the end unless the manifest needs it.
+
+    Args:
+        folder: The bundle's folder.
+
+    Attributes:
+        path: The fresh folder.
+
+    Raises:
+        UsageError: The bundle would take the place of something else.
+        OSError: The folder cannot be made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        for name in (MANIFEST, *_MODELS, *_DATA):
+            if (folder / name).is_dir():
+                raise UsageError("cannot be written: it is a folder", file=folder / name)
+        for name in _MODELS:
+            users = self._users_of_data(name)
+            if users:
+                raise UsageError(f"holds the data of {users[0]!r}", file=folder / f"{name}.data")
+        self._remove_leftovers()
+        # As long as this file is locked, the folder with the same digits is in use.
+        self._lock = TempFile(str(folder / STAGED))
+        self.path = folder / Path(self._lock.path or "").name.removeprefix(".")[: -len(".tmp")]
+        try:
+            self.path.mkdir()
+        except BaseException:
+            self._lock.discard()
+            raise
+
+    def __enter__(self) -> Staged:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.discard()
+        self._remove_leftovers()
+
+    def put_in_place(self, manifest: Manifest, *, fsync: bool) -> None:
+        """Make what is in the fresh folder the bundle.
+
+        Raises:
+            OSError: Among others when the disk is full; the old bundle or the new one is there.
+        """
+        target = str(self._folder / MANIFEST)
+        files = [p.relative_to(self.path) for p in self.path.rglob("*") if p.is_file()]
+        if fsync:
+            for path in (*(self.path / file for file in files), self.path, self._folder):
+                _sync(path)
+        document = manifest.to_dict()
+        temps: list[TempFile] = []
+        try:
+            for written in ({**document, "folder": self.path.name}, document):
+                temps.append(TempFile(target))
+                _write(temps[-1], written, fsync)
+            with atomic.folder_lock(target):
+                replaces = os.path.exists(target)
+                temps[0].move(target)
+                for file in files:
+                    _name_also(self.path / file, self._folder / file)
+                if fsync:
+                    _sync(self._folder)
+                temps[1].move(target)
+                if replaces:
+                    self._remove_old(manifest, files)
+                if fsync:
+                    _sync(self._folder)
+        finally:
+            for temp in temps:
+                temp.discard()
+
+    def _remove_old(self, manifest: Manifest, files: list[Path]) -> None:
+        """Remove what the bundle before had, and this one has not."""
+        for name in _MODELS:
+            if Path(name) not in files:
+                atomic.remove(str(self._folder / name))
+            if Path(f"{name}.data") not in files and not self._users_of_data(name):
+                atomic.remove(str(self._folder / f"{name}.data"))
+        named = {name for k in manifest.kernels for name in (k.file, *k.beside)}
+        for path in (self._folder / KERNELS).glob("*"):
+            if is_kernel_name(path.name) and f"{KERNELS}/{path.name}" not in named:
+                atomic.remove(str(path))
+
+    def _users_of_data(self, name: str) -> list[str]:
+        """Other models that have their data in the file that is one's of the bundle."""
+        path = str(self._folder / name)
+        data = f"{path}.data"
+        return other_users(data, path) if os.path.exists(data) else []
+
+    def _remove_leftovers(self) -> None:
+        """Remove what dead processes left, and what is no longer needed."""
+        folder = self._folder
+        for name in (STAGED, MANIFEST, *_MODELS, *_DATA):
+            atomic.remove_leftovers(str(folder / name))
+        needed = staged_folder(folder / MANIFEST)
+        for path in folder.glob(f"{STAGED}.onnxfold-????????"):
+            in_use = path == needed or (folder / f".{path.name}.tmp").exists()
+            if not in_use and path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _write(temp: TempFile, document: Mapping[str, Any], fsync: bool) -> None:
+    with open(temp.fd, "w", encoding="utf-8", closefd=False) as file:
+        file.write(json.dumps(document, indent=1) + "\n")
+    if fsync:
+        temp.sync()
+
+
+def _name_also(source: Path, target: Path) -> None:
+    """Give a file another name, in place of what has it."""
+    target.parent.mkdir(exist_ok=True)
+    if not atomic.link(str(source), str(target)):
+        temp = TempFile(str(target))
+        try:
+            with open(source, "rb") as file, open(temp.fd, "wb", closefd=False) as copy:
+                shutil.copyfileobj(file, copy)
+            temp.sync()
+            temp.move(str(target))
+        finally:
+            temp.discard()
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    if path.is_dir():
+        atomic.sync_folder(str(path / "name"))
+        return
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())

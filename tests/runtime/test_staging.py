@@ -1,0 +1,224 @@
+"""A bundle is replaced as a whole: whenever a process dies, the old one or the new one is there."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from runtime_models import ADAPTER, adapter_feeds, original, parse, random
+
+from onnxfold.errors import ModelError, OnnxFoldError, UsageError
+from onnxfold.runtime.bundle import open_bundle
+from onnxfold.runtime.cache import FoldCache
+from onnxfold.runtime.session import Session
+from onnxfold.runtime.split import split
+
+NAMES = ["a", "b", "scale"]
+
+
+def version(number: int) -> onnx.ModelProto:
+    """One of two models that differ in their weights."""
+    return parse(ADAPTER, w=random(64, 64, seed=number))
+
+
+def write(number: int, folder, **arguments):
+    return split(
+        version(number), folder, runtime_constants=NAMES, backend="onnxruntime", **arguments
+    )
+
+
+def runs_as(folder) -> set[int]:
+    """Which of the models a bundle computes."""
+    session = Session(folder, backend="onnxruntime", cache=FoldCache())
+    feeds = adapter_feeds()
+    got = session.run(None, feeds)[0]
+    return {k for k in (0, 1) if np.allclose(got, original(version(k), feeds)[0], atol=1e-4)}
+
+
+def listed(folder) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+# Replaces copies of a bundle in processes that kill themselves, each at a later one of the calls
+# that change names or files.
+DIES = """if True:
+    import os, shutil, sys
+    from onnxfold import storage
+    from onnxfold.runtime.split import split_model, write_bundle
+
+    CALLS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate")
+    base = sys.argv[2]
+    parts = split_model(storage.load(sys.argv[1]), runtime_constants=["a", "b", "scale"])
+
+    def replace(folder, last):
+        count = 0
+        def watch(event, arguments):
+            nonlocal count
+            if event in CALLS:
+                count += 1
+                if count == last:
+                    os.kill(os.getpid(), 9)
+        sys.addaudithook(watch)
+        write_bundle(parts, folder, backend="onnxruntime")
+        os._exit(0)
+
+    status = -1
+    for last in range(1, 100):
+        folder = f"{base}.{last:02}"
+        shutil.copytree(base, folder)
+        process = os.fork()
+        if process == 0:
+            replace(folder, last)
+        status = os.waitpid(process, 0)[1]
+        if status != 9:
+            break
+    sys.exit(status and 1)
+"""
+
+
+def test_a_process_that_dies_leaves_a_bundle(tmp_path):
+    onnx.save(version(1), tmp_path / "new.onnx")
+    write(0, tmp_path / "old")
+    (tmp_path / "old" / "of the user.onnx.data").write_text("keep")
+    clean = listed(tmp_path / "old")
+    command = [sys.executable, "-c", DIES, tmp_path / "new.onnx", tmp_path / "old"]
+    subprocess.run(list(map(str, command)), check=True)
+    seen = []
+    for folder in sorted(tmp_path.glob("old.*")):
+        (found,) = runs_as(folder)
+        seen.append(found)
+        write(0, folder)
+        assert runs_as(folder) == {0}
+        assert listed(folder) == clean
+    assert seen == sorted(seen) and set(seen) == {0, 1} and len(seen) > 8
+
+
+@pytest.mark.parametrize("fails", range(12))
+def test_a_full_disk_leaves_a_bundle_and_nothing_else(tmp_path, monkeypatch, fails):
+    write(0, tmp_path)
+    clean = listed(tmp_path)
+    calls = iter(range(1000))
+
+    def full(function):
+        def call(*arguments, **rest):
+            if next(calls) == fails:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return function(*arguments, **rest)
+
+        return call
+
+    for name in ("replace", "link", "ftruncate", "mkdir", "fsync"):
+        monkeypatch.setattr(os, name, full(getattr(os, name)))
+    try:
+        write(1, tmp_path)
+    except OnnxFoldError as error:
+        assert "No space left" in str(error)
+    monkeypatch.undo()
+    (found,) = runs_as(tmp_path)
+    left = listed(tmp_path)
+    assert (found == 0 and left == clean) or set(left) >= set(clean)
+    write(1, tmp_path)
+    assert runs_as(tmp_path) == {1} and listed(tmp_path) == clean
+
+
+def test_a_session_never_mixes_two_bundles(tmp_path):
+    write(0, tmp_path)
+    early, late = (Session(tmp_path, backend="onnxruntime", cache=FoldCache()) for _ in range(2))
+    feeds = adapter_feeds()
+    want = early.run(None, feeds)[0]
+    write(1, tmp_path)
+    assert early.run(None, feeds)[0].tobytes() == want.tobytes()
+    with pytest.raises(ModelError, match="has been replaced; open it again"):
+        late.run(None, feeds)
+    assert runs_as(tmp_path) == {1}
+
+
+def test_where_there_are_no_links_files_are_copied(tmp_path, monkeypatch):
+    def refused(*_arguments, **_rest):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    write(0, tmp_path)
+    clean = listed(tmp_path)
+    monkeypatch.setattr(os, "link", refused)
+    write(1, tmp_path)
+    assert runs_as(tmp_path) == {1} and listed(tmp_path) == clean
+
+
+def test_the_source_stays(tmp_path):
+    bundle = write(0, tmp_path / "b")
+    for source in (bundle.entry, bundle.runtime_fold):
+        with pytest.raises(UsageError, match="belongs to the model that is split"):
+            split(source, tmp_path / "b")
+    onnx.save(
+        version(1),
+        *(tmp_path / "model.onnx",),
+        save_as_external_data=True,
+        location="entry.onnx.data",
+        size_threshold=0,
+    )
+    with pytest.raises(UsageError, match="belongs to the model that is split"):
+        split(tmp_path / "model.onnx", tmp_path, runtime_constants=NAMES)
+    with pytest.raises(UsageError, match=r"holds the data of 'model.onnx'"):
+        split(version(0), tmp_path, runtime_constants=NAMES)
+    assert runs_as(tmp_path / "b") == {0}
+
+
+def test_models_with_data_files_are_replaced(tmp_path):
+    for number in (0, 1):
+        onnx.save(
+            version(number),
+            tmp_path / f"{number}.onnx",
+            save_as_external_data=True,
+            size_threshold=0,
+        )
+        split(tmp_path / f"{number}.onnx", tmp_path / "b", runtime_constants=NAMES)
+        assert (tmp_path / "b" / "runtime_fold.onnx.data").exists()
+        assert runs_as(tmp_path / "b") == {number}
+    write(0, tmp_path / "b")
+    assert listed(tmp_path / "b") == ["entry.onnx", "manifest.json", "runtime_fold.onnx"]
+
+
+@pytest.mark.parametrize("name", ["entry.onnx", "runtime_fold.onnx", "manifest.json"])
+@pytest.mark.parametrize("damage", ["gone", "empty", "cut", "other", "folder"])
+def test_a_damaged_bundle_is_one_clear_error(tmp_path, name, damage):
+    write(0, tmp_path)
+    path = tmp_path / name
+    content = path.read_bytes()
+    path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    elif damage != "gone":
+        path.write_bytes({"empty": b"", "cut": content[:-9], "other": b"\xff\x00" * 50}[damage])
+    with pytest.raises(ModelError) as error:
+        Session(tmp_path, backend="onnxruntime", cache=FoldCache()).run(None, adapter_feeds())
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format": 2},
+        {"format": None},
+        {"folder": "../other"},
+        {"folder": 3},
+        {"cached": 3},
+        {"groups": [{"constants": []}]},
+        {"kernels": None},
+        {"runtime_constants": ["a"]},
+        {"outputs": None},
+        {"inputs": 5},
+    ],
+)
+def test_a_strange_manifest_is_one_clear_error(tmp_path, changes):
+    write(0, tmp_path)
+    document = json.loads((tmp_path / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps({**document, **changes}))
+    with pytest.raises(ModelError, match="manifest"):
+        open_bundle(tmp_path)

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -116,9 +115,11 @@ def optimize_file(
         raise UsageError(f"check must not be negative, got {check}")
     clock = _Clock(progress)
     bytes_before = storage.model_bytes(source)
-    with _paused_garbage_collection():
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_paused_garbage_collection())
         with clock.stage("load"):
             model = storage.load(source)
+        stack.enter_context(storage.reading_from(model))
         before = dict(sorted(count_nodes(model).items()))
         forecast = _Forecast(model, fold, bytes_before, share_weights, check > 0, clock.start)
         with clock.stage("fold"):
@@ -134,7 +135,7 @@ def optimize_file(
         comparison = None
         if check or result.inexact:
             with clock.stage("check"):
-                comparison = _check(source, model, folder, check, result)
+                comparison = _check(source, model, destination, check, result)
         with clock.stage("save"):
             saved = storage.save(
                 model,
@@ -282,13 +283,13 @@ class _Forecast:
 
 
 def _check(
-    source: PathLike, model: ir.Model, folder: str, seeds: int, result: Result
+    source: PathLike, model: ir.Model, destination: PathLike, seeds: int, result: Result
 ) -> Comparison | None:
     """Compare with the source. Without seeds only the error of inexact rules is measured."""
     from onnxfold.compare import compare
 
     rtol, atol = (1e-4, 1e-5) if result.inexact else (0.0, 0.0)
-    with tempfile.TemporaryDirectory(prefix=".onnxfold-check-", dir=folder) as temporary:
+    with storage.temporary_folder(os.fspath(destination)) as temporary:
         candidate = Path(temporary) / "model.onnx"
         storage.save(model, candidate, fsync=False)
         try:

@@ -1,11 +1,13 @@
 """Reading and writing models: zero-copy, streamed, atomic. The lowest layer of the package."""
 
+from onnxfold.storage.atomic import temporary_folder
 from onnxfold.storage.commit import SaveReport
 from onnxfold.storage.encode import to_proto
 from onnxfold.storage.load import EXTERNAL_KEY, SOURCE_KEY, from_proto, load
 from onnxfold.storage.mapped import MappedFile, Mapping, Span
 from onnxfold.storage.save import save
 from onnxfold.storage.size import least_bytes, model_bytes, planned_bytes
+from onnxfold.storage.sources import reading_from
 from onnxfold.storage.streaming import StreamedTensor, Tile
 from onnxfold.storage.tensors import (
     FileTensor,
@@ -34,8 +36,10 @@ __all__ = [
     "load",
     "model_bytes",
     "planned_bytes",
+    "reading_from",
     "save",
     "span_of",
     "stored_size",
+    "temporary_folder",
     "to_proto",
 ]

@@ -14,6 +14,7 @@ import glob
 import hashlib
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 
@@ -30,6 +31,11 @@ def _stem(name: str) -> str:
     if len(os.fsencode(name)) <= 200:
         return name
     return name[:40] + hashlib.sha256(os.fsencode(name)).hexdigest()[:24]
+
+
+def _temporary_path(target: str) -> str:
+    folder, name = os.path.split(target)
+    return os.path.join(folder, f".{_stem(name)}.onnxfold-{secrets.token_hex(4)}.tmp")
 
 
 class TempFile:
@@ -53,9 +59,8 @@ class TempFile:
         Raises:
             OSError: The folder is missing, not writable, or full.
         """
-        folder, name = os.path.split(self.target)
         while True:
-            self.path = os.path.join(folder, f".{_stem(name)}.onnxfold-{secrets.token_hex(4)}.tmp")
+            self.path = _temporary_path(self.target)
             try:
                 self.fd = os.open(
                     self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
@@ -98,10 +103,36 @@ class TempFile:
         self.close()
 
 
+@contextlib.contextmanager
+def temporary_folder(target: str) -> Iterator[str]:
+    """Make a folder beside ``target``, removed at the end; it counts as a temporary file of it.
+
+    Raises:
+        OSError: The folder of ``target`` is missing, not writable, or full.
+    """
+    path, fd = "", -1
+    try:
+        while fd < 0:
+            name = _temporary_path(target)
+            os.mkdir(name, 0o700)
+            path = name
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            if not is_file(fd, path):  # somebody took it for a leftover
+                os.close(fd)
+                fd = -1
+        yield path
+    finally:
+        if path:
+            shutil.rmtree(path, ignore_errors=True)
+        if fd >= 0:
+            os.close(fd)
+
+
 def link(source: str, target: str) -> bool:
     """Make ``target`` a second name of ``source``, atomically; False where links do not exist."""
-    folder, name = os.path.split(target)
-    path = os.path.join(folder, f".{_stem(name)}.onnxfold-{secrets.token_hex(4)}.tmp")
+    path = _temporary_path(target)
     try:
         os.link(source, path)
     except OSError as error:
@@ -183,7 +214,7 @@ def remove(path: str) -> None:
 
 
 def _remove_unlocked(path: str) -> None:
-    """Remove a file if nobody holds its lock."""
+    """Remove a file or folder if nobody holds its lock."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -191,7 +222,10 @@ def _remove_unlocked(path: str) -> None:
     try:
         # Removed while the lock is held: a writer that was just about to take it sees that its
         # file is gone.
-        if stat.S_ISREG(os.fstat(fd).st_mode) and _lock(fd):
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISDIR(mode) and _lock(fd):
+            shutil.rmtree(path, ignore_errors=True)
+        elif stat.S_ISREG(mode) and _lock(fd):
             remove(path)
     finally:
         os.close(fd)

@@ -38,6 +38,8 @@ from onnxfold.storage import atomic
 from onnxfold.storage.atomic import TempFile
 from onnxfold.storage.layout import FilePlan, Plan
 from onnxfold.storage.load import external_locations
+from onnxfold.storage.mapped import about_to_replace
+from onnxfold.storage.sources import Sources
 from onnxfold.storage.writer import Writer
 
 
@@ -87,7 +89,7 @@ class Commit:
         fsync: Wait until the files are on the disk before they are put in place.
         streamed: Tensors that are computed on the way; each is released when it is written, or
             when the commit failed.
-        is_kept: Whether a file beside the target must not be removed, whatever its name.
+        sources: The files the model was read from.
     """
 
     def __init__(
@@ -97,10 +99,10 @@ class Commit:
         data_path: str | None,
         fsync: bool,
         streamed: list[ir.TensorProtocol],
-        is_kept: Callable[[str], bool],
+        sources: Sources,
     ) -> None:
         self._plan = plan
-        self._is_kept = is_kept
+        self._sources = sources
         self._target = target
         self._data_path = data_path
         self._fsync = fsync
@@ -140,7 +142,11 @@ class Commit:
                     bytes_copied=writer.copied,
                     bytes_shared=plan.shared,
                 )
+            self._sources.check_unchanged()
             self._place(data, model, second, fresh)
+        except Exception:
+            self._sources.check_unchanged()  # that may be why
+            raise
         finally:
             for temp in self._temps:
                 temp.discard()
@@ -230,6 +236,7 @@ class Commit:
                 if not atomic.is_file(model.fd, self._target):
                     atomic.remove(fresh)
                 raise
+            about_to_replace(self._data_path)
             if not atomic.link(fresh, self._data_path):
                 copy = self._temporary(self._data_path)
                 with Writer(1, 0, None) as writer:
@@ -243,6 +250,7 @@ class Commit:
             atomic.remove(fresh)
 
     def _move(self, temp: TempFile, path: str) -> None:
+        about_to_replace(path)
         temp.move(path)
         if self._fsync:
             atomic.sync_folder(path)
@@ -258,7 +266,7 @@ class Commit:
         def is_needed(path: str) -> bool:
             return (
                 os.path.basename(path) in needed
-                or self._is_kept(path)
+                or self._sources.needs(path)
                 or bool(other_users(path, self._target))
             )
 

@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold.errors import ExternalDataError, ModelError
+from onnxfold.lost_pages import reading
 from onnxfold.storage import wire
 from onnxfold.storage.decode import StandIns, decode, parse
 from onnxfold.storage.mapped import MappedFile, Span
@@ -48,7 +49,6 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     name = os.fsdecode(os.fspath(path))
     file = _open(name)
     stand_ins = StandIns()
-    skeleton = _skeleton(file, name, stand_ins)
     external = _ExternalData(name)
 
     def tensor_of(obj: Any, proto: onnx.TensorProto) -> ir.TensorProtocol:
@@ -56,10 +56,16 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
             return external.tensor(obj)
         return FileTensor(obj, **_fields(proto))
 
-    try:
-        model = decode(skeleton, stand_ins, tensor_of, lambda span: span.length, file=name)
-    finally:
-        file.release()
+    with reading():
+        try:
+            skeleton = _skeleton(file, name, stand_ins)
+            model = decode(skeleton, stand_ins, tensor_of, lambda span: span.length, file=name)
+        except Exception:
+            file.check()
+            raise
+        finally:
+            file.release()
+    file.check()  # model and data files were not opened at once
     model.meta[SOURCE_KEY] = os.path.abspath(name)
     model.meta[FILES_KEY] = (file, *external.files.values())
     model.meta[EXTERNAL_KEY] = external.used

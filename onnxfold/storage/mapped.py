@@ -1,8 +1,4 @@
-"""Files mapped into memory once, however many tensors are in them.
-
-Mapped with the system's own call, through ctypes: Python's ``mmap`` keeps a descriptor for every
-mapping (before 3.13 it has to), and a model of a thousand data files would run out of them.
-"""
+"""Files mapped into memory once, however many tensors are in them."""
 
 from __future__ import annotations
 
@@ -15,37 +11,19 @@ import stat
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from onnxfold.errors import ModelError
+from onnxfold.lost_pages import Region
+
 _PAGE = mmap.PAGESIZE
-_FAILED = ctypes.c_void_p(-1).value
 _lock = threading.Lock()
 _open_files: weakref.WeakValueDictionary[tuple[int, int, int, int], MappedFile] = (
     weakref.WeakValueDictionary()
 )
-
-
-def _function(name: str, result: Any, *arguments: Any) -> Any:
-    function = getattr(ctypes.CDLL(None, use_errno=True), name)
-    function.restype, function.argtypes = result, arguments
-    return function
-
-
-_mmap = _function(
-    "mmap",
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_long,
-)
-_munmap = _function("munmap", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
-_madvise = _function("madvise", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class Mapping:
@@ -55,26 +33,23 @@ class Mapping:
         fd: The open file.
         size: Length in bytes.
         offset: Where it begins in the file, a multiple of ``mmap.ALLOCATIONGRANULARITY``.
+        path: What to call it when pages of it are lost.
 
     Raises:
         OSError: The system cannot map it.
     """
 
-    __slots__ = ("_address", "_array", "size")
+    __slots__ = ("_array", "_region", "size")
 
-    def __init__(self, fd: int, size: int, offset: int = 0) -> None:
+    def __init__(self, fd: int, size: int, offset: int = 0, *, path: str = "") -> None:
         self.size = size
-        self._address = 0
+        self._region = region = Region(path)
         data = memoryview(b"")
         if size:
-            address = _mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, offset)
-            if address == _FAILED:
-                number = ctypes.get_errno()
-                raise OSError(number, os.strerror(number))
-            self._address = address
-            block = (ctypes.c_ubyte * size).from_address(address)
+            region.map(fd, size, offset)
+            block = (ctypes.c_ubyte * size).from_address(region.address)
             # Arrays keep the block alive. At the end of the process other threads may still read.
-            weakref.finalize(block, _munmap, address, size).atexit = False
+            weakref.finalize(block, region.unmap).atexit = False
             data = memoryview(block).cast("B").toreadonly()
         self._array: npt.NDArray[np.uint8] = np.frombuffer(data, dtype=np.uint8)
 
@@ -93,7 +68,7 @@ class Mapping:
         if stop != self.size:
             stop = stop // _PAGE * _PAGE
         if advice is not None and stop > start:
-            _madvise(self._address + start, stop - start, advice)
+            self._region.advise(start, stop - start, advice)
 
 
 class MappedFile(Mapping):
@@ -108,13 +83,14 @@ class MappedFile(Mapping):
         size: Its size in bytes.
     """
 
-    __slots__ = ("__weakref__", "key", "path")
+    __slots__ = ("__weakref__", "_replaced", "key", "path")
 
     def __init__(self, path: str, fd: int, status: os.stat_result) -> None:
         """Map the file open as ``fd``; use `open` instead."""
-        super().__init__(fd, status.st_size)
         self.path = os.path.abspath(path)
+        super().__init__(fd, status.st_size, path=self.path)
         self.key = _key(status)
+        self._replaced = False
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> MappedFile:
@@ -153,12 +129,38 @@ class MappedFile(Mapping):
         finally:
             os.close(fd)
 
+    def check(self) -> None:
+        """See that the file is what it was when it was mapped.
+
+        It may have been removed, and this process may have put another file in its place.
+
+        Raises:
+            ModelError: Another program has changed or replaced it.
+        """
+        if not self._region.is_lost:
+            try:
+                status = os.stat(self.path)
+            except OSError:
+                return
+            is_this = (status.st_dev, status.st_ino) == self.key[:2]
+            if _key(status) == self.key if is_this else self._replaced:
+                return
+        raise ModelError("was changed by another program while it was being read", file=self.path)
+
     def is_at(self, path: str | os.PathLike[str]) -> bool:
         """Whether ``path`` still leads to this very file, unchanged since it was mapped."""
         try:
             return _key(os.stat(path)) == self.key
         except OSError:
             return False
+
+
+def about_to_replace(path: str) -> None:
+    """Note that this process puts another file at ``path``: what is mapped stays as it is."""
+    with contextlib.suppress(OSError):
+        file = _open_files.get(_key(os.stat(path)))
+        if file is not None:
+            file._replaced = True
 
 
 class Span(NamedTuple):

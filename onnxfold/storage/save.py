@@ -22,7 +22,7 @@ from onnxfold.storage.layout import (
 )
 from onnxfold.storage.load import EXTERNAL_KEY
 from onnxfold.storage.size import tensors_of
-from onnxfold.storage.sources import Sources
+from onnxfold.storage.sources import Sources, reading_from
 from onnxfold.storage.writer import is_streamed
 
 # What names, shapes and small tensors may take when it is decided whether one file is enough.
@@ -58,14 +58,17 @@ def save(
 
     Raises:
         UsageError: The arguments do not go together, or a file that is in use would be replaced.
-        ModelError: The model cannot be serialized.
+        ModelError: The model cannot be serialized, or a file that it was loaded from was changed.
         OnnxFoldError: The disk is full, the folder is missing or not writable...
     """
     began = time.monotonic()
     name = os.fsdecode(os.fspath(path))
     target = _target(name)
     try:
-        report = _save(model, name, target, external_data, share_weights, fsync, threads, progress)
+        with reading_from(model):
+            report = _save(
+                model, name, target, external_data, share_weights, fsync, threads, progress
+            )
     except OSError as error:
         raise atomic.os_error(error, target) from error
     report.seconds = time.monotonic() - began
@@ -129,7 +132,7 @@ def _save(
             file=name,
         )
     streamed = [tensor for tensor in tensors_of(model) if is_streamed(tensor)]
-    return Commit(plan, target, data_path, fsync, streamed, sources.needs).run(threads, progress)
+    return Commit(plan, target, data_path, fsync, streamed, sources).run(threads, progress)
 
 
 def _is_external(model: ir.Model) -> bool:

@@ -1,18 +1,35 @@
-"""The files that a model was read from: what may be written over them."""
+"""The files that a model was read from: are they what they were, and what may be written there?"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
 from onnxfold.errors import ModelError, UsageError
+from onnxfold.lost_pages import reading
 from onnxfold.storage.load import FILES_KEY, external_locations
 from onnxfold.storage.mapped import MappedFile
 from onnxfold.storage.size import tensors_of
-from onnxfold.storage.tensors import span_of
+from onnxfold.storage.tensors import FileTensor, span_of
+
+
+@contextlib.contextmanager
+def reading_from(model: ir.Model) -> Iterator[None]:
+    """Work with a loaded model; if that fails, it may be for what others do to its files.
+
+    Raises:
+        ModelError: Another program has changed or replaced one of them.
+    """
+    with reading():
+        try:
+            yield
+        except Exception:
+            for file in model.meta.get(FILES_KEY, ()):
+                file.check()
+            raise
 
 
 class Sources:
@@ -32,14 +49,25 @@ class Sources:
         self._target = target
         self._model = files[0] if files else None
         self._own = files[1:]
-        own = {file.key for file in files}
-        self._foreign = [
-            span.file
+        known = {file.key for file in files}
+        spans = [
+            (tensor, span)
             for tensor in tensors_of(model)
-            if isinstance(tensor, ir.ExternalTensor)
+            if isinstance(tensor, (ir.ExternalTensor, FileTensor))
             and (span := span_of(tensor)) is not None
-            and span.file.key not in own
+            and span.file.key not in known
         ]
+        self._foreign = [span.file for tensor, span in spans if not isinstance(tensor, FileTensor)]
+        self._all = {*files, *(span.file for _, span in spans)}
+
+    def check_unchanged(self) -> None:
+        """See that what was read is what the files held.
+
+        Raises:
+            ModelError: Another program has changed or replaced one of them meanwhile.
+        """
+        for file in self._all:
+            file.check()
 
     def check_target(self) -> None:
         """See that the model may be written.

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 # From the bottom up; those of one line do not know each other.
 LAYERS = (
     ("errors", "deferred", "graphs", "memory"),
+    ("lost_pages",),
     ("storage",),
     ("pool",),
     ("kernels",),

@@ -1,0 +1,177 @@
+"""A mapped file that another program truncates ends in one error, not in the end of the process.
+
+Whoever reads a page that its file no longer has, or that the disk cannot give, gets the signal
+SIGBUS, in the middle of whatever it copies or computes. The pages may go at any moment, so looking
+before each access does not help; reading by system calls instead would copy every weight; and a
+child process that may die would cost each command a process and help no user of the library.
+
+So the signal is handled, as long as a scope of `reading` lasts: zeros take the place of the lost
+pages, what was being done goes on with them, and the scope ends in an error whatever came of it.
+`storage.save` asks before it puts anything in place. Outside such scopes, where nobody would ask,
+on other systems than Linux, and for pages that are not ours, the signal does what it always did.
+It costs nothing until a page is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import platform
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from onnxfold.errors import ModelError
+
+_SUPPORTED = (
+    sys.platform == "linux"
+    and platform.machine() in ("x86_64", "aarch64")
+    and sys.maxsize > 1 << 32
+)
+_SA_SIGINFO = 4
+_ADDRESS_AT = 16  # of si_addr in siginfo_t, bytes
+_MAP_FIXED = 0x10
+_FAILED = ctypes.c_void_p(-1).value
+
+
+def _function(name: str, result: Any, *arguments: Any) -> Any:
+    function = getattr(ctypes.CDLL(None, use_errno=True), name)
+    function.restype, function.argtypes = result, arguments
+    return function
+
+
+_INT, _SIZE, _POINTER = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
+_mmap = _function("mmap", _POINTER, _POINTER, _SIZE, _INT, _INT, _INT, ctypes.c_long)
+_munmap = _function("munmap", _INT, _POINTER, _SIZE)
+_madvise = _function("madvise", _INT, _POINTER, _SIZE, _INT)
+_sigaction = _function("sigaction", _INT, _INT, _POINTER, _POINTER)
+
+
+class Region:
+    """Addresses where a file is mapped, by the system's own call.
+
+    Python's ``mmap`` keeps a descriptor for every mapping (before 3.13 it has to): a model of a
+    thousand data files would run out of them.
+
+    Attributes:
+        path: The file, for errors.
+        address: Where it begins; 0 before `map`.
+        size: Its length in bytes.
+        is_lost: Whether pages of it were lost while somebody was reading.
+    """
+
+    __slots__ = ("address", "is_lost", "path", "size")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.address = self.size = 0
+        self.is_lost = False
+
+    def map(self, fd: int, size: int, offset: int) -> None:
+        """Map ``size`` bytes at ``offset`` of an open file, to be read.
+
+        Raises:
+            OSError: The system cannot.
+        """
+        address = _mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, offset)
+        if address == _FAILED:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), self.path)
+        self.address, self.size = address, size
+        _regions[address] = self
+
+    def unmap(self) -> None:
+        """Nobody reads it any more."""
+        del _regions[self.address]
+        _munmap(self.address, self.size)
+
+    def advise(self, offset: int, length: int, advice: int) -> None:
+        """Tell the system what is to be done with some of the pages."""
+        _madvise(self.address + offset, length, advice)
+
+
+_regions: dict[int, Region] = {}  # by address: what is mapped now
+_lost: list[str] = []  # paths, one entry for each loss since the process began
+_lock = threading.Lock()
+_scopes = 0
+
+
+class _Action(ctypes.Structure):
+    """``struct sigaction`` of Linux on 64-bit x86 and ARM."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ubyte * 128),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+_before = _Action()
+
+
+def _handle(number: int, info: int, _: int) -> None:
+    """Put zeros where the page was; the access that failed is then tried again."""
+    address = ctypes.c_void_p.from_address(info + _ADDRESS_AT).value or 0
+    for region in tuple(_regions.values()):
+        if region.address <= address < region.address + region.size:
+            if not region.is_lost:
+                region.is_lost = True
+                _lost.append(region.path)
+            start = address // mmap.PAGESIZE * mmap.PAGESIZE
+            length = region.address + region.size - start
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+            if _mmap(start, length, mmap.PROT_READ, flags, -1, 0) == start:
+                return
+    # Not ours, or there is no help: it fails again, without this handler.
+    _sigaction(signal.SIGBUS, ctypes.byref(_before), None)
+
+
+_handler = ctypes.CFUNCTYPE(None, _INT, _POINTER, _POINTER)(_handle)
+
+
+@contextlib.contextmanager
+def reading() -> Iterator[None]:
+    """Read mapped files; losing pages of them does not end the process.
+
+    Raises:
+        ModelError: Pages were lost. It takes the place of any other exception: what was read was
+            not what the file held.
+    """
+    begin = len(_lost)
+    _enter()
+    try:
+        yield
+    except Exception as error:
+        if len(_lost) > begin:
+            raise _error(_lost[begin]) from error
+        raise
+    finally:
+        _leave()
+    if len(_lost) > begin:
+        raise _error(_lost[begin])
+
+
+def _error(path: str) -> ModelError:
+    return ModelError("became shorter, or could not be read, while it was being read", file=path)
+
+
+def _enter() -> None:
+    global _scopes
+    with _lock:
+        _scopes += 1
+        if _scopes == 1 and _SUPPORTED:
+            action = _Action(ctypes.cast(_handler, ctypes.c_void_p).value, flags=_SA_SIGINFO)
+            _sigaction(signal.SIGBUS, ctypes.byref(action), ctypes.byref(_before))
+
+
+def _leave() -> None:
+    global _scopes
+    with _lock:
+        _scopes -= 1
+        if _scopes == 0 and _SUPPORTED:
+            _sigaction(signal.SIGBUS, ctypes.byref(_before), None)

@@ -1,0 +1,199 @@
+"""Another program truncates, rewrites, replaces or removes the source while it is being read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import onnxfold
+from onnxfold import storage
+from onnxfold.errors import ModelError
+
+SIZE = 1024
+
+
+def model() -> onnx.ModelProto:
+    """One weight that is copied, one that is computed tile by tile, one that is read for it."""
+    weights = [
+        np.random.default_rng(i).standard_normal((SIZE, SIZE)).astype(np.float32) for i in range(3)
+    ]
+    nodes = [
+        helper.make_node("Transpose", ["w1"], ["t"], perm=[1, 0]),
+        helper.make_node("Exp", ["w2"], ["e"]),
+        *(helper.make_node("MatMul", ["x", w], [f"y{w}"]) for w in ("w0", "t", "e")),
+    ]
+    outputs = [helper.make_tensor_value_info(f"y{w}", 1, [2, SIZE]) for w in ("w0", "t", "e")]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, SIZE])]
+    initializers = [numpy_helper.from_array(w, f"w{i}") for i, w in enumerate(weights)]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, initializers)
+    opsets = [helper.make_opsetid("", 18)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, 5000)
+
+
+def rewrite(path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(b"other")
+
+
+def replace(path: Path) -> None:
+    shutil.copyfile(path, f"{path}.new")
+    os.replace(f"{path}.new", path)
+
+
+@pytest.fixture(params=[False, True], ids=["one_file", "data_file"])
+def source(request, tmp_path) -> Path:
+    options = {"save_as_external_data": True, "location": "w.data"} if request.param else {}
+    onnx.save(model(), tmp_path / "m.onnx", **options)
+    return tmp_path / "m.onnx"
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in os.listdir(folder)}
+
+
+@pytest.mark.parametrize("change", [truncate, rewrite, replace])
+@pytest.mark.parametrize("stage", ["fold", "save"])
+@pytest.mark.parametrize("output", ["o.onnx", "m.onnx"])
+def test_no_output_is_made_of_it(source, change, stage, output) -> None:
+    victims = sorted(source.parent.iterdir())
+    for victim in victims:
+        before = {path: path.read_bytes() for path in victims}
+        changed = None
+
+        def meddle(now: str, done: int, total: int, victim: Path = victim) -> None:
+            nonlocal changed
+            if now == stage and changed is None:
+                change(victim)
+                changed = files(victim.parent)
+
+        with pytest.raises(ModelError, match="while it was being read") as caught:
+            onnxfold.optimize_file(source, source.parent / output, progress=meddle)
+        assert caught.value.file == str(victim)
+        for temporary in [name for name in changed if name.endswith(".tmp")]:
+            del changed[temporary]
+        assert files(source.parent) == changed
+        for path, content in before.items():
+            path.write_bytes(content)
+
+
+def test_what_is_removed_can_still_be_read(source) -> None:
+    """The system keeps a file until nobody has it mapped."""
+    expected = source.parent / "expected.onnx"
+    onnxfold.optimize_file(source, expected, external_data=False)
+
+    def meddle(stage: str, done: int, total: int) -> None:
+        if stage == "fold":
+            for path in source.parent.glob("[mw].*"):
+                path.unlink()
+
+    output = source.parent / "o.onnx"
+    onnxfold.optimize_file(source, output, external_data=False, progress=meddle)
+    assert output.read_bytes() == expected.read_bytes()
+
+
+def test_what_the_library_replaces_itself(source) -> None:
+    """A loaded model stays usable when it is saved in place, also for another that has the file."""
+    first, second = storage.load(source), storage.load(source)
+    for target in (source, source, source.parent / "o.onnx"):
+        storage.save(first, target)
+        storage.save(second, target)
+    weights = [m.graph.initializers["w0"].const_value.numpy() for m in (first, second)]
+    np.testing.assert_array_equal(*weights)
+    replace(source)
+    with pytest.raises(ModelError):  # this is none of its own
+        storage.save(storage.load(source), source, progress=lambda *_: replace(source))
+
+
+def test_a_tensor_of_another_model(source, tmp_path) -> None:
+    onnx.save(model(), tmp_path / "other.onnx")
+    other = storage.load(tmp_path / "other.onnx")
+    loaded = storage.load(source)
+    loaded.graph.initializers["w0"].const_value = other.graph.initializers["w0"].const_value
+    truncate(tmp_path / "other.onnx")
+    with pytest.raises(ModelError, match=r"other\.onnx"):
+        storage.save(loaded, tmp_path / "o.onnx")
+    assert not (tmp_path / "o.onnx").exists()
+
+
+READER = """
+import os, sys
+from onnxfold.cli import main
+from onnxfold.storage import load
+def shorten(*args, real=load):
+    model = real(*args)
+    os.truncate(sys.argv[1], 5000)
+    for value in model.graph.initializers.values():
+        value.const_value.numpy().sum()
+    return model
+import onnxfold.storage
+onnxfold.storage.load = shorten
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the signal is handled on Linux only")
+@pytest.mark.parametrize("command", ["explain", "optimize"])
+def test_no_command_dies_of_it(source, command) -> None:
+    victim = source.parent / "w.data" if (source.parent / "w.data").exists() else source
+    more = ["-o", "o.onnx"] if command == "optimize" else []
+    arguments = [sys.executable, "-c", READER, victim, command, source, *more]
+    result = subprocess.run(arguments, capture_output=True, text=True, cwd=source.parent)
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.count("\n") == 1
+    assert f"{victim}: " in result.stderr
+    assert sorted(os.listdir(source.parent)) in (["m.onnx"], ["m.onnx", "w.data"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the signal is handled on Linux only")
+def test_the_signal_does_elsewhere_what_it_always_did(tmp_path) -> None:
+    """Before and after: with faulthandler, and in a file that Python itself has mapped."""
+    code = """
+import faulthandler, mmap, os, sys
+faulthandler.enable()
+from onnxfold import storage
+onnx, other = sys.argv[1:]
+open(other, "wb").write(bytes(100_000))
+mapped = mmap.mmap(os.open(other, os.O_RDONLY), 0, access=mmap.ACCESS_READ)
+model = storage.load(onnx)
+storage.save(model, onnx)
+os.truncate(other, 10)
+with storage.reading_from(model):
+    print("here", flush=True)
+    mapped[90_000]
+print("not here")
+"""
+    onnx.save(model(), tmp_path / "m.onnx")
+    result = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "m.onnx", tmp_path / "other"],
+        capture_output=True,
+        text=True,
+    )
+    assert result.stdout == "here\n"
+    assert result.returncode < 0
+    assert "Fatal Python error: Bus error" in result.stderr
+
+
+def test_foreign_tensors_are_watched_too(tmp_path) -> None:
+    onnx.save(model(), tmp_path / "m.onnx", save_as_external_data=True, location="w.data")
+    loaded = ir.load(tmp_path / "m.onnx")
+
+    def meddle(done: int, total: int) -> None:
+        rewrite(tmp_path / "w.data")
+
+    with pytest.raises(ModelError, match=r"w\.data: was changed"):
+        storage.save(loaded, tmp_path / "o.onnx", progress=meddle)
+    assert sorted(os.listdir(tmp_path)) == ["m.onnx", "w.data"]

@@ -104,7 +104,7 @@ class ConstnessAnalysis:
 
     def __init__(self, model: ir.Model, runtime_constants: Iterable[ir.Value]) -> None:
         self._functions = model.functions
-        self._determinism = Determinism(model.functions)
+        self._determinism = Determinism(model)
         self._of: dict[ir.Value, Constness] = dict.fromkeys(runtime_constants, Constness.RUNTIME)
         self._calls: dict[tuple[object, ...], list[Constness]] = {}
         self._graph(model.graph, model.graph.opset_imports, self._of)

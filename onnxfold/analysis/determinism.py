@@ -1,4 +1,4 @@
-"""Which operations give the same result every time, from onnx's schemas and their bodies."""
+"""Which operations give the same result every time and everywhere, from onnx's schemas."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ class Determinism:
     """Answers for one model, remembering what it found about its functions.
 
     Args:
-        functions: The model's local functions by their identifiers.
+        model: The model. Functions that are added to it later are unknown.
     """
 
-    def __init__(self, functions: Mapping[ir.OperatorIdentifier, ir.Function]) -> None:
-        self._functions = functions
+    def __init__(self, model: ir.Model) -> None:
+        self._functions = model.functions
+        self._imports = model.opset_imports
         self._known: dict[ir.OperatorIdentifier, str | None] = {}
 
     def objection(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
@@ -40,6 +41,16 @@ class Determinism:
         if schema is None:
             name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
             return f"{name} is not an op that ONNX defines at this opset"
+        if self._functions:
+            model_version = self._imports.get(node.domain or "ai.onnx", version)
+            model_version = self._imports.get(node.domain, model_version)
+            other = schema_of(node.op_type, model_version, node.domain)
+            if other is None or other.since_version != schema.since_version:
+                # ONNX says the function's; onnxruntime takes the model's
+                return (
+                    f"{node.op_type} is another op at opset {version} of its function than at "
+                    f"opset {model_version} of the model"
+                )
         if node.op_type == "Dropout" and node.domain == "":
             return None if _is_inference(node, opsets[""]) else "Dropout in training mode is random"
         subgraphs = subgraphs_of(node)

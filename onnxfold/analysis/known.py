@@ -40,7 +40,7 @@ class KnownValues:
     def __init__(self, scopes: Scopes) -> None:
         self._scopes = scopes
         self._functions = scopes.model.functions
-        self._determinism = Determinism(self._functions)
+        self._determinism = Determinism(scopes.model)
         self._pool = Pool()
         self._evaluator = Evaluator(self._pool, (), scopes.model.ir_version)
         self._constant: dict[ir.Value, bool] = {}

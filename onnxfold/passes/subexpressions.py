@@ -37,7 +37,7 @@ class CommonSubexpressions(ir.passes.InPlacePass):
         """Run the pass on a model."""
         sort_if_needed(model)
         self._scopes = Scopes(model)
-        self._determinism = Determinism(model.functions)
+        self._determinism = Determinism(model)
         self._gone: list[ir.Node] = []
         for graph in (model.graph, *(f.graph for f in model.functions.values())):
             self._visit(graph, ())

@@ -47,7 +47,7 @@ def objection(body: str, functions: str = "", opset: int = 21, domain: str = "lo
                 output = node.outputs[0]
                 output.const_value = ir.convenience.get_const_tensor(output)
     node = list(model.graph)[-1]
-    return Determinism(model.functions).objection(node, model.opset_imports)
+    return Determinism(model).objection(node, model.opset_imports)
 
 
 @pytest.mark.parametrize("name", RANDOM)
@@ -173,7 +173,7 @@ def test_a_domain_that_the_model_does_not_import():
     model = load("y = Add (c, c)")
     node = next(iter(model.graph))
     node.domain = "com.microsoft"
-    assert "com.microsoft::Add" in Determinism(model.functions).objection(node, {"": 21})
+    assert "com.microsoft::Add" in Determinism(model).objection(node, {"": 21})
 
 
 def test_an_op_newer_than_the_opset():

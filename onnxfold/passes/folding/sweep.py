@@ -69,7 +69,7 @@ class Sweep:
         self._evaluator = evaluator
         self._options = options
         self._uncomputable = uncomputable
-        self._determinism = Determinism(model.functions)
+        self._determinism = Determinism(model)
         self._remaining: dict[ir.Value, int] = {}
         self.operations: dict[ir.Node, Operation] = {}
         """Every node that could be folded, in topological order."""

@@ -158,7 +158,7 @@ def test_a_function_whose_opset_makes_its_ops_others_than_the_model_has_stays():
             z = Add (x, b)
         }}
         {old} soft (a) => (z) {{ z = Softmax <axis = 1> (a) }}
-        {old} plus (a) => (z) {{ z = Sqrt (a) }}"""
+        {old} plus (a) => (z) {{ z = Shrink (a) }}"""
     )
     opened = storage.from_proto(model)
     stays = run_passes(opened, Options(level=0)).propagation.stays

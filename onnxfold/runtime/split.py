@@ -48,7 +48,7 @@ from onnxfold.runtime.parts import (
     separate_outputs,
 )
 from onnxfold.runtime.sizes import NominalSizes
-from onnxfold.runtime.staging import Staged, check_source
+from onnxfold.runtime.staging import check_source, fresh_folder, put_in_place
 from onnxfold.storage.atomic import os_error
 
 PathLike = str | os.PathLike[str]
@@ -143,15 +143,15 @@ def write_bundle(
     folder = Path(out_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with Staged(folder) as staged:
-            bundle = Bundle(staged.path, parts.manifest)
+        with fresh_folder(folder) as staged:
+            bundle = Bundle(staged, parts.manifest)
             parts.manifest.hashes = {}
             storage.save(parts.entry, bundle.entry, fsync=fsync)
             if parts.fold is not None:
                 storage.save(parts.fold, bundle.runtime_fold, fsync=fsync)
                 parts.manifest.hashes[FOLD_FILE] = hash_model(bundle.runtime_fold)
             parts.manifest.kernels = compile_kernels(bundle, backend, seconds=compile_seconds)
-            staged.put_in_place(parts.manifest, fsync=fsync)
+            put_in_place(staged, parts.manifest, fsync=fsync)
     except OSError as error:
         raise os_error(error, str(folder)) from error
     return open_bundle(folder)

@@ -13,10 +13,11 @@ is removed by the next one that writes to the folder. Other files there are left
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,110 +58,104 @@ def check_source(model: ir.Model, folder: Path) -> None:
             raise UsageError(reason, file=folder / name) from None
 
 
-class Staged:
-    """A fresh folder for the files of a bundle; it goes at the end unless the manifest needs it.
+@contextlib.contextmanager
+def fresh_folder(folder: Path) -> Iterator[Path]:
+    """A folder for the files of a bundle; it goes at the end unless the manifest refers to it.
 
     Args:
-        folder: The bundle's folder.
-
-    Attributes:
-        path: The fresh folder.
+        folder: The bundle's own folder.
 
     Raises:
         UsageError: The bundle would take the place of something else.
         OSError: The folder cannot be made.
     """
+    for name in (MANIFEST, *_MODELS, *_DATA):
+        if (folder / name).is_dir():
+            raise UsageError("cannot be written: it is a folder", file=folder / name)
+    for name in _MODELS:
+        users = _users_of_data(folder, name)
+        if users:
+            raise UsageError(f"holds the data of {users[0]!r}", file=folder / f"{name}.data")
+    _remove_leftovers(folder)
+    lock = TempFile(str(folder / STAGED))
+    try:
+        lock.create()
+        # as long as the lock is held, the folder that has its digits is in use
+        path = folder / os.path.basename(lock.path or "").removeprefix(".").removesuffix(".tmp")
+        path.mkdir()
+        yield path
+    finally:
+        lock.discard()
+        _remove_leftovers(folder)
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        for name in (MANIFEST, *_MODELS, *_DATA):
-            if (folder / name).is_dir():
-                raise UsageError("cannot be written: it is a folder", file=folder / name)
-        for name in _MODELS:
-            users = self._users_of_data(name)
-            if users:
-                raise UsageError(f"holds the data of {users[0]!r}", file=folder / f"{name}.data")
-        self._remove_leftovers()
-        # As long as this file is locked, the folder with the same digits is in use.
-        self._lock = TempFile(str(folder / STAGED))
-        self.path = folder / Path(self._lock.path or "").name.removeprefix(".")[: -len(".tmp")]
-        try:
-            self.path.mkdir()
-        except BaseException:
-            self._lock.discard()
-            raise
 
-    def __enter__(self) -> Staged:
-        return self
+def put_in_place(staged: Path, manifest: Manifest, *, fsync: bool) -> None:
+    """Make what is in a `fresh_folder` the bundle.
 
-    def __exit__(self, *_: object) -> None:
-        self._lock.discard()
-        self._remove_leftovers()
+    Raises:
+        OSError: Among others when the disk is full; the old bundle or the new one is there.
+    """
+    folder = staged.parent
+    target = str(folder / MANIFEST)
+    files = [p.relative_to(staged) for p in staged.rglob("*") if p.is_file()]
+    if fsync:
+        for path in (*(staged / file for file in files), staged, folder):
+            _sync(path)
+    document = manifest.to_dict()
+    first, second = TempFile(target), TempFile(target)
+    try:
+        _write(first, {**document, "folder": staged.name}, fsync)
+        _write(second, document, fsync)
+        with atomic.folder_lock(target):
+            replaces = os.path.exists(target)
+            first.move(target)
+            for file in files:
+                _name_also(staged / file, folder / file)
+            if fsync:
+                _sync(folder)
+            second.move(target)
+            if replaces:
+                _remove_old(folder, manifest, files)
+            if fsync:
+                _sync(folder)
+    finally:
+        first.discard()
+        second.discard()
 
-    def put_in_place(self, manifest: Manifest, *, fsync: bool) -> None:
-        """Make what is in the fresh folder the bundle.
 
-        Raises:
-            OSError: Among others when the disk is full; the old bundle or the new one is there.
-        """
-        target = str(self._folder / MANIFEST)
-        files = [p.relative_to(self.path) for p in self.path.rglob("*") if p.is_file()]
-        if fsync:
-            for path in (*(self.path / file for file in files), self.path, self._folder):
-                _sync(path)
-        document = manifest.to_dict()
-        temps: list[TempFile] = []
-        try:
-            for written in ({**document, "folder": self.path.name}, document):
-                temps.append(TempFile(target))
-                _write(temps[-1], written, fsync)
-            with atomic.folder_lock(target):
-                replaces = os.path.exists(target)
-                temps[0].move(target)
-                for file in files:
-                    _name_also(self.path / file, self._folder / file)
-                if fsync:
-                    _sync(self._folder)
-                temps[1].move(target)
-                if replaces:
-                    self._remove_old(manifest, files)
-                if fsync:
-                    _sync(self._folder)
-        finally:
-            for temp in temps:
-                temp.discard()
+def _remove_old(folder: Path, manifest: Manifest, files: list[Path]) -> None:
+    """Remove what the bundle before had, and this one has not."""
+    for name in _MODELS:
+        if Path(name) not in files:
+            atomic.remove(str(folder / name))
+        if Path(f"{name}.data") not in files and not _users_of_data(folder, name):
+            atomic.remove(str(folder / f"{name}.data"))
+    named = {name for k in manifest.kernels for name in (k.file, *k.beside)}
+    for path in (folder / KERNELS).glob("*"):
+        if is_kernel_name(path.name) and f"{KERNELS}/{path.name}" not in named:
+            atomic.remove(str(path))
 
-    def _remove_old(self, manifest: Manifest, files: list[Path]) -> None:
-        """Remove what the bundle before had, and this one has not."""
-        for name in _MODELS:
-            if Path(name) not in files:
-                atomic.remove(str(self._folder / name))
-            if Path(f"{name}.data") not in files and not self._users_of_data(name):
-                atomic.remove(str(self._folder / f"{name}.data"))
-        named = {name for k in manifest.kernels for name in (k.file, *k.beside)}
-        for path in (self._folder / KERNELS).glob("*"):
-            if is_kernel_name(path.name) and f"{KERNELS}/{path.name}" not in named:
-                atomic.remove(str(path))
 
-    def _users_of_data(self, name: str) -> list[str]:
-        """Other models that have their data in the file that is one's of the bundle."""
-        path = str(self._folder / name)
-        data = f"{path}.data"
-        return other_users(data, path) if os.path.exists(data) else []
+def _users_of_data(folder: Path, name: str) -> list[str]:
+    """Other models that have their data in the file that is one's of the bundle."""
+    path = str(folder / name)
+    data = f"{path}.data"
+    return other_users(data, path) if os.path.exists(data) else []
 
-    def _remove_leftovers(self) -> None:
-        """Remove what dead processes left, and what is no longer needed."""
-        folder = self._folder
-        for name in (STAGED, MANIFEST, *_MODELS, *_DATA):
-            atomic.remove_leftovers(str(folder / name))
-        needed = staged_folder(folder / MANIFEST)
-        for path in folder.glob(f"{STAGED}.onnxfold-????????"):
-            in_use = path == needed or (folder / f".{path.name}.tmp").exists()
-            if not in_use and path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what dead processes left, and what is no longer needed."""
+    for name in (STAGED, MANIFEST, *_MODELS, *_DATA):
+        atomic.remove_leftovers(str(folder / name))
+    needed = staged_folder(folder / MANIFEST)
+    for path in folder.glob(f"{STAGED}.onnxfold-????????"):
+        in_use = path == needed or (folder / f".{path.name}.tmp").exists()
+        if not in_use and path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _write(temp: TempFile, document: Mapping[str, Any], fsync: bool) -> None:
+    temp.create()
     with open(temp.fd, "w", encoding="utf-8", closefd=False) as file:
         file.write(json.dumps(document, indent=1) + "\n")
     if fsync:
@@ -173,6 +168,7 @@ def _name_also(source: Path, target: Path) -> None:
     if not atomic.link(str(source), str(target)):
         temp = TempFile(str(target))
         try:
+            temp.create()
             with open(source, "rb") as file, open(temp.fd, "wb", closefd=False) as copy:
                 shutil.copyfileobj(file, copy)
             temp.sync()

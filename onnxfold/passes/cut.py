@@ -12,6 +12,7 @@ from onnxfold.analysis.frontier import FORBIDDEN, Growth, RegionOp, choose
 from onnxfold.options import FoldOptions
 from onnxfold.passes.folding.sweep import NODE_BYTES, TENSOR_BYTES, Stay, Sweep
 from onnxfold.pool import Pool
+from onnxfold.storage import stored_bytes
 
 # Bytes that the model lost elsewhere and that are given for each node that goes by them: starting
 # a node takes some microseconds in every run, about as long as reading so many bytes takes once.
@@ -142,7 +143,7 @@ class Cut:
         if value in self._sweep.cost:
             return self._pool.buffer_of(value).nbytes if self._pool.is_bound(value) else 0
         tensor = value.const_value
-        return 0 if tensor is None else tensor.nbytes
+        return 0 if tensor is None else stored_bytes(tensor)
 
     # ---------------------------------------------------------------- the region
 
@@ -244,7 +245,7 @@ class Cut:
         if cost is None:
             tensor = value.const_value
             assert tensor is not None
-            cost = tensor.nbytes + TENSOR_BYTES
+            cost = stored_bytes(tensor) + TENSOR_BYTES
         elif cost and self._options.folds(value.name):
             # a sequence has no stored form, whoever asks for it
             cost = 0 if self._pool.buffer_of(value).type_proto is None else FORBIDDEN

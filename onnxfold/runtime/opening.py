@@ -26,7 +26,7 @@ from onnxfold.runtime.session_options import data_below, with_data_below
 from onnxfold.storage import FileTensor, MappedFile, SharedExternalTensor, Span, span_of
 from onnxfold.storage.atomic import os_error
 from onnxfold.storage.layout import EXTERNAL_FROM, FilePlan, Plan, plan_external, sharer
-from onnxfold.storage.writer import is_streamed
+from onnxfold.storage.streaming import is_streamed
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from onnxfold.storage import atomic
 from onnxfold.storage.atomic import TempFile
 from onnxfold.storage.layout import Place
-from onnxfold.storage.writer import Writer, is_streamed
+from onnxfold.storage.streaming import is_streamed
+from onnxfold.storage.writer import Writer
 
 # A file system in memory, where Linux has one.
 _MEMORY = "/dev/shm"

@@ -17,6 +17,7 @@ from onnxfold.storage.tensors import (
     span_of,
     stored_size,
 )
+from onnxfold.storage.varints import stored_bytes
 
 __all__ = [
     "EXTERNAL_KEY",
@@ -39,6 +40,7 @@ __all__ = [
     "reading_from",
     "save",
     "span_of",
+    "stored_bytes",
     "stored_size",
     "temporary_folder",
     "to_proto",

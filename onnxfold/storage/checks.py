@@ -20,7 +20,7 @@ _MAX_BYTES = 1 << 62
 _T = onnx.TensorProto
 
 # Bits of an element that one entry of the typed field holds; (field, entries as elements * k / n).
-_TYPED_FIELDS: dict[int, tuple[str, int, int]] = {
+TYPED_FIELDS: dict[int, tuple[str, int, int]] = {
     **dict.fromkeys(
         (
             _T.INT32, _T.INT16, _T.INT8, _T.UINT16, _T.UINT8, _T.BOOL, _T.FLOAT16, _T.BFLOAT16,
@@ -44,7 +44,7 @@ for _name, _per_entry in {
     "FLOAT4E2M1": 2, "FLOAT8E8M0": 1, "INT2": 4, "UINT2": 4, "FLOAT6E2M3": 1, "FLOAT6E3M2": 1,
 }.items():  # fmt: skip
     if hasattr(_T, _name):
-        _TYPED_FIELDS[getattr(_T, _name)] = ("int32_data", 1, _per_entry)
+        TYPED_FIELDS[getattr(_T, _name)] = ("int32_data", 1, _per_entry)
 
 
 def check_model(
@@ -201,7 +201,7 @@ class _Check:
                     node,
                 )
             return
-        field, times, per_entry = _TYPED_FIELDS[tensor.data_type]
+        field, times, per_entry = TYPED_FIELDS[tensor.data_type]
         count = 0 if 0 in shape else math.prod(shape)
         entries = -(-count * times // per_entry)
         length = len(getattr(tensor, field))

@@ -23,6 +23,7 @@ from onnxfold.storage.decode import (
     quiet,
 )
 from onnxfold.storage.tensors import SparseTensor
+from onnxfold.storage.varints import as_varints
 
 _A = onnx.AttributeProto
 
@@ -213,9 +214,13 @@ class _Exchange:
         elif tensor.name != value.name:
             self.set(tensor, "name", value.name)
 
-    def tensor(self, tensor: ir.TensorProtocol, *, is_attribute: bool) -> _StandInTensor | None:
+    def tensor(
+        self, tensor: ir.TensorProtocol, *, is_attribute: bool
+    ) -> _StandInTensor | ir.TensorProtoTensor | None:
         if isinstance(tensor, SparseTensor):
             return _StandInTensor(tensor, self.stand_ins.add(tensor.proto))
+        if (short := as_varints(tensor)) is not None:
+            return short
         if self.select(tensor, is_attribute):
             return _StandInTensor(tensor, self.stand_ins.add(Slot(tensor, is_attribute)))
         return None

@@ -16,8 +16,8 @@ from onnxfold.storage.decode import StandIns
 from onnxfold.storage.encode import Slot, encode
 from onnxfold.storage.mapped import Span
 from onnxfold.storage.paths import is_within
+from onnxfold.storage.streaming import is_streamed
 from onnxfold.storage.tensors import span_of, stored_size
-from onnxfold.storage.writer import is_streamed
 
 # Protobuf messages end at 2 GiB, and so do .onnx files.
 MAX_MODEL = (1 << 31) - 1

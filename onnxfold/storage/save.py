@@ -23,7 +23,7 @@ from onnxfold.storage.layout import (
 from onnxfold.storage.load import EXTERNAL_KEY
 from onnxfold.storage.size import tensors_of
 from onnxfold.storage.sources import Sources, reading_from
-from onnxfold.storage.writer import is_streamed
+from onnxfold.storage.streaming import is_streamed
 
 # What names, shapes and small tensors may take when it is decided whether one file is enough.
 _SLACK = 64 << 20

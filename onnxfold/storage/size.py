@@ -11,8 +11,8 @@ from onnxfold.graphs import all_graphs
 from onnxfold.storage.decode import attribute_maps
 from onnxfold.storage.layout import nbytes_of, plan_external, plan_single
 from onnxfold.storage.load import EXTERNAL_KEY, external_locations
+from onnxfold.storage.streaming import is_streamed
 from onnxfold.storage.tensors import span_of
-from onnxfold.storage.writer import is_streamed
 
 
 def planned_bytes(model: ir.Model) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -76,3 +76,8 @@ class StreamedTensor(Protocol):
         Once for each save that got as far as writing. Another save calls `tiles` again.
         """
         ...
+
+
+def is_streamed(tensor: Any) -> bool:
+    """Whether ``tensor`` is a `StreamedTensor` (isinstance on a protocol is slow)."""
+    return hasattr(tensor, "tiles") and hasattr(tensor, "release")

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from onnxfold.storage.atomic import TempFile
 from onnxfold.storage.mapped import Span
-from onnxfold.storage.streaming import StreamedTensor, Tile
+from onnxfold.storage.streaming import StreamedTensor, Tile, is_streamed
 from onnxfold.storage.tensors import ViewTensor, span_of
 
 TILE = 1 << 20  # bytes; fits a core's second-level cache
@@ -34,11 +34,6 @@ _CANNOT_COPY = {
     errno.ETXTBSY,
     errno.EBADF,
 }
-
-
-def is_streamed(tensor: Any) -> bool:
-    """Whether ``tensor`` is a `StreamedTensor` (isinstance on a protocol is slow)."""
-    return hasattr(tensor, "tiles") and hasattr(tensor, "release")
 
 
 class Writer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -48,7 +49,7 @@ def test_data_do_not_replace_a_file_of_the_source(folder, name) -> None:
         with pytest.raises(UsageError, match=r"holds weights of|is the model itself|to be shared"):
             model = storage.load(folder / "m.model")
             model.graph.initializers["b2"] = ir.Value(
-                name="b2", const_value=ir.tensor(bytearray(5000), name="b2")
+                name="b2", const_value=ir.tensor(np.ones(5000, np.float32), name="b2")
             )
             storage.save(model, folder / "o.onnx", external_data=name, share_weights=share)
     assert content(folder) == before

@@ -1,0 +1,60 @@
+"""Small numbers as ONNX's integer fields store them: a byte for seven bits, not eight for each."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnxfold.storage.checks import TYPED_FIELDS
+from onnxfold.storage.streaming import is_streamed
+from onnxfold.storage.tensors import ViewTensor
+
+# Bytes as raw data. What is computed while it is written is planned from its shape alone.
+_LONGEST_COMPUTED = 4096
+_LONGEST = 1 << 20
+
+_STEPS = np.array([1 << 7 * k for k in range(1, 10)], dtype=np.uint64)
+
+
+def as_varints(tensor: ir.TensorProtocol) -> ir.TensorProtoTensor | None:
+    """Return the tensor with its integers as varints, if they take less than raw data.
+
+    A tensor as it came from a file stays as it came, whatever it takes.
+    """
+    if isinstance(tensor, (ir.TensorProtoTensor, ir.ExternalTensor, ViewTensor)):
+        return None
+    if not tensor.dtype.is_integer() or tensor.dtype.bitwidth < 16:
+        return None
+    if not 0 < tensor.nbytes < (_LONGEST_COMPUTED if is_streamed(tensor) else _LONGEST):
+        return None
+    values = np.frombuffer(tensor.tobytes(), tensor.dtype.numpy().newbyteorder("<"))
+    # Negative numbers are extended to 64 bits, and take ten bytes.
+    unsigned = values.astype(np.uint64)
+    if len(values) + int(np.searchsorted(_STEPS, unsigned, "right").sum()) >= tensor.nbytes:
+        return None
+    proto = onnx.TensorProto(
+        name=tensor.name, data_type=tensor.dtype.value, dims=tensor.shape.numpy()
+    )
+    getattr(proto, TYPED_FIELDS[tensor.dtype.value][0]).extend(values.tolist())
+    if tensor.doc_string:
+        proto.doc_string = tensor.doc_string
+    for key, value in tensor.metadata_props.items():
+        proto.metadata_props.add(key=key, value=value)
+    return ir.TensorProtoTensor(proto)
+
+
+def stored_bytes(tensor: ir.TensorProtocol) -> int:
+    """Return what the data of a tensor take in a model, so that a result of as many bytes fits.
+
+    Less than its elements where varints hold them and a result of that shape would be raw data.
+    """
+    if tensor.nbytes < _LONGEST_COMPUTED:
+        return tensor.nbytes
+    typed = as_varints(tensor)
+    if typed is None and isinstance(tensor, ir.TensorProtoTensor):
+        typed = tensor
+    if typed is None or typed.raw.HasField("raw_data"):
+        return tensor.nbytes
+    size: int = typed.raw.ByteSize()
+    return min(size, tensor.nbytes)

@@ -8,17 +8,15 @@ onnxruntime session for all that is asked for together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from onnxfold.kernels import inference
 from onnxfold.kernels.dtypes import check_representable
-from onnxfold.kernels.engines import reference
 from onnxfold.kernels.engines.engines import Engines
-from onnxfold.kernels.engines.onnxruntime import EvaluationError, ThreadDependent
+from onnxfold.kernels.engines.runner import EvaluationError
 from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes, numpy_dtype, stand_in
 from onnxfold.kernels.fused.choice import FUSED_FROM, choose, is_fusable, is_large
 from onnxfold.kernels.fused.streams import is_streamed
@@ -55,8 +53,6 @@ class Evaluator:
         pool: Where operands and results live.
         functions: The model's local functions, for calls of them.
         ir_version: The model's IR version.
-        working_set: Bytes that one operation's operands and results may take together outside
-            the files of the model; None for half of the machine's memory.
         distrusted: Nodes for which onnx's shape inference is wrong: they are computed at once.
             Those found are added.
         exact: Compute nothing whose result depends on how many threads onnxruntime has.
@@ -65,15 +61,14 @@ class Evaluator:
     def __init__(
         self,
         pool: Pool,
-        functions: Sequence[onnx.FunctionProto] = (),
+        functions: Iterable[ir.Function] = (),
         ir_version: int = 8,
-        working_set: int | None = None,
         distrusted: set[ir.Node] | None = None,
         exact: bool = True,
     ) -> None:
         self._pool = pool
         self.distrusted = distrusted if distrusted is not None else set()
-        self._engines = Engines(pool, functions, ir_version, working_set, self.distrusted, exact)
+        self._engines = Engines(pool, functions, ir_version, self.distrusted, exact)
         pool.set_evaluator(self.compute, self.source)
 
     # ------------------------------------------------------------ one operation
@@ -186,18 +181,18 @@ class Evaluator:
         if not any(b is not None and b.type_proto is not None for b in operation.operands):
             self.compute([b for b in operation.operands if b is not None and not b.is_known])
             pending = []
-        reason = self._engines.too_large(operation)
+        reason = self._engines.objection(operation)
         if reason is not None:
             raise Unfoldable(reason)
         try:
             arrays = self._engines.run([*pending, operation], wanted)
         except EvaluationError as error:
-            if pending or isinstance(error, ThreadDependent):
+            if pending:
                 raise Unfoldable(str(error)) from error
             try:
-                computed = reference.run(operation, self._engines.functions)
+                computed = self._engines.refused(operation, error)
             except EvaluationError as second:
-                raise Unfoldable(f"{error}; {second}") from second
+                raise Unfoldable(str(second)) from second
             arrays = [a for a in computed if a is not None]
         by_output = {k: array for (_, k), array in zip(wanted, arrays, strict=True)}
         return [
@@ -286,7 +281,7 @@ class Evaluator:
             b
             for operation in postponed(buffers)
             if not is_fusable(operation)
-            and (operation.kernel is None or not cannot_fail(operation))
+            and (operation.kernel is None or is_large(operation) or not cannot_fail(operation))
             for b in operation.results
             if b is not None and awaits(b, operation) and b.references
         ]

@@ -26,7 +26,7 @@ class Pieces:
         engines: Compute what is not done in pieces.
         inlined: Results that are computed on the way to others and not stored.
         failures: Gets the operations that cannot be computed, with the reason.
-        bounded: Whether a result larger than the working set is a failure.
+        bounded: Whether a result that takes long to compute is a failure.
     """
 
     def __init__(
@@ -61,10 +61,12 @@ class Pieces:
         if lowered is None:
             return
         program, shape = lowered
-        if self._bounded and program.nbytes > self._engines.working_set:
-            self.failures[operation] = f"computing it needs {program.nbytes:,} bytes of memory"
+        time = self._engines.time
+        if self._bounded and program.nbytes > time.nbytes:
+            self.failures[operation] = f"it would take too long to compute {program.nbytes:,} bytes"
             return
-        array = self._pool.store(program)
+        with time.spending():
+            array = self._pool.store(program)
         if array.size == buffer.size:
             array = array.reshape(buffer.shape)
         else:
@@ -98,8 +100,9 @@ class Pieces:
         assert first is not None
         compact = is_extreme(operation)
         lowered = self.lower(first, compact=compact, keep_axes=True)
-        if lowered is not None and lowered[0].nbytes <= self._engines.working_set:
-            with contextlib.suppress(NotExact):
+        time = self._engines.time
+        if lowered is not None and lowered[0].nbytes <= time.nbytes:
+            with contextlib.suppress(NotExact), time.spending():
                 result = reduced(operation, lowered[0], self._engines.whole, self._pool)
                 self._engines.fulfil(operation, [result], self.failures)
                 return

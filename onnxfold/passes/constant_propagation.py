@@ -84,7 +84,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
                 )
                 evaluator = Evaluator(
                     pool,
-                    [ir.serde.serialize_function(f) for f in model.functions.values()],
+                    model.functions.values(),
                     model.ir_version,
                     distrusted=distrusted,
                     exact=self._options.exact,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from onnxfold import storage
+from onnxfold.kernels.engines.limits import limited, time_for
 from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation, Observer, Outcome
 from onnxfold.passes.registry import create
@@ -61,10 +62,22 @@ def run_passes(
             is computed.
     """
     result = Result(observe=observe)
+    with limited(time_for(bytes_before or storage.least_bytes(model))):
+        _run_all(model, options, scratch_folder, bytes_before, result)
+    return result
+
+
+def _run_all(
+    model: ir.Model,
+    options: Options,
+    scratch_folder: str | None,
+    bytes_before: int,
+    result: Result,
+) -> None:
     if options.passes is not None:
         for name in options.passes:
             _run(name, model, options, scratch_folder, result)
-        return result
+        return
     if options.dims or options.input_shapes or options.keep_dims:
         fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
         options = replace(options, dims={}, input_shapes={}, keep_dims=())
@@ -79,7 +92,6 @@ def run_passes(
             _settle(model, saving, scratch_folder, result)
     if options.level > 0 or not options.value_info:
         ValueInfo(write=options.value_info, size=bytes_before or None)(model)
-    return result
 
 
 def _settle(model: ir.Model, options: Options, scratch_folder: str | None, result: Result) -> None:

@@ -47,8 +47,7 @@ class NominalSizes:
         self._dims = nominal or {}
         self._opsets = Scopes(model).of(model.graph).opsets
         self._pool = Pool()
-        functions = [ir.serde.serialize_function(f) for f in model.functions.values()]
-        self._evaluator = Evaluator(self._pool, functions, model.ir_version)
+        self._evaluator = Evaluator(self._pool, model.functions.values(), model.ir_version)
         for value in runtime_constants:
             array = self._stand_in(value)
             if array is not None and value.dtype is not None:

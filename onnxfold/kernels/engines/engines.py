@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.kernels.engines import onnxruntime as by_onnxruntime
-from onnxfold.kernels.engines import reference
-from onnxfold.kernels.engines.onnxruntime import EvaluationError, ThreadDependent
+from onnxfold.graphs import subgraphs_of
+from onnxfold.kernels.engines import runner
+from onnxfold.kernels.engines.assembly import Assembly, assemble
+from onnxfold.kernels.engines.certain import is_certain
+from onnxfold.kernels.engines.child import Feed, Stopped, child
+from onnxfold.kernels.engines.limits import current_limit
+from onnxfold.kernels.engines.runner import EvaluationError, Raw, ThreadDependent
 from onnxfold.kernels.extents import EAGER_BYTES, collapse, effective_bytes
 from onnxfold.kernels.operation import Operation, Output
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable
@@ -20,16 +23,17 @@ from onnxfold.kernels.schedule import awaits, used_outside
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array
 
+# Whatever the limit of memory: bytes that everything may take.
+_LEAST_MEMORY = 16 << 20
+
 
 class Engines:
     """Computes operations as a whole. What cannot be computed is noted in ``failures``.
 
     Args:
-        pool: Where operands and results live.
+        pool: Where operands and results live; its memory limit is also that of one computation.
         functions: The model's local functions, for calls of them.
         ir_version: The model's IR version.
-        working_set: Bytes that one operation's operands and results may take together outside
-            the files of the model; None for half of the machine's memory.
         distrusted: Gets the nodes for which onnx's shape inference turns out to be wrong.
         exact: Compute nothing whose result depends on how many threads onnxruntime has.
     """
@@ -37,25 +41,27 @@ class Engines:
     def __init__(
         self,
         pool: Pool,
-        functions: Sequence[onnx.FunctionProto],
-        ir_version: int,
-        working_set: int | None,
-        distrusted: set[ir.Node],
-        exact: bool,
+        functions: Iterable[ir.Function] = (),
+        ir_version: int = 8,
+        distrusted: set[ir.Node] | None = None,
+        exact: bool = True,
     ) -> None:
         self._pool = pool
         self._exact = exact
         self._ir_version = ir_version
-        self.functions = functions
-        self.working_set = working_set or _half_of_memory()
-        self.distrusted = distrusted
+        self._functions = {f.identifier(): f for f in functions}
+        self._serialized: list[onnx.FunctionProto] | None = None
+        self.time = current_limit()
+        self.memory = max(pool.memory_limit, _LEAST_MEMORY)
+        """Bytes that one computation may take outside the files of the model."""
+        self.distrusted = distrusted if distrusted is not None else set()
 
     def numpy(self, operation: Operation, failures: dict[Operation, str]) -> None:
         """Compute one operation by its NumPy kernel, or by onnxruntime where that may differ."""
         assert operation.kernel is not None
         if not any(awaits(b, operation) for b in operation.results):
             return
-        reason = self.too_large(operation)
+        reason = self.objection(operation)
         if reason is not None:
             failures[operation] = reason
             return
@@ -64,7 +70,8 @@ class Engines:
             [None if a is None else a.dtype for a in arrays], operation.attributes
         )
         try:
-            computed = self.call(operation, kind, arrays)
+            with self.time.spending():
+                computed = self.call(operation, kind, arrays)
         except NotExact:
             operation.kernel = None
             self.onnxruntime([operation], failures)
@@ -85,10 +92,7 @@ class Engines:
             arrays = self.run(operations, wanted)
         except EvaluationError as error:
             if len(operations) == 1:
-                if isinstance(error, ThreadDependent):
-                    failures[operations[0]] = str(error)
-                else:
-                    self._compute_otherwise(operations[0], str(error), failures)
+                self._compute_otherwise(operations[0], error, failures)
                 return
             # one of them it is: onnxruntime has no kernel for it, or no one answer
             half = len(operations) // 2
@@ -112,7 +116,7 @@ class Engines:
                 continue
             if not all(b is None or b.is_known or b.deferred in chosen for b in operation.operands):
                 continue
-            reason = self.too_large(operation)
+            reason = self.objection(operation)
             if reason is not None:
                 failures[operation] = reason
                 continue
@@ -120,20 +124,18 @@ class Engines:
         return list(chosen)
 
     def _compute_otherwise(
-        self, operation: Operation, reason: str, failures: dict[Operation, str]
+        self, operation: Operation, error: EvaluationError, failures: dict[Operation, str]
     ) -> None:
         """One operation that onnxruntime refused: its NumPy kernel, or the reference evaluator."""
-        if any(b is not None and b.type_proto is not None for b in operation.results):
-            failures[operation] = reason
-        elif operation.kernel is not None:
+        if operation.kernel is not None and not isinstance(error, Stopped | ThreadDependent):
             self.numpy(operation, failures)
-        else:
-            try:
-                computed = reference.run(operation, self.functions)
-            except EvaluationError as error:
-                failures[operation] = f"{reason}; {error}"
-                return
-            self.fulfil(operation, computed, failures)
+            return
+        try:
+            computed = self.refused(operation, error)
+        except EvaluationError as reason:
+            failures[operation] = str(reason)
+            return
+        self.fulfil(operation, computed, failures)
 
     def fulfil(
         self,
@@ -151,11 +153,90 @@ class Engines:
                 self.distrusted.add(operation.node)
                 failures[operation] = f"inference and evaluation disagree: {error}"
 
+    # ------------------------------------------------------------ engines
+
     def run(self, operations: Sequence[Operation], wanted: Sequence[Output]) -> list[Array]:
-        """Evaluate operations by onnxruntime. Raises EvaluationError."""
-        return by_onnxruntime.run(
-            operations, wanted, self.functions, self._ir_version, exact=self._exact
-        )
+        """Evaluate operations by onnxruntime.
+
+        Raises:
+            Stopped: they take too much time or memory, or it crashes.
+            ThreadDependent: their results depend on the number of threads.
+            EvaluationError: it refuses them.
+        """
+        assembly = assemble(operations, wanted, self._called_by(operations), self._ir_version)
+        is_here = all(is_certain(operation, self.distrusted) for operation in operations)
+        return self._evaluate("onnxruntime", assembly, is_here)
+
+    def refused(self, operation: Operation, error: EvaluationError) -> list[Array | None]:
+        """All results, by the reference evaluator, of an operation that onnxruntime refused.
+
+        Raises:
+            EvaluationError: it cannot compute it either, or must not be asked.
+        """
+        if isinstance(error, Stopped | ThreadDependent):
+            raise error
+        if any(b is not None and b.type_proto is not None for b in operation.results):
+            raise error
+        wanted = [(operation, k) for k, o in enumerate(operation.node.outputs) if o.name]
+        functions = self._called_by([operation])
+        assembly = assemble([operation], wanted, functions, onnx.IR_VERSION, operation.opsets)
+        try:
+            computed = self._evaluate("reference", assembly, is_here=False)
+        except EvaluationError as second:
+            raise EvaluationError(f"{error}; {second}") from second
+        results: list[Array | None] = [None] * len(operation.node.outputs)
+        for (_, k), array in zip(wanted, computed, strict=True):
+            results[k] = array
+        return results
+
+    def _evaluate(self, engine: str, assembly: Assembly, is_here: bool) -> list[Array]:
+        if not is_here:
+            child.start()
+        seconds = self.time.share()
+        if not seconds:
+            raise Stopped(self.time.reason)
+        buffers = assembly.feeds.items()
+        model = assembly.model.SerializeToString()
+        with self.time.spending():
+            if is_here:
+                results = runner.onnxruntime(
+                    model,
+                    {name: Raw(b.dtype.value, b.shape, _flat(b.array())) for name, b in buffers},
+                    assembly.outputs,
+                    exact=self._exact,
+                )
+            else:
+                results = self._in_child(engine, model, assembly, seconds)
+        return [_array(raw) for raw in results]
+
+    def _in_child(self, engine: str, model: bytes, assembly: Assembly, seconds: float) -> list[Raw]:
+        try:
+            return child.run(
+                engine,
+                model,
+                {n: Feed(b.dtype.value, b.array(), b.span()) for n, b in assembly.feeds.items()},
+                assembly.outputs,
+                exact=self._exact,
+                limit=self.memory,
+                seconds=seconds,
+            )
+        except Stopped:
+            self.time.spend_restart()
+            raise
+
+    def _called_by(self, operations: Sequence[Operation]) -> list[onnx.FunctionProto]:
+        """The model's functions, if one of them is called."""
+        pending = [o.node for o in operations] if self._functions else []
+        while pending:
+            node = pending.pop()
+            if node.op_identifier() in self._functions:
+                if self._serialized is None:
+                    functions = self._functions.values()
+                    self._serialized = [ir.serde.serialize_function(f) for f in functions]
+                return self._serialized
+            for graph in subgraphs_of(node):
+                pending.extend(graph)
+        return []
 
     def call(
         self, operation: Operation, kind: Kind, arrays: Sequence[Array | None]
@@ -175,13 +256,15 @@ class Engines:
             computed = [np.broadcast_to(a, shape) for a in computed]
         return computed
 
-    def too_large(self, operation: Operation) -> str | None:
-        """Why an operation does not fit in memory, or None."""
+    def objection(self, operation: Operation) -> str | None:
+        """Why an operation takes too much memory or time, or None."""
         needed = sum(_memory_of(b) for b in operation.operands if b is not None)
         needed += sum(b.nbytes for b in operation.results if b is not None)
-        if needed > self.working_set and not _is_free(operation):
-            return f"computing it needs {needed:,} bytes of memory"
-        return None
+        if needed <= EAGER_BYTES or _is_free(operation):
+            return None
+        if needed > self.memory:
+            return f"computing it takes {needed:,} bytes of memory, more than the limit"
+        return self.time.reason if needed > self.time.nbytes else None
 
     def whole(self, operation: Operation) -> Array:
         """The result of an operation with known operands. Raises NotExact if it is not certain."""
@@ -217,8 +300,19 @@ def _is_free(operation: Operation) -> bool:
     )
 
 
-def _half_of_memory() -> int:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (AttributeError, ValueError, OSError):  # not a POSIX system
-        return 4 << 30
+def _flat(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _array(raw: Raw) -> Array:
+    """A tensor of an engine as the pool has it."""
+    dtype = ir.DataType(raw.dtype)
+    if dtype == ir.DataType.STRING:
+        texts = np.empty(len(raw.data), object)
+        texts[:] = [s if isinstance(s, bytes) else s.encode() for s in raw.data]
+        return texts.reshape(raw.shape)
+    if dtype.bitwidth < 8:
+        return np.asarray(ir.PackedTensor(raw.data, dtype, shape=ir.Shape(raw.shape)).numpy())
+    if not raw.data.size:
+        return np.empty(raw.shape, dtype.numpy())
+    return raw.data.view(dtype.numpy()).reshape(raw.shape)

@@ -17,18 +17,13 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold.kernels.dtypes import FLOAT16, FLOAT32, FLOAT64, DType
-from onnxfold.kernels.engines import onnxruntime
 from onnxfold.kernels.engines.assembly import OLDEST_OPSET
+from onnxfold.kernels.engines.certain import UNARY
+from onnxfold.kernels.engines.runner import session_of
 from onnxfold.kernels.inference import schema_of
 from onnxfold.kernels.operation import Operation
 from onnxfold.pool.buffer import Array
 
-# Ops that ONNX defines element by element, of one operand, and IEEE 754 does not define to the bit.
-_UNARY = {
-    *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu"),
-    *("Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Log", "Mish", "Selu"),
-    *("Sigmoid", "Sin", "Sinh", "Softplus", "Softsign", "Tan", "Tanh", "ThresholdedRelu"),
-}
 _LENGTHS = (1, 3, 5, 7, 13, 16, 17, 31, 100, 1000)
 _PIECES = 300
 
@@ -38,7 +33,7 @@ Attributes = tuple[tuple[str, Any], ...]
 def computes_pieces(operation: Operation) -> bool:
     """True if onnxruntime gives the bits of the operation's result piece by piece as well."""
     node = operation.node
-    if node.domain != "" or node.op_type not in _UNARY or len(operation.operands) != 1:
+    if node.domain != "" or node.op_type not in UNARY or len(operation.operands) != 1:
         return False
     (operand,) = operation.operands
     if operand is None or operand.type_proto is not None:
@@ -87,7 +82,7 @@ def _runner(
     model = onnx.helper.make_model(
         graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8
     )
-    session = onnxruntime.session_of(model, threads=1)
+    session = session_of(model.SerializeToString(), threads=1)
 
     def run(x: Array) -> Array:
         result: Array = session.run(["y"], {"x": x})[0]

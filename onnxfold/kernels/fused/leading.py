@@ -15,8 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.kernels.dtypes import FLOATS, DType
-from onnxfold.kernels.engines import onnxruntime
-from onnxfold.kernels.engines.onnxruntime import EvaluationError
+from onnxfold.kernels.engines.engines import Engines
 from onnxfold.kernels.fused.ordered import COMPUTED_IN, SUMS
 from onnxfold.kernels.fused.program import Program, cuts
 from onnxfold.kernels.operation import Operation
@@ -152,7 +151,4 @@ def _by_onnxruntime(op_type: str, opset: int, sample: Array) -> Array:
     node = ir.node(op_type, [None] * len(operands), attributes)
     node.outputs[0].name = "y"
     operation = Operation(node, operands, {"": opset})
-    try:
-        return onnxruntime.run([operation], [(operation, 0)])[0]
-    except EvaluationError as error:
-        raise NotExact(str(error)) from error
+    return Engines(pool).whole(operation)

@@ -17,8 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.kernels.dtypes import FLOAT16, FLOAT32, FLOAT64, DType
-from onnxfold.kernels.engines import onnxruntime
-from onnxfold.kernels.engines.onnxruntime import EvaluationError
+from onnxfold.kernels.engines.engines import Engines
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import NotExact
 from onnxfold.pool import Pool
@@ -142,7 +141,4 @@ def _by_onnxruntime(op_type: str, opset: int, sample: Array) -> Array:
     node = ir.node(op_type, [None], {"keepdims": 0})
     node.outputs[0].name = "y"
     operation = Operation(node, [buffer], {"": opset})
-    try:
-        return onnxruntime.run([operation], [(operation, 0)])[0]
-    except EvaluationError as error:
-        raise NotExact(str(error)) from error
+    return Engines(pool).whole(operation)

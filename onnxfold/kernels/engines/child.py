@@ -1,0 +1,243 @@
+"""The process that runs what may crash, run without end or ask for any memory.
+
+There is one for all optimizations of this process. It is started when it is first needed, and again
+after it had to be stopped. It holds nothing: the model and the tensors come with every request, as
+open files, and so do the results.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onnxfold.kernels.engines import runner
+from onnxfold.kernels.engines.runner import EvaluationError, Raw, ThreadDependent
+from onnxfold.pool.buffer import Array
+from onnxfold.storage.mapped import MappedFile, Span
+
+# Starting Python, NumPy and onnxruntime takes a third of a second; more on a busy machine.
+_START_SECONDS = 20.0
+_PIECE_BYTES = 1 << 22
+# It finds the modules that this process finds, and nothing is run before: no site, no user's files.
+_COMMAND = (
+    "import sys, runpy; script, *sys.path[:] = sys.argv[2:]; "
+    "runpy.run_path(script, run_name='__main__')"
+)
+
+
+class Stopped(EvaluationError):
+    """The process ended or had to be ended: there is no use in asking another engine."""
+
+
+class Feed(NamedTuple):
+    """An operand."""
+
+    dtype: int
+    """As in ``onnx.TensorProto``."""
+    array: Array
+    """Its elements, with any strides."""
+    span: Span | None
+    """Where its bytes are in a file, if they are there in order."""
+
+
+class Child:
+    """The process and the connection to it. Threads wait for each other."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
+        self._lock = threading.Lock()
+        self._used = 0.0
+
+    def run(
+        self,
+        engine: str,
+        model: bytes,
+        feeds: Mapping[str, Feed],
+        outputs: Sequence[str],
+        *,
+        exact: bool,
+        limit: int,
+        seconds: float,
+    ) -> list[Raw]:
+        """Evaluate a model.
+
+        Args:
+            engine: "onnxruntime" or "reference".
+            model: A serialized model.
+            feeds: Its inputs.
+            outputs: What to fetch.
+            exact: See :func:`runner.onnxruntime`.
+            limit: Bytes of memory that this may take besides what is fed.
+            seconds: Time that this may take.
+
+        Raises:
+            Stopped: it crashed, or took more memory or time.
+            ThreadDependent: results depend on the number of threads.
+            EvaluationError: the engine refuses the model, or there is no such process.
+        """
+        request: dict[str, Any] = {
+            "engine": engine,
+            "outputs": list(outputs),
+            "exact": exact,
+            "limit": limit,
+            "seconds": seconds,
+        }
+        with self._lock, contextlib.ExitStack() as stack:
+            try:
+                connection = self._connect()
+                request["model"] = len(model)
+                request["feeds"], files = _written(model, feeds, stack)
+                answer = self._ask(connection, request, files, stack)
+                if "results" in answer:
+                    return runner.read_results(answer["results"], answer["files"][0])
+            except OSError as error:
+                self.stop()
+                raise EvaluationError(f"it cannot be handed to a process: {error}") from error
+        if answer["error"] == "memory":
+            raise Stopped(f"computing it takes more than {limit:,} bytes of memory")
+        if answer["error"] == "threads":
+            raise ThreadDependent()
+        raise EvaluationError(answer["text"])
+
+    def _ask(
+        self,
+        connection: socket.socket,
+        request: Mapping[str, Any],
+        files: Sequence[int],
+        stack: contextlib.ExitStack,
+    ) -> dict[str, Any]:
+        try:
+            runner.send(connection, request, files)
+            if not select.select([connection], [], [], request["seconds"])[0]:
+                raise Stopped(f"computing it takes longer than {request['seconds']:.1f} s")
+            answer, received = runner.receive(connection)
+        except (EOFError, ConnectionError):
+            raise Stopped(f"{request['engine']} crashed on it ({self._ending()})") from None
+        except BaseException:  # whatever it still sends is not the answer to the next request
+            self.stop()
+            raise
+        for file in received:
+            stack.callback(os.close, file)
+        self._used = time.monotonic()
+        if answer["retire"]:
+            self.stop()
+        return {**answer, "files": received}
+
+    def start(self) -> None:
+        """Have a process that waits for a request. Raises EvaluationError."""
+        with self._lock:
+            try:
+                self._connect()
+            except OSError as error:
+                self.stop()
+                raise EvaluationError(f"there is no process to compute it: {error}") from error
+
+    def _connect(self) -> socket.socket:
+        # one that is not asked for long may be about to end
+        if time.monotonic() - self._used > runner.IDLE_SECONDS / 2:
+            self.stop()
+        if self._connection is None:
+            ours, theirs = socket.socketpair()
+            self._connection = ours
+            with theirs:
+                script = [_COMMAND, str(theirs.fileno()), runner.__file__, *sys.path]
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", *script],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # Ctrl-C is for us: we end it
+                )
+            try:
+                if not select.select([ours], [], [], _START_SECONDS)[0]:
+                    raise OSError("it does not start")
+                runner.receive(ours)
+            except EOFError:
+                raise OSError(f"it does not start ({self._ending()})") from None
+        return self._connection
+
+    def _ending(self) -> str:
+        """How the process has ended."""
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        code = self._process.poll()
+        self.stop()
+        return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+
+    def stop(self) -> None:
+        """End the process, if there is one; the next request starts another."""
+        process, self._process = self._process, None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def forget(self) -> None:
+        """Know of no process: in a fork of this one, it is not ours."""
+        self._process = self._connection = None
+        self._lock = threading.Lock()
+
+
+def _written(
+    model: bytes, feeds: Mapping[str, Feed], stack: contextlib.ExitStack
+) -> tuple[list[Any], list[int]]:
+    """Where each operand is, and the files that they and the model are in, that one first."""
+    room = runner.room()
+    stack.callback(os.close, room)
+    files = [room]
+    opened: dict[MappedFile, int | None] = {}  # to its number among the files
+    end = runner.write(room, model, 0)
+    places: list[Any] = []
+    for name, (dtype, array, span) in feeds.items():
+        number = None
+        if span is not None:
+            if span.file not in opened and len(files) < runner.MOST_FILES:
+                descriptor = stack.enter_context(span.file.descriptor())
+                opened[span.file] = None if descriptor is None else len(files)
+                files += [] if descriptor is None else [descriptor]
+            number = opened.get(span.file)
+        if span is not None and number is not None:
+            place = [number, span.offset, span.length]
+        else:
+            place = [0, end, array.nbytes]
+            for piece in _pieces(array):
+                following = runner.write(room, np.ascontiguousarray(piece), end)
+                end += piece.nbytes
+            end = following
+        places.append([name, dtype, array.shape, *place])
+    return places, files
+
+
+def _pieces(array: Array) -> Iterator[Array]:
+    """The array in parts that together are in order, none of them large."""
+    if array.nbytes <= _PIECE_BYTES or not array.ndim:
+        yield array
+        return
+    step = _PIECE_BYTES // (array.nbytes // len(array))
+    if step:
+        yield from (array[k : k + step] for k in range(0, len(array), step))
+        return
+    for row in array:
+        yield from _pieces(row)
+
+
+child = Child()
+"""The one of this process."""
+atexit.register(child.stop)
+os.register_at_fork(after_in_child=child.forget)

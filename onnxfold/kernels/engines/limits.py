@@ -1,0 +1,81 @@
+"""How much time the evaluation of a model's constants may take."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import time
+from collections.abc import Iterator
+
+# What real models evaluate takes milliseconds; what was made to take long is stopped soon.
+_LEAST_SECONDS = 5.0
+# A model's own weights may be worked on for longer: so many of their bytes give a second more.
+_BYTES_PER_SECOND = 16 << 20
+# What NumPy goes through in a second at least, bytes.
+_WORKED_PER_SECOND = 256 << 20
+# With less time left than this nothing is started any more, seconds.
+_LEAST_USEFUL = 0.05
+# What it takes to start another process after one that had to be ended, seconds.
+_RESTART = 0.5
+
+
+class TimeLimit:
+    """Seconds that all evaluations of one run may take together.
+
+    Args:
+        seconds: How many there are.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._left = seconds
+
+    def share(self) -> float:
+        """Seconds that the next evaluation may take: half of those left; 0 if none are."""
+        return self._left / 2 if self._left > _LEAST_USEFUL else 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that can be gone through in that time."""
+        return int(self.share() * _WORKED_PER_SECOND)
+
+    @property
+    def reason(self) -> str:
+        """Why nothing more is evaluated."""
+        return f"the {self.seconds:.1f} s for evaluating constants of this model are used up"
+
+    def spend_restart(self) -> None:
+        """Count what a process takes in whose place another must be started."""
+        self._left -= _RESTART
+
+    @contextlib.contextmanager
+    def spending(self) -> Iterator[None]:
+        """Count the time that the context lasts."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._left -= time.monotonic() - began
+
+
+def time_for(nbytes: int) -> TimeLimit:
+    """The time limit of a model that takes so many bytes."""
+    return TimeLimit(_LEAST_SECONDS + nbytes / _BYTES_PER_SECOND)
+
+
+_of_run = contextvars.ContextVar[TimeLimit | None]("time_limit", default=None)
+
+
+@contextlib.contextmanager
+def limited(limit: TimeLimit) -> Iterator[None]:
+    """All evaluators that are made in this context share one time limit."""
+    token = _of_run.set(limit)
+    try:
+        yield
+    finally:
+        _of_run.reset(token)
+
+
+def current_limit() -> TimeLimit:
+    """The time limit of the run, or where there is none, one of its own for who asks."""
+    return _of_run.get() or time_for(0)

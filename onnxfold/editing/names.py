@@ -33,6 +33,16 @@ class Names:
         """A name for a node that no node has had."""
         return self._unique(stem, self._nodes)
 
+    def complete(self, node: ir.Node) -> None:
+        """Name the results of a node whose names other values took, if the node is still there.
+
+        A result without a name would be left out, which only optional ones may be.
+        """
+        if node.graph is not None:
+            for value in node.outputs:
+                if value.name is None:
+                    value.name = self.fresh(f"{node.name or node.op_type}/unused")
+
     def release(self, name: str) -> None:
         """A value of that name is gone; for others that had it, too, it is free again."""
         self._values[name] -= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from onnxfold.graphs import subgraphs_of
 from onnxfold.kernels.extents import numpy_dtype
 from onnxfold.kernels.operation import Operation, Output
 from onnxfold.kernels.registry import Kind
@@ -40,7 +41,8 @@ def phases(
     """Alternate NumPy and onnxruntime phases, as few as the dependencies allow.
 
     NumPy operations that lie between two of onnxruntime's run in its session, unless they may
-    fail on data: an integer division by zero would end the process there.
+    fail on data: an integer division by zero would end the process there. What holds graphs or is
+    a function of the model has a session of its own: if it has to be stopped, nothing else is.
 
     Args:
         operations: Postponed operations, operands first.
@@ -57,13 +59,18 @@ def phases(
                 if b is not None and isinstance(b.deferred, Operation)
             )
     level: dict[Operation, int] = {}  # even: NumPy, odd: onnxruntime
+    after: dict[Operation, int] = {}  # the level that its users find
     for operation in operations:
         depends = [
-            level[b.deferred]
+            after[b.deferred]
             for b in operation.operands
-            if b is not None and isinstance(b.deferred, Operation) and b.deferred in level
+            if b is not None and isinstance(b.deferred, Operation) and b.deferred in after
         ]
         highest = max(depends, default=0)
+        if _is_alone(operation):
+            level[operation] = highest + 1 + highest % 2
+            after[operation] = level[operation] + 1
+            continue
         join = highest % 2 == 1 and operation in below
         if operation not in streams and (
             operation.kernel is None or (join and cannot_fail(operation))
@@ -71,12 +78,23 @@ def phases(
             level[operation] = highest if highest % 2 else highest + 1
         else:
             level[operation] = highest if highest % 2 == 0 else highest + 1
+        after[operation] = level[operation]
     grouped: dict[tuple[int, int], list[Operation]] = {}
     for operation in operations:
         # a session has one set of opsets: functions may import others than the model
         group = 0 if level[operation] % 2 == 0 else id(operation.opsets)
+        if _is_alone(operation):
+            group = id(operation)
         grouped.setdefault((level[operation], group), []).append(operation)
     return [(grouped[key], key[0] % 2 == 0) for key in sorted(grouped)]
+
+
+def _is_alone(operation: Operation) -> bool:
+    """True for what may run for any time, unless a sequence has to stay in its session."""
+    buffers = (*operation.operands, *operation.results)
+    return (operation.node.domain != "" or bool(subgraphs_of(operation.node))) and not any(
+        b is not None and b.type_proto is not None for b in buffers
+    )
 
 
 def cannot_fail(operation: Operation) -> bool:

@@ -52,7 +52,7 @@ def cut_idle_ends(node: ir.Node, opset: int) -> bool:
             if is_optional and not is_used(value):
                 value.name = ""
         count = len(node.outputs)
-        while count and not node.outputs[count - 1].name:
+        while count > schema.min_output and not node.outputs[count - 1].name:
             count -= 1
         node.resize_outputs(count)
     return before != (len(node.inputs), [value.name for value in node.outputs])

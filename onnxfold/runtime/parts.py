@@ -69,6 +69,11 @@ def entry_of(
         old.replace_all_uses_with(new)
         old.name = None
         entry.graph.inputs.append(new)
+    names = Names(all_graphs(entry))
+    for name in cached:
+        node = made[name].producer()
+        assert node is not None
+        names.complete(node)
     RemoveDeadCode()(entry)
     drop_unread(entry, [*runtime_constants, *cached])
     return entry

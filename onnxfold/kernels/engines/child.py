@@ -165,6 +165,7 @@ class Child:
                 if not select.select([ours], [], [], _START_SECONDS)[0]:
                     raise OSError("it does not start")
                 runner.receive(ours)
+                self._used = time.monotonic()
             except EOFError:
                 raise OSError(f"it does not start ({self._ending()})") from None
         return self._connection

@@ -11,7 +11,7 @@ from onnxfold.analysis.symbolic import Fact, SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import Array, of_array
 from onnxfold.editing.constants import add_initializer, constant_node
 from onnxfold.editing.names import Names
-from onnxfold.editing.removal import remove_unused
+from onnxfold.editing.removal import is_used, remove_unused
 from onnxfold.editing.replacement import replace, take_over
 
 
@@ -85,6 +85,8 @@ class Edit:
             return False
         if not value.is_graph_output():
             replace(value, self.constant(array, value, node))
+        elif self._stays_for_others(node, value):
+            return False
         else:
             tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=value.name)
             made = self._constant_node(tensor, node).outputs[0]
@@ -99,6 +101,8 @@ class Edit:
             return False
         if not value.is_graph_output():
             replace(value, other)
+        elif self._stays_for_others(node, value):
+            return False
         elif self._can_take_name(value, other):
             take_over(value, other, declared=True)
         elif len(node.inputs) > 1:
@@ -107,6 +111,10 @@ class Edit:
             return False
         self._done(node)
         return True
+
+    def _stays_for_others(self, node: ir.Node, value: ir.Value) -> bool:
+        """True if a node makes a result of the graph, and would have to without it, too."""
+        return any(v is not value and (is_used(v) or self.keeps(v.name)) for v in node.outputs)
 
     def _can_take_name(self, value: ir.Value, other: ir.Value) -> bool:
         producer, own = other.producer(), value.producer()

@@ -1,0 +1,152 @@
+"""What crashes, runs without end or takes all memory costs its node, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import onnx
+import pytest
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "passes"))
+from fold_check import X, fold, parse, with_weights
+
+from onnxfold.kernels.engines import limits
+from onnxfold.kernels.engines.child import Child, Stopped, child
+from onnxfold.kernels.engines.limits import TimeLimit, current_limit, limited
+
+MORE = "more = Constant <value = bool {1}> ()"
+BESIDE = """n = Constant <value_int = 3> ()
+    w = Loop (n, "", s) <body = c (int64 j, bool l, float[2] d) => (bool l2, float[2] d2)
+        { l2 = Identity (l) d2 = Mul (d, d) }>"""
+
+
+def beside(text: str):
+    """A node that is refused (it makes z), and beside it a Loop that is computed."""
+    proto = parse(
+        f"g (float[2] x) => (float[2] y) {{ {MORE} {text} {BESIDE} v = Add (z, w) y = Add (v, x) }}"
+    )
+    return with_weights(proto, s=np.array([0.5, 0.25], np.float32))
+
+
+CRASH = """m = Constant <value_int = 2> ()
+    "", z = Loop (m, "", more) <body = b (int64 i, bool k, bool a) => (bool k2, bool a2, float o)
+        { k2 = Identity (k) a2 = Identity (a) o = Constant <value_float = 1.5> () }>"""
+ENDLESS = """z = Loop ("", more, s) <
+        body = b (int64 i, bool k, float[2] a) => (bool k2, float[2] a2)
+        { k2 = Identity (k) a2 = Add (a, s) }>"""
+GROWING = """m = Constant <value_int = 40> ()
+    f = Loop (m, "", s) <body = b (int64 i, bool k, float[q] a) => (bool k2, float[r] a2)
+        { k2 = Identity (k) a2 = Concat <axis = 0> (a, a) }>
+    z = ReduceSum <keepdims = 1> (f)"""
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (CRASH, "onnxruntime crashed on it (signal 11)"),
+        (ENDLESS, "computing it takes longer than 1.0 s"),
+        (GROWING, "computing it takes more than 33,554,432 bytes of memory"),
+    ],
+)
+def test_the_node_stays_with_the_reason_and_others_are_computed(text, reason, monkeypatch):
+    monkeypatch.setattr(limits, "_LEAST_SECONDS", 2.0)
+    child.start()
+    folded = fold(beside(text), memory_limit=1 << 25)
+    assert folded.reasons["Loop"] == reason
+    assert folded.ops["Loop"] == 1
+    assert "Mul" not in folded.ops
+
+
+def test_all_nodes_of_a_model_share_one_limit_of_time(monkeypatch):
+    monkeypatch.setattr(limits, "_LEAST_SECONDS", 1.0)
+    monkeypatch.setattr(limits, "_RESTART", 0.25)
+    loops = " ".join(
+        ENDLESS.replace("z =", f"z{k} =").replace("= b", f"= b{k}").replace("(a, s)", f"(a, s{k})")
+        for k in range(5)
+    )
+    proto = parse(
+        f"g (float[2] x) => (float[2] y) {{ {MORE} {loops} y = Sum (x, z0, z1, z2, z3, z4) }}"
+    )
+    for k in range(5):
+        proto = with_weights(proto, **{f"s{k}": np.array([k, 1], np.float32)})
+    proto = with_weights(proto, s=np.array([0, 1], np.float32))
+    folded = fold(proto)
+    reasons = [stay.reason for stay in folded.outcome.stays if stay.node.op_type == "Loop"]
+    assert len(reasons) == 5
+    assert reasons[-1] == "the 1.0 s for evaluating constants of this model are used up"
+    assert sum("takes longer" in reason for reason in reasons) in (1, 2)
+
+
+def test_a_limit_of_time_is_for_what_is_made_within_it():
+    with limited(TimeLimit(7.0)) as _:
+        assert current_limit() is current_limit()
+        assert current_limit().share() == 3.5
+    assert current_limit() is not current_limit()
+    assert limits.time_for(1 << 30).seconds > 60
+
+
+def test_strings_and_sequences_come_back_whole():
+    proto = parse(
+        """g (string[4] x) => (string[4] y, string[2, 2] z) {
+            a = StringConcat (s, t) q, n = StringSplit <delimiter = "|"> (a)
+            z = StringConcat (q, e) y = Identity (x) }"""
+    )
+    strings = {"s": ["ä|", "x"], "t": ["b" * 5000, "y|"], "e": ["!"]}
+    arrays = {name: np.array(texts, object) for name, texts in strings.items()}
+    proto = with_weights(
+        proto, **{name: onnx.numpy_helper.from_array(a) for name, a in arrays.items()}
+    )
+    folded = fold(proto, {"x": np.array(list("abcd"), object)})
+    assert list(folded.ops) == ["Identity"]
+
+
+def test_an_ordinary_model_starts_no_process():
+    text = "g (float[2] x) => (float[2] y) { e = Exp (s) m = ReduceSum (e) y = Add (x, m) }"
+    proto = with_weights(parse(text), s=np.array([0.5, 0.25], np.float32))
+    child.stop()
+    assert fold(proto, X).ops == {"Add": 1}
+    assert child._process is None
+
+
+def test_the_process_is_gone_when_this_one_is_killed():
+    code = """if True:
+        from onnxfold.kernels.engines.child import child
+        child.start()
+        print(child._process.pid, flush=True)
+        import time
+        time.sleep(60)"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_a_fork_has_a_process_of_its_own():
+    child.start()
+    ours = child._process
+    pid = os.fork()
+    if not pid:
+        os._exit(int(child._process is not None))
+    assert os.waitpid(pid, 0)[1] == 0
+    child.start()
+    assert child._process is ours
+
+
+def test_one_that_was_stopped_is_replaced():
+    process = Child()
+    process.start()
+    assert process._process is not None
+    process._process.kill()
+    with pytest.raises(Stopped, match="crashed"):
+        process.run("onnxruntime", b"", {}, [], exact=False, limit=1 << 20, seconds=10)
+    process.start()
+    process.stop()

@@ -24,8 +24,21 @@ class OnnxFoldError(Exception):
         self.reason = reason
         self.file = os.fspath(file) if file is not None else None
         self.node = node
-        where = [part for part in (self.file, f"node {node!r}" if node else None) if part]
-        super().__init__(": ".join([*where, reason]))
+        at = f"node {_cut(node, 200)!r}" if node else None
+        where = [part for part in (self.file, at) if part]
+        super().__init__(": ".join([*where, _one_line(_cut(reason, 1000))]))
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
+def _one_line(text: str) -> str:
+    """The text without line ends, and without what a terminal would obey."""
+    text = " ".join(text.split())
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class ModelError(OnnxFoldError):

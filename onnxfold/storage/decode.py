@@ -24,6 +24,7 @@ from onnxfold.errors import ModelError
 from onnxfold.graphs import all_graphs
 from onnxfold.storage.checks import check_model, check_sparse, label
 from onnxfold.storage.tensors import SparseTensor, stored_size
+from onnxfold.storage.texts import mend_texts
 
 # Keys in the ``meta`` of IR objects.
 TYPE_KEY = "onnxfold.type_proto"  # of a value: serialized TypeProto that onnx-ir cannot represent
@@ -107,6 +108,7 @@ def parse(skeleton: bytes, *, file: str | None) -> onnx.ModelProto:
         raise ModelError(f"not an ONNX model ({error})", file=file) from None
     if not proto.HasField("graph"):
         raise ModelError("not an ONNX model (there is no graph in it)", file=file)
+    mend_texts(proto, skeleton, file=file)
     return proto
 
 
@@ -193,33 +195,14 @@ class _Prepare:
     def mark(self, proto: Any, key: str, obj: Any) -> None:
         proto.metadata_props.add(key=self.stand_ins.add((key, obj)))
 
-    def text(self, proto: Any, *names: str) -> None:
-        """See that texts are UTF-8; protobuf hands out bytes where they are not.
-
-        Doc strings are repaired: some exporters write them in the encoding of the machine, and
-        onnxruntime does not look at them.
-
-        Raises:
-            ModelError: A name is not UTF-8.
-        """
-        if isinstance(proto.doc_string, bytes):
-            proto.doc_string = proto.doc_string.decode(errors="replace")
-        for name in names:
-            if isinstance(getattr(proto, name), bytes):
-                raise ModelError(
-                    f"{name} {getattr(proto, name)!r} is not UTF-8 text", file=self.file
-                )
-
     def unknown(self, proto: Any) -> None:
         if self.has_unknown and (wire := unknown_bytes(proto)):
             self.mark(proto, UNKNOWN_KEY, wire)
 
     def model(self, proto: onnx.ModelProto) -> None:
-        self.text(proto, "producer_name", "producer_version", "domain")
         self.unknown(proto)
         self.graph(proto.graph)
         for function in proto.functions:
-            self.text(function, "name", "domain", "overload")
             self.unknown(function)
             self.values(function.value_info)
             for attribute in function.attribute_proto:
@@ -227,10 +210,7 @@ class _Prepare:
             self.nodes(function.node)
 
     def graph(self, graph: onnx.GraphProto) -> None:
-        self.text(graph, "name")
         self.unknown(graph)
-        for tensor in graph.initializer:
-            self.text(tensor, "name")
         self.values(graph.input)
         self.values(graph.output)
         self.values(graph.value_info)
@@ -247,7 +227,6 @@ class _Prepare:
 
     def values(self, infos: Iterable[onnx.ValueInfoProto]) -> None:
         for info in infos:
-            self.text(info, "name")
             self.unknown(info)
             if info.HasField("type") and not _is_representable(info.type):
                 self.mark(info, TYPE_KEY, info.type.SerializeToString())
@@ -255,13 +234,8 @@ class _Prepare:
 
     def nodes(self, nodes: Iterable[onnx.NodeProto]) -> None:
         for node in nodes:
-            self.text(node, "name", "op_type", "domain")
-            for name in node.output:
-                if isinstance(name, bytes):
-                    raise ModelError(f"output {name!r} is not UTF-8 text", file=self.file)
             self.unknown(node)
             for attribute in node.attribute:
-                self.text(attribute, "name")
                 # The most frequent types first; they need nothing.
                 if attribute.type not in (_A.INT, _A.INTS, _A.FLOAT, _A.TENSOR, _A.STRING):
                     self.attribute(attribute, node)

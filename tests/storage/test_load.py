@@ -244,7 +244,11 @@ IDENTITY = helper.make_node("Identity", ["x"], ["y"], name="id")
     [
         (graph_model([], initializers=[hostile(dims=[-1], raw_data=RAW)]), "negative", "w"),
         (graph_model([], initializers=[hostile(dims=[2**62, 2**62], raw_data=RAW)]), "memory", "w"),
-        (graph_model([], initializers=[hostile(dims=[2**62] * 1000, raw_data=RAW)]), "memory", "w"),
+        (
+            graph_model([], initializers=[hostile(dims=[2**62] * 1000, raw_data=RAW)]),
+            "1000 dim",
+            "w",
+        ),
         (graph_model([], initializers=[hostile(dims=[2**40], raw_data=RAW)]), "has 8192", "w"),
         (graph_model([], initializers=[hostile(dims=[4], raw_data=b"abc")]), "has 3", "w"),
         (graph_model([], initializers=[hostile(dims=[2**40])]), "has 0", "w"),

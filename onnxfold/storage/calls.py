@@ -1,0 +1,102 @@
+"""What a model imports and what its functions call: opsets that are known, calls that end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx
+
+from onnxfold.errors import ModelError
+
+# Calls written out may amount to so many nodes; real models stay far below.
+_MOST_NODES = 10_000_000
+Key = tuple[str, str, str]
+
+_NEWEST = {
+    "": onnx.defs.onnx_opset_version(),
+    "ai.onnx.ml": onnx.defs.onnx_ml_opset_version(),
+}
+
+
+def opsets_of(
+    imports: Iterable[onnx.OperatorSetIdProto], *, file: str | None, owner: str = ""
+) -> dict[str, int]:
+    """The version of every domain that is imported, ONNX's own under its short name.
+
+    Raises:
+        ModelError: A version is no version, is newer than onnx knows, or contradicts another.
+    """
+    found: dict[str, int] = {}
+    for entry in imports:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        version = entry.version
+        newest = _NEWEST.get(domain)
+        if version < 1 or (newest is not None and version > newest):
+            known = f"; this release of onnx knows 1 to {newest}" if newest else ""
+            raise ModelError(
+                f"opset {version} of {domain or 'ONNX'} is imported{known}",
+                file=file,
+                node=owner or None,
+            )
+        if found.setdefault(domain, version) != version:
+            raise ModelError(
+                f"opsets {found[domain]} and {version} of {domain or 'ONNX'} are imported",
+                file=file,
+                node=owner or None,
+            )
+    return found
+
+
+def check_calls(proto: onnx.ModelProto, *, file: str | None) -> None:
+    """See that functions are there once, and that calls of them end.
+
+    Raises:
+        ModelError: A function is defined twice, calls itself, or calls amount to too many nodes.
+    """
+    functions: dict[Key, onnx.FunctionProto] = {}
+    for function in proto.functions:
+        key = (function.domain, function.name, function.overload)
+        if key in functions:
+            raise ModelError("the function is defined twice", file=file, node=function.name)
+        functions[key] = function
+    calls = {key: _called(function.node, functions) for key, function in functions.items()}
+    sizes: dict[Key, int] = {}
+    open_: set[Key] = set()
+    for start in functions:
+        pending = [start]
+        while pending:
+            key = pending[-1]
+            missing = [callee for callee in calls[key] if callee not in sizes]
+            if key in sizes or not missing:
+                pending.pop()
+                open_.discard(key)
+                sizes[key] = len(functions[key].node) + sum(sizes[c] for c in calls[key])
+                continue
+            open_.add(key)
+            for callee in missing:
+                if callee in open_:
+                    raise ModelError("the function calls itself", file=file, node=callee[1])
+            pending.extend(missing)
+    if functions:
+        total = sum(sizes[callee] for callee in _called(proto.graph.node, functions))
+        for key, size in sizes.items():
+            if size + total > _MOST_NODES:
+                raise ModelError(
+                    f"its calls amount to more than {_MOST_NODES} nodes", file=file, node=key[1]
+                )
+
+
+def _called(nodes: Iterable[onnx.NodeProto], functions: dict[Key, onnx.FunctionProto]) -> list[Key]:
+    """The functions that nodes call, as often as they do."""
+    keys = ((node.domain, node.op_type, node.overload) for node in _all_nodes(nodes))
+    return [key for key in keys if key in functions]
+
+
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _all_nodes(attribute.g.node)
+            for graph in attribute.graphs:
+                yield from _all_nodes(graph.node)

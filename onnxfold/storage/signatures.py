@@ -1,0 +1,105 @@
+"""Whether a node has the operands and attributes that ONNX's schema of its op asks for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import onnx
+
+_A = onnx.AttributeProto
+# Types that need no closer look; the first ones are the most frequent.
+_PLAIN = (_A.INT, _A.INTS, _A.FLOAT, _A.TENSOR, _A.STRING, _A.FLOATS, _A.STRINGS)
+_SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
+
+
+class _Signature(NamedTuple):
+    single_inputs: int
+    """So many inputs at the front may not be left out by an empty name."""
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    types: Mapping[str, int]
+    required: tuple[str, ...]
+
+
+@functools.cache
+def _signature(domain: str, op_type: str, opset: int) -> _Signature | None:
+    """What the schema says; None where there is none."""
+    if not onnx.defs.has(op_type, opset, domain):
+        return None
+    schema = onnx.defs.get_schema(op_type, opset, domain)
+    if schema.deprecated:
+        return None
+    attributes = schema.attributes.values()
+    optional = [p.option != _SINGLE for p in schema.inputs]
+    return _Signature(
+        optional.index(True) if True in optional else len(optional),
+        (schema.min_input, schema.max_input),
+        (schema.min_output, schema.max_output),
+        {a.name: a.type.value for a in attributes},  # type: ignore[attr-defined]
+        tuple(a.name for a in attributes if a.required),
+    )
+
+
+def objection(node: onnx.NodeProto, opsets: Mapping[str, int]) -> str | None:
+    """What is wrong with a node; None if nothing is, or ONNX does not define its op.
+
+    Attributes that the schema does not have are nobody's concern.
+
+    Args:
+        node: The node.
+        opsets: The version of every domain that is imported where the node is.
+    """
+    domain = node.domain if node.domain != "ai.onnx" else ""
+    opset = opsets.get(domain)
+    if opset is None:
+        return None if domain else "no opset of ONNX is imported"
+    types = {}
+    for attribute in node.attribute:
+        kind = attribute.type
+        if kind not in _PLAIN and (wrong := _misfit(attribute)) is not None:
+            return wrong
+        if attribute.name in types:
+            return f"attribute {attribute.name!r} is given twice"
+        types[attribute.name] = kind
+    signature = _signature(domain, node.op_type, opset)
+    if signature is None:
+        return None
+    inputs = node.input
+    for what, count, (least, most) in (
+        ("inputs", len(inputs), signature.inputs),
+        ("outputs", len(node.output), signature.outputs),
+    ):
+        if not least <= count <= most:
+            expected = str(least) if least == most else f"{least} to {most}"
+            return f"{node.op_type} of opset {opset} has {expected} {what}, this one has {count}"
+    for place in range(min(signature.single_inputs, len(inputs))):
+        if not inputs[place]:
+            return f"input {place} of {node.op_type} is left out"
+    for name, kind in types.items():
+        if kind != signature.types.get(name, kind):
+            return (
+                f"attribute {name!r} is of type {_type_name(kind)}, "
+                f"{node.op_type} of opset {opset} has {_type_name(signature.types[name])}"
+            )
+    for name in signature.required:
+        if name not in types:
+            return f"attribute {name!r} of {node.op_type} is missing"
+    return None
+
+
+def _misfit(attribute: onnx.AttributeProto) -> str | None:
+    """Whether an attribute has a type, and a value where the type has no natural one."""
+    kind = attribute.type
+    if kind not in _A.AttributeType.values() or kind == _A.UNDEFINED:
+        if attribute.ref_attr_name:
+            return None
+        return f"attribute {attribute.name!r} has no type that is known"
+    if kind == _A.GRAPH and not attribute.ref_attr_name and not attribute.HasField("g"):
+        return f"attribute {attribute.name!r} has no graph"
+    return None
+
+
+def _type_name(kind: int) -> str:
+    return _A.AttributeType.Name(kind) if kind in _A.AttributeType.values() else str(kind)

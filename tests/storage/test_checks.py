@@ -1,0 +1,139 @@
+"""What is seen to once, when a model is loaded: its graph, its ops, its imports, its functions."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from onnx import helper
+
+from onnxfold import storage
+from onnxfold.errors import ModelError
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21, "local" : 1]>'
+
+
+def graph(body: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        f"{HEAD} g (float[2] x, bool b) => (float[2] y) <float[2] c = {{1, 2}}> {{ {body} }}"
+    )
+
+
+def functions(count: int, body: str) -> onnx.ModelProto:
+    """y = F0(x), and count functions whose bodies call others."""
+    made = "".join(
+        f'<domain: "local", opset_import: ["" : 21, "local" : 1]> F{i} (u) => (v) '
+        f"{{ {body.format(after=(i + 1) % count)} }}"
+        for i in range(count)
+    )
+    return onnx.parser.parse_model(
+        f"{HEAD} g (float[2] x) => (float[2] y) {{ y = local.F0(x) }} {made}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "reason", "node"),
+    [
+        ("y = Add(y, x)", "its own result", "Add -> y"),
+        ("y = Add(x, t) s = Neg(y) t = Neg(s)", "its own result", None),
+        (
+            "y = If(b) <then_branch = t () => (float[2] r) { r = Neg(y) },"
+            " else_branch = e () => (float[2] q) { q = Neg(x) }>",
+            "its own result",
+            "If -> y",
+        ),
+        ("y = Transpose<perm = 1.5>(x)", "'perm' is of type FLOAT.*has INTS", "Transpose -> y"),
+        ("y = Cast(x)", "'to' of Cast is missing", "Cast -> y"),
+        ("y = Add(x)", "Add of opset 21 has 2 inputs, this one has 1", "Add -> y"),
+        ("y, z = Neg(x)", "Neg of opset 21 has 1 outputs, this one has 2", "Neg -> y"),
+        ("y = Add(, x)", "input 0 of Add is left out", "Add -> y"),
+        ("y = Neg(x) z = local.F <k = 1, k = 2>(x)", "'k' is given twice", "F -> z"),
+    ],
+)
+def test_graphs_that_cannot_run(body: str, reason: str, node: str | None) -> None:
+    with pytest.raises(ModelError, match=reason) as caught:
+        storage.from_proto(graph(body))
+    assert caught.value.node == node or node is None
+
+
+def test_what_is_allowed() -> None:
+    """Any order, operands left out, attributes of others, ops that nobody knows."""
+    for body in (
+        "y = Neg(t) t = Abs(x)",
+        "y = Clip(x, , c0) c0 = Constant<value_float = 1.0>()",
+        "y = Neg<hint = 1>(x)",
+        "y = local.What(x, , x)",
+        "y = NoSuchOp(x)",
+        "y = If(b) <then_branch = t () => (float[2] r) { r = Neg(s) },"
+        " else_branch = e () => (float[2] q) { q = Neg(x) }> s = Abs(x)",
+    ):
+        assert len(storage.from_proto(graph(body)).graph) > 0
+
+
+@pytest.mark.parametrize(
+    ("opsets", "reason"),
+    [
+        ([("", 0)], "opset 0 of ONNX is imported"),
+        ([("", -1)], "opset -1"),
+        ([("", 2**40)], "opset 1099511627776 .* knows 1 to"),
+        ([("", 21), ("", 13)], "opsets 21 and 13"),
+        ([("", 21), ("ai.onnx", 13)], "opsets 21 and 13"),
+        ([("local", 1)], "no opset of ONNX"),
+        ([], "no opset of ONNX"),
+    ],
+)
+def test_opsets(opsets: list[tuple[str, int]], reason: str) -> None:
+    model = graph("y = Neg(x)")
+    del model.opset_import[:]
+    model.opset_import.extend(helper.make_opsetid(*opset) for opset in opsets)
+    with pytest.raises(ModelError, match=reason):
+        storage.from_proto(model)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (functions(1, "v = local.F{after}(u)"), "calls itself"),
+        (functions(3, "t = Neg(u) v = local.F{after}(t)"), "calls itself"),
+    ],
+)
+def test_functions_that_do_not_end(model: onnx.ModelProto, reason: str) -> None:
+    with pytest.raises(ModelError, match=reason):
+        storage.from_proto(model)
+
+
+def test_functions_that_double() -> None:
+    """Each calls the next one twice: a thousand lines amount to more than there is memory for."""
+    model = functions(40, "t = local.F{after}(u) v = local.F{after}(t)")
+    del model.functions[-1].node[:]
+    model.functions[-1].node.append(helper.make_node("Neg", ["u"], ["v"]))
+    with pytest.raises(ModelError, match="amount to more than"):
+        storage.from_proto(model)
+    del model.functions[:30]
+    model.graph.node[0].op_type = "F30"
+    assert len(storage.from_proto(model).functions) == 10
+    model.functions.append(model.functions[0])
+    with pytest.raises(ModelError, match="defined twice"):
+        storage.from_proto(model)
+
+
+@pytest.mark.parametrize("word", [b"DATA", b"SIZE", b"local", b"F1", b"\1x"])
+def test_names_of_all_kinds_are_utf8(word: bytes) -> None:
+    model = functions(2, "v = Neg(u)")
+    model.metadata_props.add(key="DATA", value="MORE")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "SIZE"
+    data = model.SerializeToString()
+    broken = data.replace(word, word[:-1] + b"\xd6")
+    with pytest.raises(ModelError, match="not UTF-8"):
+        storage.from_proto(onnx.ModelProto.FromString(broken))
+    comment = data.replace(b"MORE", b"\xd6ORE")
+    loaded = storage.from_proto(onnx.ModelProto.FromString(comment))
+    assert loaded.metadata_props == {"DATA": "\ufffdORE"}
+
+
+def test_messages_are_one_short_line() -> None:
+    model = graph("y = Neg(x)")
+    model.graph.node[0].input[0] = "a\nb\x1b[31m" + "x" * 5000
+    with pytest.raises(ModelError) as caught:
+        storage.from_proto(model)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 1100
+    assert "a\\nb" in str(caught.value)

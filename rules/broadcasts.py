@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from onnxfold.rules.elementwise import BINARY, EXACT_ANYWHERE, VECTORIZED, depends_on_place
+from onnxfold.rules.numbers import no_negative_zero
 from onnxfold.rules.shapes import broadcast
 
 from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.rewrite import (
     broadcasts_to,
     constants,
+    floating,
     is_constant,
     op,
     result,
@@ -62,6 +64,7 @@ expand_before_where = [
     rule(
         op.Where(*operands) >> op.Where(x, y, z),
         where=_where_without_expand,
+        inexact=floating(y) & ~(no_negative_zero(y) & no_negative_zero(z)),
         doc="Where needs no Expand before it, if another operand is as large.",
     )
     for operands in (

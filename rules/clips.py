@@ -20,6 +20,7 @@ from onnxfold.rewrite import (
     constant,
     constants,
     dtype_of,
+    floating,
     integer,
     op,
     optional,
@@ -30,6 +31,7 @@ from onnxfold.rewrite import (
     values,
 )
 from onnxfold.rewrite.match import Match
+from onnxfold.rewrite.predicates import as_predicate
 
 x, y = values("x y")
 low, high, low2, high2, c, d = constants("low high low2 high2 c d")
@@ -42,7 +44,7 @@ _Bounds = tuple[Any, Any]
 
 def _finite_bounds(match: Match) -> _Bounds | None:
     dtype = match.dtype(x)
-    if dtype is None:
+    if dtype is None or not (dtype.is_integer() or dtype.is_floating_point()):
         return None
     numpy = dtype.numpy()
     find: Any = np.iinfo if numpy.kind in "iu" else ml_dtypes.finfo
@@ -98,6 +100,11 @@ def _first_clip(match: Match) -> _Bounds | None:
 
 def _second_clip(match: Match) -> _Bounds | None:
     return _bounds(match, (low2, high2))
+
+
+def _some_bound(match: Match) -> bool:
+    """Without any bound, what onnxruntime makes of a Clip takes dtypes that others do not."""
+    return any(match[variable] is not None for variable in (low, high, low2, high2))
 
 
 def _clip(inner: _Find, outer: _Find) -> Any:
@@ -166,7 +173,7 @@ _outer_clip = op.Clip(_inner_clip, optional(low2), optional(high2))
 clip_of_clip = rule(
     _outer_clip >> _clip(_first_clip, _second_clip),
     opset=(11, None),
-    where=single_use(_inner_clip),
+    where=as_predicate(_some_bound) & single_use(_inner_clip),
     doc="One Clip with the narrower bounds.",
 )
 
@@ -196,7 +203,8 @@ _not_negative = op.any_of("Relu", "Abs", "Sqrt", "Exp")(x)
 
 relu_of_not_negative = rule(
     op.Relu(_not_negative) >> _not_negative,
-    doc="Relu of what is not below 0, or not a number.",
+    where=floating(x),
+    doc="Relu of what is not below 0, or not a number; an integer may have no absolute value.",
 )
 
 # -------------------------------------------------------------------- maxima and minima

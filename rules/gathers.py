@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from onnxfold.rules.shapes import RESHAPING
+from onnxfold.rules.shapes import RESHAPING, axis_of
 
 from onnxfold.rewrite import (
     attributes,
@@ -36,7 +36,9 @@ def _table_axes(match: Match) -> tuple[tuple[int, ...], int] | None:
     rank, indices = match.rank(x), match.rank(i)
     if rank is None or indices is None:
         return None
-    axis = match[a] + rank if match[a] < 0 else match[a]
+    axis = axis_of(match[a], rank)
+    if axis is None or sorted(match[p]) != list(range(rank + indices - 1)):
+        return None
     if not indices:
         others = [k + (k >= axis) for k in match[p]]
         return (axis, *others), 0
@@ -86,7 +88,9 @@ def _table_shapes(match: Match) -> tuple[tuple[int, ...], tuple[int, ...], int] 
     table, indices, wanted = (match.static_shape(v) for v in (x, c, result))
     if table is None or indices is None or wanted is None or 0 in (*table, *indices):
         return None
-    axis = match[a] + len(table) if match[a] < 0 else match[a]
+    axis = axis_of(match[a], len(table))
+    if axis is None:
+        return None
     sizes = [math.prod(part) for part in (table[:axis], indices)]
     ends = []
     place = 0

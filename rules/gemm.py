@@ -100,7 +100,8 @@ gemm_add = rule(
 gemm_zero_bias = rule(
     _gemm(x, y, filled(0)) >> _gemm(x, y, beta=None),
     opset=(11, None),
-    doc="A bias of zeros adds nothing.",
+    inexact=True,
+    doc="A bias of zeros adds nothing, but makes 0.0 of -0.0; one row is summed in another order.",
 )
 
 gemm_beta_zero = rule(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
 from onnxfold.rewrite import (
     all_equal,
     anything,
@@ -10,6 +12,7 @@ from onnxfold.rewrite import (
     constants,
     dtype_of,
     filled,
+    floating,
     ints_of,
     lift,
     op,
@@ -157,8 +160,10 @@ divide_by_one = rule(
 
 power_one = rule(
     op.Pow(x, c) >> x,
-    where=all_equal(c, 1) & broadcasts_to(c, x),
-    doc="x to the power of 1 is x.",
+    where=(floating(x) | (dtype_of(x) == ir.DataType.INT32))
+    & all_equal(c, 1)
+    & broadcasts_to(c, x),
+    doc="x to the power of 1 is x; onnxruntime rounds larger integers to float64.",
 )
 
 and_true = rule(

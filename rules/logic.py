@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
+from onnxfold.rules.numbers import no_negative_zero
 from onnxfold.rules.shapes import broadcast
 
 from onnxfold.rewrite import (
@@ -26,8 +26,6 @@ from onnxfold.rewrite import (
     values,
 )
 from onnxfold.rewrite.match import Match
-from onnxfold.rewrite.patterns import Expression
-from onnxfold.rewrite.predicates import Predicate, as_predicate
 
 x, y, z, w, c = values("x y z w c")
 k = constants("k")
@@ -38,22 +36,10 @@ def everywhere(truth: bool) -> Any:
     return op.Expand(constant(truth), constant(shape_of(result)))
 
 
-def no_negative_zero(v: Expression) -> Predicate:
-    """The value is a small constant without -0.0."""
-
-    def has_none(match: Match) -> bool:
-        array = match.array(v)
-        if array is None:
-            return False
-        number = array.astype(np.float64)
-        return not bool((np.signbit(number) & (number == 0)).any())
-
-    return as_predicate(has_none)
-
-
 # -------------------------------------------------------------------- Where
 #
-# On onnxruntime -0.0 becomes 0.0 where it is taken from the first branch, and stays in the second.
+# On onnxruntime -0.0 becomes 0.0 where it is taken from the first branch, and stays in the second:
+# unless the second one repeats along the last axis together with the condition, then vice versa.
 
 where_true = rule(
     op.Where(filled(True), x, y) >> x,
@@ -93,11 +79,13 @@ where_in_where = (
     rule(
         op.Where(c, _choice, z) >> op.Where(c, x, z),
         where=_same_without_inner,
+        inexact=floating(x) & ~no_negative_zero(x),
         doc="Where the condition is true, the inner choice has been made.",
     ),
     rule(
         op.Where(c, z, op.Where(c, y, x)) >> op.Where(c, z, x),
         where=_same_without_inner,
+        inexact=floating(x) & ~(no_negative_zero(x) & no_negative_zero(z)),
         doc="Where the condition is false, the inner choice has been made.",
     ),
 )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from onnxfold.rewrite import computed
 from onnxfold.rewrite.match import Match
+from onnxfold.rewrite.patterns import Expression
 from onnxfold.rewrite.predicates import Predicate, as_predicate
 from onnxfold.rewrite.terms import Term
 
@@ -25,6 +28,19 @@ def near(variable: Any, *wanted: float) -> Predicate:
         return found is not None and any(math.isclose(found, n, rel_tol=1e-3) for n in wanted)
 
     return as_predicate(is_near)
+
+
+def no_negative_zero(v: Expression) -> Predicate:
+    """The value is a small constant without -0.0."""
+
+    def has_none(match: Match) -> bool:
+        array = match.array(v)
+        if array is None:
+            return False
+        number = array.astype(np.float64)
+        return not bool((np.signbit(number) & (number == 0)).any())
+
+    return as_predicate(has_none)
 
 
 def number_of(variable: Any) -> Term:

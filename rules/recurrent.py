@@ -14,6 +14,7 @@ from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Kind, NotExact, Postpone, Unfoldable, find
 from onnxfold.rewrite import op, optional, outputs, rule, values
 from onnxfold.rewrite.match import Match
+from onnxfold.rewrite.predicates import as_predicate
 from onnxfold.rewrite.rule import Rule
 
 x, w, r, b, lengths, h, c, p = values("x w r b lengths h c p")
@@ -110,6 +111,10 @@ def _hidden_is_zero(match: Match) -> bool:
     return _is_zero(match, match[h])
 
 
+def _weight_is_finite(match: Match) -> bool | None:
+    return match.facts.known.is_finite(match[r])
+
+
 def _cell_is_zero(match: Match) -> bool:
     return _is_zero(match, match[c])
 
@@ -134,7 +139,7 @@ hidden_from_zero = _state(
     _rnn(x, w, r, optional(b), optional(lengths), h),
     _rnn(x, w, r, b, lengths),
     2,
-    _hidden_is_zero,
+    as_predicate(_hidden_is_zero) & _weight_is_finite,  # a state that is not given is no product
     "The hidden state of GRU and RNN is zero at first if it is not given.",
 )
 

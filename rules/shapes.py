@@ -16,22 +16,38 @@ RESHAPING = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 """Ops that keep all elements in their order."""
 
 
+_HIGHEST_RANK = 64
+"""No tensor has more axes: what counts them needs no more room."""
+
+
+def axis_of(axis: int, rank: int | None) -> int | None:
+    """An axis counted from the front; None if there is none such, or it takes the rank."""
+    if rank is None:
+        return axis if 0 <= axis < _HIGHEST_RANK else None
+    return axis % rank if -rank <= axis < rank else None
+
+
 def normal(axes: Sequence[int] | None, rank: int | None) -> tuple[int, ...] | None:
     """Axes counted from the front, in order; None if that takes a rank that is not known."""
-    if axes is None or (rank is None and any(axis < 0 for axis in axes)):
+    if axes is None:
         return None
-    found = sorted({axis + (rank or 0) if axis < 0 else axis for axis in axes})
-    return tuple(found) if len(found) == len(axes) else None
+    found = {axis_of(axis, rank) for axis in axes}
+    if None in found or len(found) != len(axes):
+        return None
+    return tuple(sorted(axis for axis in found if axis is not None))
 
 
 def axes_of(match: Match, node: ir.Node, rank: int | None) -> tuple[int, ...] | None:
-    """The axes of a node, in its attribute or second input."""
+    """The axes of a node, in its attribute or second input; None if they are not known.
+
+    Nor are they if there are none: what that means depends on the op, and on its version.
+    """
     written = node.attributes.get("axes")
     if written is not None:
-        return None if written.is_ref() else normal(written.value, rank)
+        return None if written.is_ref() else normal(written.value, rank) or None
     given = node.inputs[1] if len(node.inputs) > 1 else None
     array = None if given is None else match.array(given)
-    return None if array is None else normal([int(axis) for axis in array.ravel()], rank)
+    return None if array is None else normal([int(axis) for axis in array.ravel()], rank) or None
 
 
 def broadcast(*shapes: Shape | None) -> Shape | None:

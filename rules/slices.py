@@ -47,11 +47,16 @@ def _bounds(match: Match, given: Sequence[Any]) -> dict[int, tuple[int, int, int
 
 
 _END = 1 << 62
+_BEHIND = (1 << 63) - 1
+"""A place behind the last element of any axis, and a step beyond it."""
+_ANY_END = ((1 << 31) - 1, (1 << 63) - 1)
 _Bound = tuple[int, int, int]
 
 
 def slice_of_slice_bounds(size: int | None, one: _Bound, other: _Bound) -> _Bound | None:
     """Start, end and step that do what two slices of an axis do; None if it cannot be told."""
+    if any(step < 0 and end in _ANY_END for _, end, step in (one, other)):
+        return None  # onnxruntime goes to the first element, ONNX nowhere
     if size is not None:
         taken = _elements(_elements(range(size), one), other)
         if not len(taken):
@@ -62,7 +67,8 @@ def slice_of_slice_bounds(size: int | None, one: _Bound, other: _Bound) -> _Boun
     if min(start, step, start2, step2) < 0 or (end < 0 and end2 < 2**31 - 1) or end2 < 0:
         return None
     stop = end if end2 >= 2**31 - 1 else min(end, start + end2 * step)
-    return start + start2 * step, stop, step * step2
+    first, by = start + start2 * step, step * step2
+    return min(first, _BEHIND), min(stop, _BEHIND), min(by, _BEHIND)
 
 
 def _elements(line: range, bound: _Bound) -> range:

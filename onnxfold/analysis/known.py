@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
@@ -196,10 +197,15 @@ class KnownValues:
             return None
         key = (value, type(number), repr(number))  # equal numbers may differ: 1, 1.0, True, -0.0
         if key not in self._all_equal:
-            self._all_equal[key] = self._look(value, number)
+            self._all_equal[key] = self._look(value, lambda array: is_exactly(array, number))
         return self._all_equal[key]
 
-    def _look(self, value: ir.Value, number: float) -> bool | None:
+    def is_finite(self, value: ir.Value) -> bool | None:
+        """Whether no element of a constant is infinite or a NaN; None as for :meth:`all_equal`."""
+        return self._look(value, _is_finite) if self.is_constant(value) else None
+
+    def _look(self, value: ir.Value, test: Callable[[Array], bool]) -> bool | None:
+        """Whether a constant has elements and all of them pass a test."""
         buffer = self._small_buffer(value)
         if buffer is not None:
             # no kernel computes it: if it is folded the question comes again, else it is not worth
@@ -207,17 +213,17 @@ class KnownValues:
             if not buffer.is_known:
                 return None
             small = buffer.array()
-            return bool(small.size) and is_exactly(small, number)
+            return bool(small.size) and test(small)
         tensor = self.tensor(value)
         if tensor is None:
             return None
         if isinstance(tensor, BufferTensor):
             if not tensor.buffer.is_known:
                 return None
-            return _all_equal(tensor.buffer.array(), tensor.dtype, number)
+            return _pass(tensor.buffer.array(), tensor.dtype, test)
         buffer = self._pool.wrap(tensor)
         try:
-            return _all_equal(buffer.array(), tensor.dtype, number)
+            return _pass(buffer.array(), tensor.dtype, test)
         finally:
             buffer.release_pages()
             self._pool.discard(buffer)
@@ -251,16 +257,20 @@ def _as_dtype(number: float, dtype: np.dtype[np.generic]) -> Array:
         return np.asarray(number).astype(dtype)
 
 
-def _all_equal(array: Array, dtype: ir.DataType, number: float) -> bool:
+def _is_finite(array: Array) -> bool:
+    return array.dtype.kind in "iub" or bool(np.isfinite(array).all())
+
+
+def _pass(array: Array, dtype: ir.DataType, test: Callable[[Array], bool]) -> bool:
     if array.size == 0:
         return False
     # an axis that is not walked in memory repeats the same elements
     array = array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)]
     step = max(1, array.size // _SAMPLES)
     places = np.unravel_index(np.arange(0, array.size, step), array.shape) if array.ndim else ()
-    if not is_exactly(array[places], number):
+    if not test(array[places]):
         return False
-    return all(is_exactly(t.region, number) for t in tiles_of(array, dtype, _TILE_BYTES))
+    return all(test(tile.region) for tile in tiles_of(array, dtype, _TILE_BYTES))
 
 
 def _is_small(buffer: Buffer) -> bool:

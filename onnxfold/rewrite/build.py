@@ -110,6 +110,7 @@ class Builder:
             inputs[position] = self._new_constant(literal.number, dtype)
         while inputs and inputs[-1] is None:
             inputs.pop()
+        self._check_dtypes(op, op_type, inputs)
         node = ir.Node(
             op.domain,
             op_type,
@@ -122,6 +123,18 @@ class Builder:
             value.name = self._names.fresh(f"{self._stem}/{op_type}")
         self.insert(node)
         return node
+
+    def _check_dtypes(self, op: Op, op_type: str, inputs: list[ir.Value | None]) -> None:
+        """Raises CannotBuild if the op does not take what it would be given: Neg no unsigned."""
+        version = self._opsets.get(op.domain)
+        schema = None if version is None else schema_of(op_type, version, op.domain)
+        if schema is None or not schema.inputs:
+            return
+        for k, value in enumerate(inputs):
+            dtype = None if value is None else self._facts.types.of(value).dtype
+            formal = schema.inputs[min(k, len(schema.inputs) - 1)]
+            if dtype is not None and f"tensor({dtype.name.lower()})" not in formal.types:
+                raise CannotBuild(f"{op_type} takes no {dtype.name}")
 
     def insert(self, node: ir.Node) -> None:
         """Put a node behind the new ones so far."""

@@ -21,6 +21,8 @@ from onnxfold.rewrite.splice import Change, Mismatch, Refused, Splicer
 
 logger = logging.getLogger("onnxfold")
 
+# What a function raises that is given numbers which make no sense: an axis that is not there.
+_SENSELESS = (ArithmeticError, LookupError, TypeError, ValueError)
 # More nodes than this, two or more ops above a change, wait for the end to be visited again.
 _WIDE = 64
 
@@ -164,13 +166,15 @@ class Rewriter:
         except OnnxFoldError:
             raise
         except Exception as error:
-            raise _failed(rule, node, error) from error
+            self._fail(rule, node, error)
+            return None
 
     def _is_exact(self, rule: Rule, match: Match) -> bool:
         try:
             return rule.is_exact(match)
         except Exception as error:
-            raise _failed(rule, match.roots[0].producer(), error) from error
+            self._fail(rule, match.roots[0].producer(), error)
+            return False
 
     def _apply(self, match: Match, node: ir.Node) -> Change | None:
         rule = match.rule
@@ -186,11 +190,25 @@ class Rewriter:
         except OnnxFoldError:
             raise
         except Exception as error:
-            raise _failed(rule, node, error) from error
+            self._fail(rule, node, error)
+            return None
         for added in change.added:
             self._place[added] = place
         self._count(place, rule)
         return change
+
+    def _fail(self, rule: Rule, node: ir.Node | None, error: Exception) -> None:
+        """A function of a rule raised: ours do for an invalid node, which then stays as it is.
+
+        Raises:
+            RuleError: the rule is somebody else's, who wants to know, or it is no such error.
+        """
+        name = None if node is None else node.name or node.op_type
+        message = f"{rule.label} failed: {type(error).__name__}: {error}"
+        if not rule.ours or not isinstance(error, _SENSELESS):
+            raise RuleError(message, node=name) from error
+        self.report.baffled[rule.name] += 1
+        logger.debug("%s at %r", message, name)
 
     def _count(self, place: str, rule: Rule) -> None:
         history = self._history.setdefault(place, Counter())
@@ -254,8 +272,3 @@ def _depth(rule: Rule) -> int:
 
 def _keeps_nothing(name: str | None) -> bool:
     return False
-
-
-def _failed(rule: Rule, node: ir.Node | None, error: Exception) -> RuleError:
-    name = None if node is None else node.name or node.op_type
-    return RuleError(f"{rule.label} failed: {type(error).__name__}: {error}", node=name)

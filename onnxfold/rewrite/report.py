@@ -27,6 +27,8 @@ class RewriteReport:
     """Matches that level 2 would have rewritten."""
     rejected: Counter[str] = field(default_factory=Counter)
     """Matches whose replacement would have had another dtype or shape: a mistake in the rule."""
+    baffled: Counter[str] = field(default_factory=Counter)
+    """Nodes about which a rule of ours could not tell, because what they hold makes no sense."""
     loops: list[Loop] = field(default_factory=list)
     exhausted: bool = False
     """Whether the run stopped at its total budget."""

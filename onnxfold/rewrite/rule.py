@@ -39,6 +39,8 @@ class Rule:
     file: str
     line: int
     on_constants: bool = False
+    ours: bool = False
+    """Whether it comes with onnxfold."""
     name: str = ""
     """The module variable that holds the rule, once a rule set has collected it."""
     roots: tuple[Expression, ...] = field(init=False, default=())
@@ -137,6 +139,7 @@ def rule(
             file,
             line,
             on_constants,
+            is_ours,
         )
         if not is_ours:
             check_rule(made)

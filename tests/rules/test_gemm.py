@@ -146,6 +146,7 @@ def test_gemm_without_bias():
             graph(sizes, "y = Gemm(x, w, b)", w=w, b=zeros),
             graph(sizes, "y = Gemm<alpha=0.3, beta=0.5>(x, w, b)", w=w, b=np.float32(0)),
             times=1,
+            tolerance=1e-5,
         )
     certify(
         rules.gemm_beta_zero,

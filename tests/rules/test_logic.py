@@ -50,18 +50,27 @@ def test_where_in_where():
     certify(
         rules.where_in_where[0],
         graph(
-            "bool[N,3] c, float[3] x, float[3] z, float[3] w",
+            "bool[N,3] c, float[3] z, float[3] w",
             "t = Where(c, x, z)",
             "y = Where(c, t, w)",
+            x=np.float32([1, 0, np.nan]),
         ),
+        graph("bool[N] c, int64 x, int64[N] z", "t = Where(c, x, z)", "y = Where(c, t, z)"),
     )
     certify(
         rules.where_in_where[1],
         graph(
-            "bool[N,3] c, float[3] x, float[3] z, float w",
+            "bool[N,3] c, float w",
             "t = Where(c, w, x)",
             "y = Where(c, z, t)",
+            x=np.float32([1, 0, np.nan]),
+            z=np.float32(-1),
         ),
+    )
+    certify(
+        rules.where_in_where[0],
+        graph("bool[N] c, float x, float[N] z", "t = Where(c, x, z)", "y = Where(c, t, z)"),
+        tolerance=1e-30,
     )
     refuse(
         rules.where_in_where[0],

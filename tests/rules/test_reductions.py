@@ -5,9 +5,9 @@ from onnxfold.rules import reductions as rules
 
 
 def test_reduced_axes():
-    def reduced(op, keep, second, opset=18, **more):
+    def reduced(op, keep, second, opset=18, size="N", **more):
         return graph(
-            "float[N,3,4] x",
+            f"float[{size},3,4] x",
             f"t = {op}<keepdims={keep}>(x, a)",
             f"y = {second}",
             opset=opset,
@@ -17,8 +17,8 @@ def test_reduced_axes():
     certify(
         rules.squeeze_of_reduced,
         reduced("ReduceSum", 1, "Squeeze(t, d)", **ints(a=[1], d=[-2])),
-        reduced("ReduceMean", 1, "Squeeze(t, d)", **ints(a=[-1, 1], d=[1, 2])),
-        graph("float[N,3] x", "t = ArgMax<axis=-1>(x)", "y = Squeeze(t, d)", **ints(d=[1])),
+        reduced("ReduceMean", 1, "Squeeze(t, d)", size=2, **ints(a=[-1, 1], d=[1, 2])),
+        graph("float[2,3] x", "t = ArgMax<axis=-1>(x)", "y = Squeeze(t, d)", **ints(d=[1])),
         graph("float[N,3] x", "t = ReduceMax<axes=[1]>(x)", "y = Squeeze(t, d)", **ints(d=[1])),
         gone="Squeeze",
     )
@@ -26,6 +26,8 @@ def test_reduced_axes():
         rules.squeeze_of_reduced,
         reduced("ReduceSum", 1, "Squeeze(t, d)", **ints(a=[1, 2], d=[1])),
         reduced("ReduceSum", 1, "Squeeze(t)", **ints(a=[1, 2])),
+        reduced("ReduceMean", 1, "Squeeze(t, d)", **ints(a=[-1, 1], d=[1, 2])),
+        graph("float[N,3] x", "t = ArgMax<axis=-1>(x)", "y = Squeeze(t, d)", **ints(d=[1])),
         reduced("ReduceSum", 1, "Squeeze(t, d)", outputs="t, y", **ints(a=[1], d=[1])),
     )
     certify(

@@ -17,6 +17,8 @@ from onnxfold.kernels.registry import AllocationBound, NotExact, Postpone, Unfol
 from onnxfold.kernels.registry import find as find_kernel
 
 _MOST_BYTES = 1 << 12
+# What a rule raises for a node that makes no sense: an axis that is not there, a list of lists.
+_SENSELESS = (ArithmeticError, LookupError, TypeError, ValueError)
 
 Results = Sequence[Fact]
 
@@ -116,7 +118,7 @@ class Applications:
         if rule is not None:
             try:
                 return rule(self._application(node, shown, attributes, opsets)), False
-            except Undecided:
+            except (Undecided, *_SENSELESS):
                 looked_closer = any(a is not b for a, b in zip(shown, inputs, strict=True))
         return self._inference.infer(node, inputs, opsets), looked_closer
 

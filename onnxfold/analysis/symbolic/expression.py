@@ -163,10 +163,10 @@ class Algebra(Atoms):
         """The quotient rounded towards 0, as the Div of integers does."""
         exact = self.exact_quotient(a, b)
         if exact is not None:
-            return exact
+            return wrapped(exact) if isinstance(exact, int) else exact
         if isinstance(a, int) and isinstance(b, int):
             quotient = abs(a) // abs(b) if b else 0
-            return quotient if (a < 0) == (b < 0) else -quotient
+            return wrapped(quotient if (a < 0) == (b < 0) else -quotient)
         if self.low(a) >= 0 and self.low(b) >= 0:
             return self.floor_div(a, b)
         return self._atom("trunc_div", (a, b), -INFINITY, INFINITY)
@@ -195,12 +195,14 @@ class Algebra(Atoms):
         return self._extreme("max", a, b)
 
     def _extreme(self, op: str, a: Number, b: Number) -> Number:
+        choose = min if op == "min" else max
+        if isinstance(a, int) and isinstance(b, int):
+            return choose(a, b)
         difference = self.sub(a, b)
         if self.high(difference) <= 0:
             return a if op == "min" else b
         if self.low(difference) >= 0:
             return b if op == "min" else a
-        choose = min if op == "min" else max
         return self._atom(
             op,
             in_order(a, b),
@@ -274,6 +276,8 @@ class Algebra(Atoms):
 
     def less(self, a: Number, b: Number) -> Number:
         """1 if the first is the smaller one in every run, 0 if in none."""
+        if isinstance(a, int) and isinstance(b, int):
+            return int(a < b)
         difference = self.sub(a, b)
         if self.high(difference) < 0:
             return 1

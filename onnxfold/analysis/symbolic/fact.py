@@ -81,7 +81,12 @@ class Fact:
             None if self.parts is None else tuple(part.key() for part in self.parts),
             None
             if items is None
-            else (items.shape, items.dtype.str, tuple(items.ravel().tolist())),
+            else (
+                items.shape,
+                items.dtype.str,
+                # numbers by their bits: 0.0 is not -0.0, and a NaN is itself
+                tuple(items.ravel().tolist()) if items.dtype == object else items.tobytes(),
+            ),
         )
 
 
@@ -90,11 +95,10 @@ UNKNOWN = Fact()
 
 def of_items(items: Array, dtype: ir.DataType, algebra: Algebra) -> Fact:
     """The fact of a tensor with these elements, which are Python integers or expressions."""
-    symbolic = any(isinstance(item, Expr) for item in items.flat)
-    if not symbolic:
-        items = items.astype(dtype.numpy())
-    elif dtype == ir.DataType.INT32 and not _fit(items, 1 << 31):
+    if dtype == ir.DataType.INT32 and not _fit(items, 1 << 31):
         return of_type(dtype, items.shape, algebra)
+    if not any(isinstance(item, Expr) for item in items.flat):
+        items = items.astype(dtype.numpy())
     return Fact(dtype, items.shape, items)
 
 

@@ -9,22 +9,20 @@ import onnx_ir as ir
 
 from onnxfold.analysis.symbolic.elementwise import broadcast_shapes, is_small
 from onnxfold.analysis.symbolic.expression import Number
-from onnxfold.analysis.symbolic.fact import Array, Fact, of_items, of_type
+from onnxfold.analysis.symbolic.fact import Fact, of_items, of_type
 from onnxfold.analysis.symbolic.table import Application, Undecided, fact_of, rule, shape_of
 
 
 @rule("ConstantOfShape")
 def constant_of_shape(application: Application) -> Sequence[Fact]:
     """The sizes are the elements of the operand."""
-    sizes = application.objects(0)
-    if sizes is None:
-        raise Undecided
+    sizes = application.numbers(0)
     value = application.attributes.get("value")
     dtype = ir.DataType.FLOAT if value is None else ir.DataType.from_numpy(value.dtype)
     return [of_type(dtype, _sizes(application, sizes), application.algebra)]
 
 
-def _sizes(application: Application, numbers: Array) -> list[Number]:
+def _sizes(application: Application, numbers: Sequence[Number]) -> list[Number]:
     """Elements of a shape operand. A model with a negative one is not run."""
     algebra = application.algebra
     return [n if algebra.low(n) >= 0 else algebra.unknown(low=0) for n in numbers]
@@ -34,9 +32,7 @@ def _sizes(application: Application, numbers: Array) -> list[Number]:
 def expand(application: Application) -> Sequence[Fact]:
     """The shape broadcasts with that of the operand."""
     algebra = application.algebra
-    sizes = application.objects(1)
-    if sizes is None:
-        raise Undecided
+    sizes = application.numbers(1)
     shapes = [shape_of(application, 0), tuple(_sizes(application, sizes))]
     result = broadcast_shapes(algebra, shapes)
     fact = fact_of(application, 0)
@@ -51,14 +47,15 @@ def tile(application: Application) -> Sequence[Fact]:
     """Sizes times repetitions."""
     algebra = application.algebra
     sizes = shape_of(application, 0)
-    repeats = application.objects(1)
-    if repeats is None or repeats.shape != (len(sizes),):
+    repeats = application.numbers(1)
+    if len(repeats) != len(sizes):
         raise Undecided
     result = tuple(algebra.mul(d, r) for d, r in zip(sizes, repeats, strict=True))
     fact = fact_of(application, 0)
     items = fact.objects
-    if items is not None and fact.dtype is not None and is_small(result):
-        return [of_items(np.tile(items, tuple(repeats)), fact.dtype, algebra)]
+    known = [r for r in repeats if isinstance(r, int)]
+    if items is not None and fact.dtype is not None and is_small(result) and known == repeats:
+        return [of_items(np.tile(items, known), fact.dtype, algebra)]
     return [of_type(fact.dtype, result, algebra)]
 
 

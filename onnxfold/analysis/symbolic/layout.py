@@ -29,6 +29,7 @@ from onnxfold.analysis.symbolic.table import (
 
 TO_THE_END = (1 << 31) - 1
 """ONNX asks for this or the largest 64-bit integer where a slice shall go to the end."""
+_ANY_END = (TO_THE_END, (1 << 63) - 1)
 
 
 @rule("Shape")
@@ -78,9 +79,11 @@ def squeeze(application: Application) -> Sequence[Fact]:
     """Axes of size 1 go. A model that removes another one is not run."""
     sizes = shape_of(application, 0)
     axes = application.integers("axes", 1)
-    if axes is None:
+    if not axes:  # onnxruntime takes none for all
         if any(not isinstance(d, int) for d in sizes):
-            raise Undecided
+            if axes is None:
+                raise Undecided
+            return [Fact(fact_of(application, 0).dtype)]
         gone = {k for k, d in enumerate(sizes) if d == 1}
     else:
         gone = {axis_of(a, len(sizes)) for a in axes}
@@ -124,12 +127,9 @@ def flatten(application: Application) -> Sequence[Fact]:
 def reshape(application: Application) -> Sequence[Fact]:
     """The sizes of the operand, a 0 standing for the same axis and a -1 for what is left."""
     if application.opset < 5:
-        target = list_of(application.attributes.get("shape", ()))
+        target = list(application.attributes.get("shape", ()))
     else:
-        objects = application.objects(1)
-        if objects is None or objects.ndim != 1:
-            raise Undecided
-        target = objects
+        target = application.numbers(1)
     allow_zero = bool(application.attributes.get("allowzero", 0))
     sizes = application.shape(0)
     if sizes is None:
@@ -218,7 +218,7 @@ def transpose(application: Application) -> Sequence[Fact]:
     """Axes in another order."""
     sizes = shape_of(application, 0)
     order = application.attributes.get("perm", tuple(reversed(range(len(sizes)))))
-    if len(order) != len(sizes):
+    if sorted(order) != list(range(len(sizes))):
         raise Undecided
     items = application.objects(0)
     if items is not None:
@@ -294,7 +294,8 @@ def slice_(application: Application) -> Sequence[Fact]:
     sizes = list(shape_of(application, 0))
     ranges = slice_ranges(application, len(sizes))
     items = application.objects(0)
-    if items is not None:
+    is_plain = not any(step < 0 and end in _ANY_END for _, end, step in ranges.values())
+    if items is not None and is_plain:
         slices = [slice(None)] * len(sizes)
         for axis, (start, end, step) in ranges.items():
             length = items.shape[axis]
@@ -313,10 +314,7 @@ def slice_ranges(application: Application, rank: int) -> dict[int, tuple[Number,
         starts = list(application.attributes["starts"])
         ends = list(application.attributes["ends"])
     else:
-        first, last = application.objects(1), application.objects(2)
-        if first is None or last is None or first.shape != last.shape or first.ndim != 1:
-            raise Undecided
-        starts, ends = list(first), list(last)
+        starts, ends = application.numbers(1), application.numbers(2)
     axes = application.integers("axes", 3)
     steps = application.integers("steps", 4)
     axes = list(range(len(starts))) if axes is None else [axis_of(a, rank) for a in axes]
@@ -336,6 +334,8 @@ def _python_slice(start: int, end: int, step: int, length: int) -> slice:
 
 def sliced_size(algebra: Algebra, size: Number, start: Number, end: Number, step: int) -> Number:
     """How many elements of an axis a slice keeps."""
+    if step < 0 and end in _ANY_END:  # onnxruntime goes to the first element, ONNX nowhere
+        return algebra.unknown(low=0)
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
         return len(range(size)[_python_slice(start, end, step, size)])
     if step < 0:

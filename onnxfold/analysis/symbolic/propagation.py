@@ -133,15 +133,19 @@ class SymbolicAnalysis:
     def again(self) -> Iterator[None]:
         """Graphs that run meanwhile forget what was known of their values."""
         before, self._again = self._again, True
-        yield
-        self._again = before
+        try:
+            yield
+        finally:
+            self._again = before
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
         """What is found meanwhile holds for one call of a function only and is forgotten."""
         facts, self._facts = self._facts, {}
-        yield
-        self._facts = facts
+        try:
+            yield
+        finally:
+            self._facts = facts
 
     # ---------------------------------------------------------------- values without a producer
 

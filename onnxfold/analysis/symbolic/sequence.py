@@ -22,11 +22,17 @@ from onnxfold.analysis.symbolic.table import (
 
 def _sequence(parts: Sequence[Fact], dtype: ir.DataType | None) -> Fact:
     """The fact of a sequence with these elements."""
-    if dtype is None or len(parts) > MOST_ELEMENTS:
+    if len(parts) > MOST_ELEMENTS:
+        raise Undecided
+    return Fact(other=_of_any_shapes(dtype).other, parts=tuple(parts))
+
+
+def _of_any_shapes(dtype: ir.DataType | None) -> Fact:
+    """The fact of a sequence of which only the dtype is known."""
+    if dtype is None:
         raise Undecided
     tensor = onnx.helper.make_tensor_type_proto(dtype.value, None)
-    other = onnx.helper.make_sequence_type_proto(tensor).SerializeToString()
-    return Fact(other=other, parts=tuple(parts))
+    return Fact(other=onnx.helper.make_sequence_type_proto(tensor).SerializeToString())
 
 
 def _parts(application: Application, k: int = 0) -> tuple[Fact, ...]:
@@ -128,7 +134,7 @@ def split_to_sequence(application: Application) -> Sequence[Fact]:
     given = application.input(1) is not None
     keep = bool(application.attributes.get("keepdims", 1))
     if given and not keep:  # ONNX says that it does not matter then; onnxruntime heeds it
-        raise Undecided
+        return [_of_any_shapes(dtype)]
     pieces = _pieces(application, sizes[axis], given=given)
     if not keep:
         shapes = [(*sizes[:axis], *sizes[axis + 1 :])] * len(pieces)

@@ -42,6 +42,17 @@ class Application:
         fact = self.input(k)
         return None if fact is None else fact.known
 
+    def numbers(self, k: int) -> list[Number]:
+        """The elements of an input that is a list of integers, as :meth:`objects` gives them.
+
+        Raises:
+            Undecided: they are not known, or the input has not one axis.
+        """
+        objects = self.objects(k)
+        if objects is None or objects.ndim != 1:
+            raise Undecided
+        return list(objects)
+
     def integers(self, name: str, position: int) -> list[int] | None:
         """A list that older opsets give as an attribute and newer ones as an input.
 

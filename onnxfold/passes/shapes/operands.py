@@ -162,9 +162,10 @@ def _expand(operands: Operands, node: ir.Node) -> bool:
     """The operand need not say a size that the input has."""
     value, target = node.inputs[0], operands.fact(node, 1)
     sizes = operands.shape(node, 0)
-    if value is None or target is None or sizes is None or target.objects is None:
+    objects = None if target is None else target.objects
+    if value is None or target is None or sizes is None or objects is None or objects.ndim != 1:
         return False
-    wanted = list(target.objects)
+    wanted = list(objects)
     offset = len(wanted) - len(sizes)
     for k in range(max(offset, 0), len(wanted)):
         if wanted[k] == sizes[k - offset]:
@@ -230,6 +231,8 @@ def _reaches(algebra: Algebra, end: Number, size: Number) -> bool:
     """True if an end is certainly not before the last element."""
     if isinstance(end, int) and end >= TO_THE_END:
         return True
+    if isinstance(end, int) and isinstance(size, int):
+        return end >= size
     return algebra.low(algebra.sub(end, size)) >= 0
 
 
@@ -244,6 +247,9 @@ def _where(operands: Operands, node: ir.Node) -> bool:
     value = node.inputs[1 if known.all() else 2]
     result = operands.analysis.of(node.outputs[0])
     if value is None or result.shape is None or operands.analysis.of(value).shape != result.shape:
+        return False
+    # onnxruntime makes 0.0 of a -0.0 of the first branch
+    if known.all() and (result.dtype is None or result.dtype.is_floating_point()):
         return False
     return operands.edit.replace(node.outputs[0], value)
 

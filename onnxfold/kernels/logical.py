@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from onnxfold.kernels.dtypes import BOOL, FLOAT16, FLOAT32, FLOAT64, elementwise_on, require
-from onnxfold.kernels.registry import Array, Kind, kernel
+from onnxfold.kernels.registry import Array, Kind, NotExact, kernel
 
 _BOOL = frozenset((BOOL,))
 _SELECTED_BY_VALUE = frozenset((FLOAT16, FLOAT32, FLOAT64))
@@ -43,8 +43,10 @@ def logical_not(x: Array) -> Array:
 def where(condition: Array, x: Array, y: Array) -> Array:
     """``x`` where the condition is true, else ``y``; all three broadcast; any dtype.
 
-    onnxruntime selects by "not zero": a -0.0 of the first branch comes out as 0.0.
+    onnxruntime puts floats together by what is "not zero". Which -0.0 comes out as 0.0 depends on
+    the axes along which the condition and a branch repeat.
     """
-    if x.dtype in _SELECTED_BY_VALUE:
-        x = np.add(x, x.dtype.type(0))
-    return np.asarray(np.where(condition, x, y))
+    selected = np.asarray(np.where(condition, x, y))
+    if x.dtype in _SELECTED_BY_VALUE and ((selected == 0) & np.signbit(selected)).any():
+        raise NotExact("which of 0.0 and -0.0 is selected depends on how operands repeat")
+    return selected

@@ -25,7 +25,13 @@ class RemoveDeadCode(ir.passes.InPlacePass):
         nodes = [node for graph in graphs for node in graph]
         remove_unused(nodes)
         modified = any(node.graph is None for node in nodes)
-        idle = [node for node in nodes if node.graph is not None and has_idle_ends(node)]
+        idle = [
+            node
+            for node in nodes
+            if node.graph is not None
+            and has_idle_ends(node)
+            and node.op_identifier() not in model.functions
+        ]
         if idle:
             scopes = Scopes(model)
             for node in idle:

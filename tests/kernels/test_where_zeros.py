@@ -1,45 +1,43 @@
-"""Signed zeros through Where, as onnxruntime selects them."""
+"""Signed zeros through Where, as onnxruntime selects them: by value, axis by axis."""
 
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
+from reference_session import reference_session
 
 import onnxfold
-from onnxfold.kernels.registry import find
+
+SHAPES = [
+    ((5,), (5,), (5,)),
+    ((), (5,), ()),
+    ((), (5,), (5,)),
+    ((1,), (1,), (5,)),
+    ((4, 1), (4, 5), (4, 1)),
+    ((4, 1), (4, 1), (4, 5)),
+    ((4, 5), (), ()),
+]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_zeros_of_both_branches(dtype):
-    condition = np.array([True, False, True, False, True])
-    x = np.array([-0.0, -0.0, 0.0, 1, -np.inf], dtype)
-    y = np.array([-0.0, -0.0, 1, 0.0, np.nan], dtype)
-    kernel = find("Where", 17)
-    assert kernel is not None
-    (folded,) = kernel([condition, x, y], {}, n_outputs=1, opset=17)
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_zeros_of_both_branches(dtype, shapes):
+    rng = np.random.default_rng(0)
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    info = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [helper.make_node("Where", ["c", "x", "y"], ["z"])],
-        "g",
-        [info("c", 9, [5]), info("x", kind, [5]), info("y", kind, [5])],
-        [info("z", kind, [5])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    constant = onnx.ModelProto()
-    constant.CopyFrom(model)
-    del constant.graph.input[:]
-    for name, array in (("c", condition), ("x", x), ("y", y)):
-        constant.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    stored = onnxfold.optimize(constant, fold_all=True).graph.initializer[0]
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    (want,) = session.run(None, {"c": condition, "x": x, "y": y})
-    for got in (folded, onnx.numpy_helper.to_array(stored)):
-        assert np.array_equal(got, want, equal_nan=True)
-        assert np.array_equal(np.signbit(got), np.signbit(want))
+    output = helper.make_tensor_value_info("z", kind, None)
+    for _ in range(8):
+        arrays = [rng.choice(np.array([-0.0, 0.0, -0.0, 1, np.nan], dtype), s) for s in shapes]
+        arrays[0] = rng.random(shapes[0]) < 0.5
+        weights = [
+            numpy_helper.from_array(np.asarray(a), n) for n, a in zip("cxy", arrays, strict=True)
+        ]
+        graph = helper.make_graph(
+            [helper.make_node("Where", list("cxy"), ["z"])], "g", [], [output], weights
+        )
+        imports = [helper.make_opsetid("", 17)]
+        model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+        (want,) = reference_session(model).run(None, {})
+        folded = onnxfold.optimize(onnx.ModelProto.FromString(model.SerializeToString()))
+        assert not [n for n in folded.graph.node if n.op_type == "Where"]
+        (got,) = reference_session(folded).run(None, {})
+        assert got.tobytes() == want.tobytes()

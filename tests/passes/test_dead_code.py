@@ -216,13 +216,24 @@ def test_a_state_that_goes_in_must_come_out(tmp_path):
 def test_optional_outputs_in_the_middle_and_at_the_end():
     model = parse(
         """g (float[3, 2, 4] x, float[1, 20, 4] w, float[1, 20, 5] r)
-            => (float[1, 2, 5] c, float[3, 2, 3] best) {
+            => (float[1, 2, 5] c, float[3, 2, 4] same) {
             y, h, c = LSTM <hidden_size = 5> (x, w, r)
-            best, indices = MaxPool <kernel_shape = [2]> (x)
+            same, mask = Dropout (x)
         }"""
     )
     after, _ = clean(model)
-    assert [list(node.output) for node in after.graph.node] == [["", "", "c"], ["best"]]
+    assert [list(node.output) for node in after.graph.node] == [["", "", "c"], ["same"]]
+
+
+def test_indices_of_a_pool_decide_where_a_nan_goes():
+    model = parse(
+        """g (float[1, 1, 6] x) => (float[1, 1, 4] y) {
+            y, indices = MaxPool <kernel_shape = [3]> (x)
+        }"""
+    )
+    image = np.array([[[1, np.nan, 2, 3, 4, 0]]], np.float32)
+    for level in (0, 1, 2):
+        fold(model, {"x": image}, level=level)
 
 
 def test_a_batch_normalization_that_trains_keeps_its_outputs():

@@ -8,7 +8,8 @@ the cost of running it each time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -69,7 +70,7 @@ class Region:
         constness: ConstnessAnalysis,
         nominal: Mapping[str, int] | None,
         everything: bool,
-        pinned: Collection[ir.Value] = (),
+        pinned: AbstractSet[ir.Value] = frozenset(),
     ) -> None:
         self.refuse: Callable[[ir.Value], bool] = lambda value: False
         """Whether a value can not be given to entry, whatever it takes."""
@@ -85,12 +86,14 @@ class Region:
         made: set[ir.Value] = set(runtime_constants)
         for node in model.graph:
             operands = _operands(node)
-            if constness.of_node(node) is Constness.VARIABLE or node.outputs[0] in pinned:
+            is_constant = constness.of_node(node) is not Constness.VARIABLE
+            if is_constant:
+                self.sizes.visit(node)
+            if not is_constant or not pinned.isdisjoint(node.outputs):
                 self.demanded.update((v, None) for v in operands if v in made)
                 continue
             made.update(node.outputs)
             self.operands[node] = operands
-            self.sizes.visit(node)
             self.work[node] = self._work(node)
             if is_expanding(node, self.sizes) and not _is_static(node.outputs[0]):
                 self.expanded.update(node.outputs)
@@ -103,8 +106,9 @@ class Region:
     def cost(self, value: ir.Value) -> float:
         """Nominal bytes that it costs to keep a value for entry."""
         constness = self._constness.of(value)
-        if value.producer() is None:
-            # A weight is in the file, and a runtime constant in the caller's hands.
+        if value.producer() not in self.work:
+            # A weight is in the file, a runtime constant in the caller's hands, and an output of
+            # the model is made by entry anyway.
             return 0 if constness is Constness.COMPILE_TIME else self.sizes.nbytes(value) or 0
         if constness is Constness.COMPILE_TIME and not self._everything:
             return FORBIDDEN
@@ -171,7 +175,7 @@ def _follow(region: Region, stored: set[ir.Value]) -> Cut:
     while pending:
         value = pending.pop()
         node = value.producer()
-        if node is None:
+        if node not in region.work:
             continue
         if value in stored:
             cached[value] = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import onnx
 import onnx_ir as ir
 
 from onnxfold.analysis.constants import captured_values
@@ -31,11 +32,20 @@ def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
     """Give each constant output of the model a node of its own that entry can run.
 
     A value cannot be both an input and an output of entry: the output becomes an Identity of it,
-    and what the other nodes read gets a new name.
+    and what the other nodes read gets a new name. What Identity does not take, sequences say, entry
+    makes itself.
     """
     graph = model.graph
     used = Names(all_graphs(model))
-    names = {v: v.name or "" for v in constant if v.is_graph_output() and v.producer() is not None}
+    identity = onnx.defs.get_schema("Identity", graph.opset_imports.get("", 1), "")
+    taken = identity.type_constraints[0].allowed_type_strs
+    names = {
+        v: v.name or ""
+        for v in constant
+        if v.producer() is not None
+        and isinstance(v.type, ir.TensorType)
+        and f"tensor({v.type.dtype.name.lower()})" in taken
+    }
     for value, name in names.items():
         value.name = used.fresh(f"{name}_folded")
         node = ir.node("Identity", [value], num_outputs=1)
@@ -45,6 +55,15 @@ def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
         for k, given in enumerate(graph.outputs):
             if given is value:
                 graph.outputs[k] = output
+
+
+def named_clone(model: ir.Model) -> ir.Model:
+    """A copy; results without a name get one before, as a clone does not ask which are free."""
+    names = Names(all_graphs(model))
+    for graph in all_graphs(model):
+        for value in (v for node in graph for v in node.outputs if v.name is None):
+            value.name = names.fresh("unread")
+    return model.clone()
 
 
 def entry_of(
@@ -59,7 +78,7 @@ def entry_of(
         cached: Names and types of the cached values.
         runtime_constants: Names of inputs; those that entry does not read are no inputs of it.
     """
-    entry = model.clone()
+    entry = named_clone(model)
     made = {v.name: v for node in entry.graph for v in node.outputs}
     for name, known in cached.items():
         old = made[name]
@@ -94,7 +113,7 @@ def fold_of(model: ir.Model, outputs: Mapping[str, Described]) -> ir.Model:
         model: The model; not changed.
         outputs: Names and types of the values that it is to make.
     """
-    fold = model.clone()
+    fold = named_clone(model)
     made = {v.name: v for node in fold.graph for v in node.outputs}
     fold.graph.name = RUNTIME_FOLD
     fold.graph.outputs.clear()

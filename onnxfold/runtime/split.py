@@ -45,6 +45,7 @@ from onnxfold.runtime.parts import (
     drop_unread,
     entry_of,
     fold_of,
+    named_clone,
     separate_outputs,
 )
 from onnxfold.runtime.sizes import NominalSizes
@@ -185,7 +186,7 @@ def split_model(
     kept = set(model.graph.outputs)
     region = Region(model, chosen, constness, nominal, fold_at == "runtime", pinned=kept)
     facts = _Facts(model, region.sizes)
-    region.refuse = lambda value: facts.describe(value) is None
+    region.refuse = lambda value: not facts.is_describable(value)
     cut = find_cut(region, max_cache)
     return _cut_in_two(model, chosen, cut, facts, fold_at, nodes_before, settings)
 
@@ -225,7 +226,7 @@ def _finish(part: ir.Model, fold_at: str, options: Options) -> ir.Model:
     for value in part.graph.outputs:  # a rule may have put another value in the place of one
         if value.type is None and value.name in declared:
             value.type, value.shape = declared[value.name]
-    return part.clone()
+    return named_clone(part)
 
 
 def _inline_calls(model: ir.Model, chosen: Sequence[ir.Value]) -> None:
@@ -254,6 +255,11 @@ class _Facts:
     def __init__(self, model: ir.Model, sizes: NominalSizes) -> None:
         self._analysis = SymbolicAnalysis(model)
         self._sizes = sizes
+
+    def is_describable(self, value: ir.Value) -> bool:
+        """Whether it can be declared as an input, which takes a rank."""
+        known = self.describe(value)
+        return known is not None and known.dims is not None
 
     def describe(self, value: ir.Value) -> Described | None:
         """The type; None if it is not a tensor of a known dtype."""

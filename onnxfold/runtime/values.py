@@ -83,13 +83,12 @@ def array_of(value: Feed) -> Array | None:
         return strings
     nbytes = value.tensor_size_in_bytes()
     shape = tuple(value.shape())
-    count = int(np.prod(shape, dtype=np.int64))
-    if nbytes == 0 or count == 0:
-        return np.empty(shape, np.uint8)
     try:
         dtype = np.dtype(_NUMPY_NAMES.get(name, name))
     except TypeError:
-        dtype = np.dtype(f"u{nbytes // count}")
+        dtype = np.dtype("u2" if name == "bfloat16" else "u1")
+    if nbytes == 0:
+        return np.empty(shape, dtype)
     memory: Any = (ctypes.c_ubyte * nbytes).from_address(value.data_ptr())
     memory.owner = value  # the array's base keeps onnxruntime's tensor alive
     raw: Array = np.frombuffer(memory, np.uint8).view(dtype)

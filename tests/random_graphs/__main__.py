@@ -11,6 +11,7 @@ from .check import DEFAULT, VARIANTS
 from .coverage import kernel_names, rule_names
 from .generate import op_types
 from .run import Found, run
+from .split_check import SPLITS
 
 
 def main() -> int:
@@ -20,7 +21,7 @@ def main() -> int:
     parser.add_argument(
         "--variants",
         default=",".join(DEFAULT),
-        help=f"of {', '.join(VARIANTS)}; without it those that keep every bit",
+        help=f"of {', '.join((*VARIANTS, *SPLITS))}; without it those that keep every bit in one",
     )
     parser.add_argument("--reproduce", type=int, metavar="SEED", help="one graph, printed")
     parser.add_argument(

@@ -124,11 +124,14 @@ def check_variant(
     original: Original, name: str, phase: Callable[[str], None] = lambda _: None
 ) -> Failure | None:
     """What is wrong with the model that one variant gives, if anything."""
-    variant = VARIANTS[name]
+    from .split_check import check_split
+
     phase(name)
     folder = Path(tempfile.mkdtemp(prefix="random-graph-", dir=_fast_folder()))
     try:
-        return _check_in(folder, original, name, variant)
+        if name in VARIANTS:
+            return _check_in(folder, original, name, VARIANTS[name])
+        return check_split(folder, original, name)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -247,7 +247,7 @@ def _without_attributes(
             if node.output[j]:
                 changed = _copy(model)
                 changed.graph.node[k].output[j] = ""
-                while not changed.graph.node[k].output[-1]:
+                while changed.graph.node[k].output and not changed.graph.node[k].output[-1]:
                     del changed.graph.node[k].output[-1]
                 yield changed, feeds
 

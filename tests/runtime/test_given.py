@@ -159,6 +159,25 @@ def test_strings(make: Callable):
         session.io_binding(handle)
 
 
+@pytest.mark.parametrize("specialize", [False, True])
+def test_nothing_is_a_value_too(specialize):
+    model, session = of(
+        """g (float[n, 4] x, float[n, 4] r, int64[k] s) => (float[n, 4] y, int64[k] t) {
+            e = Exp(r)
+            f = Mul(e, r)
+            u = Add(x, f)
+            y = Mul(u, r)
+            v = Abs(s)
+            t = Neg(v)
+        }""",
+        *("r", "s"),
+        specialize=specialize,
+    )
+    for rows in (0, 2, 0):
+        feeds = {"x": random(rows, 4), "r": random(rows, 4, seed=1), "s": np.arange(rows)}
+        assert_same(session.run(None, feeds), original(model, feeds))
+
+
 def test_arrays_out_of_a_pickle():
     model, session = of(BOTH, "r")
     feeds = pickle.loads(pickle.dumps({"x": random(24, 24), "r": random(24, 24, seed=1)}))

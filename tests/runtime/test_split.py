@@ -174,6 +174,55 @@ def test_an_output_that_is_constant_keeps_its_name(tmp_path):
     assert cached(bundle) == ["e_folded"]
 
 
+@pytest.mark.parametrize("fold_at", ["compile", "runtime"])
+@pytest.mark.parametrize("level", [0, 1])
+def test_outputs_that_entry_makes_itself(tmp_path, fold_at, level):
+    """Read by what is folded, too; a sequence, which Identity does not take; of unknown rank."""
+    model = parse(
+        """g (float[n, 3] x, float[4, 6] r, int64[k] s)
+            => (int64[3] c, float[n, 3] y, seq(float[6]) q, float[a, b] e, float[n, 3] z) {
+            c = Constant<value = int64[3] {2, 2, 6}> ()
+            t = Reshape(r, c)
+            m = ReduceMax<keepdims = 0>(t)
+            y = Add(x, m)
+            q = SplitToSequence<axis = 0, keepdims = 0>(r)
+            e = Reshape(r, s)
+            w = ReduceSum<keepdims = 0>(e)
+            z = Mul(x, w)
+        }"""
+    )
+    model.opset_import[0].version = 13
+    model.ir_version = 8
+    feeds = {"x": random(2, 3), "r": random(4, 6, seed=1), "s": np.array([3, 8])}
+    bundle = split(
+        *(model, tmp_path),
+        runtime_constants=["r", "s"],
+        fsync=False,
+        fold_at=fold_at,
+        level=level,
+    )
+    for path in (bundle.entry, bundle.runtime_fold):
+        onnx.checker.check_model(str(path), full_check=True)
+    for want, got in zip(original(model, feeds), recombine(bundle, feeds), strict=True):
+        assert np.array_equal(np.asarray(got), np.asarray(want))
+
+
+def test_results_of_a_call_that_nobody_reads_take_no_name(tmp_path):
+    model = parse(
+        """g (float[4, 4] x, float[4, 4] r) => (int64[2] s, float[4, 4] y) {
+            a, s = local.f(r)
+            val_0 = MatMul(r, a)
+            y = Add(x, val_0)
+        }
+        <domain: "local", opset_import: ["" : 21]>
+        f (p) => (q, t) { q = MatMul(p, p) t = Shape(p) }"""
+    )
+    feeds = {"x": random(4, 4), "r": random(4, 4, seed=1)}
+    for fold_at in ("compile", "runtime"):
+        check(model, tmp_path / fold_at, feeds, "r", fold_at=fold_at)
+        check(model, tmp_path / f"{fold_at}0", feeds, fold_at=fold_at)
+
+
 def test_the_cache_can_be_bounded(decoder, tmp_path):
     dims = {"batch": 2, "positions": 50}
     whole = check(decoder, tmp_path / "whole", decoder_feeds(), "states", "mask", nominal=dims)

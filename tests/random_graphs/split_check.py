@@ -1,0 +1,164 @@
+"""Splits a model and compares what the parts compute together with the original, bit for bit.
+
+Some inputs, and some initializers that become inputs, are runtime constants: which, their names
+decide, so that a model can shrink. The parts run in a session, from memory or out of a bundle, and
+one after the other as plain models.
+"""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from onnxfold.runtime.cache import FoldCache
+from onnxfold.runtime.session import Session
+from onnxfold.runtime.split import split
+
+from . import runtime
+from .builder import RANDOM_OPS
+from .check import Failure, Feeds, NotComparable, Original, Variant, _difference, _gist, _line
+from .check import _place as place_of
+
+SPLITS: dict[str, Variant] = {
+    "split": Variant({"level": 1}, small=False),
+    "split-O0": Variant({"level": 0}, small=False),
+    "split-late": Variant({"fold_at": "runtime"}, small=False),
+    "split-O2": Variant({"level": 2}, exact=False, small=False),
+}
+
+
+def check_split(folder: Path, original: Original, name: str) -> Failure | None:
+    """What is wrong with a model that is split, if anything."""
+    variant = SPLITS[name]
+    original = _with_more_inputs(original)
+    tensors = [i.name for i in original.model.graph.input if i.type.WhichOneof("value") == TENSOR]
+    constants = [name for name in tensors if _chosen(name, 0.7)] or tensors
+    arguments = {"runtime_constants": constants, "overridable": _chosen(name, 0.5)}
+    arguments.update(variant.options)
+    options = runtime.options()
+    try:
+        bundle = split(
+            *(original.model, folder / "bundle"), backend="onnxruntime", fsync=False, **arguments
+        )
+        sessions = [
+            Session(bundle, options, backend="onnxruntime", cache=FoldCache()),
+            Session(
+                original.model,
+                options,
+                backend="onnxruntime",
+                cache=FoldCache(),
+                specialize=_chosen(constants[0] if constants else "", 0.5),
+                **arguments,
+            ),
+        ]
+    except Exception as error:
+        return Failure(name, type(error).__name__, place_of(error), _line(error))
+    for path in (bundle.entry, bundle.runtime_fold):
+        if path.exists():
+            try:
+                onnx.checker.check_model(str(path))
+            except Exception as error:
+                return Failure(name, "invalid", _gist(error), _line(error))
+    is_random = bool(original.random) or any(op in original.bytes for op in _RANDOM_OPS)
+    known = {info.name for info in bundle.manifest.runtime_constants}
+    # one that is left out would be that of the run before
+    defaults = {t.name: _array_of(t) for t in original.model.graph.initializer if t.name in known}
+    ways = {
+        "plain models": lambda feed: _recombined(bundle, feed),
+        "bundle": lambda feed: _run(sessions[0], {**defaults, **feed}),
+        "memory": lambda feed: _run(sessions[1], {**defaults, **feed}),
+        "left out": lambda feed: _run(
+            sessions[0], {n: v for n, v in feed.items() if n not in known}
+        ),
+        "handle": lambda feed: _by_handle(sessions[1], feed, known),
+    }
+    for feed, wanted in (*original.runs, *original.runs[:1]):
+        for way, run in ways.items():
+            try:
+                found = run(feed)
+            except Exception as error:
+                if is_random:
+                    continue
+                return Failure(name, "fails", f"{way} {_gist(error)}", _line(error))
+            for output, want, got in zip(original.names, wanted, found, strict=True):
+                if is_random:  # a second run of a session draws other numbers
+                    continue
+                problem = _difference(want, got, output, original, variant)
+                if problem is not None:
+                    kind, message = problem
+                    return Failure(name, kind, way, f"{output}: {message}")
+    return None
+
+
+TENSOR = "tensor_type"
+_RANDOM_OPS = [op.encode() for op in RANDOM_OPS]
+
+
+def _chosen(name: str, share: float) -> bool:
+    return zlib.crc32(name.encode()) % 1000 < 1000 * share
+
+
+def _with_more_inputs(original: Original) -> Original:
+    """The same with some initializers as inputs; itself where onnxruntime wants them constant."""
+    model = onnx.ModelProto.FromString(original.bytes)
+    graph = model.graph
+    inputs = {i.name for i in graph.input}
+    moved: Feeds = {}
+    for tensor in list(graph.initializer):
+        if tensor.name not in inputs and _chosen(tensor.name, 0.5):
+            moved[tensor.name] = _array_of(tensor)
+            graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
+            graph.initializer.remove(tensor)
+    if not moved:
+        return original
+    try:
+        feeds = [{**feed, **moved} for feed, _ in original.runs]
+        return Original(model, feeds, sorted(original.random))
+    except NotComparable:
+        return original
+
+
+def _array_of(tensor: onnx.TensorProto) -> np.ndarray:
+    array = onnx.numpy_helper.to_array(tensor)
+    return array.astype(object) if array.dtype.kind in "US" else array
+
+
+def _recombined(bundle: Any, feed: Feeds) -> list[Any]:
+    """runtime_fold, then entry, each as a plain model."""
+    given = dict(feed)
+    for path in (bundle.runtime_fold, bundle.entry):
+        if path.exists():
+            session = runtime.Session(str(path))
+            ort = session.session
+            inputs = (*ort.get_inputs(), *ort.get_overridable_initializers())
+            found = session.run({i.name: given[i.name] for i in inputs if i.name in given})
+            given.update(zip([o.name for o in session.outputs], found, strict=True))
+    return found
+
+
+def _run(session: Session, feed: Feeds, **arguments: Any) -> list[Any]:
+    ends = [*session.get_inputs(), *session.get_outputs()]
+    if not any("bfloat16" in e.type or "float8" in e.type for e in ends):
+        return list(session.run(None, feed, **arguments))
+    values = {name: runtime._ort_value(array) for name, array in feed.items()}
+    found = session.run_with_ort_values(None, values, **arguments)
+    return [runtime._array(value) for value in found]
+
+
+def _by_handle(session: Session, feed: Feeds, known: set[str]) -> list[Any]:
+    """With constants that are filled anew afterwards."""
+    given = {name: np.array(array) for name, array in feed.items() if name in known}
+    handle = session.fold(given)
+    for array in given.values():
+        if array.dtype.kind in "fiu":
+            array[...] = 1
+    return _run(session, {n: v for n, v in feed.items() if n not in known}, handle=handle)
+
+
+__all__ = ["SPLITS", "check_split"]

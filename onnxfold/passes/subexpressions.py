@@ -67,11 +67,13 @@ class CommonSubexpressions(ir.passes.InPlacePass):
         if any(self._keeps(value.name) for value in node.outputs):
             return False
         pairs = list(zip(node.outputs, twin.outputs, strict=True))
-        copies = sum(
-            old.is_graph_output() and not self._can_take_name(old, new) for old, new in pairs
-        )
-        if copies > 1 or (copies and (node.op_type == "Identity" or not node.inputs)):
+        copied = [
+            old for old, new in pairs if old.is_graph_output() and not self._can_take_name(old, new)
+        ]
+        if len(copied) > 1 or (copied and (node.op_type == "Identity" or not node.inputs)):
             return False
+        if any(value.dtype is not None and value.dtype.bitwidth < 8 for value in copied):
+            return False  # onnxruntime has no kernel that copies them
         assert node.graph is not None
         return self._determinism.objection(node, self._scopes.of(node.graph).opsets) is None
 

@@ -104,6 +104,8 @@ def test_results_of_the_graph_keep_their_names():
     assert share(text, X) == {"Identity": 2}
     text = "g (float[2] x) => (float[2] y, float[2] z) { y = Exp(x)  z = Exp(x) }"
     assert share(text, X, keep=("z",)) == {"Exp": 2}
+    text = "g (float[2] x) => (uint4[2] y, uint4[2] z) { y = Cast<to=21>(x)  z = Cast<to=21>(x) }"
+    assert share(text) == {"Cast": 2}
 
 
 def test_other_outputs_are_asked_for():

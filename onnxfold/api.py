@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.errors import CheckFailedError, OnnxFoldError, UsageError
+from onnxfold.errors import CheckFailedError, OnnxFoldError, UsageError, about
 from onnxfold.memory import peak_rss_bytes
 from onnxfold.options import Options
 from onnxfold.passes.outlook import outlook
@@ -67,7 +67,8 @@ def optimize(
         opened, bytes_before = model, storage.least_bytes(model)
     else:
         bytes_before, opened = storage.model_bytes(model), storage.load(model)
-    run_passes(opened, fold, bytes_before=bytes_before)
+    with about(opened.meta.get(storage.SOURCE_KEY)):
+        run_passes(opened, fold, bytes_before=bytes_before)
     return opened
 
 
@@ -117,6 +118,7 @@ def optimize_file(
     bytes_before = storage.model_bytes(source)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_paused_garbage_collection())
+        stack.enter_context(about(source))
         with clock.stage("load"):
             model = storage.load(source)
         stack.enter_context(storage.reading_from(model))
@@ -202,7 +204,7 @@ def plan(
     fold = _options(options)
     began = time.perf_counter()
     bytes_before = storage.model_bytes(source)
-    with _paused_garbage_collection():
+    with _paused_garbage_collection(), about(source):
         model = storage.load(source)
         nodes = sum(count_nodes(model).values())
         forecast = _Forecast(
@@ -227,7 +229,7 @@ def explain(source: PathLike, /, **options: Any) -> list[Decision]:
     """
     fold = _options({**options, "explain": True})
     bytes_before = storage.model_bytes(source)
-    with _paused_garbage_collection():
+    with _paused_garbage_collection(), about(source):
         model = storage.load(source)
         result = run_passes(model, fold, bytes_before=bytes_before)
     return _decisions(result)
@@ -293,7 +295,9 @@ def _check(
         candidate = Path(temporary) / "model.onnx"
         storage.save(model, candidate, fsync=False)
         try:
-            comparison = compare(source, candidate, seeds=max(1, seeds), rtol=rtol, atol=atol)
+            comparison = compare(
+                source, candidate, seeds=max(1, seeds), rtol=rtol, atol=atol, fallback=False
+            )
         except OnnxFoldError as error:
             if seeds:
                 raise

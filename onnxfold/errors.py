@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 
 class OnnxFoldError(Exception):
@@ -24,9 +26,25 @@ class OnnxFoldError(Exception):
         self.reason = reason
         self.file = os.fspath(file) if file is not None else None
         self.node = node
-        at = f"node {_cut(node, 200)!r}" if node else None
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        at = f"node {_cut(self.node, 200)!r}" if self.node else None
         where = [part for part in (self.file, at) if part]
-        super().__init__(": ".join([*where, _one_line(_cut(reason, 1000))]))
+        return ": ".join([*where, _one_line(_cut(self.reason, 1000))])
+
+
+@contextlib.contextmanager
+def about(file: str | os.PathLike[str] | None) -> Iterator[None]:
+    """What goes wrong in this context is about a file: errors that name none name it."""
+    try:
+        yield
+    except OnnxFoldError as error:
+        if error.file is None and file is not None:
+            error.file = os.fspath(file)
+        raise
+    except MemoryError as error:
+        raise OnnxFoldError("there is not enough memory for it", file=file) from error
 
 
 def _cut(text: str, longest: int) -> str:

@@ -17,7 +17,7 @@ from onnxfold.compare.random_feeds import Array, Feeds, RandomFeeds
 from onnxfold.compare.result import Comparison, OutputResult
 from onnxfold.compare.runners import CannotLoad, CannotRun, Output, Runner, open_runner
 from onnxfold.compare.subject import ModelLike, Subject
-from onnxfold.errors import ModelError, UsageError
+from onnxfold.errors import ModelError, UsageError, about
 
 
 class Tolerance(NamedTuple):
@@ -39,12 +39,13 @@ def compare(
     atol: float = 0.0,
     exact: bool = False,
     providers: Sequence[Any] | None = None,
+    fallback: bool = True,
 ) -> Comparison:
     """Compares what two models compute, node by node on onnxruntime.
 
     Optimizations and prepacking are off. If onnxruntime does not take the first model, both run
-    on onnx's reference evaluator, and the result says so. Outputs that differ, but of which both
-    models give other values every time they run, are left out.
+    on onnx's reference evaluator, and the result says so (see `fallback`). Outputs that differ,
+    but of which both models give other values every time they run, are left out.
 
     Args:
         a: The original: a path, an `onnx.ModelProto` or an `onnx_ir.Model`.
@@ -59,6 +60,8 @@ def compare(
         exact: Allow no difference to outputs that depend on float16 or bfloat16. Otherwise a few
             roundings are allowed there, because onnxruntime's CPU provider leaves some out.
         providers: Execution providers of onnxruntime; the CPU's if not given.
+        fallback: Whether onnx's reference evaluator may take the place of onnxruntime; otherwise a
+            model that onnxruntime does not take is an error.
 
     Raises:
         ModelError: A file cannot be read, or the first model can be run by nothing here.
@@ -66,12 +69,20 @@ def compare(
     """
     if seeds < 1:
         raise UsageError(f"seeds must be positive, got {seeds}")
-    with Subject(a, "model a") as first, Subject(b, "model b") as second:
+    with Subject(a, "model a") as first, Subject(b, "model b") as second, about(first.name):
         dims = dict(dims or {})
         _check_dims(dims, first.inputs)
         result = Comparison(first.name, second.name, rtol=rtol, atol=atol)
         _compare_interfaces(first, second, result)
-        runs, outputs_a, reopen = _run_first(first, seeds, feeds, dims, providers, result)
+        try:
+            reopen, runner, reason = open_runner(first.source, providers, fallback)
+        except CannotLoad as error:
+            raise ModelError(f"the model cannot be run: {error}", file=first.name) from error
+        if reason is not None:
+            result.backend = "onnx reference evaluator"
+            result.notes.append(f"onnxruntime does not take the original ({reason})")
+        runs, outputs_a = _run_first(first, runner, seeds, feeds, dims, result)
+        del runner  # its session is closed before the next one is opened
         outputs_b = _run_second(second, runs, reopen, result)
         allowed = {} if exact or rtol or atol else half_precision_outputs(first.model)
         found: dict[str, list[OutputResult]] = {name: [] for name in first.outputs}
@@ -122,24 +133,13 @@ def _compare_interfaces(first: Subject, second: Subject, result: Comparison) -> 
 
 def _run_first(
     first: Subject,
+    runner: Runner,
     seeds: int,
     feeds: GivenFeeds | None,
     dims: dict[str, int],
-    providers: Sequence[Any] | None,
     result: Comparison,
-) -> tuple[dict[str, Feeds], dict[str, dict[str, Output]], Any]:
-    """Runs the original; its session is closed when this returns.
-
-    Returns:
-        Feeds by run, outputs by run, and how to open the second model the same way.
-    """
-    try:
-        reopen, runner, reason = open_runner(first.source, providers)
-    except CannotLoad as error:
-        raise ModelError(f"the model cannot be run: {error}", file=first.name) from error
-    if reason is not None:
-        result.backend = "onnx reference evaluator"
-        result.notes.append(f"onnxruntime does not take the original ({reason})")
+) -> tuple[dict[str, Feeds], dict[str, dict[str, Output]]]:
+    """Runs the original: feeds by run, and outputs by run."""
     runs: dict[str, Feeds] = {}
     outputs: dict[str, dict[str, Output]] = {}
     if feeds is not None:
@@ -159,7 +159,7 @@ def _run_first(
             if sizes:
                 result.sizes[run] = sizes
     result.runs = list(runs)
-    return runs, outputs, reopen
+    return runs, outputs
 
 
 def _run_random(

@@ -109,16 +109,16 @@ class ReferenceRunner:
 
 
 def open_runner(
-    source: str | bytes, providers: Sequence[Any] | None = None
+    source: str | bytes, providers: Sequence[Any] | None = None, fallback: bool = True
 ) -> tuple[Callable[[str | bytes], Runner], Runner, str | None]:
-    """Opens a model on onnxruntime or, failing that, on the reference evaluator.
+    """Opens a model on onnxruntime or, failing that and if allowed, on the reference evaluator.
 
     Returns:
         How to open another model the same way; the runner; and why onnxruntime did not take
         the model, or None if it did.
 
     Raises:
-        CannotLoad: Neither takes the model.
+        CannotLoad: None of them takes the model.
     """
     try:
         return (
@@ -127,6 +127,8 @@ def open_runner(
             None,
         )
     except CannotLoad as error:
+        if not fallback:
+            raise
         reason = str(error)
     try:
         return ReferenceRunner, ReferenceRunner(source), reason

@@ -80,7 +80,7 @@ class Evaluator:
             Unfoldable: nobody can compute it, with the reason.
             ComputationFailed: it needed the value of a postponed operation, which failed.
         """
-        if operation.kernel is not None and not operation.captures:
+        if operation.kernel is not None and not operation.captures and _are_tensors(operation):
             results = self._apply_kernel(operation)
             if results is not None:
                 return results
@@ -290,6 +290,11 @@ class Evaluator:
 def _references(buffer: Buffer) -> int:
     """How many users of a buffer are sure to come: a value alone may have none."""
     return buffer.references - (0 if buffer.pool.is_settled else buffer.bindings)
+
+
+def _are_tensors(operation: Operation) -> bool:
+    """Whether no operand is a sequence or an optional."""
+    return all(b is None or b.type_proto is None for b in operation.operands)
 
 
 def _is_complete(result: inference.ResultType | None) -> bool:

@@ -58,7 +58,7 @@ def infer(operation: Operation) -> list[ResultType | None]:
             data,
             opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in operation.opsets.items()],
         )
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError) as error:
         raise Unfoldable(f"shape inference: {_first_line(error)}") from error
     return [_result_type(inferred.get(name)) for name in outputs]
 

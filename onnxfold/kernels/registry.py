@@ -118,10 +118,15 @@ class Kernel:
     ) -> Kind:
         """The kind for operands of these dtypes: an op may be element-wise for some dtypes only
         (integer Div can fail on data, float Div cannot). ``kind`` is what holds for all of them.
+
+        Raises Unfoldable for attributes that no valid model has.
         """
         if attributes.keys() - self.attributes:
             return Kind.GENERAL
-        return self.kind if self.kind_rule is None else self.kind_rule(dtypes, attributes)
+        if self.kind_rule is None:
+            return self.kind
+        kind: Kind = _refusing(self.kind_rule, (dtypes, attributes), {})
+        return kind
 
     def __call__(
         self,
@@ -168,7 +173,7 @@ class Kernel:
 
 
 def _refusing(
-    function: Callable[..., Any], inputs: Sequence[Array | None], arguments: dict[str, Any]
+    function: Callable[..., Any], inputs: Sequence[Any], arguments: dict[str, Any]
 ) -> Any:
     try:
         return function(*inputs, **arguments)

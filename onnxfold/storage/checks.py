@@ -77,7 +77,8 @@ def check_model(
     check.opsets = opsets
     check.graph(proto.graph, ())
     for function in proto.functions:
-        check.opsets = opsets_of(function.opset_import, file=file, owner=function.name)
+        own = opsets_of(function.opset_import, file=file, owner=function.name)
+        check.opsets = {**opsets, **own}  # onnxruntime takes what is missing from the model
         check.function(function)
 
 

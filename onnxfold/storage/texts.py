@@ -14,6 +14,16 @@ from google.protobuf.message import DecodeError, Message
 
 from onnxfold.errors import ModelError
 
+_COMMENTS = frozenset(
+    f"onnx.{name}"
+    for name in (
+        "ModelProto.producer_name",
+        "ModelProto.producer_version",
+        "GraphProto.name",
+        "StringStringEntryProto.value",
+    )
+)
+
 
 @functools.cache
 def _strict_model() -> type[Message]:
@@ -62,6 +72,4 @@ def _mend(message: Any, file: str | None) -> None:
 
 def _is_comment(field: Any) -> bool:
     """Whether nobody acts on the text; some exporters write it in the encoding of the machine."""
-    owner: str = field.containing_type.name
-    name: str = field.name
-    return name == "doc_string" or (owner, name) == ("StringStringEntryProto", "value")
+    return field.name == "doc_string" or field.full_name in _COMMENTS

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import onnx
+import onnx.parser
 import pytest
 
 from onnxfold.cli.arguments import byte_size
@@ -92,6 +94,25 @@ def test_interrupted(run, tiny, monkeypatch):
     result = run("compare", tiny, tiny)
     assert result.code == 130
     assert "Traceback" not in result.err
+
+
+def test_a_check_that_cannot_be_made(run, tmp_path):
+    """No other evaluator takes the place of onnxruntime: what it computes may differ."""
+    text = (
+        '<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float[2] y) { y = Nope(x) }'
+    )
+    path, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    assert one_line(
+        run("optimize", path, "-o", out, "--check", "1"), "m.onnx: the model cannot be run"
+    )
+    assert not out.exists()
+    assert run("optimize", path, "-o", out).code == 0
+
+
+def test_out_of_memory_names_the_file(run, tiny, monkeypatch):
+    monkeypatch.setattr("onnxfold.api.run_passes", raising(MemoryError()))
+    assert one_line(run("explain", tiny), "tiny.onnx: there is not enough memory")
 
 
 def test_errors_of_the_system(run, tiny, monkeypatch):

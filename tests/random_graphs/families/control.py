@@ -11,6 +11,7 @@ from onnx import helper
 
 from ..builder import FEEDS, RANDOM_OPS, Builder, Refused, Scope, Value, free_names, type_of
 from ..call import Call, fills
+from ..values import random_array
 from .sequences import a_sequence
 
 MAKERS: list[Callable[[Builder], None]] = []
@@ -51,7 +52,10 @@ class Body:
         return [v for v in self.scope.values if (elem is None or v.elem == elem) and v.kind == kind]
 
     def result(
-        self, elem: int | None = None, where: Callable[[Value], bool] | None = None
+        self,
+        elem: int | None = None,
+        where: Callable[[Value], bool] | None = None,
+        like: Value | None = None,
     ) -> Value:
         """A value for an output of the body: each output is a value of its own."""
         b = self.b
@@ -64,6 +68,8 @@ class Body:
             for v in b.scope.visible()
             if v.kind == "tensor" and elem in (None, v.elem) and (where is None or where(v))
         ]
+        if not fits and not outer and elem is not None and like is not None:
+            outer = [b.constant(random_array(b.rng, elem, like.shape, b.hostile), elem)]
         source = b.choose(fits or outer)
         return b.node("Identity", [source])[0]
 
@@ -74,7 +80,8 @@ class Body:
         made.initializer.extend(self.scope.initializers)
         for value in self.inputs:
             info = type_of(value, value.name)
-            if value.kind == "tensor":
+            # onnxruntime wants to know that the counter and the condition of a Loop are scalars
+            if value.kind == "tensor" and value.rank:
                 info.type.tensor_type.ClearField("shape")
             made.input.append(info)
         for value in outputs:
@@ -128,6 +135,7 @@ def if_(c: Call) -> list[Value]:
                 other.result(
                     output.elem,
                     lambda v, o=output, s=same: v.rank == o.rank and (not s or v.dims == o.dims),
+                    output,
                 )
             )
         others = distinct(b, others)
@@ -176,8 +184,6 @@ def loop(c: Call) -> list[Value]:
         outputs = [b.node("Identity", [o])[0] if o in inner else o for o in outputs]
         graph = body.graph(outputs)
     present = [b.chance(0.85) for _ in range(len(outputs) - 1)]
-    while present and not present[-1]:
-        present.pop()
     none = keep is None and b.chance(0.2)
     return b.node(
         "Loop",
@@ -226,8 +232,6 @@ def scan(c: Call) -> list[Value]:
     if scans and b.chance(0.3):
         more["scan_output_directions"] = [b.number(0, 1) for _ in scans]
     present = [b.chance(0.85) for _ in outputs]
-    while present and not present[-1]:
-        present.pop()
     return b.node(
         "Scan", [*states, *ins], present or [True], body=graph, num_scan_inputs=len(ins), **more
     )

@@ -303,6 +303,24 @@ def softmax(c: Call) -> list[Value]:
     return c.add([x])
 
 
+@fills("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
+def loss(c: Call) -> list[Value]:
+    b = c.b
+    x = c.operand(0, [T.FLOAT], (2, 3), where=lambda v: v.rank > 1)
+    classes = min(x.dims[1])
+    if not classes:
+        raise Refused("no class")
+
+    def targets(shape: tuple[int, ...]) -> np.ndarray:
+        return b.rng.integers(0, classes, shape)
+
+    c.attribute("reduction", ["none", "mean", "sum"])
+    inputs = [x, c.fixed(1, T.INT64, [x.dims[0], *x.dims[2:]], targets)]
+    if b.chance(0.3):
+        inputs.append(c.fixed(2, T.FLOAT, [x.dims[1]]))
+    return c.add(inputs)
+
+
 @fills("ArgMax", "ArgMin")
 def arg(c: Call) -> list[Value]:
     x = c.operand(0, None, (1, 4))

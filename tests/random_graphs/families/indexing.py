@@ -88,10 +88,10 @@ def scatter_nd(c: Call) -> list[Value]:
 def one_hot(c: Call) -> list[Value]:
     b = c.b
     depth = b.number(1, 4)
-    indices = _indices(c, 0, b.some_dims(b.number(0, 2)), depth)
+    indices = _indices(c, 0, b.some_dims(b.number(1, 2)), depth)
     c.attribute("axis", [-1, 0, 1])
     deep = c.fixed(1, T.INT64, [], lambda s: np.full(s, depth, np.int64))
-    elem = b.choose([T.FLOAT, T.INT64, T.INT32, T.STRING, T.BOOL])
+    elem = b.choose([T.FLOAT, T.INT64, T.INT64, T.STRING])
     return c.add([indices, deep, c.fixed(2, elem, [2])])
 
 

@@ -113,7 +113,8 @@ class Builder:
             last = int(rng.choice([0, 1, 1, 4]))
             self.symbols.setdefault((first, other, last), name)
         self.ways: Callable[[Builder, Array, int], Value] | None = None
-        self.refusals = 0
+        self.habit: tuple[int, list[Dim]] | None = None
+        """An element type and dims that new operands have for a while, so that they fit."""
 
     # ------------------------------------------------------------ chance
 
@@ -282,6 +283,16 @@ class Builder:
     ) -> Value:
         """A value in sight that fits, or a new leaf."""
         low, high = (0, 5) if rank is None else (rank, rank) if isinstance(rank, int) else rank
+        if self.habit is not None and self.habit[0] in elems and self.chance(0.9):
+            elem, usual = self.habit
+            if self.chance(0.3):
+                cut = usual[self.number(0, len(usual)) :]
+                usual = [self.dim(1) if self.chance(0.25) else d for d in cut]
+            if low <= len(usual) <= high and dims is None:
+                habitual = self.leaf(elem, usual, constant=self.chance(0.15) or False)
+                if where is None or where(habitual):
+                    return habitual
+            elems = [elem]
         fresh = self.fresh_share if fresh is None else fresh
         if not self.chance(fresh):
             fits = [
@@ -458,7 +469,6 @@ class Builder:
                         graph.output[k].name = name
                 session = runtime.Session(self._model(graph))
         except Exception as error:
-            self.refusals += 1
             raise Refused(_line(error)) from error
         results: dict[int, list[Any]] = {}
         failed = []
@@ -468,7 +478,6 @@ class Builder:
                 results[k] = [np.asarray(f) if isinstance(f, np.generic) else f for f in found]
             except Exception as error:
                 if k == 0 or not self.chance(0.1):
-                    self.refusals += 1
                     raise Refused(_line(error)) from error
                 failed.append(k)
         for found in results.values():

@@ -18,7 +18,7 @@ from onnx import TensorProto as T
 from onnx import defs
 
 from .builder import Builder, Dim, Refused, Value
-from .values import ALL, COMMON, FLOATS, INTS, Array, elem_of
+from .values import ALL, COMMON, FLOATS, INTS, Array, dtype_of, elem_of
 
 FILLERS: dict[str, Callable[[Call], list[Value]]] = {}
 
@@ -147,19 +147,16 @@ class Call:
             return wanted
         full = [(d,) * len(b.feeds) if isinstance(d, (int, np.integer)) else d for d in dims]
         if wanted is not None and wanted.constant:
+            full = [(d[0],) * len(d) for d in full]
             if wanted.fill is not None:
                 number = wanted.fill
                 if wanted.single:
                     full = [b.dim(1)] * min(len(full), b.number(0, 2))
 
-                def filled(shape: tuple[int, ...]) -> Array:
-                    from .values import dtype_of
-
-                    if elem == T.STRING:
-                        raise Refused("no number")
-                    return np.full(shape, number).astype(dtype_of(elem))
-
-                return b.leaf(elem, full, filled, constant=True)
+                return b.leaf(elem, full, lambda s: _full(s, number, elem), constant=True)
+            if make is None and elem != T.STRING and b.chance(0.35):
+                number = b.choose([0.0, -0.0, 1.0, -1.0, 2.0, 0.5, 6.0])
+                return b.leaf(elem, full, lambda s: _full(s, number, elem), constant=True)
             return b.leaf(elem, full, make, constant=True)
         if make is None and constant is None and b.chance(0.3):
             like = [
@@ -181,8 +178,6 @@ class Call:
         if elem is None:
             allowed = self.allows(index)
             elem = T.INT64 if T.INT64 in allowed and self.b.chance(0.85) else allowed[0]
-        from .values import dtype_of
-
         array = np.array(list(numbers), dtype_of(elem))
         return self.fixed(index, elem, [len(array)], lambda shape: np.resize(array, shape))
 
@@ -245,6 +240,13 @@ class Call:
         )
         self.attributes = attributes
         return made
+
+
+def _full(shape: tuple[int, ...], number: float, elem: int) -> Array:
+    if elem == T.STRING:
+        raise Refused("no number")
+    with np.errstate(all="ignore"):
+        return np.full(shape, number).astype(dtype_of(elem))
 
 
 # -------------------------------------------------------------------- by schema

@@ -24,10 +24,12 @@ from onnxfold.rewrite.patterns import (
     absent,
     anything,
 )
+from onnxfold.rewrite.predicates import numbers_required
 from onnxfold.rewrite.rule import Rule
 
 from ..builder import Builder, Refused, Value
 from ..call import ANY, CONST, OMITTED, Call, Want
+from ..values import COMMON
 
 # -------------------------------------------------------------------- shapes
 
@@ -157,16 +159,23 @@ def instance_of_rule(b: Builder, rule: Rule | None = None) -> None:
     if rule is None:
         low = [r for r in _rules if r.opset[0] <= b.opset <= (r.opset[1] or 99)]
         rule = b.choose(low)
-    instance = _Instance(b)
-    for pattern in rule.pair.patterns:
-        instance.make(pattern)
+    instance = _Instance(b, rule)
+    b.habit = (int(b.choose([T.FLOAT] * 6 + list(COMMON))), b.some_dims(b.number(0, 3)))
+    try:
+        for pattern in rule.pair.patterns:
+            instance.make(pattern)
+    finally:
+        b.habit = None
 
 
 class _Instance:
     """Values for the variables of a pattern."""
 
-    def __init__(self, b: Builder) -> None:
+    def __init__(self, b: Builder, rule: Rule) -> None:
         self.b = b
+        self.numbers = {id(e): n for e, n in numbers_required(rule.where).items()}
+        if b.chance(0.15):
+            self.numbers = {}
         self.bound: dict[int, Any] = {}
         self.op_types: dict[int, str] = {}
         self.outputs: dict[int, int] = {}
@@ -208,6 +217,8 @@ class _Instance:
                 return OMITTED
             inner = next(iter(e.children()), None)
             return self._make(inner) if inner is not None else ANY
+        if id(e) in self.numbers:
+            return Want(constant=True, fill=float(self.numbers[id(e)]))
         if isinstance(e, ConstantVariable):
             return CONST
         return ANY

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fold_check import X, fold, parse
+import numpy as np
+import pytest
+from fold_check import X, fold, parse, run, with_weights
 
 from onnxfold import storage
 from onnxfold.options import Options
@@ -166,3 +168,20 @@ def test_a_function_whose_opset_makes_its_ops_others_than_the_model_has_stays():
     assert "another op at opset 11 of its function" in next(
         stay.reason for stay in stays if stay.node.op_type == "soft"
     )
+
+
+@pytest.mark.parametrize("op", ["Elu", "Selu", "Softplus", "HardSigmoid", "LeakyRelu"])
+def test_ops_that_are_functions_to_onnxruntime_are_computed_at_the_opset_of_the_model(op):
+    """It has no kernel of theirs for double, and a function in its place at opset 18 only."""
+    model = parse(f"g () => (double[64] y) {{ y = {op} (w) }}", 18)
+    weight = np.random.default_rng(0).standard_normal(64)
+    assert not fold(with_weights(model, w=weight), {}).ops
+
+
+def test_a_model_that_is_newer_than_onnxruntime_is_computed_at_an_older_opset():
+    model = parse("g () => (float[64] y) { y = Exp (w) }", 27)
+    weight = np.random.default_rng(0).standard_normal(64).astype(np.float32)
+    folded = fold(with_weights(model, w=weight))
+    older = parse("g () => (float[64] y) { y = Exp (w) }", 18)
+    [wanted] = run(with_weights(older, w=weight), {})
+    assert folded.weights["y"].tobytes() == wanted.tobytes()

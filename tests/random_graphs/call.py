@@ -276,6 +276,10 @@ def by_schema(call: Call) -> list[Value]:
     optional = defs.OpSchema.FormalParameterOption.Optional
     variadic = defs.OpSchema.FormalParameterOption.Variadic
     formals = list(schema.inputs)
+    for k, value in sorted(call.given.items()):
+        if isinstance(value, Value) and formals:
+            bound.setdefault(formals[min(k, len(formals) - 1)].type_str, value.elem)
+            first = first if first is not None else value
     count = len(formals)
     if formals and formals[-1].option == variadic:
         count = max([len(formals) - 1 + b.number(1, 3), *(k + 1 for k in call.given)])

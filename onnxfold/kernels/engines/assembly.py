@@ -36,9 +36,9 @@ class Assembly:
 def assemble(
     operations: Sequence[Operation],
     wanted: Sequence[Output],
-    functions: Sequence[onnx.FunctionProto] = (),
-    ir_version: int = 8,
-    opsets: Mapping[str, int] | None = None,
+    functions: Sequence[onnx.FunctionProto],
+    ir_version: int,
+    opsets: Mapping[str, int],
 ) -> Assembly:
     """A model of operations.
 
@@ -50,9 +50,9 @@ def assemble(
         wanted: What to fetch.
         functions: The model's local functions.
         ir_version: The model's IR version.
-        opsets: Domain to version; None for the oldest that will do.
+        opsets: Domain to version.
     """
-    imports = oldest_opsets(operations) if opsets is None else dict(opsets)
+    imports = dict(opsets)
     for function in functions:
         imports.setdefault(function.domain, 1)
     model = onnx.ModelProto(ir_version=max(ir_version, 8), functions=functions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from onnxfold.graphs import subgraphs_of
 from onnxfold.kernels.engines import runner
-from onnxfold.kernels.engines.assembly import Assembly, assemble
+from onnxfold.kernels.engines.assembly import Assembly, assemble, oldest_opsets
 from onnxfold.kernels.engines.certain import is_certain
 from onnxfold.kernels.engines.child import Feed, Stopped, child
 from onnxfold.kernels.engines.limits import current_limit
@@ -51,6 +51,8 @@ class Engines:
         self._ir_version = ir_version
         self._functions = {f.identifier(): f for f in functions}
         self._serialized: list[onnx.FunctionProto] | None = None
+        self._too_new: Mapping[str, int] | None = None
+        """Opsets that onnxruntime turned out not to know."""
         self.time = current_limit()
         self.memory = max(pool.memory_limit, _LEAST_MEMORY)
         """Bytes that one computation may take outside the files of the model."""
@@ -163,9 +165,28 @@ class Engines:
             ThreadDependent: their results depend on the number of threads.
             EvaluationError: it refuses them.
         """
-        assembly = assemble(operations, wanted, self._called_by(operations), self._ir_version)
         is_here = all(is_certain(operation, self.distrusted) for operation in operations)
-        return self._evaluate("onnxruntime", assembly, is_here)
+        functions = self._called_by(operations)
+
+        def computed(opsets: Mapping[str, int]) -> list[Array]:
+            assembly = assemble(operations, wanted, functions, self._ir_version, opsets)
+            return self._evaluate("onnxruntime", assembly, is_here)
+
+        # many ops are functions to onnxruntime, whose bodies depend on the opset; only models that
+        # are newer than it is are computed at another one than their own
+        own, oldest = operations[0].opsets, oldest_opsets(operations)
+        if self._too_new == own:
+            return computed(oldest)
+        try:
+            return computed(own)
+        except (Stopped, ThreadDependent):
+            raise
+        except EvaluationError:
+            if oldest == own:
+                raise
+            results = computed(oldest)
+            self._too_new = own
+            return results
 
     def refused(self, operation: Operation, error: EvaluationError) -> list[Array | None]:
         """All results, by the reference evaluator, of an operation that onnxruntime refused.

@@ -52,6 +52,8 @@ def select_runtime_constants(
     inputs = {value.name: value for value in model.graph.inputs if value.name}
     chosen: set[str] = set()
     for name in names:
+        if not isinstance(name, str):
+            raise UsageError(f"runtime constants are given by name, got {name!r}")
         found = {name} if name in inputs else set(fnmatch.filter(inputs, name))
         if not found:
             raise UsageError(_no_such_input(name, model.graph, list(inputs)), node=name)

@@ -163,19 +163,31 @@ class Bundle:
 
     def load_runtime_fold(self) -> ir.Model:
         """Runtime_fold, to be changed; there is one if the manifest has groups."""
-        return self._load(self.runtime_fold)
+        model = self._load(self.runtime_fold)
+        self._check_made([value.name for value in model.graph.outputs])
+        return model
 
     def open_entry(
         self, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
     ) -> onnxruntime.InferenceSession:
         """A session of onnxruntime on entry."""
-        return self._open(self.entry, options, providers)
+        session = self._open(self.entry, options, providers)
+        inputs = (*session.get_inputs(), *session.get_overridable_initializers())
+        if {value.name for value in inputs} != set(self.manifest.entry_inputs):
+            raise ModelError("its inputs are not those of the manifest", file=self.entry)
+        return session
 
     def open_runtime_fold(
         self, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
     ) -> onnxruntime.InferenceSession:
         """A session of onnxruntime on runtime_fold."""
-        return self._open(self.runtime_fold, options, providers)
+        session = self._open(self.runtime_fold, options, providers)
+        self._check_made([value.name for value in session.get_outputs()])
+        return session
+
+    def _check_made(self, outputs: Sequence[str | None]) -> None:
+        if set(outputs) != {name for group in self.manifest.groups for name in group.outputs}:
+            raise ModelError("its outputs are not those of the manifest", file=self.runtime_fold)
 
     def _load(self, path: Path) -> ir.Model:
         from onnxfold import storage

@@ -155,12 +155,20 @@ class Session(Description):
 
         if handle is None:
             handle = self._handle_for({})
-        return Binding(*handle.opened(self), self._refuse)
+        return Binding(*self._opened(handle), self._refuse)
 
     def run_with_iobinding(
         self, iobinding: Binding, run_options: onnxruntime.RunOptions | None = None
     ) -> None:
-        """Run entry on a binding of `io_binding`."""
+        """Run entry on a binding of `io_binding`.
+
+        Raises:
+            UsageError: The binding was made otherwise.
+        """
+        from onnxfold.runtime.binding import Binding
+
+        if not isinstance(iobinding, Binding):
+            raise UsageError("the binding must be one of io_binding()")
         iobinding.entry.run_with_iobinding(iobinding, run_options)
 
     def fold(self, constants: Mapping[str, Feed]) -> Handle:
@@ -187,8 +195,13 @@ class Session(Description):
             known = self._constants.known
             feed = {name: value for name, value in feed.items() if name not in known}
         self._refuse(feed)
-        entry, feeds = handle.opened(self)
+        entry, feeds = self._opened(handle)
         return entry, {**feed, **feeds}
+
+    def _opened(self, handle: Handle) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:
+        if not isinstance(handle, Handle):
+            raise UsageError("the handle must be one of fold()")
+        return handle.opened(self)
 
     def _refuse(self, names: Iterable[str]) -> None:
         """Refuse what would take the place of a handle's own."""

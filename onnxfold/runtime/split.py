@@ -173,6 +173,9 @@ def split_model(
         raise UsageError(f"fold_at must be 'compile' or 'runtime', got {fold_at!r}")
     if isinstance(runtime_constants, str):
         raise UsageError("runtime_constants must be a sequence of names, not one string")
+    for name, size in (nominal or {}).items():
+        if not isinstance(size, int) or size < 0:
+            raise UsageError(f"nominal size of {name!r} must be a number from 0 up, got {size!r}")
     chosen = select_runtime_constants(model, runtime_constants, overridable=overridable)
     nodes_before = model.graph.num_nodes()
     settings = _options(options)
@@ -367,9 +370,16 @@ def _info(
 
 
 def opened(source: ModelLike) -> ir.Model:
-    """The model of a source, to be changed: the source itself is left alone."""
+    """The model of a source, to be changed: the source itself is left alone.
+
+    Raises:
+        UsageError: It is neither a path nor a model.
+        ModelError: The model is not valid.
+    """
     if isinstance(source, onnx.ModelProto):
         return storage.from_proto(source)
+    if not isinstance(source, (str, os.PathLike, ir.Model)):
+        raise UsageError(f"expected a path or a model, got {type(source).__name__}")
     return source.clone() if isinstance(source, ir.Model) else storage.load(source)
 
 

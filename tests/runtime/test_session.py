@@ -289,6 +289,12 @@ def test_errors_are_those_of_onnxruntime_or_ours(bundle, tmp_path):
         open_session(bundle, runtime_constants=["x"])
     with pytest.raises(ModelError, match="not a bundle"):
         Session(tmp_path)
+    with pytest.raises(UsageError, match="a path or a model, got bytes"):
+        Session(b"")
+    with pytest.raises(UsageError, match="must be one of io_binding"):
+        session.run_with_iobinding(session.entry.io_binding())
+    with pytest.raises(UsageError, match="must be one of fold"):
+        session.run(None, {"x": feeds["x"]}, handle=3)
 
 
 def test_a_fold_that_fails_can_be_tried_again(decoder, bundle):

@@ -201,6 +201,23 @@ def test_a_damaged_bundle_is_one_clear_error(tmp_path, name, damage):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["entry.onnx", "runtime_fold.onnx"])
+@pytest.mark.parametrize("constants", [["a", "b", "scale"], ["a", "b", "scale", "c"]])
+def test_a_file_of_another_bundle_is_one_clear_error(tmp_path, name, constants):
+    other = parse(
+        "g (float[n] x, float[1] r) => (float[n] y) { e = Exp(r) f = Mul(e, r) y = Add(x, f) }"
+    )
+    split(other, tmp_path / "other", runtime_constants=["r"], fsync=False)
+    text = ADAPTER.replace("float[1] scale", "float[1] scale, float[n, 64] c")
+    text = text.replace("y = MatMul(x, merged)", "z = MatMul(x, merged) d = Exp(c) y = Add(z, d)")
+    model = parse(text, w=random(64, 64))
+    split(model, tmp_path / "b", runtime_constants=constants, fsync=False)
+    (tmp_path / "other" / name).rename(tmp_path / "b" / name)
+    feeds = {**adapter_feeds(), "c": random(5, 64)}
+    with pytest.raises(ModelError, match=f"{name}: its .* are not those of the manifest"):
+        Session(tmp_path / "b", cache=FoldCache()).run(None, feeds)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -30,8 +30,8 @@ class OnnxFoldError(Exception):
 
     def __str__(self) -> str:
         at = f"node {_cut(self.node, 200)!r}" if self.node else None
-        where = [part for part in (self.file, at) if part]
-        return ": ".join([*where, _one_line(_cut(self.reason, 1000))])
+        where = [part for part in (_printable(self.file or ""), at) if part]
+        return ": ".join([*where, _printable(" ".join(_cut(self.reason, 1000).split()))])
 
 
 @contextlib.contextmanager
@@ -48,12 +48,12 @@ def about(file: str | os.PathLike[str] | None) -> Iterator[None]:
 
 
 def _cut(text: str, longest: int) -> str:
-    return text if len(text) <= longest else text[: longest - 3] + "..."
+    """The text, or its beginning and its end, which says why."""
+    return text if len(text) <= longest else f"{text[: longest - 103]}...{text[-100:]}"
 
 
-def _one_line(text: str) -> str:
+def _printable(text: str) -> str:
     """The text without line ends, and without what a terminal would obey."""
-    text = " ".join(text.split())
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import tempfile
+from collections.abc import Iterator
 from typing import IO
 
 import numpy as np
 
+from onnxfold.errors import OnnxFoldError
 from onnxfold.pool.buffer import Array
 from onnxfold.storage import Mapping
 
@@ -18,19 +21,21 @@ _WRITTEN_AT_ONCE = 64 << 20
 class ScratchPart(Mapping):
     """A stretch of the scratch file: written piece by piece, then read through a mapping."""
 
-    __slots__ = ("_descriptor", "_offset")
+    __slots__ = ("_descriptor", "_folder", "_offset")
 
-    def __init__(self, descriptor: int, offset: int, nbytes: int) -> None:
+    def __init__(self, descriptor: int, offset: int, nbytes: int, folder: str) -> None:
         super().__init__(descriptor, nbytes, offset)
         self._descriptor = descriptor
         self._offset = offset
+        self._folder = folder
 
     def write(self, data: memoryview, offset: int) -> None:
-        """Write bytes at ``offset``. Thread-safe. Raises OSError if the disk is full."""
+        """Write bytes at ``offset``. Thread-safe. Raises OnnxFoldError if the disk is full."""
         done = 0
-        while done < len(data):
-            part = data[done : done + _WRITTEN_AT_ONCE]
-            done += os.pwrite(self._descriptor, part, self._offset + offset + done)
+        with _naming(self._folder):
+            while done < len(data):
+                part = data[done : done + _WRITTEN_AT_ONCE]
+                done += os.pwrite(self._descriptor, part, self._offset + offset + done)
 
 
 class Scratch:
@@ -42,19 +47,20 @@ class Scratch:
     """
 
     def __init__(self, folder: str | None = None) -> None:
-        self._folder = folder
+        self._folder = folder or tempfile.gettempdir()
         self._file: IO[bytes] | None = None
         self._end = 0
 
     def create(self, nbytes: int) -> ScratchPart:
-        """Room for that many bytes, at least one."""
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
-        descriptor = self._file.fileno()
-        offset = -(-self._end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
-        self._end = offset + nbytes
-        os.ftruncate(descriptor, self._end)
-        return ScratchPart(descriptor, offset, nbytes)
+        """Room for that many bytes, at least one. Raises OnnxFoldError if there is none."""
+        with _naming(self._folder):
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
+            descriptor = self._file.fileno()
+            offset = -(-self._end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+            self._end = offset + nbytes
+            os.ftruncate(descriptor, self._end)
+            return ScratchPart(descriptor, offset, nbytes, self._folder)
 
     def store(self, array: Array) -> ScratchPart:
         """Write the memory of a contiguous array (in C or Fortran order) to the file."""
@@ -66,3 +72,13 @@ class Scratch:
     def __del__(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+@contextlib.contextmanager
+def _naming(folder: str) -> Iterator[None]:
+    """Have errors of the system say what could not be written, and where."""
+    try:
+        yield
+    except OSError as error:
+        reason = f"intermediate results cannot be written: {error.strerror or error}"
+        raise OnnxFoldError(reason, file=folder) from error

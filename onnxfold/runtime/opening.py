@@ -157,7 +157,7 @@ class _Places:
         if span.offset % _ALIGNMENT:
             return None
         location = self._location(span)
-        if location is None or not _is_text(location):
+        if location is None:
             return None
         self._files[location] = span.file
         return location
@@ -165,15 +165,6 @@ class _Places:
     def hold(self) -> bool:
         """Whether all files are still where they were when their names were told."""
         return all(file.is_at(_ROOT + location) for location, file in self._files.items())
-
-
-def _is_text(location: str) -> bool:
-    """Whether the name of a file can be written into a model."""
-    try:
-        location.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def plan_of(model: ir.Model, share: Callable[[Span], str | None]) -> Plan:

@@ -227,10 +227,9 @@ class _Check:
                 raise self.error("string tensor with external data", node)
             for entry in tensor.external_data:
                 if entry.key in ("offset", "length") and not _is_size(entry.value):
+                    said = f"external data {entry.key} {entry.value[:40]!r}"
                     raise ExternalDataError(
-                        f"external data {entry.key} {entry.value!r} is not a non-negative number",
-                        file=self.file,
-                        node=node,
+                        f"{said} is not a non-negative number", file=self.file, node=node
                     )
             return
         shape = list(tensor.dims)

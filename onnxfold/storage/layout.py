@@ -15,7 +15,7 @@ from onnxfold.storage import wire
 from onnxfold.storage.decode import StandIns
 from onnxfold.storage.encode import Slot, encode
 from onnxfold.storage.mapped import Span
-from onnxfold.storage.paths import is_within
+from onnxfold.storage.paths import is_text, is_within
 from onnxfold.storage.streaming import is_streamed
 from onnxfold.storage.tensors import span_of, stored_size
 
@@ -185,8 +185,8 @@ def plan_external(
 def sharer(folder: str, target: str) -> Callable[[Span], str | None]:
     """Return what tells by which location a model at ``target`` may refer to a span.
 
-    A file can be shared when it is at or below ``folder``, still is what was mapped, and is not the
-    target, which is about to be replaced.
+    A file can be shared when it is at or below ``folder``, still is what was mapped, has a name
+    that a model can hold, and is not the target, which is about to be replaced.
     """
     known: dict[Any, str | None] = {}
 
@@ -195,7 +195,8 @@ def sharer(folder: str, target: str) -> Callable[[Span], str | None]:
         if file.key not in known:
             path = os.path.realpath(file.path)
             fits = is_within(path, folder) and file.is_at(path) and path != target
-            known[file.key] = os.path.relpath(path, folder) if fits else None
+            name = os.path.relpath(path, folder) if fits else ""
+            known[file.key] = name if fits and is_text(name) else None
         return known[file.key]
 
     return location

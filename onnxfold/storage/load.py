@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from onnxfold.errors import ExternalDataError, ModelError
+from onnxfold.errors import ExternalDataError, ModelError, about
 from onnxfold.lost_pages import reading
 from onnxfold.storage import wire
 from onnxfold.storage.decode import StandIns, decode, parse
@@ -56,7 +56,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
             return external.tensor(obj)
         return FileTensor(obj, **_fields(proto))
 
-    with reading():
+    with reading(), about(name):
         try:
             skeleton = _skeleton(file, name, stand_ins)
             model = decode(skeleton, stand_ins, tensor_of, lambda span: span.length, file=name)

@@ -24,11 +24,20 @@ def is_within(path: str, folder: str) -> bool:
     return path.startswith(folder if folder.endswith(os.sep) else folder + os.sep)
 
 
-def check_location(location: str, folder: str, allowed: Sequence[str], *, file: str) -> str:
+def is_text(name: str) -> bool:
+    """Whether the name of a file can be written into a model: names may be any bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_location(location: str | bytes, folder: str, allowed: Sequence[str], *, file: str) -> str:
     """Return the path of the external data at ``location``, relative to ``folder``.
 
     Args:
-        location: As written in the model.
+        location: As written in the model; protobuf gives bytes where it is not UTF-8.
         folder: The folder of the model.
         allowed: The folders of `model_folders`.
         file: The model, for the error.
@@ -41,6 +50,8 @@ def check_location(location: str, folder: str, allowed: Sequence[str], *, file: 
     def refuse(why: str) -> ExternalDataError:
         return ExternalDataError(f"external data location {location!r} {why}", file=file)
 
+    if not isinstance(location, str):
+        raise refuse("is not UTF-8 text")
     if not location or "\0" in location:
         raise refuse("is not a file name")
     normal = location.replace("\\", "/")

@@ -21,6 +21,7 @@ from onnxfold.storage.layout import (
     sharer,
 )
 from onnxfold.storage.load import EXTERNAL_KEY
+from onnxfold.storage.paths import is_text
 from onnxfold.storage.size import tensors_of
 from onnxfold.storage.sources import Sources, reading_from
 from onnxfold.storage.streaming import is_streamed
@@ -78,13 +79,18 @@ def save(
 def _target(path: str) -> str:
     """Return the absolute path of the file to write, links followed."""
     real = os.path.realpath(path)
-    if os.path.isdir(real):
-        raise UsageError("cannot be written: it is a folder", file=path)
+    _check_place(path)
     if not os.path.isdir(os.path.dirname(real)):
         raise UsageError("cannot be written: its folder does not exist", file=path)
-    if os.path.exists(real) and not os.path.isfile(real):
-        raise UsageError("cannot be written: it is not a regular file", file=path)
     return real
+
+
+def _check_place(path: str) -> None:
+    """See that there is nothing, or a file that may be replaced."""
+    if os.path.isdir(path):
+        raise UsageError("cannot be written: it is a folder", file=path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UsageError("cannot be written: it is not a regular file", file=path)
 
 
 def _save(
@@ -172,8 +178,13 @@ def _data_path(plan: Plan, target: str, forced: str | None) -> str | None:
         while os.path.lexists(path):
             path = os.path.join(folder, f"{os.path.basename(target)}.{number}.data")
             number += 1
-    if os.path.isdir(path):
-        raise UsageError("cannot be written: it is a folder", file=path)
+    if not is_text(os.path.basename(path)):
+        raise UsageError(
+            f"a model cannot refer to the data file {os.path.basename(path)!r}, whose name is not "
+            "UTF-8 text; give another name for the data file",
+            file=target,
+        )
+    _check_place(path)
     if os.path.lexists(path):
         users = other_users(path, target)
         if users:

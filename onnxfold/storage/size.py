@@ -6,11 +6,12 @@ import os
 
 import onnx_ir as ir
 
-from onnxfold.errors import ModelError, UsageError
+from onnxfold.errors import ExternalDataError, UsageError
 from onnxfold.graphs import all_graphs
 from onnxfold.storage.decode import attribute_maps
 from onnxfold.storage.layout import nbytes_of, plan_external, plan_single
 from onnxfold.storage.load import EXTERNAL_KEY, external_locations
+from onnxfold.storage.paths import check_location, model_folders
 from onnxfold.storage.streaming import is_streamed
 from onnxfold.storage.tensors import span_of
 
@@ -76,13 +77,18 @@ def model_bytes(model: ir.Model | str | os.PathLike[str]) -> int:
                 total += nbytes_of(tensor)
         return total
     name = os.fsdecode(os.fspath(model))
-    files = {os.path.realpath(name)}
-    for location in external_locations(name):
-        files.add(os.path.realpath(os.path.join(os.path.dirname(name), location)))
-    try:
-        return sum(os.stat(file).st_size for file in files)
-    except OSError as error:
-        raise ModelError(f"external data: {error.strerror}", file=error.filename or name) from None
+    locations = external_locations(name)
+    sizes = {os.path.realpath(name): os.path.getsize(name)}
+    folder, allowed = os.path.dirname(os.path.abspath(name)), model_folders(name)
+    for location in locations:
+        path = check_location(location, folder, allowed, file=name)
+        try:
+            sizes[os.path.realpath(path)] = os.stat(path).st_size
+        except OSError as error:
+            raise ExternalDataError(
+                f"external data file {location!r} cannot be opened: {error.strerror}", file=name
+            ) from None
+    return sum(sizes.values())
 
 
 def tensors_of(model: ir.Model) -> list[ir.TensorProtocol]:

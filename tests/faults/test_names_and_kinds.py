@@ -1,0 +1,161 @@
+"""Files of odd names and kinds, as input, output and data: they work, or one line says why."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxfold import storage
+from onnxfold.cli import main
+from onnxfold.errors import OnnxFoldError
+
+NAMES = [
+    b"line\nbreak.onnx",
+    b"quo'te\".onnx",
+    "ünï☃.onnx".encode(),
+    b"\xff\xfe.onnx",
+    b"-dash.onnx",
+    b"two  spaces .onnx",
+    b"\x1b[31mred.onnx",
+    b"a" * 245 + b".onnx",
+]
+KINDS = ["fifo", "socket", "folder", "device", "loop"]
+
+
+def model(**external: str) -> onnx.ModelProto:
+    weight = numpy_helper.from_array(np.random.default_rng(0).random((64, 64), np.float32), "w")
+    if external:
+        weight.ClearField("raw_data")
+        weight.data_location = TensorProto.EXTERNAL
+        for key, value in external.items():
+            weight.external_data.add(key=key, value=value)
+    nodes = [
+        helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "t"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 64])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 64])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, [weight])
+    opsets = [helper.make_opsetid("", 18)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(model(), tmp_path / "m.onnx")
+    return tmp_path
+
+
+def optimize(capsys, *words: str, fails: str = "") -> None:
+    """Run the command; it succeeds, or fails with one printable line that holds ``fails``."""
+    before = set(os.listdir())
+    code = main(["optimize", "-q", *words])
+    error = capsys.readouterr().err
+    assert code == (2 if fails else 0), error
+    assert error.count("\n") == bool(fails) and fails in error and "bug" not in error
+    assert error.removesuffix("\n").isprintable()
+    if fails:
+        assert set(os.listdir()) == before
+    assert not [name for name in os.listdir() if "onnxfold-" in name]
+
+
+@pytest.mark.parametrize("name", [os.fsdecode(name) for name in NAMES])
+def test_names(folder, capsys, name) -> None:
+    optimize(capsys, "-o", name, "--", "m.onnx")
+    optimize(capsys, "-o", "back.onnx", "--", name)
+    assert storage.load("back.onnx").graph.initializers
+    utf8 = "" if name.encode(errors="replace").decode() == name else "not UTF-8"
+    optimize(capsys, "m.onnx", "-o", "e.onnx", "--external-data-name", name[:-1], fails=utf8)
+    if not utf8:
+        optimize(capsys, "e.onnx", "-o", "back.onnx", "--no-external-data")
+        optimize(capsys, "e.onnx", "-o", "back.onnx", "--share-weights")
+    optimize(capsys, "-o", "no.onnx", "--", f"none{name[4:]}", fails="cannot be opened")
+    optimize(capsys, "m.onnx", "-o", f"none/{name}", fails="its folder does not exist")
+
+
+def make(kind: str, name: str) -> None:
+    if kind == "fifo":
+        os.mkfifo(name)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(name)
+    elif kind == "folder":
+        os.mkdir(name)
+    else:
+        os.symlink("/dev/null" if kind == "device" else name, name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds(folder, capsys, kind) -> None:
+    """Neither waited for, nor replaced."""
+    onnx.save(model(location="k"), "external.onnx")
+    make(kind, "k")
+    make(kind, "o.onnx.data")
+    is_written = os.stat("k", follow_symlinks=False)
+    optimize(capsys, "k", "-o", "o.onnx", fails="k: ")
+    optimize(capsys, "m.onnx", "-o", "k", fails="k: cannot be written")
+    optimize(capsys, "external.onnx", "-o", "o.onnx", fails="external.onnx: ")
+    os.rename("external.onnx", "external.model")
+    optimize(capsys, "m.onnx", "-o", "o.onnx", "--external-data", fails="o.onnx.data: cannot be")
+    optimize(capsys, "m.onnx", "-o", "o.onnx", "--external-data-name", "k", fails="k: cannot be")
+    os.rename("k", "z.onnx")  # beside a model whose data file is asked for
+    os.rename("external.model", "y.onnx")
+    open("d", "w").close()
+    optimize(capsys, "m.onnx", "-o", "o.onnx", "--external-data-name", "d")
+    after = os.stat("z.onnx", follow_symlinks=False)
+    assert (after.st_ino, after.st_mode) == (is_written.st_ino, is_written.st_mode)
+
+
+@pytest.mark.parametrize(
+    ("external", "reason"),
+    [
+        ({"location": "w\0d"}, "is not a file name"),
+        ({"location": "a" * 5000}, "File name too long"),
+        ({"location": "gone"}, "external data file 'gone' cannot be opened: No such file"),
+        ({"location": "d", "offset": "9" * 5000}, "is not a non-negative number"),
+        ({"location": "d", "length": "x" * 5000}, "is not a non-negative number"),
+        ({"location": "d", "offset": str(1 << 63)}, "has 0 bytes"),
+    ],
+)
+def test_locations(folder, capsys, external, reason) -> None:
+    open("d", "w").close()
+    onnx.save(model(**external), "e.onnx")
+    optimize(capsys, "e.onnx", "-o", "o.onnx", fails="e.onnx: ")
+    with pytest.raises(OnnxFoldError, match=reason) as caught:
+        storage.load("e.onnx")
+    assert len(str(caught.value)) < 1200
+
+
+@pytest.mark.parametrize("many", [300, 1200])
+@pytest.mark.parametrize("options", [{}, {"external_data": True}, {"share_weights": True}])
+def test_many_data_files(folder, many, options) -> None:
+    """More than the system lets a process have open."""
+    resource = pytest.importorskip("resource")
+    import onnxfold
+
+    weights = [numpy_helper.from_array(np.full(300, i, np.float32), f"w{i}") for i in range(many)]
+    for weight in weights:
+        Path(weight.name).write_bytes(weight.raw_data)
+        weight.ClearField("raw_data")
+        weight.data_location = TensorProto.EXTERNAL
+        weight.external_data.add(key="location", value=weight.name)
+    nodes = [helper.make_node("Sum", [weight.name for weight in weights], ["y"])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [300])]
+    graph = helper.make_graph(nodes, "g", [], outputs, weights)
+    opsets = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), "many.onnx")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    try:
+        onnxfold.optimize_file("many.onnx", "o.onnx", keep=("y",), **options)
+        written = storage.load("o.onnx").graph.initializers
+        assert [written[f"w{i}"].const_value.numpy()[0] for i in range(many)] == [*range(many)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -66,7 +66,8 @@ def optimize(
     if isinstance(model, ir.Model):
         opened, bytes_before = model, storage.least_bytes(model)
     else:
-        bytes_before, opened = storage.model_bytes(model), storage.load(model)
+        opened = storage.load(model)
+        bytes_before = storage.model_bytes(opened)
     with about(opened.meta.get(storage.SOURCE_KEY)):
         run_passes(opened, fold, bytes_before=bytes_before)
     return opened
@@ -115,12 +116,12 @@ def optimize_file(
     if check < 0:
         raise UsageError(f"check must not be negative, got {check}")
     clock = _Clock(progress)
-    bytes_before = storage.model_bytes(source)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_paused_garbage_collection())
         stack.enter_context(about(source))
         with clock.stage("load"):
             model = storage.load(source)
+        bytes_before = storage.model_bytes(model)
         stack.enter_context(storage.reading_from(model))
         before = dict(sorted(count_nodes(model).items()))
         forecast = _Forecast(model, fold, bytes_before, share_weights, check > 0, clock.start)
@@ -203,9 +204,9 @@ def plan(
 
     fold = _options(options)
     began = time.perf_counter()
-    bytes_before = storage.model_bytes(source)
     with _paused_garbage_collection(), about(source):
         model = storage.load(source)
+        bytes_before = storage.model_bytes(model)
         nodes = sum(count_nodes(model).values())
         forecast = _Forecast(
             model, fold, bytes_before, share_weights, check > 0, began, is_all=True
@@ -228,9 +229,9 @@ def explain(source: PathLike, /, **options: Any) -> list[Decision]:
         OnnxFoldError: the model or an option is invalid.
     """
     fold = _options({**options, "explain": True})
-    bytes_before = storage.model_bytes(source)
     with _paused_garbage_collection(), about(source):
         model = storage.load(source)
+        bytes_before = storage.model_bytes(model)
         result = run_passes(model, fold, bytes_before=bytes_before)
     return _decisions(result)
 

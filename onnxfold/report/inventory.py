@@ -92,7 +92,7 @@ def take_inventory(path: str | os.PathLike[str], largest: int = 10) -> Inventory
         functions=len(model.functions),
         tensors=len(tensors),
         tensor_bytes=sum(tensor.bytes for tensor in tensors),
-        stored_bytes=model_bytes(path),
+        stored_bytes=model_bytes(model),
         largest=sorted(tensors, key=lambda tensor: -tensor.bytes)[:largest],
     )
 

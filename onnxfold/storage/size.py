@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 import onnx_ir as ir
 
-from onnxfold.errors import ExternalDataError, UsageError
+from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
 from onnxfold.storage.decode import attribute_maps
 from onnxfold.storage.layout import nbytes_of, plan_external, plan_single
-from onnxfold.storage.load import EXTERNAL_KEY, external_locations
-from onnxfold.storage.paths import check_location, model_folders
-from onnxfold.storage.streaming import is_streamed
-from onnxfold.storage.tensors import span_of
+from onnxfold.storage.load import EXTERNAL_KEY, FILES_KEY
 
 
 def planned_bytes(model: ir.Model) -> int:
@@ -56,39 +51,9 @@ def least_bytes(model: ir.Model) -> int:
     return total + sum(tensors.values())
 
 
-def model_bytes(model: ir.Model | str | os.PathLike[str]) -> int:
-    """Return how many bytes a model takes with its external data.
-
-    Args:
-        model: A path: the length of the file and of the data files it refers to. A model: the
-            length of its tensors; those that share their place in a file count once.
-
-    Raises:
-        ModelError: The path is not a model, or a data file is missing.
-    """
-    if isinstance(model, ir.Model):
-        seen: set[object] = set()
-        total = 0
-        for tensor in tensors_of(model):
-            span = None if is_streamed(tensor) else span_of(tensor)
-            key = (span.file.key, span.offset, span.length) if span else id(tensor)
-            if key not in seen:
-                seen.add(key)
-                total += nbytes_of(tensor)
-        return total
-    name = os.fsdecode(os.fspath(model))
-    locations = external_locations(name)
-    sizes = {os.path.realpath(name): os.path.getsize(name)}
-    folder, allowed = os.path.dirname(os.path.abspath(name)), model_folders(name)
-    for location in locations:
-        path = check_location(location, folder, allowed, file=name)
-        try:
-            sizes[os.path.realpath(path)] = os.stat(path).st_size
-        except OSError as error:
-            raise ExternalDataError(
-                f"external data file {location!r} cannot be opened: {error.strerror}", file=name
-            ) from None
-    return sum(sizes.values())
+def model_bytes(model: ir.Model) -> int:
+    """Return the length in bytes of the files that ``model`` was loaded from."""
+    return sum({file.key: file.size for file in model.meta[FILES_KEY]}.values())
 
 
 def tensors_of(model: ir.Model) -> list[ir.TensorProtocol]:

@@ -101,7 +101,7 @@ def test_external_data_that_went_away(tmp_path) -> None:
     with pytest.raises(ExternalDataError, match=r"w\.bin.*No such file"):
         storage.save(model, tmp_path / "o.onnx")
     with pytest.raises(ModelError):
-        storage.model_bytes(path)
+        storage.load(path)
     assert files(tmp_path) == ["gone.bin", "m.onnx"]
 
 

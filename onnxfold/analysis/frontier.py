@@ -29,7 +29,9 @@ class Growth(NamedTuple):
 
     allowed: float
     per_op: float = math.inf
-    """Bytes of these that may be spent for each op that folds, besides what it costs to keep."""
+    """Bytes of these that may be spent for each op that folds."""
+    of_savings: bool = False
+    """Whether what the minimum saves, compared to keeping every op, may be spent besides."""
 
 
 @dataclass
@@ -63,9 +65,11 @@ def choose(
         touched = {v for op in part for v in (*op.inputs, *op.outputs)}
         inside = {v for v in touched if v in wanted}
         parts.append(Part(part, inside, cost, minimum_cut(part, inside, cost)))
+    saved = sum(part.saved() for part in parts)
     for each in growth:
-        if each.allowed > 0:
-            buy([part for part in parts if part.staying], each.allowed, each.per_op)
+        allowed = each.allowed + saved * each.of_savings
+        if allowed > 0:
+            buy([part for part in parts if part.staying], allowed, each.per_op)
     total = Choice[V]()
     for found in parts:
         total.stored |= found.stored

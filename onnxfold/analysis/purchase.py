@@ -48,6 +48,16 @@ class Part(Generic[V]):
         self.bytes = sum(self.cost[v] for v in stored)
         self.staying = self.staying_with(stored)
 
+    def saved(self) -> float:
+        """What is stored and what stays costs so much less than if every op stayed."""
+        leaves = {v for op in self.ops for v in op.inputs if v not in self._maker}
+        gone = set(range(len(self.ops))) - self.staying
+        return self.bytes_of(gone) + sum(self.cost[v] for v in leaves) - self.bytes
+
+    def bytes_of(self, ops: Iterable[int]) -> float:
+        """What it costs to keep these ops, besides what they read."""
+        return sum(self.ops[k].cost for k in ops)
+
     def at_price(self, price: float) -> set[V]:
         """The minimum cut if each op that stays costs so much more."""
         return minimum_cut(self.ops, self.wanted, self.cost, price)
@@ -71,7 +81,7 @@ class Part(Generic[V]):
 
 @dataclass(frozen=True)
 class _Offer(Generic[V]):
-    """A larger set of one part: what it costs more, and how many ops fold by it."""
+    """A larger set of one part: what it costs more with all that stays, how many ops fold by it."""
 
     part: Part[V]
     stored: set[V]
@@ -80,8 +90,9 @@ class _Offer(Generic[V]):
 
     @classmethod
     def of(cls, part: Part[V], stored: set[V]) -> _Offer[V]:
-        extra = sum(part.cost[v] for v in stored) - part.bytes
-        return cls(part, stored, extra, len(part.staying) - len(part.staying_with(stored)))
+        gone = part.staying - part.staying_with(stored)
+        extra = sum(part.cost[v] for v in stored) - part.bytes - part.bytes_of(gone)
+        return cls(part, stored, extra, len(gone))
 
 
 def buy(parts: Sequence[Part[V]], growth: float, per_op: float) -> None:
@@ -90,7 +101,7 @@ def buy(parts: Sequence[Part[V]], growth: float, per_op: float) -> None:
     Args:
         parts: Parts at their minimum; changed.
         growth: Bytes above the minimum.
-        per_op: Bytes for each op that folds by them, besides its own cost.
+        per_op: Bytes for each op that folds by them.
     """
     left = growth
     high = math.floor(min(growth, per_op))
@@ -151,8 +162,7 @@ def _buy_single(parts: Sequence[Part[V]], left: float, per_op: float) -> None:
             if op not in needs.staying:
                 continue
             extra, gone, freed = needs.without(value)
-            worth = sum(per_op + part.ops[k].cost for k in gone)
-            if gone and extra <= min(left, worth):
+            if gone and extra <= min(left, per_op * len(gone)):
                 left -= extra
                 needs.store(value, gone, freed)
                 bought = True
@@ -172,7 +182,7 @@ class _Needs(Generic[V]):
             self._readers.update(set(part.ops[op].inputs))
 
     def without(self, value: V) -> tuple[float, dict[int, None], list[V]]:
-        """What storing a value costs more; the ops that go by it; what is stored no longer."""
+        """What storing a value costs more, with the ops that go by it; what is stored no longer."""
         part = self._part
         gone: dict[int, None] = {}
         freed: list[V] = []
@@ -194,7 +204,7 @@ class _Needs(Generic[V]):
                 unread[operand] += 1
                 if unread[operand] == self._readers[operand]:
                     pending.append(operand)
-        extra = part.cost[value] - sum(part.cost[v] for v in freed)
+        extra = part.cost[value] - sum(part.cost[v] for v in freed) - part.bytes_of(gone)
         return extra, gone, freed
 
     def store(self, value: V, gone: Iterable[int], freed: Iterable[V]) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 
-def constant_node(tensor: ir.TensorProtocol, name: str | None = None) -> ir.Node:
+def constant_node(tensor: ir.TensorProtocol, name: str | None) -> ir.Node:
     """A Constant node, in no graph yet; its result is named and typed like the tensor.
 
     Args:
         tensor: The elements.
-        name: Of the node; the tensor's if not given.
+        name: Of the node.
     """
     node = ir.Node(
         "",
@@ -18,7 +18,7 @@ def constant_node(tensor: ir.TensorProtocol, name: str | None = None) -> ir.Node
         [],
         [ir.AttrTensor("value", tensor)],
         num_outputs=1,
-        name=tensor.name if name is None else name,
+        name=name or "",  # onnx-ir makes one up if there is none
     )
     _describe(node.outputs[0], tensor)
     return node

@@ -30,8 +30,8 @@ class Names:
         return self._unique(stem, self._values)
 
     def fresh_node(self, stem: str) -> str:
-        """A name for a node that no node has had."""
-        return self._unique(stem, self._nodes)
+        """A name for a node that no node has had; empty where the model's nodes have none."""
+        return self._unique(stem, self._nodes) if self._nodes else ""
 
     def complete(self, node: ir.Node) -> None:
         """Name the results of a node whose names other values took, if the node is still there.

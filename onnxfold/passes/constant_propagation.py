@@ -111,7 +111,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
                         if node not in distrusted or node in known_distrusted
                     )
         inlined += sweep.inlined
-        self._rewrite(model, sweep, cut, pool)
+        self._rewrite(sweep, cut, pool)
         self.outcome = Outcome(
             len(cut.removed) + inlined,
             [*sweep.stays, *cut.stays],
@@ -122,9 +122,8 @@ class ConstantPropagation(ir.passes.InPlacePass):
         )
         return ir.passes.PassResult(model, modified=bool(cut.removed) or inlined > 0)
 
-    def _rewrite(self, model: ir.Model, sweep: Sweep, cut: Cut, pool: Pool) -> None:
-        functions = {f.graph for f in model.functions.values()}
-        materialize(cut.stored, pool, functions, sweep.parents)
+    def _rewrite(self, sweep: Sweep, cut: Cut, pool: Pool) -> None:
+        materialize(cut.stored, pool, sweep.places)
         remove_nodes(cut.removed)
         # the tensors hold the buffers they need
         for value in [v for v, _ in pool.bound()]:

@@ -10,10 +10,13 @@ import onnx_ir as ir
 from onnxfold.analysis.decisions import Decision
 from onnxfold.analysis.frontier import FORBIDDEN, Growth, RegionOp, choose
 from onnxfold.options import FoldOptions
-from onnxfold.passes.folding.sweep import NODE_BYTES, TENSOR_BYTES, Stay, Sweep
+from onnxfold.passes.folding.sweep import Stay, Sweep
 from onnxfold.pool import Pool
-from onnxfold.storage import stored_bytes
+from onnxfold.storage import node_bytes, stored_bytes
 
+# Bytes that are given for each node that goes by them, of those that the model loses by this very
+# cut: so little that nobody misses a scalar or a shape vector that was made of still less.
+HARDLY_MORE = 256
 # Bytes that the model lost elsewhere and that are given for each node that goes by them: starting
 # a node takes some microseconds in every run, about as long as reading so many bytes takes once.
 SPARE_PER_NODE = 1 << 14
@@ -55,13 +58,17 @@ class Cut:
                         for v in self._results(node)
                         if (same := self._same.get(v, v)) in sweep.cost
                     ],
-                    NODE_BYTES,
+                    node_bytes(node),
                 )
                 for node in sweep.undecided
             ],
             needed,
             _Costs(self._cost),
-            [Growth(spare, SPARE_PER_NODE), Growth(options.max_growth)],
+            [
+                Growth(sweep.saved, HARDLY_MORE, of_savings=True),
+                Growth(spare, SPARE_PER_NODE),
+                Growth(options.max_growth),
+            ],
         )
         self._needed = set(needed)
         self.stored: list[ir.Value] = []
@@ -95,7 +102,11 @@ class Cut:
         readers = Counter(
             v for node in self._staying for v in {self._as_one(v) for v in self._operands(node)}
         )
-        nodes = self._sweep.operations if small else self._sweep.undecided
+        nodes = [
+            node
+            for node in self._sweep.operations
+            if small or node in self._staying or self._result_bytes(node) > HARDLY_MORE
+        ]
         found = [(node, self._decision(node, stored, readers)) for node in nodes]
         for stay in self._sweep.stays:
             found.append((stay.node, _describe(stay.node, False, None, None, stay.reason)))
@@ -127,7 +138,7 @@ class Cut:
             return "asked for (fold)"
         if folded <= kept:
             return "takes no more bytes than its operands"
-        if folded <= kept + NODE_BYTES:
+        if folded <= kept + HARDLY_MORE:
             return "takes hardly more bytes than the node"
         if self._spare:
             return "paid for by bytes that the model lost elsewhere"
@@ -141,7 +152,9 @@ class Cut:
 
     def _nbytes(self, value: ir.Value) -> int:
         if value in self._sweep.cost:
-            return self._pool.buffer_of(value).nbytes if self._pool.is_bound(value) else 0
+            if self._cost(value) == FORBIDDEN or not self._pool.is_bound(value):
+                return 0
+            return self._pool.buffer_of(value).nbytes
         tensor = value.const_value
         return 0 if tensor is None else stored_bytes(tensor)
 
@@ -175,8 +188,8 @@ class Cut:
         node there, and another graph of the function does not read that.
         """
         graph = root = value.graph
-        while root in self._sweep.parents:
-            root = self._sweep.parents[root].graph
+        while root in self._sweep.places.parents:
+            root = self._sweep.places.parents[root].graph
         return root if root is self._sweep.main else graph
 
     def _follow(self, demanded: list[ir.Value], chosen: set[ir.Value]) -> None:
@@ -210,8 +223,10 @@ class Cut:
         if any(self._cost(v) == FORBIDDEN for v in self._results(node)):
             quantized = node.op_type == "DequantizeLinear" and not self._options.fold_quantized
             return _QUANTIZED if quantized else "its result is not a tensor"
-        size = sum(self._pool.buffer_of(v).nbytes for v in self._results(node))
-        return f"the model would grow: its result takes {size:,.0f} bytes"
+        return f"the model would grow: its result takes {self._result_bytes(node):,} bytes"
+
+    def _result_bytes(self, node: ir.Node) -> int:
+        return sum(self._nbytes(v) for v in self._results(node))
 
     def _is_demanded(self, value: ir.Value) -> bool:
         """True if somebody reads the value who is no operation, nor inside one."""
@@ -224,7 +239,7 @@ class Cut:
 
     def _is_in_operation(self, graph: ir.Graph | None) -> bool:
         """True for the body of a node that is itself an operation: what it reads that one reads."""
-        parents = self._sweep.parents
+        parents = self._sweep.places.parents
         while graph is not None and graph in parents:
             if parents[graph] in self._sweep.operations:
                 return True
@@ -243,15 +258,10 @@ class Cut:
     def _cost(self, value: ir.Value) -> float:
         cost = self._sweep.cost.get(value)
         if cost is None:
-            tensor = value.const_value
-            assert tensor is not None
-            cost = stored_bytes(tensor) + TENSOR_BYTES
-        elif cost and self._options.folds(value.name):
+            return self._sweep.places.bytes_now(value)
+        if cost and self._options.folds(value.name):
             # a sequence has no stored form, whoever asks for it
-            cost = 0 if self._pool.buffer_of(value).type_proto is None else FORBIDDEN
-        elif not cost and not self._options.fold_all:
-            # always worth storing, but as an operand of something larger it does take its place
-            cost = self._pool.buffer_of(value).nbytes + TENSOR_BYTES
+            return 0 if self._pool.buffer_of(value).type_proto is None else FORBIDDEN
         return cost
 
 

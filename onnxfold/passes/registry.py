@@ -101,6 +101,11 @@ def _own() -> list[PassInfo]:
 
         return CommonSubexpressions(options)
 
+    def lift_constants(options: Options) -> ir.passes.PassBase:
+        from onnxfold.passes.lift_constants import LiftConstants
+
+        return LiftConstants()
+
     return [
         PassInfo(
             "constant-propagation",
@@ -125,6 +130,11 @@ def _own() -> list[PassInfo]:
             deduplicate,
         ),
         PassInfo(
+            "lift-constants",
+            "Turn Constant nodes into initializers, where these take no more bytes.",
+            lift_constants,
+        ),
+        PassInfo(
             "common-subexpressions",
             "Compute the same op on the same inputs once.",
             common_subexpressions,
@@ -143,11 +153,6 @@ def _common() -> list[PassInfo]:
         return factory
 
     return [
-        PassInfo(
-            "lift-constants",
-            "Turn Constant nodes into initializers (onnx-ir).",
-            of("LiftConstantsToInitializersPass", True, 0),
-        ),
         PassInfo(
             "inline-functions",
             "Put functions in the place of their calls (onnx-ir).",

@@ -213,7 +213,7 @@ class Builder:
         tensor = ir.Tensor(array, dtype=dtype)
         tensor.name = self._names.fresh(f"{self._stem}/constant")
         if self._in_function:  # a function has no initializers
-            node = constant_node(tensor)
+            node = constant_node(tensor, self._before.name)
             self.insert(node)
             return node.outputs[0]
         value = add_initializer(self._graph, tensor)

@@ -1,6 +1,7 @@
 """Reading and writing models: zero-copy, streamed, atomic. The lowest layer of the package."""
 
 from onnxfold.storage.atomic import temporary_folder
+from onnxfold.storage.bound import node_bytes, record_bytes, tensor_bytes, texts_bytes
 from onnxfold.storage.commit import SaveReport
 from onnxfold.storage.encode import to_proto
 from onnxfold.storage.load import EXTERNAL_KEY, SOURCE_KEY, from_proto, load
@@ -17,7 +18,7 @@ from onnxfold.storage.tensors import (
     span_of,
     stored_size,
 )
-from onnxfold.storage.varints import stored_bytes
+from onnxfold.storage.varints import stored_bytes, varints_bytes
 
 __all__ = [
     "EXTERNAL_KEY",
@@ -36,12 +37,17 @@ __all__ = [
     "least_bytes",
     "load",
     "model_bytes",
+    "node_bytes",
     "planned_bytes",
     "reading_from",
+    "record_bytes",
     "save",
     "span_of",
     "stored_bytes",
     "stored_size",
     "temporary_folder",
+    "tensor_bytes",
+    "texts_bytes",
     "to_proto",
+    "varints_bytes",
 ]

@@ -1,44 +1,49 @@
-"""How many bytes a model takes in a file at most, told without writing it."""
+"""How many bytes a model and its parts take in a file, told without writing it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
 from onnxfold.graphs import all_graphs
 from onnxfold.storage.decode import VALUE_INFO_KEY
-from onnxfold.storage.layout import nbytes_of
+from onnxfold.storage.layout import EXTERNAL_FROM, aligned, nbytes_of
+from onnxfold.storage.tensors import SparseTensor
+from onnxfold.storage.varints import as_varints
 
 _TAG = 1
 _NUMBER = 10
 """No integer takes more; a float takes 4."""
 _SLACK = 2
 """For a node, as lengths and default values are written in more than one way."""
+_PLACE = 96
+"""What says where in a data file a tensor is."""
 
 
 def most_bytes(model: ir.Model) -> int:
     """Bytes of a model without its ``value_info``: as many, or a few too many.
 
-    Nothing is read or computed, but for strings. Much cheaper than the exact figure.
+    Nothing is read or computed but strings and small integers. Much cheaper than the exact figure.
     """
     total = _texts(model.doc_string, model.producer_name, model.producer_version, model.domain)
     total += 2 * _NUMBER + _entries(model.metadata_props)
     for graph in all_graphs(model):
         total += _message(_texts(graph.name, graph.doc_string)) + _entries(graph.metadata_props)
         total += sum(_message(_texts(d) + _NUMBER) for d in graph.opset_imports)
+        total += 2 * _NUMBER  # the length of a graph, and of what it is in
         for node in graph:
-            total += _node_bytes(node)
+            total += node_bytes(node) + _SLACK
         for value in graph.initializers.values():
-            total += _tensor_bytes(value.const_value, value.name)
+            total += tensor_bytes(value.const_value, value.name)
             if value.metadata_props or value.meta.get(VALUE_INFO_KEY):
                 total += entry_bytes(value, value.shape)
         total += sum(entry_bytes(v, v.shape) for v in (*graph.inputs, *graph.outputs))
     return total
 
 
-def _node_bytes(node: ir.Node) -> int:
-    """Bytes of a node, without those of its subgraphs."""
+def node_bytes(node: ir.Node) -> int:
+    """Bytes of a node without its subgraphs: as many, or a few too few."""
     total = _texts(node.name, node.op_type, node.domain, node.overload, node.doc_string)
     for value in node.inputs:
         total += 2 * _TAG if value is None else _texts(value.name)
@@ -48,7 +53,7 @@ def _node_bytes(node: ir.Node) -> int:
         total += _entries(node.metadata_props)
     for name, attribute in node.attributes.items():
         total += _message(_texts(name, attribute.doc_string) + _attribute_bytes(attribute))
-    return _message(total) + _SLACK
+    return _message(total)
 
 
 def entry_bytes(value: ir.Value, shape: ir.Shape | None) -> int:
@@ -66,9 +71,11 @@ def _attribute_bytes(attribute: ir.Attr) -> int:
     if attribute.is_ref() or value is None:
         return total + _texts(attribute.ref_attr_name)
     if kind == ir.AttributeType.TENSOR:
-        return total + _tensor_bytes(value, value.name)
+        return total + tensor_bytes(value, value.name)
     if kind == ir.AttributeType.TENSORS:
-        return total + sum(_tensor_bytes(tensor, tensor.name) for tensor in value)
+        return total + sum(tensor_bytes(tensor, tensor.name) for tensor in value)
+    if kind == ir.AttributeType.FLOAT:
+        return total + _TAG + 4
     if kind == ir.AttributeType.INT:
         return total + _TAG + _integer(value)
     if kind == ir.AttributeType.INTS:
@@ -79,18 +86,51 @@ def _attribute_bytes(attribute: ir.Attr) -> int:
         return total + _message(len(value.encode() if isinstance(value, str) else value))
     if kind == ir.AttributeType.FLOATS:
         return total + (_TAG + 4) * len(value)
-    return total + _NUMBER
+    return total
 
 
-def _tensor_bytes(tensor: ir.TensorProtocol | None, name: str | None) -> int:
+def tensor_bytes(tensor: ir.TensorProtocol | None, name: str | None, external: bool = False) -> int:
+    """Bytes of a tensor of a model; strings are read, and small integers.
+
+    Args:
+        tensor: The tensor; None takes no bytes.
+        name: Of the initializer.
+        external: Whether the model has a data file.
+    """
     if tensor is None:
         return 0
-    sizes = tuple(int(d) for d in tensor.shape.numpy())
-    total = 2 * _TAG + sum(_TAG + _integer(d) for d in sizes) + _texts(name, tensor.doc_string)
-    total += _entries(tensor.metadata_props)
+    about = _texts(tensor.doc_string) + _entries(tensor.metadata_props)
+    if isinstance(tensor, SparseTensor):
+        return _message(_texts(name) + about + tensor.proto.ByteSize())
+    typed = tensor if isinstance(tensor, ir.TensorProtoTensor) else as_varints(tensor)
+    if typed is not None and not typed.raw.HasField("raw_data"):
+        # each number takes another length
+        own: int = typed.raw.ByteSize() - _texts(typed.raw.name)
+        return _message(own + _texts(name))
+    sizes = [int(d) for d in tensor.shape.numpy()]
     if tensor.dtype == ir.DataType.STRING:
-        return _message(total + sum(_message(len(text)) for text in tensor.numpy().ravel()))
-    return _message(total + _message(nbytes_of(tensor)))
+        return about + record_bytes(name, sizes, texts_bytes(tensor.numpy().ravel()))
+    return about + record_bytes(name, sizes, nbytes_of(tensor), external)
+
+
+def record_bytes(name: str | None, sizes: Sequence[int], data: int, external: bool = False) -> int:
+    """Bytes of a tensor that is nothing but its elements.
+
+    Args:
+        name: Its name.
+        sizes: Its shape.
+        data: Bytes of the elements.
+        external: Whether the model has a data file.
+    """
+    total = 2 * _TAG + sum(_TAG + _integer(d) for d in sizes) + _texts(name)
+    if external and data >= EXTERNAL_FROM:
+        return _message(total + _PLACE) + aligned(data, data)
+    return _message(total + _message(data))
+
+
+def texts_bytes(texts: Iterable[str | bytes]) -> int:
+    """Bytes of the elements of a tensor of strings."""
+    return sum(_message(len(t if isinstance(t, bytes) else str(t).encode())) for t in texts)
 
 
 def _entries(texts: Mapping[str, str]) -> int:

@@ -76,6 +76,12 @@ def nbytes_of(tensor: ir.TensorProtocol) -> int:
     return stored_size(tensor.dtype, [int(dim) for dim in tensor.shape])  # type: ignore[arg-type]
 
 
+def aligned(offset: int, length: int) -> int:
+    """Return where a tensor of that length begins in a data file, at ``offset`` or behind it."""
+    step = _LARGE_ALIGNMENT if length >= _LARGE_FROM else _SMALL_ALIGNMENT
+    return -(-offset // step) * step
+
+
 def can_leave(tensor: ir.TensorProtocol) -> bool:
     """Whether ``tensor`` can be written outside of the protobuf library, as raw bytes.
 
@@ -159,8 +165,7 @@ def plan_external(
         else:
             key = (span.file.key, span.offset, span.length) if span else id(tensor)
             if key not in at:
-                step = _LARGE_ALIGNMENT if length >= _LARGE_FROM else _SMALL_ALIGNMENT
-                at[key] = -(-data.size // step) * step
+                at[key] = aligned(data.size, length)
                 data.tensors.append(Place(at[key], length, tensor))
                 data.size = at[key] + length
             offset = at[key]

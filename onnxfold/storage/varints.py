@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
@@ -29,9 +32,7 @@ def as_varints(tensor: ir.TensorProtocol) -> ir.TensorProtoTensor | None:
     if not 0 < tensor.nbytes < (_LONGEST_COMPUTED if is_streamed(tensor) else _LONGEST):
         return None
     values = np.frombuffer(tensor.tobytes(), tensor.dtype.numpy().newbyteorder("<"))
-    # Negative numbers are extended to 64 bits, and take ten bytes.
-    unsigned = values.astype(np.uint64)
-    if len(values) + int(np.searchsorted(_STEPS, unsigned, "right").sum()) >= tensor.nbytes:
+    if varints_bytes(values) >= tensor.nbytes:
         return None
     proto = onnx.TensorProto(
         name=tensor.name, data_type=tensor.dtype.value, dims=tensor.shape.numpy()
@@ -42,6 +43,13 @@ def as_varints(tensor: ir.TensorProtocol) -> ir.TensorProtoTensor | None:
     for key, value in tensor.metadata_props.items():
         proto.metadata_props.add(key=key, value=value)
     return ir.TensorProtoTensor(proto)
+
+
+def varints_bytes(values: npt.NDArray[Any]) -> int:
+    """Return what integers take as varints, which is what is written if it is less."""
+    # Negative numbers are extended to 64 bits, and take ten bytes.
+    unsigned = values.astype(np.uint64)
+    return values.size + int(np.searchsorted(_STEPS, unsigned, "right").sum())
 
 
 def stored_bytes(tensor: ir.TensorProtocol) -> int:

@@ -53,6 +53,11 @@ def worth(ops, staying) -> float:
     return sum(ops[k].cost for k in staying)
 
 
+def price(ops, demanded, choice) -> float:
+    """Bytes of what is stored and cost of what stays."""
+    return choice.bytes_stored + worth(ops, staying_ops(ops, demanded, choice.stored))
+
+
 @st.composite
 def regions(draw):
     """A small graph of ops; leaves l0.., results r0..; costs with many ties and some forbidden."""
@@ -90,13 +95,26 @@ def test_growth_is_never_more_than_allowed(region, allowed):
     ops, demanded, cost = region
     least = choose(ops, demanded, cost)
     choice = choose(ops, demanded, cost, [Growth(allowed)])
-    assert choice.bytes_stored <= least.bytes_stored + allowed
+    assert price(ops, demanded, choice) <= price(ops, demanded, least) + allowed
     assert sum(cost[v] for v in choice.stored) == choice.bytes_stored
     staying = staying_ops(ops, demanded, choice.stored)
     assert staying is not None
     assert len(staying) <= len(staying_ops(ops, demanded, least.stored))
-    if choice.bytes_if_all_folded - least.bytes_stored <= allowed:
+    if choice.bytes_if_all_folded - price(ops, demanded, least) <= allowed:
         assert not staying
+
+
+@settings(max_examples=300, deadline=None)
+@given(regions(), st.integers(0, 5))
+def test_savings_are_spent_and_no_more(region, allowed):
+    ops, demanded, cost = region
+    read = {v for op in ops for v in op.inputs}
+    made = {v for op in ops for v in op.outputs}
+    everything = sum(cost[v] for v in read - made) + worth(ops, range(len(ops)))
+    choice = choose(ops, demanded, cost, [Growth(allowed, of_savings=True)])
+    assert price(ops, demanded, choice) <= everything + allowed
+    if choice.bytes_if_all_folded <= everything + allowed:
+        assert not staying_ops(ops, demanded, choice.stored)
 
 
 def needed(ops, demanded, stored) -> set:
@@ -110,13 +128,14 @@ def needed(ops, demanded, stored) -> set:
 def test_nothing_that_is_left_can_still_be_bought(region, allowed):
     """No single value more fits the growth and lets an op go."""
     ops, demanded, cost = region
-    least = choose(ops, demanded, cost).bytes_stored
+    least = price(ops, demanded, choose(ops, demanded, cost))
     stored = choose(ops, demanded, cost, [Growth(allowed)]).stored
     staying = staying_ops(ops, demanded, stored)
     for value in cost.keys() - stored:
         other = needed(ops, demanded, stored | {value})
-        if sum(cost[v] for v in other) <= least + allowed:
-            assert len(staying_ops(ops, demanded, other)) >= len(staying), value
+        left = staying_ops(ops, demanded, other)
+        if sum(cost[v] for v in other) + worth(ops, left) <= least + allowed:
+            assert len(left) >= len(staying), value
 
 
 @settings(max_examples=300, deadline=None)
@@ -126,8 +145,8 @@ def test_no_more_is_spent_for_an_op_than_allowed(region, allowed, per_op):
     least = choose(ops, demanded, cost)
     choice = choose(ops, demanded, cost, [Growth(allowed, per_op)])
     before, after = (staying_ops(ops, demanded, c.stored) for c in (least, choice))
-    worth_it = per_op * (len(before) - len(after)) + worth(ops, before) - worth(ops, after)
-    assert choice.bytes_stored - least.bytes_stored <= min(allowed, worth_it)
+    spent = price(ops, demanded, choice) - price(ops, demanded, least)
+    assert spent <= min(allowed, per_op * (len(before) - len(after)))
 
 
 # ---------------------------------------------------------------- what users see of it

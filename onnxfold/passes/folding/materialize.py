@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 import onnx_ir as ir
 
 from onnxfold.editing.constants import add_initializer, constant_node
 from onnxfold.editing.replacement import inherit, replace
+from onnxfold.passes.folding.places import Places
 from onnxfold.pool import Buffer, BufferTensor, Pool
 
 
-def materialize(
-    values: Iterable[ir.Value],
-    pool: Pool,
-    functions: Collection[ir.Graph],
-    subgraphs: Collection[ir.Graph],
-) -> None:
-    """Store each value: it becomes an initializer of the graph its node is in.
+def materialize(values: Iterable[ir.Value], pool: Pool, places: Places) -> None:
+    """Store each value: as an initializer of the graph its node is in, or in a Constant node.
 
-    A function has no initializers, and a subgraph's output must be made by a node: there the value
-    becomes a Constant node's. The nodes that made the values have no users afterwards.
+    The nodes that made the values have no users afterwards.
 
     Args:
         values: Results of nodes, with buffers in the pool.
         pool: The pool.
-        functions: Graphs of functions.
-        subgraphs: Graphs that are attributes of nodes.
+        places: Where constants can be stored.
     """
     for value in values:
         node = value.producer()
@@ -34,14 +28,14 @@ def materialize(
         graph = node.graph
         buffer = pool.buffer_of(value)
         tensor = _as_tensor(buffer, value.name)
-        if graph in functions or (graph in subgraphs and value.is_graph_output()):
+        if places.needs_node(value):
             constant = constant_node(tensor, node.name)
             node.prepend(constant)
             stored = constant.outputs[0]
         else:
             stored = add_initializer(graph, tensor)
         value.name = None  # what is stored has it now
-        inherit(value, stored)
+        inherit(value, stored, declared=value.is_graph_output())
         replace(value, stored)
 
 

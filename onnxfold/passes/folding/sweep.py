@@ -27,13 +27,9 @@ from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Unfoldable
 from onnxfold.options import FoldOptions
 from onnxfold.passes.folding.inline_if import inline_branch
+from onnxfold.passes.folding.places import Places
 from onnxfold.pool import Buffer, Pool
-
-# What a node is worth in stored bytes: its record, and the time and memory it takes when it runs.
-# A scalar or a shape vector takes less, so it is always stored and the node goes.
-NODE_BYTES = 256
-# A stored tensor's own record: name, dtype, shape, and its mention at the place of use.
-TENSOR_BYTES = 48
+from onnxfold.storage import node_bytes
 
 
 @dataclass(frozen=True)
@@ -74,14 +70,15 @@ class Sweep:
         self.operations: dict[ir.Node, Operation] = {}
         """Every node that could be folded, in topological order."""
         self.undecided: dict[ir.Node, Operation] = {}
-        """Those of them whose results have a cost: the frontier decides."""
+        """Those of them whose results take more bytes than the node: the frontier decides."""
         self.cost: dict[ir.Value, float] = {}
         """Bytes it costs to store each value that ``operations`` make."""
         self.read_in_bodies: dict[ir.Node, list[ir.Value]] = {}
         """Constants that the subgraphs of an operation's node read, if that stays, after all that
         can be folded in them has been."""
-        self.parents: dict[ir.Graph, ir.Node] = {}
-        """The node that each subgraph belongs to."""
+        self.saved: float = 0
+        """Bytes by which the model is smaller without the nodes that are certain to go."""
+        self.places = Places(model)
         self.stays: list[Stay] = []
         self.inlined = 0
         self._names: Names | None = None
@@ -120,7 +117,7 @@ class Sweep:
         if subgraphs and self._inline_if(node):
             return
         for graph in subgraphs:
-            self.parents[graph] = node
+            self.places.parents[graph] = node
             self._graph(graph, opsets)
         for value in node.inputs:
             if value is not None and not self.is_constant(value):
@@ -157,20 +154,21 @@ class Sweep:
             {value: self._pool.buffer_of(value) for value in captures},
         )
         results = self._evaluator.apply(operation)
-        free = True
+        taken: float = 0
         for output, buffer in zip(node.outputs, results, strict=False):
             if buffer is None:
                 continue
-            cost = self._cost_of(node, buffer)
+            cost = self._cost_of(output, buffer)
             self.cost[output] = cost
             if output.uses() or output.is_graph_output():
                 self._pool.bind(output, buffer)
-                free = free and not cost
+                taken += cost
             else:
                 self._pool.discard(buffer)
         self.operations[node] = operation
         self.undecided[node] = operation
-        if free:
+        if taken <= node_bytes(node):
+            self.saved -= taken
             self._settle(node)
 
     def _read_in_bodies(self, node: ir.Node) -> list[ir.Value]:
@@ -186,14 +184,16 @@ class Sweep:
                 pending.extend(subgraphs_of(child))
         return list(found)
 
-    def _cost_of(self, node: ir.Node, buffer: Buffer) -> float:
+    def _cost_of(self, output: ir.Value, buffer: Buffer) -> float:
         if buffer.type_proto is not None:
             return FORBIDDEN
         if self._options.fold_all:
             return 0
+        node = output.producer()
+        assert node is not None
         if node.op_type == "DequantizeLinear" and not self._options.fold_quantized:
             return FORBIDDEN  # the runtime wants the quantized weight and this node
-        return 0 if buffer.nbytes <= NODE_BYTES else buffer.nbytes + TENSOR_BYTES
+        return self.places.bytes_if_stored(output, buffer)
 
     def _settle(self, node: ir.Node) -> None:
         """The node is certain to go: its operands have one user less, and some then none.
@@ -204,14 +204,17 @@ class Sweep:
         while certain:
             node = certain.pop()
             del self.undecided[node]
+            self.saved += node_bytes(node)
             for value in node.inputs:
                 # what a body reads stays bound: it may be wanted for the node that the body is of
                 if value is None or value.graph is not node.graph or not self._use_gone(value):
                     continue
                 producer = value.producer()
-                if producer in self.undecided and not any(
-                    self._pool.is_bound(o) for o in producer.outputs
-                ):
+                if producer not in self.undecided:
+                    self.saved += (
+                        self.cost[value] if value in self.cost else self.places.bytes_now(value)
+                    )
+                elif not any(self._pool.is_bound(o) for o in producer.outputs):
                     certain.append(producer)
 
     def _use_gone(self, value: ir.Value) -> bool:
@@ -237,7 +240,9 @@ class Sweep:
         branch = "then_branch" if self._pool.buffer_of(condition).array().any() else "else_branch"
         if self._names is None:
             self._names = Names(all_graphs(self._model))
-        inline_branch(node, node.attributes[branch].as_graph(), self._names)
+        self.saved += node_bytes(node)
+        added = inline_branch(node, node.attributes[branch].as_graph(), self._names)
+        self.saved -= sum(node_bytes(identity) for identity in added)
         self.inlined += 1
         return True
 

@@ -54,7 +54,7 @@ class Edit:
         return value
 
     def _constant_node(self, tensor: ir.TensorProtocol, before: ir.Node) -> ir.Node:
-        node = constant_node(tensor)
+        node = constant_node(tensor, before.name)
         before.prepend(node)
         self._analysis.set(node.outputs[0], of_array(tensor.numpy(), tensor.dtype))
         return node

@@ -1,0 +1,67 @@
+"""Where the constants of a model are stored, and how many bytes each takes there."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxfold import storage
+from onnxfold.pool import Buffer
+
+# A Constant node around a tensor: its op type, and the name, type and lengths of its attribute.
+_CONSTANT_NODE = 40
+# Integers that take more, as raw data, are weighed as raw data.
+_READ = 1024
+
+
+class Places:
+    """The places of constants.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._functions = {function.graph for function in model.functions.values()}
+        self._external = bool(model.meta.get(storage.EXTERNAL_KEY))
+        self.parents: dict[ir.Graph, ir.Node] = {}
+        """The node that each subgraph belongs to, as far as they have been visited."""
+
+    def needs_node(self, value: ir.Value) -> bool:
+        """True if the value, a node's result, cannot be an initializer once it is stored.
+
+        A function has no initializers, and a subgraph's output must be made by a node.
+        """
+        graph = value.graph
+        return graph in self._functions or (graph in self.parents and value.is_graph_output())
+
+    def bytes_if_stored(self, value: ir.Value, buffer: Buffer) -> int:
+        """Bytes that a node's result would take, or a few more.
+
+        Strings are computed for it, other elements are not.
+
+        Raises:
+            ComputationFailed: they cannot be computed.
+        """
+        if buffer.dtype == ir.DataType.STRING:
+            data = storage.texts_bytes(buffer.array().reshape(-1))
+        elif buffer.is_known and buffer.nbytes <= _READ and _is_wide_integer(buffer.dtype):
+            data = min(buffer.nbytes, storage.varints_bytes(buffer.array()))
+        else:
+            data = buffer.nbytes
+        if not self.needs_node(value):
+            return storage.record_bytes(value.name, buffer.shape, data, self._external)
+        node = value.producer()
+        names = len(((node.name if node else None) or "").encode()) + len(
+            (value.name or "").encode()
+        )
+        return storage.record_bytes(value.name, buffer.shape, data) + names + _CONSTANT_NODE
+
+    def bytes_now(self, value: ir.Value) -> int:
+        """Bytes that a constant of the model takes."""
+        taken = storage.tensor_bytes(value.const_value, value.name, self._external)
+        node = value.producer()
+        return taken if node is None else min(taken, storage.node_bytes(node))
+
+
+def _is_wide_integer(dtype: ir.DataType) -> bool:
+    return dtype.is_integer() and dtype.bitwidth > 8

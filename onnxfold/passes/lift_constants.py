@@ -1,0 +1,45 @@
+"""Constant nodes become initializers, where these take no more bytes."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxfold import storage
+from onnxfold.analysis.constants import is_constant_node, tensor_of_constant
+from onnxfold.editing.constants import add_initializer
+from onnxfold.editing.removal import remove_nodes
+from onnxfold.editing.replacement import inherit, replace
+from onnxfold.graphs import all_graphs
+
+
+class LiftConstants(ir.passes.InPlacePass):
+    """Turn Constant nodes into initializers.
+
+    One stays if it makes an output of its graph, or is in a function, which has no initializers,
+    or if its numbers take fewer bytes in the node: small integers in ``value_ints`` do.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Run the pass on a model."""
+        functions = {function.graph for function in model.functions.values()}
+        lifted = sum(_lift(graph) for graph in all_graphs(model) if graph not in functions)
+        return ir.passes.PassResult(model, modified=lifted > 0)
+
+
+def _lift(graph: ir.Graph) -> int:
+    lifted = []
+    for node in graph:
+        if not is_constant_node(node) or node.outputs[0].is_graph_output():
+            continue
+        value = node.outputs[0]
+        tensor = tensor_of_constant(node)
+        if tensor is None or storage.tensor_bytes(tensor, value.name) > storage.node_bytes(node):
+            continue
+        name, value.name = value.name, None  # the initializer has it from now on
+        tensor.name = name
+        initializer = add_initializer(graph, tensor)
+        inherit(value, initializer)
+        replace(value, initializer)
+        lifted.append(node)
+    remove_nodes(lifted)
+    return len(lifted)

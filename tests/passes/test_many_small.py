@@ -1,0 +1,162 @@
+"""Many results that are small each: together they do not make a model grow by a byte, either."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import onnx
+import pytest
+from fold_check import assert_same, count_ops
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+
+import onnxfold
+from onnxfold import storage
+
+
+class Pieces:
+    """Builds a model of pieces, each an op on constants whose results are outputs."""
+
+    def __init__(self, prefix: str, node_name: str) -> None:
+        self._prefix, self._node_name = prefix, node_name
+        self._count = itertools.count()
+        self.graph = helper.make_graph([], "g", [], [])
+
+    def name(self) -> str:
+        return f"{self._prefix}{next(self._count)}"
+
+    def constant(self, array: np.ndarray, way: str) -> str:
+        name, dtype = self.name(), helper.np_dtype_to_tensor_dtype(array.dtype)
+        if way == "typed" and array.dtype != object:
+            tensor = helper.make_tensor(name, dtype, array.shape, array.ravel().tolist())
+        else:
+            tensor = numpy_helper.from_array(array, name)
+        if way == "numbers" and array.ndim == 1 and array.dtype == np.int64:
+            self.node("Constant", [], name, value_ints=array.tolist())
+        elif way in ("numbers", "node"):
+            self.node("Constant", [], name, value=tensor)
+        else:
+            self.graph.initializer.append(tensor)
+        return name
+
+    def node(self, op: str, inputs: list[str], *outputs: str, **attributes: object) -> None:
+        name = self._node_name and f"{self._node_name}{self.name()}"
+        self.graph.node.append(helper.make_node(op, inputs, outputs, name, **attributes))
+
+    def output(self, name: str, dtype: int, rank: int = 1) -> None:
+        self.graph.output.append(helper.make_tensor_value_info(name, dtype, [None] * rank))
+
+    def model(self) -> onnx.ModelProto:
+        opset = [helper.make_opsetid("", 21)]
+        return helper.make_model(self.graph, opset_imports=opset, ir_version=10)
+
+
+def ints(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+def floats(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(count).astype(np.float32)
+
+
+FLOAT, INT, STRING = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.STRING
+
+# By name: operands for a size and a seed, attributes, the dtypes of the results.
+OPS = {
+    "Tile": (lambda n, s: [floats(1, s), ints(n)], {}, [FLOAT]),
+    "Expand": (lambda n, s: [floats(1, s), ints(n, 2)], {}, [FLOAT]),
+    "Concat": (lambda n, s: [floats(n, s), floats(1)], {"axis": 0}, [FLOAT]),
+    "Cast": (lambda n, s: [np.arange(n, dtype=np.int8)], {"to": INT}, [INT]),
+    "ConstantOfShape": (lambda n, s: [ints(n)], {}, [FLOAT]),
+    "Range": (lambda n, s: [np.array(k, np.int64) for k in (0, n, 1)], {}, [INT]),
+    "StringConcat": (lambda n, s: [np.array([n * "x", f"{s}"], object)] * 2, {}, [STRING]),
+    "Split": (lambda n, s: [floats(2 * n, s), ints(n, n)], {"axis": 0}, [FLOAT, FLOAT]),
+    "TopK": (lambda n, s: [floats(n + 1, s), ints(n)], {}, [FLOAT, INT]),
+    "Pad": (lambda n, s: [floats(n, s), ints(1, n)], {}, [FLOAT]),
+    "Neg": (lambda n, s: [floats(n, s)], {}, [FLOAT]),
+}
+
+
+@st.composite
+def many_small(draw) -> onnx.ModelProto:
+    prefix = draw(st.sampled_from(["", "a name of some length/"]))
+    pieces = Pieces(prefix, draw(st.sampled_from(["", "/model/layers.1/"])))
+    ways = st.sampled_from(["raw", "typed", "node", "numbers"])
+    for _ in range(draw(st.integers(1, 3))):
+        op = draw(st.sampled_from(sorted(OPS)))
+        size, count = draw(st.sampled_from([1, 4, 16, 60])), draw(st.sampled_from([1, 5, 30]))
+        shared = draw(st.booleans())
+        read = draw(st.booleans())
+        operands, attributes, dtypes = OPS[op]
+        way = draw(ways)
+        names: list[str] = []
+        for k in range(count):
+            if not (shared and names):
+                names = [pieces.constant(array, way) for array in operands(size, k)]
+            results = [pieces.name() for _ in dtypes]
+            pieces.node(op, names, *results, **attributes)
+            for result, dtype in zip(results, dtypes, strict=True):
+                pieces.output(result, dtype, 1 + (op == "Expand"))
+                if read:
+                    again = pieces.name()
+                    pieces.node("Identity", [result], again)
+                    pieces.output(again, dtype, 1 + (op == "Expand"))
+    return pieces.model()
+
+
+@settings(max_examples=80, deadline=None)
+@given(many_small(), st.sampled_from([0, 1]), st.booleans())
+def test_no_model_grows_by_a_byte(model, level, value_info):
+    onnx.checker.check_model(model)
+    result = onnxfold.optimize(model, level=level, value_info=value_info)
+    assert result.ByteSize() <= model.ByteSize()
+
+
+@settings(max_examples=15, deadline=None)
+@given(model=many_small(), external=st.booleans())
+def test_no_file_grows_by_a_byte(model, external, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("many")
+    onnx.save(model, folder / "m.onnx", save_as_external_data=external, size_threshold=0)
+    report = onnxfold.optimize_file(folder / "m.onnx", folder / "out.onnx", fsync=False)
+    assert storage.model_bytes(folder / "out.onnx") == report.bytes_after <= report.bytes_before
+
+
+def tiles(count: int, names: str) -> Pieces:
+    pieces = Pieces("", names)
+    for k in range(count):
+        result = pieces.name()
+        pieces.node("Tile", [pieces.constant(a, "raw") for a in (floats(1, k), ints(16))], result)
+        pieces.output(result, FLOAT)
+    return pieces
+
+
+def test_small_results_fold_for_what_the_model_loses_by_it():
+    assert count_ops(storage.from_proto(onnxfold.optimize(tiles(50, "").model())))["Tile"] > 20
+    pieces = tiles(50, "")
+    last = pieces.constant(floats(500), "raw")
+    for _ in range(3):
+        before, last = last, pieces.name()
+        pieces.node("ReduceSum", [before], last)
+    pieces.output(last, FLOAT)
+    model = pieces.model()
+    result = onnxfold.optimize(model, level=0)
+    assert not result.graph.node
+    assert result.ByteSize() <= model.ByteSize()
+    assert_same(model, result, {})
+
+
+@pytest.mark.parametrize("doublings", [3, 12])
+def test_strings_are_weighed_by_what_they_take(doublings):
+    pieces = Pieces("s", "")
+    last = pieces.constant(np.array(["ab"], object), "raw")
+    for _ in range(doublings):
+        before, last = last, pieces.name()
+        pieces.node("StringConcat", [before, before], last)
+    pieces.output(last, STRING)
+    model = pieces.model()
+    result = onnxfold.optimize(model)
+    assert result.ByteSize() <= model.ByteSize()
+    assert bool(result.graph.node) == (doublings > 3)
+    assert_same(model, result, {})

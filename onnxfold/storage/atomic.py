@@ -134,7 +134,19 @@ def link(source: str, target: str) -> bool:
     """Make ``target`` a second name of ``source``, atomically; False where links do not exist."""
     path = _temporary_path(target)
     try:
-        os.link(source, path)
+        if not link_new(source, path):
+            return False
+        os.replace(path, target)
+    except BaseException:
+        remove(path)
+        raise
+    return True
+
+
+def link_new(source: str, target: str) -> bool:
+    """As `link`; there must be no ``target`` yet."""
+    try:
+        os.link(source, target)
     except OSError as error:
         if error.errno in (
             errno.EPERM,
@@ -144,12 +156,6 @@ def link(source: str, target: str) -> bool:
             errno.EMLINK,
         ):
             return False
-        raise
-    try:
-        os.replace(path, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
         raise
     return True
 
@@ -168,8 +174,12 @@ def sync_folder(path: str) -> None:
 
 @contextlib.contextmanager
 def folder_lock(path: str) -> Iterator[None]:
-    """Hold the folder of ``path`` against other processes that commit several files in it."""
-    fd = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Hold the folder of ``path``, where that is possible, against others that do the same."""
+    try:
+        fd = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:  # a folder that may be written to and not be read
+        yield
+        return
     try:
         with contextlib.suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -199,11 +209,17 @@ def remove_leftovers(target: str) -> None:
 
 
 def remove_fresh_leftovers(target: str, is_needed: Callable[[str], bool]) -> None:
-    """Remove files with a `fresh_name` of ``target`` that nobody is writing and nobody needs."""
+    """Remove files with a `fresh_name` of ``target`` that nobody is writing and nobody needs.
+
+    Where that is a second name of ``target``, which nobody needs either, ``target`` goes with it.
+    """
     folder, name = os.path.split(target)
     pattern = f"{glob.escape(_stem(name))}.onnxfold-????????"
     for path in glob.glob(os.path.join(glob.escape(folder), pattern)):
         if not is_needed(path):
+            with contextlib.suppress(OSError):
+                if os.path.samefile(path, target) and not is_needed(target):
+                    _remove_unlocked(target)
             _remove_unlocked(path)
 
 

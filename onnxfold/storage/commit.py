@@ -16,10 +16,12 @@ So at any moment the model at the target refers to the data it was written with;
 they have two names. A process that dies in between leaves a fresh name behind: if the model refers
 to it, it is complete, and otherwise the next save to the same target removes it. A reader that
 opened the old model before step 2 and opens the data by name after step 3 sees new data: readers
-would have to take a lock for that, and they do not.
+would have to take a lock for that, and they do not. Processes that put files into the same folder
+do it one after the other, under a lock, and look there at what the others left.
 
 The data file of the old model is removed when the new model needs none, if it has the usual name
 (``NAME.onnx.data``), the old model referred to it, and no other ``.onnx`` file in the folder does.
+It gets a fresh name as well before the model goes, by which the next save knows it for a leftover.
 Likewise a data file that another model in the folder refers to is not overwritten.
 """
 
@@ -33,7 +35,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxfold.errors import ModelError
+from onnxfold.errors import ModelError, UsageError
 from onnxfold.storage import atomic
 from onnxfold.storage.atomic import TempFile
 from onnxfold.storage.layout import FilePlan, Plan
@@ -66,6 +68,20 @@ class SaveReport:
     seconds: float = 0.0
 
 
+def refuse_if_used(data_path: str, target: str) -> None:
+    """See that no model in the folder, other than ``target``, refers to the data file.
+
+    Raises:
+        UsageError: One does.
+    """
+    if os.path.lexists(data_path) and (users := other_users(data_path, target)):
+        raise UsageError(
+            f"{os.path.basename(data_path)!r} also holds the data of {users[0]!r}; "
+            "give another name for the data file",
+            file=target,
+        )
+
+
 def other_users(data_path: str, target: str) -> list[str]:
     """Return the models in the folder, other than ``target``, that refer to the data file."""
     folder, name = os.path.split(data_path)
@@ -77,6 +93,14 @@ def other_users(data_path: str, target: str) -> list[str]:
                     if name in external_locations(entry.path):
                         users.append(entry.name)
     return users
+
+
+def _identity(path: str | None) -> tuple[int, ...] | None:
+    try:
+        status = os.stat(path or "")
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino, status.st_mtime_ns)
 
 
 class Commit:
@@ -107,6 +131,7 @@ class Commit:
         self._data_path = data_path
         self._fsync = fsync
         self._temps: list[TempFile] = []
+        self._data_before = _identity(data_path)
         self._unreleased: dict[int, Any] = {id(tensor): tensor for tensor in streamed}
 
     def run(self, threads: int, progress: Callable[[int, int], None] | None) -> SaveReport:
@@ -116,25 +141,18 @@ class Commit:
             OSError: Among others when the disk is full; the target is as it was.
         """
         plan, target, data_path = self._plan, self._target, self._data_path
-        usual = target + ".data"
-        old_locations = self._old_locations(usual)
-        two_steps = data_path is not None and os.path.exists(target) and os.path.exists(data_path)
-        fresh = atomic.fresh_name(data_path) if data_path is not None and two_steps else None
-        data_name = os.path.basename(data_path) if data_path else ""
-        model_plan = plan.model(os.path.basename(fresh) if fresh else data_name)
+        model_plan = plan.model(os.path.basename(data_path) if data_path else "")
         sizes = [model_plan.size, plan.data.size if plan.data else 0]
         total = sum(len(literal) for _, literal in model_plan.literals)
         for file in (model_plan, plan.data):
             total += sum(place.length for place in file.tensors) if file else 0
         try:
+            self._sweep()  # first: the disk may be full of it
             with Writer(threads, total, progress, flush=self._fsync) as writer:
                 data = None
                 if plan.data is not None and data_path is not None:
                     data = self._file(data_path, plan.data, writer)
                 model = self._file(target, model_plan, writer)
-                second = None
-                if fresh is not None:
-                    second = self._second(model, model_plan, plan.model(data_name), writer)
                 report = SaveReport(
                     target,
                     bytes_total=sum(sizes),
@@ -142,8 +160,10 @@ class Commit:
                     bytes_copied=writer.copied,
                     bytes_shared=plan.shared,
                 )
-            self._sources.check_unchanged()
-            self._place(data, model, second, fresh)
+            with atomic.folder_lock(target):
+                self._sources.check_unchanged()
+                self._place(data, model, model_plan)
+                self._sweep()
         except Exception:
             self._sources.check_unchanged()  # that may be why
             raise
@@ -152,20 +172,11 @@ class Commit:
                 temp.discard()
             while self._unreleased:
                 self._unreleased.popitem()[1].release()
-        with contextlib.suppress(OSError):
-            self._clean(usual, old_locations)
         folder = os.path.dirname(target)
         report.data_files = sorted(os.path.join(folder, name) for name in plan.locations)
         if data_path is not None:
             report.data_files.append(data_path)
         return report
-
-    def _old_locations(self, usual: str) -> set[str]:
-        """Return what the model now at the target refers to, as far as that matters."""
-        if os.path.exists(self._target) and os.path.exists(usual):
-            with contextlib.suppress(ModelError):
-                return external_locations(self._target)
-        return set()
 
     def _temporary(self, path: str) -> TempFile:
         temp = TempFile(path)
@@ -200,54 +211,59 @@ class Commit:
             raise atomic.os_error(error, path) from error
         return temp
 
-    def _second(
-        self, first: TempFile, first_plan: FilePlan, plan: FilePlan, writer: Writer
-    ) -> TempFile:
-        """Write the model again, with another name of the data file in it."""
+    def _place(self, data: TempFile | None, model: TempFile, model_plan: FilePlan) -> None:
+        """Rename everything to its place; see the top of this file."""
+        target, data_path = self._target, self._data_path
+        if data is None or data_path is None:
+            drops = self._drops_data()
+            # Without links nothing would tell the next save: it goes at once, or never.
+            told = drops and atomic.link_new(self._usual, atomic.fresh_name(self._usual))
+            self._move(model, target)
+            if drops and not told:
+                atomic.remove(self._usual)
+            return
+        if _identity(data_path) != self._data_before:
+            refuse_if_used(data_path, target)
+        if not (os.path.exists(target) and os.path.exists(data_path)):
+            self._move(data, data_path)
+            self._move(model, target)
+            return
+        fresh = atomic.fresh_name(data_path)
+        bridge = self._bridge(model, model_plan, self._plan.model(os.path.basename(fresh)))
+        self._move(data, fresh)
+        try:
+            self._move(bridge, target)
+        except OSError:
+            # After an interrupt the fresh data are left to the next save: it would not do to
+            # be interrupted between looking and removing.
+            if not atomic.is_file(bridge.fd, target):
+                atomic.remove(fresh)
+            raise
+        about_to_replace(data_path)
+        if not atomic.link(fresh, data_path):
+            copy = self._temporary(data_path)
+            with Writer(1, 0, None) as writer:
+                writer.copy(copy, 0, os.fstat(data.fd).st_size, data.fd, 0)
+            if self._fsync:
+                copy.sync()
+            self._move(copy, data_path)
+        elif self._fsync:
+            atomic.sync_folder(target)
+        self._move(model, target)
+        atomic.remove(fresh)
+
+    def _bridge(self, model: TempFile, model_plan: FilePlan, plan: FilePlan) -> TempFile:
+        """Write the model once more, with another name of the data file in it."""
         temp = self._temporary(self._target)
         os.ftruncate(temp.fd, plan.size)
-        for offset, literal in plan.literals:
-            writer.write(temp, offset, literal)
-        for place, there in zip(plan.tensors, first_plan.tensors, strict=True):
-            writer.copy(temp, place.offset, place.length, first.fd, there.offset)
-        writer.settle()
+        with Writer(1, 0, None) as writer:
+            for offset, literal in plan.literals:
+                writer.write(temp, offset, literal)
+            for place, there in zip(plan.tensors, model_plan.tensors, strict=True):
+                writer.copy(temp, place.offset, place.length, model.fd, there.offset)
         if self._fsync:
             temp.sync()
         return temp
-
-    def _place(
-        self, data: TempFile | None, model: TempFile, second: TempFile | None, fresh: str | None
-    ) -> None:
-        """Rename everything to its place; see the top of this file."""
-        if data is None or self._data_path is None:
-            self._move(model, self._target)
-            return
-        with atomic.folder_lock(self._target):
-            if fresh is None or second is None:
-                self._move(data, self._data_path)
-                self._move(model, self._target)
-                return
-            self._move(data, fresh)
-            try:
-                self._move(model, self._target)
-            except OSError:
-                # After an interrupt the fresh data are left to the next save: it would not do to
-                # be interrupted between looking and removing.
-                if not atomic.is_file(model.fd, self._target):
-                    atomic.remove(fresh)
-                raise
-            about_to_replace(self._data_path)
-            if not atomic.link(fresh, self._data_path):
-                copy = self._temporary(self._data_path)
-                with Writer(1, 0, None) as writer:
-                    writer.copy(copy, 0, os.fstat(data.fd).st_size, data.fd, 0)
-                if self._fsync:
-                    copy.sync()
-                self._move(copy, self._data_path)
-            elif self._fsync:
-                atomic.sync_folder(self._target)
-            self._move(second, self._target)
-            atomic.remove(fresh)
 
     def _move(self, temp: TempFile, path: str) -> None:
         about_to_replace(path)
@@ -255,26 +271,39 @@ class Commit:
         if self._fsync:
             atomic.sync_folder(path)
 
-    def _clean(self, usual: str, old_locations: set[str]) -> None:
-        """Remove what is left of dead processes, and data that nobody needs any more."""
-        needed = set(self._plan.locations)
-        if self._data_path is not None:
-            needed.add(os.path.basename(self._data_path))
-        for path in {self._target, usual, self._data_path or usual}:
-            atomic.remove_leftovers(path)
+    @property
+    def _usual(self) -> str:
+        """The usual name of a data file of the target."""
+        return self._target + ".data"
+
+    def _drops_data(self) -> bool:
+        """Whether the model at the target has data with the usual name that nobody will need."""
+        usual = self._usual
+        if not os.path.exists(usual) or os.path.basename(usual) in self._plan.locations:
+            return False
+        name = os.path.basename(usual)
+        return any(
+            location == name or atomic.is_fresh_name(location, name)
+            for location in self._locations()
+        ) and not self._is_needed_elsewhere(usual)
+
+    def _locations(self) -> set[str]:
+        """What the model that is at the target now refers to."""
+        with contextlib.suppress(ModelError):
+            return external_locations(self._target)
+        return set()
+
+    def _is_needed_elsewhere(self, path: str) -> bool:
+        return self._sources.needs(path) or bool(other_users(path, self._target))
+
+    def _sweep(self) -> None:
+        """Remove what dead processes left, and what the model that is there now needs no more."""
 
         def is_needed(path: str) -> bool:
-            return (
-                os.path.basename(path) in needed
-                or self._sources.needs(path)
-                or bool(other_users(path, self._target))
-            )
+            return os.path.basename(path) in self._locations() or self._is_needed_elsewhere(path)
 
-        for path in {usual, self._data_path or usual}:
-            atomic.remove_fresh_leftovers(path, is_needed)
-        name = os.path.basename(usual)
-        owned = name in old_locations or any(
-            atomic.is_fresh_name(location, name) for location in old_locations
-        )
-        if owned and not is_needed(usual):
-            atomic.remove(usual)
+        with contextlib.suppress(OSError):  # they can stay
+            for path in {self._target, self._usual, self._data_path or self._usual}:
+                atomic.remove_leftovers(path)
+                if path != self._target:
+                    atomic.remove_fresh_leftovers(path, is_needed)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxfold.errors import UsageError
 from onnxfold.storage import atomic
-from onnxfold.storage.commit import Commit, SaveReport, other_users
+from onnxfold.storage.commit import Commit, SaveReport, refuse_if_used
 from onnxfold.storage.layout import (
     MAX_MODEL,
     Plan,
@@ -185,12 +185,5 @@ def _data_path(plan: Plan, target: str, forced: str | None) -> str | None:
             file=target,
         )
     _check_place(path)
-    if os.path.lexists(path):
-        users = other_users(path, target)
-        if users:
-            raise UsageError(
-                f"{os.path.basename(path)!r} also holds the data of {users[0]!r}; "
-                "give another name for the data file",
-                file=target,
-            )
+    refuse_if_used(path, target)
     return path

@@ -125,7 +125,7 @@ def test_kill_often(tmp_path: Path, external: bool) -> None:
     killed_at_random(tmp_path, external, 50)
 
 
-def die_at(path: Path, other: Path, step: int, after: bool) -> None:
+def die_at(path: Path, other: Path, step: int, after: bool, external: bool) -> None:
     """Save a new model over ``path``; die at the step-th change of a name, before it or after."""
     model = storage.load(path)
     model.doc_string = "new"
@@ -147,10 +147,13 @@ def die_at(path: Path, other: Path, step: int, after: bool) -> None:
 
     for name in ("replace", "link", "unlink"):
         setattr(os, name, dying(getattr(os, name)))
-    storage.save(model, path, fsync=False)
+    storage.save(model, path, external_data=external, fsync=False)
+    os.kill(os.getpid(), signal.SIGKILL)  # there were fewer steps
 
 
-def test_kill_at_every_rename(tmp_path: Path) -> None:
+@pytest.mark.parametrize("external", [True, False])
+def test_kill_at_every_rename(tmp_path: Path, external: bool) -> None:
+    """What had data of its own gets new ones, or becomes one file."""
     folder = tmp_path / "models"
     folder.mkdir()
     path = folder / "m.onnx"
@@ -163,7 +166,9 @@ def test_kill_at_every_rename(tmp_path: Path) -> None:
     outcomes = []
     for step, after in itertools.product(range(1, 7), (False, True)):
         storage.save(storage.from_proto(linear()), path, external_data=True, fsync=False)
-        child, reader = fork(lambda pipe, step=step, after=after: die_at(path, other, step, after))
+        child, reader = fork(
+            lambda pipe, step=step, after=after: die_at(path, other, step, after, external)
+        )
         os.close(reader)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         assert status == -signal.SIGKILL

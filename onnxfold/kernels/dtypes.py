@@ -46,6 +46,9 @@ FLOAT8: frozenset[DType] = frozenset(
     )
 )
 
+# No op takes as many axes, sizes or parts.
+_LONGEST_LIST = 1 << 16
+
 MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 
 
@@ -121,7 +124,7 @@ def normalized_axis(axis: int, rank: int) -> int:
 
 def integers(x: Array, what: str) -> list[int]:
     """The elements of a 0-d or 1-d integer operand (a shape, axes, pads, ...)."""
-    if x.ndim > 1 or x.dtype.kind not in "iu":
+    if x.ndim > 1 or x.dtype.kind not in "iu" or x.size > _LONGEST_LIST:
         raise Unfoldable(f"{what} must be a list of integers")
     return [int(v) for v in x.ravel()]
 

@@ -84,6 +84,9 @@ class Evaluator:
             results = self._apply_kernel(operation)
             if results is not None:
                 return results
+        reason = self._engines.objection_to_graphs(operation)
+        if reason is not None:
+            raise Unfoldable(reason)
         types = inference.infer(operation)
         missing = [
             k

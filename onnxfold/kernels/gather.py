@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from onnxfold.kernels.dtypes import check_allocatable, check_readable, normalized_axis
+from onnxfold.kernels.extents import distinct
 from onnxfold.kernels.registry import Array, Kind, Unfoldable, kernel
 from onnxfold.kernels.selection import LONGEST_LIST, Picks
 
@@ -42,6 +43,7 @@ def check_indices(indices: Array, size: int) -> None:
     """Raise Unfoldable unless all indices are in ``[-size, size)``: no evaluator accepts them."""
     if indices.dtype.kind not in "iu":
         raise Unfoldable(f"indices of dtype {indices.dtype.name}")
+    indices = distinct(indices)
     if indices.size and not (-size <= int(indices.min()) and int(indices.max()) < size):
         raise Unfoldable(f"an index is out of range for dimension {size}")
 

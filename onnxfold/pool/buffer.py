@@ -193,6 +193,13 @@ def _byte_bounds(array: Array) -> tuple[int, int]:
     return low, high + array.itemsize
 
 
+def weight_of(array: Array) -> int:
+    """Bytes of memory that the elements take; of strings, with their texts."""
+    if array.dtype.hasobject:
+        return array.nbytes + sum(len(text) for text in array.flat)
+    return array.nbytes
+
+
 def root_of(array: Array) -> object:
     """The object that owns the memory an array looks at (follows views to their base)."""
     current: Any = array

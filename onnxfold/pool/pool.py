@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.pool.buffer import Array, Block, Buffer, Deferred, Memory, root_of
+from onnxfold.pool.buffer import Array, Block, Buffer, Deferred, Memory, root_of, weight_of
 from onnxfold.pool.parallel import THREADS, for_each
 from onnxfold.pool.source import BoxTile, Source, tiles
 from onnxfold.pool.spill import Scratch, ScratchPart
@@ -164,7 +164,7 @@ class Pool:
         root: Any = root_of(array)
         block = self._blocks.get(id(root))
         if block is None:
-            nbytes = root.nbytes if kind is Memory.OWNED else 0
+            nbytes = weight_of(root) if kind is Memory.OWNED else 0
             block = self._blocks[id(root)] = Block(root, nbytes, kind)
             if nbytes:
                 self.add_live(nbytes)
@@ -310,6 +310,11 @@ class Pool:
             self.statistics.live_bytes -= nbytes
 
     # ---------------------------------------------------------------- spilling
+
+    def make_room(self, nbytes: int) -> None:
+        """Spill what can be, until so many more bytes are within the limit."""
+        if self.statistics.live_bytes + nbytes > self.memory_limit:
+            self._spill(self.memory_limit - nbytes)
 
     def _spill(self, bound: int, keep: Block | None = None) -> None:
         """Move the largest owned blocks to the scratch file until no more bytes are live."""

@@ -147,6 +147,6 @@ def test_one_that_was_stopped_is_replaced():
     assert process._process is not None
     process._process.kill()
     with pytest.raises(Stopped, match="crashed"):
-        process.run("onnxruntime", b"", {}, [], exact=False, limit=1 << 20, seconds=10)
+        process.run("onnxruntime", b"", {}, [], exact=False, limit=1 << 20, time=TimeLimit(20))
     process.start()
     process.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -227,9 +228,15 @@ def reduce(application: Application) -> Sequence[Fact]:
         return [fact]
     if axes and [axis_of(a, 1) for a in axes] != [0]:
         raise Undecided
+    combine = _REDUCTIONS[application.op_type]
     result: Any = items[0]
     for item in items[1:]:
-        result = _REDUCTIONS[application.op_type](algebra, result, item)
+        result = combine(algebra, result, item)
+    numbers = [max(abs(item), 1) for item in items if isinstance(item, int)]
+    greatest = {"ReduceSum": sum(numbers), "ReduceProd": math.prod(numbers)}
+    # runtimes add and multiply in float64: every partial result, in any order, must be exact
+    if greatest.get(application.op_type, 0) > 1 << 53:
+        raise Undecided
     shape = (1,) if application.attributes.get("keepdims", 1) else ()
     reduced = np.empty(shape, object)
     reduced[...] = result

@@ -11,23 +11,27 @@ import atexit
 import contextlib
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
+from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from onnxfold.kernels.engines import runner
+from onnxfold.kernels.engines.limits import TimeLimit
 from onnxfold.kernels.engines.runner import EvaluationError, Raw, ThreadDependent
 from onnxfold.pool.buffer import Array
 from onnxfold.storage.mapped import MappedFile, Span
 
 # Starting Python, NumPy and onnxruntime takes a third of a second; more on a busy machine.
 _START_SECONDS = 20.0
+# On a busy machine a process gets its share of the processors only: so many times as long is fine.
+_PATIENCE = 4
 _PIECE_BYTES = 1 << 22
 # It finds the modules that this process finds, and nothing is run before: no site, no user's files.
 _COMMAND = (
@@ -69,7 +73,7 @@ class Child:
         *,
         exact: bool,
         limit: int,
-        seconds: float,
+        time: TimeLimit,
     ) -> list[Raw]:
         """Evaluate a model.
 
@@ -80,7 +84,7 @@ class Child:
             outputs: What to fetch.
             exact: See :func:`runner.onnxruntime`.
             limit: Bytes of memory that this may take besides what is fed.
-            seconds: Time that this may take.
+            time: What is left of it, a share of which this may take.
 
         Raises:
             Stopped: it crashed, or took more memory or time.
@@ -92,14 +96,14 @@ class Child:
             "outputs": list(outputs),
             "exact": exact,
             "limit": limit,
-            "seconds": seconds,
+            "seconds": time.share(),
         }
         with self._lock, contextlib.ExitStack() as stack:
             try:
                 connection = self._connect()
                 request["model"] = len(model)
                 request["feeds"], files = _written(model, feeds, stack)
-                answer = self._ask(connection, request, files, stack)
+                answer = self._ask(connection, request, files, time, stack)
                 if "results" in answer:
                     return runner.read_results(answer["results"], answer["files"][0])
             except OSError as error:
@@ -116,21 +120,32 @@ class Child:
         connection: socket.socket,
         request: Mapping[str, Any],
         files: Sequence[int],
+        time: TimeLimit,
         stack: contextlib.ExitStack,
     ) -> dict[str, Any]:
+        seconds = request["seconds"]
+        began = monotonic()
         try:
             runner.send(connection, request, files)
-            if not select.select([connection], [], [], request["seconds"])[0]:
-                raise Stopped(f"computing it takes longer than {request['seconds']:.1f} s")
+            # it ends itself in time; unless it waits for something, or others take the processors
+            if not select.select([connection], [], [], _PATIENCE * seconds + 1)[0]:
+                self.stop()
+                raise EOFError
             answer, received = runner.receive(connection)
         except (EOFError, ConnectionError):
-            raise Stopped(f"{request['engine']} crashed on it ({self._ending()})") from None
+            ending = self._ending()
+            time.spend(min(seconds, monotonic() - began), restart=True)
+            if ending in (None, -signal.SIGPROF):
+                raise Stopped(f"computing it takes longer than {seconds:.1f} s") from None
+            how = f"signal {-ending}" if ending < 0 else f"exit code {ending}"
+            raise Stopped(f"{request['engine']} crashed on it ({how})") from None
         except BaseException:  # whatever it still sends is not the answer to the next request
             self.stop()
             raise
         for file in received:
             stack.callback(os.close, file)
-        self._used = time.monotonic()
+        self._used = monotonic()
+        time.spend(answer["seconds"], restart=answer["retire"])
         if answer["retire"]:
             self.stop()
         return {**answer, "files": received}
@@ -146,7 +161,7 @@ class Child:
 
     def _connect(self) -> socket.socket:
         # one that is not asked for long may be about to end
-        if time.monotonic() - self._used > runner.IDLE_SECONDS / 2:
+        if monotonic() - self._used > runner.IDLE_SECONDS / 2:
             self.stop()
         if self._connection is None:
             ours, theirs = socket.socketpair()
@@ -165,19 +180,20 @@ class Child:
                 if not select.select([ours], [], [], _START_SECONDS)[0]:
                     raise OSError("it does not start")
                 runner.receive(ours)
-                self._used = time.monotonic()
+                self._used = monotonic()
             except EOFError:
-                raise OSError(f"it does not start ({self._ending()})") from None
+                raise OSError(f"it ends with code {self._ending()} at once") from None
         return self._connection
 
-    def _ending(self) -> str:
-        """How the process has ended."""
-        assert self._process is not None
+    def _ending(self) -> int | None:
+        """The exit code of the process, -n for signal n; None if it had to be stopped."""
+        if self._process is None:
+            return None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1)
         code = self._process.poll()
         self.stop()
-        return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        return code
 
     def stop(self) -> None:
         """End the process, if there is one; the next request starts another."""

@@ -16,15 +16,20 @@ from onnxfold.kernels.engines.certain import is_certain
 from onnxfold.kernels.engines.child import Feed, Stopped, child
 from onnxfold.kernels.engines.limits import current_limit
 from onnxfold.kernels.engines.runner import EvaluationError, Raw, ThreadDependent
-from onnxfold.kernels.extents import EAGER_BYTES, collapse, effective_bytes
+from onnxfold.kernels.extents import EAGER_BYTES, collapse, distinct, effective_bytes
 from onnxfold.kernels.operation import Operation, Output
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable
 from onnxfold.kernels.schedule import awaits, used_outside
 from onnxfold.pool import Buffer, Pool
-from onnxfold.pool.buffer import Array
+from onnxfold.pool.buffer import Array, weight_of
+from onnxfold.storage.layout import nbytes_of
 
 # Whatever the limit of memory: bytes that everything may take.
 _LEAST_MEMORY = 16 << 20
+# What travels inside a model is there as a message, as its bytes, and in the engine, parsed.
+_COPIES = 4
+_TOO_LARGE = "computing it takes {:,} bytes of memory, more than the limit"
+_TENSOR = ir.AttributeType.TENSOR
 
 
 class Engines:
@@ -211,39 +216,33 @@ class Engines:
         return results
 
     def _evaluate(self, engine: str, assembly: Assembly, is_here: bool) -> list[Array]:
-        if not is_here:
-            child.start()
-        seconds = self.time.share()
-        if not seconds:
+        if not self.time.share():
             raise Stopped(self.time.reason)
-        buffers = assembly.feeds.items()
         model = assembly.model.SerializeToString()
-        with self.time.spending():
-            if is_here:
-                results = runner.onnxruntime(
-                    model,
-                    {name: Raw(b.dtype.value, b.shape, _flat(b.array())) for name, b in buffers},
-                    assembly.outputs,
-                    exact=self._exact,
-                )
-            else:
-                results = self._in_child(engine, model, assembly, seconds)
+        if is_here:
+            feeds = {
+                name: Raw(b.dtype.value, b.shape, _flat(b.array()))
+                for name, b in assembly.feeds.items()
+            }
+            with self.time.spending():
+                results = runner.onnxruntime(model, feeds, assembly.outputs, exact=self._exact)
+        else:
+            results = self._in_child(engine, model, assembly)
         return [_array(raw) for raw in results]
 
-    def _in_child(self, engine: str, model: bytes, assembly: Assembly, seconds: float) -> list[Raw]:
-        try:
-            return child.run(
-                engine,
-                model,
-                {n: Feed(b.dtype.value, b.array(), b.span()) for n, b in assembly.feeds.items()},
-                assembly.outputs,
-                exact=self._exact,
-                limit=self.memory,
-                seconds=seconds,
-            )
-        except Stopped:
-            self.time.spend_restart()
-            raise
+    def _in_child(self, engine: str, model: bytes, assembly: Assembly) -> list[Raw]:
+        feeds = {n: Feed(b.dtype.value, b.array(), b.span()) for n, b in assembly.feeds.items()}
+        used = self._pool.statistics.live_bytes
+        used += sum(feed.array.nbytes for feed in feeds.values() if feed.span is None)
+        return child.run(
+            engine,
+            model,
+            feeds,
+            assembly.outputs,
+            exact=self._exact,
+            limit=max(self.memory // 4, self.memory - used),
+            time=self.time,
+        )
 
     def _called_by(self, operations: Sequence[Operation]) -> list[onnx.FunctionProto]:
         """The model's functions, if one of them is called."""
@@ -284,8 +283,27 @@ class Engines:
         if needed <= EAGER_BYTES or _is_free(operation):
             return None
         if needed > self.memory:
-            return f"computing it takes {needed:,} bytes of memory, more than the limit"
+            return _TOO_LARGE.format(needed)
+        self._pool.make_room(needed)
         return self.time.reason if needed > self.time.nbytes else None
+
+    def objection_to_graphs(self, operation: Operation) -> str | None:
+        """Why what holds graphs or calls a function cannot be looked at: engines get copies of all
+        constants in there.
+        """
+        tensors: dict[int, ir.TensorProtocol] = {}
+        pending = list(subgraphs_of(operation.node))
+        if operation.node.op_identifier() in self._functions:
+            pending += [function.graph for function in self._functions.values()]
+        while pending:
+            graph = pending.pop()
+            found = [value.const_value for value in graph.initializers.values()]
+            for node in graph:
+                pending.extend(subgraphs_of(node))
+                found += [a.value for a in node.attributes.values() if a.type == _TENSOR]
+            tensors.update((id(tensor), tensor) for tensor in found if tensor is not None)
+        needed = _COPIES * sum(nbytes_of(tensor) for tensor in tensors.values())
+        return _TOO_LARGE.format(needed) if needed > self.memory else None
 
     def whole(self, operation: Operation) -> Array:
         """The result of an operation with known operands. Raises NotExact if it is not certain."""
@@ -303,7 +321,10 @@ class Engines:
 
 
 def _memory_of(buffer: Buffer) -> int:
-    """Bytes an evaluator has to hold for an operand; a mapped or zero-stride one costs its view."""
+    """Bytes an evaluator has to hold for an operand; one that is there in order costs none."""
+    if buffer.dtype == ir.DataType.STRING and buffer.is_known:
+        once = distinct(buffer.array())
+        return _COPIES * weight_of(once) * buffer.size // max(1, once.size)
     if buffer.is_known and buffer.array().flags.c_contiguous:
         return 0
     return buffer.nbytes

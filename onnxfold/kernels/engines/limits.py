@@ -1,4 +1,8 @@
-"""How much time the evaluation of a model's constants may take."""
+"""How much time the evaluation of a model's constants may take.
+
+It is the time of processors that counts: what is folded should not depend on what else a machine
+has to do.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ _RESTART = 0.5
 
 
 class TimeLimit:
-    """Seconds that all evaluations of one run may take together.
+    """Seconds of a processor that all evaluations of one run may take together.
 
     Args:
         seconds: How many there are.
@@ -44,18 +48,18 @@ class TimeLimit:
         """Why nothing more is evaluated."""
         return f"the {self.seconds:.1f} s for evaluating constants of this model are used up"
 
-    def spend_restart(self) -> None:
-        """Count what a process takes in whose place another must be started."""
-        self._left -= _RESTART
+    def spend(self, seconds: float, *, restart: bool = False) -> None:
+        """Count what was spent; with ``restart`` also what it takes to start another process."""
+        self._left -= seconds + (_RESTART if restart else 0)
 
     @contextlib.contextmanager
     def spending(self) -> Iterator[None]:
-        """Count the time that the context lasts."""
-        began = time.monotonic()
+        """Count the time of this thread in the context."""
+        began = time.thread_time()
         try:
             yield
         finally:
-            self._left -= time.monotonic() - began
+            self.spend(time.thread_time() - began)
 
 
 def time_for(nbytes: int) -> TimeLimit:

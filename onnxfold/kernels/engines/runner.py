@@ -7,7 +7,7 @@ else runs in a child: this file as a script (:mod:`onnxfold.kernels.engines.chil
 is why nothing of this package is imported here.
 
 A request comes as a line of JSON over a socket, with open files that hold the model and the
-tensors. So does the answer. The child bounds its own memory, and ends when its parent does.
+tensors. So does the answer. The child bounds its memory and time itself, and ends with its parent.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -315,6 +316,8 @@ def read_results(entries: Sequence[Any], file: int) -> list[Raw]:
 def serve(connection: socket.socket) -> None:
     """Answer requests until nobody is there any more, or the memory does not come back."""
     threading.Thread(target=_end_with_parent, args=(connection, os.getppid()), daemon=True).start()
+    import resource
+
     import onnxruntime as ort
 
     ort.set_default_logger_severity(4)
@@ -322,8 +325,15 @@ def serve(connection: socket.socket) -> None:
     send(connection, {"ready": True})
     while select.select([connection], [], [], IDLE_SECONDS)[0]:
         request, files = receive(connection)
-        _bound(own, request["limit"], request["seconds"])
+        if own is not None:
+            _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+            resource.setrlimit(resource.RLIMIT_DATA, (own + _SLACK + request["limit"], hard))
+        # SIGPROF ends the process when it has had so much time of the processors
+        signal.setitimer(signal.ITIMER_PROF, request["seconds"])
+        began = time.process_time()
         answer, result = _answer(request, files)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        answer["seconds"] = time.process_time() - began
         for file in files:
             os.close(file)
         answer["retire"] = own is not None and (_data_bytes() or 0) > own + _SLACK
@@ -373,20 +383,6 @@ def _data_bytes() -> int | None:
             if line.startswith("VmData:"):
                 return int(line.split()[1]) * 1024
     return None
-
-
-def _bound(own: int | None, limit: int, seconds: float) -> None:
-    """Let this process have no more memory; and no more time, should nobody be there to end it."""
-    import resource
-
-    if own is not None:
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (own + _SLACK + limit, hard))
-    used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    most = int(used + (_MORE_THREADS + 1) * seconds) + 5
-    if hard == resource.RLIM_INFINITY or most <= hard:
-        resource.setrlimit(resource.RLIMIT_CPU, (most, hard))
 
 
 if __name__ == "__main__":

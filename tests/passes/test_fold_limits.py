@@ -1,0 +1,88 @@
+"""Constants that are few bytes in a file and no end of elements: what is looked at is bounded."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from fold_check import fold, parse, with_weights
+
+from onnxfold.kernels.engines import limits
+
+ENDLESS = "n = Constant <value_ints = [1125899906842624]> () "
+LARGE = "n = Constant <value_ints = [3000000]> () "  # 24 MB of int64
+ZERO = "o = Constant <value_ints = [0]> () i = Expand (o, n) k = Constant <value_int = 0> () "
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        "d = Constant <value_floats = [1.0, 2.0]> () y = Gather (d, i)",
+        "y = GatherElements (i, i)",
+        "u = Unsqueeze (i, o) y = GatherND (i, u)",
+        "b = Cast <to = 9> (i) y = Compress (i, b)",
+        "b = Cast <to = 9> (i) w = NonZero (b) y = Squeeze (w)",
+        "y = ArgMax (i)",
+        "y = CumSum (i, k)",
+        "y = Mod (i, n)",
+        "y = Unique (i)",
+        "y = ConstantOfShape (i)",
+        "a, p = TopK (i, n) y = Neg (p)",
+    ],
+)
+def test_repeated_elements_are_not_gone_through_one_by_one(ops):
+    folded = fold(f"g () => (float[m] y) {{ {ENDLESS} {ZERO} {ops} }}")
+    assert folded.proto.ByteSize() <= folded.before.ByteSize() + 100
+    assert folded.reasons or not folded.ops
+
+
+@pytest.mark.parametrize(
+    ("text", "op"),
+    [
+        ("s = CumSum (i, k) y = ReduceSum (s)", "CumSum"),
+        ("f = Cast <to = 1> (i) u, v, w = Unique (f) y = ReduceSum (v)", "Unique"),
+        (
+            "q = SequenceConstruct (i, i) y = ConcatFromSequence <axis = 0> (q)",
+            "ConcatFromSequence",
+        ),
+        (
+            """a, t = Scan <num_scan_inputs = 1, body = b (int64[1] s, int64 e)
+                => (int64[1] s2, int64[1] e2) { s2 = Add (s, e) e2 = Identity (s2) }> (o, i)
+                y = ReduceSum (t)""",
+            "Scan",
+        ),
+    ],
+)
+def test_what_takes_more_memory_than_the_limit_stays(text, op):
+    folded = fold(f"g () => (int64[m] y) {{ {LARGE} {ZERO} {text} }}", memory_limit=16 << 20)
+    assert "memory" in folded.reasons[op]
+
+
+def test_strings_count_with_their_texts():
+    doubled = " ".join(f"s{k + 1} = StringConcat (s{k}, s{k})" for k in range(20))
+    proto = parse(f"g () => (string[1] y) {{ {doubled} y = Identity (s20) }}")
+    text = onnx.numpy_helper.from_array(np.array(["x" * 1000], object))
+    folded = fold(with_weights(proto, s0=text), memory_limit=32 << 20)
+    assert "memory" in folded.reasons["StringConcat"]
+
+
+def test_constants_in_a_body_count():
+    body = "{ k2 = Identity (k) w = Constant <value = float[1] {1}> () a2 = Add (a, w) }"
+    proto = parse(
+        f"""g (float[1] x) => (float[1] y) {{ n = Constant <value_int = 3> ()
+        z = Loop (n, "", s) <body = b (int64 i, bool k, float[1] a)
+            => (bool k2, float[N] a2) {body}>
+        r = ReduceSum (z) y = Add (x, r) }}"""
+    )
+    weight = np.ones(2 << 20, np.float32)
+    constant = proto.graph.node[1].attribute[0].g.node[1].attribute[0].t
+    constant.CopyFrom(onnx.numpy_helper.from_array(weight))
+    proto = with_weights(proto, s=np.ones(1, np.float32))
+    assert "memory" in fold(proto, memory_limit=16 << 20).reasons["Loop"]
+    assert fold(proto, {"x": np.ones(1, np.float32)}).ops == {"Add": 1}
+
+
+def test_work_by_numpy_counts(monkeypatch):
+    monkeypatch.setattr(limits, "_LEAST_SECONDS", 0.01)
+    folded = fold(f"g () => (int64[m] y) {{ {LARGE} {ZERO} s = CumSum (i, k) y = ReduceSum (s) }}")
+    assert "are used up" in folded.reasons["CumSum"]

@@ -6,7 +6,17 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from onnxfold.rewrite import attributes, computed, constants, filled, op, optional, rule, values
+from onnxfold.rewrite import (
+    attributes,
+    computed,
+    constants,
+    filled,
+    op,
+    optional,
+    result,
+    rule,
+    values,
+)
 from onnxfold.rewrite.match import Match
 from onnxfold.rewrite.predicates import as_predicate
 
@@ -74,10 +84,22 @@ def _has_pads(node: Any, find: Any) -> Callable[[Match], bool]:
     return lambda match: _padded(node, find)(match) is not None
 
 
+def _may_see_whole_axis(match: Match) -> bool:
+    """True if a kernel may be as long as its axis, where onnxruntime sums in another order.
+
+    It does so for one channel only, and if there is no padding.
+    """
+    weight, shape = match.shape(match[rest][0]), match.shape(result)
+    if weight is None or shape is None:
+        return True
+    return weight[1] == 1 and not all(isinstance(d, int) and d > 1 for d in shape[2:])
+
+
 conv_of_pad = [
     rule(
         _conv(padding, *rest) >> _with_pads(_conv, find, *rest),
         where=_has_pads(_conv, find),
+        inexact=_may_see_whole_axis,
         opset=versions,
         doc="Conv pads with zeros itself.",
     )

@@ -89,7 +89,9 @@ def added_axes(rank: tuple[int | None], first: Any, second: Any) -> tuple[int, .
 
 @symbolic
 def removed_axes(rank: tuple[int | None], first: Any, second: Any) -> tuple[int, ...] | None:
-    """The axes that two Squeezes remove, as axes of their operand."""
+    """The axes that two Squeezes remove, as axes of their operand; to name none means all."""
+    if not first or not second:
+        return None
     one = normal(first, rank[0])
     other = normal(second, None if rank[0] is None else rank[0] - len(first))
     return None if one is None or other is None else _both(one, other)

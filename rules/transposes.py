@@ -90,7 +90,7 @@ transpose_through_unary = rule(
 def full_rank(shape: tuple[int, ...], perm: tuple[int, ...]) -> tuple[int, ...] | None:
     """The shape with axes of size 1 in front, up to the rank of the permutation."""
     missing = len(perm) - len(shape)
-    return None if missing < 0 else (1,) * missing + shape
+    return None if missing < 0 or 0 in shape else (1,) * missing + shape
 
 
 _spread = op.Transpose(op.Reshape(c, constant(full_rank(shape_of(c), q))), perm=q)

@@ -210,6 +210,8 @@ class Builder:
             array = exact.astype(dtype.numpy())
         if isinstance(content, (bool, int, float)) and not _is_same_number(content, array):
             raise CannotBuild(f"{content!r} is not a number of {dtype.name}")
+        if isinstance(content, tuple) and array.dtype.kind in "iu" and (array != exact).any():
+            raise CannotBuild(f"{content!r} are not numbers of {dtype.name}")
         tensor = ir.Tensor(array, dtype=dtype)
         tensor.name = self._names.fresh(f"{self._stem}/constant")
         if self._in_function:  # a function has no initializers
@@ -239,16 +241,22 @@ def _attribute(name: str, value: Any, kind: ir.AttributeType | None) -> ir.Attr:
             return ir.AttrTensor(name, ir.Tensor(value))
         value = value.item() if value.ndim == 0 else tuple(value.tolist())
     if kind == ir.AttributeType.INT:
-        return ir.AttrInt64(name, int(value))
+        return ir.AttrInt64(name, _int64(value))
     if kind == ir.AttributeType.FLOAT:
         return ir.AttrFloat32(name, float(value))
     if kind == ir.AttributeType.INTS:
-        return ir.AttrInt64s(name, [int(v) for v in value])
+        return ir.AttrInt64s(name, [_int64(v) for v in value])
     if kind == ir.AttributeType.FLOATS:
         return ir.AttrFloat32s(name, [float(v) for v in value])
     made = ir.convenience.convert_attribute(name, value)
     assert isinstance(made, ir.Attr)
     return made
+
+
+def _int64(number: Any) -> int:
+    if not -(1 << 63) <= number < 1 << 63:
+        raise CannotBuild(f"{number} is no number of an attribute")
+    return int(number)
 
 
 def _kind_of(declared: onnx.defs.OpSchema.Attribute) -> ir.AttributeType:

@@ -22,7 +22,7 @@ from onnxfold.rewrite.splice import Change, Mismatch, Refused, Splicer
 logger = logging.getLogger("onnxfold")
 
 # What a function raises that is given numbers which make no sense: an axis that is not there.
-_SENSELESS = (ArithmeticError, LookupError, TypeError, ValueError)
+_SENSELESS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 # More nodes than this, two or more ops above a change, wait for the end to be visited again.
 _WIDE = 64
 

@@ -13,6 +13,7 @@ from onnxfold.analysis.scopes import Scopes
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.kernels.inference import schema_of
 from onnxfold.rewrite.implied import IMPLIED
+from onnxfold.rewrite.terms import identical
 
 COMMUTATIVE = frozenset(
     (
@@ -87,7 +88,7 @@ class Facts:
             if name in besides:  # type: ignore[operator]
                 continue
             value = python_value(written)
-            if value is OPAQUE or value != self.default(node, name):
+            if value is OPAQUE or not identical(value, self.default(node, name)):
                 return False
         return True
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.rewrite.facts import COMMUTATIVE, MISSING, OPAQUE, Facts
 from onnxfold.rewrite.patterns import (
@@ -21,7 +23,7 @@ from onnxfold.rewrite.patterns import (
     absent,
     anything,
 )
-from onnxfold.rewrite.terms import compare_values
+from onnxfold.rewrite.terms import compare_values, identical
 
 if TYPE_CHECKING:
     from onnxfold.rewrite.rule import Rule
@@ -141,8 +143,8 @@ class Matching:
         if value is MISSING:
             return False
         if isinstance(wanted, AttributeVariable):
-            return bool(bindings.setdefault(wanted, value) == value)
-        return compare_values(_equal, value, wanted) is True
+            return identical(bindings.setdefault(wanted, value), value)
+        return compare_values(operator.eq, value, wanted) is True
 
 
 def find_match(rule: Rule, node: ir.Node, facts: Facts) -> Match | None:
@@ -205,10 +207,7 @@ def _choose(
 
 
 def _same_op(one: ir.Node, other: ir.Node) -> bool:
-    if one.op_type != other.op_type or one.attributes.keys() != other.attributes.keys():
+    if one.op_type != other.op_type:
         return False
-    return all(a == other.attributes[name] for name, a in one.attributes.items())
-
-
-def _equal(left: Any, right: Any) -> bool:
-    return bool(left == right)
+    contents = [content_of_attributes(node.attributes.values()) for node in (one, other)]
+    return contents[0] is not None and contents[0] == contents[1]

@@ -7,6 +7,7 @@ whatever is computed from something unknown is unknown. A comparison of terms is
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -249,7 +250,20 @@ def compare_values(compare: Callable[[Any, Any], Any], left: Any, right: Any) ->
     if isinstance(left, float) and isinstance(right, float):
         # attributes are float32: 0.1 in a rule means the attribute that is written 0.1
         left, right = float(np.float32(left)), float(np.float32(right))
-    return bool(compare(left, right))
+    if compare is operator.eq:
+        return identical(left, right)
+    return not identical(left, right) if compare is operator.ne else bool(compare(left, right))
+
+
+def identical(left: Any, right: Any) -> bool:
+    """Equal numbers, texts or tuples of them; 0.0 and -0.0 differ."""
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        return len(left) == len(right) and all(map(identical, left, right))
+    if left != right:
+        return False
+    if left == 0 and isinstance(left, float | int) and isinstance(right, float | int):
+        return math.copysign(1, left) == math.copysign(1, right)
+    return True
 
 
 def _compare_symbolic(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> bool | None:

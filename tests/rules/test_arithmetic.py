@@ -33,6 +33,7 @@ def test_zero_minus():
     certify(rules.zero_minus, graph("float[N] x", "y = Sub(c, x)", c=F32(0)), tolerance=TINY)
     refuse(rules.zero_minus, graph("float[N] x", "y = Sub(c, x)", c=F32(0)), level=1)
     refuse(rules.zero_minus, graph("float[N] x", "y = Sub(c, x)", c=F32(-0.0)))
+    refuse(rules.zero_minus, graph("uint8[N] x", "y = Sub(c, x)", c=np.uint8(0)))
     certify(rules.minus_zero_minus, graph("float[N] x", "y = Sub(c, x)", c=F32(-0.0)))
     refuse(rules.minus_zero_minus, graph("float[N] x", "y = Sub(c, x)", c=F32(0.0)))
     refuse(rules.minus_zero_minus, graph("float[1] x", "y = Sub(c, x)", c=F32([-0.0] * 3)))

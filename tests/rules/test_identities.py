@@ -171,6 +171,9 @@ def test_neutral_elements():
     certify(rules.power_one, graph("float[N] x", "y = Pow(x, c)", c=F32(1)))
     certify(rules.power_one, graph("float[N] x", "y = Pow(x, c)", c=I64(1)))
     refuse(rules.power_one, graph("float[N] x", "y = Pow(c, x)", c=F32(1)))
+    # larger than 2^53, it is rounded
+    refuse(rules.power_one, graph("int64[N] x", "y = Pow(x, c)", c=F32(1)))
+    certify(rules.power_one, graph("int32[N] x", "y = Pow(x, c)", c=F32(1)))
     certify(rules.and_true, graph("bool[N] x", "y = And(c, x)", c=True))
     certify(rules.or_false, graph("bool[N] x", "y = Or(c, x)", c=False))
     certify(rules.or_false, graph("bool[N] x", "y = Xor(x, c)", c=False))

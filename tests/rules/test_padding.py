@@ -47,6 +47,17 @@ def test_conv_of_pad():
         times=1,
         gone="Pad",
     )
+    certify(  # the kernel sees all of an axis
+        rules.conv_of_pad[0],
+        graph(
+            "float[N,4,5,1] x",
+            "t = Pad(x, p)",
+            "y = Conv<group=4>(t, w)",
+            p=PADS,
+            w=random(4, 1, 3, 3),
+        ),
+        tolerance=1e-5,
+    )
     certify(
         rules.conv_of_pad[1],
         graph("float[N,2,5,5] x", "t = Pad<pads=[0,0,1,2,0,0,3,0]>(x)", conv, opset=9, **weight),

@@ -33,6 +33,18 @@ def test_hidden_from_zero():
             ),
             gone="ConstantOfShape",
         )
+    infinite = weights(1)
+    infinite["r"] = np.full((1, 4, 4), np.inf, np.float32)  # times zero it is a NaN
+    refuse(
+        HIDDEN,
+        graph(
+            "float[T,N,3] x",
+            *SIZES,
+            "h = ConstantOfShape(s)",
+            "a, y = RNN<hidden_size=4>(x, w, r, , , h)",
+            **infinite,
+        ),
+    )
     refuse(
         HIDDEN,
         graph(

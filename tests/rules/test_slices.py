@@ -53,6 +53,23 @@ def test_slice_of_slice():
     )
 
 
+def test_slices_at_the_ends_of_integers():
+    largest, smallest = 2**63 - 1, -(2**63)
+    nodes = ("t = Slice(x, a, b, , s)", "y = Slice(t, c, d, , u)")
+    for step in (1, 2**62, largest):
+        for start in (0, 3, largest, smallest):
+            more = ints(a=[1], b=[largest], s=[step], c=[start], d=[largest], u=[step])
+            instance = graph("float[N] x", *nodes, **more)
+            if start == smallest:
+                refuse(rules.slice_of_slice, instance)
+            else:
+                certify(rules.slice_of_slice, instance)
+    # onnxruntime goes to the first element here, ONNX says nowhere
+    for end in (2**31 - 1, largest):
+        more = ints(a=[-1], b=[end], s=[-1], c=[0], d=[3], u=[1])
+        refuse(rules.slice_of_slice, graph("float[6] x", *nodes, **more))
+
+
 def test_slice_of_slice_bounds():
     line = np.arange(7)
     ends = [-9, -3, 0, 2, 5, 9]

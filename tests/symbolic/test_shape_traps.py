@@ -209,3 +209,69 @@ def test_what_is_left_of_sizes_that_are_joined():
           y = Reshape<allowzero=1>(j, to)  z = Shape(y) }"""
     )
     model.check(*inputs([(2, 3, 4), (0, 3, 4), (2, 1, 4)]))
+
+
+def test_constants_of_two_branches_are_compared_by_their_bits():
+    model = rewrite(
+        """g (bool c, float[2] x) => (float[2] y)
+        { z = If (c) <
+            then_branch = t () => (float[1] u) { u = Constant <value_floats = [0.0]> () },
+            else_branch = e () => (float[1] v) { v = Constant <value_floats = [-0.0]> () }
+          >
+          y = Div(x, z) }"""
+    )
+    x = np.float32([1, -1])
+    model.check(*({"c": np.array(c), "x": x} for c in (True, False)))
+
+
+@pytest.mark.parametrize("size", ["3", "N"])
+def test_slices_to_the_ends_of_integers(size):
+    lowest, highest = -(2**63), 2**63 - 1
+    for start, end, step in [
+        *((0, lowest + 1, 1), (0, lowest, 1), (lowest, highest, 1), (highest, highest, 1)),
+        *((-1, highest, -1), (-1, 2**31 - 1, -1), (highest, lowest, -1), (0, highest, 2**62)),
+    ]:
+        model = rewrite(
+            f"""g (float[{size},2] x) => (float[M,2] y, int64[2] s)
+            <int64[1] a = {{{start}}}, int64[1] b = {{{end}}}, int64[1] z = {{0}},
+            int64[1] k = {{{step}}}>
+            {{ t = Slice(x, a, b, z, k)  s = Shape(t)  y = Neg(t) }}"""
+        )
+        model.check(*inputs([(3, 2)]))
+
+
+def test_numbers_that_wrap_are_not_sizes():
+    model = rewrite(
+        """g (float[N,2] x) => (int64[1] y, int64[1] z)
+        <int64[2] big = {9223372036854775807, 9223372036854775807}, int64[2] one = {1, 1},
+        int64[1] last = {1}, int64[2] least = {-9223372036854775808, -9223372036854775808},
+        int64[2] less = {-1, -1}>
+        { s = Shape(x)  m = Min(s, one)  a = Concat<axis=0>(last, last)
+          t = Max(big, m)  u = Add(t, one)  y = Gather(u, last)
+          v = Less(t, least)  w = Cast<to=7>(v)  z = Gather(w, last) }"""
+    )
+    model.check(*inputs([(3, 2), (1, 2)]))
+
+
+def test_a_condition_that_holds_takes_the_sign_off_a_zero():
+    model = rewrite(
+        """g (float[N] x) => (float[N] y)
+        { s = Shape(x)  e = Equal(s, s)  y = Where(e, x, x) }"""
+    )
+    model.check({"x": np.float32([-0.0, 1])})
+
+
+def test_pieces_of_given_sizes_may_lose_their_axis():
+    model = rewrite(
+        """g (float[3,4] x) => (int64[k] y) <int64 one = {1}>
+        { s = SplitToSequence<axis=1, keepdims=0>(x, one)  e = SequenceAt(s, one)  y = Shape(e) }"""
+    )
+    model.check(*inputs([(3, 4)]))
+
+
+def test_to_squeeze_no_axes_is_to_squeeze_all():
+    model = rewrite(
+        """g (float[1,N,1] x) => (int64[k] y) <int64[0] none = {}>
+        { s = Squeeze(x, none)  y = Shape(s) }"""
+    )
+    model.check(*inputs([(1, 3, 1), (1, 1, 1)]))

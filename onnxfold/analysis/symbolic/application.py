@@ -18,7 +18,7 @@ from onnxfold.kernels.registry import find as find_kernel
 
 _MOST_BYTES = 1 << 12
 # What a rule raises for a node that makes no sense: an axis that is not there, a list of lists.
-_SENSELESS = (ArithmeticError, LookupError, TypeError, ValueError)
+_SENSELESS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 Results = Sequence[Fact]
 

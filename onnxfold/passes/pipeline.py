@@ -16,6 +16,7 @@ from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.simplify import Simplify
 from onnxfold.passes.symbolic_shapes import SymbolicShapes
 from onnxfold.passes.value_info import ValueInfo
+from onnxfold.rewrite.provenance import forget_origins
 
 # Rules open the way for constants and constants for rules; real models settle in two rounds.
 _ROUNDS = 4
@@ -90,6 +91,8 @@ def _run_all(
         if _run("constant-propagation", model, options, scratch_folder, result, spare):
             _run("dead-code", model, options, scratch_folder, result)
             _settle(model, saving, scratch_folder, result)
+    if result.rewrites and bytes_before and storage.planned_bytes(model) > bytes_before:
+        forget_origins(model)
     if options.level > 0 or not options.value_info:
         ValueInfo(write=options.value_info, size=bytes_before or None)(model)
 

@@ -9,6 +9,7 @@ import pytest
 from certify import certify, graph, refuse
 from onnxfold.rules import transposes
 
+import onnxfold
 from onnxfold.options import FoldOptions
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import RuleSet, attributes, constants, op, rule, values
@@ -257,3 +258,11 @@ def test_the_domain_written_in_full():
     proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["ai.onnx": 17]>{text}')
     model, report = simplified(proto)
     assert report.total == 1 and model.graph.opset_imports == {"ai.onnx": 17}
+
+
+def test_what_is_written_about_new_nodes_does_not_make_the_file_larger():
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 20]>
+        g (float[2] x) => (float[2] y) { a = Neg (x) b = Abs (a) y = Exp (b) }""")
+    optimized = onnxfold.optimize(model)
+    assert [node.op_type for node in optimized.graph.node] == ["Abs", "Exp"]
+    assert optimized.ByteSize() <= model.ByteSize()

@@ -91,7 +91,9 @@ def test_relu_and_clip():
 
 
 def test_clip_nothing():
-    certify(rules.clip_nothing, graph("int64[N] x", "y = Clip(x)"), gone="Clip")
+    certify(rules.clip_nothing, graph("int64[N] x", "t = Clip(x)", "y = Neg(t)"), gone="Clip")
+    # a copy of an input in its place would make the file larger
+    refuse(rules.clip_nothing, graph("int64[N] x", "y = Clip(x)"))
     refuse(rules.clip_nothing, graph("float[N] x", "y = Clip(x)"))
 
 
@@ -111,7 +113,7 @@ def test_relu_of_not_negative():
 
 @pytest.mark.parametrize("op", ["Max", "Min"])
 def test_extremes(op):
-    certify(rules.extreme_with_itself, graph("float[N] x", f"y = {op}(x, x)"))
+    certify(rules.extreme_with_itself, graph("float[N] x", f"t = {op}(x, x)", "y = Neg(t)"))
     two = (f"t = {op}(x, c)", f"y = {op}(d, t)")
     certify(
         rules.extreme_of_extreme,

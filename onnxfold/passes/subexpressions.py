@@ -72,7 +72,7 @@ class CommonSubexpressions(ir.passes.InPlacePass):
         ]
         if len(copied) > 1 or (copied and (node.op_type == "Identity" or not node.inputs)):
             return False
-        if any(value.dtype is not None and value.dtype.bitwidth < 8 for value in copied):
+        if any(value.dtype is not None and _is_packed(value.dtype) for value in copied):
             return False  # onnxruntime has no kernel that copies them
         assert node.graph is not None
         return self._determinism.objection(node, self._scopes.of(node.graph).opsets) is None
@@ -92,6 +92,10 @@ class CommonSubexpressions(ir.passes.InPlacePass):
                 copy = ir.node("Identity", [new], name=node.name)
                 node.prepend(copy)
                 take_over(old, copy.outputs[0], declared=True)
+
+
+def _is_packed(dtype: ir.DataType) -> bool:
+    return not dtype.is_string() and dtype != ir.DataType.UNDEFINED and dtype.bitwidth < 8
 
 
 def _key(node: ir.Node) -> Hashable | None:

@@ -21,7 +21,9 @@ from onnxfold.analysis.constness import (
 )
 from onnxfold.analysis.order import sort_if_needed
 from onnxfold.analysis.symbolic import SymbolicAnalysis
+from onnxfold.editing.names import Names
 from onnxfold.errors import UsageError
+from onnxfold.graphs import all_graphs
 from onnxfold.options import Options
 from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.passes.pipeline import run_passes
@@ -239,15 +241,21 @@ def _inline_calls(model: ir.Model, chosen: Sequence[ir.Value]) -> None:
     from onnx_ir.passes import common
 
     constness = ConstnessAnalysis(model, chosen)
-    concerned: set[ir.OperatorIdentifier] = set()
-    graphs = [model.graph, *(f.graph for f in model.functions.values())]
-    for graph in graphs:
-        for node in graph.all_nodes():
-            if node.op_identifier() in model.functions and any(
-                v is not None and constness.of(v) is Constness.RUNTIME for v in node.inputs
-            ):
-                concerned.add(node.op_identifier())
+    calls = [
+        node
+        for graph in all_graphs(model)
+        for node in graph
+        if node.op_identifier() in model.functions
+    ]
+    concerned = {
+        node.op_identifier()
+        for node in calls
+        if any(v is not None and constness.of(v) is Constness.RUNTIME for v in node.inputs)
+    }
     if concerned:
+        names = Names(all_graphs(model))
+        for value in (v for node in calls for v in node.outputs if not v.name):
+            value.name = names.fresh("unread")  # the function itself may read it
         common.InlinePass(criteria=lambda f: f.identifier() in concerned)(model)
         sort_if_needed(model)
 

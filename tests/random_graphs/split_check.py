@@ -81,7 +81,7 @@ def check_split(folder: Path, original: Original, name: str) -> Failure | None:
             try:
                 found = run(feed)
             except Exception as error:
-                if is_random or _is_misshapen(original, feed, error):
+                if is_random or _is_misshapen(original, feed, error) or _UNFED in str(error):
                     continue
                 return Failure(name, "fails", f"{way} {_gist(error)}", _line(error))
             for output, want, got in zip(original.names, wanted, found, strict=True):
@@ -95,6 +95,8 @@ def check_split(folder: Path, original: Original, name: str) -> Failure | None:
 
 
 TENSOR = "tensor_type"
+# What neither NumPy nor onnxruntime's values can carry into one run: strings beside bfloat16.
+_UNFED = "only supported from non-string numpy arrays"
 _RANDOM_OPS = [op.encode() for op in RANDOM_OPS]
 
 
@@ -158,6 +160,8 @@ def _run(session: Session, feed: Feeds, **arguments: Any) -> list[Any]:
     ends = [*session.get_inputs(), *session.get_outputs()]
     if not any("bfloat16" in e.type or "float8" in e.type for e in ends):
         return list(session.run(None, feed, **arguments))
+    if any(array.dtype.kind == "O" for array in feed.values()):
+        raise ValueError(_UNFED)
     values = {name: runtime._ort_value(array) for name, array in feed.items()}
     found = session.run_with_ort_values(None, values, **arguments)
     return [runtime._array(value) for value in found]

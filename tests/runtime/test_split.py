@@ -223,6 +223,21 @@ def test_results_of_a_call_that_nobody_reads_take_no_name(tmp_path):
         check(model, tmp_path / f"{fold_at}0", feeds, fold_at=fold_at)
 
 
+def test_results_of_a_call_may_be_left_out(tmp_path):
+    model = parse(
+        """g (float[4, 4] x, float[4, 4] r) => (float[4, 4] y) {
+            "", b = local.f(r)
+            y = Add(x, b)
+        }
+        <domain: "local", opset_import: ["" : 21, "local" : 1]>
+        f (p) => (q, t) { q, "" = local.h(p) t = MatMul(q, p) }
+        <domain: "local", opset_import: ["" : 21]>
+        h (p) => (u, t) { q, t = Split<axis = 0, num_outputs = 2>(p) u = Concat<axis = 0>(q, t) }"""
+    )
+    feeds = {"x": random(4, 4), "r": random(4, 4, seed=1)}
+    check(model, tmp_path, feeds, "r")
+
+
 def test_the_cache_can_be_bounded(decoder, tmp_path):
     dims = {"batch": 2, "positions": 50}
     whole = check(decoder, tmp_path / "whole", decoder_feeds(), "states", "mask", nominal=dims)

@@ -95,6 +95,8 @@ def _register(op_type: str, reducer: Reducer, check: Callable[[Array], None], in
 
 
 def _reduced(reducer: Reducer, x: Array, axes: Sequence[int] | None, keepdims: int) -> Array:
+    if x.size == 0 and any(a < 0 for a in axes or ()):
+        raise NotExact("onnxruntime does not see negative axes where there are no elements")
     which = tuple({normalized_axis(a, x.ndim) for a in axes}) if axes else tuple(range(x.ndim))
     if reducer in _EXTREMES.values() and 0 in (x.shape[a] for a in which):
         raise NotExact("the extreme of no element")

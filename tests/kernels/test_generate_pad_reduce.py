@@ -150,6 +150,14 @@ def test_reductions_of_nothing():
         kernel_results("ReduceMax", [np.zeros((2, 0), np.int32), i64(1)])
 
 
+@pytest.mark.parametrize("op_type", SUMS + EXTREMES)
+def test_negative_axes_of_nothing_are_onnxruntimes(op_type):
+    """It reduces along none of them there, against the standard."""
+    for shape in ((2, 0), (0, 2)):
+        with pytest.raises(NotExact):
+            kernel_results(op_type, [np.zeros(shape, np.int32), i64(-1)])
+
+
 def test_order_of_floats():
     for op_type in EXTREMES:
         for special in ([np.nan, 1], [0.0, -0.0]):

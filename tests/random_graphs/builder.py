@@ -414,15 +414,25 @@ class Builder:
             kept = [a for a in node.attribute if a.name != name]
             del node.attribute[:]
             node.attribute.extend([*kept, attribute])
-        constant = all(v.constant for v in read) and op_type not in RANDOM_OPS
+        constant = all(v.constant for v in read) and not self._draws(node)
         for value in values:
             value.constant = constant
-            value.random = op_type in RANDOM_OPS or any(v.random for v in read)
+            value.random = self._draws(node) or any(v.random for v in read)
         for value in read:
             value.used = True
         self.scope.nodes.append(node)
         self.scope.values.extend(values)
         return values
+
+    def _draws(self, node: onnx.NodeProto) -> bool:
+        """Whether random numbers are drawn in a node."""
+        if node.op_type in RANDOM_OPS:
+            return True
+        bodies = [a.g.node for a in node.attribute if a.HasField("g")]
+        bodies += [
+            f.node for f in self.functions if (f.domain, f.name) == (node.domain, node.op_type)
+        ]
+        return any(self._draws(inner) for body in bodies for inner in body)
 
     def _captured(self, node: onnx.NodeProto) -> list[Value]:
         names = free_names(node)

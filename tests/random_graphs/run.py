@@ -40,7 +40,9 @@ def run(
     found = Found()
     worker, helper = Worker(), Worker()
     try:
-        for seed in seeds:
+        for count, seed in enumerate(seeds):
+            if count and not count % 250:
+                show(f"... {count} graphs, {found.failed} failed, {len(found.classes)} classes")
             _run_one(seed, variants, seconds_to_shrink, show, found, worker, helper)
     finally:
         worker.stop()

@@ -125,7 +125,8 @@ def if_(c: Call) -> list[Value]:
         then_graph = then.graph(outputs)
     after = set(b.taken)
     if b.chance(0.4):
-        b.taken = set(taken)  # the other branch may use the same names
+        # the other branch may use the same names, but not those of inputs that the first one made
+        b.taken = taken | {i.name for i in b.inputs}
     with Body(b, []) as other:
         other.grow()
         others = []
@@ -183,7 +184,8 @@ def loop(c: Call) -> list[Value]:
         outputs = distinct(b, [*results, *scans])
         outputs = [b.node("Identity", [o])[0] if o in inner else o for o in outputs]
         graph = body.graph(outputs)
-    present = [b.chance(0.85) for _ in range(len(outputs) - 1)]
+    # onnxruntime crashes on many a Loop with an output left out
+    present = [not b.chance(0.01) for _ in range(len(outputs) - 1)]
     none = keep is None and b.chance(0.2)
     return b.node(
         "Loop",
@@ -282,7 +284,6 @@ def call_function(b: Builder) -> None:
             outputs.append(value)
         outputs = distinct(b, outputs)
         references = body.scope.references
-        random_inside = any(v.random for v in outputs)
     f = onnx.FunctionProto(domain=domain, name=f"f{len(b.functions)}")
     f.input.extend(v.name for v in inner)
     f.output.extend(v.name for v in outputs)
@@ -302,16 +303,13 @@ def call_function(b: Builder) -> None:
         present = [b.chance(0.85) for _ in outputs]
         while present and not present[-1]:
             present.pop()
-        made = b.node(f.name, inputs, present or [True], domain=domain, **given)
+        b.node(f.name, inputs, present or [True], domain=domain, **given)
     except Refused:
         b.functions.pop()
         raise
-    for value in made:
-        value.random = value.random or random_inside
     if b.chance(0.4):
         others = [b.like(v) for v in inputs]
-        for value in b.node(f.name, others, len(outputs), domain=domain, **given):
-            value.random = value.random or random_inside
+        b.node(f.name, others, len(outputs), domain=domain, **given)
 
 
 def _all_nodes(nodes: object) -> list[onnx.NodeProto]:

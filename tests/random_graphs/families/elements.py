@@ -30,10 +30,13 @@ def cast_like(c: Call) -> list[Value]:
 def clip(c: Call) -> list[Value]:
     b = c.b
     x = c.operand(0)
+    if b.opset < 11:
+        c.attribute("min", [0.0, -0.0, -1.0])
+        c.attribute("max", [0.0, 1.0, 6.0])
+        return c.add([x])
     inputs: list[Value | None] = [x]
     for k in (1, 2):
         inputs.append(c.fixed(k, x.elem, []) if c.has(k, 0.7) else None)
-    del b
     return c.add(inputs)
 
 

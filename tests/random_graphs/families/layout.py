@@ -151,6 +151,10 @@ def tile(c: Call) -> list[Value]:
 def pad(c: Call) -> list[Value]:
     b = c.b
     x = c.operand(0, None, (1, 4))
+    if b.opset < 11:
+        c.attributes["pads"] = [b.number(0, 2) for _ in range(2 * x.rank)]
+        c.attribute("value", [0.0, -0.0, 1.5])
+        return c.add([x])
     modes = ["constant", "constant", "reflect", "edge"] + (["wrap"] if b.opset >= 19 else [])
     c.attribute("mode", modes)
     inputs: list[Value | None] = [x, None, None]
@@ -172,6 +176,10 @@ def slice_(c: Call) -> list[Value]:
     if x.rank == 0:
         raise Refused("no axis")
     axes = some_axes(b, x.rank) or [0]
+    if b.opset < 10:
+        c.attributes.update(axes=axes, starts=[b.number(-2, 2) for _ in axes])
+        c.attributes["ends"] = [b.choose([1, 2, -1, 2**31 - 1]) for _ in axes]
+        return c.add([x])
     inputs: list[Value | None] = [x, None, None, None, None]
     if c.has(3, 0.8):
         inputs[3] = c.ints(3, axes)

@@ -122,7 +122,9 @@ def temporary_folder(target: str) -> Iterator[str]:
             if not is_file(fd, path):  # somebody took it for a leftover
                 os.close(fd)
                 fd = -1
-        yield path
+        inside = os.path.join(path, "in")  # saving to it locks it, too
+        os.mkdir(inside)
+        yield inside
     finally:
         if path:
             shutil.rmtree(path, ignore_errors=True)

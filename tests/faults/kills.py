@@ -1,0 +1,243 @@
+"""A command killed, ended or interrupted at a random moment, and what is there afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import random
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+import onnxfold
+from onnxfold.cli import main
+
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+SIZE = 512
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A command line in a folder that holds ``m.onnx`` and perhaps an older output."""
+
+    name: str
+    external: bool = False
+    """Whether the source has a data file."""
+    output: str = "o.onnx"
+    older: tuple[str, ...] | None = None
+    """Options with which an older source was optimized to the same output before."""
+    options: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> list[str]:
+        """The words of the command line."""
+        return ["optimize", "-q", "m.onnx", "-o", self.output, *self.options]
+
+
+SCENARIOS = (
+    Scenario("one file"),
+    Scenario("one file over one", older=()),
+    Scenario("one file in place", output="m.onnx"),
+    Scenario("data file", external=True),
+    Scenario("data file over one", external=True, older=("--external-data",)),
+    Scenario("data file in place", external=True, output="m.onnx"),
+    Scenario("data file in place, not synced", True, "m.onnx", options=("--no-fsync",)),
+    Scenario("data file of its own", True, "m.onnx", options=("--external-data-name", "w.data")),
+    Scenario("one file becomes two", output="m.onnx", options=("--external-data",)),
+    Scenario("two files become one", True, "m.onnx", options=("--no-external-data",)),
+    Scenario("shared weights", external=True, options=("--share-weights",)),
+    Scenario("shared weights over two files", True, "o.onnx", (), ("--share-weights",)),
+    Scenario("shared weights in place", True, "m.onnx", options=("--share-weights",)),
+    Scenario("checked", external=True, options=("--check", "1")),
+)
+
+
+def model(seed: int) -> onnx.ModelProto:
+    """Weights that are copied, weights that are computed, a node less afterwards."""
+    weights = [
+        numpy_helper.from_array(
+            np.random.default_rng(seed + i).standard_normal((SIZE, SIZE)).astype(np.float32), name
+        )
+        for i, name in enumerate("abcd")
+    ]
+    nodes = [
+        helper.make_node("Transpose", ["a"], ["at"], perm=[1, 0]),
+        helper.make_node("Transpose", ["b"], ["bt"], perm=[1, 0]),
+        *(helper.make_node("MatMul", ["x", w], [f"y{w}"]) for w in ("at", "bt", "c", "d")),
+        helper.make_node("Sum", ["yat", "ybt", "yc", "yd"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, SIZE])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, SIZE])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
+    opsets = [helper.make_opsetid("", 18)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def content(path: Path) -> str:
+    """What a model is, wherever its tensors are: one text for one model."""
+    loaded = onnx.load(path)
+    for tensor in loaded.graph.initializer:
+        tensor.ClearField("data_location")
+        del tensor.external_data[:]
+    return hashlib.sha256(loaded.SerializeToString(deterministic=True)).hexdigest()
+
+
+def run(folder: Path, command: list[str]) -> int:
+    """Begin a command in a process of its own; return its id."""
+    child = os.fork()
+    if child:
+        return child
+    code = 99
+    with contextlib.suppress(BaseException):
+        for number in SIGNALS[1:]:
+            signal.signal(number, signal.SIG_DFL)
+        os.chdir(folder)
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, 1)
+        os.dup2(sink, 2)
+        code = main(command)
+    os._exit(code)
+
+
+def finish(child: int) -> int:
+    """Wait for a process: its exit code, or less than 0 for the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@dataclass
+class Outcome:
+    """What came of many strikes.
+
+    Attributes:
+        counts: How often the output was old, new or not there, and how processes ended.
+        faults: What should not be: lost models, wrong bits, files left behind.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+
+
+class Stage:
+    """A scenario prepared: what there is before, after one run and after two.
+
+    Args:
+        scenario: What is run.
+        root: A folder for it.
+    """
+
+    def __init__(self, scenario: Scenario, root: Path) -> None:
+        self.scenario = scenario
+        self.before = root / "before"
+        self.work = root / "work"
+        self.before.mkdir(parents=True)
+        if scenario.older is not None:
+            onnx.save(model(100), self.before / "m.onnx")
+            command = ["optimize", "-q", "m.onnx", "-o", scenario.output, *scenario.older]
+            assert finish(run(self.before, command)) == 0
+        options = {"save_as_external_data": True, "location": "m.onnx.data"}
+        onnx.save(model(0), self.before / "m.onnx", **(options if scenario.external else {}))
+        output = self.before / scenario.output
+        self.old = content(output) if output.exists() else None
+        self.source = content(self.before / "m.onnx")
+        self._reset()
+        began = time.monotonic()
+        assert finish(run(self.work, scenario.command)) == 0
+        self.seconds = time.monotonic() - began
+        self.new = content(self.work / scenario.output)
+        self.files = [sorted(os.listdir(self.work))]
+        assert finish(run(self.work, scenario.command)) == 0
+        self.again = content(self.work / scenario.output)
+        self.files.append(sorted(os.listdir(self.work)))
+
+    def _reset(self) -> None:
+        shutil.rmtree(self.work, ignore_errors=True)
+        shutil.copytree(self.before, self.work)
+
+    def strike(self, number: int, delay: float, outcome: Outcome) -> None:
+        """Run the command, send it a signal after a while, look, and run it to its end."""
+        self._reset()
+        child = run(self.work, self.scenario.command)
+        time.sleep(delay)
+        os.kill(child, number)
+        code = finish(child)
+        what = f"{self.scenario.name}, {signal.Signals(number).name} after {delay:.4f} s"
+        fault = outcome.faults.append
+        name = signal.Signals(number).name
+        expected = {0, -number, 128 + number} if number != signal.SIGKILL else {0, -number}
+        if code not in expected:
+            fault(f"{what}: exit code {code}")
+        outcome.counts[f"{name}: {'finished' if code == 0 else 'ended'}"] += 1
+        for error in self._compare((self.old, self.new), allow_missing=self.old is None):
+            fault(f"{what}: {error}")
+        left = [n for n in os.listdir(self.work) if "onnxfold-" in n]
+        outcome.counts[f"{name}: left something for the next run"] += bool(left)
+        if code == 128 + number and any(n.endswith(".tmp") for n in left):
+            fault(f"{what}: {left} left behind although it could clean up")
+        output = self.work / self.scenario.output
+        state = "none"
+        with contextlib.suppress(Exception):
+            state = "new" if content(output) == self.new else "old"
+        outcome.counts[f"output {state}"] += 1
+        code = finish(run(self.work, self.scenario.command))
+        if code != 0:
+            fault(f"{what}: the next run ended with {code}")
+        for error in self._compare((self.new, self.again)):
+            fault(f"{what}, next run: {error}")
+        if (found := sorted(os.listdir(self.work))) not in self.files:
+            fault(f"{what}: after the next run there are {found}, not {self.files[0]}")
+
+    def _compare(
+        self, allowed: tuple[str | None, ...], *, allow_missing: bool = False
+    ) -> Iterator[str]:
+        """Tell what is lost."""
+        places = {self.scenario.output: allowed}
+        if self.scenario.output != "m.onnx":
+            places["m.onnx"] = (self.source,)
+        for name, values in places.items():
+            path = self.work / name
+            if not path.exists():
+                if name == "m.onnx" or not allow_missing:
+                    yield f"{name} is lost"
+                continue
+            try:
+                found = content(path)
+            except Exception as error:
+                yield f"{name} cannot be loaded: {error}"
+                continue
+            if found not in values:
+                yield f"{name} is neither the old model nor the new one"
+
+
+def strikes(count: int, seed: int, root: Path) -> Outcome:
+    """Strike all scenarios in turn, with all signals, at random moments.
+
+    Args:
+        count: How often.
+        seed: Makes the moments.
+        root: A folder to work in.
+    """
+    root.mkdir(exist_ok=True)
+    onnx.save(model(0), root / "m.onnx")
+    onnxfold.optimize_file(root / "m.onnx", root / "o.onnx")  # all is imported before the forks
+    moments = random.Random(seed)
+    outcome = Outcome()
+    stages: dict[str, Stage] = {}
+    for k in range(count):
+        scenario = SCENARIOS[k % len(SCENARIOS)]
+        if scenario.name not in stages:
+            stages[scenario.name] = Stage(scenario, root / str(k))
+        stage = stages[scenario.name]
+        number = SIGNALS[(k + k // len(SCENARIOS)) % len(SIGNALS)]
+        # Every other one late: that is when files are put in place.
+        begin = 0.5 * stage.seconds if moments.random() < 0.5 else 0.0
+        stage.strike(number, moments.uniform(begin, 1.05 * stage.seconds), outcome)
+    return outcome

@@ -1,0 +1,158 @@
+"""File systems that are full or read-only, and several processes that write one output."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+
+import onnxfold
+from onnxfold.errors import OnnxFoldError
+
+from .kills import content, finish, model, run
+
+OPTIONS = [(), ("--external-data",), ("--external-data-name", "w.data"), ("--check", "1")]
+
+
+def mounted(folder: Path, *options: str) -> Iterator[Path]:
+    folder.mkdir()
+    command = ["mount", *options, str(folder)]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command")
+    if result.returncode:
+        pytest.skip(f"mounting is not possible here: {result.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def small(tmp_path) -> Iterator[Path]:
+    """A disk that holds the model (4 MiB) and 2 MiB more."""
+    yield from mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=6m", "tmpfs")
+
+
+@pytest.fixture
+def read_only(tmp_path) -> Iterator[Path]:
+    source = tmp_path / "source"
+    source.mkdir()
+    onnx.save(model(0), source / "m.onnx")
+    (source / "o.onnx").write_bytes(b"old")
+    yield from mounted(tmp_path / "read_only", "--bind", "-o", "ro", str(source))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in os.listdir(folder)}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("output", ["o.onnx", "m.onnx"])
+def test_a_full_disk(small, options, output, run_here) -> None:
+    onnx.save(model(0), small / "m.onnx")
+    (small / "o.onnx").write_bytes(b"old")
+    before = files(small)
+    error = run_here(small, "m.onnx", "-o", output, *options)
+    assert error.startswith("onnxfold: error: ")
+    assert error.count("\n") == 1 and "No space left on device" in error
+    assert output in error or ".data" in error
+    assert files(small) == before
+
+
+def test_a_disk_full_of_leftovers(small, tmp_path) -> None:
+    """What dead processes left goes first."""
+    onnx.save(model(0), tmp_path / "m.onnx")
+    (small / ".o.onnx.onnxfold-01234567.tmp").write_bytes(bytes(2 << 20))
+    (small / "o.onnx.data.onnxfold-01234567").write_bytes(bytes(3 << 20))
+    onnxfold.optimize_file(tmp_path / "m.onnx", small / "o.onnx")
+    assert os.listdir(small) == ["o.onnx"]
+
+
+def test_scratch_that_has_no_room(small) -> None:
+    """Results above the memory limit go to a file beside the output."""
+    text = """
+    <ir_version: 9, opset_import: ["": 18]>
+    g (float[1, 1536] x) => (float[1, 1536] y) <int64[2] shape = {1536, 1536}, int64 axis = {0}> {
+        ones = ConstantOfShape<value = float[1] {1.5}>(shape)
+        sums = CumSum(ones, axis)
+        w = MatMul(sums, sums)
+        y = MatMul(x, w)
+    }"""
+    onnx.save(onnx.parser.parse_model(text), small / "m.onnx")
+    with pytest.raises(OnnxFoldError, match=r"No space left") as caught:
+        onnxfold.optimize_file(
+            small / "m.onnx", small / "o.onnx", fold_all=True, memory_limit=1 << 20
+        )
+    assert str(caught.value.file).startswith(str(small))
+    assert os.listdir(small) == ["m.onnx"]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_read_only_folder(read_only, options, run_here) -> None:
+    before = files(read_only)
+    for output in ("o.onnx", "new.onnx", "m.onnx"):
+        error = run_here(read_only, "m.onnx", "-o", output, *options)
+        assert (
+            error.count("\n") == 1
+            and "Read-only file system" in error
+            and (output in error or "w.data" in error)
+        )
+    assert files(read_only) == before
+
+
+@pytest.fixture
+def run_here(monkeypatch, capsys):
+    """Runs a command that fails; returns what it says."""
+    from onnxfold.cli import main
+
+    def run_(folder: Path, *words: str) -> str:
+        monkeypatch.chdir(folder)
+        assert main(["optimize", "-q", *words]) == 2
+        return capsys.readouterr().err
+
+    return run_
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_several_processes_and_one_output(tmp_path, external) -> None:
+    """One wins, whole; with data files or without, from sources of their own."""
+    moments = random.Random(0)
+    for seed in range(3):
+        onnx.save(model(seed), tmp_path / f"m{seed}.model")
+        onnxfold.optimize_file(tmp_path / f"m{seed}.model", tmp_path / f"e{seed}.model")
+    expected = {content(tmp_path / f"e{seed}.model") for seed in range(3)}
+    kinds = ["--external-data", "--external-data" if external else "--no-external-data"]
+    for _ in range(6):
+        children = [
+            run(
+                tmp_path,
+                ["optimize", "-q", f"m{k % 3}.model", "-o", "o.onnx", moments.choice(kinds)],
+            )
+            for k in range(6)
+        ]
+        assert [finish(child) for child in children] == [0] * 6
+        assert content(tmp_path / "o.onnx") in expected
+        others = {name for name in os.listdir(tmp_path) if not name.endswith(".model")}
+        assert others in ({"o.onnx"}, {"o.onnx", "o.onnx.data"})
+        loaded = onnx.load(tmp_path / "o.onnx", load_external_data=False)
+        has_data = any(tensor.external_data for tensor in loaded.graph.initializer)
+        assert has_data == ("o.onnx.data" in others)
+
+
+def test_several_processes_in_place(tmp_path) -> None:
+    """Whoever comes late finds another source than it has read, and says so."""
+    onnx.save(model(0), tmp_path / "m.onnx", save_as_external_data=True, location="m.onnx.data")
+    onnxfold.optimize_file(tmp_path / "m.onnx", tmp_path / "e.model")
+    expected = content(tmp_path / "e.model")
+    command = ["optimize", "-q", "m.onnx", "-o", "m.onnx"]
+    codes = [finish(child) for child in [run(tmp_path, command) for _ in range(5)]]
+    assert 0 in codes and set(codes) <= {0, 2}
+    assert content(tmp_path / "m.onnx") == expected
+    assert sorted(os.listdir(tmp_path)) == ["e.model", "e.model.data", "m.onnx", "m.onnx.data"]

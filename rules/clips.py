@@ -40,6 +40,8 @@ low, high, low2, high2, c, d = constants("low high low2 high2 c d")
 # -------------------------------------------------------------------- terms and conditions
 
 _Bounds = tuple[Any, Any]
+_HALF_KERNELS = 12
+"""From this opset on, onnxruntime has a Clip of half precision."""
 
 
 def _finite_bounds(match: Match) -> _Bounds | None:
@@ -60,6 +62,8 @@ def _bounds(match: Match, given: tuple[Any, Any]) -> _Bounds | None:
     found = []
     for variable, limit in zip(given, limits, strict=True):
         value = match[variable]
+        if value is None and match.opset < _HALF_KERNELS and limit.dtype.itemsize == 2:
+            return None  # onnxruntime computes it in float32, and leaves an infinity
         array = limit if value is None else match.array(value)
         if array is None or np.size(array) != 1:
             return None

@@ -1,4 +1,4 @@
-"""Models that differ from a given one in a dtype, a constant, an attribute or a shape.
+"""Models that differ from a given one in a dtype, a constant, an attribute, a shape or the opset.
 
 A rule need not match them, and onnxruntime need not take them; but where both do, the bits must
 stay, and whatever they hold no rule may raise.
@@ -30,7 +30,7 @@ _REAL = (0.0, -0.0, 1.0, -1.0, 0.5, -2.0, 1e-40, 3e38, np.inf, -np.inf, np.nan)
 
 def changes(model: onnx.ModelProto) -> Iterator[tuple[str, Change]]:
     """Each with what it changes."""
-    for found in (_of_dtypes, _of_constants, _of_attributes, _of_shapes):
+    for found in (_of_dtypes, _of_constants, _of_attributes, _of_shapes, _of_opsets):
         yield from found(model)
 
 
@@ -176,3 +176,16 @@ def _reshape(place: int, dims: list[int | str]) -> Change:
         value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, kind, dims))
 
     return reshape
+
+
+# -------------------------------------------------------------------- opsets
+
+
+def _of_opsets(model: onnx.ModelProto) -> Iterator[tuple[str, Change]]:
+    for version in (7, 9, 10, 11, 12, 13, 14, 16, 18, 19, 20, 21, 22, 23, 24):
+        if version != model.opset_import[0].version:
+            yield f"at opset {version}", functools.partial(_import, version)
+
+
+def _import(version: int, model: onnx.ModelProto) -> None:
+    model.opset_import[0].version = version

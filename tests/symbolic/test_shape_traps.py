@@ -3,8 +3,25 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
+from fact_check import FactCheck
 from symbolic_check import floats, inputs, rewrite
+
+
+def test_what_onnx_infers_and_onnxruntime_does_not_make():
+    """Defaults of attributes that inference passes over; where a scalar is not zero."""
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+        g (float[2,12,1] w, float x, float[N] v) => (float[a,b,c,d] y)
+        <int64 n = {4}, int64 e = {1}>
+        { y = STFT(w, e, "", n)  z = STFT<onesided=0>(w, e, "", n)
+          p = NonZero(x)  q = NonZero(v) }"""
+    check = FactCheck(onnx.parser.parse_model(text))
+    for count in (0, 3):
+        assert (
+            check.check({"w": floats(2, 12, 1), "x": np.array(3, np.float32), "v": floats(count)})
+            > 9
+        )
 
 
 def test_expand_to_a_fixed_shape_keeps_the_batch_dynamic():

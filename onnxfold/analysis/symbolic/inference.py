@@ -181,6 +181,10 @@ def _asked_of_onnx(
     data: dict[str, onnx.TensorProto],
 ) -> Mapping[str, onnx.TypeProto]:
     imports = [onnx.helper.make_opsetid(d, v) for d, v in opsets.items()]
+    given = {attribute.name for attribute in node.attribute}
+    for name, formal in schema.attributes.items():  # onnx's own defaults are not always those
+        if name not in given and formal.default_value.type:
+            node.attribute.append(formal.default_value)
     try:
         return onnx.shape_inference.infer_node_outputs(
             schema, node, types, data, opset_imports=imports

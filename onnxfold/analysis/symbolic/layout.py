@@ -50,6 +50,15 @@ def size(application: Application) -> Sequence[Fact]:
     return [of_items(items, ir.DataType.INT64, application.algebra)]
 
 
+@rule("NonZero")
+def non_zero(application: Application) -> Sequence[Fact]:
+    """A row for each axis; of a scalar onnxruntime makes one row, and ONNX says none."""
+    rank = len(shape_of(application, 0))
+    algebra = application.algebra
+    rows = rank or algebra.unknown(low=0)
+    return [of_type(ir.DataType.INT64, [rows, algebra.unknown(low=0)], algebra)]
+
+
 def _moved(application: Application, items: Array) -> Sequence[Fact]:
     """The fact of elements that came from the first input."""
     dtype = fact_of(application, 0).dtype

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.errors import CheckFailedError, OnnxFoldError, UsageError, about
+from onnxfold.kernels.engines.limits import limited, time_for
 from onnxfold.memory import peak_rss_bytes
 from onnxfold.options import Options
 from onnxfold.passes.outlook import outlook
@@ -122,6 +123,7 @@ def optimize_file(
         with clock.stage("load"):
             model = storage.load(source)
         bytes_before = storage.model_bytes(model)
+        stack.enter_context(limited(time_for(bytes_before)))
         stack.enter_context(storage.reading_from(model))
         before = dict(sorted(count_nodes(model).items()))
         forecast = _Forecast(model, fold, bytes_before, share_weights, check > 0, clock.start)

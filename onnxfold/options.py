@@ -22,8 +22,8 @@ class FoldOptions:
         fold_all: Fold whatever can be evaluated, whatever it weighs.
         fold_quantized: Treat DequantizeLinear of constants like any other op.
         max_growth: Bytes by which the stored constants may grow if more ops fold by it.
-        memory_limit: Bytes that results may take in memory before they go to a scratch file;
-            None for 512 MiB.
+        memory_limit: Bytes that results may take in memory before they go to a scratch file, and
+            that the evaluation of one node may take; None for 512 MiB.
         keep: Globs of value names; nodes that make such a value stay.
         fold: Globs of value names; such a value is folded whatever it weighs, if it can be
             evaluated and ``keep`` does not name it.

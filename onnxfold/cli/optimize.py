@@ -81,7 +81,8 @@ from onnxfold.cli.output import write, write_json
     "--memory-limit",
     type=byte_size,
     metavar="BYTES",
-    help="Bytes of intermediate results to hold in memory, such as 512MB; more goes to disk.",
+    help="Bytes of intermediate results to hold in memory, such as 512MB; more goes to disk. "
+    "The evaluation of one node takes no more, either.",
 )
 @click.option(
     "--keep",

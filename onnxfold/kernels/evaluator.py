@@ -214,8 +214,14 @@ class Evaluator:
         Raises:
             ComputationFailed: operations among them cannot be computed; the others are.
         """
-        with np.errstate(all="ignore"):  # also when a tensor is read, long after the pass
-            failures = self._compute(postponed(buffers), buffers).failures
+        for buffer in buffers:  # somebody wants them, even if nobody has retained them yet
+            self._pool.retain(buffer)
+        try:
+            with np.errstate(all="ignore"):  # also when a tensor is read, long after the pass
+                failures = self._compute(postponed(buffers), buffers).failures
+        finally:
+            for buffer in buffers:
+                buffer.references -= 1
         if failures:
             raise ComputationFailed(failures)
 

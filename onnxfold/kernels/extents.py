@@ -50,11 +50,6 @@ def effective_bytes(arrays: Sequence[Array | None]) -> int:
     return largest
 
 
-def distinct(array: Array) -> Array:
-    """The array without the axes that only repeat its elements: each is there once or more."""
-    return array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)]
-
-
 def collapse(
     arrays: Sequence[Array | None],
 ) -> tuple[Sequence[Array | None], tuple[int, ...] | None]:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from onnxfold.kernels.dtypes import check_allocatable, check_readable, normalized_axis
-from onnxfold.kernels.extents import distinct
 from onnxfold.kernels.registry import Array, Kind, Unfoldable, kernel
 from onnxfold.kernels.selection import LONGEST_LIST, Picks
+from onnxfold.pool.buffer import distinct
 
 
 def _gathered(x: Array, indices: Array, *, axis: int = 0) -> Picks:

@@ -193,6 +193,11 @@ def _byte_bounds(array: Array) -> tuple[int, int]:
     return low, high + array.itemsize
 
 
+def distinct(array: Array) -> Array:
+    """The array without the axes that only repeat its elements: each is there once or more."""
+    return array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)]
+
+
 def weight_of(array: Array) -> int:
     """Bytes of memory that the elements take; of strings, with their texts."""
     if array.dtype.hasobject:

@@ -31,7 +31,7 @@ from onnxfold.storage.mapped import MappedFile, Span
 # Starting Python, NumPy and onnxruntime takes a third of a second; more on a busy machine.
 _START_SECONDS = 20.0
 # On a busy machine a process gets its share of the processors only: so many times as long is fine.
-_PATIENCE = 4
+_PATIENCE = 2
 _PIECE_BYTES = 1 << 22
 # It finds the modules that this process finds, and nothing is run before: no site, no user's files.
 _COMMAND = (
@@ -169,7 +169,7 @@ class Child:
             with theirs:
                 script = [_COMMAND, str(theirs.fileno()), runner.__file__, *sys.path]
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", *script],
+                    [sys.executable or "python3", "-I", "-S", "-c", *script],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

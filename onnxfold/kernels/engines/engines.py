@@ -16,12 +16,12 @@ from onnxfold.kernels.engines.certain import is_certain
 from onnxfold.kernels.engines.child import Feed, Stopped, child
 from onnxfold.kernels.engines.limits import current_limit
 from onnxfold.kernels.engines.runner import EvaluationError, Raw, ThreadDependent
-from onnxfold.kernels.extents import EAGER_BYTES, collapse, distinct, effective_bytes
+from onnxfold.kernels.extents import EAGER_BYTES, collapse, effective_bytes
 from onnxfold.kernels.operation import Operation, Output
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable
 from onnxfold.kernels.schedule import awaits, used_outside
 from onnxfold.pool import Buffer, Pool
-from onnxfold.pool.buffer import Array, weight_of
+from onnxfold.pool.buffer import Array, distinct, weight_of
 from onnxfold.storage.layout import nbytes_of
 
 # Whatever the limit of memory: bytes that everything may take.

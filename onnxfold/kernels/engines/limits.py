@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 # What real models evaluate takes milliseconds; what was made to take long is stopped soon.
-_LEAST_SECONDS = 5.0
+_LEAST_SECONDS = 4.0
 # A model's own weights may be worked on for longer: so many of their bytes give a second more.
 _BYTES_PER_SECOND = 16 << 20
 # What NumPy goes through in a second at least, bytes.
@@ -72,8 +72,11 @@ _of_run = contextvars.ContextVar[TimeLimit | None]("time_limit", default=None)
 
 @contextlib.contextmanager
 def limited(limit: TimeLimit) -> Iterator[None]:
-    """All evaluators that are made in this context share one time limit."""
-    token = _of_run.set(limit)
+    """All evaluators that are made in this context share one time limit.
+
+    Within such a context it is that of the outer one.
+    """
+    token = _of_run.set(_of_run.get() or limit)
     try:
         yield
     finally:

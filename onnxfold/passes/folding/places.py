@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.pool import Buffer
+from onnxfold.pool.buffer import distinct
 
 # A Constant node around a tensor: its op type, and the name, type and lengths of its attribute.
 _CONSTANT_NODE = 40
@@ -43,7 +44,8 @@ class Places:
             ComputationFailed: they cannot be computed.
         """
         if buffer.dtype == ir.DataType.STRING:
-            data = storage.texts_bytes(buffer.array().reshape(-1))
+            once = distinct(buffer.array())
+            data = storage.texts_bytes(once.flat) * buffer.size // max(1, once.size)
         elif buffer.is_known and buffer.nbytes <= _READ and _is_wide_integer(buffer.dtype):
             data = min(buffer.nbytes, storage.varints_bytes(buffer.array()))
         else:

@@ -20,7 +20,7 @@ from onnxfold.kernels.engines.limits import limited, time_for
 from onnxfold.memory import peak_rss_bytes
 from onnxfold.options import Options
 from onnxfold.passes.outlook import outlook
-from onnxfold.passes.pipeline import Result, run_passes
+from onnxfold.passes.pipeline import Result, run_bounded, run_passes
 from onnxfold.report.inventory import count_nodes, op_name
 from onnxfold.report.summary import Kept, Report
 
@@ -61,17 +61,23 @@ def optimize(
     """
     fold = _options(options)
     if isinstance(model, onnx.ModelProto):
-        converted = storage.from_proto(model)
-        run_passes(converted, fold, bytes_before=model.ByteSize())
+        proto = model
+        converted, _ = run_bounded(
+            storage.from_proto(proto),
+            lambda: storage.from_proto(proto),
+            fold,
+            bytes_before=proto.ByteSize(),
+        )
         return storage.to_proto(converted)
     if isinstance(model, ir.Model):
-        opened, bytes_before = model, storage.least_bytes(model)
-    else:
-        opened = storage.load(model)
+        with about(model.meta.get(storage.SOURCE_KEY)):
+            run_passes(model, fold, bytes_before=storage.least_bytes(model))
+        return model
+    path = model
+    opened = storage.load(path)
+    with about(path):
         bytes_before = storage.model_bytes(opened)
-    with about(opened.meta.get(storage.SOURCE_KEY)):
-        run_passes(opened, fold, bytes_before=bytes_before)
-    return opened
+        return run_bounded(opened, lambda: storage.load(path), fold, bytes_before=bytes_before)[0]
 
 
 def optimize_file(
@@ -129,8 +135,13 @@ def optimize_file(
         forecast = _Forecast(model, fold, bytes_before, share_weights, check > 0, clock.start)
         with clock.stage("fold"):
             folder = os.path.dirname(os.path.abspath(destination))
-            result = run_passes(
-                model, fold, scratch_folder=folder, bytes_before=bytes_before, observe=forecast
+            model, result = run_bounded(
+                model,
+                lambda: storage.load(source),
+                fold,
+                scratch_folder=folder,
+                bytes_before=bytes_before,
+                observe=forecast,
             )
         after = dict(sorted(count_nodes(model).items()))
         beyond: dict[str, int] = {}
@@ -234,7 +245,9 @@ def explain(source: PathLike, /, **options: Any) -> list[Decision]:
     with _paused_garbage_collection(), about(source):
         model = storage.load(source)
         bytes_before = storage.model_bytes(model)
-        result = run_passes(model, fold, bytes_before=bytes_before)
+        _, result = run_bounded(
+            model, lambda: storage.load(source), fold, bytes_before=bytes_before
+        )
     return _decisions(result)
 
 

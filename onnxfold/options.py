@@ -103,6 +103,12 @@ class Options(FoldOptions):
         """True if nothing may be done that could change a bit: below level 2."""
         return self.level < 2
 
+    @property
+    def may_grow(self) -> bool:
+        """True if something is asked for that takes the bytes it takes."""
+        asked = (self.fold_all, self.fold, self.target, self.rules, self.dims, self.input_shapes)
+        return self.level > 1 or any(asked)
+
     def rule_sets(self) -> list[RuleSet]:
         """All rule sets to choose from: built in, of other packages, and the ones given."""
         from onnxfold.rewrite.rule_set import available_rule_sets, load_rules

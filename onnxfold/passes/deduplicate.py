@@ -77,8 +77,12 @@ class _Tree:
         """Visit a graph and then those in it; how many initializers are gone."""
         removed = 0
         path = self._paths[graph] = (*outer, graph)
-        # a graph output must stay: let it be the one that others give way to
-        values = sorted(graph.initializers.values(), key=lambda v: not v.is_graph_output())
+        # A graph output must stay: let it be the one that others give way to. And then the one with
+        # the shortest name: it is written wherever it is read.
+        values = sorted(
+            graph.initializers.values(),
+            key=lambda v: (not v.is_graph_output(), len(v.name or "")),
+        )
         for value in values:
             tensor = value.const_value
             if tensor is None or value.is_graph_input():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
@@ -37,8 +38,51 @@ class Result:
     warnings: list[str] = field(default_factory=list)
     assumptions: tuple[str, ...] = ()
     """What is taken for granted of the model's inputs."""
+    is_larger: bool = False
+    """True if the model takes more bytes than it came with, and nothing that was asked for may."""
     observe: Observer | None = None
     """Who waits for the first propagation of constants."""
+
+
+def run_bounded(
+    model: ir.Model,
+    open_again: Callable[[], ir.Model],
+    options: Options,
+    *,
+    bytes_before: int,
+    scratch_folder: str | None = None,
+    observe: Observer | None = None,
+) -> tuple[ir.Model, Result]:
+    """Run the passes on a model; with fewer if they make it larger than it came.
+
+    Folding counts bytes. Rules look at nodes: where nothing else is saved, the names and constants
+    of what they add may outweigh what goes. That is seen in models of some hundred bytes only; of
+    those the rules are left out, or if need be all passes.
+
+    Args:
+        model: The model; changed.
+        open_again: Gives it as it was.
+        options: As for :func:`run_passes`, and so are the others.
+        bytes_before: What the model took when it came.
+        scratch_folder: As there.
+        observe: As there.
+
+    Returns:
+        The model, or the one that was opened again, and what was done to it.
+    """
+    result = run_passes(
+        model, options, scratch_folder=scratch_folder, bytes_before=bytes_before, observe=observe
+    )
+    for fewer, what in ((replace(options, level=0), "rule"), (replace(options, passes=()), "pass")):
+        if not result.is_larger:
+            break
+        again = open_again()
+        if storage.planned_bytes(model) <= storage.planned_bytes(again):
+            break  # it is written in another layout than it came in
+        model = again
+        result = run_passes(model, fewer, scratch_folder=scratch_folder, bytes_before=bytes_before)
+        result.warnings.append(f"no {what} was used: the model would take more bytes")
+    return model, result
 
 
 def run_passes(
@@ -95,6 +139,8 @@ def _run_all(
         forget_origins(model)
     if options.level > 0 or not options.value_info:
         ValueInfo(write=options.value_info, size=bytes_before or None)(model)
+    if bytes_before and not options.may_grow:
+        result.is_larger = storage.takes_more(model, bytes_before + options.max_growth)
 
 
 def _settle(model: ir.Model, options: Options, scratch_folder: str | None, result: Result) -> None:

@@ -7,7 +7,7 @@ from onnxfold.storage.encode import to_proto
 from onnxfold.storage.load import EXTERNAL_KEY, SOURCE_KEY, from_proto, load
 from onnxfold.storage.mapped import MappedFile, Mapping, Span
 from onnxfold.storage.save import save
-from onnxfold.storage.size import least_bytes, model_bytes, planned_bytes
+from onnxfold.storage.size import least_bytes, model_bytes, planned_bytes, takes_more
 from onnxfold.storage.sources import reading_from
 from onnxfold.storage.streaming import StreamedTensor, Tile
 from onnxfold.storage.tensors import (
@@ -45,6 +45,7 @@ __all__ = [
     "span_of",
     "stored_bytes",
     "stored_size",
+    "takes_more",
     "temporary_folder",
     "tensor_bytes",
     "texts_bytes",

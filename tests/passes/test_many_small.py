@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import onnx
 import pytest
-from fold_check import assert_same, count_ops
+from fold_check import assert_same, count_ops, parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
@@ -161,3 +161,43 @@ def test_strings_are_weighed_by_what_they_take(doublings):
     assert result.ByteSize() <= model.ByteSize()
     assert bool(result.graph.node) == (doublings > 3)
     assert_same(model, result, {})
+
+
+def test_rules_are_not_used_where_they_make_the_model_larger(tmp_path):
+    """Two nodes on one constant become one on two constants, whose names are longer."""
+    model = parse("g (float[2] x) => (float[2] y) <float w = {6}> { r = Relu (x) y = Min (r, w) }")
+    assert [node.op_type for node in onnxfold.optimize(model).graph.node] == ["Relu", "Min"]
+    onnx.save(model, tmp_path / "m.onnx")
+    report = onnxfold.optimize_file(tmp_path / "m.onnx", tmp_path / "out.onnx")
+    assert report.nodes_after == report.nodes_before
+    assert report.bytes_after <= report.bytes_before
+    assert any("no rule was used" in warning for warning in report.warnings)
+    grown = onnxfold.optimize(model, max_growth=100)
+    assert [node.op_type for node in grown.graph.node] == ["Clip"]
+
+
+def test_equal_constants_take_the_shortest_of_their_names():
+    model = parse("""g (float[2] x) => (float[2] y) <float a_long_name = {6}, float w = {6}> {
+        r = Add (x, w) s = Mul (r, a_long_name) t = Sub (s, w) y = Div (t, w) }""")
+    assert [t.name for t in onnxfold.optimize(model, level=0).graph.initializer] == ["w"]
+
+
+def test_branches_that_are_put_in_the_place_of_an_if_bring_no_bytes():
+    """They name their values alike: those of the second get longer names."""
+    nodes = " ".join(f"n{k} = Relu (x) s{k} = Max ({', '.join(20 * [f'n{k}'])})" for k in range(20))
+    branch = (
+        f"then_branch = t () => (o) {{ {nodes} o = Sum ({', '.join(f's{k}' for k in range(20))}) }}"
+    )
+    other = "else_branch = e () => (p) { p = Abs (x) }"
+    model = parse(
+        f"""g (float[2] x) => (float[2] y, float[2] z) {{
+            c = Constant <value = bool {{1}}> ()
+            y = If (c) <{branch}, {other}>
+            z = If (c) <{branch}, {other}>
+        }}"""
+    )
+    result = onnxfold.optimize(model, level=0)
+    assert result.ByteSize() <= model.ByteSize()
+    assert_same(model, result, {"x": floats(2)})
+    grown = onnxfold.optimize(model, level=0, max_growth=1000)
+    assert "If" not in count_ops(storage.from_proto(grown))

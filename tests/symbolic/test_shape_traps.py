@@ -24,6 +24,24 @@ def test_what_onnx_infers_and_onnxruntime_does_not_make():
         )
 
 
+@pytest.mark.parametrize("declared", ["float", "float[2,3]", "float[a,3]", "float[N,3]"])
+@pytest.mark.parametrize("turns", ["n", "two"])
+def test_a_loop_without_a_turn_makes_what_its_body_declares(declared, turns):
+    text = f"""<ir_version: 10, opset_import: ["" : 20]>
+        g (float[N,3] x, int64 n) => (int64[a] y) <bool c = {{1}}, int64 two = {{2}}>
+        {{ o, t = Loop({turns}, c, x) <body = b (int64 i, bool k, {declared} s)
+              => (bool k2, {declared} s2, {declared} r) {{
+                  k2 = Identity(k)  s2 = Neg(s)  r = Exp(s) }}>
+          y = Shape(t) }}"""
+    model = onnx.parser.parse_model(text)
+    for value in (*(body := model.graph.node[0].attribute[0].g).input, *body.output):
+        if declared == "float" and value.name in ("s", "s2", "r"):
+            value.type.tensor_type.ClearField("shape")
+    check = FactCheck(model)
+    for count in (0, 2):
+        assert check.check({"x": floats(2, 3), "n": np.array(count)}) > 3
+
+
 def test_expand_to_a_fixed_shape_keeps_the_batch_dynamic():
     model = rewrite(
         """g (float[B,4] x) => (float[M,4] y) <int64[2] s = {3, 4}>

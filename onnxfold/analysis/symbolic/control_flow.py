@@ -75,11 +75,34 @@ def _loop(
     start, end = body.inputs[2:], body.outputs[1 : len(carried) + 1]
     mark = _repeat(analysis, node, carried, (start, end), (body.inputs[:2], others))
     scanned = [analysis.of(v) for v in body.outputs[len(carried) + 1 :]]
+    if not _has_a_turn(inputs):
+        declared = body.outputs[len(carried) + 1 :]
+        scanned = [_without_a_turn(algebra, f, v) for f, v in zip(scanned, declared, strict=True)]
     turns = algebra.unknown(low=0)
     return [
         *(each.fact(algebra) for each in carried),
         *(_stacked(algebra, f, mark, turns) for f in scanned),
     ]
+
+
+def _has_a_turn(inputs: Sequence[Fact | None]) -> bool:
+    """Whether a Loop has at least one turn in every run."""
+    most, condition = (None if f is None else f.known for f in inputs[:2])
+    return (inputs[0] is None or (most is not None and bool((most > 0).all()))) and (
+        inputs[1] is None or (condition is not None and bool(condition.all()))
+    )
+
+
+def _without_a_turn(algebra: Algebra, fact: Fact, output: ir.Value) -> Fact:
+    """A result of a turn, as far as onnxruntime knows it if there is none.
+
+    It goes by what the file says: where that is no number, it takes 0, and no rank without one.
+    """
+    shape = output.shape
+    if fact.shape is None or shape is None or len(shape) != len(fact.shape):
+        return Fact(fact.dtype, None, None, fact.other)
+    sizes = [d if isinstance(d, int) else algebra.unknown(low=0) for d in shape]
+    return of_type(fact.dtype, sizes, algebra)
 
 
 def _scan(

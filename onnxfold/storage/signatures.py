@@ -11,6 +11,7 @@ import onnx
 _A = onnx.AttributeProto
 # Types that need no closer look; the first ones are the most frequent.
 _PLAIN = (_A.INT, _A.INTS, _A.FLOAT, _A.TENSOR, _A.STRING, _A.FLOATS, _A.STRINGS)
+_ANY = 1 << 31
 _SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
 
 
@@ -56,6 +57,7 @@ def objection(node: onnx.NodeProto, opsets: Mapping[str, int]) -> str | None:
     if opset is None:
         return None if domain else "no opset of ONNX is imported"
     types = {}
+    is_empty = False
     for attribute in node.attribute:
         kind = attribute.type
         if kind not in _PLAIN and (wrong := _misfit(attribute)) is not None:
@@ -63,9 +65,13 @@ def objection(node: onnx.NodeProto, opsets: Mapping[str, int]) -> str | None:
         if attribute.name in types:
             return f"attribute {attribute.name!r} is given twice"
         types[attribute.name] = kind
+        if kind == _A.TENSOR and not attribute.t.data_type and not attribute.ref_attr_name:
+            is_empty = True
     signature = _signature(domain, node.op_type, opset)
     if signature is None:
         return None
+    if is_empty:
+        return "an attribute has no tensor"
     inputs = node.input
     for what, count, (least, most) in (
         ("inputs", len(inputs), signature.inputs),
@@ -86,6 +92,35 @@ def objection(node: onnx.NodeProto, opsets: Mapping[str, int]) -> str | None:
     for name in signature.required:
         if name not in types:
             return f"attribute {name!r} of {node.op_type} is missing"
+    if node.op_type == "Constant" and not domain and len(types) != 1:
+        return f"a Constant has one value, this one has {len(types)}"
+    return _body_objection(node, opset) if _A.GRAPH in types.values() else None
+
+
+def _body_objection(node: onnx.NodeProto, opset: int) -> str | None:
+    """Whether the graphs inside take what the node hands them, and give what it gives."""
+    given, most = len(node.input), len(node.output)
+    least = most
+    if node.op_type == "If":
+        given = 0
+    elif node.op_type == "Loop":
+        given = max(given, 2)  # the trip count and the condition may be left out
+        least = max(most, given - 2) + 1
+        most = _ANY
+    elif node.op_type == "Scan":
+        given -= opset < 9  # the lengths of the sequences stay outside
+        most = _ANY
+    elif node.op_type != "SequenceMap":
+        return None
+    for attribute in node.attribute:
+        if attribute.type == _A.GRAPH:
+            graph = attribute.g
+            defaults = {tensor.name for tensor in graph.initializer}
+            inputs = sum(value.name not in defaults for value in graph.input)
+            if inputs != given:
+                return f"graph {attribute.name!r} has {inputs} inputs, it is given {given}"
+            if not least <= len(graph.output) <= most:
+                return f"graph {attribute.name!r} has {len(graph.output)} outputs, not {least}"
     return None
 
 

@@ -30,6 +30,7 @@ INVALID = (
     "y = Tile(v, negative)",
     "y = ConstantOfShape(negative)",
     "y = Range(z, z, z)",
+    "t = Range(z, most, one) y = Neg(t)",
     "y = Gather<axis = 9>(v, i)",
     "y = Concat<axis = 9>(v, v)",
     "y = Split<num_outputs = -3>(v)",
@@ -59,7 +60,8 @@ INVALID = (
 @pytest.mark.parametrize("constant", [True, False])
 def test_what_nobody_computes_stays(body: str, constant: bool) -> None:
     values = """float[2] v = {1, 2}, float[1, 2] m = {1, 2}, float[1, 1, 2, 2] q = {1, 2, 3, 4},
-        int64[1] i = {0}, int64 z = {0}, int64[1] negative = {-5},
+        int64[1] i = {0}, int64 z = {0},
+        int64 most = {9223372036854775807}, int64 one = {1}, int64[1] negative = {-5},
         int64[1] huge = {9223372036854775807}"""
     inputs = "float[1] unused"
     if not constant:

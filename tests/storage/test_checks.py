@@ -42,10 +42,22 @@ def functions(count: int, body: str) -> onnx.ModelProto:
             "If -> y",
         ),
         ("y = Transpose<perm = 1.5>(x)", "'perm' is of type FLOAT.*has INTS", "Transpose -> y"),
+        ("y = Constant()", "has one value, this one has 0", "Constant -> y"),
         ("y = Cast(x)", "'to' of Cast is missing", "Cast -> y"),
         ("y = Add(x)", "Add of opset 21 has 2 inputs, this one has 1", "Add -> y"),
         ("y, z = Neg(x)", "Neg of opset 21 has 1 outputs, this one has 2", "Neg -> y"),
         ("y = Add(, x)", "input 0 of Add is left out", "Add -> y"),
+        (
+            "y = If(b) <then_branch = t (float[2] u) => (float[2] r) { r = Neg(u) },"
+            " else_branch = e () => (float[2] q) { q = Neg(x) }>",
+            "'then_branch' has 1 inputs, it is given 0",
+            "If -> y",
+        ),
+        (
+            "y = Loop(, b, x) <body = d (int64 i, bool g, float[2] u) => (bool o) { o = Not(g) }>",
+            "'body' has 1 outputs, not 2",
+            "Loop -> y",
+        ),
         ("y = Neg(x) z = local.F <k = 1, k = 2>(x)", "'k' is given twice", "F -> z"),
     ],
 )
@@ -53,6 +65,13 @@ def test_graphs_that_cannot_run(body: str, reason: str, node: str | None) -> Non
     with pytest.raises(ModelError, match=reason) as caught:
         storage.from_proto(graph(body))
     assert caught.value.node == node or node is None
+
+
+def test_a_tensor_that_is_not_there() -> None:
+    model = graph("y = Constant<value = float {1}>()")
+    model.graph.node[0].attribute[0].ClearField("t")
+    with pytest.raises(ModelError, match="has no tensor"):
+        storage.from_proto(model)
 
 
 def test_what_is_allowed() -> None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from onnxfold.kernels.engines import runner
 from onnxfold.kernels.engines.limits import TimeLimit
-from onnxfold.kernels.engines.runner import EvaluationError, Raw, ThreadDependent
+from onnxfold.kernels.engines.runner import EvaluationError, Raw, Rejected, ThreadDependent
 from onnxfold.pool.buffer import Array
 from onnxfold.storage.mapped import MappedFile, Span
 
@@ -89,6 +89,7 @@ class Child:
         Raises:
             Stopped: it crashed, or took more memory or time.
             ThreadDependent: results depend on the number of threads.
+            Rejected: onnxruntime refuses the operands.
             EvaluationError: the engine refuses the model, or there is no such process.
         """
         request: dict[str, Any] = {
@@ -113,6 +114,8 @@ class Child:
             raise Stopped(f"computing it takes more than {limit:,} bytes of memory")
         if answer["error"] == "threads":
             raise ThreadDependent()
+        if answer["error"] == "rejected":
+            raise Rejected(answer["text"])
         raise EvaluationError(answer["text"])
 
     def _ask(

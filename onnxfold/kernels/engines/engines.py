@@ -15,7 +15,7 @@ from onnxfold.kernels.engines.assembly import Assembly, assemble, oldest_opsets
 from onnxfold.kernels.engines.certain import is_certain
 from onnxfold.kernels.engines.child import Feed, Stopped, child
 from onnxfold.kernels.engines.limits import current_limit
-from onnxfold.kernels.engines.runner import EvaluationError, Raw, ThreadDependent
+from onnxfold.kernels.engines.runner import EvaluationError, Raw, Rejected, ThreadDependent
 from onnxfold.kernels.extents import EAGER_BYTES, collapse, effective_bytes
 from onnxfold.kernels.operation import Operation, Output
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable
@@ -94,7 +94,8 @@ class Engines:
         operations = self._computable(operations, failures)
         if not operations:
             return
-        wanted = used_outside(operations)
+        # one that another engine is to go on with is asked for all it gives
+        wanted = used_outside(operations) or _outputs_of(operations[-1])
         try:
             arrays = self.run(operations, wanted)
         except EvaluationError as error:
@@ -184,7 +185,7 @@ class Engines:
             return computed(oldest)
         try:
             return computed(own)
-        except (Stopped, ThreadDependent):
+        except (Stopped, ThreadDependent, Rejected):
             raise
         except EvaluationError:
             if oldest == own:
@@ -199,11 +200,11 @@ class Engines:
         Raises:
             EvaluationError: it cannot compute it either, or must not be asked.
         """
-        if isinstance(error, Stopped | ThreadDependent):
+        if isinstance(error, Stopped | ThreadDependent | Rejected):
             raise error
         if any(b is not None and b.type_proto is not None for b in operation.results):
             raise error
-        wanted = [(operation, k) for k, o in enumerate(operation.node.outputs) if o.name]
+        wanted = _outputs_of(operation)
         functions = self._called_by([operation])
         assembly = assemble([operation], wanted, functions, onnx.IR_VERSION, operation.opsets)
         try:
@@ -358,3 +359,7 @@ def _array(raw: Raw) -> Array:
     if not raw.data.size:
         return np.empty(raw.shape, dtype.numpy())
     return raw.data.view(dtype.numpy()).reshape(raw.shape)
+
+
+def _outputs_of(operation: Operation) -> list[Output]:
+    return [(operation, k) for k, output in enumerate(operation.node.outputs) if output.name]

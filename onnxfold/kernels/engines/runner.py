@@ -59,6 +59,10 @@ class ThreadDependent(EvaluationError):
         super().__init__("onnxruntime's result depends on how many threads it has")
 
 
+class Rejected(EvaluationError):
+    """onnxruntime has the ops and refuses these operands: so it would in the model itself."""
+
+
 class Raw(NamedTuple):
     """A tensor as engines take and give it."""
 
@@ -80,16 +84,17 @@ def onnxruntime(
 
     Raises:
         ThreadDependent: the two differ.
-        EvaluationError: onnxruntime has no kernel or refuses the operands.
+        Rejected: onnxruntime refuses the operands.
+        EvaluationError: it has no kernel.
     """
     try:
         values = {name: _to_ort(raw) for name, raw in feeds.items()}
         # of the first only the digests are kept, so that memory holds one set of results
         digests = None
         if exact:
-            session = session_of(model, threads=_MORE_THREADS)
-            digests = [_digest(v) for v in session.run_with_ort_values(outputs, values)]
-        results = session_of(model, threads=1).run_with_ort_values(outputs, values)
+            computed = _run(session_of(model, threads=_MORE_THREADS), outputs, values)
+            digests = [_digest(value) for value in computed]
+        results = _run(session_of(model, threads=1), outputs, values)
         if digests is not None and digests != [_digest(value) for value in results]:
             raise ThreadDependent()
         return [_from_ort(result) for result in results]
@@ -97,6 +102,15 @@ def onnxruntime(
         raise
     except Exception as error:  # onnxruntime raises many classes without a common base
         raise EvaluationError(_one_line(error)) from error
+
+
+def _run(session: Any, outputs: Sequence[str], values: Mapping[str, Any]) -> Any:
+    try:
+        return session.run_with_ort_values(outputs, values)
+    except Exception as error:  # see `onnxruntime`
+        if type(error).__name__ == "InvalidArgument":
+            raise Rejected(_one_line(error)) from error
+        raise
 
 
 def session_of(model: bytes, *, threads: int = 0) -> Any:
@@ -362,7 +376,8 @@ def _answer(request: dict[str, Any], files: Sequence[int]) -> tuple[dict[str, An
     except EvaluationError as error:
         text = str(error)
         lack = isinstance(error.__cause__, MemoryError) or "alloc" in text
-        return {"error": "memory" if lack else "refused", "text": text}, []
+        kind = "rejected" if isinstance(error, Rejected) else "refused"
+        return {"error": "memory" if lack else kind, "text": text}, []
     except MemoryError:
         return {"error": "memory"}, []
 

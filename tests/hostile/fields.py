@@ -1,0 +1,114 @@
+"""A serialized message as a tree of fields, each of which can be written wrongly on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+
+MODEL = onnx.ModelProto.DESCRIPTOR
+
+
+def varint(value: int, padding: int = 0) -> bytes:
+    """A base-128 number of 64 bits, with ``padding`` needless bytes."""
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    for _ in range(padding):
+        out[-1] |= 0x80
+        out.append(0)
+    return bytes(out)
+
+
+@dataclass
+class Field:
+    """One field: its number, how it is written, and its value, list of fields of a message."""
+
+    number: int
+    wire_type: int
+    value: int | bytes | list[Field]
+    descriptor: Any = None
+    """What onnx calls it, None for a field that it does not know."""
+    length: int | None = None
+    """The length that is written, if it is not the true one."""
+    padding: int = 0
+    """Needless bytes of its number or length."""
+    cut: int | None = None
+    """How many bytes of its content are there, if not all."""
+    before: bytes = field(default=b"")
+    """Bytes written in front of it."""
+
+    @property
+    def name(self) -> str:
+        return self.descriptor.name if self.descriptor is not None else ""
+
+    def __bytes__(self) -> bytes:
+        tag = self.before + varint(self.number << 3 | self.wire_type)
+        if isinstance(self.value, int):
+            if self.wire_type in (5, 1):
+                size = 4 if self.wire_type == 5 else 8
+                return tag + (self.value & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+            return tag + varint(self.value, self.padding)
+        content = self.value if isinstance(self.value, bytes) else join(self.value)
+        if self.cut is not None:
+            content = content[: self.cut]
+        if self.wire_type != 2:
+            return tag + content
+        return (
+            tag
+            + varint(len(content) if self.length is None else self.length, self.padding)
+            + content
+        )
+
+
+def join(fields: list[Field]) -> bytes:
+    return b"".join(map(bytes, fields))
+
+
+def _read_varint(data: bytes, pos: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, pos
+
+
+def split(data: bytes, message: Any = MODEL) -> list[Field]:
+    """The fields of a valid message."""
+    fields: list[Field] = []
+    pos = 0
+    while pos < len(data):
+        tag, pos = _read_varint(data, pos)
+        number, wire_type = tag >> 3, tag & 7
+        known = message.fields_by_number.get(number) if message is not None else None
+        value: int | bytes | list[Field]
+        if wire_type == 0:
+            value, pos = _read_varint(data, pos)
+        elif wire_type == 2:
+            length, pos = _read_varint(data, pos)
+            value = data[pos : pos + length]
+            pos += length
+            if known is not None and known.message_type is not None:
+                value = split(value, known.message_type)
+        else:
+            size = {5: 4, 1: 8}[wire_type]
+            value = int.from_bytes(data[pos : pos + size], "little")
+            pos += size
+        fields.append(Field(number, wire_type, value, known))
+    return fields
+
+
+def walk(fields: list[Field]) -> Iterator[tuple[list[Field], int]]:
+    """Every field of a tree, as the list that it is in and its place there."""
+    for place, one in enumerate(fields):
+        yield fields, place
+        if isinstance(one.value, list):
+            yield from walk(one.value)

@@ -1,0 +1,166 @@
+"""Valid models to start from: small, of every kind, all of them from this repository or onnx."""
+
+from __future__ import annotations
+
+import functools
+import random
+import warnings
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper, parser
+from onnx.backend.test.case.test_case import TestCase
+
+ROOT = Path(__file__).parents[2]
+DATA_FILE = "w.bin"
+"""The data file beside every model, of `DATA_SIZE` bytes."""
+DATA_SIZE = 16384
+
+_TEXTS = (
+    # constants through many kinds of ops
+    """<ir_version: 10, opset_import: ["" : 21]>
+    g (float[n, 4] x) => (float[n, 4] y, float[4, n] z)
+    <float[2, 2] w = {1, -0.0, 3, 4}, int64[2] s = {4, 1}, int64[2] e = {-1, 4}> {
+        t = Transpose<perm = [1, 0]>(w)
+        r = Reshape(t, s)
+        c = Cast<to = 11>(r)
+        d = Cast<to = 1>(c)
+        v = Squeeze(d)
+        a = Add(x, v)
+        m = Expand(v, e)
+        y = Where(cond, a, x)
+        cond = Less(x, v)
+        z = Transpose(y)
+    }""",
+    # subgraphs with captures, a sequence, an optional, a string
+    """<ir_version: 10, opset_import: ["" : 21]>
+    g (float[2] x, bool b) => (float[k] y, float[2] l, string[2] s) <float[2] w = {1, 2}> {
+        y = If(b) <
+            then_branch = then () => (float[2] p) { p = Add(x, w) },
+            else_branch = other () => (float[4] q) { q = Concat<axis = 0>(x, w) }
+        >
+        trips = Constant<value_int = 3>()
+        yes = Constant<value = bool {1}>()
+        l = Loop(trips, yes, w) <body = body (int64 i, bool go, float[2] u) => (bool on, float[2] v)
+            { on = Identity(go)
+              v = Mul(u, w) }
+        >
+        s = Constant<value_strings = ["a", "b"]>()
+    }""",
+    # functions that call functions, with attributes
+    """<ir_version: 10, opset_import: ["" : 21, "local" : 1]>
+    g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
+        a = local.Twice<k = 2.0>(w)
+        y = Add(x, a)
+    }
+    <domain: "local", opset_import: ["" : 21, "local" : 1]>
+    Twice<k>(u) => (v) { c = Constant<value_float: float = @k>()
+                         h = local.Half(u)
+                         v = Mul(h, c) }
+    <domain: "local", opset_import: ["" : 21]>
+    Half(u) => (v) { two = Constant<value = float {2}>()
+                     v = Div(u, two) }""",
+    # shape arithmetic, an old opset
+    """<ir_version: 7, opset_import: ["" : 12]>
+    g (float[n, c, 8, 8] x) => (float[n, d] y) <int64[1] zero = {0}, int64[1] one = {1}> {
+        shape = Shape(x)
+        n = Slice(shape, zero, one)
+        rest = Constant<value = int64[1] {-1}>()
+        target = Concat<axis = 0>(n, rest)
+        y = Reshape(x, target)
+    }""",
+)
+
+
+def external(offset: object = 0, length: object | None = 4096, location: str = DATA_FILE):
+    """A model whose weight of 4,096 bytes is in the data file, or where the arguments say."""
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[32, 32])
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value=location)
+    weight.external_data.add(key="offset", value=str(offset))
+    if length is not None:
+        weight.external_data.add(key="length", value=str(length))
+    graph = helper.make_graph(
+        [helper.make_node("Neg", ["w"], ["v"]), helper.make_node("MatMul", ["x", "v"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 32])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 32])],
+        [weight],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def _sparse() -> onnx.ModelProto:
+    values = numpy_helper.from_array(np.array([1, 2], np.float32), "w")
+    indices = numpy_helper.from_array(np.array([1, 5], np.int64))
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])],
+        sparse_initializer=[helper.make_sparse_tensor(values, indices, [2, 3])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    model.metadata_props.add(key="author", value="nobody")
+    return model
+
+
+@functools.cache
+def own() -> tuple[bytes, ...]:
+    """The models written here, and the smallest of the repository."""
+    models = [*map(parser.parse_model, _TEXTS), external(), _sparse()]
+    small = (ROOT / "tests" / "data" / "control_flow.onnx").read_bytes()
+    return (*(model.SerializeToString() for model in models), small)
+
+
+@functools.cache
+def of_onnx() -> tuple[onnx.ModelProto, ...]:
+    """onnx's own test models of all ops, with half of their inputs as initializers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.case.node import collect_testcases
+
+        cases = collect_testcases(None)
+    models = []
+    for number, case in enumerate(cases):
+        if case.model is not None and case.model.ByteSize() < 20000:
+            models.append(case.model)
+            if number % 3:
+                _make_constant(case)
+    return tuple(models)
+
+
+def _make_constant(case: TestCase) -> None:
+    """Turn the inputs of a test model into initializers."""
+    graph = case.model.graph
+    values = case.data_sets[0][0]
+    values = list(values.values()) if isinstance(values, dict) else list(values)
+    kept = list(graph.input)[len(values) :]
+    for info, value in zip(graph.input, values, strict=False):
+        if isinstance(value, TensorProto):
+            value.name = info.name
+        elif isinstance(value, np.ndarray):
+            value = numpy_helper.from_array(value, info.name)
+        if isinstance(value, TensorProto):
+            graph.initializer.append(value)
+        else:
+            kept.append(info)
+    del graph.input[:]
+    graph.input.extend(kept)
+
+
+def any_seed(rng: random.Random, more: tuple[Path, ...] = (), *, all_ops: bool = True) -> bytes:
+    """One of all seeds.
+
+    Args:
+        rng: Decides.
+        more: Further models; every tenth is one of them.
+        all_ops: Whether onnx's own test models are used, too: they take seconds to be made.
+    """
+    chance = rng.random()
+    if more and chance < 0.1:
+        return rng.choice(more).read_bytes()
+    if chance < 0.5 or not all_ops:
+        return rng.choice(own())
+    return rng.choice(of_onnx()).SerializeToString()

@@ -1,0 +1,236 @@
+"""What a child process does: runs steps on files, one at a time, and says what came of each.
+
+A line of JSON comes in for each step, a line goes out when it is done. That the process dies, takes
+too long or takes too much memory is seen from outside, by `tests.hostile.child`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+LONGEST_MESSAGE = 1300
+
+
+def optimize(path: str, out: str, level: int) -> None:
+    from onnxfold import optimize_file
+
+    optimize_file(path, out, level=level, fsync=False, memory_limit=512 << 20)
+
+
+def load(path: str, out: str) -> None:
+    from onnxfold import load
+
+    load(path)
+
+
+def command(*words: str) -> Callable[[str, str], None]:
+    """A command line, of which PATH and OUT are the files."""
+
+    def run(path: str, out: str) -> None:
+        from onnxfold.cli.group import cli
+
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text):
+            args = [{"PATH": path, "OUT": out}.get(word, word) for word in words]
+            cli.main(args=args, prog_name="onnxfold", standalone_mode=False)
+
+    return run
+
+
+STEPS: dict[str, Callable[[str, str], None]] = {
+    "load": load,
+    "-O1": lambda path, out: optimize(path, out, 1),
+    "-O2": lambda path, out: optimize(path, out, 2),
+    "inspect": command("inspect", "PATH"),
+    "explain": command("explain", "PATH"),
+    "--plan": command("optimize", "PATH", "--plan"),
+    "compare": command("compare", "PATH", "PATH"),
+}
+
+
+def outcome(step: str, path: str, out: str) -> dict[str, Any]:
+    """What came of a step: "done", "refused", or a failure with its class and its message."""
+    from onnxfold.errors import OnnxFoldError
+
+    try:
+        STEPS[step](path, out)
+    except OnnxFoldError as error:
+        text = " ".join(str(error).split())
+        told = {"what": "refused", "message": text}
+        if path not in text:
+            return {**told, "what": "failed", "class": f"the file is not named: {_place(error)}"}
+        if len(text) > LONGEST_MESSAGE + len(path):
+            return {**told, "what": "failed", "class": f"a long message: {_place(error)}"}
+        return told
+    except BaseException as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:400]
+        trace = "".join(traceback.format_exception(error))[-6000:]
+        return {
+            "what": "failed",
+            "class": f"{type(error).__name__} {_place(error)}",
+            "message": text,
+            "trace": trace,
+        }
+    return {"what": "done", "message": ""}
+
+
+def _place(error: BaseException) -> str:
+    """The innermost function of onnxfold that an error came through, and where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [
+        f for f in frames if f"{os.sep}onnxfold{os.sep}" in f.filename or "/rules/" in f.filename
+    ]
+    places = [
+        f"{'/'.join(Path(f.filename).parts[-2:])}:{f.name}" for f in (*ours[-1:], *frames[-1:])
+    ]
+    return " < ".join(dict.fromkeys(places))
+
+
+def judge(path: str, out: str) -> Iterator[dict[str, Any]]:
+    """Whether onnxruntime computes the same from both files; first of all whether it can."""
+    import numpy as np
+    import onnxruntime as ort
+
+    from tests.reference_session import reference_session
+
+    ort.set_default_logger_severity(4)
+    try:
+        original = reference_session(path)
+    except Exception as error:
+        yield {"what": "not comparable", "message": f"refuses the original: {error}"[:300]}
+        return
+    yield {"what": "loads"}
+    if not out:
+        return
+    if not original.get_outputs():
+        yield {"what": "not comparable", "message": "it has no outputs"}
+        return
+    try:
+        feeds = {arg.name: _feed(arg, np.random.default_rng(1)) for arg in original.get_inputs()}
+        expected = original.run(None, feeds)
+        again = original.run(None, feeds)
+    except Exception as error:
+        yield {"what": "not comparable", "message": f"cannot run the original: {error}"[:300]}
+        feeds = None
+    yield {"what": "runs"}
+    try:
+        result = reference_session(out)
+        given = [] if feeds is None else result.run(None, feeds)
+    except Exception as error:
+        text = " ".join(str(error).split())[:300]
+        yield {"what": "failed", "class": "the result cannot be run", "message": text}
+        return
+    if feeds is None or not all(map(_same, expected, again)):
+        yield {"what": "not comparable", "message": "runs differ"}
+    elif len(expected) == len(given) and all(map(_same, expected, given)):
+        yield {"what": "same", "message": ""}
+    elif _has_half(path) and all(map(_close, expected, given)):
+        yield {"what": "same", "message": "but for float16"}
+    else:
+        yield {"what": "failed", "class": "the result differs", "message": ""}
+
+
+def _feed(arg: Any, rng: Any) -> Any:
+    import numpy as np
+
+    kinds = {"tensor(float)": "f4", "tensor(double)": "f8", "tensor(float16)": "f2"}
+    shape = [d if isinstance(d, int) and d >= 0 else 2 for d in arg.shape]
+    if int(np.prod(shape, dtype=object)) > 1 << 22:
+        raise ValueError("an input is too large")
+    if arg.type in kinds:
+        return rng.standard_normal(shape).astype(kinds[arg.type])
+    if arg.type == "tensor(string)":
+        return rng.choice(["a", "b"], shape).astype(object)
+    if arg.type == "tensor(bool)":
+        return rng.random(shape) < 0.5
+    return rng.integers(0, 3, shape).astype(arg.type.removeprefix("tensor(").removesuffix(")"))
+
+
+def _same(a: Any, b: Any) -> bool:
+    import numpy as np
+
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
+        return type(a) is type(b) and a == b
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if a.dtype == object:
+        return a.tolist() == b.tolist()
+    if a.dtype.kind in "fc":
+        both = np.isnan(a) & np.isnan(b)
+        a, b = np.where(both, 0, a), np.where(both, 0, b)
+    return a.tobytes() == b.tobytes()
+
+
+def _close(a: Any, b: Any) -> bool:
+    import numpy as np
+
+    if not (isinstance(a, np.ndarray) and a.dtype.kind == "f" and a.shape == b.shape):
+        return _same(a, b)
+    return np.allclose(a.astype(float), b.astype(float), rtol=2e-2, atol=2e-2, equal_nan=True)
+
+
+def _has_half(path: str) -> bool:
+    """Whether the file has float16 or bfloat16 anywhere; onnxruntime does not round each op."""
+    import onnx
+
+    text = str(onnx.load(path, load_external_data=False))
+    return any(
+        f"{word}: {number}\n" in text
+        for word in ("elem_type", "data_type", "i")
+        for number in (10, 16)
+    )
+
+
+def _peak() -> int:
+    """The most memory that this process, or a child that is there, has taken, in bytes."""
+    most = 0
+    for pid in (os.getpid(), *_children(os.getpid())):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/status") as status:
+            for line in status:
+                if line.startswith("VmHWM:"):
+                    most = max(most, int(line.split()[1]) * 1024)
+    return most
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as file:
+        direct = [int(word) for word in file.read().split()]
+        return direct + [below for child in direct for below in _children(child)]
+    return []
+
+
+def main() -> None:
+    """Serve until there is no more input."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what native libraries print goes to the log
+
+    def say(document: dict[str, Any]) -> None:
+        out.write(json.dumps(document) + "\n")
+        out.flush()
+
+    for line in sys.stdin:
+        order = json.loads(line)
+        if order["step"] == "judge":
+            last: dict[str, Any] = {}
+            for last in judge(order["path"], order["out"]):
+                say({**last, "more": True})
+            say({**last, "peak": 0})
+            continue
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        result = outcome(order["step"], order["path"], order["out"])
+        say({**result, "peak": _peak()})
+
+
+if __name__ == "__main__":
+    main()

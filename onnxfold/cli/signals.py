@@ -32,19 +32,23 @@ def end_on_signals() -> Iterator[None]:
         yield
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
-    ended = False
+    ended: EndedBySignal | None = None
 
     def end(number: int, _: FrameType | None) -> None:
         nonlocal ended
-        if not ended:
-            ended = True
-            raise EndedBySignal(number)
+        if ended is None:
+            ended = EndedBySignal(number)
+            raise ended
 
     replaced = [number for number, handler in before.items() if handler in _USUAL]
     try:
         for number in replaced:
             signal.signal(number, end)
         yield
+    except Exception as error:
+        if ended is not None:  # a module of C that was being imported makes another error of it
+            raise ended from error
+        raise
     finally:
         for number in replaced:
             signal.signal(number, before[number])

@@ -136,19 +136,7 @@ def link(source: str, target: str) -> bool:
     """Make ``target`` a second name of ``source``, atomically; False where links do not exist."""
     path = _temporary_path(target)
     try:
-        if not link_new(source, path):
-            return False
-        os.replace(path, target)
-    except BaseException:
-        remove(path)
-        raise
-    return True
-
-
-def link_new(source: str, target: str) -> bool:
-    """As `link`; there must be no ``target`` yet."""
-    try:
-        os.link(source, target)
+        os.link(source, path)
     except OSError as error:
         if error.errno in (
             errno.EPERM,
@@ -159,7 +147,29 @@ def link_new(source: str, target: str) -> bool:
         ):
             return False
         raise
+    try:
+        os.replace(path, target)
+    except BaseException:
+        remove(path)
+        raise
     return True
+
+
+@contextlib.contextmanager
+def marked(path: str) -> Iterator[None]:
+    """Note that ``path`` comes or goes, should this process die meanwhile.
+
+    The note is an empty file with a `fresh_name` of it. It stays if there is an error.
+    """
+    name = fresh_name(path)
+    fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+        remove(name)
+    finally:
+        os.close(fd)
 
 
 def sync_folder(path: str) -> None:
@@ -202,27 +212,40 @@ def is_fresh_name(name: str, target_name: str) -> bool:
     return name.startswith(prefix) and len(name) == len(prefix) + 8
 
 
+def with_fresh_names(start: str, end: str) -> set[str]:
+    """Return the paths with this beginning and end that have a `fresh_name` in their folder."""
+    found = glob.glob(f"{glob.escape(start)}*{glob.escape(end)}.onnxfold-????????")
+    return {path[: path.rindex(".onnxfold-")] for path in found}
+
+
 def remove_leftovers(target: str) -> None:
     """Remove temporary files for ``target`` that no living process is writing."""
     folder, name = os.path.split(target)
     pattern = f".{glob.escape(_stem(name))}.onnxfold-????????.tmp"
     for path in glob.glob(os.path.join(glob.escape(folder), pattern)):
-        _remove_unlocked(path)
+        with _locked(path) as status:
+            if status is not None and stat.S_ISDIR(status.st_mode):
+                shutil.rmtree(path, ignore_errors=True)
+            elif status is not None and stat.S_ISREG(status.st_mode):
+                remove(path)
 
 
 def remove_fresh_leftovers(target: str, is_needed: Callable[[str], bool]) -> None:
     """Remove files with a `fresh_name` of ``target`` that nobody is writing and nobody needs.
 
-    Where that is a second name of ``target``, which nobody needs either, ``target`` goes with it.
+    Where that is the note of a process that died (`marked`), ``target`` goes, too, unless somebody
+    needs it.
     """
     folder, name = os.path.split(target)
     pattern = f"{glob.escape(_stem(name))}.onnxfold-????????"
     for path in glob.glob(os.path.join(glob.escape(folder), pattern)):
         if not is_needed(path):
-            with contextlib.suppress(OSError):
-                if os.path.samefile(path, target) and not is_needed(target):
-                    _remove_unlocked(target)
-            _remove_unlocked(path)
+            with _locked(path) as status:
+                if status is None or not stat.S_ISREG(status.st_mode):
+                    continue
+                if not status.st_size and os.path.lexists(target) and not is_needed(target):
+                    remove(target)
+                remove(path)
 
 
 def remove(path: str) -> None:
@@ -231,20 +254,25 @@ def remove(path: str) -> None:
         os.unlink(path)
 
 
-def _remove_unlocked(path: str) -> None:
-    """Remove a file or folder if nobody holds its lock."""
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[os.stat_result | None]:
+    """Lock a file or folder; None if somebody else has, or where locks do not exist.
+
+    Who removes it does so while it is locked: a writer that was just about to take the lock sees
+    that the file is gone.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
+        yield None
         return
     try:
-        # Removed while the lock is held: a writer that was just about to take it sees that its
-        # file is gone.
-        mode = os.fstat(fd).st_mode
-        if stat.S_ISDIR(mode) and _lock(fd):
-            shutil.rmtree(path, ignore_errors=True)
-        elif stat.S_ISREG(mode) and _lock(fd):
-            remove(path)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield None
+        else:
+            yield os.fstat(fd)
     finally:
         os.close(fd)
 
@@ -256,12 +284,3 @@ def is_file(fd: int, path: str) -> bool:
     except OSError:
         return False
     return os.path.samestat(status, os.fstat(fd))
-
-
-def _lock(fd: int) -> bool:
-    """Lock the file if nobody else has; False also where locks do not exist."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -8,7 +8,8 @@ its data is replaced:
 
 1. the new data get a fresh durable name,
 2. a model that refers to that name is renamed over the target,
-3. the data get their usual name as well (a hard link; a copy where there are none),
+3. the data get their usual name as well (a hard link; a copy where there are none, or it is cheap:
+   onnx does not read data with several names),
 4. a model that refers to the usual name is renamed over the target,
 5. the fresh name is removed.
 
@@ -21,8 +22,9 @@ do it one after the other, under a lock, and look there at what the others left.
 
 The data file of the old model is removed when the new model needs none, if it has the usual name
 (``NAME.onnx.data``), the old model referred to it, and no other ``.onnx`` file in the folder does.
-It gets a fresh name as well before the model goes, by which the next save knows it for a leftover.
-Likewise a data file that another model in the folder refers to is not overwritten.
+Likewise a data file that another model in the folder refers to is not overwritten. As long as data
+are in place and their model is not yet, or no more, an empty file with a fresh name says so: should
+the process die, the next save removes both.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +46,8 @@ from onnxfold.storage.load import external_locations
 from onnxfold.storage.mapped import about_to_replace
 from onnxfold.storage.sources import Sources
 from onnxfold.storage.writer import Writer
+
+_COPIED = 64 << 20  # bytes of data that are rather copied than have two names for a moment
 
 
 @dataclass
@@ -93,6 +98,40 @@ def other_users(data_path: str, target: str) -> list[str]:
                     if name in external_locations(entry.path):
                         users.append(entry.name)
     return users
+
+
+def sweep(target: str, data_path: str | None, sources: Sources) -> None:
+    """Remove what dead processes left of a save to ``target``, and what it needs no more.
+
+    Args:
+        target: The model.
+        data_path: Its data file, if that has not a name that begins with the model's.
+        sources: Files that stay.
+    """
+
+    def is_needed(path: str) -> bool:
+        return os.path.basename(path) in _locations(target) or _is_needed_elsewhere(
+            path, target, sources
+        )
+
+    usual = f"{target}.data"
+    data = {usual, data_path or usual, *atomic.with_fresh_names(f"{target}.", ".data")}
+    with contextlib.suppress(OSError):  # they can stay
+        atomic.remove_leftovers(target)
+        for path in data:
+            atomic.remove_leftovers(path)
+            atomic.remove_fresh_leftovers(path, is_needed)
+
+
+def _locations(target: str) -> set[str]:
+    """What the model that is at the target now refers to."""
+    with contextlib.suppress(ModelError):
+        return external_locations(target)
+    return set()
+
+
+def _is_needed_elsewhere(path: str, target: str, sources: Sources) -> bool:
+    return sources.needs(path) or bool(other_users(path, target))
 
 
 def _identity(path: str | None) -> tuple[int, ...] | None:
@@ -147,7 +186,6 @@ class Commit:
         for file in (model_plan, plan.data):
             total += sum(place.length for place in file.tensors) if file else 0
         try:
-            self._sweep()  # first: the disk may be full of it
             with Writer(threads, total, progress, flush=self._fsync) as writer:
                 data = None
                 if plan.data is not None and data_path is not None:
@@ -160,10 +198,11 @@ class Commit:
                     bytes_copied=writer.copied,
                     bytes_shared=plan.shared,
                 )
-            with atomic.folder_lock(target):
+            with atomic.folder_lock(target), ThreadPoolExecutor(1) as uninterrupted:
                 self._sources.check_unchanged()
-                self._place(data, model, model_plan)
-                self._sweep()
+                # Signals interrupt the main thread; leaving the context waits for the other one.
+                uninterrupted.submit(self._place, data, model, model_plan).result()
+                sweep(target, data_path, self._sources)
         except Exception:
             self._sources.check_unchanged()  # that may be why
             raise
@@ -215,18 +254,19 @@ class Commit:
         """Rename everything to its place; see the top of this file."""
         target, data_path = self._target, self._data_path
         if data is None or data_path is None:
-            drops = self._drops_data()
-            # Without links nothing would tell the next save: it goes at once, or never.
-            told = drops and atomic.link_new(self._usual, atomic.fresh_name(self._usual))
-            self._move(model, target)
-            if drops and not told:
-                atomic.remove(self._usual)
+            if self._drops_data():
+                with atomic.marked(self._usual):
+                    self._move(model, target)
+                    atomic.remove(self._usual)
+            else:
+                self._move(model, target)
             return
         if _identity(data_path) != self._data_before:
             refuse_if_used(data_path, target)
         if not (os.path.exists(target) and os.path.exists(data_path)):
-            self._move(data, data_path)
-            self._move(model, target)
+            with atomic.marked(data_path):
+                self._move(data, data_path)
+                self._move(model, target)
             return
         fresh = atomic.fresh_name(data_path)
         bridge = self._bridge(model, model_plan, self._plan.model(os.path.basename(fresh)))
@@ -240,10 +280,11 @@ class Commit:
                 atomic.remove(fresh)
             raise
         about_to_replace(data_path)
-        if not atomic.link(fresh, data_path):
+        size = os.fstat(data.fd).st_size
+        if size <= _COPIED or not atomic.link(fresh, data_path):
             copy = self._temporary(data_path)
             with Writer(1, 0, None) as writer:
-                writer.copy(copy, 0, os.fstat(data.fd).st_size, data.fd, 0)
+                writer.copy(copy, 0, size, data.fd, 0)
             if self._fsync:
                 copy.sync()
             self._move(copy, data_path)
@@ -284,26 +325,5 @@ class Commit:
         name = os.path.basename(usual)
         return any(
             location == name or atomic.is_fresh_name(location, name)
-            for location in self._locations()
-        ) and not self._is_needed_elsewhere(usual)
-
-    def _locations(self) -> set[str]:
-        """What the model that is at the target now refers to."""
-        with contextlib.suppress(ModelError):
-            return external_locations(self._target)
-        return set()
-
-    def _is_needed_elsewhere(self, path: str) -> bool:
-        return self._sources.needs(path) or bool(other_users(path, self._target))
-
-    def _sweep(self) -> None:
-        """Remove what dead processes left, and what the model that is there now needs no more."""
-
-        def is_needed(path: str) -> bool:
-            return os.path.basename(path) in self._locations() or self._is_needed_elsewhere(path)
-
-        with contextlib.suppress(OSError):  # they can stay
-            for path in {self._target, self._usual, self._data_path or self._usual}:
-                atomic.remove_leftovers(path)
-                if path != self._target:
-                    atomic.remove_fresh_leftovers(path, is_needed)
+            for location in _locations(self._target)
+        ) and not _is_needed_elsewhere(usual, self._target, self._sources)

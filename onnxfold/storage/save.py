@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxfold.errors import UsageError
 from onnxfold.storage import atomic
-from onnxfold.storage.commit import Commit, SaveReport, refuse_if_used
+from onnxfold.storage.commit import Commit, SaveReport, refuse_if_used, sweep
 from onnxfold.storage.layout import (
     MAX_MODEL,
     Plan,
@@ -128,6 +128,9 @@ def _save(
             plan.model("")
         except UsageError:
             plan = plan_external(model, share, move_attributes=True)
+    # First: the disk may be full of it, or the name of the data file be taken.
+    with atomic.folder_lock(target):
+        sweep(target, forced and os.path.join(folder, forced), sources)
     data_path = _data_path(plan, target, forced)
     if data_path is not None:
         sources.check_data(data_path)

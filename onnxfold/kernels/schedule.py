@@ -108,7 +108,10 @@ def cannot_fail(operation: Operation) -> bool:
 
 
 def used_outside(operations: Sequence[Operation]) -> list[Output]:
-    """The results that somebody else than these operations refers to."""
+    """The results that somebody else than these operations refers to.
+
+    A sequence never leaves its session: who needs it elsewhere has it made once more.
+    """
     inside: dict[Buffer, int] = {}
     for operation in operations:
         for operand in operation.operands:
@@ -119,6 +122,7 @@ def used_outside(operations: Sequence[Operation]) -> list[Output]:
         for operation in operations
         for k, buffer in enumerate(operation.results)
         if buffer is not None
+        and buffer.type_proto is None
         and awaits(buffer, operation)
         and buffer.references > inside.get(buffer, 0)
     ]

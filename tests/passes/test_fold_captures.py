@@ -97,6 +97,8 @@ def test_a_loop_that_stays_keeps_what_its_body_reads():
     [
         "o = Optional (w) z = OptionalGetElement (o)",
         "o = SequenceConstruct (w, w) k = Constant <value_int = 1> () z = SequenceAt (o, k)",
+        """o = SequenceConstruct (w, w) k = Constant <value_int = 1> () a = SequenceAt (o, k)
+           e = Exp (a) b = SequenceInsert (o, e) c = SequenceAt (b, k) z = Add (c, e)""",
         "o = SplitToSequence <axis = 0> (w) z = ConcatFromSequence <axis = 0> (o)",
         "e = SequenceEmpty () o = SequenceInsert (e, w) z = ConcatFromSequence <axis = 0> (o)",
     ],

@@ -96,6 +96,8 @@ class Engines:
             return
         # one that another engine is to go on with is asked for all it gives
         wanted = used_outside(operations) or _outputs_of(operations[-1])
+        if not wanted:
+            return
         try:
             arrays = self.run(operations, wanted)
         except EvaluationError as error:
@@ -362,4 +364,10 @@ def _array(raw: Raw) -> Array:
 
 
 def _outputs_of(operation: Operation) -> list[Output]:
-    return [(operation, k) for k, output in enumerate(operation.node.outputs) if output.name]
+    """All tensors it gives."""
+    results = operation.results or [None] * len(operation.node.outputs)
+    return [
+        (operation, k)
+        for k, (output, made) in enumerate(zip(operation.node.outputs, results, strict=True))
+        if output.name and (made is None or made.type_proto is None)
+    ]

@@ -22,8 +22,6 @@ class Statistics:
     spilled_bytes: int = 0
     materialized: int = 0
     """Buffers that became tensors of the output model."""
-    intermediates_materialized: int = 0
-    """Of those, how many are not part of the saved model: must be 0."""
 
     @property
     def live(self) -> int:

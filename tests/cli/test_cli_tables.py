@@ -20,7 +20,7 @@ def report() -> Report:
         folded=12,
         kept=[Kept(f"/layer[{i}]/Tile", "Tile", "g", reason) for i in range(5)]
         + [Kept("r", "RandomNormal", "g", "not deterministic")],
-        pool={"created": 12, "peak_bytes": 4096, "intermediates_materialized": 0},
+        pool={"created": 12, "peak_bytes": 4096, "materialized": 3},
         seconds=1.5,
         cpu_seconds=1.25,
         peak_rss_bytes=90_000_000,
@@ -38,7 +38,7 @@ def test_optimize_table():
     assert any(line.split() == ["all", "ops", "16", "4", "-75", "%"] for line in lines)
     assert any("2.0 MB" in line and "1.5 MB" in line and "-25 %" in line for line in lines)
     assert "folded 12 nodes in 1.50 s (load 0.50, passes 0.75, save 0.25)" in text
-    assert "pool memory: peak 4.1 kB; buffers: created 12, intermediates materialized 0" in text
+    assert "pool memory: peak 4.1 kB; buffers: created 12, materialized 3" in text
     assert "6 nodes with constant inputs stayed:" in text
     assert "  the model would grow: 5 Tile\n" in text
     assert "    such as '/layer[0]/Tile' (its result takes 4.2 MB)\n" in text

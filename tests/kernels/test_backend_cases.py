@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import numpy as np
@@ -33,6 +34,29 @@ def _cases():
 
 
 CASES = _cases()
+
+_CAST = r"float4 has no NaN|no exact cast from float(16|32) to (float8_\w+|u?int[24])"
+_SUM = "no NumPy arithmetic for float32"
+_SCATTER = r"reduction (add|mul|max|min) of float32 depends on its order"
+# What kernels leave to onnxruntime of these cases, and nothing else.
+LEFT = {
+    "BitShift": r"no NumPy arithmetic for int(8|16|32|64)",
+    "Cast": _CAST,
+    "CastLike": _CAST,
+    "CumSum": "no NumPy arithmetic for float64",
+    "Mod": "Mod of floats is defined for fmod=1 only",
+    "OneHot": "indices or depth are not integers",
+    "Range": "no NumPy range of b?float16",
+    "ReduceL1": _SUM,
+    "ReduceMax": "the extreme of no element",
+    "ReduceMin": "the extreme of no element",
+    "ReduceProd": _SUM,
+    "ReduceSum": _SUM,
+    "ReduceSumSquare": _SUM,
+    "ScatterElements": _SCATTER,
+    "ScatterND": _SCATTER,
+    "SpaceToDepth": "attribute mode is not known to the NumPy kernel",
+}
 
 
 def _array(value) -> np.ndarray:
@@ -67,7 +91,8 @@ def test_case(case, opset):
                     inputs, attributes, n_outputs=len(node.output), opset=opset
                 )
         except NotExact as error:
-            pytest.skip(str(error))
+            assert re.fullmatch(LEFT.get(node.op_type, ""), str(error))
+            continue
         except Unfoldable as error:
             pytest.fail(str(error))
         for name, actual, want in zip(node.output, results, expected, strict=True):

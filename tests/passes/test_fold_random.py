@@ -6,6 +6,12 @@ import numpy as np
 import pytest
 from fold_check import fold, large, parse, with_weights
 
+from onnxfold import storage
+from onnxfold.graphs import all_graphs
+from onnxfold.options import FoldOptions
+from onnxfold.passes.constant_propagation import ConstantPropagation
+from onnxfold.pool import BufferTensor
+
 UNARY = [
     "Neg",
     "Abs",
@@ -69,3 +75,16 @@ def test_the_bits_stay(seed, side):
         folded = fold(model, feeds, **options)
         if not options:
             assert folded.proto.ByteSize() <= model.ByteSize()
+
+
+@pytest.mark.parametrize("fold_all", [False, True])
+@pytest.mark.parametrize("seed", range(25))
+def test_only_what_the_rest_of_the_model_reads_becomes_a_tensor(seed, fold_all):
+    model = storage.from_proto(random_graph(seed, 32))
+    propagation = ConstantPropagation(FoldOptions(fold_all=fold_all))
+    propagation(model)
+    graphs = list(all_graphs(model))
+    read = {v for graph in graphs for node in graph for v in node.inputs if v is not None}
+    read.update(v for graph in graphs for v in graph.outputs)
+    tensors = [v.const_value for v in read if isinstance(v.const_value, BufferTensor)]
+    assert propagation.outcome.statistics.materialized == len(tensors)

@@ -249,7 +249,7 @@ def test_a_loop_over_constants_is_computed():
     )
     folded = fold(model, X)
     assert folded.ops == {"Add": 2}
-    assert folded.outcome.statistics.intermediates_materialized == 0
+    assert folded.outcome.statistics.materialized == 2
 
 
 def test_a_scan_over_constants_is_computed():

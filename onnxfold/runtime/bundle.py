@@ -249,8 +249,9 @@ def open_bundle(path: str | os.PathLike[str]) -> Bundle:
     try:
         version = _version(file)
         document = _document(file)
-        folder = file.parent / document.pop("folder", "")
-        return Bundle(folder, _manifest(document), (file, version))
+        own = Path(os.path.abspath(file))  # what is opened later may be so from another folder
+        folder = own.parent / document.pop("folder", "")
+        return Bundle(folder, _manifest(document), (own, version))
     except OSError as error:
         raise ModelError(f"not a bundle: {error.strerror}", file=file) from None
     except (ValueError, TypeError, RecursionError) as error:

@@ -139,6 +139,16 @@ def test_a_session_never_mixes_two_bundles(tmp_path):
     assert runs_as(tmp_path) == {1}
 
 
+def test_a_bundle_stays_where_it_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(0, "b")
+    session = Session("b", backend="onnxruntime", cache=FoldCache())
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    feeds = adapter_feeds()
+    assert np.allclose(session.run(None, feeds)[0], original(version(0), feeds)[0], atol=1e-4)
+
+
 def test_where_there_are_no_links_files_are_copied(tmp_path, monkeypatch):
     def refused(*_arguments, **_rest):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))

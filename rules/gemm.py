@@ -166,13 +166,13 @@ matmul_add_between_reshapes = rule(
 gemm_of_transposed = (
     rule(
         _gemm(op.Transpose(x, perm=p), y, *rest, transA=a) >> _gemm(x, y, *rest, transA=1 - a),
-        where=~is_constant(x) & swaps_last_two(p),
+        where=~is_constant(x) & swaps_last_two(p) & a.is_in(0, 1),
         inexact=True,
         doc="Gemm transposes its first operand itself.",
     ),
     rule(
         _gemm(x, op.Transpose(y, perm=p), *rest, transB=a) >> _gemm(x, y, *rest, transB=1 - a),
-        where=~is_constant(y) & swaps_last_two(p),
+        where=~is_constant(y) & swaps_last_two(p) & a.is_in(0, 1),
         inexact=True,
         doc="Gemm transposes its second operand itself.",
     ),

@@ -128,6 +128,7 @@ def optimize_file(
         stack.enter_context(about(source))
         with clock.stage("load"):
             model = storage.load(source)
+        storage.check_destination(model, destination)  # before it has cost any time
         bytes_before = storage.model_bytes(model)
         stack.enter_context(limited(time_for(bytes_before)))
         stack.enter_context(storage.reading_from(model))

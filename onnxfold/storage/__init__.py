@@ -6,7 +6,7 @@ from onnxfold.storage.commit import SaveReport
 from onnxfold.storage.encode import to_proto
 from onnxfold.storage.load import EXTERNAL_KEY, SOURCE_KEY, from_proto, load
 from onnxfold.storage.mapped import MappedFile, Mapping, Span
-from onnxfold.storage.save import save
+from onnxfold.storage.save import check_destination, save
 from onnxfold.storage.size import least_bytes, model_bytes, planned_bytes, takes_more
 from onnxfold.storage.sources import reading_from
 from onnxfold.storage.streaming import StreamedTensor, Tile
@@ -33,6 +33,7 @@ __all__ = [
     "StreamedTensor",
     "Tile",
     "ViewTensor",
+    "check_destination",
     "from_proto",
     "least_bytes",
     "load",

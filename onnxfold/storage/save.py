@@ -76,6 +76,15 @@ def save(
     return report
 
 
+def check_destination(model: ir.Model, path: str | os.PathLike[str]) -> None:
+    """See that ``model`` may be saved to ``path``, as far as that is known before it is changed.
+
+    Raises:
+        UsageError: It is no file, its folder is missing, or it is a data file of the model.
+    """
+    Sources(model, _target(os.fsdecode(os.fspath(path)))).check_target()
+
+
 def _target(path: str) -> str:
     """Return the absolute path of the file to write, links followed."""
     real = os.path.realpath(path)

@@ -39,6 +39,12 @@ def test_the_model_does_not_replace_a_data_file(folder, name) -> None:
             onnxfold.optimize_file(folder / "m.model", folder / name, external_data=external_data)
     with pytest.raises(UsageError):
         storage.save(ir.load(folder / "m.model"), folder / name)
+    stages: list[str] = []
+    with pytest.raises(UsageError):  # before any work is done
+        onnxfold.optimize_file(
+            folder / "m.model", folder / name, progress=lambda stage, *_: stages.append(stage)
+        )
+    assert set(stages) == {"load"}
     assert content(folder) == before
 
 

@@ -101,8 +101,11 @@ class Evaluator:
                 results.append(None)
                 continue
             shape = result_type.shape if result_type.shape is not None else ()
+            is_tensor = result_type.dtype != ir.DataType.UNDEFINED
+            if is_tensor:
+                check_representable(shape, result_type.dtype.numpy())
             buffer = self._pool.defer(shape, result_type.dtype, operation)
-            if result_type.dtype == ir.DataType.UNDEFINED:
+            if not is_tensor:
                 buffer.type_proto = result_type.proto
             results.append(buffer)
         operation.results = results

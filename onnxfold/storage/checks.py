@@ -68,6 +68,8 @@ def check_model(
         ModelError: Something refers to a value that does not exist, a value is defined twice, or
             the data of a tensor do not match its type and shape.
     """
+    if proto.ir_version < 0:
+        raise ModelError(f"there is no IR version {proto.ir_version}", file=file)
     opsets = opsets_of(proto.opset_import, file=file)
     if proto.ir_version < 3:
         opsets.setdefault("", 1)  # older than the list of imports

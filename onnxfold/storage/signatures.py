@@ -12,12 +12,12 @@ _A = onnx.AttributeProto
 # Types that need no closer look; the first ones are the most frequent.
 _PLAIN = (_A.INT, _A.INTS, _A.FLOAT, _A.TENSOR, _A.STRING, _A.FLOATS, _A.STRINGS)
 _ANY = 1 << 31
-_SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
+_OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 
 
 class _Signature(NamedTuple):
-    single_inputs: int
-    """So many inputs at the front may not be left out by an empty name."""
+    optional: tuple[bool, ...]
+    """Which inputs may be left out by an empty name; the last one stands for all that follow."""
     inputs: tuple[int, int]
     outputs: tuple[int, int]
     types: Mapping[str, int]
@@ -33,9 +33,8 @@ def _signature(domain: str, op_type: str, opset: int) -> _Signature | None:
     if schema.deprecated:
         return None
     attributes = schema.attributes.values()
-    optional = [p.option != _SINGLE for p in schema.inputs]
     return _Signature(
-        optional.index(True) if True in optional else len(optional),
+        tuple(p.option == _OPTIONAL for p in schema.inputs),
         (schema.min_input, schema.max_input),
         (schema.min_output, schema.max_output),
         {a.name: a.type.value for a in attributes},  # type: ignore[attr-defined]
@@ -80,9 +79,10 @@ def objection(node: onnx.NodeProto, opsets: Mapping[str, int]) -> str | None:
         if not least <= count <= most:
             expected = str(least) if least == most else f"{least} to {most}"
             return f"{node.op_type} of opset {opset} has {expected} {what}, this one has {count}"
-    for place in range(min(signature.single_inputs, len(inputs))):
-        if not inputs[place]:
-            return f"input {place} of {node.op_type} is left out"
+    if "" in inputs:
+        for place, name in enumerate(inputs):
+            if not name and not signature.optional[min(place, len(signature.optional) - 1)]:
+                return f"input {place} of {node.op_type} is left out"
     for name, kind in types.items():
         if kind != signature.types.get(name, kind):
             return (

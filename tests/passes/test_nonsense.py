@@ -44,6 +44,7 @@ INVALID = (
     "y = OneHot(huge, z, v)",
     "y = Pad(v, huge)",
     "y = Resize(v, , , huge)",
+    "t = Resize(v, , , large) s = ConstantOfShape(t) y = Identity(s)",
     "y = CumSum(v, huge)",
     "y = DepthToSpace<blocksize = 0>(q)",
     "y = SpaceToDepth<blocksize = 0>(q)",
@@ -61,7 +62,8 @@ INVALID = (
 def test_what_nobody_computes_stays(body: str, constant: bool) -> None:
     values = """float[2] v = {1, 2}, float[1, 2] m = {1, 2}, float[1, 1, 2, 2] q = {1, 2, 3, 4},
         int64[1] i = {0}, int64 z = {0},
-        int64 most = {9223372036854775807}, int64 one = {1}, int64[1] negative = {-5},
+        int64[1] large = {4611686018427387904}, int64 most = {9223372036854775807},
+        int64 one = {1}, int64[1] negative = {-5},
         int64[1] huge = {9223372036854775807}"""
     inputs = "float[1] unused"
     if not constant:

@@ -45,6 +45,7 @@ def functions(count: int, body: str) -> onnx.ModelProto:
         ("y = Constant()", "has one value, this one has 0", "Constant -> y"),
         ("y = Cast(x)", "'to' of Cast is missing", "Cast -> y"),
         ("y = Add(x)", "Add of opset 21 has 2 inputs, this one has 1", "Add -> y"),
+        ("y = Sum(x, , x)", "input 1 of Sum is left out", "Sum -> y"),
         ("y, z = Neg(x)", "Neg of opset 21 has 1 outputs, this one has 2", "Neg -> y"),
         ("y = Add(, x)", "input 0 of Add is left out", "Add -> y"),
         (

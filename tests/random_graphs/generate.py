@@ -15,7 +15,7 @@ from onnx import defs, helper
 from . import constants
 from .builder import FEEDS, Builder, Refused, Value, ir_version, type_of
 from .call import FILLERS, Call
-from .families import control, idioms
+from .families import contrib, control, examples, idioms
 from .values import ALL, EIGHTS, PACKED
 
 for _name in ("layout", "indexing", "linear", "images", "elements", "sequences"):
@@ -73,8 +73,12 @@ def grow(b: Builder, count: int) -> None:
             return
         style = b.rng.random()
         try:
-            if style < 0.27:
+            if style < 0.12:
                 idioms.instance_of_rule(b)
+            elif style < 0.27:
+                examples.example_of_rule(b)
+            elif style < 0.275:
+                contrib.contrib(b)
             elif style < 0.30:
                 idioms.shape_arithmetic(b)
             elif style < 0.32:

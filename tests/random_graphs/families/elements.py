@@ -100,7 +100,7 @@ def dropout(c: Call) -> list[Value]:
             else None
         )
         inputs.append(
-            c.fixed(2, T.BOOL, [], lambda s: np.zeros(s, bool)) if c.has(2, 0.4) else None
+            c.fixed(2, T.BOOL, [], lambda s: np.full(s, b.chance(0.2))) if c.has(2, 0.4) else None
         )
     return c.add(inputs, b.choose([1, 1, 2]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -160,12 +161,18 @@ def instance_of_rule(b: Builder, rule: Rule | None = None) -> None:
         low = [r for r in _rules if r.opset[0] <= b.opset <= (r.opset[1] or 99)]
         rule = b.choose(low)
     instance = _Instance(b, rule)
-    b.habit = (int(b.choose([T.FLOAT] * 6 + list(COMMON))), b.some_dims(b.number(0, 3)))
+    inside = [e for pattern in rule.pair.patterns for e in pattern.walk() if isinstance(e, Op)]
+    is_image = any("Pool" in name or "Conv" in name for e in inside for name in e.op_types)
+    rank = 4 if is_image else b.choose([0, 1, 2, 2, 3, 3, 4])
+    b.habit = (int(b.choose([T.FLOAT] * 20 + list(COMMON))), b.some_dims(rank))
     try:
-        for pattern in rule.pair.patterns:
-            instance.make(pattern)
+        results = [instance.make(pattern) for pattern in rule.pair.patterns]
     finally:
         b.habit = None
+    if b.chance(0.7):
+        with contextlib.suppress(Refused):
+            after = "Not" if results[0].elem == T.BOOL else b.choose(["Neg", "Abs", "Cast"])
+            Call(b, after, {0: results[0]}).make()
 
 
 class _Instance:

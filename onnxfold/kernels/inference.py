@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,8 @@ from onnxfold.pool import Buffer
 
 # Operands up to this many elements are shown to shape inference as data (they may be sizes).
 _DATA_ELEMENTS = 64
+# Ranks that are tried for values of which nothing is known.
+_RANKS = 7
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,55 @@ def infer(operation: Operation) -> list[ResultType | None]:
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError) as error:
         raise Unfoldable(f"shape inference: {_first_line(error)}") from error
     return [_result_type(inferred.get(name)) for name in outputs]
+
+
+def may_read(node: ir.Node, index: int, buffer: Buffer, opsets: Mapping[str, int]) -> bool:
+    """Whether onnx's shape inference takes a model in which an operand of a node is a constant.
+
+    It reads sizes and axes once they are constants, of some ops as int64 only, although the ops
+    take int32 as well: a runtime would refuse to load such a model.
+
+    Args:
+        node: The node that reads the operand.
+        index: Which of its inputs it is.
+        buffer: The elements.
+        opsets: Domain to version.
+    """
+    schema = schema_of(node.op_type, opsets.get(node.domain, 1), node.domain)
+    tensor = _small_data(buffer)
+    if buffer.dtype != ir.DataType.INT32 or schema is None or tensor is None:
+        return True
+    names = [f"i{k}" if v is not None else "" for k, v in enumerate(node.inputs)]
+    outputs = [f"o{k}" if o.name else "" for k, o in enumerate(node.outputs)]
+    proto = ir.serde.serialize_node(node)
+    proto.input[:] = names
+    proto.output[:] = outputs
+    imports = [onnx.helper.make_opsetid(d, v) for d, v in opsets.items()]
+
+    def accepts(rank: int, data: dict[str, onnx.TensorProto]) -> bool:
+        types = {
+            name: onnx.helper.make_tensor_type_proto(
+                (value.dtype or ir.DataType.FLOAT).value,
+                [None] * rank if value.shape is None else [_size(d) for d in value.shape],
+            )
+            for name, value in zip(names, node.inputs, strict=True)
+            if value is not None
+        }
+        types[names[index]] = type_of(buffer)
+        try:
+            onnx.shape_inference.infer_node_outputs(
+                schema, proto, types, data, opset_imports=imports
+            )
+        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError):
+            return False
+        return True
+
+    ranks = [r for r in range(1, _RANKS) if accepts(r, {})]
+    return not ranks or any(accepts(r, {names[index]: tensor}) for r in ranks)
+
+
+def _size(dim: int | ir.SymbolicDim) -> int | None:
+    return dim if isinstance(dim, int) else None
 
 
 def type_of(buffer: Buffer) -> onnx.TypeProto:

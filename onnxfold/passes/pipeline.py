@@ -16,8 +16,9 @@ from onnxfold.passes.registry import create
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.simplify import Simplify
 from onnxfold.passes.symbolic_shapes import SymbolicShapes
+from onnxfold.passes.terse import make_terse, names_of
 from onnxfold.passes.value_info import ValueInfo
-from onnxfold.rewrite.provenance import forget_origins
+from onnxfold.storage.bound import most_bytes
 
 # Rules open the way for constants and constants for rules; real models settle in two rounds.
 _ROUNDS = 4
@@ -126,6 +127,7 @@ def _run_all(
     if options.dims or options.input_shapes or options.keep_dims:
         fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
         options = replace(options, dims={}, input_shapes={}, keep_dims=())
+    names = names_of(model) if options.level > 0 and bytes_before else None
     saving = replace(options, max_growth=0)
     _run("constant-propagation", model, saving, scratch_folder, result)
     _run("dead-code", model, saving, scratch_folder, result)
@@ -135,8 +137,8 @@ def _run_all(
         if _run("constant-propagation", model, options, scratch_folder, result, spare):
             _run("dead-code", model, options, scratch_folder, result)
             _settle(model, saving, scratch_folder, result)
-    if result.rewrites and bytes_before and storage.planned_bytes(model) > bytes_before:
-        forget_origins(model)
+    if names and most_bytes(model) > bytes_before < storage.planned_bytes(model):
+        make_terse(model, names)
     if options.level > 0 or not options.value_info:
         ValueInfo(write=options.value_info, size=bytes_before or None)(model)
     if bytes_before and not options.may_grow:

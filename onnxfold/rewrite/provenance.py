@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from onnxfold.graphs import all_graphs
 from onnxfold.rewrite.rule import Rule
 
 RULE_KEY = "onnxfold.rule"
@@ -45,13 +44,3 @@ def remember_origin(rule: Rule, added: Iterable[ir.Node], dying: Iterable[ir.Nod
         if node.op_type != "Constant":
             node.metadata_props[RULE_KEY] = ", ".join(rules)
             node.metadata_props[FROM_KEY] = ", ".join(n for n in names)
-
-
-def forget_origins(model: ir.Model) -> None:
-    """New nodes no longer say where they come from, and have a name only if an old one had it."""
-    for graph in all_graphs(model):
-        for node in graph:
-            sources = node.metadata_props.pop(FROM_KEY, None)
-            node.metadata_props.pop(RULE_KEY, None)
-            if sources is not None and node.name not in sources.split(", "):
-                node.name = None

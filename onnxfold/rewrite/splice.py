@@ -115,13 +115,17 @@ class Splicer:
     def _check_count(
         self, match: Match, dying: dict[ir.Node, None], builder: Builder, graph: ir.Graph
     ) -> None:
-        """Nodes with other users stay: then the rewrite must not add more than it removes."""
+        """Nodes with other users stay: then the rewrite must not add more than it removes.
+
+        As many nodes with new constants are more, too.
+        """
         matched = {n for n in match.bindings.values() if isinstance(n, ir.Node)}
         if match.rule.shared or len(matched) == len([n for n in dying if n.graph is graph]):
             return
         known = self._facts.known
         added = sum(not _is_on_constants(node, known.is_constant) for node in builder.nodes)
-        if added > sum(node.graph is graph for node in dying):
+        gone = sum(node.graph is graph for node in dying)
+        if added > gone or (added == gone and builder.initializers):
             raise Refused("nodes in the pattern have other users")
 
     def _insert_point(self, match: Match, graph: ir.Graph) -> ir.Node:

@@ -223,3 +223,14 @@ def test_a_sparse_constant_node_and_large_values_beside_it():
 
 def test_ordinary_floats():
     assert fold("g (float[2] x) => (float[2] y) { y = Neg (x) }", X).ops == {"Neg": 1}
+
+
+def test_int32_axes_that_onnx_reads_as_int64_stay_computed():
+    model = parse("""g (float[2, 3] x) => (float[2, m] y)
+        <int32[1] one = {1}, int64[2] pads = {1, 1}> {
+        axes = Neg (one)
+        t = Abs (x)
+        y = Pad (t, pads, "", axes)
+    }""")
+    folded = fold(model, {"x": np.ones((2, 3), np.float32)}, level=1)
+    assert folded.ops == {"Neg": 1, "Abs": 1, "Pad": 1}

@@ -23,6 +23,7 @@ from onnxfold.analysis.frontier import FORBIDDEN
 from onnxfold.editing.names import Names
 from onnxfold.graphs import all_graphs, subgraphs_of
 from onnxfold.kernels.evaluator import Evaluator
+from onnxfold.kernels.inference import may_read
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Unfoldable
 from onnxfold.options import FoldOptions
@@ -158,7 +159,7 @@ class Sweep:
         for output, buffer in zip(node.outputs, results, strict=False):
             if buffer is None:
                 continue
-            cost = self._cost_of(output, buffer)
+            cost = self._cost_of(output, buffer, opsets)
             self.cost[output] = cost
             if output.uses() or output.is_graph_output():
                 self._pool.bind(output, buffer)
@@ -184,8 +185,10 @@ class Sweep:
                 pending.extend(subgraphs_of(child))
         return list(found)
 
-    def _cost_of(self, output: ir.Value, buffer: Buffer) -> float:
+    def _cost_of(self, output: ir.Value, buffer: Buffer, opsets: Mapping[str, int]) -> float:
         if buffer.type_proto is not None:
+            return FORBIDDEN
+        if not all(may_read(use.node, use.idx, buffer, opsets) for use in output.uses()):
             return FORBIDDEN
         if self._options.fold_all:
             return 0

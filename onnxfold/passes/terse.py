@@ -1,0 +1,45 @@
+"""What is new in a model says as little of itself as it can, where the file would grow by it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from onnxfold.graphs import all_graphs
+from onnxfold.rewrite.provenance import FROM_KEY, RULE_KEY
+
+
+def names_of(model: ir.Model) -> set[str]:
+    """The names that nodes and values of a model have."""
+    nodes = (node.name for graph in all_graphs(model) for node in graph)
+    return {name for name in itertools.chain(nodes, (v.name for v in _values(model))) if name}
+
+
+def make_terse(model: ir.Model, old: set[str]) -> None:
+    """New nodes lose their names and what is written of their origin, values get short names.
+
+    Args:
+        model: The model.
+        old: The names that it came with; they stay.
+    """
+    for graph in all_graphs(model):
+        for node in graph:
+            node.metadata_props.pop(FROM_KEY, None)
+            node.metadata_props.pop(RULE_KEY, None)
+            if node.name not in old:
+                node.name = None
+    taken = old | names_of(model)
+    short = (f"c{k}" for k in itertools.count() if f"c{k}" not in taken)
+    for value in list(_values(model)):
+        if value.name and value.name not in old:
+            value.name = next(short)
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    for graph in all_graphs(model):
+        yield from graph.inputs
+        yield from graph.initializers.values()
+        for node in graph:
+            yield from node.outputs

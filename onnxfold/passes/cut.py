@@ -152,7 +152,7 @@ class Cut:
 
     def _nbytes(self, value: ir.Value) -> int:
         if value in self._sweep.cost:
-            if self._cost(value) == FORBIDDEN or not self._pool.is_bound(value):
+            if not self._pool.is_bound(value) or self._cost(value) == FORBIDDEN:
                 return 0
             return self._pool.buffer_of(value).nbytes
         tensor = value.const_value

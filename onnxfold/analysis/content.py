@@ -20,8 +20,10 @@ def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:
     """The same for tensors with the same dtype, shape and bytes, and no others.
 
     Returns:
-        None for a tensor that is too large to be looked at for this.
+        None for a tensor that is too large to be looked at for this, or is none.
     """
+    if tensor.dtype == ir.DataType.UNDEFINED:
+        return None  # an attribute left empty, as custom operators do
     kind = (tensor.dtype, tuple(tensor.shape.numpy()))
     if tensor.dtype == ir.DataType.STRING:
         digest = hashlib.sha256()

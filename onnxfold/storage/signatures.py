@@ -92,8 +92,12 @@ def objection(node: onnx.NodeProto, opsets: Mapping[str, int]) -> str | None:
     for name in signature.required:
         if name not in types:
             return f"attribute {name!r} of {node.op_type} is missing"
-    if node.op_type == "Constant" and not domain and len(types) != 1:
-        return f"a Constant has one value, this one has {len(types)}"
+    if (
+        node.op_type == "Constant"
+        and not domain
+        and not (len(types) == 1 and types.keys() <= signature.types.keys())
+    ):
+        return f"a Constant has one value, this one has {', '.join(types) or 'none'}"
     return _body_objection(node, opset) if _A.GRAPH in types.values() else None
 
 

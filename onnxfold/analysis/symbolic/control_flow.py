@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, common, of_type
 from onnxfold.graphs import subgraphs_of
@@ -296,9 +297,11 @@ class Calls:
         arguments = self._arguments_of(node, function)
         if arguments is None or len(self._arguments) >= _DEEPEST_CALL:
             return []
+        content = content_of_attributes(arguments.values())
         key = (
             function.identifier(),
-            tuple((name, repr(a.value)) for name, a in sorted(arguments.items())),
+            tuple(arguments),
+            tuple(map(id, arguments.values())) if content is None else content,
             tuple(None if f is None else f.key() for f in inputs),
         )
         found = self._found.get(key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxfold import storage
+from onnxfold.kernels.engines.limits import current_limit
 from onnxfold.pool import Buffer
 from onnxfold.pool.buffer import distinct
 
@@ -45,7 +46,8 @@ class Places:
         """
         if buffer.dtype == ir.DataType.STRING:
             once = distinct(buffer.array())
-            data = storage.texts_bytes(once.flat) * buffer.size // max(1, once.size)
+            with current_limit().spending():  # to look at each takes longer than to compute it
+                data = storage.texts_bytes(once.flat) * buffer.size // max(1, once.size)
         elif buffer.is_known and buffer.nbytes <= _READ and _is_wide_integer(buffer.dtype):
             data = min(buffer.nbytes, storage.varints_bytes(buffer.array()))
         else:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 # What real models evaluate takes milliseconds; what was made to take long is stopped soon.
-_LEAST_SECONDS = 4.0
+_LEAST_SECONDS = 3.0
 # A model's own weights may be worked on for longer: so many of their bytes give a second more.
 _BYTES_PER_SECOND = 16 << 20
 # What NumPy goes through in a second at least, bytes.

@@ -47,7 +47,7 @@ class Places:
         if buffer.dtype == ir.DataType.STRING:
             once = distinct(buffer.array())
             with current_limit().spending():  # to look at each takes longer than to compute it
-                data = storage.texts_bytes(once.flat) * buffer.size // max(1, once.size)
+                data = storage.texts_bytes(once.reshape(-1)) * buffer.size // max(1, once.size)
         elif buffer.is_known and buffer.nbytes <= _READ and _is_wide_integer(buffer.dtype):
             data = min(buffer.nbytes, storage.varints_bytes(buffer.array()))
         else:

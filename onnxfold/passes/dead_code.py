@@ -5,17 +5,16 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from onnxfold.analysis.scopes import Scopes
 from onnxfold.editing.removal import forget_strangers, is_used, remove_unused
 from onnxfold.graphs import all_graphs
-from onnxfold.passes.idle_ends import cut_idle_ends, has_idle_ends
 
 
 class RemoveDeadCode(ir.passes.InPlacePass):
     """Remove nodes whose results nobody reads, unused initializers, and uncalled functions.
 
-    What only the subgraphs of an unused node read goes, too. Optional outputs that nobody reads are
-    left out. Inputs and outputs of the model stay whatever uses them.
+    What only the subgraphs of an unused node read goes, too. Inputs and outputs of the model stay
+    whatever uses them. So do the outputs of a node that is used: what a kernel does may depend on
+    which of them it is asked for.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -25,19 +24,6 @@ class RemoveDeadCode(ir.passes.InPlacePass):
         nodes = [node for graph in graphs for node in graph]
         remove_unused(nodes)
         modified = any(node.graph is None for node in nodes)
-        idle = [
-            node
-            for node in nodes
-            if node.graph is not None
-            and has_idle_ends(node)
-            and node.op_identifier() not in model.functions
-        ]
-        if idle:
-            scopes = Scopes(model)
-            for node in idle:
-                assert node.graph is not None
-                opset = scopes.of(node.graph).opsets.get(node.domain, 1)
-                modified = cut_idle_ends(node, opset) or modified
         for graph in all_graphs(model):
             unused = [
                 name

@@ -87,6 +87,8 @@ class Edit:
             replace(value, self.constant(array, value, node))
         elif self._stays_for_others(node, value):
             return False
+        elif value.graph is not self._analysis.model.graph and len(node.inputs) < 2:
+            return False  # a node would take its place, and hold the elements
         else:
             tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=value.name)
             made = self._constant_node(tensor, node).outputs[0]

@@ -195,7 +195,8 @@ def _byte_bounds(array: Array) -> tuple[int, int]:
 
 def distinct(array: Array) -> Array:
     """The array without the axes that only repeat its elements: each is there once or more."""
-    return array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)]
+    once = (slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)
+    return array[(*once, ...)]  # without axes, too, an array and not its element
 
 
 def weight_of(array: Array) -> int:

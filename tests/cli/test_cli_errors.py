@@ -111,7 +111,7 @@ def test_a_check_that_cannot_be_made(run, tmp_path):
 
 
 def test_out_of_memory_names_the_file(run, tiny, monkeypatch):
-    monkeypatch.setattr("onnxfold.api.run_passes", raising(MemoryError()))
+    monkeypatch.setattr("onnxfold.api.run_bounded", raising(MemoryError()))
     assert one_line(run("explain", tiny), "tiny.onnx: there is not enough memory")
 
 

@@ -132,6 +132,15 @@ def test_strings_are_compared_and_joined():
     assert folded.weights["e"].tolist() == [True, False]
 
 
+def test_a_string_without_axes():
+    model = parse(
+        "g () => (string z, string[1] u) { z = StringConcat (a, a)  u = StringConcat (a, b) }"
+    )
+    scalar = onnx.TensorProto(name="a", data_type=8, string_data=[b"x"])
+    folded = fold(with_weights(model, a=scalar, b=strings("b", "y")), {})
+    assert folded.ops == {}
+
+
 def test_a_string_constant_node():
     model = parse('g () => (string[2] y) { y = Constant <value_strings = ["a", "b"]> () }')
     assert fold(model, {}).outputs == ["y"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import multiprocessing
 import os
 import pickle
@@ -25,9 +26,14 @@ class Died(Exception):
 
 
 class Worker:
-    """Runs functions of :mod:`.tasks` in a child process."""
+    """Runs functions of a module in a child process.
 
-    def __init__(self) -> None:
+    Args:
+        tasks: The module; the functions take what tells of their phase first.
+    """
+
+    def __init__(self, tasks: str = f"{__package__}.tasks") -> None:
+        self._tasks = tasks
         self._process: Any = None
         self._pipe: Connection | None = None
 
@@ -60,7 +66,7 @@ class Worker:
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, self._tasks), daemon=True)
         self._process.start()
         theirs.close()
         self._pipe = ours
@@ -76,7 +82,7 @@ class Worker:
             self._pipe = None
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: Connection, tasks: str) -> None:
     import resource
     import warnings
 
@@ -85,7 +91,7 @@ def _serve(pipe: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 2)  # onnxruntime writes warnings whatever it is told
-    from . import tasks
+    module = importlib.import_module(tasks)
 
     def phase(name: str) -> None:
         pipe.send(("phase", name))
@@ -93,7 +99,7 @@ def _serve(pipe: Connection) -> None:
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while True:
             name, arguments = pipe.recv()
-            task: Callable[..., Any] = getattr(tasks, name)
+            task: Callable[..., Any] = getattr(module, name)
             try:
                 result = ("done", task(phase, *arguments))
                 pickle.dumps(result[1])

@@ -1,0 +1,430 @@
+"""Ways to change a model so that it is still one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from .sources import Feeds, captured
+
+FLOAT, DOUBLE, INT32, INT64, BOOL = (
+    TensorProto.FLOAT,
+    TensorProto.DOUBLE,
+    TensorProto.INT32,
+    TensorProto.INT64,
+    TensorProto.BOOL,
+)
+# Names that the optimizer gives to what it makes.
+OURS = ["c0", "c1", "c2", "r0_0", "r1_0", "val_0", "x/Identity", "y/constant", "value", "fold"]
+SPECIAL = [0.0, -0.0, np.nan, np.inf, -np.inf, 1.0, -1.0, 6e4, 1e-30]
+
+
+class Impossible(Exception):
+    """This change does not fit this model."""
+
+
+class Mutant:
+    """A model that is being changed, and its feeds."""
+
+    def __init__(self, model: onnx.ModelProto, feeds: Feeds, rng: np.random.Generator) -> None:
+        self.model = onnx.ModelProto()
+        self.model.CopyFrom(model)
+        self.feeds = [dict(feed) for feed in feeds]
+        self.rng = rng
+        self._count = 0
+
+    @property
+    def graph(self) -> onnx.GraphProto:
+        return self.model.graph
+
+    @property
+    def opset(self) -> int:
+        return max(o.version for o in self.model.opset_import if o.domain in ("", "ai.onnx"))
+
+    def choose(self, things: Any) -> Any:
+        things = list(things)
+        if not things:
+            raise Impossible
+        return things[int(self.rng.integers(len(things)))]
+
+    def fresh(self, stem: str = "m") -> str:
+        taken = all_names(self.graph)
+        while True:
+            self._count += 1
+            name = f"{stem}_{self._count}"
+            if name not in taken:
+                return name
+
+    def types(self) -> dict[str, tuple[int, int | None]]:
+        """Element type and rank of values of the main graph, as far as they can be inferred."""
+        inferred = onnx.shape_inference.infer_shapes(self.model).graph
+        found = {t.name: (t.data_type, len(t.dims)) for t in self.graph.initializer}
+        for info in (*inferred.value_info, *self.graph.input, *self.graph.output):
+            tensor = info.type.tensor_type
+            if tensor.elem_type:
+                rank = len(tensor.shape.dim) if tensor.HasField("shape") else None
+                found[info.name] = (tensor.elem_type, rank)
+        return found
+
+    def weights(self, least: int = 0, most: int = 1 << 17) -> list[TensorProto]:
+        """Initializers of a number of elements that nobody can override."""
+        given = {i.name for i in self.graph.input}
+        return [
+            t
+            for t in self.graph.initializer
+            if t.name not in given and least <= np.prod(t.dims, dtype=np.int64) <= most
+        ]
+
+    def edges(self) -> list[tuple[onnx.NodeProto, int]]:
+        """What nodes of the main graph read."""
+        return [(n, k) for n in self.graph.node for k, v in enumerate(n.input) if v]
+
+    def insert(self, before: onnx.NodeProto, nodes: list[onnx.NodeProto]) -> None:
+        at = next(k for k, n in enumerate(self.graph.node) if n is before or n == before)
+        everything = [*self.graph.node[:at], *nodes, *self.graph.node[at:]]
+        copies = [helper.make_node("x", [], []) for _ in everything]
+        for copied, node in zip(copies, everything, strict=True):
+            copied.CopyFrom(node)
+        self.set_nodes(copies)
+
+    def set_nodes(self, nodes: list[onnx.NodeProto]) -> None:
+        del self.graph.node[:]
+        self.graph.node.extend(nodes)
+
+
+def all_names(graph: onnx.GraphProto) -> set[str]:
+    found = {v.name for v in (*graph.input, *graph.output, *graph.initializer)}
+    found |= {t.values.name for t in graph.sparse_initializer}
+    for node in graph.node:
+        found.update([*node.input, *node.output])
+        for attribute in node.attribute:
+            for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+                found |= all_names(inner)
+    return found
+
+
+def rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
+    """Give values other names, in subgraphs as well."""
+    infos = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
+    for value in (*infos, *(t.values for t in graph.sparse_initializer)):
+        value.name = names.get(value.name, value.name)
+    for node in graph.node:
+        node.input[:] = [names.get(v, v) for v in node.input]
+        node.output[:] = [names.get(v, v) for v in node.output]
+        for attribute in node.attribute:
+            for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+                rename(inner, names)
+
+
+# ---------------------------------------------------------------- the model as a whole
+
+
+def convert_opset(m: Mutant) -> None:
+    if m.model.functions:
+        raise Impossible  # the converter drops them
+    target = m.choose(v for v in range(13, 24) if v != m.opset)
+    try:
+        converted = onnx.version_converter.convert_version(m.model, target)
+    except Exception as error:
+        raise Impossible from error
+    m.model.CopyFrom(converted)
+
+
+def permute_nodes(m: Mutant) -> None:
+    """Any topological order."""
+    left = list(m.graph.node)
+    made_by = {o: k for k, n in enumerate(left) for o in n.output if o}
+    waits = [{made_by[v] for v in [*n.input, *captured(n)] if v in made_by} for n in left]
+    readers: dict[int, list[int]] = {}
+    for k, others in enumerate(waits):
+        others.discard(k)
+        for other in others:
+            readers.setdefault(other, []).append(k)
+    ready = [k for k, others in enumerate(waits) if not others]
+    order = []
+    while ready:
+        k = ready.pop(int(m.rng.integers(len(ready))))
+        order.append(k)
+        for reader in readers.get(k, ()):
+            waits[reader].discard(k)
+            if not waits[reader]:
+                ready.append(reader)
+    m.set_nodes([left[k] for k in order])
+
+
+def colliding_names(m: Mutant) -> None:
+    """Values get the names that the optimizer gives; nodes get such names, or none."""
+    ends = {v.name for v in (*m.graph.input, *m.graph.output)}
+    made = dict.fromkeys(o for n in m.graph.node for o in n.output if o)
+    inner = [v for v in [*made, *(t.name for t in m.graph.initializer)] if v not in ends]
+    m.rng.shuffle(inner)
+    free = [name for name in OURS if name not in all_names(m.graph)]
+    rename(m.graph, dict(zip(inner, free, strict=False)))
+    for node in m.graph.node:
+        if m.rng.random() < 0.5:
+            node.name = m.choose(["", m.fresh("node_Identity")])
+
+
+def change_value_info(m: Mutant) -> None:
+    if m.rng.random() < 0.5:
+        del m.graph.value_info[:]
+    else:
+        m.model.CopyFrom(onnx.shape_inference.infer_shapes(m.model))
+
+
+def change_dims(m: Mutant) -> None:
+    """Static dims of an input become symbolic, or symbolic ones static."""
+    info = m.choose(i for i in m.graph.input if i.type.HasField("tensor_type"))
+    dims = info.type.tensor_type.shape.dim
+    free = m.rng.random() < 0.5
+    for k, dim in enumerate(dims):
+        if free:
+            dim.dim_param = f"{info.name}_{k}"
+        elif not dim.dim_value and info.name in m.feeds[0]:
+            dim.dim_value = m.feeds[0][info.name].shape[k]
+    del m.graph.value_info[:]
+    for output in m.graph.output:
+        for dim in output.type.tensor_type.shape.dim:
+            dim.Clear()
+
+
+# ---------------------------------------------------------------- inputs and weights
+
+
+def input_made_constant(m: Mutant) -> None:
+    constants = {t.name for t in m.graph.initializer}
+    info = m.choose(i for i in m.graph.input if i.name not in constants)
+    feed = m.feeds[0].get(info.name)
+    if not isinstance(feed, np.ndarray):
+        raise Impossible
+    m.graph.initializer.append(numpy_helper.from_array(feed, info.name))
+    if m.rng.random() < 0.8:
+        m.graph.input.remove(info)
+        for each in m.feeds:
+            each.pop(info.name, None)
+
+
+def weight_made_input(m: Mutant) -> None:
+    tensor = m.choose(m.weights())
+    m.graph.input.append(
+        helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+    )
+    array = numpy_helper.to_array(tensor)
+    if m.rng.random() < 0.5:  # may be overridden, and is now and then
+        for feed in m.feeds[1:]:
+            feed[tensor.name] = array.copy()
+        return
+    name = tensor.name
+    for feed in m.feeds:
+        feed[name] = array.copy()
+    m.graph.initializer.remove(tensor)
+
+
+def weight_shared(m: Mutant) -> None:
+    """A second weight of a shape takes the elements of the first."""
+    tensor = m.choose(m.weights())
+    same = [t for t in m.weights() if t.dims == tensor.dims and t.data_type == tensor.data_type]
+    other = m.choose(t for t in same if t.name != tensor.name)
+    name = other.name
+    other.CopyFrom(tensor)
+    other.name = name
+
+
+def weight_duplicated(m: Mutant) -> None:
+    tensor = m.choose(m.weights())
+    twin = TensorProto()
+    twin.CopyFrom(tensor)
+    twin.name = m.fresh("twin")
+    for node, k in m.edges():
+        if node.input[k] == tensor.name and m.rng.random() < 0.5:
+            node.input[k] = twin.name
+    m.graph.initializer.append(twin)
+
+
+def special_values(m: Mutant) -> None:
+    tensor = m.choose(t for t in m.weights() if t.data_type in (FLOAT, TensorProto.FLOAT16))
+    array = numpy_helper.to_array(tensor).copy()
+    special = np.array(m.choose(SPECIAL)).astype(array.dtype)
+    share = m.choose([0.01, 0.3, 1.0])
+    array[m.rng.random(array.shape) < share] = special
+    name = tensor.name
+    tensor.CopyFrom(numpy_helper.from_array(array, name))
+
+
+def constant_written_otherwise(m: Mutant) -> None:
+    tensor = m.choose(m.weights(most=1 << 14))
+    array, name = numpy_helper.to_array(tensor), tensor.name
+    way = m.choose(["node", "numbers", "typed", "sparse"])
+    if way == "typed":
+        if array.dtype.kind == "V" or array.dtype == np.float16:
+            raise Impossible
+        numbers = array.ravel().tolist()
+        tensor.CopyFrom(helper.make_tensor(name, tensor.data_type, tensor.dims, numbers))
+        return
+    if way == "sparse":
+        if array.dtype != np.float32 or not array.ndim:
+            raise Impossible
+        places = np.flatnonzero(array.ravel().view(np.uint32))  # a zero with a sign is not left out
+        values = numpy_helper.from_array(array.ravel()[places], name)
+        indices = numpy_helper.from_array(places.astype(np.int64))
+        sparse = helper.make_sparse_tensor(values, indices, list(array.shape))
+        node = helper.make_node("Constant", [], [name], sparse_value=sparse)
+    elif way == "numbers" and array.ndim < 2 and array.dtype in (np.float32, np.int64):
+        kind = ("value_float" if array.dtype == np.float32 else "value_int") + "s" * array.ndim
+        node = helper.make_node("Constant", [], [name], **{kind: array.tolist()})
+    else:
+        node = helper.make_node("Constant", [], [name], value=tensor)
+    m.graph.initializer.remove(tensor)
+    m.set_nodes([node, *m.graph.node])
+
+
+# ---------------------------------------------------------------- nodes
+
+
+def pair_inserted(m: Mutant) -> None:
+    """Two nodes, or one, that give back what they read."""
+    node, k = m.choose(m.edges())
+    value = node.input[k]
+    dtype, rank = m.types().get(value, (0, None))
+    there, back = m.fresh(), m.fresh()
+    pairs = [[helper.make_node("Identity", [value], [back])]]
+    wider = {FLOAT: DOUBLE, INT32: INT64, BOOL: INT32, TensorProto.FLOAT16: FLOAT}.get(dtype)
+    if wider:
+        casts = [helper.make_node("Cast", [value], [there], to=wider)]
+        pairs.append([*casts, helper.make_node("Cast", [there], [back], to=dtype)])
+    if rank and dtype:
+        perm = m.rng.permutation(rank)
+        moved = helper.make_node("Transpose", [value], [there], perm=perm)
+        inverse = helper.make_node("Transpose", [there], [back], perm=np.argsort(perm))
+        pairs.append([moved, inverse])
+        shape = [helper.make_node("Shape", [value], [there])]
+        pairs.append([*shape, helper.make_node("Reshape", [value, there], [back])])
+    if rank is not None and dtype and m.opset >= 13:
+        axes = m.fresh("axes")
+        made = [helper.make_node("Constant", [], [axes], value_ints=[m.choose(range(rank + 1))])]
+        made.append(helper.make_node("Unsqueeze", [value, axes], [there]))
+        pairs.append([*made, helper.make_node("Squeeze", [there, axes], [back])])
+    if dtype in (FLOAT, DOUBLE, INT32, INT64):
+        negative = [helper.make_node("Neg", [value], [there])]
+        pairs.append([*negative, helper.make_node("Neg", [there], [back])])
+    chosen = m.choose(pairs)
+    node.input[k] = back
+    m.insert(node, chosen)
+
+
+def node_repeated(m: Mutant) -> None:
+    """A node is computed twice, for some of those who read it."""
+    node = m.choose(n for n in m.graph.node if len(n.output) == 1)
+    twin = onnx.NodeProto()
+    twin.CopyFrom(node)
+    twin.output[0], twin.name = m.fresh(), ""
+    old = node.output[0]
+    for reader, k in m.edges():
+        if reader.input[k] == old and m.rng.random() < 0.5:
+            reader.input[k] = twin.output[0]
+    m.insert(node, [twin])
+
+
+def output_added(m: Mutant) -> None:
+    types = m.types()
+    known = {o.name for o in m.graph.output} | {i.name for i in m.graph.input}
+    made = [o for n in m.graph.node for o in n.output if o in types and o not in known]
+    name = m.choose(made)
+    dtype, rank = types[name]
+    if rank is None:
+        raise Impossible
+    m.graph.output.append(helper.make_tensor_value_info(name, dtype, [None] * rank))
+
+
+def _region(m: Mutant) -> tuple[int, int, list[str], list[str]]:
+    """Some nodes in a row: what they read of others, and what others read of them."""
+    nodes = m.graph.node
+    start = m.choose(range(len(nodes)))
+    end = min(len(nodes), start + int(m.rng.integers(1, 25)))
+    chosen = nodes[start:end]
+    made = {o for n in chosen for o in n.output}
+    read = dict.fromkeys(v for n in chosen for v in [*n.input, *captured(n)] if v)
+    later = {v for n in nodes[end:] for v in [*n.input, *captured(n)]}
+    later |= {o.name for o in m.graph.output}
+    results = [o for n in chosen for o in n.output if o and o in later]
+    if not results:
+        raise Impossible
+    return start, end, [v for v in read if v not in made], results
+
+
+def wrapped_into_if(m: Mutant) -> None:
+    start, end, _, results = _region(m)
+    types = m.types()
+    if any(types.get(name, (0, None))[1] is None for name in results):
+        raise Impossible
+    branches = []
+    for stem in ("then", "else"):
+        graph = helper.make_graph(m.graph.node[start:end], stem, [], [])
+        inner = {o: m.fresh(stem) for n in graph.node for o in n.output if o}
+        rename(graph, inner)
+        for name in results:
+            dtype, rank = types[name]
+            info = helper.make_tensor_value_info(inner[name], dtype, [None] * (rank or 0))
+            graph.output.append(info)
+        for made in graph.node if stem == "else" else ():
+            made.name = ""
+        branches.append(graph)
+    condition = m.fresh("condition")
+    if m.rng.random() < 0.5:
+        m.graph.input.append(helper.make_tensor_value_info(condition, BOOL, []))
+        for k, feed in enumerate(m.feeds):
+            feed[condition] = np.array(not k % 2)
+    else:
+        value = np.array(m.rng.random() < 0.5)
+        m.graph.initializer.append(numpy_helper.from_array(value, condition))
+    then, other = branches
+    node = helper.make_node("If", [condition], results, then_branch=then, else_branch=other)
+    m.set_nodes([*m.graph.node[:start], node, *m.graph.node[end:]])
+
+
+def wrapped_into_function(m: Mutant) -> None:
+    start, end, read, results = _region(m)
+    nodes = list(m.graph.node[start:end])
+    if any(captured(n) for n in nodes) or any(f.domain == "local" for f in m.model.functions):
+        raise Impossible
+    name = "part"
+    function = helper.make_function("local", name, read, results, nodes, m.model.opset_import)
+    m.model.functions.append(function)
+    m.model.ir_version = max(m.model.ir_version, 8)
+    if all(o.domain != "local" for o in m.model.opset_import):
+        m.model.opset_import.append(helper.make_opsetid("local", 1))
+    call = helper.make_node(name, read, results, domain="local")
+    m.set_nodes([*m.graph.node[:start], call, *m.graph.node[end:]])
+
+
+MUTATIONS: list[Callable[[Mutant], None]] = [
+    convert_opset,
+    permute_nodes,
+    colliding_names,
+    change_value_info,
+    change_dims,
+    input_made_constant,
+    weight_made_input,
+    weight_shared,
+    weight_duplicated,
+    special_values,
+    constant_written_otherwise,
+    constant_written_otherwise,
+    pair_inserted,
+    pair_inserted,
+    node_repeated,
+    output_added,
+    wrapped_into_if,
+    wrapped_into_function,
+]
+
+
+@functools.cache
+def names() -> list[str]:
+    """The mutations by name."""
+    return sorted({mutation.__name__ for mutation in MUTATIONS})

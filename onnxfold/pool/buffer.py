@@ -195,8 +195,9 @@ def _byte_bounds(array: Array) -> tuple[int, int]:
 
 def distinct(array: Array) -> Array:
     """The array without the axes that only repeat its elements: each is there once or more."""
-    once = (slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)
-    return array[(*once, ...)]  # without axes, too, an array and not its element
+    once = [slice(0, 1) if stride == 0 else slice(None) for stride in array.strides]
+    index = (*once, ...)  # without axes, too, it gives an array and not its element
+    return array[index]
 
 
 def weight_of(array: Array) -> int:

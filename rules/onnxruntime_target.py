@@ -81,12 +81,13 @@ erf_gelu = _rule(
 fast_gelu = _rule(
     gelu_by_tanh >> _ms.FastGelu(x),
     "Gelu's approximation, spelled out with Tanh.",
-    is_gelu_by_tanh,
+    as_predicate(is_gelu_by_tanh) & (rank_of(x) >= 1),
 )
 
 fast_gelu_of_standard = _rule(
     op.Gelu(x, approximate="tanh") >> _ms.FastGelu(x),
     "Gelu's approximation, which takes a bias in this form.",
+    rank_of(x) >= 1,
     opset=(20, None),
 )
 
@@ -139,7 +140,7 @@ def _last_axis(match: Match) -> bool:
 
 
 _skip = _ms.SkipLayerNormalization(x, y, w, b, epsilon=e)
-_normalizes_sum = as_predicate(_of_equals) & _last_axis & _along_last_axis(w, b, of=x)
+_normalizes_sum = as_predicate(_of_equals) & _last_axis & _along_last_axis(w, b, of=x) & (e >= 0.0)
 
 skip_layer_normalization = _rule(
     _layer >> _skip,

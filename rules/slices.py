@@ -114,9 +114,23 @@ def _part(k: int) -> Any:
 
 _sliced = op.Slice(x, starts, ends, optional(axes), optional(steps))
 
+
+def _goes(match: Match) -> bool:
+    """The inner slice has no users that stay: all of them are slices like this one."""
+    inner = match[_sliced]
+    return not inner.is_graph_output() and all(
+        use.node.op_type == "Slice"
+        and use.idx == 0
+        and all(v is None or match.facts.known.is_constant(v) for v in use.node.inputs[1:])
+        for use in inner.uses()
+    )
+
+
 slice_of_slice = rule(
     op.Slice(_sliced, starts2, ends2, optional(axes2), optional(steps2))
     >> op.Slice(x, _part(1), _part(2), _part(0), _part(3)),
+    where=_goes,
+    shared=True,
     doc="Two slices with constant bounds are one, if it takes exactly what they take.",
 )
 

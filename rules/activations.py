@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import onnx_ir as ir
 from onnxfold.rules.numbers import near, number, number_of
 
 from onnxfold.rewrite import (
     any_of,
     constants,
+    dtype_of,
     filled,
     floating,
     is_scalar_like,
@@ -45,7 +47,8 @@ def _scaled_by(scaling: Any, factor: float) -> Predicate:
     return as_predicate(scaled_by)
 
 
-_whole = same_shape(x, result) & floating(x)
+# onnxruntime has no kernels of most of the ops for double
+_whole = same_shape(x, result) & floating(x) & (dtype_of(x) != ir.DataType.DOUBLE)
 
 # -------------------------------------------------------------------- Gelu
 

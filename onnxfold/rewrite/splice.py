@@ -117,7 +117,7 @@ class Splicer:
     ) -> None:
         """Nodes with other users stay: then the rewrite must not add more than it removes.
 
-        As many nodes with new constants are more, too.
+        As many nodes with new constants are more, too, beside those that give a result.
         """
         matched = {n for n in match.bindings.values() if isinstance(n, ir.Node)}
         if match.rule.shared or len(matched) == len([n for n in dying if n.graph is graph]):
@@ -125,7 +125,10 @@ class Splicer:
         known = self._facts.known
         added = sum(not _is_on_constants(node, known.is_constant) for node in builder.nodes)
         gone = sum(node.graph is graph for node in dying)
-        if added > gone or (added == gone and builder.initializers):
+        for_ever = any(
+            v.is_graph_output() for node in matched.difference(dying) for v in node.outputs
+        )
+        if added > gone or (added == gone and for_ever and builder.initializers):
             raise Refused("nodes in the pattern have other users")
 
     def _insert_point(self, match: Match, graph: ir.Graph) -> ir.Node:

@@ -238,3 +238,9 @@ def test_leaks():
         times=1,
     )
     refuse(rules.elu, graph("float[N,3] x", *nodes, z=F(0), one=F(2), c=F(0.5)))
+
+
+def test_double_stays_spelled_out():
+    """onnxruntime has kernels for what it is spelled out with, and none for the whole."""
+    spelled_out = ("a = Exp(x)", "b = Add(a, one)", "y = Log(b)")
+    refuse(rules.softplus, graph("double[N] x", *spelled_out, one=np.float64(1)))

@@ -70,6 +70,11 @@ def test_slices_at_the_ends_of_integers():
         refuse(rules.slice_of_slice, graph("float[6] x", *nodes, **more))
 
 
+def test_a_slice_that_is_a_result_is_not_merged_into_new_constants():
+    instance = sliced("float[6] x", (1, 5), (1, 3), outputs="v0, y")
+    refuse(rules.slice_of_slice, instance)
+
+
 def test_slice_of_slice_bounds():
     line = np.arange(7)
     ends = [-9, -3, 0, 2, 5, 9]

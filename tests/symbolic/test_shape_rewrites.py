@@ -126,6 +126,21 @@ def test_a_graph_output_that_is_known():
     model.check(*inputs([(2, 3)]))
 
 
+def test_a_result_of_a_body_that_is_known_stays_made_by_its_node():
+    """A Constant node in its place would be no node less, and larger."""
+    rewritten = rewrite("""g (float x, int64 n) => (int64[2] y, int64[k] z)
+        <int64[2] w = {5, 6}, bool t = {1}> {
+        y, z = Loop (n, t, w)
+            <body = b (int64 i, bool c, int64[2] s) => (bool d, int64[2] u, int64 v) {
+            d = Identity (c)
+            u = Identity (s)
+            v = Size (x)
+        }>
+    }""")
+    [loop] = rewritten.after.graph.node
+    assert [n.op_type for n in loop.attribute[0].g.node] == ["Identity", "Identity", "Size"]
+
+
 def test_a_graph_output_that_is_an_input():
     model = rewrite("g (float[B,3] x) => (float[B,3] y) { s = Shape(x)  y = Reshape(x, s) }")
     assert dict(model.ops) == {"Identity": 1}

@@ -37,6 +37,8 @@ class Variant:
     exact: bool = True
     small: bool = True
     """Whether the result must not be larger than the original."""
+    fixed: bool = False
+    """Whether symbolic dims are fixed to the sizes of the first feed, and only that is run."""
 
 
 OPTIONAL = ["activations", "normalizations", "softmax"]
@@ -48,11 +50,13 @@ VARIANTS: dict[str, Variant] = {
     ),
     "inline": Variant({"level": 1}, file="inline"),
     "external": Variant({"level": 0}, file="external"),
+    "spilled": Variant({"level": 1, "fold_all": True, "memory_limit": 1 << 10}, small=False),
+    "fixed": Variant({"level": 1}, small=False, fixed=True),
     "O2": Variant({"level": 2, "enable": OPTIONAL}, exact=False, small=False),
     "onnxruntime": Variant({"level": 2, "target": "onnxruntime"}, exact=False, small=False),
 }
-_FILES = {"O0": "external", "O1": "inline"}
-"""Of every two models, one travels through files."""
+_TURNS = {"O0": ("O0", "external"), "O1": ("O1", "inline"), "all": ("all", "spilled", "fixed")}
+"""Models take turns: some travel through files, some run with little memory or fixed dims."""
 
 DEFAULT = ("O0", "O1", "all")
 
@@ -104,6 +108,7 @@ class Original:
             if not random and not all(map(_same, wanted, again.run(feed))):
                 raise NotComparable("two runs differ")
         self._half: dict[str, float] | None = None
+        self.dims = _sizes(model, self.runs[0][0])
         self.has_loops = bool(ops_of(model)["Loop"])
 
     @property
@@ -124,7 +129,8 @@ def check(
     """
     phase("original")
     original = Original(case.model, case.feeds, case.random)
-    chosen = [_FILES.get(v, v) if case.seed % 2 == k % 2 else v for k, v in enumerate(variants)]
+    turns = [_TURNS.get(v, (v,)) for v in variants]
+    chosen = [turn[(case.seed + k) % len(turn)] for k, turn in enumerate(turns)]
     return [f for v in chosen if (f := check_variant(original, v, phase)) is not None]
 
 
@@ -163,7 +169,7 @@ def _check_in(folder: Path, original: Original, name: str, variant: Variant) -> 
         session = runtime.Session(path or proto)
     except Exception as error:
         return Failure(name, "refused", _gist(error), _line(error))
-    for feed, wanted in original.runs:
+    for feed, wanted in original.runs[:1] if variant.fixed else original.runs:
         try:
             found = session.run(feed)
         except Exception as error:
@@ -189,7 +195,8 @@ def _optimize(
     """The optimized model, its file if it has one, and by how much it is larger."""
     model = onnx.ModelProto.FromString(original.bytes)
     if not variant.file:
-        optimized = onnxfold.optimize(model, **variant.options)
+        fixed = {"dims": original.dims} if variant.fixed else {}
+        optimized = onnxfold.optimize(model, **variant.options, **fixed)
         return optimized, "", optimized.ByteSize() - len(original.bytes)
     source, target = folder / "in.onnx", folder / "out" / "out.onnx"
     target.parent.mkdir()
@@ -323,6 +330,19 @@ def _merged(original: Original, wanted: list[Any], found: list[Any]) -> str:
             if same_bits(got, got_too) and not same_bits(want, wanted_too):
                 return f"{other} and {name}"
     return ""
+
+
+def _sizes(model: onnx.ModelProto, feed: Feeds) -> dict[str, int]:
+    """The symbolic dims of a model's inputs and their sizes in a feed."""
+    return {
+        dim.dim_param: size
+        for value in model.graph.input
+        if value.name in feed and value.type.HasField("tensor_type")
+        for dim, size in zip(
+            value.type.tensor_type.shape.dim, np.shape(feed[value.name]), strict=False
+        )
+        if dim.dim_param
+    }
 
 
 def _place(error: BaseException) -> str:

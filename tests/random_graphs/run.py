@@ -129,5 +129,5 @@ def _classify(seed: int, failure: Failure, seconds: float, helper: Worker) -> tu
         return f"{failure.variant} {failure.kind} {failure.place} (not again)", ""
     small, fed = shrink(model, feeds, fails, values, seconds)
     kinds = "+".join(sorted(name for name in ops_of(small) if name != "Identity")[:6])
-    variant = failure.variant if failure.variant not in ("inline", "all") else "O1"
+    variant = failure.variant if failure.variant not in ("inline", "all", "spilled") else "O1"
     return f"{variant} {failure.kind} {failure.place} [{kinds}]", text_of(small, fed)

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from mutants import changes, mutant
 from onnx import helper
 from reference_session import reference_session
+from rule_mutants import changes, mutant
 
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import Rule, RuleSet

@@ -8,8 +8,8 @@ from typing import Any
 
 import onnx
 
-import onnxfold.api
 from onnxfold.kernels.registry import Kernel, all_kernels
+from onnxfold.passes import pipeline
 
 from .families.idioms import all_rules
 
@@ -24,7 +24,7 @@ class Coverage:
 
     def _watch(self) -> None:
         arguments = Kernel.arguments
-        run_passes = onnxfold.api.run_passes
+        run_passes = pipeline.run_passes
         coverage = self
 
         def counted(kernel: Kernel, *args: Any, **kwargs: Any) -> Any:
@@ -37,7 +37,7 @@ class Coverage:
             return result
 
         Kernel.arguments = counted  # type: ignore[method-assign]
-        onnxfold.api.run_passes = watched  # type: ignore[assignment]
+        pipeline.run_passes = watched  # type: ignore[assignment]
 
     def taken(self) -> dict[str, Counter[str]]:
         """What was counted since the last time."""

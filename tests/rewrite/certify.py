@@ -6,8 +6,8 @@
 Each instance also runs with its constants as Constant nodes and inside the branch of an If, with
 several sizes for each symbolic dim, and with NaN, infinities, both zeros and subnormals as inputs.
 
-Some models that differ from an instance (``mutants.py``) are rewritten, too: where the rule fires
-and onnxruntime takes the model the bits must be the same. ``MUTANTS=10000 pytest tests/rules``
+Some models that differ from an instance (``rule_mutants.py``) are rewritten, too: where the rule
+fires and onnxruntime takes the model the bits must be the same. `MUTANTS=10000 pytest tests/rules`
 tries them all, in ten minutes.
 """
 

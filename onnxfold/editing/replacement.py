@@ -7,7 +7,13 @@ import onnx_ir as ir
 
 def replace(old: ir.Value, new: ir.Value) -> None:
     """Everybody who reads one value reads another instead; so do the outputs of its graph."""
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    if old.is_graph_output():
+        assert old.graph is not None
+        outputs = old.graph.outputs
+        # the list itself is searched: onnx-ir would be called for every output of the graph
+        while old.is_graph_output():
+            outputs[outputs.data.index(old)] = new
+    old.replace_all_uses_with(new)
 
 
 def take_over(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:

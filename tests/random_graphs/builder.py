@@ -78,6 +78,11 @@ class Scope:
     values: list[Value] = field(default_factory=list)
     references: dict[str, onnx.AttributeProto] = field(default_factory=dict)
 
+    @property
+    def in_function(self) -> bool:
+        """Whether the graph is a function or a body in one: it cannot see the inputs."""
+        return self.kind == "function" or (self.parent is not None and self.parent.in_function)
+
     def visible(self) -> list[Value]:
         """The values that a node may read; a function sees its own only."""
         scope: Scope | None = self
@@ -192,7 +197,7 @@ class Builder:
         """A new input or constant. ``make`` gives its elements for a shape."""
         dims = list(self.some_dims() if dims is None else dims)
         fixed = all(len(set(d)) == 1 for d in dims)
-        inside = self.scope.kind == "function"
+        inside = self.scope.in_function
         if constant is None:
             constant = fixed and (inside or self.chance(self.constant_share))
         if not fixed and (constant or inside):
@@ -314,7 +319,7 @@ class Builder:
         )
         made = (
             self.leaf(elem, wanted)
-            if self.scope.kind != "function"
+            if not self.scope.in_function
             else self.leaf(elem, [(d[0],) * FEEDS for d in wanted])
         )
         if where is not None and not where(made):

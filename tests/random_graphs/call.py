@@ -169,7 +169,7 @@ class Call:
         if constant is None and make is not None:
             # numbers that must fit (axes, shapes) are mostly constant
             constant = b.chance(0.85) or None
-        if b.scope.kind == "function":
+        if b.scope.in_function:
             full, constant = [(d[0],) * len(d) for d in full], True
         return b.leaf(elem, full, make, constant=constant)
 

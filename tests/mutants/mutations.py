@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -283,6 +282,60 @@ def constant_written_otherwise(m: Mutant) -> None:
     m.set_nodes([node, *m.graph.node])
 
 
+def weight_computed(m: Mutant) -> None:
+    """A weight becomes the result of nodes on constants; its elements may become others."""
+    tensor = m.choose(t for t in m.weights(least=1) if t.data_type in (FLOAT, INT64, INT32))
+    array, name = numpy_helper.to_array(tensor), tensor.name
+    nodes: list[onnx.NodeProto] = []
+
+    def stored(value: Any, dtype: Any = None) -> str:
+        made = m.fresh("w")
+        m.graph.initializer.append(numpy_helper.from_array(np.asarray(value, dtype), made))
+        return made
+
+    def node(op: str, *inputs: str, **attributes: Any) -> str:
+        made = m.fresh("w")
+        nodes.append(helper.make_node(op, inputs, [made], **attributes))
+        return made
+
+    rank, extent = array.ndim, array.shape[0] if array.ndim else 1
+    perm = m.rng.permutation(rank)
+    ways: list[Callable[[], str]] = [
+        lambda: node("Reshape", stored(array.ravel()), stored(array.shape, np.int64)),
+        lambda: node("Neg", node("Neg", stored(array))),
+        lambda: node("Mul", stored(array), stored(m.choose([1, -1, 2, 3]), array.dtype)),
+        lambda: node("Add", stored(array), stored(np.zeros_like(array) * -1)),
+        lambda: node("Where", stored(array > 0), stored(array), stored(-array)),
+        lambda: node("Max", stored(array), stored(0, array.dtype)),
+    ]
+    wide = np.int64 if array.dtype == np.int32 else np.float64
+    ways.append(lambda: node("CastLike", stored(array.astype(wide)), stored(array[:0].ravel())))
+    if rank:
+        half = extent // 2
+        order = m.rng.permutation(extent)
+        ends = [stored([v], np.int64) for v in (-1, -(2**62), 0, -1)]
+        ways += [
+            lambda: node("Transpose", stored(array.transpose(np.argsort(perm))), perm=perm),
+            lambda: node("Concat", stored(array[:half]), stored(array[half:]), axis=0),
+            lambda: node("Gather", stored(array[np.argsort(order)]), stored(order), axis=0),
+            lambda: node("Slice", stored(array[::-1]), *ends),
+            lambda: node("Expand", stored(array[:1]), stored(array.shape, np.int64)),
+            lambda: node("Tile", stored(array[:1]), stored([extent] + [1] * (rank - 1), np.int64)),
+            lambda: node("CumSum", stored(array), stored(0, np.int64)),
+        ]
+    if array.dtype == np.float32:
+        ways += [
+            lambda: node("Exp", stored(array)),
+            lambda: node("Sqrt", node("Mul", stored(array), stored(array))),
+            lambda: node("Softmax", stored(array.reshape(array.shape or (1,)))),
+            lambda: node("Div", stored(array), stored(m.choose([3.0, 0.0, 7e-5]), array.dtype)),
+        ]
+    made = m.choose(ways)()
+    nodes.append(helper.make_node("Reshape", [made, stored(array.shape, np.int64)], [name]))
+    m.graph.initializer.remove(tensor)
+    m.set_nodes([*nodes, *m.graph.node])
+
+
 # ---------------------------------------------------------------- nodes
 
 
@@ -387,6 +440,39 @@ def wrapped_into_if(m: Mutant) -> None:
     m.set_nodes([*m.graph.node[:start], node, *m.graph.node[end:]])
 
 
+def wrapped_into_loop(m: Mutant) -> None:
+    """The nodes run some times, each time to the same results; those of the first are read."""
+    start, end, _, results = _region(m)
+    types = m.types()
+    if any(types.get(name, (0, None))[1] is None for name in results) or m.opset < 13:
+        raise Impossible
+    body = helper.make_graph(m.graph.node[start:end], "body", [], [])
+    inner = {o: m.fresh("body") for n in body.node for o in n.output if o}
+    rename(body, inner)
+    turn, going, on = m.fresh("turn"), m.fresh("going"), m.fresh("on")
+    body.node.insert(0, helper.make_node("Identity", [going], [on]))
+    body.input.append(helper.make_tensor_value_info(turn, INT64, []))
+    body.input.append(helper.make_tensor_value_info(going, BOOL, []))
+    body.output.append(helper.make_tensor_value_info(on, BOOL, []))
+    scans, after = [], []
+    first = m.fresh("first")
+    m.graph.initializer.append(numpy_helper.from_array(np.array(0), first))
+    for name in results:
+        dtype, rank = types[name]
+        body.output.append(helper.make_tensor_value_info(inner[name], dtype, [None] * (rank or 0)))
+        scans.append(m.fresh("scan"))
+        after.append(helper.make_node("Gather", [scans[-1], first], [name], axis=0))
+    times = m.fresh("times")
+    if m.rng.random() < 0.5:
+        m.graph.input.append(helper.make_tensor_value_info(times, INT64, []))
+        for k, feed in enumerate(m.feeds):
+            feed[times] = np.array(1 + k % 2)
+    else:
+        m.graph.initializer.append(numpy_helper.from_array(np.array(2), times))
+    loop = helper.make_node("Loop", [times, ""], scans, body=body)
+    m.set_nodes([*m.graph.node[:start], loop, *after, *m.graph.node[end:]])
+
+
 def wrapped_into_function(m: Mutant) -> None:
     start, end, read, results = _region(m)
     nodes = list(m.graph.node[start:end])
@@ -419,12 +505,9 @@ MUTATIONS: list[Callable[[Mutant], None]] = [
     pair_inserted,
     node_repeated,
     output_added,
+    weight_computed,
+    weight_computed,
     wrapped_into_if,
+    wrapped_into_loop,
     wrapped_into_function,
 ]
-
-
-@functools.cache
-def names() -> list[str]:
-    """The mutations by name."""
-    return sorted({mutation.__name__ for mutation in MUTATIONS})

@@ -154,6 +154,7 @@ def _certify_mutants(rule: Rule, instance: Instance) -> None:
             i.name: instance.feeds[i.name].astype(ir.DataType(i.type.tensor_type.elem_type).numpy())
             for i in model.graph.input
             if i.name in instance.feeds
+            and instance.feeds[i.name].ndim == len(i.type.tensor_type.shape.dim)
         }
         try:
             reference_session(model)

@@ -12,7 +12,7 @@ def replace(old: ir.Value, new: ir.Value) -> None:
         outputs = old.graph.outputs
         # the list itself is searched: onnx-ir would be called for every output of the graph
         while old.is_graph_output():
-            outputs[outputs.data.index(old)] = new
+            outputs[outputs.data.index(old)] = new  # type: ignore[attr-defined]  # a UserList
     old.replace_all_uses_with(new)
 
 

@@ -124,6 +124,7 @@ def _run_all(
         for name in options.passes:
             _run(name, model, options, scratch_folder, result)
         return
+    is_bounded = bool(bytes_before) and not options.may_grow
     if options.dims or options.input_shapes or options.keep_dims:
         fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
         options = replace(options, dims={}, input_shapes={}, keep_dims=())
@@ -141,7 +142,7 @@ def _run_all(
         make_terse(model, names)
     if options.level > 0 or not options.value_info:
         ValueInfo(write=options.value_info, size=bytes_before or None)(model)
-    if bytes_before and not options.may_grow:
+    if is_bounded:
         result.is_larger = storage.takes_more(model, bytes_before + options.max_growth)
 
 

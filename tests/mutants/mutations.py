@@ -309,7 +309,7 @@ def weight_computed(m: Mutant) -> None:
         lambda: node("Max", stored(array), stored(0, array.dtype)),
     ]
     wide = np.int64 if array.dtype == np.int32 else np.float64
-    ways.append(lambda: node("CastLike", stored(array.astype(wide)), stored(array[:0].ravel())))
+    ways.append(lambda: node("CastLike", stored(array.astype(wide)), stored(array.ravel()[:0])))
     if rank:
         half = extent // 2
         order = m.rng.permutation(extent)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxfold.rules.elementwise import BINARY, EXACT_ANYWHERE, VECTORIZED, depends_on_place
+from onnxfold.rules.elementwise import (
+    BINARY,
+    EXACT_ANYWHERE,
+    VECTORIZED,
+    depends_on_place,
+    may_move,
+)
 from onnxfold.rules.numbers import no_negative_zero
 from onnxfold.rules.shapes import broadcast
 
@@ -96,7 +102,7 @@ _large = _spread_out(x, i)
 constants_before_they_spread = (
     rule(
         _unary(_large) >> _spread_out(_unary(x), i),
-        where=is_constant(x) & single_use(_large),
+        where=is_constant(x) & single_use(_large) & may_move(_unary, x),
         inexact=depends_on_place(_unary, x),
         opset=(8, None),
         on_constants=True,

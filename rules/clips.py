@@ -3,7 +3,8 @@
 On onnxruntime, which all rules here agree with bit for bit: Clip is ``min(max(x, low), high)``,
 also where low > high; a NaN stays a NaN; -0.0 stays where the bound is 0.0; a bound that is not
 given is the largest finite number, so that an infinity does not pass. Relu differs in the last:
-infinity stays. Max and Min of 0.0 and -0.0 may give either.
+infinity stays. Max and Min of 0.0 and -0.0 may give either. For int64 none of it holds always: see
+`well_ordered`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from onnxfold.rules.elementwise import well_ordered
 
 from onnxfold.rewrite import (
     broadcasts_to,
@@ -177,14 +179,14 @@ _outer_clip = op.Clip(_inner_clip, optional(low2), optional(high2))
 clip_of_clip = rule(
     _outer_clip >> _clip(_first_clip, _second_clip),
     opset=(11, None),
-    where=as_predicate(_some_bound) & single_use(_inner_clip),
+    where=as_predicate(_some_bound) & single_use(_inner_clip) & well_ordered(x),
     doc="One Clip with the narrower bounds.",
 )
 
 relu_of_clip = rule(
     op.Relu(_inner_clip) >> _clip(_first_clip, _relu_bounds),
     opset=(11, None),
-    where=single_use(_inner_clip),
+    where=single_use(_inner_clip) & well_ordered(x),
     doc="One Clip whose lower bound is at least 0.",
 )
 
@@ -193,13 +195,13 @@ _relu = op.Relu(x)
 clip_of_relu = rule(
     op.Clip(_relu, optional(low), optional(high)) >> _clip(_relu_bounds, _first_clip),
     opset=(11, None),
-    where=single_use(_relu),
+    where=single_use(_relu) & well_ordered(x),
     doc="One Clip whose bounds are at least 0.",
 )
 
 clip_nothing = rule(
     op.Clip(x) >> x,
-    where=integer(x),
+    where=integer(x) & well_ordered(x),
     doc="An integer without bounds; a float loses its infinities.",
 )
 
@@ -224,13 +226,16 @@ _with_c = _extreme(x, c)
 
 extreme_of_extreme = rule(
     _extreme(_with_c, d) >> _extreme(x, _extreme(c, d)),
-    where=single_use(_with_c) & (broadcasts_to(c, d) | broadcasts_to(d, c)) & _no_zero(c, d),
+    where=single_use(_with_c)
+    & (broadcasts_to(c, d) | broadcasts_to(d, c))
+    & _no_zero(c, d)
+    & well_ordered(x),
     doc="Two constants: the larger, or smaller, of them decides.",
 )
 
 extreme_again = rule(
     _extreme(x, _extreme(x, y)) >> _extreme(x, y),
-    where=integer(x),
+    where=integer(x) & well_ordered(x),
     doc="max(x, max(x, y)) is max(x, y).",
 )
 
@@ -238,7 +243,7 @@ _above = op.Max(x, low)
 
 min_of_max = rule(
     op.Min(_above, high) >> op.Clip(x, _scalar(low), _scalar(high)),
-    where=same_shape(x, result) & single_use(_above) & _one_element(low, high),
+    where=same_shape(x, result) & single_use(_above) & _one_element(low, high) & well_ordered(x),
     inexact=_some_zero,
     opset=(12, None),
     doc="First not less, then not more: Clip, also with crossed bounds. It may keep -0.0.",
@@ -248,7 +253,11 @@ _below = op.Min(x, high)
 
 max_of_min = rule(
     op.Max(_below, low) >> op.Clip(x, _scalar(low), _scalar(high)),
-    where=same_shape(x, result) & single_use(_below) & _one_element(low, high) & _not_crossed,
+    where=same_shape(x, result)
+    & single_use(_below)
+    & _one_element(low, high)
+    & _not_crossed
+    & well_ordered(x),
     inexact=_some_zero,
     opset=(12, None),
     doc="First not more, then not less: Clip, unless the bounds are crossed. It may keep -0.0.",
@@ -256,7 +265,11 @@ max_of_min = rule(
 
 min_of_relu = rule(
     op.Min(_relu, high) >> op.Clip(x, _zero(), _scalar(high)),
-    where=same_shape(x, result) & single_use(_relu) & _one_element(high) & _no_zero(high),
+    where=same_shape(x, result)
+    & single_use(_relu)
+    & _one_element(high)
+    & _no_zero(high)
+    & well_ordered(x),
     opset=(12, None),
     doc="Relu6 and its kind is a Clip.",
 )
@@ -269,6 +282,6 @@ def _not_below_zero(match: Match) -> bool:
 
 max_of_relu = rule(
     op.Max(_relu, low) >> op.Max(x, low),
-    where=_not_below_zero,
+    where=_not_below_zero & well_ordered(x),
     doc="What is not less than something positive is not negative.",
 )

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onnxfold.rules.elementwise import BINARY, EXACT_ANYWHERE, VECTORIZED, depends_on_place
+from onnxfold.rules.elementwise import (
+    BINARY,
+    EXACT_ANYWHERE,
+    VECTORIZED,
+    depends_on_place,
+    may_move,
+)
 from onnxfold.rules.shapes import RESHAPING, new_shape
 
 from onnxfold.analysis.symbolic.fact import Shape
@@ -80,7 +86,7 @@ def _undone(match: Match) -> bool:
 
 transpose_through_unary = rule(
     op.Transpose(_unary(_transposed), perm=q) >> op.Transpose(_unary(x), perm=compose(p, q)),
-    where=single_use(_transposed) | _undone,
+    where=(single_use(_transposed) | _undone) & may_move(_unary, x),
     inexact=depends_on_place(_unary, x),
     doc="Transposes on both sides of an element-wise op are one.",
 )

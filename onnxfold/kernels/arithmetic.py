@@ -20,12 +20,14 @@ from onnxfold.kernels.dtypes import (
     FLOATS,
     INTEGERS,
     NUMBERS,
+    ORDERED,
     SIGNED,
     DType,
     broadcast_shape,
     check_allocatable,
     check_readable,
     elementwise_on,
+    refuse_misordered,
     require,
 )
 from onnxfold.kernels.registry import Array, NotExact, Unfoldable, kernel
@@ -132,12 +134,13 @@ def reciprocal(x: Array) -> Array:
     return np.asarray(np.divide(np.ones((), x.dtype), x))
 
 
-@kernel("Sign", since=9, kind=elementwise_on(NUMBERS))
+@kernel("Sign", since=9, kind=elementwise_on(ORDERED))
 def sign(x: Array) -> Array:
     """-1, 0 or 1. Of -0.0 it is 0.0; of NaN it is NaN, but 0 for the 16 bit floats."""
     require(x, NUMBERS)
     if x.dtype in (FLOAT16, BFLOAT16):
         return np.asarray(np.subtract(x > 0, x < 0, dtype=np.int8).astype(x.dtype))
+    refuse_misordered(x, np.zeros((), x.dtype))
     result = np.sign(x)
     # NumPy keeps the sign of zero in some versions; adding 0.0 drops it.
     return np.asarray(result + result.dtype.type(0))
@@ -164,13 +167,13 @@ def round_half_to_even(x: Array) -> Array:
     return np.asarray(np.rint(x))
 
 
-@kernel("Max", since=8, kind=elementwise_on(INTEGERS))
+@kernel("Max", since=8, kind=elementwise_on(INTEGERS & ORDERED))
 def maximum(*operands: Array) -> Array:
     """The greatest operand; NaN if one of them is NaN."""
     return _extreme(np.maximum, operands)
 
 
-@kernel("Min", since=8, kind=elementwise_on(INTEGERS))
+@kernel("Min", since=8, kind=elementwise_on(INTEGERS & ORDERED))
 def minimum(*operands: Array) -> Array:
     """The least operand; NaN if one of them is NaN."""
     return _extreme(np.minimum, operands)
@@ -182,6 +185,7 @@ def _extreme(choose: Callable[[Array, Array], Array], operands: Sequence[Array])
     if result.dtype in FLOATS:
         _check_size(*operands)
     for x in operands[1:]:
+        refuse_misordered(result, x)
         result = np.asarray(choose(result, x))
     if result.dtype in FLOATS and len(operands) > 1:
         _refuse_signed_zeros(result, operands)
@@ -220,7 +224,7 @@ def _accumulate(operands: Sequence[Array]) -> Array:
     return total
 
 
-@kernel("Relu", since=6, kind=elementwise_on(SIGNED | FLOATS))
+@kernel("Relu", since=6, kind=elementwise_on((SIGNED | FLOATS) & ORDERED))
 def relu(x: Array) -> Array:
     """0 where ``x < 0``, else ``x``: NaN and -0.0 stay."""
     require(x, SIGNED | FLOATS)
@@ -238,7 +242,7 @@ def clip_by_attributes(x: Array, *, min: float | None = None, max: float | None 
     return _not_above(_not_below(wide, low), high).astype(x.dtype, copy=False)
 
 
-@kernel("Clip", since=11, kind=elementwise_on(NUMBERS))
+@kernel("Clip", since=11, kind=elementwise_on(ORDERED))
 def clip(x: Array, low: Array | None = None, high: Array | None = None, *, opset: int) -> Array:
     """``min(max(x, low), high)``; NaN in ``x`` stays, a NaN bound does not bound.
 
@@ -262,9 +266,11 @@ def _range_of(dtype: DType) -> tuple[Array, Array]:
 
 
 def _not_below(x: Array, bound: Array) -> Array:
+    refuse_misordered(x, bound)
     # np.maximum would let a NaN bound through and choose among 0.0 and -0.0.
     return np.asarray(np.where(x < bound, bound, x))
 
 
 def _not_above(x: Array, bound: Array) -> Array:
+    refuse_misordered(x, bound)
     return np.asarray(np.where(bound < x, bound, x))

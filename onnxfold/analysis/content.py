@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.pool import BufferTensor
+from onnxfold.storage.tensors import stored_size
 
 # Up to this many bytes the elements themselves tell.
 _SMALL = 1024
@@ -22,10 +23,11 @@ def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:
     Returns:
         None for a tensor that is too large to be looked at for this, or is none.
     """
-    if tensor.dtype == ir.DataType.UNDEFINED:
+    dtype, shape = tensor.dtype, tuple(tensor.shape.numpy())
+    if dtype == ir.DataType.UNDEFINED:
         return None  # an attribute left empty, as custom operators do
-    kind = (tensor.dtype, tuple(tensor.shape.numpy()))
-    if tensor.dtype == ir.DataType.STRING:
+    kind = (dtype, shape)
+    if dtype == ir.DataType.STRING:
         digest = hashlib.sha256()
         for text in tensor.numpy().reshape(-1):
             encoded = text if isinstance(text, bytes) else str(text).encode()
@@ -33,7 +35,7 @@ def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:
         return (*kind, digest.digest())
     if isinstance(tensor, BufferTensor) and not tensor.buffer.is_known:
         return (*kind, id(tensor.buffer))  # computed when written: equal only to itself
-    if tensor.nbytes <= _SMALL:
+    if stored_size(dtype, shape) <= _SMALL:
         return (*kind, np.asarray(tensor.numpy()).tobytes())
     return None
 

@@ -20,6 +20,8 @@ from onnxfold.pool import Buffer
 _DATA_ELEMENTS = 64
 # Ranks that are tried for values of which nothing is known.
 _RANKS = 7
+# Inputs that the inference in onnxruntime still reads as int64 only, and onnx's own no more.
+_READ_AS_INT64 = {("Pad", 3)}
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ def may_read(node: ir.Node, index: int, buffer: Buffer, opsets: Mapping[str, int
     tensor = _small_data(buffer)
     if buffer.dtype != ir.DataType.INT32 or schema is None or tensor is None:
         return True
+    if node.domain == "" and (node.op_type, index) in _READ_AS_INT64:
+        return False
     names = [f"i{k}" if v is not None else "" for k, v in enumerate(node.inputs)]
     outputs = [f"o{k}" if o.name else "" for k, o in enumerate(node.outputs)]
     proto = ir.serde.serialize_node(node)

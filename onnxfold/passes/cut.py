@@ -12,7 +12,7 @@ from onnxfold.analysis.frontier import FORBIDDEN, Growth, RegionOp, choose
 from onnxfold.options import FoldOptions
 from onnxfold.passes.folding.sweep import Stay, Sweep
 from onnxfold.pool import Pool
-from onnxfold.storage import node_bytes, stored_bytes
+from onnxfold.storage import stored_bytes
 
 # Bytes that are given for each node that goes by them, of those that the model loses by this very
 # cut: so little that nobody misses a scalar or a shape vector that was made of still less.
@@ -58,7 +58,7 @@ class Cut:
                         for v in self._results(node)
                         if (same := self._same.get(v, v)) in sweep.cost
                     ],
-                    node_bytes(node),
+                    sweep.bytes_of_node[node],
                 )
                 for node in sweep.undecided
             ],

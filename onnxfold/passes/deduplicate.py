@@ -87,9 +87,10 @@ class _Tree:
             tensor = value.const_value
             if tensor is None or value.is_graph_input():
                 continue
-            twin = None if value.is_graph_output() else self._twin(tensor, path)
+            content = content_of_tensor(tensor)
+            twin = None if value.is_graph_output() else self._twin(tensor, content, path)
             if twin is None:
-                self._known.add(value, tensor)
+                self._known.add(value, tensor, content)
                 continue
             names = None if twin.graph in path else self._names.get()
             replace(value, twin)
@@ -104,10 +105,12 @@ class _Tree:
                 removed += self.share(path, subgraph)
         return removed
 
-    def _twin(self, tensor: ir.TensorProtocol, path: _Path) -> ir.Value | None:
+    def _twin(
+        self, tensor: ir.TensorProtocol, content: Hashable | None, path: _Path
+    ) -> ir.Value | None:
         """An equal initializer: one that the graph sees, or else one that can be moved there."""
         movable = None
-        for value in self._known.twins(tensor):
+        for value in self._known.twins(tensor, content):
             if value.graph in path:
                 return value
             if not value.is_graph_output() and tensor.nbytes > _WORTH_MOVING:
@@ -125,23 +128,24 @@ class _Tree:
 
 
 class _Known:
-    """Initializers found by content, in the order in which they were added."""
+    """Initializers found by content, in the order in which they were added.
+
+    The content is what `content_of_tensor` says.
+    """
 
     def __init__(self) -> None:
         self._small: dict[Hashable, list[ir.Value]] = {}
         self._large: dict[Hashable, list[tuple[ir.Value, ir.TensorProtocol]]] = {}
         self._samples: dict[int, bytes] = {}
 
-    def add(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
-        content = content_of_tensor(tensor)
+    def add(self, value: ir.Value, tensor: ir.TensorProtocol, content: Hashable | None) -> None:
         if content is not None:
             self._small.setdefault(content, []).append(value)
         else:
             self._large.setdefault(_kind(tensor), []).append((value, tensor))
 
-    def twins(self, tensor: ir.TensorProtocol) -> Iterator[ir.Value]:
+    def twins(self, tensor: ir.TensorProtocol, content: Hashable | None) -> Iterator[ir.Value]:
         """Initializers with the same dtype, shape and bytes."""
-        content = content_of_tensor(tensor)
         if content is not None:
             yield from self._small.get(content, ())
             return

@@ -138,12 +138,16 @@ def _run_all(
         if _run("constant-propagation", model, options, scratch_folder, result, spare):
             _run("dead-code", model, options, scratch_folder, result)
             _settle(model, saving, scratch_folder, result)
-    if names and most_bytes(model) > bytes_before < storage.planned_bytes(model):
+    taken = most_bytes(model) if bytes_before else 0
+    if names and taken > bytes_before < storage.planned_bytes(model):
         make_terse(model, names)
+        taken = most_bytes(model)
     if options.level > 0 or not options.value_info:
-        ValueInfo(write=options.value_info, size=bytes_before or None)(model)
+        ValueInfo(write=options.value_info, room=bytes_before - taken if bytes_before else None)(
+            model
+        )
     if is_bounded:
-        result.is_larger = storage.takes_more(model, bytes_before + options.max_growth)
+        result.is_larger = storage.takes_more(model, bytes_before + options.max_growth, taken)
 
 
 def _settle(model: ir.Model, options: Options, scratch_folder: str | None, result: Result) -> None:

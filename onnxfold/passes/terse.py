@@ -13,8 +13,14 @@ from onnxfold.rewrite.provenance import FROM_KEY, RULE_KEY
 
 def names_of(model: ir.Model) -> set[str]:
     """The names that nodes and values of a model have."""
-    nodes = (node.name for graph in all_graphs(model) for node in graph)
-    return {name for name in itertools.chain(nodes, (v.name for v in _values(model))) if name}
+    names: set[str | None] = set()
+    for graph in all_graphs(model):
+        names.update(graph.initializers)
+        names.update([value.name for value in graph.inputs])
+        for node in graph:
+            names.add(node.name)
+            names.update([value.name for value in node.outputs])
+    return {name for name in names if name}
 
 
 def make_terse(model: ir.Model, old: set[str]) -> None:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnxfold.analysis.constants import is_constant_node
 from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.text import Texts
-from onnxfold.storage.bound import entry_bytes, most_bytes
+from onnxfold.storage.bound import entry_bytes
 
 # Function bodies say nothing of their values in older files.
 _FUNCTIONS_SINCE = 10
@@ -28,21 +28,20 @@ class ValueInfo(ir.passes.InPlacePass):
 
     Args:
         write: False to leave out all that can be inferred.
-        size: Bytes that the model may take with it, such as what it took before. If they do not
-            suffice, values that had an entry keep it and others get one, in the order of the
-            nodes, as long as there is room. None for no limit.
+        room: Bytes that it may take. If they do not suffice, values that had an entry keep it and
+            others get one, in the order of the nodes, as long as there is room. None for no limit.
     """
 
-    def __init__(self, *, write: bool = True, size: int | None = None) -> None:
+    def __init__(self, *, write: bool = True, room: int | None = None) -> None:
         self._write = write
-        self._size = size
+        self._room = room
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
         analysis = SymbolicAnalysis(model)
         analysis.run()
         if self._write:
-            modified = _Description(analysis).write(self._size)
+            modified = _Description(analysis).write(self._room)
         else:
             modified = bool(sum(_forget(analysis, value) for value in _values(analysis)))
         return ir.passes.PassResult(model, modified=modified)
@@ -108,21 +107,21 @@ class _Description:
                     sizes[dim.value] = None  # it would say that the two are equal
         return sizes
 
-    def write(self, size: int | None) -> bool:
-        """Describe all values, or those for which a file of that size has room."""
+    def write(self, room: int | None) -> bool:
+        """Describe all values, or those for which there is room."""
         described = [(value, self._shape(value)) for value in _values(self._analysis)]
-        if size is not None:
-            described = self._fitting(described, size)
+        if room is not None:
+            described = self._fitting(described, room)
         modified = False
         for value, shape in described:
             modified |= self._describe(value, shape)
         return modified
 
-    def _fitting(self, described: list[_Described], size: int) -> list[_Described]:
+    def _fitting(self, described: list[_Described], room: int) -> list[_Described]:
         """What the file had, and as much more as there is room for."""
         had = [d for d in described if d[0].type is not None]
         others = [(*d, entry_bytes(*d)) for d in described if d[0].type is None]
-        room = size - most_bytes(self._analysis.model) - sum(entry_bytes(*d) for d in had)
+        room -= sum(entry_bytes(*d) for d in had)
         for value, shape, length in others:
             room -= length
             if room >= 0:

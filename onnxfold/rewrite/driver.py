@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections import Counter, deque
@@ -220,9 +221,7 @@ class Rewriter:
         names = ", ".join(r.label for r in looping)
         logger.warning("these rules undo each other at %r, switched off: %s", place, names)
         del self._history[place]
-        for index in self._indexes.values():
-            for each in looping:
-                index.forget(each)
+        self._given_up.update(looping)
 
     # ---------------------------------------------------------------- what to visit again
 
@@ -260,6 +259,7 @@ class Rewriter:
             self._queue.append(node)
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def _depth(rule: Rule) -> int:
     """How many ops lie on the longest way through the pattern."""
 

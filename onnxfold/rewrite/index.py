@@ -30,31 +30,21 @@ _Origin = tuple[str, str, bool, float | None] | None
 """What makes an input: op type, domain, constant or not, and which of the numbers that rules ask
 for a constant begins with (NaN for another one, None if not known); None for an omitted input."""
 
+# One object: as a NaN it equals nothing but itself.
 _OTHER = math.nan
 _Numbers = Mapping[Expression, float]
+_Imports = tuple[tuple[str, int], ...]
 
 
-class RuleIndex:
-    """The rules that hold at one set of opsets, by what a node looks like from outside.
+class _Table:
+    """The rules that hold at one set of opsets, by op and by signature; the same for all models."""
 
-    Two nodes of the same op whose inputs come from the same kinds of nodes have the same
-    candidates, so these are found once for each such signature.
-
-    Args:
-        rules: The rules, in any order.
-        opsets: The opsets of the graphs that the index is for.
-        facts: The model.
-    """
-
-    def __init__(self, rules: Iterable[Rule], opsets: Mapping[str, int], facts: Facts) -> None:
-        self._facts = facts
-        self._by_op: dict[str, list[tuple[Rule, Op]]] = {}
-        self._by_signature: dict[Any, Sequence[Rule]] = {}
-        self._origins: dict[ir.Value | None, _Origin] = {None: None}
-        self._first: dict[ir.Value, float | None] = {}
+    def __init__(self, rules: Iterable[Rule], imports: _Imports) -> None:
+        self.by_op: dict[str, list[tuple[Rule, Op]]] = {}
+        self.by_signature: dict[Any, Sequence[Rule]] = {}
+        self.numbers: dict[str, set[float]] = {}
+        """The numbers that the rules for an op ask for."""
         self._required: dict[Rule, _Numbers] = {}
-        self._numbers: dict[str, set[float]] = {}
-        imports = tuple(sorted(opsets.items()))
         for rule in sorted(rules, key=lambda r: -r.benefit):
             if _holds_at(rule, imports):
                 self._add(rule)
@@ -70,23 +60,56 @@ class RuleIndex:
                 if (number := _number(operand, required)) is not None
             }
             for op_type in op.op_types:
-                self._by_op.setdefault(op_type, []).append((rule, op))
+                self.by_op.setdefault(op_type, []).append((rule, op))
                 if numbers:
-                    self._numbers.setdefault(op_type, set()).update(numbers)
+                    self.numbers.setdefault(op_type, set()).update(numbers)
+
+    def find(self, node: ir.Node, origins: Sequence[_Origin]) -> Sequence[Rule]:
+        """The rules that could match a node with such inputs, best first."""
+        found = {
+            rule: None
+            for rule, op in self.by_op[node.op_type]
+            if op.domain == node.domain and _could_match(op, node, origins, self._required[rule])
+        }
+        return tuple(found)
+
+
+# Most models have the same few opsets.
+_table_of = functools.lru_cache(maxsize=32)(_Table)
+
+
+class RuleIndex:
+    """The rules that could match a node of one model, by what it looks like from outside.
+
+    Two nodes of the same op whose inputs come from the same kinds of nodes have the same
+    candidates, so these are found once for each such signature.
+
+    Args:
+        rules: The rules, in any order.
+        opsets: The opsets of the graphs that the index is for.
+        facts: The model.
+    """
+
+    def __init__(self, rules: Sequence[Rule], opsets: Mapping[str, int], facts: Facts) -> None:
+        self._facts = facts
+        self._table = _table_of(tuple(rules), tuple(sorted(opsets.items())))
+        self._origins: dict[ir.Value | None, _Origin] = {None: None}
+        self._first: dict[ir.Value, float | None] = {}
 
     def candidates(self, node: ir.Node) -> Sequence[Rule]:
         """The rules that could match the node, best first."""
         op_type = node._op_type  # the properties cost more than the lookup
-        if op_type not in self._by_op:
+        if op_type not in self._table.by_op:
             return ()
         inputs = self._inputs(node, op_type)
-        found = self._by_signature.get((op_type, inputs))
+        signature = (op_type, node._domain, inputs)
+        found = self._table.by_signature.get(signature)
         if found is None:
-            found = self._by_signature[op_type, inputs] = self._find(node, inputs)
+            found = self._table.by_signature[signature] = self._table.find(node, inputs)
         return found
 
     def _inputs(self, node: ir.Node, op_type: str) -> tuple[_Origin, ...]:
-        numbers = self._numbers.get(op_type)
+        numbers = self._table.numbers.get(op_type)
         if numbers is None:
             origins = self._origins
             try:
@@ -116,25 +139,11 @@ class RuleIndex:
         first = self._first[value]
         if first is None:
             return origin
-        return (*origin[:3], first if first in self._numbers[op_type] else _OTHER)
-
-    def _find(self, node: ir.Node, origins: Sequence[_Origin]) -> Sequence[Rule]:
-        found = {
-            rule: None
-            for rule, op in self._by_op[node.op_type]
-            if op.domain == node.domain and _could_match(op, node, origins, self._required[rule])
-        }
-        return tuple(found)
-
-    def forget(self, rule: Rule) -> None:
-        """Never offer the rule again."""
-        for op_type, entries in self._by_op.items():
-            self._by_op[op_type] = [entry for entry in entries if entry[0] is not rule]
-        self._by_signature.clear()
+        return (*origin[:3], first if first in self._table.numbers[op_type] else _OTHER)
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _holds_at(rule: Rule, imports: tuple[tuple[str, int], ...]) -> bool:
+def _holds_at(rule: Rule, imports: _Imports) -> bool:
     """True if all ops of the rule exist as written; asked in every round of every model."""
     opsets = dict(imports)
     low, high = rule.opset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
@@ -20,6 +21,8 @@ _SLACK = 2
 """For a node, as lengths and default values are written in more than one way."""
 _PLACE = 96
 """What says where in a data file a tensor is."""
+_MEASURED = 4096
+"""Bytes of elements up to which the protobuf library may be asked, which writes them for it."""
 
 
 def most_bytes(model: ir.Model) -> int:
@@ -45,11 +48,10 @@ def most_bytes(model: ir.Model) -> int:
 
 def node_bytes(node: ir.Node) -> int:
     """Bytes of a node without its subgraphs: as many, or a few too few."""
-    total = _texts(node.name, node.op_type, node.domain, node.overload, node.doc_string)
-    for value in node.inputs:
-        total += 2 * _TAG if value is None else _texts(value.name)
-    for value in node.outputs:
-        total += _texts(value.name)
+    # An omitted input has an empty name, which takes two bytes.
+    total = 2 * _TAG * node.inputs.count(None)
+    names = [value.name for value in (*node.inputs, *node.outputs) if value is not None]
+    total += _texts(node.name, node.op_type, node.domain, node.overload, node.doc_string, *names)
     if node.metadata_props:
         total += _entries(node.metadata_props)
     for name, attribute in node.attributes.items():
@@ -100,14 +102,17 @@ def tensor_bytes(tensor: ir.TensorProtocol | None, name: str | None, external: b
     """
     if tensor is None:
         return 0
+    typed = tensor if isinstance(tensor, ir.TensorProtoTensor) else as_varints(tensor)
+    if typed is not None:
+        proto = typed.raw
+        # in a typed field each number takes another length
+        if (not external and 16 * math.prod(proto.dims) <= _MEASURED) or not proto.HasField(
+            "raw_data"
+        ):
+            return _message(int(proto.ByteSize()) - _texts(proto.name) + _texts(name))
     about = _texts(tensor.doc_string) + _entries(tensor.metadata_props)
     if isinstance(tensor, SparseTensor):
         return _message(_texts(name) + about + tensor.proto.ByteSize())
-    typed = tensor if isinstance(tensor, ir.TensorProtoTensor) else as_varints(tensor)
-    if typed is not None and not typed.raw.HasField("raw_data"):
-        # each number takes another length
-        own: int = typed.raw.ByteSize() - _texts(typed.raw.name)
-        return _message(own + _texts(name))
     sizes = [int(d) for d in tensor.shape.numpy()]
     if tensor.dtype == ir.DataType.STRING:
         return about + record_bytes(name, sizes, texts_bytes(tensor.numpy().ravel()))
@@ -139,7 +144,7 @@ def texts_bytes(texts: Collection[str | bytes]) -> int:
 
 
 def _entries(texts: Mapping[str, str]) -> int:
-    return sum(_message(_texts(key, text)) for key, text in texts.items()) if texts else 0
+    return sum([_message(_texts(key, text)) for key, text in texts.items()]) if texts else 0
 
 
 def _texts(*texts: str | None) -> int:
@@ -152,7 +157,7 @@ def _texts(*texts: str | None) -> int:
 
 def _message(length: int) -> int:
     """With its tag and its length."""
-    return _TAG + _integer(length) + length
+    return length + _TAG + (1 if length < 1 << 7 else 2 if length < 1 << 14 else _integer(length))
 
 
 def _integer(number: int) -> int:

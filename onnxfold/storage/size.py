@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
-from onnxfold.storage.bound import entry_bytes, most_bytes
+from onnxfold.storage.bound import entry_bytes
 from onnxfold.storage.decode import attribute_maps
 from onnxfold.storage.layout import nbytes_of, plan_external, plan_single
 from onnxfold.storage.load import EXTERNAL_KEY, FILES_KEY
@@ -29,8 +29,14 @@ def planned_bytes(model: ir.Model) -> int:
     return plan.model("").size + (plan.data.size if plan.data is not None else 0)
 
 
-def takes_more(model: ir.Model, size: int) -> bool:
-    """Return whether the files that saving ``model`` would write are longer than ``size`` bytes."""
+def takes_more(model: ir.Model, size: int, bare: int) -> bool:
+    """Return whether the files that saving ``model`` would write are longer than ``size`` bytes.
+
+    Args:
+        model: The model.
+        size: That many bytes.
+        bare: What `most_bytes` says of the model.
+    """
     described = (
         entry_bytes(value, value.shape)
         for graph in all_graphs(model)
@@ -38,7 +44,7 @@ def takes_more(model: ir.Model, size: int) -> bool:
         for value in node.outputs
         if value.type is not None
     )
-    return most_bytes(model) + sum(described) > size and planned_bytes(model) > size
+    return bare + sum(described) > size and planned_bytes(model) > size
 
 
 def least_bytes(model: ir.Model) -> int:

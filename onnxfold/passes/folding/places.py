@@ -64,7 +64,9 @@ class Places:
         """Bytes that a constant of the model takes."""
         taken = storage.tensor_bytes(value.const_value, value.name, self._external)
         node = value.producer()
-        return taken if node is None else min(taken, storage.node_bytes(node))
+        if node is None or "value" in node.attributes:
+            return taken
+        return min(taken, storage.node_bytes(node))  # a number may be an attribute
 
 
 def _is_wide_integer(dtype: ir.DataType) -> bool:

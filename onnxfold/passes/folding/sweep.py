@@ -72,6 +72,8 @@ class Sweep:
         """Every node that could be folded, in topological order."""
         self.undecided: dict[ir.Node, Operation] = {}
         """Those of them whose results take more bytes than the node: the frontier decides."""
+        self.bytes_of_node: dict[ir.Node, int] = {}
+        """Bytes that each node of ``operations`` takes."""
         self.cost: dict[ir.Value, float] = {}
         """Bytes it costs to store each value that ``operations`` make."""
         self.read_in_bodies: dict[ir.Node, list[ir.Value]] = {}
@@ -168,7 +170,8 @@ class Sweep:
                 self._pool.discard(buffer)
         self.operations[node] = operation
         self.undecided[node] = operation
-        if taken <= node_bytes(node):
+        self.bytes_of_node[node] = node_bytes(node)
+        if taken <= self.bytes_of_node[node]:
             self.saved -= taken
             self._settle(node)
 
@@ -207,7 +210,7 @@ class Sweep:
         while certain:
             node = certain.pop()
             del self.undecided[node]
-            self.saved += node_bytes(node)
+            self.saved += self.bytes_of_node[node]
             for value in node.inputs:
                 # what a body reads stays bound: it may be wanted for the node that the body is of
                 if value is None or value.graph is not node.graph or not self._use_gone(value):

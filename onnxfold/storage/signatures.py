@@ -71,14 +71,11 @@ def objection(node: onnx.NodeProto, opsets: Mapping[str, int]) -> str | None:
         return None
     if is_empty:
         return "an attribute has no tensor"
-    inputs = node.input
-    for what, count, (least, most) in (
-        ("inputs", len(inputs), signature.inputs),
-        ("outputs", len(node.output), signature.outputs),
-    ):
-        if not least <= count <= most:
-            expected = str(least) if least == most else f"{least} to {most}"
-            return f"{node.op_type} of opset {opset} has {expected} {what}, this one has {count}"
+    inputs = list(node.input)
+    if not signature.inputs[0] <= len(inputs) <= signature.inputs[1]:
+        return _wrong_count(node, opset, "inputs", len(inputs), signature.inputs)
+    if not signature.outputs[0] <= len(node.output) <= signature.outputs[1]:
+        return _wrong_count(node, opset, "outputs", len(node.output), signature.outputs)
     if "" in inputs:
         for place, name in enumerate(inputs):
             if not name and not signature.optional[min(place, len(signature.optional) - 1)]:
@@ -99,6 +96,14 @@ def objection(node: onnx.NodeProto, opsets: Mapping[str, int]) -> str | None:
     ):
         return f"a Constant has one value, this one has {', '.join(types) or 'none'}"
     return _body_objection(node, opset) if _A.GRAPH in types.values() else None
+
+
+def _wrong_count(
+    node: onnx.NodeProto, opset: int, what: str, count: int, range_: tuple[int, int]
+) -> str:
+    least, most = range_
+    expected = str(least) if least == most else f"{least} to {most}"
+    return f"{node.op_type} of opset {opset} has {expected} {what}, this one has {count}"
 
 
 def _body_objection(node: onnx.NodeProto, opset: int) -> str | None:

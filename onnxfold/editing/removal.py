@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 
 import onnx_ir as ir
 
+from onnxfold.editing.replacement import set_input
 from onnxfold.graphs import subgraphs_of
 
 
@@ -43,8 +44,7 @@ def remove_nodes(nodes: Iterable[ir.Node]) -> None:
     by_graph: dict[ir.Graph, list[ir.Node]] = {}
     nodes = list(nodes)
     for node in nodes:  # a node of a subgraph may use one of an outer graph that goes as well
-        for k in range(len(node.inputs)):
-            node.replace_input_with(k, None)
+        _read_nothing(node)
     for node in nodes:
         if node.attributes:
             for subgraph in subgraphs_of(node):
@@ -106,18 +106,25 @@ def forget_strangers(graphs: Collection[ir.Graph]) -> None:
         values.extend(value for node in graph for value in node.outputs)
         for value in values:
             for user, position in [use for use in value._uses if use.node._graph not in known]:
-                user.replace_input_with(position, None)
+                set_input(user, position, None)
 
 
 def _detach(node: ir.Node) -> list[ir.Value]:
     """Have a node and what is in its subgraphs read nothing; what they read until now."""
-    operands: list[ir.Value] = []
-    for k, value in enumerate(node.inputs):
-        if value is not None:
-            operands.append(value)
-            node.replace_input_with(k, None)
+    operands = _read_nothing(node)
     for subgraph in subgraphs_of(node):
         operands.extend(_empty(subgraph))
+    return operands
+
+
+def _read_nothing(node: ir.Node) -> list[ir.Value]:
+    """Take away all inputs of a node, in one go; what they were."""
+    operands = []
+    for k, value in enumerate(node.inputs):
+        if value is not None:
+            value._remove_usage(node, k)
+            operands.append(value)
+    node._inputs = ()
     return operands
 
 
@@ -127,9 +134,6 @@ def _empty(graph: ir.Graph) -> list[ir.Value]:
     graph.outputs.clear()
     nodes = list(graph)
     for node in nodes:
-        operands.extend(v for v in node.inputs if v is not None)
-        if node.attributes:
-            for subgraph in subgraphs_of(node):
-                operands.extend(_empty(subgraph))
+        operands.extend(_detach(node))
     graph.remove(nodes, safe=True)
     return operands

@@ -89,7 +89,7 @@ class _Tree:
                 continue
             content = content_of_tensor(tensor)
             twin = None if value.is_graph_output() else self._twin(tensor, content, path)
-            if twin is None:
+            if twin is None or _is_dearer(value, twin):
                 self._known.add(value, tensor, content)
                 continue
             names = None if twin.graph in path else self._names.get()
@@ -125,6 +125,15 @@ class _Tree:
         del graph.initializers[value.name]
         names.make_unique(value)
         common[-1].initializers.add(value)
+
+
+def _is_dearer(value: ir.Value, twin: ir.Value) -> bool:
+    """Whether the twin's name, in all places, takes more bytes than the value does."""
+    assert value.name is not None and twin.name is not None
+    longer = len(twin.name) - len(value.name)
+    if longer <= 0:
+        return False
+    return longer * len(value._uses) > storage.tensor_bytes(value.const_value, value.name)
 
 
 class _Known:

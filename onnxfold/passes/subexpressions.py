@@ -11,9 +11,10 @@ from onnxfold.analysis.determinism import Determinism
 from onnxfold.analysis.order import sort_if_needed
 from onnxfold.analysis.scopes import Scopes
 from onnxfold.editing.removal import remove_nodes
-from onnxfold.editing.replacement import inherit, replace, take_over
+from onnxfold.editing.replacement import inherit, replace, set_input, take_over
 from onnxfold.graphs import subgraphs_of
 from onnxfold.options import FoldOptions
+from onnxfold.storage import node_bytes
 
 _Seen = dict[Hashable, ir.Node]
 
@@ -74,6 +75,8 @@ class CommonSubexpressions(ir.passes.InPlacePass):
             return False
         if any(value.dtype is not None and _is_packed(value.dtype) for value in copied):
             return False  # onnxruntime has no kernel that copies them
+        if copied and _copy_bytes(node, twin) > node_bytes(node):
+            return False
         assert node.graph is not None
         return self._determinism.objection(node, self._scopes.of(node.graph).opsets) is None
 
@@ -92,6 +95,15 @@ class CommonSubexpressions(ir.passes.InPlacePass):
                 copy = ir.node("Identity", [new], name=node.name)
                 node.prepend(copy)
                 take_over(old, copy.outputs[0], declared=True)
+
+
+def _copy_bytes(node: ir.Node, twin: ir.Node) -> int:
+    """What a copy takes in the place of a node."""
+    copy = ir.node("Identity", [twin.outputs[0]], name=node.name)
+    copy.outputs[0].name = node.outputs[0].name
+    taken = node_bytes(copy)
+    set_input(copy, 0, None)
+    return taken
 
 
 def _is_packed(dtype: ir.DataType) -> bool:

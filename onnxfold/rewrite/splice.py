@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxfold.editing.names import Names
 from onnxfold.editing.removal import remove_unused
-from onnxfold.editing.replacement import replace, take_over
+from onnxfold.editing.replacement import replace, set_input, take_over
 from onnxfold.rewrite.build import Builder, CannotBuild
 from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.match import Match
@@ -182,7 +182,7 @@ class Splicer:
             if needs_copy:
                 node = ir.Node("", "Identity", [value], num_outputs=1)
                 if len(dying) == 1 and not _is_smaller(node, next(iter(dying))):
-                    node.replace_input_with(0, None)
+                    set_input(node, 0, None)
                     raise Refused("it gives a graph output its name, and no copy is smaller")
                 node.name = self._names.fresh_node(f"{root.name}/Identity")
                 node.outputs[0].name = self._names.fresh(f"{root.name}/Identity")

@@ -1,7 +1,7 @@
 """Reading and writing models: zero-copy, streamed, atomic. The lowest layer of the package."""
 
 from onnxfold.storage.atomic import temporary_folder
-from onnxfold.storage.bound import node_bytes, record_bytes, tensor_bytes, texts_bytes
+from onnxfold.storage.bound import entry_bytes, node_bytes, record_bytes, tensor_bytes, texts_bytes
 from onnxfold.storage.commit import SaveReport
 from onnxfold.storage.encode import to_proto
 from onnxfold.storage.load import EXTERNAL_KEY, SOURCE_KEY, from_proto, load
@@ -38,6 +38,7 @@ __all__ = [
     "least_bytes",
     "load",
     "model_bytes",
+    "entry_bytes",
     "node_bytes",
     "planned_bytes",
     "reading_from",

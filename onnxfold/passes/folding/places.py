@@ -52,13 +52,16 @@ class Places:
             data = min(buffer.nbytes, storage.varints_bytes(buffer.array()))
         else:
             data = buffer.nbytes
+        total = 0
+        if value.type is None and value.is_graph_output():
+            total = storage.entry_bytes(value, ir.Shape(buffer.shape))  # from then on it has one
         if not self.needs_node(value):
-            return storage.record_bytes(value.name, buffer.shape, data, self._external)
+            return total + storage.record_bytes(value.name, buffer.shape, data, self._external)
         node = value.producer()
         names = len(((node.name if node else None) or "").encode()) + len(
             (value.name or "").encode()
         )
-        return storage.record_bytes(value.name, buffer.shape, data) + names + _CONSTANT_NODE
+        return total + storage.record_bytes(value.name, buffer.shape, data) + names + _CONSTANT_NODE
 
     def bytes_now(self, value: ir.Value) -> int:
         """Bytes that a constant of the model takes."""

@@ -12,7 +12,7 @@ from onnxfold.analysis.symbolic.fact import Array, of_array
 from onnxfold.editing.constants import add_initializer, constant_node
 from onnxfold.editing.names import Names
 from onnxfold.editing.removal import is_used, remove_unused
-from onnxfold.editing.replacement import replace, take_over
+from onnxfold.editing.replacement import replace, set_input, take_over
 
 
 class Edit:
@@ -138,7 +138,7 @@ class Edit:
     def set_input(self, node: ir.Node, position: int, value: ir.Value) -> bool:
         """The node reads another value; what only it read goes."""
         before = node.inputs[position]
-        node.replace_input_with(position, value)
+        set_input(node, position, value)
         self.changes += 1
         if before is not None:
             self.remove_unused([before.producer()])

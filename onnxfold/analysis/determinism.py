@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold.graphs import subgraphs_of
-from onnxfold.kernels.inference import schema_of
+from onnxfold.kernels.inference import is_overwritten, schema_of
 
 _NON_DETERMINISTIC = onnx.defs.OpSchema.NodeDeterminism.NonDeterministic
 
@@ -53,6 +53,8 @@ class Determinism:
                 )
         if node.op_type == "Dropout" and node.domain == "":
             return None if _is_inference(node, opsets[""]) else "Dropout in training mode is random"
+        if is_overwritten(node, 4):
+            return "onnxruntime writes over what it reads"
         subgraphs = subgraphs_of(node)
         if subgraphs:
             return self._objection_in((inner for graph in subgraphs for inner in graph), opsets)

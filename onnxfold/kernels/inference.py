@@ -68,6 +68,17 @@ def infer(operation: Operation) -> list[ResultType | None]:
     return [_result_type(inferred.get(name)) for name in outputs]
 
 
+def is_overwritten(node: ir.Node, index: int) -> bool:
+    """Whether onnxruntime writes a result over an operand of a node, be it a weight.
+
+    It does so with the running mean and variance of a BatchNormalization in training mode.
+    """
+    if node.op_type != "BatchNormalization" or index not in (3, 4) or node.domain != "":
+        return False
+    mode = node.attributes.get("training_mode")
+    return mode is not None and mode.value != 0
+
+
 def may_read(node: ir.Node, index: int, buffer: Buffer, opsets: Mapping[str, int]) -> bool:
     """Whether onnx's shape inference takes a model in which an operand of a node is a constant.
 
@@ -80,6 +91,8 @@ def may_read(node: ir.Node, index: int, buffer: Buffer, opsets: Mapping[str, int
         buffer: The elements.
         opsets: Domain to version.
     """
+    if is_overwritten(node, index):
+        return False
     schema = schema_of(node.op_type, opsets.get(node.domain, 1), node.domain)
     tensor = _small_data(buffer)
     if buffer.dtype != ir.DataType.INT32 or schema is None or tensor is None:
@@ -133,6 +146,16 @@ def schema_of(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | Non
         return onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
         return None
+
+
+@functools.cache
+def takes(op_type: str, opset: int, domain: str, index: int, dtype: ir.DataType) -> bool:
+    """Whether an input of an op may be a tensor of a dtype; also if onnx does not define the op."""
+    schema = schema_of(op_type, opset, domain)
+    if schema is None or not schema.inputs:
+        return True
+    formal = schema.inputs[min(index, len(schema.inputs) - 1)]
+    return f"tensor({dtype.name.lower()})" in formal.types
 
 
 def _small_data(buffer: Buffer) -> onnx.TensorProto | None:

@@ -12,6 +12,7 @@ from onnxfold.analysis.content import content_of_tensor
 from onnxfold.editing.names import Names
 from onnxfold.editing.replacement import replace
 from onnxfold.graphs import all_graphs, subgraphs_of
+from onnxfold.kernels.inference import is_overwritten
 from onnxfold.pool import BufferTensor
 from onnxfold.pool.tiles import tiles_of
 
@@ -86,6 +87,8 @@ class _Tree:
         for value in values:
             tensor = value.const_value
             if tensor is None or value.is_graph_input():
+                continue
+            if any(is_overwritten(use.node, use.idx) for use in value._uses):
                 continue
             content = content_of_tensor(tensor)
             twin = None if value.is_graph_output() else self._twin(tensor, content, path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -13,6 +13,7 @@ from onnxfold.analysis.scopes import Scopes
 from onnxfold.editing.removal import remove_nodes
 from onnxfold.editing.replacement import inherit, replace, set_input, take_over
 from onnxfold.graphs import subgraphs_of
+from onnxfold.kernels.inference import takes
 from onnxfold.options import FoldOptions
 from onnxfold.storage import node_bytes
 
@@ -73,12 +74,13 @@ class CommonSubexpressions(ir.passes.InPlacePass):
         ]
         if len(copied) > 1 or (copied and (node.op_type == "Identity" or not node.inputs)):
             return False
-        if any(value.dtype is not None and _is_packed(value.dtype) for value in copied):
-            return False  # onnxruntime has no kernel that copies them
+        assert node.graph is not None
+        opsets = self._scopes.of(node.graph).opsets
+        if any(not _can_be_copied(value.dtype, opsets) for value in copied):
+            return False
         if copied and _copy_bytes(node, twin) > node_bytes(node):
             return False
-        assert node.graph is not None
-        return self._determinism.objection(node, self._scopes.of(node.graph).opsets) is None
+        return self._determinism.objection(node, opsets) is None
 
     def _can_take_name(self, old: ir.Value, new: ir.Value) -> bool:
         is_free = not new.is_graph_output() and not self._keeps(new.name)
@@ -106,8 +108,11 @@ def _copy_bytes(node: ir.Node, twin: ir.Node) -> int:
     return taken
 
 
-def _is_packed(dtype: ir.DataType) -> bool:
-    return not dtype.is_string() and dtype != ir.DataType.UNDEFINED and dtype.bitwidth < 8
+def _can_be_copied(dtype: ir.DataType | None, opsets: Mapping[str, int]) -> bool:
+    """Whether onnxruntime has a kernel that copies such elements."""
+    if dtype is None or dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
+        return True
+    return dtype.bitwidth >= 8 and takes("Identity", opsets.get("", 1), "", 0, dtype)
 
 
 def _key(node: ir.Node) -> Hashable | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ import onnx_ir as ir
 
 from onnxfold.editing.constants import add_initializer, constant_node
 from onnxfold.editing.names import Names
-from onnxfold.kernels.inference import schema_of
+from onnxfold.kernels.inference import schema_of, takes
 from onnxfold.rewrite.facts import MISSING, Facts
 from onnxfold.rewrite.match import Match
 from onnxfold.rewrite.patterns import (
@@ -128,11 +127,9 @@ class Builder:
     def _check_dtypes(self, op: Op, op_type: str, inputs: list[ir.Value | None]) -> None:
         """Raises CannotBuild if the op does not take what it would be given: Neg no unsigned."""
         version = self._opsets.get(op.domain)
-        taken = () if version is None else _taken_types(op_type, version, op.domain)
-        for k, value in enumerate(inputs if taken else ()):
+        for k, value in enumerate(inputs if version is not None else ()):
             dtype = None if value is None else self._facts.types.of(value).dtype
-            types = taken[min(k, len(taken) - 1)]
-            if dtype is not None and f"tensor({dtype.name.lower()})" not in types:
+            if dtype is not None and not takes(op_type, version, op.domain, k, dtype):
                 raise CannotBuild(f"{op_type} takes no {dtype.name}")
 
     def insert(self, node: ir.Node) -> None:
@@ -250,13 +247,6 @@ def _attribute(name: str, value: Any, kind: ir.AttributeType | None) -> ir.Attr:
     made = ir.convenience.convert_attribute(name, value)
     assert isinstance(made, ir.Attr)
     return made
-
-
-@functools.cache
-def _taken_types(op_type: str, opset: int, domain: str) -> tuple[frozenset[str], ...]:
-    """The types that each input of an op may have; none if onnx does not define the op."""
-    schema = schema_of(op_type, opset, domain)
-    return () if schema is None else tuple(frozenset(formal.types) for formal in schema.inputs)
 
 
 def _int64(number: Any) -> int:

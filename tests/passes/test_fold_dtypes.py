@@ -8,6 +8,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 from fold_check import X, fold, large, parse, with_weights
+from reference_session import reference_session
+
+import onnxfold
 
 DTYPES = [
     ir.DataType.BFLOAT16,
@@ -243,3 +246,17 @@ def test_int32_axes_that_onnx_reads_as_int64_stay_computed():
     }""")
     folded = fold(model, {"x": np.ones((2, 3), np.float32)}, level=1)
     assert folded.ops == {"Neg": 1, "Abs": 1, "Pad": 1}
+
+
+def test_what_onnxruntime_writes_over_is_not_stored():
+    """BatchNormalization in training mode changes its running mean and variance in place."""
+    text = """g (float[2,3] x, float[3] s) => (float[3] y) <float[3] m = {1, 2, 3}> {
+        n = Neg(m)  v = Exp(m)
+        a, b, c = BatchNormalization<training_mode=1>(x, s, s, n, v)  y = Add(b, c) }"""
+    model = parse(text)
+    folded = onnxfold.optimize(model, fold_all=True)
+    assert {"Neg", "Exp", "BatchNormalization"} <= {n.op_type for n in folded.graph.node}
+    feeds = {"x": np.ones((2, 3), np.float32), "s": np.ones(3, np.float32)}
+    session, before = reference_session(folded), reference_session(model)
+    for _ in range(3):
+        assert session.run(None, feeds)[0].tobytes() == before.run(None, feeds)[0].tobytes()

@@ -431,7 +431,12 @@ class Builder:
 
     def _draws(self, node: onnx.NodeProto) -> bool:
         """Whether random numbers are drawn in a node."""
-        if node.op_type in RANDOM_OPS or (node.op_type == "Dropout" and len(node.input) > 2):
+        trains = any(a.name == "training_mode" for a in node.attribute)
+        if (
+            trains
+            or node.op_type in RANDOM_OPS
+            or (node.op_type == "Dropout" and len(node.input) > 2)
+        ):
             return True
         bodies = [a.g.node for a in node.attribute if a.HasField("g")]
         bodies += [

@@ -307,3 +307,11 @@ def test_to_squeeze_no_axes_is_to_squeeze_all():
         { s = Squeeze(x, none)  y = Shape(s) }"""
     )
     model.check(*inputs([(1, 3, 1), (1, 1, 1)]))
+
+
+def test_a_window_that_does_not_fit_has_a_place_on_onnxruntime():
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+        g (float[1,1,1,4] x) => (int64[4] y) {
+            p = MaxPool<kernel_shape=[2,1], strides=[2,1]>(x)  y = Shape(p) }"""
+    check = FactCheck(onnx.parser.parse_model(text))
+    assert check.check({"x": floats(1, 1, 1, 4)}) > 0

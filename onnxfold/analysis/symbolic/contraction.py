@@ -119,9 +119,12 @@ def _places(
 ) -> Number:
     """How many places a window has.
 
-    Rounded up, the last one may be all padding: onnx counts it, onnxruntime does not.
+    Rounded up, the last one may be all padding: onnx counts it, onnxruntime does not. And for a
+    window that does not fit at all onnxruntime rounds to zero, and finds a place.
     """
     steps = algebra.add(size, sum(pads) - reach)
+    if isinstance(steps, int) and steps < 0:
+        return algebra.unknown(low=0)
     if not rounds_up:
         return algebra.add(algebra.floor_div(steps, stride), 1)
     if not isinstance(size, int) or not isinstance(steps, int):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
+from onnxfold.rules.numbers import is_scale
 from onnxfold.rules.weights import (
     affordable,
     affordable_new,
@@ -152,6 +153,7 @@ def _scaling(name: str, kind: Any, scaled: Any, channels: Any, *bias: Any) -> An
         scales(convolution, c) >> kind(x, scaled(factor), *biases),
         where=single_use(convolution)
         & per_channel(c, convolution, _channel_axis)
+        & is_scale(name, c)
         & affordable(w, frees=(w, *bias, c), makes=(channels,) if bias else ()),
         inexact=True,
         opset=(8, None),

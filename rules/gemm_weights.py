@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
+from onnxfold.rules.numbers import is_scale
 from onnxfold.rules.weights import PRECISE, affordable, along, narrow, per_channel, spread, wide
 
 from onnxfold.rewrite import (
@@ -75,6 +76,7 @@ matmul_scaled = [
         where=_precise
         & (rank_of(w) == 2)
         & per_channel(c, _weighted, _last_axis(_weighted))
+        & is_scale(name, c)
         & single_use(_weighted)
         & affordable(w, frees=(w, c)),
         opset=(8, None),
@@ -98,6 +100,7 @@ def _gemm_scaled(name: str, *bias: Any) -> Any:
     return rule(
         getattr(op, name)(product, c) >> _gemm(x, _scaled_weight(name), *biases),
         where=per_channel(c, product, _last_axis(product))
+        & is_scale(name, c)
         & single_use(product)
         & affordable(w, frees=(w, *bias, c), makes=(_columns,) if bias else ())
         & (_gemm_bias if bias else _precise),

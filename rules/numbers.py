@@ -43,6 +43,16 @@ def no_negative_zero(v: Expression) -> Predicate:
     return as_predicate(has_none)
 
 
+def is_scale(op_type: str, v: Expression) -> Predicate:
+    """The value is a small constant by which Mul or Div scales: a quotient by 0 is no number."""
+
+    def has_no_zero(match: Match) -> bool:
+        array = match.array(v)
+        return op_type != "Div" or (array is not None and bool(np.all(array != 0)))
+
+    return as_predicate(has_no_zero)
+
+
 def number_of(variable: Any) -> Term:
     """The one element of a constant, as an attribute."""
     return computed(lambda match: number(match, variable))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from onnxfold.pool.buffer import distinct
 def _gathered(x: Array, indices: Array, *, axis: int = 0) -> Picks:
     axis = normalized_axis(axis, x.ndim)
     check_indices(indices, x.shape[axis])
+    _refuse_strings(x, axis)
     return Picks.along(x.ndim, {axis: indices})
 
 
@@ -24,6 +26,11 @@ def gather(x: Array, indices: Array, *, axis: int = 0) -> Array:
 
     Indices count from the end when negative. A scalar index gives a view.
     """
+    _refuse_strings(x, normalized_axis(axis, x.ndim))
+    return _taken(x, indices, axis)
+
+
+def _taken(x: Array, indices: Array, axis: int) -> Array:
     axis = normalized_axis(axis, x.ndim)
     check_indices(indices, x.shape[axis])
     before = (slice(None),) * axis
@@ -37,6 +44,11 @@ def gather(x: Array, indices: Array, *, axis: int = 0) -> Array:
     # np.take would first copy the whole of a strided or zero-stride operand.
     index = (*before, indices)
     return np.ascontiguousarray(x[index])
+
+
+def _refuse_strings(x: Array, axis: int) -> None:
+    if x.dtype.kind in "OSU" and math.prod(x.shape[axis + 1 :]) > 1:
+        raise Unfoldable("onnxruntime copies the first string of each slice only")
 
 
 def check_indices(indices: Array, size: int) -> None:
@@ -118,7 +130,7 @@ def compress(x: Array, condition: Array, *, axis: int | None = None) -> Array:
         x, axis = x.reshape(-1), 0
     axis = normalized_axis(axis, x.ndim)
     which = np.flatnonzero(condition[: x.shape[axis]])
-    return gather(x, which, axis=axis)
+    return _taken(x, which, axis)
 
 
 @kernel("NonZero", since=9)

@@ -55,17 +55,43 @@ def infer(operation: Operation) -> list[ResultType | None]:
         tensor = _small_data(buffer)
         if tensor is not None:
             data[name] = tensor
+    proto = operation.to_proto(names, outputs)
+    inferred = infer_types(schema, proto, types, data, operation.opsets)
+    return [_result_type(inferred.get(name)) for name in outputs]
+
+
+def infer_types(
+    schema: onnx.defs.OpSchema,
+    node: onnx.NodeProto,
+    types: dict[str, onnx.TypeProto],
+    data: dict[str, onnx.TensorProto],
+    opsets: Mapping[str, int],
+) -> Mapping[str, onnx.TypeProto]:
+    """What onnx infers of the outputs of a node, by name.
+
+    Args:
+        schema: That of its op.
+        node: The node.
+        types: Of its inputs, by name.
+        data: Those of them whose elements are known.
+        opsets: Domain to version.
+
+    Raises:
+        Unfoldable: onnx does not accept the node, or would not survive it.
+    """
+    for attribute in node.attribute:
+        is_wide = not -(1 << 31) <= attribute.i < 1 << 31
+        if is_wide and attribute.type == onnx.AttributeProto.INT and node.op_type != "Shape":
+            # it is made a number of 32 bits, and that is used as an index without a further look
+            raise Unfoldable(f"shape inference: {attribute.name} is {attribute.i}")
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
     try:
-        inferred = onnx.shape_inference.infer_node_outputs(
-            schema,
-            operation.to_proto(names, outputs),
-            types,
-            data,
-            opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in operation.opsets.items()],
+        inferred: Mapping[str, onnx.TypeProto] = onnx.shape_inference.infer_node_outputs(
+            schema, node, types, data, opset_imports=imports
         )
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError) as error:
         raise Unfoldable(f"shape inference: {_first_line(error)}") from error
-    return [_result_type(inferred.get(name)) for name in outputs]
+    return inferred
 
 
 def is_overwritten(node: ir.Node, index: int) -> bool:
@@ -104,7 +130,6 @@ def may_read(node: ir.Node, index: int, buffer: Buffer, opsets: Mapping[str, int
     proto = ir.serde.serialize_node(node)
     proto.input[:] = names
     proto.output[:] = outputs
-    imports = [onnx.helper.make_opsetid(d, v) for d, v in opsets.items()]
 
     def accepts(rank: int, data: dict[str, onnx.TensorProto]) -> bool:
         types = {
@@ -117,10 +142,8 @@ def may_read(node: ir.Node, index: int, buffer: Buffer, opsets: Mapping[str, int
         }
         types[names[index]] = type_of(buffer)
         try:
-            onnx.shape_inference.infer_node_outputs(
-                schema, proto, types, data, opset_imports=imports
-            )
-        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError):
+            infer_types(schema, proto, types, data, opsets)
+        except Unfoldable:
             return False
         return True
 

@@ -22,8 +22,8 @@ from onnxfold.kernels.registry import Array, NotExact, Unfoldable, kernel
 
 Reducer = Callable[[Array, tuple[int, ...], bool], Any]
 
-# onnxruntime accumulates integers in float64 and clamps what does not fit.
-_EXACT_IN_DOUBLE = 1 << 53
+# onnxruntime accumulates integers in float64, where 2**53 + 1 is 2**53, and clamps the result.
+_EXACT_IN_DOUBLE = (1 << 53) - 1
 
 
 def _sum(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:

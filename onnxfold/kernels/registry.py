@@ -108,6 +108,8 @@ class Kernel:
     attributes: frozenset[str]
     wants_n_outputs: bool
     wants_opset: bool
+    needed: int
+    """How many inputs cannot be left out."""
     kind_rule: KindRule | None = None
     selection: Callable[..., Selection | None] | None = None
     """For a kernel that selects, what it selects: called like ``function``, but of the first
@@ -138,6 +140,8 @@ class Kernel:
     ) -> list[Array]:
         """Run the kernel. Raises NotExact or Unfoldable with the reason as its message."""
         arguments = self.arguments(attributes, n_outputs=n_outputs, opset=opset)
+        if any(x is None for x in inputs[: self.needed]):
+            raise Unfoldable("an operand is left out")
         result: KernelResult = _refusing(self.function, inputs, arguments)
         if isinstance(result, np.ndarray):
             return [result]
@@ -205,8 +209,9 @@ def kernel(
     """
 
     def register(function: F) -> F:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = list(inspect.signature(function).parameters.values())
         keyword_only = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+        needed = sum(p.default is p.empty and p.kind is not p.KEYWORD_ONLY for p in parameters)
         for op_type in op_types:
             _TABLE.setdefault(op_type, []).append(
                 Kernel(
@@ -218,6 +223,7 @@ def kernel(
                     frozenset(keyword_only - {"n_outputs", "opset"}),
                     "n_outputs" in keyword_only,
                     "opset" in keyword_only,
+                    needed,
                     None if isinstance(kind, Kind) else kind,
                     selection,
                 )

@@ -22,6 +22,7 @@ from onnxfold.storage.bound import most_bytes
 
 # Rules open the way for constants and constants for rules; real models settle in two rounds.
 _ROUNDS = 4
+_FREE_INITIALIZERS = 4
 
 
 @dataclass
@@ -110,7 +111,18 @@ def run_passes(
     result = Result(observe=observe)
     with limited(time_for(bytes_before or storage.least_bytes(model))):
         _run_all(model, options, scratch_folder, bytes_before, result)
+    _raise_version(model)
     return result
+
+
+def _raise_version(model: ir.Model) -> None:
+    """Make it a version of the format in which initializers need not be inputs, if some are not."""
+    inputs = set(model.graph.inputs)
+    if model.ir_version < _FREE_INITIALIZERS and not inputs.issuperset(
+        model.graph.initializers.values()
+    ):
+        model.ir_version = _FREE_INITIALIZERS
+        model.opset_imports.setdefault("", 1)  # older models need not say it
 
 
 def _run_all(

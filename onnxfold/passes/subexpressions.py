@@ -76,7 +76,7 @@ class CommonSubexpressions(ir.passes.InPlacePass):
             return False
         assert node.graph is not None
         opsets = self._scopes.of(node.graph).opsets
-        if any(not _can_be_copied(value.dtype, opsets) for value in copied):
+        if any(not _can_be_copied(value, opsets) for value in copied):
             return False
         if copied and _copy_bytes(node, twin) > node_bytes(node):
             return False
@@ -108,8 +108,11 @@ def _copy_bytes(node: ir.Node, twin: ir.Node) -> int:
     return taken
 
 
-def _can_be_copied(dtype: ir.DataType | None, opsets: Mapping[str, int]) -> bool:
-    """Whether onnxruntime has a kernel that copies such elements."""
+def _can_be_copied(value: ir.Value, opsets: Mapping[str, int]) -> bool:
+    """Whether onnxruntime has a kernel that copies such a value."""
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        return False  # sequences came later, and optional ones later still
+    dtype = value.dtype
     if dtype is None or dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
         return True
     return dtype.bitwidth >= 8 and takes("Identity", opsets.get("", 1), "", 0, dtype)

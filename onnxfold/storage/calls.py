@@ -16,6 +16,7 @@ _NEWEST = {
     "": onnx.defs.onnx_opset_version(),
     "ai.onnx.ml": onnx.defs.onnx_ml_opset_version(),
 }
+_LARGEST_VERSION = (1 << 31) - 1
 
 
 def opsets_of(
@@ -31,7 +32,7 @@ def opsets_of(
         domain = "" if entry.domain == "ai.onnx" else entry.domain
         version = entry.version
         newest = _NEWEST.get(domain)
-        if version < 1 or (newest is not None and version > newest):
+        if not 1 <= version <= (newest or _LARGEST_VERSION):
             known = f"; this release of onnx knows 1 to {newest}" if newest else ""
             raise ModelError(
                 f"opset {version} of {domain or 'ONNX'} is imported{known}",

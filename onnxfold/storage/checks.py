@@ -209,9 +209,10 @@ class _Check:
             raise self.error(f"tensor of {len(shape)} dimensions, {_MAX_RANK} are possible", node)
         if any(dim < 0 for dim in shape):
             raise self.error(f"tensor has a negative dimension: {shape}", node)
-        count = 0 if 0 in shape else math.prod(shape)
-        if count > _MAX_BYTES:
+        # NumPy counts so: it has no array of shape [0, 2**62, 2**62]
+        if math.prod(dim for dim in shape if dim) > _MAX_BYTES:
             raise self.error(f"tensor of shape {shape} is larger than any memory", node)
+        count = math.prod(shape)
         return count if dtype == ir.DataType.STRING else stored_size(dtype, shape)
 
     def tensor(self, tensor: onnx.TensorProto, node: str, *, optional: bool) -> None:

@@ -144,3 +144,15 @@ def test_scatter_copies_a_broadcast_operand():
     with pytest.raises(NotExact):
         one = np.ones(1, np.float32)
         kernel_results("ScatterND", [one, i64([0]), one], {"reduction": "add"})
+
+
+def test_slices_of_strings_are_not_gathered():
+    """onnxruntime copies the first string of each; what it makes of one is right."""
+    strings = np.array([["a", "b"], ["c", "d"]], object)
+    for array in (strings, strings.astype("S1")):
+        with pytest.raises(Unfoldable):
+            kernel_results("Gather", [array, np.array([1])])
+        assert kernel_results("Gather", [array, np.array([1])], {"axis": 1})[0].tolist() == [
+            [array[0, 1]],
+            [array[1, 1]],
+        ]

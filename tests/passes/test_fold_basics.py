@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from fold_check import X, fold, large, parse, run, with_weights
+from fold_check import X, assert_same, fold, large, parse, run, with_weights
 
-from onnxfold import UsageError
+import onnxfold
+from onnxfold import UsageError, storage
+from onnxfold.analysis.order import is_sorted
+from onnxfold.passes.constant_propagation import ConstantPropagation
 
 
 def test_a_chain_of_constants_becomes_one_initializer():
@@ -68,6 +71,46 @@ def test_nodes_in_any_order():
     assert shuffled.ops == {"Add": 1}
     assert shuffled.proto.graph.node == sorted_.proto.graph.node
     assert run(shuffled.proto, X)[0].tolist() == run(sorted_.proto, X)[0].tolist()
+
+
+def test_bodies_in_any_order():
+    model = parse(
+        """g (float[2] x, bool c) => (float[2] y) {
+            y = If (c) <
+                then_branch = t () => (float[2] u) { u = Add(b, x)  b = Abs(a)  a = Neg(x) },
+                else_branch = e () => (float[2] v) { v = Identity(x) }
+            >
+        }"""
+    )
+    opened = storage.from_proto(model)
+    assert not is_sorted(opened.graph)
+    ConstantPropagation()(opened)
+    assert is_sorted(opened.graph)
+
+
+def test_old_models_become_those_in_which_an_initializer_is_no_input():
+    model = parse(
+        """g (float[2] x, float[2] w, bool c) => (float[2] y) <float[2] w = {1, 2}> {
+            a = Constant<value_floats=[3.0, 4.0]>()
+            b = Neg(a)
+            y = If (c) <
+                then_branch = t () => (float[2] u) { u = Add(b, x) },
+                else_branch = e () => (float[2] v) { v = Add(w, x) }
+            >
+        }""",
+        opset=13,
+    )
+    model.ir_version = 3
+    after = onnxfold.optimize(model)
+    assert after.ir_version == 4 and [i.name for i in after.graph.input] == ["x", "w", "c"]
+    onnx.checker.check_model(after)
+    for condition in (True, False):
+        assert_same(model, after, {**X, "c": np.array(condition)})
+    unchanged = parse(
+        "g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }"
+    )
+    unchanged.ir_version = 3
+    assert onnxfold.optimize(unchanged).ir_version == 3
 
 
 def test_an_initializer_that_is_an_input_stays_one():

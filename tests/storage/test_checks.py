@@ -98,6 +98,7 @@ def test_what_is_allowed() -> None:
         ([("", 2**40)], "opset 1099511627776 .* knows 1 to"),
         ([("", 21), ("", 13)], "opsets 21 and 13"),
         ([("", 21), ("ai.onnx", 13)], "opsets 21 and 13"),
+        ([("", 21), ("local", 2**40)], "opset 1099511627776 of local"),
         ([("local", 1)], "no opset of ONNX"),
         ([], "no opset of ONNX"),
     ],

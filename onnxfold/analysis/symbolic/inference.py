@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.shape_inference
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import schemas
 from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, of_type
-from onnxfold.kernels.inference import schema_of
+from onnxfold.kernels.inference import infer_types, schema_of
+from onnxfold.kernels.registry import Unfoldable
 
 # Elements of floating point lists that decide about shapes: the scales of Resize.
 _DATA_ELEMENTS = 64
@@ -180,16 +180,13 @@ def _asked_of_onnx(
     types: dict[str, onnx.TypeProto],
     data: dict[str, onnx.TensorProto],
 ) -> Mapping[str, onnx.TypeProto]:
-    imports = [onnx.helper.make_opsetid(d, v) for d, v in opsets.items()]
     given = {attribute.name for attribute in node.attribute}
     for name, formal in schema.attributes.items():  # onnx's own defaults are not always those
         if name not in given and formal.default_value.type:
             node.attribute.append(formal.default_value)
     try:
-        return onnx.shape_inference.infer_node_outputs(
-            schema, node, types, data, opset_imports=imports
-        )
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError):
+        return infer_types(schema, node, types, data, opsets)
+    except Unfoldable:
         return {}
 
 

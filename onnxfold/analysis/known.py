@@ -67,6 +67,14 @@ class KnownValues:
                 pending.pop()
         return self._constant[value]
 
+    def ask_again(self, value: ir.Value) -> bool:
+        """Whether a value has become a constant since it was asked, by other inputs of its node."""
+        if self._constant.get(value) is not False:
+            return False
+        del self._constant[value]
+        self._buffers.pop(value, None)
+        return self.is_constant(value)
+
     def _undecided_operands(self, value: ir.Value) -> list[ir.Value]:
         """Operands to look at first; none as soon as one is known to vary."""
         node = value.producer()

@@ -29,15 +29,23 @@ class Scopes:
     """The scopes of all graphs of a model, found in one walk.
 
     Args:
-        model: The model. Graphs that are added to it later are unknown.
+        model: The model. Graphs that are added to it later are unknown until :meth:`refresh`.
     """
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self._by_graph: dict[ir.Graph, Scope] = {}
+        self.parents: set[ir.Node] = set()
+        """Nodes that hold graphs."""
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Find the graphs that the model has by now."""
+        self._by_graph.clear()
+        self.parents.clear()
         # shared, not copied: a rewrite may import another domain
-        self._walk(model.graph, model.graph.opset_imports, in_function=False)
-        for function in model.functions.values():
+        self._walk(self.model.graph, self.model.graph.opset_imports, in_function=False)
+        for function in self.model.functions.values():
             self._walk(function.graph, function.opset_imports, in_function=True)
 
     def _walk(self, root: ir.Graph, opsets: MutableMapping[str, int], *, in_function: bool) -> None:
@@ -47,6 +55,8 @@ class Scopes:
         while stack:
             graph, parent = stack.pop()
             self._by_graph[graph] = Scope(graph, opsets, root, parent, in_function)
+            if parent is not None:
+                self.parents.add(parent)
             for node in graph:
                 if node.attributes:
                     stack.extend((inner, node) for inner in subgraphs_of(node))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from onnxfold import storage
+from onnxfold.analysis.facts import shared_facts
 from onnxfold.kernels.engines.limits import limited, time_for
 from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation, Observer, Outcome
@@ -136,10 +137,21 @@ def _run_all(
         for name in options.passes:
             _run(name, model, options, scratch_folder, result)
         return
-    is_bounded = bool(bytes_before) and not options.may_grow
     if options.dims or options.input_shapes or options.keep_dims:
         fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
         options = replace(options, dims={}, input_shapes={}, keep_dims=())
+    with shared_facts(model):
+        _run_default(model, options, scratch_folder, bytes_before, result)
+
+
+def _run_default(
+    model: ir.Model,
+    options: Options,
+    scratch_folder: str | None,
+    bytes_before: int,
+    result: Result,
+) -> None:
+    is_bounded = bool(bytes_before) and not options.may_grow
     names = names_of(model) if options.level > 0 and bytes_before else None
     saving = replace(options, max_growth=0)
     _run("constant-propagation", model, saving, scratch_folder, result)

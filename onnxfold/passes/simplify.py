@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from onnxfold.analysis.order import sort_if_needed
 from onnxfold.editing.removal import forget_strangers
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
@@ -56,7 +55,6 @@ class Simplify(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        sort_if_needed(model)
         forget_strangers(list(all_graphs(model)))
         rewriter = Rewriter(
             model,

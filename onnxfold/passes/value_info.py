@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnxfold.analysis.constants import is_constant_node
+from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.text import Texts
 from onnxfold.storage.bound import entry_bytes
@@ -38,7 +39,7 @@ class ValueInfo(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        analysis = SymbolicAnalysis(model)
+        analysis = facts_of(model).types
         analysis.run()
         if self._write:
             modified = _Description(analysis).write(self._room)

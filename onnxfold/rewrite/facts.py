@@ -8,9 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.analysis.known import KnownValues
-from onnxfold.analysis.scopes import Scopes
-from onnxfold.analysis.symbolic import SymbolicAnalysis
+from onnxfold.analysis.facts import facts_of
 from onnxfold.kernels.inference import schema_of
 from onnxfold.rewrite.implied import IMPLIED
 from onnxfold.rewrite.terms import identical
@@ -44,10 +42,11 @@ class Facts:
     """What is known of one model while it is rewritten."""
 
     def __init__(self, model: ir.Model) -> None:
+        facts = facts_of(model)
         self.model = model
-        self.scopes = Scopes(model)
-        self.known = KnownValues(self.scopes)
-        self.types = SymbolicAnalysis(model, scopes=self.scopes, known=self.known)
+        self.scopes = facts.scopes
+        self.known = facts.known
+        self.types = facts.types
 
     def opset(self, node: ir.Node) -> int:
         """The version of the node's domain; 0 if it is not imported."""

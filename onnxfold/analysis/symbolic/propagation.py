@@ -15,7 +15,7 @@ from onnxfold.analysis.scopes import Scope, Scopes
 from onnxfold.analysis.symbolic import control_flow
 from onnxfold.analysis.symbolic.application import Applications, python_value
 from onnxfold.analysis.symbolic.elementwise import is_small
-from onnxfold.analysis.symbolic.expression import Algebra, Number
+from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
 from onnxfold.analysis.symbolic.fact import (
     MOST_ELEMENTS,
     SIZE_DTYPES,
@@ -26,6 +26,8 @@ from onnxfold.analysis.symbolic.fact import (
 )
 from onnxfold.analysis.symbolic.table import reads_floats
 from onnxfold.graphs import subgraphs_of
+
+_Values = set[ir.Value | None]
 
 
 class SymbolicAnalysis:
@@ -49,6 +51,8 @@ class SymbolicAnalysis:
         self.scopes = scopes or Scopes(model)
         self.known = known or KnownValues(self.scopes)
         self._facts: dict[ir.Value, Fact] = {}
+        self._read: dict[ir.Node, tuple[ir.Value | None, ...]] = {}
+        """What each node read when it was visited: onnx-ir makes another tuple of other inputs."""
         self._applications = Applications(self.algebra)
         self._calls = control_flow.Calls(self)
         self._again = False
@@ -63,6 +67,16 @@ class SymbolicAnalysis:
         graphs = (self.model.graph, *(f.graph for f in self.model.functions.values()))
         for graph in graphs:
             self.run_graph(graph)
+
+    def has_symbols(self) -> bool:
+        """Whether a size of the model is not a number, as far as anybody has asked."""
+        return any(
+            isinstance(size, Expr)
+            for graph in self.scopes.graphs()
+            for values in (graph.inputs, *(node.outputs for node in graph))
+            for value in values
+            for size in self._facts.get(value, UNKNOWN).shape or ()
+        )
 
     def set(self, value: ir.Value, fact: Fact) -> None:
         """Remember what is known of a value."""
@@ -79,6 +93,61 @@ class SymbolicAnalysis:
             dtype = known.dtype if found.dtype is None else found.dtype
             shape = known.shape if found.shape is None else found.shape
             self._facts[new] = self._applications.shared(Fact(dtype, shape, None, known.other))
+
+    # ---------------------------------------------------------------- after changes
+
+    def refresh(self) -> None:
+        """Visit the nodes that read other values by now, and those that learn more by it."""
+        changed = _Values()
+        for graph in (self.model.graph, *(f.graph for f in self.model.functions.values())):
+            for node in self._stale_nodes(graph, changed):
+                self._visit_again(node, changed)
+
+    def _stale_nodes(self, graph: ir.Graph, changed: _Values) -> Iterator[ir.Node]:
+        """Nodes that read others, or ``changed`` ones, or hold a node that does; while it grows."""
+        read, holders = self._read, self.scopes.parents
+        for node in graph:
+            inputs = node._inputs
+            is_stale = read.get(node) is not inputs or not changed.isdisjoint(inputs)
+            if is_stale or (node in holders and self._holds_stale_nodes(node, changed)):
+                yield node
+
+    def _holds_stale_nodes(self, node: ir.Node, changed: _Values) -> bool:
+        return any(True for body in subgraphs_of(node) for _ in self._stale_nodes(body, changed))
+
+    def _visit_again(self, node: ir.Node, changed: _Values) -> None:
+        facts = self._facts
+        before = [facts.get(value) for value in node.outputs]
+        if node not in self._read or not all(before):
+            # nobody has asked yet, or somebody knew better
+            self._read[node] = node._inputs
+            for value, fact in zip(node.outputs, before, strict=True):
+                if fact is None:
+                    changed.add(value)
+            return
+        if node.attributes:
+            for graph in subgraphs_of(node):
+                self._forget(graph)
+        self._visit(node)
+        for value, old in zip(node.outputs, before, strict=True):
+            assert old is not None
+            is_constant = self.known.ask_again(value)
+            if _says_more(facts[value], old) or is_constant:
+                changed.add(value)
+            else:
+                facts[value] = old
+
+    def _forget(self, graph: ir.Graph) -> None:
+        """A body is looked at anew with what feeds it."""
+        for value in graph.inputs:
+            self._facts.pop(value, None)
+        for node in graph:
+            for value in node.outputs:
+                self._facts.pop(value, None)
+                self.known.ask_again(value)
+            if node.attributes:
+                for inner in subgraphs_of(node):
+                    self._forget(inner)
 
     # ---------------------------------------------------------------- on demand
 
@@ -141,11 +210,12 @@ class SymbolicAnalysis:
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
         """What is found meanwhile holds for one call of a function only and is forgotten."""
-        facts, self._facts = self._facts, {}
+        before = self._facts, self._read
+        self._facts, self._read = {}, {}
         try:
             yield
         finally:
-            self._facts = facts
+            self._facts, self._read = before
 
     # ---------------------------------------------------------------- values without a producer
 
@@ -209,6 +279,7 @@ class SymbolicAnalysis:
     def _visit(self, node: ir.Node) -> None:
         """Find the facts of a node's outputs."""
         facts = self._facts
+        self._read[node] = node._inputs
         scope = self.scopes.find(node.graph)
         results = () if scope is None else self._results(node, scope)
         outputs = node.outputs
@@ -262,6 +333,24 @@ class SymbolicAnalysis:
                 return None
             found[name] = python_value(attribute)
         return found
+
+
+def _says_more(new: Fact, old: Fact) -> bool:
+    """Whether more is known; a new symbol for what is not known is no news."""
+    return new.key() != old.key() and _knowledge(new) >= _knowledge(old)
+
+
+def _knowledge(fact: Fact) -> tuple[int, ...]:
+    shape, items, parts = fact.shape or (), fact.items, fact.parts
+    numbers = 0 if items is None else sum(isinstance(n, int) for n in items.ravel().tolist())
+    return (
+        fact.dtype is not None,
+        fact.other is not None or fact.shape is not None,
+        sum(isinstance(size, int) for size in shape),
+        items is not None,
+        numbers if fact.known is None else 1 << 20,
+        parts is not None,
+    )
 
 
 def _serialized(declared: ir.TypeProtocol | None) -> bytes | None:

@@ -137,11 +137,14 @@ def _run_all(
         for name in options.passes:
             _run(name, model, options, scratch_folder, result)
         return
+    may_grow = options.may_grow
     if options.dims or options.input_shapes or options.keep_dims:
         fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
         options = replace(options, dims={}, input_shapes={}, keep_dims=())
     with shared_facts(model):
-        _run_default(model, options, scratch_folder, bytes_before, result)
+        taken = _run_default(model, options, scratch_folder, bytes_before, result)
+    if bytes_before and not may_grow:
+        result.is_larger = storage.takes_more(model, bytes_before + options.max_growth, taken)
 
 
 def _run_default(
@@ -150,8 +153,8 @@ def _run_default(
     scratch_folder: str | None,
     bytes_before: int,
     result: Result,
-) -> None:
-    is_bounded = bool(bytes_before) and not options.may_grow
+) -> int:
+    """Run the passes of a level; the bytes that the model takes without its ``value_info``."""
     names = names_of(model) if options.level > 0 and bytes_before else None
     saving = replace(options, max_growth=0)
     _run("constant-propagation", model, saving, scratch_folder, result)
@@ -170,8 +173,7 @@ def _run_default(
         ValueInfo(write=options.value_info, room=bytes_before - taken if bytes_before else None)(
             model
         )
-    if is_bounded:
-        result.is_larger = storage.takes_more(model, bytes_before + options.max_growth, taken)
+    return taken
 
 
 def _settle(model: ir.Model, options: Options, scratch_folder: str | None, result: Result) -> None:

@@ -58,7 +58,11 @@ def test_what_is_left_is_left_for_a_good_reason():
     unexplained = [
         result
         for result in those("left")
-        if not (_is_random(result.name) or _nobody_computes(result.name))
+        if not (
+            _is_random(result.name)
+            or _nobody_computes(result.name)
+            or "onnxruntime writes over what it reads" in result.reason
+        )
     ]
     assert unexplained == []
 

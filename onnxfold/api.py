@@ -89,7 +89,7 @@ def optimize_file(
     share_weights: bool = False,
     fsync: bool = True,
     check: int = 0,
-    advise: bool = True,
+    advise: bool = False,
     progress: Progress | None = None,
     **options: Any,
 ) -> Report:

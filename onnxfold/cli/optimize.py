@@ -122,6 +122,7 @@ from onnxfold.cli.output import write, write_json
     metavar="N",
     help="Compare with IN on N random inputs before OUT is put in place.",
 )
+@click.option("--advise", is_flag=True, help="Also try what other options would remove.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @output_options
 def optimize(
@@ -134,6 +135,7 @@ def optimize(
     passes: str | None,
     dims: tuple[tuple[str, int], ...],
     input_shapes: tuple[tuple[str, list[int]], ...],
+    advise: bool,
     quiet: bool,
     only_plan: bool,
     as_json: bool,
@@ -163,7 +165,7 @@ def optimize(
             external_data=external_data_name or external_data,
             fsync=not no_fsync,
             progress=progress,
-            advise=as_json or not quiet,
+            advise=advise,
             **options,
         )
     if as_json:

@@ -38,7 +38,7 @@ def test_level_0_folds_constants_only(run, model, tmp_path):
 
 def test_level_1_keeps_every_bit(run, model, tmp_path):
     """x + 0.0 makes 0.0 of -0.0: it stays, and the report says what level 2 would do."""
-    result = run("optimize", model, "-o", tmp_path / "o.onnx", "--json")
+    result = run("optimize", model, "-o", tmp_path / "o.onnx", "--json", "--advise")
     assert ops(tmp_path / "o.onnx") == ["Add", "Relu"]
     document = json.loads(result.out)
     assert document["rewrites"].keys() >= {"identity", "transpose_of_transpose"}

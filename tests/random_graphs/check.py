@@ -223,7 +223,7 @@ def _optimize(
         )
     else:
         source.write_bytes(original.bytes)
-    onnxfold.optimize_file(source, target, fsync=False, advise=False, **variant.options)
+    onnxfold.optimize_file(source, target, fsync=False, **variant.options)
     before, after = (
         sum(f.stat().st_size for f in p.iterdir() if f.is_file()) for p in (folder, target.parent)
     )

@@ -47,6 +47,11 @@ def _set_verbosity(ctx: click.Context, param: click.Parameter, verbose: bool) ->
     return verbose
 
 
+def is_verbose() -> bool:
+    """Whether ``--verbose`` was given."""
+    return logging.getLogger("onnxfold").level == logging.DEBUG
+
+
 def output_options(command: Command) -> Command:
     """The options that all commands share."""
     for option in (
@@ -56,7 +61,7 @@ def output_options(command: Command) -> Command:
             is_flag=True,
             expose_value=False,
             callback=_set_verbosity,
-            help="Log what is done; show the traceback of a bug.",
+            help="Say more; log what is done; show the traceback of a bug.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead."),
     ):

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import byte_size, dimension, input_shape, output_options
+from onnxfold.cli.arguments import byte_size, dimension, input_shape, is_verbose, output_options
 from onnxfold.cli.output import write, write_json
 
 
@@ -173,7 +173,7 @@ def optimize(
     elif not quiet:
         from onnxfold.report.optimize_table import optimize_text
 
-        write(optimize_text(report))
+        write(optimize_text(report, verbose=is_verbose()))
         if options["explain"]:
             from onnxfold.report.explain_table import explain_text
 

@@ -16,25 +16,45 @@ from onnxfold.report.summary import Kept, Report
 _GROUPS = 8  # reasons shown for which nodes stayed
 
 
-def optimize_text(report: Report) -> str:
-    """What changed, what it cost, and what stayed and why, as text for a terminal or a file."""
-    return render(*_parts(report))
+def optimize_text(report: Report, *, verbose: bool = False) -> str:
+    """What changed, what it cost, and what stayed and why, as text for a terminal or a file.
+
+    Args:
+        report: Of one run.
+        verbose: Also show stages, predictions, the pool, rules and assumptions.
+    """
+    return render(*_parts(report, verbose))
 
 
-def _parts(report: Report) -> Iterator[RenderableType]:
+def _parts(report: Report, verbose: bool) -> Iterator[RenderableType]:
     yield _counts(report)
-    yield _cost_line(report)
-    yield from _prediction_line(report)
-    yield _pool_line(report)
+    yield _cost_line(report, verbose)
+    if verbose:
+        yield from _prediction_line(report)
+        yield _pool_line(report)
     yield from _kept_lines(report.kept)
-    yield from _rule_lines(report)
+    if verbose:
+        yield from _rule_lines(report)
     if report.check is not None:
         yield f"check: {compare_line(report.check)}"
-    if report.assumptions:
+    if verbose and report.assumptions:
         yield "assumed of inputs, as sizes are dynamic:"
         yield from (f"  {assumption}" for assumption in report.assumptions)
+    for option, nodes in report.beyond.items():
+        yield f"{option} would remove {_nodes(nodes)} more"
     for warning in report.warnings:
         yield f"warning: {warning}"
+    if not verbose:
+        yield _hint(report)
+
+
+def _hint(report: Report) -> str:
+    """What to try next."""
+    more = "-v shows rules, predictions and what was assumed; --json all of it"
+    if not report.withheld:
+        return f"hint: {more}"
+    places = sum(report.withheld.values())
+    return f"hint: -O2 would rewrite {places} more place{'' if places == 1 else 's'}; {more}"
 
 
 def _counts(report: Report) -> Table:
@@ -62,13 +82,14 @@ def _counts(report: Report) -> Table:
     return table
 
 
-def _cost_line(report: Report) -> str:
-    stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in report.stages.items())
+def _cost_line(report: Report, verbose: bool) -> str:
     peak = f"; peak memory {bytes_text(report.peak_rss_bytes)}" if report.peak_rss_bytes else ""
-    return (
-        f"folded {_nodes(report.folded)} in {report.seconds:.2f} s"
-        f"{f' ({stages})' if stages else ''}, {report.cpu_seconds:.2f} s of CPU time{peak}"
-    )
+    line = f"folded {_nodes(report.folded)} in {report.seconds:.2f} s"
+    if not verbose:
+        return line + peak
+    stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in report.stages.items())
+    cpu = f"{report.cpu_seconds:.2f} s of CPU time"
+    return f"{line}{f' ({stages})' if stages else ''}, {cpu}{peak}"
 
 
 def _prediction_line(report: Report) -> Iterator[str]:
@@ -107,8 +128,6 @@ def _rule_lines(report: Report) -> Iterator[str]:
             shown = [f"{count} {rule}" for rule, count in list(counts.items())[:_GROUPS]]
             more = len(counts) - len(shown)
             yield f"{title}: {', '.join(shown)}" + (f" and {more} more" if more > 0 else "")
-    for option, nodes in report.beyond.items():
-        yield f"{option} would remove {_nodes(nodes)} more"
 
 
 def _kept_lines(kept: list[Kept]) -> Iterator[str]:

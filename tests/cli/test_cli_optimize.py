@@ -42,8 +42,11 @@ def test_the_closing_table(run, swin, tmp_path):
     assert "all ops" in result.out
     assert "Unsqueeze" in result.out
     assert "stored bytes" in result.out
-    assert "pool memory:" in result.out
     assert "peak memory" in result.out
+    assert "hint: -O2 would rewrite" in result.out
+    assert "pool memory:" not in result.out
+    more = run("optimize", swin, "-o", tmp_path / "out.onnx", "-v").out
+    assert all(word in more for word in ("pool memory:", "predicted:", "rules applied:"))
 
 
 def test_why_nodes_were_folded_or_stay(run, swin, tmp_path):
@@ -74,7 +77,7 @@ def test_a_plan_is_printed_and_nothing_is_written(run, swin, tmp_path):
 
 
 def test_the_prediction_is_compared_with_the_outcome(run, swin, tmp_path):
-    result = run("optimize", swin, "-o", tmp_path / "out.onnx", "--no-fsync")
+    result = run("optimize", swin, "-o", tmp_path / "out.onnx", "--no-fsync", "-v")
     assert "predicted: peak memory " in result.out
     written = (tmp_path / "out.onnx").stat().st_size
     assert f"(written {written / 1000:.1f} kB)" in result.out

@@ -31,7 +31,7 @@ def report() -> Report:
 
 
 def test_optimize_table():
-    text = optimize_text(report())
+    text = optimize_text(report(), verbose=True)
     lines = text.splitlines()
     assert not any(line.startswith("Add") for line in lines)  # unchanged
     assert any(line.split() == ["Transpose", "12", "0", "-12"] for line in lines)
@@ -45,6 +45,11 @@ def test_optimize_table():
     assert "  not deterministic: 1 RandomNormal\n    such as 'r'\n" in text
     assert "check: equal bit for bit on 1 run (onnxruntime)" in text
     assert "warning: something to know" in text
+    assert "hint" not in text
+    short = optimize_text(report())
+    assert "folded 12 nodes in 1.50 s; peak memory 90.0 MB\n" in short
+    assert not any(word in short for word in ("pool", "predicted", "rules applied", "(load"))
+    assert short.splitlines()[-1].startswith("hint: -v shows")
 
 
 def test_report_is_json():

@@ -117,6 +117,6 @@ def test_dims_that_stay_dynamic(run, tmp_path):
 
 def test_what_is_taken_for_granted(run, model, tmp_path):
     onnx.save(onnx.parser.parse_model(DYNAMIC), tmp_path / "dynamic.onnx")
-    result = run("optimize", tmp_path / "dynamic.onnx", "-o", tmp_path / "o.onnx")
+    result = run("optimize", tmp_path / "dynamic.onnx", "-o", tmp_path / "o.onnx", "-v")
     assert "Dims of the inputs that have the same name have the same size." in result.out
-    assert "assumed" not in run("optimize", model, "-o", tmp_path / "o.onnx").out
+    assert "assumed" not in run("optimize", model, "-o", tmp_path / "o.onnx", "-v").out

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from onnxfold.runtime.bundle import Bundle, Group
 from onnxfold.runtime.cache import Folded
 from onnxfold.runtime.session_options import fold_options, key_of
-from onnxfold.runtime.values import ort_value, size_in_bytes
+from onnxfold.runtime.values import array_of, is_text, ort_value, size_in_bytes
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -143,9 +143,8 @@ class _GroupRunner:
                 self._give_up(names, error)
         if self._outputs:
             session = self._opened()
-            feeds = {n: ort_value(constants[n]) for n in self._inputs if n in constants}
-            made = session.run_with_ort_values(self._outputs, feeds)
-            values.update(zip(self._outputs, made, strict=True))
+            feeds = {n: constants[n] for n in self._inputs if n in constants}
+            values.update(zip(self._outputs, _run(session, self._outputs, feeds), strict=True))
             if not self._constants:
                 self._session = None  # its weights are needed no more: it never runs again
         self._folding.count(time.perf_counter() - begin)
@@ -186,3 +185,15 @@ class _GroupRunner:
 
         part = restricted(bundle.load_runtime_fold(), self._outputs)
         return open_model(part, options, providers)
+
+
+def _run(
+    session: onnxruntime.InferenceSession, outputs: list[str], feeds: Mapping[str, Any]
+) -> list[Any]:
+    """The outputs as onnxruntime's values; strings travel as arrays only."""
+    if not any(map(is_text, feeds.values())):
+        values = {name: ort_value(feed) for name, feed in feeds.items()}
+        made: list[Any] = session.run_with_ort_values(outputs, values)
+        return made
+    arrays = {name: feed if is_text(feed) else array_of(feed) for name, feed in feeds.items()}
+    return [a if is_text(a) else ort_value(a) for a in session.run(outputs, arrays)]

@@ -67,7 +67,10 @@ class Given:
 
     @functools.cached_property
     def digest(self) -> bytes:
-        """SHA-256 of type, shape and elements, for numbers in the CPU's memory."""
+        """SHA-256 of type, shape and elements, which are in the CPU's memory."""
+        texts = _texts(self.value)
+        if texts is not None:
+            return hashlib.sha256(repr(texts).encode()).digest()
         kind, shape, address, nbytes = bits_of(self.feed)
         digest = hashlib.sha256(f"{kind}{shape}".encode())
         if nbytes:

@@ -159,6 +159,19 @@ def test_strings(make: Callable):
         session.io_binding(handle)
 
 
+def test_numbers_that_are_made_of_strings():
+    """Unique finds the places of strings, which runtime_fold computes."""
+    text = """g (string[5] s, int64[1] x) => (int64[k] y) {
+        u, i, j, c = Unique(s)
+        t = Mul(i, i)
+        y = Add(t, x)
+    }"""
+    model, session = of(text, "s")
+    for letters in ("abacb", "zzzzz", "abacb"):
+        feeds = {"s": np.array(list(letters), object), "x": np.array([7])}
+        assert_same(session.run(None, feeds), original(model, feeds))
+
+
 @pytest.mark.parametrize("specialize", [False, True])
 def test_nothing_is_a_value_too(specialize):
     model, session = of(

@@ -119,6 +119,8 @@ def may_read(node: ir.Node, index: int, buffer: Buffer, opsets: Mapping[str, int
     """
     if is_overwritten(node, index):
         return False
+    if node.op_type == "Reshape" and index == 1 and not _is_shape(node, buffer):
+        return False
     schema = schema_of(node.op_type, opsets.get(node.domain, 1), node.domain)
     tensor = _small_data(buffer)
     if buffer.dtype != ir.DataType.INT32 or schema is None or tensor is None:
@@ -169,6 +171,16 @@ def schema_of(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | Non
         return onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
         return None
+
+
+def _is_shape(node: ir.Node, buffer: Buffer) -> bool:
+    """False for [0, -1] where a 0 is no copied size: a runtime lets it pass if there is nothing."""
+    allows = node.attributes.get("allowzero")
+    if allows is None or not (allows.is_ref() or allows.value):
+        return True
+    if not buffer.is_known or buffer.size > _DATA_ELEMENTS:
+        return True
+    return not {0, -1} <= set(buffer.array().ravel().tolist())
 
 
 @functools.cache

@@ -260,3 +260,14 @@ def test_what_onnxruntime_writes_over_is_not_stored():
     session, before = reference_session(folded), reference_session(model)
     for _ in range(3):
         assert session.run(None, feeds)[0].tobytes() == before.run(None, feeds)[0].tobytes()
+
+
+def test_a_shape_that_only_a_run_accepts_is_not_stored():
+    """With allowzero, a 0 beside a -1: refused once it is constant, even if there is nothing."""
+    text = """g (float[0,3] x) => (float[a,b] y) <float[2] f = {{0, -1}}> {{
+        s = Cast<to=7>(f)  y = Reshape<allowzero={}>(x, s) }}"""
+    kept = onnxfold.optimize(parse(text.format(1)), fold_all=True)
+    assert [n.op_type for n in kept.graph.node] == ["Cast", "Reshape"]
+    reference_session(kept)
+    folded = onnxfold.optimize(parse(text.format(0)), fold_all=True)
+    assert "Cast" not in [n.op_type for n in folded.graph.node]

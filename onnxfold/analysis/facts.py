@@ -41,20 +41,14 @@ def facts_of(model: ir.Model) -> ModelFacts:
     knows what a stranger changes in between.
     """
     sort_if_needed(model)
-    facts = model.meta.get(_KEY)
-    if not isinstance(facts, ModelFacts) or facts.model is not model:
-        if _KEY not in model.meta:
-            return ModelFacts(model)
-        facts = model.meta[_KEY] = ModelFacts(model)
-        return facts
-    facts.refresh()
-    return facts
-
-
-def forget_facts(model: ir.Model) -> None:
-    """Nothing that was known of the model holds any more: its inputs have other shapes."""
+    shared: ModelFacts | None = model.meta.get(_KEY)
+    if shared is not None and shared.model is model:  # a clone has the facts of its original
+        shared.refresh()
+        return shared
+    facts = ModelFacts(model)
     if _KEY in model.meta:
-        model.meta[_KEY] = None
+        model.meta[_KEY] = facts
+    return facts
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import onnx_ir as ir
 
-from onnxfold.analysis.facts import facts_of, forget_facts
+from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import ASSUMPTIONS, SymbolicAnalysis
 from onnxfold.editing.removal import is_unused, is_used
 from onnxfold.graphs import subgraphs_of
@@ -56,8 +56,6 @@ class SymbolicShapes(ir.passes.InPlacePass):
             UsageError: a dim or an input to fix is not there or has another size.
         """
         fixed = fix_dims(model, self._dims, self._input_shapes, self._keep_dims)
-        if fixed:
-            forget_facts(model)
         analysis = facts_of(model).types
         analysis.run()
         self.assumptions = ASSUMPTIONS if analysis.has_symbols() else ()

@@ -200,7 +200,7 @@ def _constants(model: onnx.ModelProto, feeds: Feeds, values: Values) -> Iterator
     for k, tensor in enumerate(model.graph.initializer):
         try:
             array = numpy_helper.to_array(tensor)
-        except Exception:
+        except Exception:  # onnx has no array for it: it stays as it is
             continue
         if array.dtype.kind in "OUS":
             continue

@@ -133,7 +133,7 @@ def optimize_file(
         stack.enter_context(limited(time_for(bytes_before)))
         stack.enter_context(storage.reading_from(model))
         before = dict(sorted(count_nodes(model).items()))
-        forecast = _Forecast(model, fold, bytes_before, share_weights, check > 0, clock.start)
+        forecast = _Forecast(model, fold, bytes_before, share_weights, check > 0)
         with clock.stage("fold"):
             folder = os.path.dirname(os.path.abspath(destination))
             model, result = run_bounded(
@@ -217,14 +217,11 @@ def plan(
     from onnxfold.forecast import Plan
 
     fold = _options(options)
-    began = time.perf_counter()
     with _paused_garbage_collection(), about(source):
         model = storage.load(source)
         bytes_before = storage.model_bytes(model)
         nodes = sum(count_nodes(model).values())
-        forecast = _Forecast(
-            model, fold, bytes_before, share_weights, check > 0, began, is_all=True
-        )
+        forecast = _Forecast(model, fold, bytes_before, share_weights, check > 0, is_all=True)
         with contextlib.suppress(_Planned):
             run_passes(model, fold, bytes_before=bytes_before, observe=forecast)
     if forecast.prediction is None:
@@ -266,7 +263,6 @@ class _Forecast:
         bytes_before: int,
         share_weights: bool,
         check: bool,
-        began: float,
         is_all: bool = False,
     ) -> None:
         self._model = model
@@ -274,13 +270,12 @@ class _Forecast:
         self._bytes_before = bytes_before
         self._share_weights = share_weights
         self._check = check
-        self._began = began
         self._is_all = is_all
         self.prediction: Prediction | None = None
         self.folded = 0
         self.decisions: list[Decision] = []
 
-    def __call__(self, cut: Cut, pool: Pool, doubtful: Sequence[Buffer]) -> None:
+    def __call__(self, cut: Cut, pool: Pool, computed_first: Sequence[Buffer]) -> None:
         """Predict; raises _Planned if that is all."""
         from onnxfold.forecast import predict
 
@@ -288,12 +283,11 @@ class _Forecast:
             self._model,
             cut,
             pool,
-            doubtful,
+            computed_first,
             self._options,
             bytes_before=self._bytes_before,
             share_weights=self._share_weights,
             check=self._check,
-            began=self._began,
         )
         if self._is_all:
             self.folded = len(cut.removed)

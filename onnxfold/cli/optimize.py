@@ -100,7 +100,7 @@ from onnxfold.cli.output import write, write_json
     "--plan",
     "only_plan",
     is_flag=True,
-    help="Only predict memory, bytes and time; read no large weight, write nothing.",
+    help="Only predict memory and bytes; read no large weight, write nothing.",
 )
 @click.option("--explain", is_flag=True, help="Also show why nodes were folded or stay.")
 @click.option(

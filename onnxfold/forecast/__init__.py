@@ -1,4 +1,4 @@
-"""What a run will take in memory, bytes and time, known before anything large is done."""
+"""What a run will take in memory and bytes, known before anything large is done."""
 
 from onnxfold.forecast.predict import predict
 from onnxfold.forecast.prediction import Plan, Prediction

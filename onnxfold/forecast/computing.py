@@ -56,10 +56,6 @@ class Computing:
         self.spilled = 0
         self.read = 0
         """Bytes of weights read."""
-        self.tiled = 0
-        """Bytes computed tile by tile, all steps together."""
-        self.whole = 0
-        """Bytes computed as a whole, by NumPy or onnxruntime."""
         self.by_onnxruntime = False
 
     def compute(self, buffers: Sequence[Buffer]) -> None:
@@ -81,7 +77,7 @@ class Computing:
             return None
         before = self.read
         inlined = self._run(operations[:-1], [], buffer)
-        self._steps(operations[-1])
+        self._read(operations[-1])
         program = None
         with contextlib.suppress(Missing, Blocked):  # of what is not known yet
             program, _ = lower(buffer, inlined)
@@ -132,14 +128,13 @@ class Computing:
             self._note(_STREAM_BYTES + _WORKING_BYTES)
             self._hold(results)
         elif operation in in_pieces:
-            self._steps(operation)
+            self._read(operation)
             kept = [b for b in results if b in stored]
             if kept:
                 self._note(_WORKING_BYTES)
             self._hold(kept)
         else:
             self._read(operation, stays=True)
-            self.whole += _nbytes(results)
             self._hold(results)
 
     def _session(self, phase: Sequence[Operation], readers: Counter[Buffer]) -> None:
@@ -152,13 +147,8 @@ class Computing:
             self._read(operation, stays=True)
             copied = [b for b in operation.operands if b is not None and not _is_in_order(b)]
             largest = max(largest, _nbytes([*copied, *operation.results]))
-            self.whole += _nbytes(operation.results)
         self._note(largest)
         self._hold([b for b in inside if b.references > inner[b] or readers[b] > inner[b]])
-
-    def _steps(self, operation: Operation) -> None:
-        self._read(operation)
-        self.tiled += _nbytes(operation.results)
 
     def _read(self, operation: Operation, *, stays: bool = False) -> None:
         for buffer in operation.operands:

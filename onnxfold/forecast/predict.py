@@ -1,9 +1,8 @@
-"""The prediction: from bytes played through to memory and time."""
+"""The prediction: from bytes played through to memory and bytes."""
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 
 import onnx_ir as ir
@@ -21,26 +20,18 @@ _RULES = 10 << 20  # what rules, symbolic shapes and writing import and make onc
 _PER_NODE = 3_000  # what passes know of a node that is left
 _ONNXRUNTIME = 26 << 20  # importing it, and a session
 _CHECK = 44 << 20  # running two models on it, besides their weights, one model at a time
-# Time, on two cores of a machine of 2024 with a disk of its own (bytes a second, seconds).
-_COPY = 1.5e9
-_DISK = 0.8e9
-_MOVE = 2.5e9
-_TILE = 3e9
-_WHOLE = 0.7e9
-_NODE = 3.5e-4
 
 
 def predict(
     model: ir.Model,
     cut: Cut,
     pool: Pool,
-    doubtful: Sequence[Buffer],
+    computed_first: Sequence[Buffer],
     options: Options,
     *,
     bytes_before: int,
     share_weights: bool = False,
     check: bool = False,
-    began: float | None = None,
 ) -> Prediction:
     """What a run will take.
 
@@ -48,15 +39,14 @@ def predict(
         model: The model, before anything of it was rewritten.
         cut: What will be stored and removed.
         pool: The pool that holds the buffers.
-        doubtful: Buffers that are computed as a whole before anything is rewritten.
+        computed_first: Buffers that are computed as a whole before anything is rewritten.
         options: What the run does.
         bytes_before: Stored bytes of the model.
         share_weights: Whether unchanged weights stay where they are.
         check: Whether both models run on onnxruntime before the end.
-        began: When the run began, by ``time.perf_counter``.
     """
     computing = Computing(pool.memory_limit)
-    computing.compute(doubtful)
+    computing.compute(computed_first)
     writing = Writing(computing, share_weights=share_weights)
     removed = set(cut.removed)
     writing.stored(cut.stored, pool)
@@ -78,22 +68,10 @@ def predict(
     structure = (
         max(0, bytes_before - writing.came) * left // max(1, writing.nodes - writing.constants)
     )
-    so_far = 0.0 if began is None else time.perf_counter() - began
-    seconds = (
-        so_far
-        + levels * left * _NODE
-        + computing.whole / _WHOLE
-        + computing.spilled / _DISK
-        + max(  # the disk writes while the next tiles are computed
-            writing.copied / _COPY + writing.moved / _MOVE + computing.tiled / _TILE,
-            writing.written / _DISK,
-        )
-    )
     return Prediction(
         peak_bytes=held + max(memory[part] for part in ("computing", "writing", "check")),
-        bytes_read=writing.copied + writing.moved + computing.read,
+        bytes_read=writing.read + computing.read,
         bytes_written=writing.written + structure,
         bytes_spilled=computing.spilled,
-        seconds=seconds,
         memory=memory,
     )

@@ -17,7 +17,6 @@ class Prediction:
         bytes_read: Bytes of tensors that are read, to be copied or computed with.
         bytes_written: Bytes of the files that are written.
         bytes_spilled: Bytes that go to the scratch file on the way.
-        seconds: Wall time on a machine that has nothing else to do.
         memory: What the peak is made of, bytes: what the process holds already (``now``), what it
             still imports (``modules``), what passes know of the ``graph``, and the largest of what
             ``computing``, ``writing`` and a ``check`` take.
@@ -27,12 +26,11 @@ class Prediction:
     bytes_read: int
     bytes_written: int
     bytes_spilled: int
-    seconds: float
     memory: dict[str, int]
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a JSON-ready dictionary."""
-        return {**asdict(self), "seconds": round(self.seconds, 3)}
+        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,8 @@ class Writing:
     def __init__(self, computing: Computing, *, share_weights: bool) -> None:
         self._computing = computing
         self._share = share_weights
-        self.copied = 0
-        """Bytes copied from file to file."""
-        self.moved = 0
-        """Bytes read in another order than they are written."""
+        self.read = 0
+        """Bytes of tensors copied from file to file or read in another order."""
         self.written = 0
         """Bytes of tensors in the files written."""
         self.came = 0
@@ -74,7 +72,7 @@ class Writing:
             return
         if not self._share or nbytes < EXTERNAL_FROM or storage.span_of(tensor) is None:
             self.written += nbytes
-            self.copied += nbytes
+            self.read += nbytes
 
     def _buffer(self, buffer: Buffer) -> None:
         nbytes = buffer.nbytes
@@ -84,7 +82,7 @@ class Writing:
             streamed = computing.stream(buffer)
             self._note(WRITERS * TILE if streamed is None else _of_tiles(buffer, streamed))
         elif buffer.span() is not None:
-            self.copied += nbytes
+            self.read += nbytes
         elif buffer.block is not None and buffer.block.kind is Memory.MAPPED:
             array = buffer.array()
             if array.nbytes > LARGE and is_transposed_matrix(array):
@@ -93,7 +91,7 @@ class Writing:
             else:
                 # its pages are given back when it is written
                 self._note(min(array.nbytes, _memory_behind(array)) + WRITERS * TILE)
-            self.moved += nbytes
+            self.read += nbytes
         else:
             self._note(WRITERS * TILE)
 

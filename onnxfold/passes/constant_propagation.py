@@ -97,11 +97,11 @@ class ConstantPropagation(ir.passes.InPlacePass):
                     decisions = cut.explain(small=self._options.explain)
                     pool.settle(cut.stored)
                     # what could fail is computed before anything is rewritten
-                    doubtful = evaluator.uncertain([pool.buffer_of(v) for v in cut.stored])
+                    computed_first = evaluator.uncertain([pool.buffer_of(v) for v in cut.stored])
                     if self.observe is not None:
-                        self.observe(cut, pool, doubtful)
+                        self.observe(cut, pool, computed_first)
                         self.observe = None
-                    pool.compute(doubtful)
+                    pool.compute(computed_first)
                     break
                 except ComputationFailed as failure:
                     inlined += sweep.inlined

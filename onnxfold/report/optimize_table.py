@@ -99,8 +99,7 @@ def _prediction_line(report: Report) -> Iterator[str]:
             f"predicted: peak memory {bytes_text(prediction.peak_bytes)} "
             f"(measured {bytes_text(report.peak_rss_bytes)}), "
             f"{bytes_text(prediction.bytes_written)} to write "
-            f"(written {bytes_text(report.bytes_written)}), "
-            f"{prediction.seconds:.2f} s (took {report.seconds:.2f} s)"
+            f"(written {bytes_text(report.bytes_written)})"
         )
 
 

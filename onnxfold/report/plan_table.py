@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def plan_text(plan: Plan) -> str:
-    """The prediction, a line each: memory, bytes, time."""
+    """The prediction, a line each: memory and bytes."""
     made = plan.prediction
     parts = dict(made.memory)
     last = max(("computing", "writing", "check"), key=lambda name: parts[name])
@@ -26,5 +26,4 @@ def plan_text(plan: Plan) -> str:
     ]
     if made.bytes_spilled:
         lines.append(f"  scratch file {bytes_text(made.bytes_spilled)}")
-    lines.append(f"  time         about {made.seconds:.1f} s on an idle machine")
     return "\n".join(lines) + "\n"

@@ -59,8 +59,8 @@ class Report:
         peak_rss_bytes: Peak resident memory of the whole process, or None where unknown.
         stages: Seconds by stage: load, passes, save, check.
         bytes_written: Bytes of the files written; without weights that are shared.
-        prediction: What was predicted before anything large was done; compare ``peak_rss_bytes``,
-            ``bytes_written`` and ``seconds``.
+        prediction: What was predicted before anything large was done; compare ``peak_rss_bytes``
+            and ``bytes_written``.
         check: The comparison of both models, if one was asked for.
         warnings: What the user should know.
         assumptions: What was taken for granted of the inputs; empty if all sizes are numbers.

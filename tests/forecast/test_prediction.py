@@ -160,7 +160,7 @@ from onnxfold.report import peak_rss_bytes
 onnxfold.load(sys.argv[1])
 before = peak_rss_bytes()
 plan = onnxfold.plan(sys.argv[1])
-assert plan.prediction.seconds > 0.1
+assert plan.prediction.bytes_written
 print(peak_rss_bytes() - before)
 """
     command = [sys.executable, "-c", code, str(tmp_path / "in.onnx")]

@@ -60,6 +60,13 @@ def optimize(
         OnnxFoldError: the model is invalid or an option is.
     """
     fold = _options(options)
+    with _paused_garbage_collection():
+        return _optimized(model, fold)
+
+
+def _optimized(
+    model: PathLike | ir.Model | onnx.ModelProto, fold: Options
+) -> ir.Model | onnx.ModelProto:
     if isinstance(model, onnx.ModelProto):
         proto = model
         converted, _ = run_bounded(

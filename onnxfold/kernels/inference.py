@@ -121,9 +121,11 @@ def may_read(node: ir.Node, index: int, buffer: Buffer, opsets: Mapping[str, int
         return False
     if node.op_type == "Reshape" and index == 1 and not _is_shape(node, buffer):
         return False
+    if buffer.dtype != ir.DataType.INT32:
+        return True
     schema = schema_of(node.op_type, opsets.get(node.domain, 1), node.domain)
     tensor = _small_data(buffer)
-    if buffer.dtype != ir.DataType.INT32 or schema is None or tensor is None:
+    if schema is None or tensor is None:
         return True
     if node.domain == "" and (node.op_type, index) in _READ_AS_INT64:
         return False

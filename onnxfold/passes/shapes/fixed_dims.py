@@ -34,6 +34,8 @@ def fix_dims(
     Raises:
         UsageError: there is no such dim or input, it has another size, or it shall be kept.
     """
+    if not dims and not input_shapes and not keep:
+        return False
     declared = {d for v in model.graph.inputs for d in _names(v)}
     for name in (*dims, *keep):
         if name not in declared:

@@ -1,38 +1,50 @@
-"""The matcher: a pattern against a node, with backtracking over what can match in several ways."""
+"""The matcher: every pattern becomes a chain of functions, made once a process.
+
+Each function looks at one thing, writes what it finds into a list of slots and calls the next; the
+last one asks the rule's condition. The slots hold what the variables and ops of the pattern stand
+for, and then the places: the values that operands are matched with. Where something can match in
+several ways, each of them goes on with its own copy of the slots.
+"""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import operator
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
 from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.symbolic.fact import Shape
+from onnxfold.rewrite.elsewhere import Elsewhere
 from onnxfold.rewrite.facts import COMMUTATIVE, MISSING, OPAQUE, Facts
 from onnxfold.rewrite.patterns import (
-    Alternatives,
+    AnyOf,
     AttributeVariable,
+    ConstantVariable,
     Expression,
+    Filled,
+    Literal,
+    Omitted,
     Op,
+    Optional,
     OptionalAttribute,
     OpVariable,
     OutputOf,
+    Rest,
     Result,
+    ValueVariable,
+    Variable,
     absent,
     anything,
 )
+from onnxfold.rewrite.rule import Rule
 from onnxfold.rewrite.terms import compare_values, identical
-
-if TYPE_CHECKING:
-    from onnxfold.rewrite.rule import Rule
 
 Bindings = dict[Any, Any]
 """Variables to values, attribute variables to Python values, ops and op variables to nodes."""
-
-# A list of goals that shares its tail with others: (first, rest).
-_Goals = tuple[tuple[Any, Any], Any] | None
 
 
 class Match:
@@ -102,111 +114,433 @@ class Match:
         return value
 
 
-class Matching:
-    """One attempt: what patterns ask while they match."""
+# -------------------------------------------------------------------- a pattern as functions
 
-    def __init__(self, facts: Facts) -> None:
-        self.facts = facts
-        self.same = facts.same
-        self.is_op = facts.is_op
-        self.is_number = facts.is_number
+_Slots = list[Any]
+_Step = Callable[[Facts, _Slots], Match | None]
+"""Goes on with an attempt that has filled these slots; None if it leads to no match."""
 
-    def is_commutative(self, node: ir.Node) -> bool:
-        """True for an op that gives the same for two operands in either order."""
-        return node.op_type in COMMUTATIVE and node.domain == ""
-
-    def bind_op(self, pattern: Op, node: ir.Node, bindings: Bindings) -> bool:
-        """Match the attributes of a node and bind the attribute and op variables."""
-        variable = pattern.variable
-        if variable is not None:
-            bound = bindings.setdefault(variable, node)
-            if bound is not node and not _same_op(bound, node):
-                return False
-        elif node.attributes and not self.facts.has_only_defaults(node, pattern.attributes):
-            return False
-        return all(
-            self._match_attribute(node, name, wanted, bindings)
-            for name, wanted in pattern.attributes.items()
-        )
-
-    def _match_attribute(self, node: ir.Node, name: str, wanted: Any, bindings: Bindings) -> bool:
-        if wanted is anything:
-            return True
-        if wanted is absent:
-            return name not in node.attributes
-        value = self.facts.attribute(node, name)
-        if value is OPAQUE:
-            return False
-        if isinstance(wanted, OptionalAttribute):
-            wanted = wanted.variable
-            value = None if value is MISSING else value
-        if value is MISSING:
-            return False
-        if isinstance(wanted, AttributeVariable):
-            return identical(bindings.setdefault(wanted, value), value)
-        return compare_values(operator.eq, value, wanted) is True
+_UNBOUND = object()
 
 
 def find_match(rule: Rule, node: ir.Node, facts: Facts) -> Match | None:
     """Match a rule with a node as its first root; None if it does not."""
-    matching = Matching(facts)
-    for root in rule.roots:
-        pattern = root.op if isinstance(root, OutputOf) else root
-        index = root.index if isinstance(root, OutputOf) else 0
-        assert isinstance(pattern, Op)
-        if index >= len(node.outputs):
-            continue
-        bindings: Bindings = {}
-        ways = pattern.expand_node(node, bindings, matching)
-        goals: _Goals = None
-        for other in reversed(rule.elsewhere):
-            goals = ((other, None), goals)
-        found = _choose(ways, goals, bindings, _Attempt(rule, root, node.outputs[index], matching))
-        if found is not None:
-            return found
-    return None
+    return _matcher_of(rule).find(node, facts)
 
 
-class _Attempt:
-    """The end of an attempt: everything is bound, the conditions decide."""
+class _Matcher:
+    """One rule as functions."""
 
-    def __init__(self, rule: Rule, root: Expression, value: ir.Value, matching: Matching) -> None:
+    def __init__(self, rule: Rule) -> None:
         self._rule = rule
-        self._value = value
-        self.matching = matching
+        self._bound = list(_bound_by(rule))
+        """What has a slot of its own, in order."""
+        self._slots = {thing: k for k, thing in enumerate(self._bound)}
+        self._blank: _Slots = [_UNBOUND] * len(self._bound)
+        self._starts = [self._start(root) for root in rule.roots]
 
-    def accept(self, bindings: Bindings) -> Match | None:
-        roots = [self._value, *(bindings[e] for e in self._rule.elsewhere)]
-        match = Match(self.matching.facts, self._rule, roots, bindings)
-        where = self._rule.where
-        return match if where is None or where.holds(match) is True else None
+    def find(self, node: ir.Node, facts: Facts) -> Match | None:
+        """The first match with the node as first root."""
+        outputs = node.outputs
+        for index, place, step in self._starts:
+            if index < len(outputs):
+                slots = self._blank.copy()
+                slots[place] = outputs[index]
+                found = step(facts, slots)
+                if found is not None:
+                    return found
+        return None
+
+    def _start(self, root: Expression) -> tuple[int, int, _Step]:
+        """Which output of a node a first root is, its place, and what matches it."""
+        (place,) = self._places(1)
+        step = self._accept(place)
+        for other in reversed(self._rule.elsewhere):
+            step = self._search(other, step)
+        return root.index if isinstance(root, OutputOf) else 0, place, self._step(root, place, step)
+
+    def _accept(self, root: int) -> _Step:
+        """The end of an attempt: everything is bound, the condition decides."""
+        rule = self._rule
+        bound = self._bound
+        others = [self._slots[other] for other in rule.elsewhere]
+        where = rule.where
+
+        def accept(facts: Facts, slots: _Slots) -> Match | None:
+            bindings = {
+                thing: found
+                for thing, found in zip(bound, slots, strict=False)
+                if found is not _UNBOUND
+            }
+            match = Match(facts, rule, [slots[root], *[slots[k] for k in others]], bindings)
+            return match if where is None or where.holds(match) is True else None
+
+        return accept
+
+    def _places(self, count: int) -> range:
+        """Slots for values that are to be matched."""
+        first = len(self._blank)
+        self._blank.extend([None] * count)
+        return range(first, first + count)
+
+    def _step(self, pattern: Expression, place: int, then: _Step) -> _Step:
+        """Match the value at a place and go on."""
+        make = _MAKERS.get(type(pattern))
+        if make is None:
+            raise TypeError(f"{pattern!r} cannot be matched")
+        return make(self, pattern, place, then)
+
+    # ---------------------------------------------------------------- values
+
+    def _value(self, variable: ValueVariable, place: int, then: _Step) -> _Step:
+        slot = self._slots[variable]
+
+        def match_value(facts: Facts, slots: _Slots) -> Match | None:
+            value = slots[place]
+            if value is None:
+                return None
+            bound = slots[slot]
+            if bound is _UNBOUND:
+                slots[slot] = value
+            elif bound is not value and (bound is None or not facts.same(bound, value)):
+                return None
+            return then(facts, slots)
+
+        return match_value
+
+    def _constant(self, variable: ConstantVariable, place: int, then: _Step) -> _Step:
+        match_value = self._value(variable, place, then)
+
+        def match_constant(facts: Facts, slots: _Slots) -> Match | None:
+            value = slots[place]
+            if value is None or not facts.known.is_constant(value):
+                return None
+            return match_value(facts, slots)
+
+        return match_constant
+
+    def _literal(self, literal: Literal, place: int, then: _Step) -> _Step:
+        number = literal.number
+
+        def match_number(facts: Facts, slots: _Slots) -> Match | None:
+            value = slots[place]
+            if value is None or not facts.is_number(value, number):
+                return None
+            return then(facts, slots)
+
+        return match_number
+
+    def _filled(self, filled: Filled, place: int, then: _Step) -> _Step:
+        number = filled.number
+
+        def match_filled(facts: Facts, slots: _Slots) -> Match | None:
+            value = slots[place]
+            if value is None or not facts.known.all_equal(value, number):
+                return None
+            return then(facts, slots)
+
+        return match_filled
+
+    def _omitted(self, omitted: Omitted, place: int, then: _Step) -> _Step:
+        def match_omitted(facts: Facts, slots: _Slots) -> Match | None:
+            return then(facts, slots) if slots[place] is None else None
+
+        return match_omitted
+
+    def _optional(self, optional: Optional, place: int, then: _Step) -> _Step:
+        match_inner = self._step(optional.inner, place, then)
+        inside = [self._slots[e] for e in optional.inner.walk() if isinstance(e, Variable)]
+
+        def match_optional(facts: Facts, slots: _Slots) -> Match | None:
+            if slots[place] is not None:
+                return match_inner(facts, slots)
+            for slot in inside:
+                if slots[slot] is _UNBOUND:
+                    slots[slot] = None
+                elif slots[slot] is not None:
+                    return None
+            return then(facts, slots)
+
+        return match_optional
+
+    def _rest(self, rest: Rest, place: int, then: _Step) -> _Step:
+        slot = self._slots[rest.variable]
+        constant = rest.variable.constant
+
+        def match_rest(facts: Facts, slots: _Slots) -> Match | None:
+            values = slots[place]
+            if constant and not all(v is not None and facts.known.is_constant(v) for v in values):
+                return None
+            if slots[slot] is _UNBOUND:
+                slots[slot] = values
+            elif slots[slot] != values:
+                return None
+            return then(facts, slots)
+
+        return match_rest
+
+    def _any_of(self, any_of: AnyOf, place: int, then: _Step) -> _Step:
+        return _first_of([self._step(choice, place, then) for choice in any_of.choices])
+
+    # ---------------------------------------------------------------- ops
+
+    def _output(self, output: OutputOf, place: int, then: _Step) -> _Step:
+        return self._op(output.op, place, then, output.index)
+
+    def _op(self, op: Op, place: int, then: _Step, index: int = 0) -> _Step:
+        slot, domain, op_types = self._slots[op], op.domain, op.op_types
+        match_inputs = self._spread if _has_rest(op) else self._inputs
+        match_node = self._attributes(op, slot, match_inputs(op, slot, then))
+
+        def match_op(facts: Facts, slots: _Slots) -> Match | None:
+            value = slots[place]
+            node = None if value is None else value.producer()
+            if node is None or node.op_type not in op_types or value.index() != index:
+                return None
+            if not facts.is_op(node, domain):
+                return None
+            bound = slots[slot]
+            if bound is not _UNBOUND:
+                return then(facts, slots) if bound is node else None
+            slots[slot] = node
+            return match_node(facts, slots)
+
+        return match_op
+
+    def _inputs(self, op: Op, slot: int, then: _Step) -> _Step:
+        """Match a node's inputs one by one; the two of a commutative op in either order."""
+        count = len(op.operands)
+        places = self._places(count)
+        first = places.start
+        match_operands = self._all(op.operands, places, then)
+        may_commute = count == 2 and op.domain == "" and not COMMUTATIVE.isdisjoint(op.op_types)
+
+        def match_inputs(facts: Facts, slots: _Slots) -> Match | None:
+            node = slots[slot]
+            inputs = node.inputs
+            given = len(inputs)
+            if given != count:
+                if any(v is not None for v in inputs[count:]):
+                    return None
+                inputs = (*inputs[:count], *[None] * (count - given))
+            if may_commute and inputs[0] is not inputs[1] and node.op_type in COMMUTATIVE:
+                crossed = slots.copy()
+                crossed[first : first + 2] = inputs[1], inputs[0]
+                slots[first : first + 2] = inputs
+                return match_operands(facts, slots) or match_operands(facts, crossed)
+            slots[first : first + count] = inputs
+            return match_operands(facts, slots)
+
+        return match_inputs
+
+    def _spread(self, op: Op, slot: int, then: _Step) -> _Step:
+        """Match a node's inputs in every way to give the variadic variables their share."""
+        operands = op.operands
+        places = self._places(len(operands))
+        first, end = places.start, places.stop
+        match_operands = self._all(operands, places, then)
+        rests = [k for k, operand in enumerate(operands) if isinstance(operand, Rest)]
+        fixed = len(operands) - len(rests)
+
+        def match_inputs(facts: Facts, slots: _Slots) -> Match | None:
+            inputs = slots[slot].inputs
+            surplus = len(inputs) - fixed
+            if surplus < 0:
+                return None
+            for shares in _shares(surplus, len(rests)):
+                way = slots.copy()
+                way[first:end] = _dealt(
+                    inputs, len(operands), dict(zip(rests, shares, strict=True))
+                )
+                found = match_operands(facts, way)
+                if found is not None:
+                    return found
+            return None
+
+        return match_inputs
+
+    def _all(self, operands: Sequence[Expression], places: Sequence[int], then: _Step) -> _Step:
+        """Match each operand at its place: what rules out the most comes first."""
+        order = sorted(range(len(operands)), key=lambda k: operands[k].weight)
+        for k in reversed(order):
+            then = self._step(operands[k], places[k], then)
+        return then
+
+    # ---------------------------------------------------------------- attributes
+
+    def _attributes(self, op: Op, slot: int, then: _Step) -> _Step:
+        """Match a node's attributes, and then its inputs."""
+        for name, wanted in reversed(op.attributes.items()):
+            if wanted is not anything:
+                then = self._attribute(name, wanted, slot, then)
+        if op.variable is not None:
+            return self._same_op(op.variable, slot, then)
+        mentioned = op.attributes
+
+        def match_attributes(facts: Facts, slots: _Slots) -> Match | None:
+            node = slots[slot]
+            if node.attributes and not facts.has_only_defaults(node, mentioned):
+                return None
+            return then(facts, slots)
+
+        return match_attributes
+
+    def _same_op(self, variable: OpVariable, slot: int, then: _Step) -> _Step:
+        own = self._slots[variable]
+
+        def match_same_op(facts: Facts, slots: _Slots) -> Match | None:
+            node, bound = slots[slot], slots[own]
+            if bound is _UNBOUND:
+                slots[own] = node
+            elif bound is not node and not _are_same_op(bound, node):
+                return None
+            return then(facts, slots)
+
+        return match_same_op
+
+    def _attribute(self, name: str, wanted: Any, slot: int, then: _Step) -> _Step:
+        optional = isinstance(wanted, OptionalAttribute)
+        variable = wanted.variable if isinstance(wanted, OptionalAttribute) else wanted
+        own = self._slots[variable] if isinstance(variable, AttributeVariable) else None
+
+        def match_absent(facts: Facts, slots: _Slots) -> Match | None:
+            return None if name in slots[slot].attributes else then(facts, slots)
+
+        def match_attribute(facts: Facts, slots: _Slots) -> Match | None:
+            value = facts.attribute(slots[slot], name)
+            if optional and value is MISSING:
+                value = None
+            if value is OPAQUE or value is MISSING:
+                return None
+            if own is None:
+                if compare_values(operator.eq, value, wanted) is not True:
+                    return None
+            elif slots[own] is _UNBOUND:
+                slots[own] = value
+            elif not identical(slots[own], value):
+                return None
+            return then(facts, slots)
+
+        return match_absent if wanted is absent else match_attribute
+
+    # ---------------------------------------------------------------- further roots
+
+    def _search(self, other: Elsewhere, then: _Step) -> _Step:
+        """Find a root among the users of what is bound already."""
+        (place,) = self._places(1)
+        slot = self._slots[other]
+        match_root = self._step(other.pattern, place, then)
+        op, index = other.op, other.index
+        bound_op = self._slots[op]
+        paths = [(self._slots[start], above[:-1]) for start, above in other.paths]
+        ops = [self._slots[thing] for thing in self._bound if isinstance(thing, (Op, OpVariable))]
+
+        def candidates(slots: _Slots) -> list[ir.Node]:
+            if slots[bound_op] is not _UNBOUND:
+                return [slots[bound_op]]
+            for start, above in paths:
+                bound = slots[start]
+                if bound is _UNBOUND or bound is None:
+                    continue
+                nodes = _users([bound] if isinstance(bound, ir.Value) else bound.outputs)
+                for between in above:
+                    nodes = [
+                        user
+                        for node in nodes
+                        if node.op_type in between.op_types
+                        for user in _users(node.outputs)
+                    ]
+                taken = {id(slots[k]) for k in ops}
+                return [node for node in nodes if id(node) not in taken]
+            return []
+
+        def search(facts: Facts, slots: _Slots) -> Match | None:
+            for node in candidates(slots):
+                if index < len(node.outputs):
+                    way = slots.copy()
+                    way[place] = way[slot] = node.outputs[index]
+                    found = match_root(facts, way)
+                    if found is not None:
+                        return found
+            return None
+
+        return search
 
 
-def _solve(goals: _Goals, bindings: Bindings, attempt: _Attempt) -> Match | None:
-    while goals is not None:
-        (pattern, value), goals = goals
-        ways = pattern.expand(value, bindings, attempt.matching)
-        if len(ways) != 1:
-            return _choose(ways, goals, bindings, attempt)
-        for goal in reversed(ways[0]):
-            goals = (goal, goals)
-    return attempt.accept(bindings)
+_MAKERS: dict[type[Expression], Callable[..., _Step]] = {
+    ValueVariable: _Matcher._value,
+    ConstantVariable: _Matcher._constant,
+    Literal: _Matcher._literal,
+    Filled: _Matcher._filled,
+    Omitted: _Matcher._omitted,
+    Optional: _Matcher._optional,
+    Rest: _Matcher._rest,
+    AnyOf: _Matcher._any_of,
+    Op: _Matcher._op,
+    OutputOf: _Matcher._output,
+}
+"""What makes the function that matches an expression of each kind."""
+
+_matcher_of = functools.lru_cache(maxsize=1 << 14)(_Matcher)
 
 
-def _choose(
-    ways: Alternatives, goals: _Goals, bindings: Bindings, attempt: _Attempt
-) -> Match | None:
-    for way in ways:
-        remaining = goals
-        for goal in reversed(way):
-            remaining = (goal, remaining)
-        found = _solve(remaining, dict(bindings), attempt)
-        if found is not None:
-            return found
-    return None
+def _bound_by(rule: Rule) -> dict[object, None]:
+    """What a pattern binds: variables, ops, op variables, attribute variables, further roots."""
+    bound: dict[object, None] = {}
+    for pattern in rule.pair.patterns:
+        for expression in pattern.walk():
+            if isinstance(expression, (Variable, Op)):
+                bound[expression] = None
+            if isinstance(expression, Op):
+                if expression.variable is not None:
+                    bound[expression.variable] = None
+                for wanted in expression.attributes.values():
+                    thing = wanted.variable if isinstance(wanted, OptionalAttribute) else wanted
+                    if isinstance(thing, AttributeVariable):
+                        bound[thing] = None
+    bound.update(dict.fromkeys(rule.elsewhere))
+    return bound
 
 
-def _same_op(one: ir.Node, other: ir.Node) -> bool:
+def _first_of(steps: Sequence[_Step]) -> _Step:
+    def match_first(facts: Facts, slots: _Slots) -> Match | None:
+        for step in steps:
+            found = step(facts, slots.copy())
+            if found is not None:
+                return found
+        return None
+
+    return match_first
+
+
+def _has_rest(op: Op) -> bool:
+    return any(isinstance(operand, Rest) for operand in op.operands)
+
+
+def _shares(surplus: int, rests: int) -> Iterator[list[int]]:
+    """Every way to divide a number of inputs among the variadic variables."""
+    for cuts in itertools.combinations_with_replacement(range(surplus + 1), rests - 1):
+        yield [b - a for a, b in itertools.pairwise((0, *cuts, surplus))]
+
+
+def _dealt(inputs: Sequence[Any], operands: int, shares: dict[int, int]) -> list[Any]:
+    """What each operand gets: an input, or a variadic one its share of them."""
+    dealt: list[Any] = []
+    position = 0
+    for k in range(operands):
+        size = shares.get(k)
+        dealt.append(
+            inputs[position] if size is None else tuple(inputs[position : position + size])
+        )
+        position += 1 if size is None else size
+    return dealt
+
+
+def _users(values: Sequence[ir.Value]) -> list[ir.Node]:
+    return list({use.node: None for value in values for use in value.uses()})
+
+
+def _are_same_op(one: ir.Node, other: ir.Node) -> bool:
     if one.op_type != other.op_type:
         return False
     contents = [content_of_attributes(node.attributes.values()) for node in (one, other)]

@@ -6,14 +6,7 @@ from onnxfold.rewrite.patterns.attribute_variables import (
     absent,
     anything,
 )
-from onnxfold.rewrite.patterns.expression import (
-    DONE,
-    FAIL,
-    Alternatives,
-    Expression,
-    Goal,
-    Operand,
-)
+from onnxfold.rewrite.patterns.expression import Expression, Operand
 from onnxfold.rewrite.patterns.literals import (
     Filled,
     Literal,
@@ -55,15 +48,11 @@ from onnxfold.rewrite.patterns.words import (
 )
 
 __all__ = [
-    "Alternatives",
     "AnyOf",
     "AttributeVariable",
     "ConstantVariable",
-    "DONE",
     "Expression",
-    "FAIL",
     "Filled",
-    "Goal",
     "Literal",
     "MadeConstant",
     "Omitted",

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-import onnx_ir as ir
-
-from onnxfold.rewrite.patterns.expression import DONE, FAIL, Alternatives, Expression
+from onnxfold.rewrite.patterns.expression import Expression
 from onnxfold.rewrite.patterns.variables import result
-
-if TYPE_CHECKING:
-    from onnxfold.rewrite.match import Bindings, Matching
 
 
 class Literal(Expression):
@@ -21,12 +15,6 @@ class Literal(Expression):
 
     def __init__(self, number: float) -> None:
         self.number = number
-
-    def expand(
-        self, value: ir.Value | None, bindings: Bindings, matching: Matching
-    ) -> Alternatives:
-        """Match a scalar or one-element constant."""
-        return DONE if value is not None and matching.is_number(value, self.number) else FAIL
 
     def __repr__(self) -> str:
         return repr(self.number)
@@ -39,13 +27,6 @@ class Filled(Expression):
 
     def __init__(self, number: float) -> None:
         self.number = number
-
-    def expand(
-        self, value: ir.Value | None, bindings: Bindings, matching: Matching
-    ) -> Alternatives:
-        """Match a uniform constant."""
-        known = matching.facts.known
-        return DONE if value is not None and known.all_equal(value, self.number) else FAIL
 
     def __repr__(self) -> str:
         return f"filled({self.number!r})"

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import onnx_ir as ir
-
-from onnxfold.rewrite.patterns.expression import (
-    DONE,
-    FAIL,
-    Alternatives,
-    Expression,
-    Goal,
-    Operand,
-)
+from onnxfold.rewrite.patterns.expression import Expression, Operand
 from onnxfold.rewrite.patterns.operands import as_expression
-from onnxfold.rewrite.patterns.variables import Rest
-
-if TYPE_CHECKING:
-    from onnxfold.rewrite.match import Bindings, Matching
 
 
 class AnyOf(Expression):
@@ -34,12 +20,6 @@ class AnyOf(Expression):
     def children(self) -> Sequence[Expression]:
         """The choices."""
         return self.choices
-
-    def expand(
-        self, value: ir.Value | None, bindings: Bindings, matching: Matching
-    ) -> Alternatives:
-        """Try each choice."""
-        return [((choice, value),) for choice in self.choices]
 
     def __repr__(self) -> str:
         return f"any_of({', '.join(map(repr, self.choices))})"
@@ -87,8 +67,6 @@ class Op(Expression):
             for name, value in attributes.items()
         }
         self.variable = variable
-        self._has_rest = any(isinstance(o, Rest) for o in self.operands)
-        self._order = sorted(range(len(self.operands)), key=lambda k: self.operands[k].weight)
 
     def __getitem__(self, index: int) -> OutputOf:
         return OutputOf(self, index)
@@ -99,60 +77,6 @@ class Op(Expression):
     def children(self) -> Sequence[Expression]:
         """The operands."""
         return self.operands
-
-    def expand(
-        self, value: ir.Value | None, bindings: Bindings, matching: Matching
-    ) -> Alternatives:
-        """Match the node that makes the value as its first output."""
-        node = None if value is None else value.producer()
-        if node is None or value is None or value.index() != 0:
-            return FAIL
-        return self.expand_node(node, bindings, matching)
-
-    def expand_node(self, node: ir.Node, bindings: Bindings, matching: Matching) -> Alternatives:
-        """Match a node: op, attributes, and then its inputs in every possible order."""
-        if node.op_type not in self.op_types or not matching.is_op(node, self.domain):
-            return FAIL
-        bound = bindings.get(self)
-        if bound is not None:
-            return DONE if bound is node else FAIL
-        if not matching.bind_op(self, node, bindings):
-            return FAIL
-        bindings[self] = node
-        inputs = node.inputs
-        if self._has_rest:
-            return self._spread(inputs)
-        operands = self.operands
-        count = len(operands)
-        if len(inputs) > count and any(v is not None for v in inputs[count:]):
-            return FAIL
-        given = [inputs[k] if k < len(inputs) else None for k in range(count)]
-        straight = [(operands[k], given[k]) for k in self._order]
-        if count == 2 and matching.is_commutative(node) and given[0] is not given[1]:
-            return (straight, [(operands[k], given[1 - k]) for k in self._order])
-        return (straight,)
-
-    def _spread(self, inputs: Sequence[ir.Value | None]) -> Alternatives:
-        """Every way to give the variadic variables their share of the inputs."""
-        rests = sum(isinstance(o, Rest) for o in self.operands)
-        surplus = len(inputs) - (len(self.operands) - rests)
-        if surplus < 0:
-            return FAIL
-        ways = []
-        for cuts in itertools.combinations_with_replacement(range(surplus + 1), rests - 1):
-            sizes = [b - a for a, b in itertools.pairwise((0, *cuts, surplus))]
-            goals: list[Goal] = []
-            position = 0
-            for operand in self.operands:
-                if isinstance(operand, Rest):
-                    size = sizes.pop(0)
-                    goals.append((operand, tuple(inputs[position : position + size])))
-                    position += size
-                else:
-                    goals.append((operand, inputs[position]))
-                    position += 1
-            ways.append(goals)
-        return ways
 
     def __repr__(self) -> str:
         arguments = [repr(o) for o in self.operands]
@@ -172,15 +96,6 @@ class OutputOf(Expression):
     def children(self) -> Sequence[Expression]:
         """The op."""
         return (self.op,)
-
-    def expand(
-        self, value: ir.Value | None, bindings: Bindings, matching: Matching
-    ) -> Alternatives:
-        """Match the node that makes the value as that output."""
-        node = None if value is None else value.producer()
-        if node is None or value is None or value.index() != self.index:
-            return FAIL
-        return self.op.expand_node(node, bindings, matching)
 
     def __repr__(self) -> str:
         return f"{self.op!r}[{self.index}]"

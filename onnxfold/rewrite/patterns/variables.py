@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
 
-import onnx_ir as ir
-
-from onnxfold.rewrite.patterns.expression import DONE, FAIL, Alternatives, Expression
-
-if TYPE_CHECKING:
-    from onnxfold.rewrite.match import Bindings, Matching
+from onnxfold.rewrite.patterns.expression import Expression
 
 
 class Variable(Expression):
@@ -28,30 +22,11 @@ class Variable(Expression):
 class ValueVariable(Variable):
     """Any value."""
 
-    def expand(
-        self, value: ir.Value | None, bindings: Bindings, matching: Matching
-    ) -> Alternatives:
-        """Bind the value, or compare with what is bound."""
-        if value is None:
-            return FAIL
-        if self in bindings:
-            return DONE if matching.same(bindings[self], value) else FAIL
-        bindings[self] = value
-        return DONE
-
 
 class ConstantVariable(ValueVariable):
     """Any compile-time constant."""
 
     weight = 1
-
-    def expand(
-        self, value: ir.Value | None, bindings: Bindings, matching: Matching
-    ) -> Alternatives:
-        """Bind the value if it is constant."""
-        if value is None or not matching.facts.known.is_constant(value):
-            return FAIL
-        return super().expand(value, bindings, matching)
 
 
 class VariadicVariable(Variable):
@@ -79,15 +54,6 @@ class Rest(Expression):
         """The variable."""
         return (self.variable,)
 
-    def expand(self, value: Any, bindings: Bindings, matching: Matching) -> Alternatives:
-        """Bind a tuple of values."""
-        if self.variable.constant and not all(
-            v is not None and matching.facts.known.is_constant(v) for v in value
-        ):
-            return FAIL
-        bound = bindings.setdefault(self.variable, value)
-        return DONE if bound == value else FAIL
-
     def __repr__(self) -> str:
         return f"*{self.variable!r}"
 
@@ -104,19 +70,6 @@ class Optional(Expression):
         """What it is if it is there."""
         return (self.inner,)
 
-    def expand(
-        self, value: ir.Value | None, bindings: Bindings, matching: Matching
-    ) -> Alternatives:
-        """Bind None if the input is not there."""
-        if value is not None:
-            return (((self.inner, value),),)
-        for expression in self.inner.walk():
-            if isinstance(expression, Variable):
-                bound = bindings.setdefault(expression, None)
-                if bound is not None:
-                    return FAIL
-        return DONE
-
     def __repr__(self) -> str:
         return f"optional({self.inner!r})"
 
@@ -125,12 +78,6 @@ class Omitted(Expression):
     """No input here: ``None`` in a pattern or replacement."""
 
     weight = 0
-
-    def expand(
-        self, value: ir.Value | None, bindings: Bindings, matching: Matching
-    ) -> Alternatives:
-        """Match only an omitted input."""
-        return DONE if value is None else FAIL
 
     def __repr__(self) -> str:
         return "None"

@@ -14,12 +14,13 @@ def is_initialized(value: ir.Value) -> bool:
 
 def tensor_of_constant(node: ir.Node) -> ir.TensorProtocol | None:
     """The tensor of a ``Constant`` node; None where a function's caller supplies it."""
-    if any(attribute.is_ref() for attribute in node.attributes.values()):
-        return None
-    value = node.attributes.get("value")
-    if value is not None:  # Attr.as_tensor() checks a protocol at run time: slow for 10,000 of them
+    value = node.attributes.data.get("value")  # the dict below: asked of every constant
+    if value is not None and not value.is_ref():
+        # Attr.as_tensor() checks a protocol at run time: slow for 10,000 of them
         tensor: ir.TensorProtocol = value.value
         return tensor
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        return None
     for name in ("value_string", "value_strings"):
         text = node.attributes.get(name)
         if text is not None:

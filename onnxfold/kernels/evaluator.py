@@ -217,6 +217,8 @@ class Evaluator:
         Raises:
             ComputationFailed: operations among them cannot be computed; the others are.
         """
+        if not buffers:
+            return
         for buffer in buffers:  # somebody wants them, even if nobody has retained them yet
             self._pool.retain(buffer)
         try:
@@ -306,7 +308,10 @@ def _references(buffer: Buffer) -> int:
 
 def _are_tensors(operation: Operation) -> bool:
     """Whether no operand is a sequence or an optional."""
-    return all(b is None or b.type_proto is None for b in operation.operands)
+    for buffer in operation.operands:
+        if buffer is not None and buffer.type_proto is not None:
+            return False
+    return True
 
 
 def _is_complete(result: inference.ResultType | None) -> bool:

@@ -131,6 +131,8 @@ def session_of(model: bytes, *, threads: int = 0) -> Any:
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
     options.intra_op_num_threads = threads
+    # threads that wait for more work would take as much of the processor as those that have some
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.disable_prepacking", "1")
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class FoldOptions:
-    """What may be folded, and at what cost.
+class Options:
+    """All options of an optimization.
 
     Args:
+        level: 0 folds constants only, 1 also rewrites by the rules that keep every bit, 2 by
+            inexact ones, too.
         fold_all: Fold whatever can be evaluated, whatever it weighs.
         fold_quantized: Treat DequantizeLinear of constants like any other op.
         max_growth: Bytes by which the stored constants may grow if more ops fold by it.
@@ -28,46 +30,6 @@ class FoldOptions:
         fold: Globs of value names; such a value is folded whatever it weighs, if it can be
             evaluated and ``keep`` does not name it.
         explain: Record also why small nodes were folded, not only those whose bytes were counted.
-    """
-
-    fold_all: bool = False
-    fold_quantized: bool = False
-    max_growth: int = 0
-    memory_limit: int | None = None
-    keep: tuple[str, ...] = ()
-    fold: tuple[str, ...] = ()
-    explain: bool = False
-
-    def __post_init__(self) -> None:
-        if self.max_growth < 0:
-            raise UsageError(f"max_growth must not be negative, got {self.max_growth}")
-        if self.memory_limit is not None and self.memory_limit <= 0:
-            raise UsageError(f"memory_limit must be positive, got {self.memory_limit}")
-        for name in ("keep", "fold"):
-            if isinstance(getattr(self, name), str):
-                raise UsageError(f"{name} must be a sequence of globs, not one string")
-
-    @property
-    def exact(self) -> bool:
-        """True if nothing may be done that could change a bit."""
-        return True
-
-    def keeps(self, name: str | None) -> bool:
-        """True if the value of that name must not be folded."""
-        return _matches(name, self.keep)
-
-    def folds(self, name: str | None) -> bool:
-        """True if the value of that name is to be folded whatever it weighs."""
-        return _matches(name, self.fold)
-
-
-@dataclass(frozen=True)
-class Options(FoldOptions):
-    """All options of an optimization.
-
-    Args:
-        level: 0 folds constants only, 1 also rewrites by the rules that keep every bit, 2 by
-            inexact ones, too.
         enable: Names of opt-in rules or rule sets.
         disable: Names of rules or rule sets not to use.
         target: A runtime whose own ops may be used ("onnxruntime").
@@ -80,6 +42,13 @@ class Options(FoldOptions):
     """
 
     level: int = 1
+    fold_all: bool = False
+    fold_quantized: bool = False
+    max_growth: int = 0
+    memory_limit: int | None = None
+    keep: tuple[str, ...] = ()
+    fold: tuple[str, ...] = ()
+    explain: bool = False
     enable: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
     target: str | None = None
@@ -91,10 +60,13 @@ class Options(FoldOptions):
     value_info: bool = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.level not in (0, 1, 2):
             raise UsageError(f"level must be 0, 1 or 2, got {self.level}")
-        for name in ("enable", "disable", "rules", "passes", "keep_dims"):
+        if self.max_growth < 0:
+            raise UsageError(f"max_growth must not be negative, got {self.max_growth}")
+        if self.memory_limit is not None and self.memory_limit <= 0:
+            raise UsageError(f"memory_limit must be positive, got {self.memory_limit}")
+        for name in ("keep", "fold", "enable", "disable", "rules", "passes", "keep_dims"):
             if isinstance(getattr(self, name), str):
                 raise UsageError(f"{name} must be a sequence, not one string")
 
@@ -108,6 +80,14 @@ class Options(FoldOptions):
         """True if something is asked for that takes the bytes it takes."""
         asked = (self.fold_all, self.fold, self.target, self.rules, self.dims, self.input_shapes)
         return self.level > 1 or any(asked)
+
+    def keeps(self, name: str | None) -> bool:
+        """True if the value of that name must not be folded."""
+        return _matches(name, self.keep)
+
+    def folds(self, name: str | None) -> bool:
+        """True if the value of that name is to be folded whatever it weighs."""
+        return _matches(name, self.fold)
 
     def rule_sets(self) -> list[RuleSet]:
         """All rule sets to choose from: built in, of other packages, and the ones given."""

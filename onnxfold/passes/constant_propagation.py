@@ -12,7 +12,7 @@ from onnxfold.analysis.decisions import Decision
 from onnxfold.analysis.order import sort_if_needed
 from onnxfold.editing.removal import remove_nodes
 from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
-from onnxfold.options import FoldOptions
+from onnxfold.options import Options
 from onnxfold.passes.cut import Cut
 from onnxfold.passes.folding.materialize import materialize
 from onnxfold.passes.folding.sweep import Stay, Sweep
@@ -59,12 +59,12 @@ class ConstantPropagation(ir.passes.InPlacePass):
 
     def __init__(
         self,
-        options: FoldOptions | None = None,
+        options: Options | None = None,
         *,
         scratch_folder: str | None = None,
         spare: int = 0,
     ) -> None:
-        self._options = options or FoldOptions()
+        self._options = options or Options()
         self.scratch_folder = scratch_folder
         self.spare = spare
         self.observe: Observer | None = None

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.decisions import Decision
 from onnxfold.analysis.frontier import FORBIDDEN, Growth, RegionOp, choose
-from onnxfold.options import FoldOptions
+from onnxfold.options import Options
 from onnxfold.passes.folding.sweep import Stay, Sweep
 from onnxfold.pool import Pool
 from onnxfold.storage import stored_bytes
@@ -34,7 +34,7 @@ class Cut:
         spare: Bytes by which the model has become smaller than it came: they may be spent too.
     """
 
-    def __init__(self, sweep: Sweep, pool: Pool, options: FoldOptions, spare: int = 0) -> None:
+    def __init__(self, sweep: Sweep, pool: Pool, options: Options, spare: int = 0) -> None:
         self._sweep = sweep
         self._pool = pool
         self._options = options

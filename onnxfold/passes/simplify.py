@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnxfold.editing.removal import forget_strangers
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
-from onnxfold.options import FoldOptions
+from onnxfold.options import Options
 from onnxfold.rewrite.driver import Limits, Rewriter
 from onnxfold.rewrite.report import RewriteReport
 from onnxfold.rewrite.rule import Rule
@@ -43,13 +43,13 @@ class Simplify(ir.passes.InPlacePass):
         enable: Iterable[str] = (),
         disable: Iterable[str] = (),
         target: str | None = None,
-        options: FoldOptions | None = None,
+        options: Options | None = None,
         limits: Limits | None = None,
     ) -> None:
         chosen = builtin_rule_sets() if sets is None else list(sets)
         self.rules = select_rules(chosen, enable=enable, disable=disable, target=target)
         self._level = level
-        self._keeps = (options or FoldOptions()).keeps
+        self._keeps = (options or Options()).keeps
         self._limits = limits
         self.report = RewriteReport()
 

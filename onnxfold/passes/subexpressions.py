@@ -14,7 +14,7 @@ from onnxfold.editing.removal import remove_nodes
 from onnxfold.editing.replacement import inherit, replace, set_input, take_over
 from onnxfold.graphs import subgraphs_of
 from onnxfold.kernels.inference import takes
-from onnxfold.options import FoldOptions
+from onnxfold.options import Options
 from onnxfold.storage import node_bytes
 
 _Seen = dict[Hashable, ir.Node]
@@ -32,8 +32,8 @@ class CommonSubexpressions(ir.passes.InPlacePass):
         options: Which values must stay.
     """
 
-    def __init__(self, options: FoldOptions | None = None) -> None:
-        self._keeps = (options or FoldOptions()).keeps
+    def __init__(self, options: Options | None = None) -> None:
+        self._keeps = (options or Options()).keeps
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""

@@ -10,7 +10,7 @@ from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import ASSUMPTIONS, SymbolicAnalysis
 from onnxfold.editing.removal import is_unused, is_used
 from onnxfold.graphs import subgraphs_of
-from onnxfold.options import FoldOptions
+from onnxfold.options import Options
 from onnxfold.passes.shapes.edit import Edit
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.shapes.operands import Operands
@@ -37,13 +37,13 @@ class SymbolicShapes(ir.passes.InPlacePass):
 
     def __init__(
         self,
-        options: FoldOptions | None = None,
+        options: Options | None = None,
         *,
         dims: Mapping[str, int] | None = None,
         input_shapes: Mapping[str, Sequence[int]] | None = None,
         keep_dims: Collection[str] = (),
     ) -> None:
-        self._options = options or FoldOptions()
+        self._options = options or Options()
         self._dims = dict(dims or {})
         self.assumptions: tuple[str, ...] = ()
         self._input_shapes = {k: list(v) for k, v in (input_shapes or {}).items()}

@@ -15,7 +15,7 @@ from reference_session import reference_session
 from onnxfold import storage
 from onnxfold.kernels import evaluator
 from onnxfold.kernels.fused import choice, indexed, program, streams
-from onnxfold.options import FoldOptions
+from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation
 from onnxfold.pool import BufferTensor, parallel, pool, tensor
 
@@ -214,7 +214,7 @@ def by_onnxruntime(proto: onnx.ModelProto) -> list[np.ndarray]:
 def folded(proto: onnx.ModelProto, path, **options) -> list[np.ndarray]:
     """The outputs of the model after folding and saving it."""
     model = storage.from_proto(proto)
-    propagation = ConstantPropagation(FoldOptions(fold_all=True, **options))
+    propagation = ConstantPropagation(Options(fold_all=True, **options))
     propagation(model)
     assert len(model.graph) == 0
     assert propagation.outcome.statistics.materialized == sum(

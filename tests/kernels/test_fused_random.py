@@ -33,7 +33,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from onnxfold import storage
-from onnxfold.options import FoldOptions
+from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation
 
 UNARY = ["Neg", "Abs", "Relu", "Sqrt", "Floor", "Sign", "Identity", "Exp"]
@@ -172,5 +172,5 @@ def test_sums_do_not_depend_on_where_a_weight_lies_in_its_file(tmp_path, lead):
         tensor_proto.external_data.add(key=key, value=str(value))
     onnx.save(proto, tmp_path / "in.onnx")
     model = storage.load(tmp_path / "in.onnx")
-    ConstantPropagation(FoldOptions(fold_all=True))(model)
+    ConstantPropagation(Options(fold_all=True))(model)
     assert_same([model.graph.outputs[0].const_value.numpy()], expected)

@@ -8,7 +8,7 @@ from fold_check import fold, large, parse, with_weights
 
 from onnxfold import storage
 from onnxfold.graphs import all_graphs
-from onnxfold.options import FoldOptions
+from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation
 from onnxfold.pool import BufferTensor
 
@@ -81,7 +81,7 @@ def test_the_bits_stay(seed, side):
 @pytest.mark.parametrize("seed", range(25))
 def test_only_what_the_rest_of_the_model_reads_becomes_a_tensor(seed, fold_all):
     model = storage.from_proto(random_graph(seed, 32))
-    propagation = ConstantPropagation(FoldOptions(fold_all=fold_all))
+    propagation = ConstantPropagation(Options(fold_all=fold_all))
     propagation(model)
     graphs = list(all_graphs(model))
     read = {v for graph in graphs for node in graph for v in node.inputs if v is not None}

@@ -10,7 +10,7 @@ import pytest
 from fold_check import X, assert_same, count_ops, interface, parse
 
 from onnxfold import storage
-from onnxfold.options import FoldOptions
+from onnxfold.options import Options
 from onnxfold.passes.subexpressions import CommonSubexpressions
 
 HEADER = '<domain: "local", opset_import: ["" : 21, "local" : 1]>'
@@ -20,7 +20,7 @@ def share(text: str, feeds=None, **options) -> Counter[str]:
     """The ops that are left; the model is valid, and with feeds it computes the same bits."""
     before = parse(text)
     opened = storage.from_proto(before)
-    modified = CommonSubexpressions(FoldOptions(**options))(opened).modified
+    modified = CommonSubexpressions(Options(**options))(opened).modified
     after = storage.to_proto(opened)
     unchanged = storage.to_proto(storage.from_proto(before))
     assert modified == (unchanged.SerializeToString() != after.SerializeToString())

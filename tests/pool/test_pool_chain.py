@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxfold.options import FoldOptions
+from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation
 
 SIDE = 4096
@@ -31,7 +31,7 @@ def _chain(length: int) -> ir.Model:
 @pytest.mark.parametrize("fold_all", [False, True])
 def test_forty_ops_on_64_mib(fold_all):
     model = _chain(40)
-    propagation = ConstantPropagation(FoldOptions(fold_all=fold_all))
+    propagation = ConstantPropagation(Options(fold_all=fold_all))
     propagation(model)
     statistics = propagation.outcome.statistics
     assert [node.op_type for node in model.graph] == ["Add"]

@@ -10,7 +10,7 @@ from certify import certify, graph, refuse
 from onnxfold.rules import transposes
 
 import onnxfold
-from onnxfold.options import FoldOptions
+from onnxfold.options import Options
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import RuleSet, attributes, constants, op, rule, values
 from onnxfold.rewrite.driver import Limits
@@ -202,7 +202,7 @@ def test_new_names_are_fresh_and_readable():
 
 def test_keep_and_disable():
     proto = parsed("g (float[N] x) => (float[N] y) { t = Relu(x) s = Neg(t) y = Neg(s) }")
-    _, report = simplified(proto, options=FoldOptions(keep=("s",)))
+    _, report = simplified(proto, options=Options(keep=("s",)))
     assert not report.total
     double_negation.name = "double_negation"
     for name in ("test", "double_negation"):

@@ -26,7 +26,7 @@ from onnxfold.kernels.evaluator import Evaluator
 from onnxfold.kernels.inference import may_read
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Unfoldable
-from onnxfold.options import FoldOptions
+from onnxfold.options import Options
 from onnxfold.passes.folding.inline_if import inline_branch
 from onnxfold.passes.folding.places import Places
 from onnxfold.pool import Buffer, Pool
@@ -57,7 +57,7 @@ class Sweep:
         model: ir.Model,
         pool: Pool,
         evaluator: Evaluator,
-        options: FoldOptions,
+        options: Options,
         uncomputable: Mapping[ir.Node, str],
     ) -> None:
         self._model = model

@@ -7,7 +7,7 @@ import gc
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Union, overload
 
@@ -20,16 +20,15 @@ from onnxfold.kernels.engines.limits import limited, time_for
 from onnxfold.memory import peak_rss_bytes
 from onnxfold.options import Options
 from onnxfold.passes.outlook import outlook
-from onnxfold.passes.pipeline import Result, run_bounded, run_passes
+from onnxfold.passes.pipeline import first_folding, run_bounded, run_passes
+from onnxfold.passes.run import Result
 from onnxfold.report.inventory import count_nodes, op_name
 from onnxfold.report.summary import Kept, Report
 
 if TYPE_CHECKING:
     from onnxfold.analysis.decisions import Decision
     from onnxfold.compare import Comparison
-    from onnxfold.forecast import Plan, Prediction
-    from onnxfold.passes.cut import Cut
-    from onnxfold.pool import Buffer, Pool
+    from onnxfold.forecast import Plan
 
 logger = logging.getLogger("onnxfold")
 
@@ -140,7 +139,6 @@ def optimize_file(
         stack.enter_context(limited(time_for(bytes_before)))
         stack.enter_context(storage.reading_from(model))
         before = dict(sorted(count_nodes(model).items()))
-        forecast = _Forecast(model, fold, bytes_before, share_weights, check > 0)
         with clock.stage("fold"):
             folder = os.path.dirname(os.path.abspath(destination))
             model, result = run_bounded(
@@ -149,7 +147,6 @@ def optimize_file(
                 fold,
                 scratch_folder=folder,
                 bytes_before=bytes_before,
-                observe=forecast,
             )
         after = dict(sorted(count_nodes(model).items()))
         beyond: dict[str, int] = {}
@@ -194,7 +191,6 @@ def optimize_file(
         peak_rss_bytes=peak_rss_bytes(),
         stages=clock.stages,
         bytes_written=saved.bytes_total,
-        prediction=forecast.prediction,
         check=comparison,
         warnings=result.warnings,
         assumptions=list(result.assumptions),
@@ -221,19 +217,26 @@ def plan(
     Raises:
         OnnxFoldError: the model or an option is invalid.
     """
-    from onnxfold.forecast import Plan
+    from onnxfold.forecast import Plan, predict
 
     fold = _options(options)
     with _paused_garbage_collection(), about(source):
         model = storage.load(source)
         bytes_before = storage.model_bytes(model)
         nodes = sum(count_nodes(model).values())
-        forecast = _Forecast(model, fold, bytes_before, share_weights, check > 0, is_all=True)
-        with contextlib.suppress(_Planned):
-            run_passes(model, fold, bytes_before=bytes_before, observe=forecast)
-    if forecast.prediction is None:
-        raise UsageError("a plan is made by constant-propagation, and the passes are without it")
-    return Plan(os.fspath(source), nodes, forecast.folded, forecast.prediction, forecast.decisions)
+        folding, run = first_folding(model, fold, bytes_before=bytes_before)
+        prediction = predict(
+            model,
+            folding.cut,
+            run.pool,
+            folding.computed_first,
+            fold,
+            bytes_before=bytes_before,
+            share_weights=share_weights,
+            check=check > 0,
+        )
+    decisions = [decision for _, decision in folding.decisions]
+    return Plan(os.fspath(source), nodes, len(folding.cut.removed), prediction, decisions)
 
 
 def explain(source: PathLike, /, **options: Any) -> list[Decision]:
@@ -254,52 +257,6 @@ def explain(source: PathLike, /, **options: Any) -> list[Decision]:
             model, lambda: storage.load(source), fold, bytes_before=bytes_before
         )
     return _decisions(result)
-
-
-class _Planned(Exception):
-    """All that a plan needs is known."""
-
-
-class _Forecast:
-    """Predicts what a run takes, when constants are propagated for the first time."""
-
-    def __init__(
-        self,
-        model: ir.Model,
-        options: Options,
-        bytes_before: int,
-        share_weights: bool,
-        check: bool,
-        is_all: bool = False,
-    ) -> None:
-        self._model = model
-        self._options = options
-        self._bytes_before = bytes_before
-        self._share_weights = share_weights
-        self._check = check
-        self._is_all = is_all
-        self.prediction: Prediction | None = None
-        self.folded = 0
-        self.decisions: list[Decision] = []
-
-    def __call__(self, cut: Cut, pool: Pool, computed_first: Sequence[Buffer]) -> None:
-        """Predict; raises _Planned if that is all."""
-        from onnxfold.forecast import predict
-
-        self.prediction = predict(
-            self._model,
-            cut,
-            pool,
-            computed_first,
-            self._options,
-            bytes_before=self._bytes_before,
-            share_weights=self._share_weights,
-            check=self._check,
-        )
-        if self._is_all:
-            self.folded = len(cut.removed)
-            self.decisions = [d for _, d in cut.explained]
-            raise _Planned
 
 
 def _check(

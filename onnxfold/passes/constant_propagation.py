@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -11,32 +11,25 @@ import onnx_ir as ir
 from onnxfold.analysis.decisions import Decision
 from onnxfold.analysis.order import sort_if_needed
 from onnxfold.editing.removal import remove_nodes
-from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
+from onnxfold.kernels.evaluator import ComputationFailed
 from onnxfold.options import Options
 from onnxfold.passes.cut import Cut
 from onnxfold.passes.folding.materialize import materialize
-from onnxfold.passes.folding.sweep import Stay, Sweep
-from onnxfold.pool import Buffer, Pool, Statistics
-
-Observer = Callable[[Cut, Pool, Sequence[Buffer]], None]
-"""Takes what was decided, the pool, and the buffers that are computed next, each as a whole."""
+from onnxfold.passes.folding.sweep import Sweep
+from onnxfold.passes.run import Run
+from onnxfold.pool import Buffer
 
 
-@dataclass
-class Outcome:
-    """What a run of the pass did."""
+@dataclass(frozen=True)
+class Folding:
+    """What is to be stored and what is to go, before anything large is computed."""
 
-    folded: int = 0
-    """Nodes that are gone because their results are constant."""
-    stays: list[Stay] = field(default_factory=list)
-    """Nodes with constant inputs that are still there, with the reason."""
-    statistics: Statistics = field(default_factory=Statistics)
-    folds: list[Decision] = field(default_factory=list)
-    """Why each of the large results was folded; with ``explain`` of the small ones, too."""
-    kept: list[tuple[ir.Node, Decision]] = field(default_factory=list)
-    """Why each of the nodes in ``stays`` is still there."""
-    declined: bool = False
-    """Whether nodes stay only because of the bytes that their results take."""
+    sweep: Sweep
+    cut: Cut
+    decisions: Sequence[tuple[ir.Node, Decision]]
+    """What was decided about nodes, and why."""
+    computed_first: Sequence[Buffer]
+    """Buffers whose computation could fail: they are computed before anything is rewritten."""
 
 
 class ConstantPropagation(ir.passes.InPlacePass):
@@ -52,79 +45,67 @@ class ConstantPropagation(ir.passes.InPlacePass):
 
     Args:
         options: What may be folded and at what cost.
-        scratch_folder: Where buffers spill to when ``options.memory_limit`` asks for it.
+        run: The run that this is part of; it has the pool, and counts what was done.
         spare: Bytes by which the model has become smaller than it came. They may be spent on
             results that are larger than what they are made of, some for each node.
     """
 
     def __init__(
-        self,
-        options: Options | None = None,
-        *,
-        scratch_folder: str | None = None,
-        spare: int = 0,
+        self, options: Options | None = None, *, run: Run | None = None, spare: int = 0
     ) -> None:
         self._options = options or Options()
-        self.scratch_folder = scratch_folder
-        self.spare = spare
-        self.observe: Observer | None = None
-        """Called once, when it is decided what to store and before anything large is computed."""
-        self.outcome = Outcome()
+        self._run = run or Run(self._options)
+        self._spare = spare
+        self.outcome = self._run.result.propagation
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
+        pool = self._run.pool
+        inlined = 0
+        while True:
+            folding = self.decide(model)
+            inlined += folding.sweep.inlined
+            try:
+                pool.compute(folding.computed_first)
+                break
+            except ComputationFailed as failure:
+                self._run.learn(failure)
+        materialize(folding.cut.stored, pool, folding.sweep.places)
+        remove_nodes(folding.cut.removed)
+        pool.unbind_all()  # the tensors hold the buffers they need
+        folded = len(folding.cut.removed) + inlined
+        self._report(folding, folded)
+        return ir.passes.PassResult(model, modified=folded > 0)
+
+    def decide(self, model: ir.Model) -> Folding:
+        """Find out what to store and what goes.
+
+        Nothing large is computed, and nothing is rewritten but an ``If`` whose branch is known.
+        """
         sort_if_needed(model)
-        uncomputable: dict[ir.Node, str] = {}
-        distrusted: set[ir.Node] = set()
+        pool = self._run.pool
+        evaluator = self._run.evaluator(model)
         inlined = 0
         with np.errstate(all="ignore"):
             while True:
-                pool = Pool(
-                    memory_limit=self._options.memory_limit, scratch_folder=self.scratch_folder
-                )
-                evaluator = Evaluator(
-                    pool,
-                    model.functions.values(),
-                    model.ir_version,
-                    distrusted=distrusted,
-                    exact=self._options.exact,
-                )
-                known_distrusted = set(distrusted)
-                sweep = Sweep(model, pool, evaluator, self._options, uncomputable)
+                pool.unbind_all()
+                sweep = Sweep(model, pool, evaluator, self._options, self._run.uncomputable)
                 try:
                     sweep.run()
-                    cut = Cut(sweep, pool, self._options, self.spare)
+                    cut = Cut(sweep, pool, self._options, self._spare)
                     decisions = cut.explain(small=self._options.explain)
                     pool.settle(cut.stored)
-                    # what could fail is computed before anything is rewritten
                     computed_first = evaluator.uncertain([pool.buffer_of(v) for v in cut.stored])
-                    if self.observe is not None:
-                        self.observe(cut, pool, computed_first)
-                        self.observe = None
-                    pool.compute(computed_first)
-                    break
+                    sweep.inlined += inlined
+                    return Folding(sweep, cut, decisions, computed_first)
                 except ComputationFailed as failure:
                     inlined += sweep.inlined
-                    uncomputable.update(
-                        (node, reason)
-                        for node, reason in failure.reasons().items()
-                        if node not in distrusted or node in known_distrusted
-                    )
-        inlined += sweep.inlined
-        self._rewrite(sweep, cut, pool)
-        self.outcome = Outcome(
-            len(cut.removed) + inlined,
-            [*sweep.stays, *cut.stays],
-            pool.statistics,
-            [decision for _, decision in decisions if decision.folded],
-            [(node, decision) for node, decision in decisions if not decision.folded],
-            cut.declined,
-        )
-        return ir.passes.PassResult(model, modified=bool(cut.removed) or inlined > 0)
+                    self._run.learn(failure)
 
-    def _rewrite(self, sweep: Sweep, cut: Cut, pool: Pool) -> None:
-        materialize(cut.stored, pool, sweep.places)
-        remove_nodes(cut.removed)
-        # the tensors hold the buffers they need
-        for value in [v for v, _ in pool.bound()]:
-            pool.unbind(value)
+    def _report(self, folding: Folding, folded: int) -> None:
+        outcome = self.outcome
+        outcome.folded += folded
+        outcome.folds += [decision for _, decision in folding.decisions if decision.folded]
+        outcome.kept = [(n, decision) for n, decision in folding.decisions if not decision.folded]
+        outcome.stays = [*folding.sweep.stays, *folding.cut.stays]
+        outcome.declined = folding.cut.declined

@@ -10,7 +10,8 @@ import onnx_ir as ir
 from onnxfold.analysis.decisions import Decision
 from onnxfold.analysis.frontier import FORBIDDEN, Growth, RegionOp, choose
 from onnxfold.options import Options
-from onnxfold.passes.folding.sweep import Stay, Sweep
+from onnxfold.passes.folding.sweep import Sweep
+from onnxfold.passes.run import Stay
 from onnxfold.pool import Pool
 from onnxfold.storage import stored_bytes
 
@@ -87,8 +88,6 @@ class Cut:
             sweep.undecided[node].kernel is None for node in self._staying
         )
         """True if only onnxruntime knows what a node that stays gives: rules may ask."""
-        self.explained: list[tuple[ir.Node, Decision]] = []
-        """What :meth:`explain` found."""
 
     # ---------------------------------------------------------------- explaining
 
@@ -110,7 +109,6 @@ class Cut:
         found = [(node, self._decision(node, stored, readers)) for node in nodes]
         for stay in self._sweep.stays:
             found.append((stay.node, _describe(stay.node, False, None, None, stay.reason)))
-        self.explained = found
         return found
 
     def _decision(

@@ -10,10 +10,11 @@ from onnxfold.editing.removal import forget_strangers
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
 from onnxfold.options import Options
+from onnxfold.passes.run import Run
 from onnxfold.rewrite.driver import Limits, Rewriter
 from onnxfold.rewrite.report import RewriteReport
 from onnxfold.rewrite.rule import Rule
-from onnxfold.rewrite.rule_set import RuleSet, builtin_rule_sets
+from onnxfold.rewrite.rule_set import RuleSet
 
 
 class Simplify(ir.passes.InPlacePass):
@@ -23,13 +24,11 @@ class Simplify(ir.passes.InPlacePass):
     afterwards. ``report`` holds the counts of the last run.
 
     Args:
-        sets: Rule sets; those that onnxfold comes with if not given.
-        level: 1 for rewrites that keep every bit, 2 for inexact ones, too.
-        enable: Names of opt-in rule sets to use.
-        disable: Names of rules or rule sets not to use.
-        target: Also use the rules for this runtime.
-        options: ``keep`` says which values' nodes must stay.
+        sets: Rule sets to choose from; those of the options if not given.
+        options: The level (1 for rewrites that keep every bit, 2 for inexact ones, too), which
+            rules to use, the target, and which values' nodes must stay.
         limits: When to stop.
+        run: The run that this is part of; it counts what was done.
 
     Raises:
         UsageError: a name is neither a rule nor a rule set.
@@ -39,18 +38,19 @@ class Simplify(ir.passes.InPlacePass):
         self,
         sets: Sequence[RuleSet] | None = None,
         *,
-        level: int = 1,
-        enable: Iterable[str] = (),
-        disable: Iterable[str] = (),
-        target: str | None = None,
         options: Options | None = None,
         limits: Limits | None = None,
+        run: Run | None = None,
     ) -> None:
-        chosen = builtin_rule_sets() if sets is None else list(sets)
-        self.rules = select_rules(chosen, enable=enable, disable=disable, target=target)
-        self._level = level
-        self._keeps = (options or Options()).keeps
+        self._options = options = options or Options()
+        self.rules = select_rules(
+            options.rule_sets() if sets is None else sets,
+            enable=options.enable,
+            disable=options.disable,
+            target=options.target,
+        )
         self._limits = limits
+        self._run = run
         self.report = RewriteReport()
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -59,11 +59,13 @@ class Simplify(ir.passes.InPlacePass):
         rewriter = Rewriter(
             model,
             self.rules,
-            level=self._level,
-            keeps=self._keeps,
+            level=self._options.level,
+            keeps=self._options.keeps,
             limits=self._limits,
         )
         self.report = rewriter.run()
+        if self._run is not None:
+            self._run.result.add_rewrites(self.report)
         return ir.passes.PassResult(model, modified=bool(self.report.total))
 
 

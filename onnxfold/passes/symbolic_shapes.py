@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-
 import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
@@ -11,6 +9,7 @@ from onnxfold.analysis.symbolic import ASSUMPTIONS, SymbolicAnalysis
 from onnxfold.editing.removal import is_unused, is_used
 from onnxfold.graphs import subgraphs_of
 from onnxfold.options import Options
+from onnxfold.passes.run import Run
 from onnxfold.passes.shapes.edit import Edit
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.shapes.operands import Operands
@@ -29,25 +28,15 @@ class SymbolicShapes(ir.passes.InPlacePass):
     numbers.
 
     Args:
-        options: Which values must stay.
-        dims: Sizes by the name of a dim: ``{"batch": 1}``. They become the declared ones.
-        input_shapes: Shapes by the name of an input: ``{"x": [1, 3, 224, 224]}``.
-        keep_dims: Names of dims that stay dynamic, whatever the shape of an input says.
+        options: Sizes to give to dims (``{"batch": 1}``) and shapes to inputs, which become the
+            declared ones; dims that stay dynamic; values that must stay.
+        run: The run that this is part of; it is told the assumptions.
     """
 
-    def __init__(
-        self,
-        options: Options | None = None,
-        *,
-        dims: Mapping[str, int] | None = None,
-        input_shapes: Mapping[str, Sequence[int]] | None = None,
-        keep_dims: Collection[str] = (),
-    ) -> None:
+    def __init__(self, options: Options | None = None, *, run: Run | None = None) -> None:
         self._options = options or Options()
-        self._dims = dict(dims or {})
+        self._run = run
         self.assumptions: tuple[str, ...] = ()
-        self._input_shapes = {k: list(v) for k, v in (input_shapes or {}).items()}
-        self._keep_dims = frozenset(keep_dims)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model.
@@ -55,11 +44,14 @@ class SymbolicShapes(ir.passes.InPlacePass):
         Raises:
             UsageError: a dim or an input to fix is not there or has another size.
         """
-        fixed = fix_dims(model, self._dims, self._input_shapes, self._keep_dims)
+        options = self._options
+        fixed = fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
         analysis = facts_of(model).types
         analysis.run()
         self.assumptions = ASSUMPTIONS if analysis.has_symbols() else ()
-        edit = Edit(analysis, self._options.keeps)
+        if self._run is not None:
+            self._run.result.assumptions = self.assumptions
+        edit = Edit(analysis, options.keeps)
         simplifier = _Simplifier(analysis, edit)
         sharing = Sharing(analysis, edit)
         for graph in (model.graph, *(f.graph for f in model.functions.values())):

@@ -10,6 +10,7 @@ from onnxfold.analysis.constants import is_constant_node
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.text import Texts
+from onnxfold.options import Options
 from onnxfold.storage.bound import entry_bytes
 
 # Function bodies say nothing of their values in older files.
@@ -28,13 +29,13 @@ class ValueInfo(ir.passes.InPlacePass):
     stay open. Inputs and outputs of graphs are left as they are.
 
     Args:
-        write: False to leave out all that can be inferred.
+        options: Whether to write them (``value_info``); if not, all that can be inferred goes.
         room: Bytes that it may take. If they do not suffice, values that had an entry keep it and
             others get one, in the order of the nodes, as long as there is room. None for no limit.
     """
 
-    def __init__(self, *, write: bool = True, room: int | None = None) -> None:
-        self._write = write
+    def __init__(self, options: Options | None = None, *, room: int | None = None) -> None:
+        self._write = (options or Options()).value_info
         self._room = room
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

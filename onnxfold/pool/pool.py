@@ -84,16 +84,18 @@ class Pool:
             buffer.bindings -= 1
             self.release(buffer)
 
-    def bound(self) -> Iterable[tuple[ir.Value, Buffer]]:
-        """All values that have a buffer."""
-        return self._bound.items()
-
     def settle(self, values: Iterable[ir.Value]) -> None:
         """From now on only these values are of use: the others are unbound."""
         kept = set(values)
         for value in [v for v in self._bound if v not in kept]:
             self.unbind(value)
         self.is_settled = True
+
+    def unbind_all(self) -> None:
+        """No value has a buffer any more; who will use those made from now on is not known yet."""
+        for value in list(self._bound):
+            self.unbind(value)
+        self.is_settled = False
 
     # ---------------------------------------------------------------- making buffers
 

@@ -31,11 +31,3 @@ class Statistics:
     def to_dict(self) -> dict[str, int]:
         """All counters by name."""
         return {**asdict(self), "live": self.live}
-
-    def add(self, earlier: Statistics) -> None:
-        """Include an earlier pool, whose results may live on in the model."""
-        for name, value in asdict(earlier).items():
-            if name == "peak_bytes":
-                self.peak_bytes = max(self.peak_bytes, value)
-            else:
-                setattr(self, name, getattr(self, name) + value)

@@ -21,7 +21,7 @@ def optimize_text(report: Report, *, verbose: bool = False) -> str:
 
     Args:
         report: Of one run.
-        verbose: Also show stages, predictions, the pool, rules and assumptions.
+        verbose: Also show stages, the pool, rules and assumptions.
     """
     return render(*_parts(report, verbose))
 
@@ -30,7 +30,6 @@ def _parts(report: Report, verbose: bool) -> Iterator[RenderableType]:
     yield _counts(report)
     yield _cost_line(report, verbose)
     if verbose:
-        yield from _prediction_line(report)
         yield _pool_line(report)
     yield from _kept_lines(report.kept)
     if verbose:
@@ -50,7 +49,7 @@ def _parts(report: Report, verbose: bool) -> Iterator[RenderableType]:
 
 def _hint(report: Report) -> str:
     """What to try next."""
-    more = "-v shows rules, predictions and what was assumed; --json all of it"
+    more = "-v shows rules, stages and what was assumed; --json all of it"
     if not report.withheld:
         return f"hint: {more}"
     places = sum(report.withheld.values())
@@ -90,17 +89,6 @@ def _cost_line(report: Report, verbose: bool) -> str:
     stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in report.stages.items())
     cpu = f"{report.cpu_seconds:.2f} s of CPU time"
     return f"{line}{f' ({stages})' if stages else ''}, {cpu}{peak}"
-
-
-def _prediction_line(report: Report) -> Iterator[str]:
-    prediction = report.prediction
-    if prediction is not None:
-        yield (
-            f"predicted: peak memory {bytes_text(prediction.peak_bytes)} "
-            f"(measured {bytes_text(report.peak_rss_bytes)}), "
-            f"{bytes_text(prediction.bytes_written)} to write "
-            f"(written {bytes_text(report.bytes_written)})"
-        )
 
 
 def _pool_line(report: Report) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from onnxfold.analysis.decisions import Decision
     from onnxfold.compare import Comparison
-    from onnxfold.forecast.prediction import Prediction
 
 
 @dataclass
@@ -59,8 +58,6 @@ class Report:
         peak_rss_bytes: Peak resident memory of the whole process, or None where unknown.
         stages: Seconds by stage: load, passes, save, check.
         bytes_written: Bytes of the files written; without weights that are shared.
-        prediction: What was predicted before anything large was done; compare ``peak_rss_bytes``
-            and ``bytes_written``.
         check: The comparison of both models, if one was asked for.
         warnings: What the user should know.
         assumptions: What was taken for granted of the inputs; empty if all sizes are numbers.
@@ -85,7 +82,6 @@ class Report:
     peak_rss_bytes: int | None = None
     stages: dict[str, float] = field(default_factory=dict)
     bytes_written: int | None = None
-    prediction: Prediction | None = None
     check: Comparison | None = None
     warnings: list[str] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
@@ -112,7 +108,6 @@ class Report:
             "peak_rss_bytes": self.peak_rss_bytes,
             "stages": {stage: round(seconds, 6) for stage, seconds in self.stages.items()},
             "bytes_written": self.bytes_written,
-            "prediction": self.prediction.to_dict() if self.prediction is not None else None,
             "check": self.check.to_dict() if self.check is not None else None,
             "warnings": list(self.warnings),
             "assumptions": list(self.assumptions),

@@ -12,7 +12,7 @@ KEYS = {
     "source", "target", "nodes_before", "nodes_after", "bytes_before", "bytes_after", "folded",
     "kept", "pool", "seconds", "cpu_seconds", "peak_rss_bytes", "stages", "check", "warnings",
     "rewrites", "inexact", "withheld", "beyond", "decisions",
-    "bytes_written", "prediction", "assumptions",
+    "bytes_written", "assumptions",
 }  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def test_the_closing_table(run, swin, tmp_path):
     assert "hint: -O2 would rewrite" in result.out
     assert "pool memory:" not in result.out
     more = run("optimize", swin, "-o", tmp_path / "out.onnx", "-v").out
-    assert all(word in more for word in ("pool memory:", "predicted:", "rules applied:"))
+    assert all(word in more for word in ("pool memory:", "rules applied:", "(load"))
 
 
 def test_why_nodes_were_folded_or_stay(run, swin, tmp_path):
@@ -74,13 +74,6 @@ def test_a_plan_is_printed_and_nothing_is_written(run, swin, tmp_path):
     document = json.loads(run("optimize", swin, "--plan", "--json").out)
     assert document["prediction"]["peak_bytes"] > 10**7
     assert document["folded"] > 100
-
-
-def test_the_prediction_is_compared_with_the_outcome(run, swin, tmp_path):
-    result = run("optimize", swin, "-o", tmp_path / "out.onnx", "--no-fsync", "-v")
-    assert "predicted: peak memory " in result.out
-    written = (tmp_path / "out.onnx").stat().st_size
-    assert f"(written {written / 1000:.1f} kB)" in result.out
 
 
 def test_explain_writes_nothing(run, swin, tmp_path):

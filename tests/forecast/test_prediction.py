@@ -135,9 +135,8 @@ def test_memory_of_large_models(make, tmp_path):
     plan = run(source, "--plan")["prediction"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.onnx", "in.onnx.data"]
     report = run(source, "-o", tmp_path / "out.onnx", "--no-fsync")
-    for prediction in (plan, report["prediction"]):
-        assert_close(prediction["peak_bytes"], report["peak_rss_bytes"])
-        assert abs(prediction["bytes_written"] - report["bytes_written"]) <= 20_000
+    assert_close(plan["peak_bytes"], report["peak_rss_bytes"])
+    assert abs(plan["bytes_written"] - report["bytes_written"]) <= 20_000
     assert report["bytes_written"] == storage.model_bytes(storage.load(tmp_path / "out.onnx"))
     for file in tmp_path.iterdir():
         file.unlink()
@@ -148,8 +147,9 @@ def test_memory_of_large_models(make, tmp_path):
 @pytest.mark.parametrize("name", ["models/swin.onnx", "tests/data/control_flow.onnx"])
 def test_memory_of_exported_models(name, check, tmp_path):
     report = run(ROOT / name, "-o", tmp_path / "out.onnx", "--no-fsync", "--check", check)
-    assert_close(report["prediction"]["peak_bytes"], report["peak_rss_bytes"])
-    assert sum(report["prediction"]["memory"].values()) >= report["prediction"]["peak_bytes"]
+    prediction = run(ROOT / name, "--plan", "--check", check)["prediction"]
+    assert_close(prediction["peak_bytes"], report["peak_rss_bytes"])
+    assert sum(prediction["memory"].values()) >= prediction["peak_bytes"]
 
 
 def test_a_plan_computes_nothing_large(tmp_path):
@@ -184,8 +184,8 @@ def test_shared_weights_are_not_written(tmp_path):
     assert whole.bytes_written - shared.bytes_written == size
     assert whole.bytes_read - shared.bytes_read == size
     report = onnxfold.optimize_file(source, tmp_path / "out.onnx", share_weights=True)
-    assert report.prediction.bytes_written == shared.bytes_written
     assert size < report.bytes_written < size + 2000
+    assert abs(report.bytes_written - shared.bytes_written) < 2000
     # the old weights that it refers to are the result's, too, those that it replaces are not
     assert 2 * size < report.bytes_after < 2 * size + 2000
 

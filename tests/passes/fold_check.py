@@ -16,8 +16,8 @@ from reference_session import reference_session
 from onnxfold import storage
 from onnxfold.graphs import all_graphs
 from onnxfold.options import Options
-from onnxfold.passes.constant_propagation import Outcome
 from onnxfold.passes.pipeline import run_passes
+from onnxfold.passes.run import Outcome
 
 Feeds = Mapping[str, np.ndarray]
 HEADER = '<ir_version: 10, opset_import: ["" : {opset}, "local" : 1]>'

@@ -13,6 +13,7 @@ import pytest
 
 import onnxfold
 from onnxfold import storage
+from onnxfold.options import Options
 from onnxfold.passes.value_info import ValueInfo
 from onnxfold.storage.bound import most_bytes
 
@@ -26,9 +27,11 @@ def described(text: str, **options: object) -> dict[str, list[int | str]]:
     return entries(written(onnx.parser.parse_model(HEADER + text), **options).graph)
 
 
-def written(proto: onnx.ModelProto, **options: object) -> onnx.ModelProto:
+def written(
+    proto: onnx.ModelProto, *, room: int | None = None, **options: object
+) -> onnx.ModelProto:
     model = storage.from_proto(proto)
-    ValueInfo(**options)(model)
+    ValueInfo(Options(**options), room=room)(model)
     return storage.to_proto(model)
 
 
@@ -111,7 +114,7 @@ def test_subgraphs_and_functions():
 def test_nothing_is_written_that_can_be_inferred():
     text = """g (float[B,3] x) => (float[B,3] y) <float[B,3] r, float[7] k, float[7] l> {
         r = Relu(x)  k = custom.F(r)  l = Neg(k)  y = Sub(r, r) }"""
-    assert described(text, write=False) == {"k": [7], "l": [7]}
+    assert described(text, value_info=False) == {"k": [7], "l": [7]}
 
 
 def test_where_there_is_no_room_the_first_nodes_come_first():

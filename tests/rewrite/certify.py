@@ -28,6 +28,7 @@ from onnx import helper
 from reference_session import reference_session
 from rule_mutants import changes, mutant
 
+from onnxfold.options import Options
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import Rule, RuleSet
 
@@ -130,7 +131,9 @@ def refuse(rule: Rule, *instances: Instance, level: int = 2, target: str | None 
     for instance in instances:
         for variant in _variants(instance):
             model = ir.from_proto(variant.model)
-            simplify = Simplify([RuleSet("certify", (rule,))], level=level, target=target)
+            simplify = Simplify(
+                [RuleSet("certify", (rule,))], options=Options(level=level, target=target)
+            )
             simplify(model)
             text = onnx.printer.to_text(variant.model)
             assert not simplify.report.total, f"{rule.label} must not match\n{text}"
@@ -146,7 +149,7 @@ def _certify_mutants(rule: Rule, instance: Instance) -> None:
         model = mutant(instance.model, change)
         text = f"{rule.label} {what}\n{onnx.printer.to_text(instance.model)}"
         rewritten = ir.from_proto(model)
-        simplify = Simplify([RuleSet("certify", (rule,))], target=rule.target)
+        simplify = Simplify([RuleSet("certify", (rule,))], options=Options(target=rule.target))
         simplify(rewritten)
         if not simplify.report.total:
             continue
@@ -175,7 +178,9 @@ def _rewrite(
     """The rewritten model, how often the rule fired, and the level that it took."""
     for level in (1, 2):
         model = ir.from_proto(proto)
-        simplify = Simplify([RuleSet("certify", (rule,))], level=level, target=target)
+        simplify = Simplify(
+            [RuleSet("certify", (rule,))], options=Options(level=level, target=target)
+        )
         simplify(model)
         report = simplify.report
         assert not report.rejected, f"{rule.label} changes a dtype or shape"

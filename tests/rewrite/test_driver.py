@@ -24,9 +24,9 @@ double_negation = rule(op.Neg(op.Neg(x)) >> x)
 RULES = RuleSet("test", (double_negation,))
 
 
-def simplified(proto, rules=RULES, **options):
+def simplified(proto, rules=RULES, limits=None, **options):
     model = ir.from_proto(proto)
-    simplify = Simplify([rules], **options)
+    simplify = Simplify([rules], options=Options(**options), limits=limits)
     simplify(model)
     onnx.checker.check_model(ir.to_proto(model))
     return model, simplify.report
@@ -202,13 +202,13 @@ def test_new_names_are_fresh_and_readable():
 
 def test_keep_and_disable():
     proto = parsed("g (float[N] x) => (float[N] y) { t = Relu(x) s = Neg(t) y = Neg(s) }")
-    _, report = simplified(proto, options=Options(keep=("s",)))
+    _, report = simplified(proto, keep=("s",))
     assert not report.total
     double_negation.name = "double_negation"
     for name in ("test", "double_negation"):
         assert not simplified(proto, disable=[name])[1].total
     with pytest.raises(Exception, match="neither a rule nor a rule set"):
-        Simplify([RULES], disable=["nothing"])
+        Simplify([RULES], options=Options(disable=["nothing"]))
 
 
 def test_optional_sets_and_targets():

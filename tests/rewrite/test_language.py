@@ -6,6 +6,7 @@ import onnx_ir as ir
 import pytest
 from certify import certify, graph, refuse
 
+from onnxfold.options import Options
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import (
     RuleError,
@@ -43,7 +44,7 @@ F32 = np.float32
 
 def rewritten(made, instance, **options):
     model = ir.from_proto(instance.model)
-    simplify = Simplify([RuleSet("test", (made,))], **options)
+    simplify = Simplify([RuleSet("test", (made,))], options=Options(**options))
     simplify(model)
     return model, simplify.report
 

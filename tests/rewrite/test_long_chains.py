@@ -5,6 +5,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
+from onnxfold.options import Options
 from onnxfold.passes.simplify import Simplify
 
 
@@ -24,7 +25,7 @@ def chain(links: int) -> ir.Model:
 @pytest.mark.parametrize("links", [200, 800])
 def test_one_rewrite_a_link(links):
     """The constants' own products are left to constant propagation, not rewritten again."""
-    simplify = Simplify(level=2)
+    simplify = Simplify(options=Options(level=2))
     simplify(chain(links))
     assert simplify.report.counts == {"mul_mul": links - 1}
     assert simplify.report.loops == []

@@ -7,6 +7,8 @@ import pytest
 from certify import certify, graph, refuse
 from onnxfold.rules import activations as rules
 
+from onnxfold.options import Options
+
 NEAR = 1e-5
 F = np.float32
 ROOT = {"r": F(math.sqrt(2)), "one": F(1), "half": F(0.5)}
@@ -96,7 +98,7 @@ def _matches(rule, model):
     from onnxfold.passes.simplify import Simplify
     from onnxfold.rewrite import RuleSet
 
-    step = Simplify([RuleSet("one", (rule,))], level=2)
+    step = Simplify([RuleSet("one", (rule,))], options=Options(level=2))
     step(ir.from_proto(model.model))
     assert step.report.total and not step.report.rejected
 

@@ -6,6 +6,7 @@ import pytest
 from certify import certify, graph, random, refuse
 from onnxfold.rules import convolutions as rules
 
+from onnxfold.options import Options
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import RuleSet
 
@@ -444,7 +445,9 @@ def test_a_bias_takes_the_place_of_what_was_added(shared):
         **more,
     )
     model = ir.from_proto(made.model)
-    simplify = Simplify([RuleSet("test", (rules.convolution_shifted[0],))], level=2)
+    simplify = Simplify(
+        [RuleSet("test", (rules.convolution_shifted[0],))], options=Options(level=2)
+    )
     assert simplify(model).modified is not shared
 
 

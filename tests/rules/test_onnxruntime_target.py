@@ -13,6 +13,7 @@ from certify import refuse as refuse_rule
 from onnxfold.rules import onnxruntime_target as rules
 
 import onnxfold
+from onnxfold.options import Options
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import RuleSet
 
@@ -66,14 +67,18 @@ NUMBERS = {
 def test_only_for_the_target():
     model = ir.from_proto(graph("float[N,3] x", *ERF, **NUMBERS).model)
     for target, fired in ((None, 0), ("onnxruntime", 1)):
-        step = Simplify([RuleSet("one", (rules.erf_gelu,))], level=2, target=target)
+        step = Simplify(
+            [RuleSet("one", (rules.erf_gelu,))], options=Options(level=2, target=target)
+        )
         step(model)
         assert step.report.total == fired
 
 
 def test_opset_is_imported():
     model = ir.from_proto(plain_graph("float[N,3] x", *ERF, **NUMBERS).model)
-    Simplify([RuleSet("one", (rules.erf_gelu,))], level=2, target="onnxruntime")(model)
+    Simplify([RuleSet("one", (rules.erf_gelu,))], options=Options(level=2, target="onnxruntime"))(
+        model
+    )
     assert model.opset_imports["com.microsoft"] == 1
 
 

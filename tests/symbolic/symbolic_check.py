@@ -13,6 +13,7 @@ from reference_session import reference_session
 
 from onnxfold import storage
 from onnxfold.graphs import all_graphs
+from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation
 from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.passes.symbolic_shapes import SymbolicShapes
@@ -46,7 +47,7 @@ class Rewritten:
         self.before = parse(model, opset) if isinstance(model, str) else model
         opened = storage.from_proto(self.before)
         for k in range(4):
-            modified = SymbolicShapes(**(options if k == 0 else {}))(opened).modified
+            modified = SymbolicShapes(Options(**(options if k == 0 else {})))(opened).modified
             modified |= ConstantPropagation()(opened).modified
             modified |= RemoveDeadCode()(opened).modified
             if not modified:

@@ -11,6 +11,7 @@ from symbolic_check import floats, inputs, parse, rewrite
 
 from onnxfold import storage
 from onnxfold.errors import UsageError
+from onnxfold.options import Options
 from onnxfold.passes.symbolic_shapes import SymbolicShapes
 
 
@@ -195,7 +196,7 @@ def test_dims_are_fixed_on_request(options):
 )
 def test_what_cannot_be_fixed(options, message):
     with pytest.raises(UsageError, match=message):
-        SymbolicShapes(**options).call(opened(BATCH))
+        SymbolicShapes(Options(**options)).call(opened(BATCH))
 
 
 def test_dims_that_are_kept():

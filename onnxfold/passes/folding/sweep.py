@@ -8,7 +8,6 @@ operation that could be folded, what its results would cost to store, and why th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -29,16 +28,9 @@ from onnxfold.kernels.registry import Unfoldable
 from onnxfold.options import Options
 from onnxfold.passes.folding.inline_if import inline_branch
 from onnxfold.passes.folding.places import Places
+from onnxfold.passes.run import Stay
 from onnxfold.pool import Buffer, Pool
 from onnxfold.storage import node_bytes
-
-
-@dataclass(frozen=True)
-class Stay:
-    """A node that stays although its inputs are constant, and why."""
-
-    node: ir.Node
-    reason: str
 
 
 class Sweep:

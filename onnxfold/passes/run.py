@@ -1,0 +1,113 @@
+"""One run of passes over a model: what the passes share, and what they report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from onnxfold.analysis.decisions import Decision
+from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
+from onnxfold.options import Options
+from onnxfold.pool import Pool, Statistics
+from onnxfold.rewrite.report import RewriteReport
+
+
+@dataclass(frozen=True)
+class Stay:
+    """A node that stays although its inputs are constant, and why."""
+
+    node: ir.Node
+    reason: str
+
+
+@dataclass
+class Outcome:
+    """What constant propagation did in a run."""
+
+    statistics: Statistics
+    """Of the pool."""
+    folded: int = 0
+    """Nodes that are gone because their results are constant."""
+    folds: list[Decision] = field(default_factory=list)
+    """Why each of the large results was folded; with ``explain`` of the small ones, too."""
+    stays: list[Stay] = field(default_factory=list)
+    """Nodes with constant inputs that were still there after the last time, with the reason."""
+    kept: list[tuple[ir.Node, Decision]] = field(default_factory=list)
+    """Why each of the nodes in ``stays`` is still there."""
+    declined: bool = False
+    """Whether nodes stay only because of the bytes that their results take."""
+
+
+@dataclass
+class Result:
+    """What a run of the passes did."""
+
+    propagation: Outcome
+    rewrites: Counter[str] = field(default_factory=Counter)
+    """How often each rule fired."""
+    inexact: Counter[str] = field(default_factory=Counter)
+    """How often each rule fired where it may change bits."""
+    withheld: Counter[str] = field(default_factory=Counter)
+    """How often level 2 would have rewritten beyond that."""
+    warnings: list[str] = field(default_factory=list)
+    assumptions: tuple[str, ...] = ()
+    """What is taken for granted of the model's inputs."""
+    is_larger: bool = False
+    """True if the model takes more bytes than it came with, and nothing that was asked for may."""
+
+    def add_rewrites(self, report: RewriteReport) -> None:
+        """Count what the rules did once more."""
+        self.rewrites += report.counts
+        self.inexact += report.inexact
+        self.withheld = report.withheld
+        self.warnings += [
+            f"rules undo each other: {', '.join(loop.rules)} at {loop.value!r}"
+            for loop in report.loops
+        ]
+        self.warnings += [
+            f"rule {rule} would have changed a dtype or shape {count} times: not applied"
+            for rule, count in report.rejected.items()
+        ]
+        if report.exhausted:
+            self.warnings.append("the rules were stopped at their budget of rewrites")
+
+
+class Run:
+    """What the passes of one run share. A pass that is used alone makes a run of its own.
+
+    Args:
+        options: The options of the run.
+        scratch_folder: Where buffers go when the options limit memory.
+    """
+
+    def __init__(self, options: Options, *, scratch_folder: str | None = None) -> None:
+        self.options = options
+        self.pool = Pool(memory_limit=options.memory_limit, scratch_folder=scratch_folder)
+        self.result = Result(Outcome(self.pool.statistics))
+        self.uncomputable: dict[ir.Node, str] = {}
+        """Nodes that turned out not to be computable, with the reason."""
+        self._evaluator: Evaluator | None = None
+        self._tried_again: set[ir.Node] = set()
+
+    def evaluator(self, model: ir.Model) -> Evaluator:
+        """What computes on the buffers of the pool."""
+        if self._evaluator is None:
+            self._evaluator = Evaluator(
+                self.pool, model.functions.values(), model.ir_version, exact=self.options.exact
+            )
+        return self._evaluator
+
+    def learn(self, failure: ComputationFailed) -> None:
+        """Note the nodes that could not be computed, so that they stay.
+
+        Those whose shapes onnx's inference had wrong are tried once more, without it.
+        """
+        distrusted = self._evaluator.distrusted if self._evaluator is not None else set()
+        self.uncomputable.update(
+            (node, reason)
+            for node, reason in failure.reasons().items()
+            if node not in distrusted or node in self._tried_again
+        )
+        self._tried_again |= distrusted

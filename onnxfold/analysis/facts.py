@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -11,6 +12,7 @@ from onnxfold.analysis.known import KnownValues
 from onnxfold.analysis.order import sort_if_needed
 from onnxfold.analysis.scopes import Scopes
 from onnxfold.analysis.symbolic import SymbolicAnalysis
+from onnxfold.kernels.evaluator import Evaluator
 
 _KEY = "onnxfold.facts"
 
@@ -20,12 +22,13 @@ class ModelFacts:
 
     Args:
         model: The model, its nodes in an order in which they can run.
+        evaluator: Computes small constants; one of its own if not given.
     """
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, evaluator: Evaluator | None = None) -> None:
         self.model = model
         self.scopes = Scopes(model)
-        self.known = KnownValues(self.scopes)
+        self.known = KnownValues(self.scopes, evaluator)
         self.types = SymbolicAnalysis(model, scopes=self.scopes, known=self.known)
 
     def refresh(self) -> None:
@@ -41,20 +44,27 @@ def facts_of(model: ir.Model) -> ModelFacts:
     knows what a stranger changes in between.
     """
     sort_if_needed(model)
-    shared: ModelFacts | None = model.meta.get(_KEY)
-    if shared is not None and shared.model is model:  # a clone has the facts of its original
-        shared.refresh()
-        return shared
-    facts = ModelFacts(model)
-    if _KEY in model.meta:
-        model.meta[_KEY] = facts
-    return facts
+    shared: _Shared | None = model.meta.get(_KEY)
+    if shared is None or shared.model is not model:  # a clone has the meta data of its original
+        return ModelFacts(model)
+    if shared.facts is None:
+        shared.facts = ModelFacts(model, shared.evaluator)
+    else:
+        shared.facts.refresh()
+    return shared.facts
+
+
+@dataclass
+class _Shared:
+    model: ir.Model
+    evaluator: Evaluator
+    facts: ModelFacts | None = None
 
 
 @contextlib.contextmanager
-def shared_facts(model: ir.Model) -> Iterator[None]:
+def shared_facts(model: ir.Model, evaluator: Evaluator) -> Iterator[None]:
     """Passes that run meanwhile share what they find out; all of them change it by ``editing``."""
-    model.meta[_KEY] = None
+    model.meta[_KEY] = _Shared(model, evaluator)
     try:
         yield
     finally:

@@ -36,14 +36,15 @@ class KnownValues:
 
     Args:
         scopes: The scopes of the model.
+        evaluator: Computes what is small; one of its own if not given.
     """
 
-    def __init__(self, scopes: Scopes) -> None:
+    def __init__(self, scopes: Scopes, evaluator: Evaluator | None = None) -> None:
         self._scopes = scopes
         self._functions = scopes.model.functions
         self._determinism = Determinism(scopes.model)
-        self._pool = Pool()
-        self._evaluator = Evaluator(self._pool, (), scopes.model.ir_version)
+        self._evaluator = evaluator or Evaluator(Pool(), (), scopes.model.ir_version)
+        self._pool = self._evaluator.pool
         self._constant: dict[ir.Value, bool] = {}
         self._buffers: dict[ir.Value, Buffer | None] = {}
         self._all_equal: dict[tuple[ir.Value, type, str], bool | None] = {}

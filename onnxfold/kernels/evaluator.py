@@ -66,7 +66,7 @@ class Evaluator:
         distrusted: set[ir.Node] | None = None,
         exact: bool = True,
     ) -> None:
-        self._pool = pool
+        self.pool = pool
         self.distrusted = distrusted if distrusted is not None else set()
         self._engines = Engines(pool, functions, ir_version, self.distrusted, exact)
         pool.set_evaluator(self.compute, self.source)
@@ -104,7 +104,7 @@ class Evaluator:
             is_tensor = result_type.dtype != ir.DataType.UNDEFINED
             if is_tensor:
                 check_representable(shape, result_type.dtype.numpy())
-            buffer = self._pool.defer(shape, result_type.dtype, operation)
+            buffer = self.pool.defer(shape, result_type.dtype, operation)
             if not is_tensor:
                 buffer.type_proto = result_type.proto
             results.append(buffer)
@@ -145,7 +145,7 @@ class Evaluator:
             if known:
                 return [self._adopt(array) for array in computed]
             types = [(a.shape, ir.DataType.from_numpy(a.dtype)) for a in computed]
-        results = [self._pool.defer(shape, dtype, operation) for shape, dtype in types]
+        results = [self.pool.defer(shape, dtype, operation) for shape, dtype in types]
         operation.results = results
         return list(results)
 
@@ -177,7 +177,7 @@ class Evaluator:
         operation.selection = selection
         shape = selection.result_shape(first.shape)
         check_representable(shape, first.dtype.numpy())
-        operation.results = [self._pool.defer(shape, first.dtype, operation)]
+        operation.results = [self.pool.defer(shape, first.dtype, operation)]
         return list(operation.results)
 
     def _apply_now(self, operation: Operation) -> list[Buffer | None]:
@@ -207,7 +207,7 @@ class Evaluator:
         ]
 
     def _adopt(self, array: Array) -> Buffer:
-        return self._pool.adopt(array, ir.DataType.from_numpy(array.dtype))
+        return self.pool.adopt(array, ir.DataType.from_numpy(array.dtype))
 
     # ------------------------------------------------------------ what was postponed
 
@@ -220,7 +220,7 @@ class Evaluator:
         if not buffers:
             return
         for buffer in buffers:  # somebody wants them, even if nobody has retained them yet
-            self._pool.retain(buffer)
+            self.pool.retain(buffer)
         try:
             with np.errstate(all="ignore"):  # also when a tensor is read, long after the pass
                 failures = self._compute(postponed(buffers), buffers).failures
@@ -270,7 +270,7 @@ class Evaluator:
             inlined, stored = choose(everything, targets, streams.__contains__, _references)
             in_pieces = {o for o in operations if o in streams or is_fusable(o)}
         failures: dict[Operation, str] = {}
-        pieces = Pieces(self._pool, self._engines, inlined, failures, bounded=streamed is None)
+        pieces = Pieces(self.pool, self._engines, inlined, failures, bounded=streamed is None)
         for phase, engine_is_numpy in phases(operations, in_pieces):
             if not engine_is_numpy:
                 self._engines.onnxruntime(phase, failures)

@@ -117,7 +117,7 @@ def _run_level(model: ir.Model, run: Run, bytes_before: int) -> None:
     options = run.options
     fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
     level = _Level(model, run, bytes_before)
-    with shared_facts(model):
+    with shared_facts(model, run.evaluator(model)):
         level.run()
     if bytes_before and not options.may_grow:
         allowed = bytes_before + options.max_growth

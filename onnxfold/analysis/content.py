@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import struct
 from collections.abc import Hashable, Iterable
 from typing import Any
@@ -48,14 +49,26 @@ def content_of_attributes(attributes: Iterable[ir.Attr]) -> Hashable | None:
     """
     contents = []
     for attribute in attributes:
-        if attribute.is_ref():
-            content: Hashable | None = (attribute.ref_attr_name,)
+        kind, value = attribute.type, attribute.value
+        content: Hashable | None
+        if value is None:
+            content = (attribute.ref_attr_name,)
+        elif kind in _PLAIN:
+            content = value
+        elif kind in _LISTS:
+            content = tuple(value)
         else:
-            content = _content_of_value(attribute.type, attribute.value)
+            content = _content_of_value(kind, value)
         if content is None:
             return None
-        contents.append((attribute.name, attribute.type.value, content))
-    return tuple(sorted(contents, key=lambda each: each[0]))
+        contents.append((attribute.name, kind, content))
+    contents.sort(key=_name)
+    return tuple(contents)
+
+
+_PLAIN = frozenset((ir.AttributeType.INT, ir.AttributeType.STRING))
+_LISTS = frozenset((ir.AttributeType.INTS, ir.AttributeType.STRINGS))
+_name = operator.itemgetter(0)
 
 
 def _content_of_value(kind: ir.AttributeType, value: Any) -> Hashable | None:
@@ -63,8 +76,4 @@ def _content_of_value(kind: ir.AttributeType, value: Any) -> Hashable | None:
         return struct.pack("<d", value)
     if kind is ir.AttributeType.FLOATS:
         return struct.pack(f"<{len(value)}d", *value)
-    if kind in (ir.AttributeType.INT, ir.AttributeType.STRING):
-        return (value,)
-    if kind in (ir.AttributeType.INTS, ir.AttributeType.STRINGS):
-        return tuple(value)
     return content_of_tensor(value) if kind is ir.AttributeType.TENSOR else None

@@ -46,7 +46,9 @@ class KnownValues:
         self._evaluator = evaluator or Evaluator(Pool(), (), scopes.model.ir_version)
         self._pool = self._evaluator.pool
         self._constant: dict[ir.Value, bool] = {}
+        self._arrays: dict[ir.Value, Array | None] = {}
         self._buffers: dict[ir.Value, Buffer | None] = {}
+        """Of what operations compute and read: None for what is not small."""
         self._all_equal: dict[tuple[ir.Value, type, str], bool | None] = {}
 
     def is_constant(self, value: ir.Value) -> bool:
@@ -73,6 +75,7 @@ class KnownValues:
         if self._constant.get(value) is not False:
             return False
         del self._constant[value]
+        self._arrays.pop(value, None)
         self._buffers.pop(value, None)
         return self.is_constant(value)
 
@@ -120,8 +123,22 @@ class KnownValues:
         None for a value that is not constant, is larger, or cannot be computed from constants of
         that size.
         """
+        if value in self._arrays:
+            return self._arrays[value]
         if not self.is_constant(value):
             return None
+        tensor = self.tensor(value)
+        if tensor is None or isinstance(tensor, BufferTensor):
+            array = self._computed_array(value)
+        elif _is_small(tensor):
+            array = np.asarray(tensor.numpy())[...]
+            array.flags.writeable = False
+        else:
+            array = None
+        self._arrays[value] = array
+        return array
+
+    def _computed_array(self, value: ir.Value) -> Array | None:
         buffer = self._small_buffer(value)
         if buffer is None:
             return None
@@ -129,7 +146,6 @@ class KnownValues:
             with np.errstate(all="ignore"):
                 return buffer.array()
         except ComputationFailed:
-            self._buffers[value] = None
             return None
 
     def _small_buffer(self, value: ir.Value) -> Buffer | None:
@@ -152,9 +168,7 @@ class KnownValues:
 
     def _leaf_buffer(self, value: ir.Value) -> Buffer | None:
         tensor = self.tensor(value)
-        if tensor is None:
-            return None
-        if stored_bytes(tuple(tensor.shape.numpy()), tensor.dtype) > READABLE_BYTES:
+        if tensor is None or not _is_small(tensor):
             return None
         return self._keep(self._pool.wrap(tensor))
 
@@ -175,7 +189,8 @@ class KnownValues:
             return
         for output, buffer in zip(node.outputs, results, strict=False):
             if buffer is not None and buffer.type_proto is None:
-                self._buffers[output] = self._keep(buffer) if _is_small(buffer) else None
+                is_small = buffer.nbytes <= READABLE_BYTES
+                self._buffers[output] = self._keep(buffer) if is_small else None
 
     def _keep(self, buffer: Buffer) -> Buffer:
         self._pool.retain(buffer)
@@ -215,24 +230,24 @@ class KnownValues:
 
     def _look(self, value: ir.Value, test: Callable[[Array], bool]) -> bool | None:
         """Whether a constant has elements and all of them pass a test."""
-        buffer = self._small_buffer(value)
-        if buffer is not None:
-            # no kernel computes it: if it is folded the question comes again, else it is not worth
-            # the time and the memory that onnxruntime takes
-            if not buffer.is_known:
-                return None
-            small = buffer.array()
-            return bool(small.size) and test(small)
         tensor = self.tensor(value)
         if tensor is None:
-            return None
+            # where no kernel computes it: if it is folded the question comes again, else it is not
+            # worth the time and the memory that onnxruntime takes
+            buffer = self._small_buffer(value)
+            if buffer is None or not buffer.is_known:
+                return None
+            return _passes(buffer.array(), test)
         if isinstance(tensor, BufferTensor):
             if not tensor.buffer.is_known:
                 return None
-            return _pass(tensor.buffer.array(), tensor.dtype, test)
+            return _pass_in_tiles(tensor.buffer.array(), tensor.dtype, test)
+        small = self.array(value)
+        if small is not None:
+            return _passes(small, test)
         buffer = self._pool.wrap(tensor)
         try:
-            return _pass(buffer.array(), tensor.dtype, test)
+            return _pass_in_tiles(buffer.array(), tensor.dtype, test)
         finally:
             buffer.release_pages()
             self._pool.discard(buffer)
@@ -270,7 +285,11 @@ def _is_finite(array: Array) -> bool:
     return array.dtype.kind in "iub" or bool(np.isfinite(array).all())
 
 
-def _pass(array: Array, dtype: ir.DataType, test: Callable[[Array], bool]) -> bool:
+def _passes(array: Array, test: Callable[[Array], bool]) -> bool:
+    return array.size > 0 and test(array)
+
+
+def _pass_in_tiles(array: Array, dtype: ir.DataType, test: Callable[[Array], bool]) -> bool:
     if array.size == 0:
         return False
     # an axis that is not walked in memory repeats the same elements
@@ -282,8 +301,8 @@ def _pass(array: Array, dtype: ir.DataType, test: Callable[[Array], bool]) -> bo
     return all(test(tile.region) for tile in tiles_of(array, dtype, _TILE_BYTES))
 
 
-def _is_small(buffer: Buffer) -> bool:
-    return buffer.nbytes <= READABLE_BYTES
+def _is_small(tensor: ir.TensorProtocol) -> bool:
+    return stored_bytes(tuple(tensor.shape.numpy()), tensor.dtype) <= READABLE_BYTES
 
 
 def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:

@@ -10,7 +10,7 @@ from onnxfold.analysis.symbolic import (
     sequence,
 )
 from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
-from onnxfold.analysis.symbolic.fact import Fact
+from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact
 from onnxfold.analysis.symbolic.propagation import SymbolicAnalysis
 
 ASSUMPTIONS = (
@@ -24,6 +24,7 @@ ASSUMPTIONS = (
 
 __all__ = [
     "ASSUMPTIONS",
+    "UNKNOWN",
     "Algebra",
     "Expr",
     "Fact",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxfold.analysis.symbolic.polynomial import INFINITY, Bound, Expr, Number
+from onnxfold.analysis.symbolic.polynomial import INFINITY, Bound, Expr, Monomial, Number
 
 
 class Atom:
@@ -36,6 +36,7 @@ class Atoms:
         self.unnamed = 0
         """How many symbols without a name were made."""
         self._interned: dict[tuple[object, ...], Expr] = {}
+        self._expressions: dict[tuple[tuple[Monomial, int], ...], Expr] = {}
 
     def symbol(self, name: str | None = None, low: Bound = 0, high: Bound = INFINITY) -> Expr:
         """A size: by its name always the same one, without a name a new one."""
@@ -64,12 +65,7 @@ class Atoms:
 
     def is_older(self, number: Number, mark: int) -> bool:
         """True if every unnamed symbol in the expression existed when there were ``mark`` atoms."""
-        return self._youngest(number) < mark
-
-    def _youngest(self, number: object) -> int:
-        if not isinstance(number, Expr):
-            return -1
-        return max((self.atoms[k].youngest for m, _ in number.terms for k in m), default=-1)
+        return _youngest(number) < mark
 
     def are_related(self, a: Number, b: Number) -> bool:
         """False if both are symbols, and not the same: then one says nothing about the other."""
@@ -90,24 +86,35 @@ class Atoms:
     def _new(self, op: str, args: tuple[object, ...], low: Bound, high: Bound) -> Expr:
         index = len(self.atoms)
         youngest = index if op == "symbol" and not args else -1
-        youngest = max(youngest, *map(self._youngest, args), -1)
+        youngest = max(youngest, *map(_youngest, args), -1)
         self.atoms.append(Atom(index, op, args, low, high, youngest))
-        return Expr((((index,), 1),))
+        return self._expression((((index,), 1),))
+
+    def _expression(self, terms: tuple[tuple[Monomial, int], ...]) -> Expr:
+        """The one expression with these terms, which are in order and more than a number."""
+        found = self._expressions.get(terms)
+        if found is None:
+            found = Expr(terms, *self._bounds(terms), self._youngest_in(terms))
+            self._expressions[terms] = found
+        return found
+
+    def _youngest_in(self, terms: tuple[tuple[Monomial, int], ...]) -> int:
+        return max(self.atoms[k].youngest for monomial, _ in terms for k in monomial)
 
     # ---------------------------------------------------------------- bounds
 
     def low(self, a: Number) -> Bound:
         """A number that the expression is never below."""
-        return a if isinstance(a, int) else self._bounds(a)[0]
+        return a if isinstance(a, int) else a.low
 
     def high(self, a: Number) -> Bound:
         """A number that the expression is never above."""
-        return a if isinstance(a, int) else self._bounds(a)[1]
+        return a if isinstance(a, int) else a.high
 
-    def _bounds(self, a: Expr) -> tuple[Bound, Bound]:
+    def _bounds(self, terms: tuple[tuple[Monomial, int], ...]) -> tuple[Bound, Bound]:
         low: Bound = 0
         high: Bound = 0
-        for monomial, coefficient in a.terms:
+        for monomial, coefficient in terms:
             least: Bound = coefficient
             most: Bound = coefficient
             for index in monomial:
@@ -120,6 +127,10 @@ class Atoms:
     def is_positive(self, a: Number) -> bool:
         """True if it is certainly greater than 0."""
         return self.low(a) > 0
+
+
+def _youngest(number: object) -> int:
+    return number.youngest if isinstance(number, Expr) else -1
 
 
 def _times(a: Bound, b: Bound) -> Bound:

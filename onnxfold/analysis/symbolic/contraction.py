@@ -32,6 +32,33 @@ def product_shape(algebra: Algebra, left: Shape, right: Shape) -> Shape:
     return (*batch, *rows, *columns)
 
 
+@rule("Gemm")
+def gemm(application: Application) -> Sequence[Fact]:
+    """A product of matrices that are transposed if an attribute says so."""
+    shape = transposed_product(application)
+    return [of_type(fact_of(application, 0).dtype, shape, application.algebra)]
+
+
+def transposed_product(application: Application, right: int = 1) -> Shape:
+    """The shape of the product of input 0 and another one, each transposed if asked for."""
+    attributes = application.attributes
+    if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
+        raise Undecided
+    return product_shape(
+        application.algebra,
+        _transposed(shape_of(application, 0), attributes.get("transA", 0)),
+        _transposed(shape_of(application, right), attributes.get("transB", 0)),
+    )
+
+
+def _transposed(shape: Shape, transpose: int) -> Shape:
+    if not transpose:
+        return shape
+    if len(shape) < 2:
+        raise Undecided
+    return (*shape[:-2], shape[-1], shape[-2])
+
+
 @rule("Einsum")
 def einsum(application: Application) -> Sequence[Fact]:
     """Each letter is a size; without an arrow, those that occur once come out, by alphabet."""

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from onnxfold.analysis.symbolic.contraction import product_shape, window
-from onnxfold.analysis.symbolic.elementwise import broadcast_shapes
-from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, Shape, of_type
+from onnxfold.analysis.symbolic.contraction import transposed_product, window
+from onnxfold.analysis.symbolic.elementwise import broadcast_shapes, dequantize, quantize
+from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, of_type
 from onnxfold.analysis.symbolic.generate import range_
-from onnxfold.analysis.symbolic.layout import joined_shape
+from onnxfold.analysis.symbolic.layout import joined_shape, pad
 from onnxfold.analysis.symbolic.table import Application, Rule, Undecided, fact_of, rule, shape_of
 
 DOMAIN = "com.microsoft"
@@ -48,26 +48,11 @@ def _product(dtype_of: int = 0, *, right: int = 1, dtype: ir.DataType | None = N
     """A matrix product of the first input and another, transposed if an attribute says so."""
 
     def output(application: Application) -> Fact:
-        attributes = application.attributes
-        if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
-            raise Undecided
-        shape = product_shape(
-            application.algebra,
-            _transposed(shape_of(application, 0), attributes.get("transA", 0)),
-            _transposed(shape_of(application, right), attributes.get("transB", 0)),
-        )
+        shape = transposed_product(application, right)
         found = fact_of(application, dtype_of).dtype if dtype is None else dtype
         return of_type(found, shape, application.algebra)
 
     return output
-
-
-def _transposed(shape: Shape, transpose: int) -> Shape:
-    if not transpose:
-        return shape
-    if len(shape) < 2:
-        raise Undecided
-    return (*shape[:-2], shape[-1], shape[-2])
 
 
 def _columns(application: Application) -> Fact:
@@ -81,26 +66,6 @@ def _integer(application: Application, name: str) -> int:
     if not isinstance(value, int):
         raise Undecided
     return value
-
-
-def _padded(application: Application) -> Fact:
-    """Each size with what is added before and behind."""
-    algebra = application.algebra
-    sizes, pads = shape_of(application, 0), application.objects(1)
-    if pads is None or pads.shape != (2 * len(sizes),):
-        raise Undecided
-    before, behind = pads[: len(sizes)], pads[len(sizes) :]
-    shape = [
-        algebra.add(d, algebra.add(a, b)) for d, a, b in zip(sizes, before, behind, strict=True)
-    ]
-    return of_type(fact_of(application, 0).dtype, shape, algebra)
-
-
-def _quantized(application: Application) -> Fact:
-    """The dtype of the zero point, uint8 without one."""
-    zero = application.input(2)
-    dtype = ir.DataType.UINT8 if zero is None else zero.dtype
-    return of_type(dtype, fact_of(application, 0).shape, application.algebra)
 
 
 def _quantized_product(application: Application) -> Fact:
@@ -128,7 +93,7 @@ def _outputs(*outputs: _Output | None) -> Rule:
 
 RULES: dict[str, Rule] = {
     "BiasGelu": _outputs(_like(0)),
-    "DequantizeLinear": _outputs(_like(0, dtype_of=1)),
+    "DequantizeLinear": dequantize,
     "DynamicQuantizeMatMul": _outputs(_product()),
     "FastGelu": _outputs(_like(0)),
     "FusedConv": window,
@@ -140,7 +105,7 @@ RULES: dict[str, Rule] = {
     "MatMulIntegerToFloat": _outputs(_product(dtype_of=2)),
     "MatMulNBits": _outputs(_columns),
     "NGramRepeatBlock": _outputs(_like(1)),
-    "Pad": _outputs(_padded),
+    "Pad": pad,
     "QGemm": _outputs(_quantized_product),
     "QLinearAdd": _outputs(_broadcast(0, 3)),
     "QLinearConcat": _outputs(_joined),
@@ -149,7 +114,7 @@ RULES: dict[str, Rule] = {
     "QLinearSigmoid": _outputs(_like(0)),
     "QLinearSoftmax": _outputs(_like(0)),
     "QLinearWhere": _outputs(_broadcast(0, 1, 4)),
-    "QuantizeLinear": _outputs(_quantized),
+    "QuantizeLinear": quantize,
     "QuickGelu": _outputs(_like(0)),
     "Range": range_,
     "RotaryEmbedding": _outputs(_like(0)),
@@ -162,12 +127,3 @@ RULES: dict[str, Rule] = {
 
 for _op_type, _rule in RULES.items():
     rule(_op_type, domain=DOMAIN)(_rule)
-
-
-# onnxruntime defines these two in ONNX's domain, and the first one for opsets before ONNX's own
-@rule("LayerNormalization", "SimplifiedLayerNormalization")
-def normalized(application: Application) -> Sequence[Fact]:
-    """The shape of the operand. Of more outputs than one onnx knows."""
-    if application.n_outputs > 1:
-        raise Undecided
-    return [_like(0)(application)]

@@ -244,7 +244,7 @@ class _Carried:
         sizes = None if self._sizes is None else list(self._sizes)
         self._dtype = self._dtype if after.dtype == self._dtype else None
         self._other = self._other if after.other == self._other else None
-        self._has_items = self._has_items and after.key() == self._start.key()
+        self._has_items = self._has_items and after is self._start
         if self._sizes is not None:
             if after.shape is None or len(after.shape) != len(self._sizes):
                 self._sizes = None
@@ -302,7 +302,7 @@ class Calls:
             function.identifier(),
             tuple(arguments),
             tuple(map(id, arguments.values())) if content is None else content,
-            tuple(None if f is None else f.key() for f in inputs),
+            *inputs,
         )
         found = self._found.get(key)
         if found is not None:

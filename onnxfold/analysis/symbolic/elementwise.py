@@ -150,8 +150,10 @@ _SAME_TYPE = (
     *("Relu", "Sigmoid", "Tanh", "Erf", "Exp", "Log", "Sqrt", "Reciprocal", "Floor", "Ceil"),
     *("Round", "Sin", "Cos", "Gelu", "LeakyRelu", "Elu", "Selu", "Celu", "HardSigmoid", "Softmax"),
     *("LogSoftmax", "Hardmax", "HardSwish", "Softplus", "Softsign", "Clip", "Trilu", "CumSum"),
-    *("Mish", "ThresholdedRelu", "LpNormalization", "LRN", "InstanceNormalization"),
-    *("GroupNormalization", "ScatterND", "ScatterElements", "Scatter"),
+    *("Mish", "ThresholdedRelu", "LpNormalization", "LRN", "InstanceNormalization", "Dropout"),
+    *("GroupNormalization", "BatchNormalization", "LayerNormalization"),
+    *("ScatterND", "ScatterElements", "Scatter"),
+    "SimplifiedLayerNormalization",  # onnxruntime defines it in ONNX's domain
 )
 
 
@@ -169,9 +171,30 @@ def unary(application: Application) -> Sequence[Fact]:
 
 @rule(*_SAME_TYPE)
 def same_type(application: Application) -> Sequence[Fact]:
-    """The result has the dtype and shape of the first operand."""
+    """The result has the dtype and shape of the first operand. Of more outputs onnx knows."""
+    if application.n_outputs > 1:
+        raise Undecided
     fact = fact_of(application, 0)
     return [of_type(fact.dtype, fact.shape, application.algebra)]
+
+
+@rule("DequantizeLinear")
+def dequantize(application: Application) -> Sequence[Fact]:
+    """The dtype of the scale."""
+    if application.attributes.get("output_dtype", 0):
+        raise Undecided
+    dtype = fact_of(application, 1).dtype
+    return [of_type(dtype, fact_of(application, 0).shape, application.algebra)]
+
+
+@rule("QuantizeLinear")
+def quantize(application: Application) -> Sequence[Fact]:
+    """The dtype of the zero point, uint8 without one."""
+    if application.attributes.get("output_dtype", 0):
+        raise Undecided
+    zero = application.input(2)
+    dtype = ir.DataType.UINT8 if zero is None else zero.dtype
+    return [of_type(dtype, fact_of(application, 0).shape, application.algebra)]
 
 
 @rule("IsNaN", "IsInf")

@@ -23,7 +23,6 @@ from onnxfold.analysis.symbolic.polynomial import (
     Number,
     in_order,
     leading_term,
-    split_by,
     terms_of,
     without,
     wrapped,
@@ -60,6 +59,8 @@ class Algebra(Atoms):
 
     def sub(self, a: Number, b: Number) -> Number:
         """The difference."""
+        if a is b:
+            return 0
         return self.add(a, self.mul(b, -1))
 
     def neg(self, a: Number) -> Number:
@@ -103,7 +104,7 @@ class Algebra(Atoms):
         )
         if too_large:
             return self._atom(op, in_order(a, b), -INFINITY, INFINITY)
-        return Expr(tuple(kept))
+        return self._expression(tuple(kept))
 
     # ---------------------------------------------------------------- divisions
 
@@ -111,10 +112,16 @@ class Algebra(Atoms):
         """The q with a = q * b, or None if there is no such polynomial."""
         if b == 0:
             return None
-        if isinstance(a, int) and isinstance(b, int):
-            return a // b if a % b == 0 else None
+        if b == 1:
+            return a
+        if a is b:
+            return 1
+        if isinstance(a, int):
+            if a == 0:
+                return 0
+            return a // b if isinstance(b, int) and a % b == 0 else None
         quotient: Number = 0
-        rest = a
+        rest: Number = a
         divisor, divided = leading_term(b)
         for _ in range(_MOST_TERMS):
             if rest == 0:
@@ -125,7 +132,7 @@ class Algebra(Atoms):
                 return None
             term: Number = coefficient // divided
             if missing:
-                term = Expr(((missing, coefficient // divided),))
+                term = self._expression(((missing, coefficient // divided),))
             quotient = self.add(quotient, term)
             rest = self.sub(rest, self.mul(term, b))
         return quotient if rest == 0 else None
@@ -140,7 +147,7 @@ class Algebra(Atoms):
         if not isinstance(b, int) or b <= 0:
             bounded = self.low(a) >= 0 and self.low(b) >= 0
             return self._atom("floor_div", (a, b), 0 if bounded else -INFINITY, INFINITY)
-        whole, rest = split_by(a, b)
+        whole, rest = self._split(a, b)
         if self.low(rest) >= 0 and self.high(rest) < b:
             return whole
         inner = self.atom_of(rest)
@@ -154,6 +161,27 @@ class Algebra(Atoms):
             high if math.isinf(high) else high // b,
         )
         return self.add(whole, atom)
+
+    def _split(self, a: Number, b: int) -> tuple[Number, Number]:
+        """Whole and rest with a = whole * b + rest: whole multiples leave, term by term."""
+        whole: list[tuple[Monomial, int]] = []
+        rest: list[tuple[Monomial, int]] = []
+        for monomial, coefficient in terms_of(a):
+            quotient, remainder = divmod(coefficient, b)
+            if not remainder or not monomial:
+                whole.append((monomial, quotient))
+                rest.append((monomial, remainder))
+            else:
+                rest.append((monomial, coefficient))
+        return self._number(whole), self._number(rest)
+
+    def _number(self, terms: list[tuple[Monomial, int]]) -> Number:
+        kept = tuple((m, c) for m, c in terms if c)
+        if not kept:
+            return 0
+        if len(kept) == 1 and not kept[0][0]:
+            return kept[0][1]
+        return self._expression(kept)
 
     def ceil_div(self, a: Number, b: int) -> Number:
         """The quotient by a positive number, rounded up."""
@@ -179,7 +207,7 @@ class Algebra(Atoms):
             return 0
         if not isinstance(b, int) or b <= 0:
             return self._atom("mod", (a, b), -INFINITY, INFINITY)
-        rest = split_by(a, b)[1]
+        rest = self._split(a, b)[1]
         if self.low(rest) >= 0 and self.high(rest) < b:
             return rest
         return self._atom("mod", (rest, b), 0, b - 1)

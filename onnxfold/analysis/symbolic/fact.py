@@ -18,20 +18,19 @@ Shape = tuple[Number, ...]
 MOST_ELEMENTS = 64
 """Tensors up to this size have their elements known one by one."""
 
-SIZE_DTYPES = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
+SIZE_DTYPES = frozenset((ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL))
 """Dtypes whose elements may be expressions: what sizes are computed in."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class Fact:
-    """What is known of a value; None is unknown.
+    """What is known of a value; None is unknown. It is never changed.
 
     ``items`` holds the elements of a small tensor. If its dtype is ``object``, they are integers
     and expressions and at least one is an expression; otherwise all are plain elements of the
     tensor's own dtype: the value is known.
 
-    Equality is identity, which is cheap to look up: an analysis makes one fact for each dtype and
-    shape. Compare what they say by their ``key()``.
+    Equality is identity: facts of values that say the same are one object (:class:`FactTable`).
     """
 
     dtype: ir.DataType | None = None
@@ -57,40 +56,49 @@ class Fact:
     @property
     def known(self) -> Array | None:
         """The elements if all are numbers."""
-        return None if self.items is None or self.items.dtype == object else self.items
+        return None if self.items is None or self.items.dtype.hasobject else self.items
 
     @property
     def is_symbolic(self) -> bool:
         """True if the elements are known, some of them as expressions only."""
-        return self.items is not None and self.items.dtype == object
+        return self.items is not None and self.items.dtype.hasobject
 
     @property
     def objects(self) -> Array | None:
         """The elements of integers or truth values as Python numbers and expressions."""
-        if self.items is None or self.items.dtype == object:
+        if self.items is None or self.items.dtype.hasobject:
             return self.items
         return self.items.astype(object) if self.items.dtype.kind in "iub" else None
 
-    def key(self) -> tuple[object, ...]:
-        """Facts with the same key are the same; symbols included."""
-        items = self.items
-        return (
-            self.dtype,
-            self.shape,
-            self.other,
-            None if self.parts is None else tuple(part.key() for part in self.parts),
-            None
-            if items is None
-            else (
-                items.shape,
-                items.dtype.str,
-                # numbers by their bits: 0.0 is not -0.0, and a NaN is itself
-                tuple(items.ravel().tolist()) if items.dtype == object else items.tobytes(),
-            ),
-        )
-
 
 UNKNOWN = Fact()
+
+
+class FactTable:
+    """The facts of one model, each once."""
+
+    def __init__(self) -> None:
+        self._facts: dict[tuple[object, ...], Fact] = {(None, None): UNKNOWN}
+
+    def typed(self, dtype: ir.DataType | None, shape: Shape | None) -> Fact:
+        """The one fact that says no more than these."""
+        key = (dtype, shape)
+        found = self._facts.get(key)
+        if found is None:
+            found = self._facts[key] = Fact(dtype, shape)
+        return found
+
+    def shared(self, fact: Fact) -> Fact:
+        """The one fact that says the same; symbols included."""
+        if fact.other is not None:
+            parts = None if fact.parts is None else tuple(map(self.shared, fact.parts))
+            return self._facts.setdefault((fact.other, parts), Fact(other=fact.other, parts=parts))
+        items = fact.items
+        if items is None:
+            return self._facts.setdefault((fact.dtype, fact.shape), fact)
+        # numbers by their bits: 0.0 is not -0.0, and a NaN is itself
+        content = tuple(items.ravel().tolist()) if items.dtype.hasobject else items.tobytes()
+        return self._facts.setdefault((fact.dtype, fact.shape, items.dtype, content), fact)
 
 
 def of_items(items: Array, dtype: ir.DataType, algebra: Algebra) -> Fact:
@@ -134,7 +142,7 @@ def of_type(dtype: ir.DataType | None, shape: Sequence[Number] | None, algebra: 
 
 def common(algebra: Algebra, one: Fact, other: Fact) -> Fact:
     """What holds for both; a new symbol for a size that may differ."""
-    if one is other or one.key() == other.key():
+    if one is other:
         return one
     if one.dtype != other.dtype or one.other is not None or other.other is not None:
         return UNKNOWN

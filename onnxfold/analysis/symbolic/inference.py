@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
@@ -18,62 +17,49 @@ from onnxfold.kernels.registry import Unfoldable
 # Elements of floating point lists that decide about shapes: the scales of Resize.
 _DATA_ELEMENTS = 64
 
-_Size = int | str | None
-"""A number, the name of one of the operands' sizes, or open."""
-_Template = tuple[tuple[ir.DataType | None, tuple[_Size, ...] | None, bytes | None], ...]
 
-
-class Inference:
-    """Others' inference for single nodes, asked once for all nodes that look alike.
-
-    Two nodes look alike if they differ only in which sizes of their operands are unknown: those
-    are numbered for each node in the order in which they occur.
+def infer(
+    node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int], algebra: Algebra
+) -> list[Fact]:
+    """The facts of a node's outputs as onnx infers them, or onnxruntime for an op of its own.
 
     Args:
+        node: A node without subgraphs.
+        inputs: What is known of its inputs; None for one that is omitted.
+        opsets: Domain to version.
         algebra: Makes the sizes that stay open.
     """
+    version = opsets.get(node.domain)
+    if version is None or any(a.is_ref() for a in node.attributes.values()):
+        return [UNKNOWN] * len(node.outputs)
+    schema = schema_of(node.op_type, version, node.domain)
+    if schema is None and not schemas.believed(node.domain, node.op_type):
+        return [UNKNOWN] * len(node.outputs)
+    names: dict[Expr, str] = {}
+    types = [None if f is None else _type(f, names) for f in inputs]
+    data = [_data(f) for f in inputs]
+    sizes = {name: size for size, name in names.items()}
+    return [_fact(t, sizes, algebra) for t in _ask(node, schema, opsets, types, data)]
 
-    def __init__(self, algebra: Algebra) -> None:
-        self._algebra = algebra
-        self._templates: dict[object, _Template] = {}
 
-    def infer(
-        self, node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int]
-    ) -> list[Fact]:
-        """The facts of the outputs."""
-        version = opsets.get(node.domain)
-        if version is None or any(a.is_ref() for a in node.attributes.values()):
-            return [UNKNOWN] * len(node.outputs)
-        schema = schema_of(node.op_type, version, node.domain)
-        if schema is None and not schemas.believed(node.domain, node.op_type):
-            return [UNKNOWN] * len(node.outputs)
-        names: dict[Expr, str] = {}
-        types = [None if f is None else _type(f, names) for f in inputs]
-        data = [_data(f) for f in inputs]
-        key = _key(node, version, types, data)
-        template = None if key is None else self._templates.get(key)
-        if template is None:
-            template = _ask(node, schema, opsets, types, data)
-            if key is not None:
-                self._templates[key] = template
-        sizes: dict[str, Number] = {name: size for size, name in names.items()}
-        return [self._fact(result, sizes) for result in template]
-
-    def _fact(
-        self,
-        result: tuple[ir.DataType | None, tuple[_Size, ...] | None, bytes | None],
-        sizes: Mapping[str, Number],
-    ) -> Fact:
-        dtype, dims, other = result
-        if dims is None:
-            return Fact(dtype, None, None, other)
-        return of_type(dtype, [self._size(d, sizes) for d in dims], self._algebra)
-
-    def _size(self, size: _Size, sizes: Mapping[str, Number]) -> Number:
-        if isinstance(size, int):
-            return size
-        found = None if size is None else sizes.get(size)
-        return self._algebra.unknown(low=0) if found is None else found
+def _fact(proto: onnx.TypeProto | None, sizes: Mapping[str, Expr], algebra: Algebra) -> Fact:
+    """What a type says; its dims may have the names of sizes."""
+    if proto is None or proto.WhichOneof("value") is None:
+        return UNKNOWN
+    if not proto.HasField("tensor_type"):
+        return Fact(other=_without_names(proto).SerializeToString())
+    tensor = proto.tensor_type
+    dtype = ir.DataType(tensor.elem_type) if tensor.elem_type else None
+    if not tensor.HasField("shape"):
+        return Fact(dtype)
+    shape: list[Number] = []
+    for dim in tensor.shape.dim:
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
+            shape.append(dim.dim_value)
+        else:
+            size = sizes.get(dim.dim_param)
+            shape.append(algebra.unknown(low=0) if size is None else size)
+    return of_type(dtype, shape, algebra)
 
 
 _Type = tuple[ir.DataType | None, tuple[int | str, ...] | None, bytes | None]
@@ -101,57 +87,13 @@ def _data(fact: Fact | None) -> onnx.TensorProto | None:
     )
 
 
-def attributes_key(node: ir.Node) -> tuple[Any, ...] | None:
-    """The same for nodes with the same attributes; None if there is no telling."""
-    if not node.attributes:
-        return ()
-    found: list[Any] = []
-    for name, attribute in node.attributes.items():
-        if attribute.type not in _KEYED or attribute.is_ref():
-            return None
-        value = attribute.value
-        found.append(name)
-        found.append(tuple(value) if isinstance(value, (list, tuple)) else value)
-    return tuple(found)
-
-
-def _key(
-    node: ir.Node,
-    version: int | None,
-    types: Sequence[_Type | None],
-    data: Sequence[onnx.TensorProto | None],
-) -> object | None:
-    attributes = attributes_key(node)
-    if attributes is None:
-        return None
-    return (
-        node.domain,
-        node.op_type,
-        version,
-        len(node.outputs),
-        attributes,
-        tuple(types),
-        tuple(None if d is None else d.raw_data for d in data),
-    )
-
-
-_KEYED = (
-    ir.AttributeType.INT,
-    ir.AttributeType.FLOAT,
-    ir.AttributeType.STRING,
-    ir.AttributeType.INTS,
-    ir.AttributeType.FLOATS,
-    ir.AttributeType.STRINGS,
-)
-
-
 def _ask(
     node: ir.Node,
     schema: onnx.defs.OpSchema | None,
     opsets: Mapping[str, int],
     types: Sequence[_Type | None],
     data: Sequence[onnx.TensorProto | None],
-) -> _Template:
+) -> list[onnx.TypeProto | None]:
     """The answer of onnx, or of onnxruntime for an op without a schema there."""
     names = [f"i{k}" if t is not None else "" for k, t in enumerate(types)]
     outputs = [f"o{k}" if o.name else "" for k, o in enumerate(node.outputs)]
@@ -166,7 +108,7 @@ def _ask(
         outputs = _only(outputs, schemas.believed(node.domain, node.op_type))
     else:
         inferred = _asked_of_onnx(proto, schema, opsets, protos, tensors)
-    return tuple(_read(inferred.get(name)) for name in outputs)
+    return [inferred.get(name) for name in outputs]
 
 
 def _only(names: Sequence[str], places: Sequence[int]) -> list[str]:
@@ -206,26 +148,6 @@ def _type_proto(known: _Type) -> onnx.TypeProto:
                 else:
                     tensor.shape.dim.add(dim_param=dim)
     return proto
-
-
-def _read(
-    proto: onnx.TypeProto | None,
-) -> tuple[ir.DataType | None, tuple[_Size, ...] | None, bytes | None]:
-    if proto is None or proto.WhichOneof("value") is None:
-        return None, None, None
-    if not proto.HasField("tensor_type"):
-        return None, None, _without_names(proto).SerializeToString()
-    tensor = proto.tensor_type
-    dtype = ir.DataType(tensor.elem_type) if tensor.elem_type else None
-    if not tensor.HasField("shape"):
-        return dtype, None, None
-    dims: list[_Size] = []
-    for dim in tensor.shape.dim:
-        if dim.HasField("dim_value"):
-            dims.append(dim.dim_value if dim.dim_value >= 0 else None)
-        else:
-            dims.append(dim.dim_param or None)
-    return dtype, tuple(dims), None
 
 
 def _without_names(proto: onnx.TypeProto) -> onnx.TypeProto:

@@ -162,6 +162,8 @@ def reshaped_sizes(
         raise Undecided
     missing = target.index(-1) if -1 in target else None
     strict = [_size_at(algebra, sizes, k, n, allow_zero) for k, n in enumerate(target)]
+    if missing is None and strict == list(target):
+        return target
     total = volume(algebra, sizes)
     if missing is not None:
         others = [d for k, d in enumerate(strict) if k != missing]
@@ -197,7 +199,7 @@ def _size_at(
     algebra: Algebra, sizes: Shape, place: int, number: Number, allow_zero: bool
 ) -> Number:
     """The size that an element of the operand asks for."""
-    if number == -1:
+    if isinstance(number, int) and (number == -1 or number > 0):
         return number
     if allow_zero:
         return number if algebra.low(number) >= 0 else algebra.unknown(low=0)
@@ -234,6 +236,20 @@ def transpose(application: Application) -> Sequence[Fact]:
         return _moved(application, items.transpose(order))
     dtype = fact_of(application, 0).dtype
     return [of_type(dtype, [sizes[k] for k in order], application.algebra)]
+
+
+@rule("Pad")
+def pad(application: Application) -> Sequence[Fact]:
+    """Each size with what is added before and behind."""
+    algebra = application.algebra
+    sizes, pads = shape_of(application, 0), application.objects(1)
+    if pads is None or pads.shape != (2 * len(sizes),) or application.input(3) is not None:
+        raise Undecided
+    before, behind = pads[: len(sizes)], pads[len(sizes) :]
+    result = [
+        algebra.add(d, algebra.add(a, b)) for d, a, b in zip(sizes, before, behind, strict=True)
+    ]
+    return [of_type(fact_of(application, 0).dtype, result, algebra)]
 
 
 @rule("Concat")

@@ -1,4 +1,4 @@
-"""Polynomials with integer coefficients, in a normal form: equal ones are the same tuples."""
+"""Polynomials with integer coefficients, in a normal form: equal ones have the same terms."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ INFINITY = math.inf
 
 
 class Expr:
-    """A polynomial that is not a plain number. Equal expressions are equal in every run."""
+    """A polynomial that is not a plain number. Equal expressions are equal in every run.
 
-    __slots__ = ("_hash", "terms")
+    An algebra makes one object for each polynomial: equality is identity.
+    """
 
-    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
+    __slots__ = ("high", "low", "terms", "youngest")
+
+    def __init__(
+        self, terms: tuple[tuple[Monomial, int], ...], low: Bound, high: Bound, youngest: int
+    ) -> None:
         self.terms = terms
-        self._hash = hash(terms)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return isinstance(other, Expr) and self.terms == other.terms
+        self.low = low
+        """A number that it is never below."""
+        self.high = high
+        """A number that it is never above."""
+        self.youngest = youngest
+        """Index of the last unnamed symbol that it depends on, or -1."""
 
     def __repr__(self) -> str:
         return " + ".join(
@@ -69,26 +71,3 @@ def without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
             return None
         rest.remove(index)
     return tuple(rest)
-
-
-def split_by(a: Number, b: int) -> tuple[Number, Number]:
-    """Whole and rest with a = whole * b + rest: whole multiples leave, term by term."""
-    whole: list[tuple[Monomial, int]] = []
-    rest: list[tuple[Monomial, int]] = []
-    for monomial, coefficient in terms_of(a):
-        quotient, remainder = divmod(coefficient, b)
-        if not remainder or not monomial:
-            whole.append((monomial, quotient))
-            rest.append((monomial, remainder))
-        else:
-            rest.append((monomial, coefficient))
-    return _number(whole), _number(rest)
-
-
-def _number(terms: list[tuple[Monomial, int]]) -> Number:
-    kept = tuple((m, c) for m, c in terms if c)
-    if not kept:
-        return 0
-    if len(kept) == 1 and not kept[0][0]:
-        return kept[0][1]
-    return Expr(kept)

@@ -17,10 +17,10 @@ from onnxfold.analysis.symbolic.application import Applications, python_value
 from onnxfold.analysis.symbolic.elementwise import is_small
 from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
 from onnxfold.analysis.symbolic.fact import (
-    MOST_ELEMENTS,
     SIZE_DTYPES,
     UNKNOWN,
     Fact,
+    FactTable,
     of_array,
     of_type,
 )
@@ -53,7 +53,8 @@ class SymbolicAnalysis:
         self._facts: dict[ir.Value, Fact] = {}
         self._read: dict[ir.Node, tuple[ir.Value | None, ...]] = {}
         """What each node read when it was visited: onnx-ir makes another tuple of other inputs."""
-        self._applications = Applications(self.algebra)
+        self._table = FactTable()
+        self._applications = Applications(self.algebra, self._table)
         self._calls = control_flow.Calls(self)
         self._again = False
 
@@ -80,7 +81,11 @@ class SymbolicAnalysis:
 
     def set(self, value: ir.Value, fact: Fact) -> None:
         """Remember what is known of a value."""
-        self._facts[value] = fact
+        self._facts[value] = self._table.shared(fact)
+
+    def shared(self, fact: Fact) -> Fact:
+        """The one fact that says the same: values of which the same is known have one fact."""
+        return self._table.shared(fact)
 
     def same(self, old: ir.Value, new: ir.Value) -> None:
         """One value takes the other's place.
@@ -92,7 +97,7 @@ class SymbolicAnalysis:
         if found.other is None and (found.dtype is None or found.shape is None):
             dtype = known.dtype if found.dtype is None else found.dtype
             shape = known.shape if found.shape is None else found.shape
-            self._facts[new] = self._applications.shared(Fact(dtype, shape, None, known.other))
+            self.set(new, Fact(dtype, shape) if known.other is None else known)
 
     # ---------------------------------------------------------------- after changes
 
@@ -231,12 +236,12 @@ class SymbolicAnalysis:
 
     def _constant(self, value: ir.Value, tensor: ir.TensorProtocol) -> Fact:
         """Of other elements than sizes only dtype and shape, until an op asks for more."""
-        dtype = tensor.dtype
-        if dtype in SIZE_DTYPES and tensor.size <= MOST_ELEMENTS:
+        dtype, shape = tensor.dtype, tuple(tensor.shape.numpy())
+        if dtype in SIZE_DTYPES and is_small(shape):
             array = self.known.array(value)
             if array is not None:
-                return of_array(array, dtype)
-        return self._applications.typed(dtype, tuple(int(d) for d in tensor.shape.numpy()))
+                return self.shared(of_array(array, dtype))
+        return self._table.typed(dtype, shape)
 
     def _in_full(self, value: ir.Value | None, fact: Fact | None) -> Fact | None:
         """What is known of a value, with the elements of a small constant of any dtype."""
@@ -245,7 +250,7 @@ class SymbolicAnalysis:
         if fact.shape is None or not is_small(fact.shape) or not self.known.is_constant(value):
             return fact
         array = self.known.array(value)
-        return fact if array is None else of_array(array, fact.dtype)
+        return fact if array is None else self.shared(of_array(array, fact.dtype))
 
     def _are_known(self, values: Sequence[ir.Value | None], facts: Sequence[Fact | None]) -> bool:
         """True if all elements of all values may be known."""
@@ -255,16 +260,16 @@ class SymbolicAnalysis:
             if fact.items is None:
                 if not self.known.is_constant(value):
                     return False
-            elif fact.items.dtype == object:
+            elif fact.is_symbolic:
                 return False
         return True
 
     def _declared(self, value: ir.Value) -> Fact:
         """The type of a model input: the runtime holds callers to it."""
         if not isinstance(value.type, ir.TensorType):
-            return Fact(other=_serialized(value.type))
+            return self.shared(Fact(other=_serialized(value.type)))
         if value.shape is None:
-            return self._applications.typed(value.dtype, None)
+            return self._table.typed(value.dtype, None)
         # some exporters write 0 or -1 for a size that they do not know
         sizes: list[Number] = [
             (dim if dim > 0 else self.algebra.symbol())
@@ -272,7 +277,7 @@ class SymbolicAnalysis:
             else self.algebra.symbol(dim.value or None)
             for dim in value.shape
         ]
-        return self._applications.shared(of_type(value.dtype, sizes, self.algebra))
+        return self.shared(of_type(value.dtype, sizes, self.algebra))
 
     # ---------------------------------------------------------------- nodes
 
@@ -300,9 +305,8 @@ class SymbolicAnalysis:
             return self._calls.results(node, function, inputs)
         attributes: dict[str, Any] | None = None
         if node.attributes:
-            kinds = [a.type for a in node.attributes.values()]
-            if ir.AttributeType.GRAPH in kinds or ir.AttributeType.GRAPHS in kinds:
-                return control_flow.results(self, node, inputs)
+            if subgraphs_of(node):
+                return [self.shared(f) for f in control_flow.results(self, node, inputs)]
             if any(a.is_ref() for a in node.attributes.values()):
                 attributes = self._supplied(node)
                 if attributes is None:
@@ -322,7 +326,7 @@ class SymbolicAnalysis:
         if fact.shape is not None and not is_small(fact.shape):
             return fact
         array = self.known.array(value)
-        return fact if array is None else of_array(array, fact.dtype)
+        return fact if array is None else self.shared(of_array(array, fact.dtype))
 
     def _supplied(self, node: ir.Node) -> dict[str, Any] | None:
         """Attributes as Python values, where a function's caller gives some of them."""
@@ -337,7 +341,7 @@ class SymbolicAnalysis:
 
 def _says_more(new: Fact, old: Fact) -> bool:
     """Whether more is known; a new symbol for what is not known is no news."""
-    return new.key() != old.key() and _knowledge(new) >= _knowledge(old)
+    return new is not old and _knowledge(new) >= _knowledge(old)
 
 
 def _knowledge(fact: Fact) -> tuple[int, ...]:

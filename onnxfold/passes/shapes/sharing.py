@@ -48,7 +48,7 @@ class Sharing:
     def __init__(self, analysis: SymbolicAnalysis, edit: Edit) -> None:
         self._analysis = analysis
         self._edit = edit
-        self._values: list[dict[object, ir.Value]] = []
+        self._values: list[dict[Fact, ir.Value]] = []
         self._sources: list[dict[Expr, list[tuple[ir.Value, int]]]] = []
 
     def graph(self, graph: ir.Graph) -> None:
@@ -74,7 +74,7 @@ class Sharing:
         """The sizes of a tensor and the elements of a list are there for what comes."""
         fact = self._analysis.of(value)
         if fact.is_symbolic:
-            self._values[-1].setdefault(fact.key(), value)
+            self._values[-1].setdefault(fact, value)
         for axis, size in enumerate(fact.shape or ()):
             if isinstance(size, Expr):
                 known = self._sources[-1].setdefault(size, [])
@@ -83,13 +83,13 @@ class Sharing:
 
     def _find(self, fact: Fact) -> ir.Value | None:
         """A value in sight with these elements."""
-        key = fact.key()
+        fact = self._analysis.shared(fact)
         for level in self._values:
-            found = level.get(key)
+            found = level.get(fact)
             if found is not None:
                 if _is_there(found):
                     return found
-                del level[key]
+                del level[fact]
         return None
 
     def _share(self, value: ir.Value) -> bool:
@@ -266,7 +266,7 @@ class Sharing:
         like: ir.Value,
     ) -> ir.Value:
         made = self._edit.node(op_type, inputs, attributes, node, fact, like)
-        self._values[-1].setdefault(fact.key(), made)
+        self._values[-1].setdefault(self._analysis.of(made), made)
         return made
 
 

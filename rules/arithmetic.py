@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from onnxfold.rewrite import (
-    all_equal,
     broadcasts_to,
     constant,
     constants,
@@ -24,32 +23,33 @@ from onnxfold.rewrite import (
 x, y = values("x y")
 c = constants("c")
 
+_one, _minus_one, _zero, _minus_zero = filled(1), filled(-1), filled(0), filled(-0.0)
 _zeros = op.Expand(constant(0, like=x), constant(shape_of(result)))
 
 # -------------------------------------------------------------------- signs
 
 multiply_by_minus_one = rule(
-    op.Mul(x, c) >> op.Neg(x),
-    where=all_equal(c, -1) & broadcasts_to(c, x),
+    op.Mul(x, _minus_one) >> op.Neg(x),
+    where=broadcasts_to(_minus_one, x),
     doc="x * -1 is -x.",
 )
 
 divide_by_minus_one = rule(
-    op.Div(x, c) >> op.Neg(x),
-    where=floating(x) & all_equal(c, -1) & broadcasts_to(c, x),
+    op.Div(x, _minus_one) >> op.Neg(x),
+    where=floating(x) & broadcasts_to(_minus_one, x),
     doc="x / -1 is -x; an integer may have no negative.",
 )
 
 zero_minus = rule(
-    op.Sub(c, x) >> op.Neg(x),
-    where=~is_constant(x) & all_equal(c, 0) & broadcasts_to(c, x),
+    op.Sub(_zero, x) >> op.Neg(x),
+    where=~is_constant(x) & broadcasts_to(_zero, x),
     inexact=~integer(x),
     doc="0 - x is -x except that 0.0 - 0.0 is 0.0.",
 )
 
 minus_zero_minus = rule(
-    op.Sub(c, x) >> op.Neg(x),
-    where=floating(x) & all_equal(c, -0.0) & broadcasts_to(c, x),
+    op.Sub(_minus_zero, x) >> op.Neg(x),
+    where=floating(x) & broadcasts_to(_minus_zero, x),
     doc="-0.0 - x is -x, also for both zeros.",
 )
 
@@ -151,11 +151,11 @@ multiply_by_reciprocal = rule(
     doc="x * (1 / y) is x / y, rounded once instead of twice.",
 )
 
-_one_over = op.Div(c, y)
+_one_over = op.Div(_one, y)
 
 multiply_by_one_over = rule(
     op.Mul(x, _one_over) >> op.Div(x, y),
-    where=floating(x) & all_equal(c, 1) & broadcasts_to(c, y),
+    where=floating(x) & broadcasts_to(_one, y),
     inexact=True,
     doc="x * (1 / y) is x / y, rounded once instead of twice.",
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from onnxfold.rules.elementwise import (
     BINARY,
     EXACT_ANYWHERE,
@@ -14,19 +12,21 @@ from onnxfold.rules.elementwise import (
 from onnxfold.rules.numbers import no_negative_zero
 from onnxfold.rules.shapes import broadcast
 
-from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.rewrite import (
+    Matched,
     broadcasts_to,
     constants,
     floating,
+    given,
+    ints_of,
     is_constant,
     op,
     result,
     rule,
+    shape_of,
     single_use,
     values,
 )
-from onnxfold.rewrite.match import Match
 
 x, y, z, i = values("x y z i")
 c = constants("c")
@@ -39,28 +39,22 @@ _spreading = op.any_of(
 )
 
 
-def broadcasts_without_expand(match: Match) -> bool:
-    """The operands of an op broadcast to its result's shape without the Expand."""
-    shape = match.shape(result)
-    return shape is not None and broadcast(match.shape(x), match.shape(y)) == shape
-
-
-def _where_without_expand(match: Match) -> bool:
-    shape = match.shape(result)
-    shapes = [match.shape(v) for v in (x, y, z)]
-    return shape is not None and broadcast(*shapes) == shape
+@given
+def _is_as_large(result: Matched, *operands: Matched) -> bool:
+    """The operands broadcast to the shape of the result."""
+    return broadcast(*(operand.shape for operand in operands)) == result.shape
 
 
 expand_before_binary = (
     rule(
         _spreading(op.Expand(x, i), y) >> _spreading(x, y),
-        where=broadcasts_without_expand,
+        where=_is_as_large(result, x, y),
         opset=(8, None),
         doc="An op that broadcasts needs no Expand before it, if the other operand is as large.",
     ),
     rule(
         _spreading(y, op.Expand(x, i)) >> _spreading(y, x),
-        where=broadcasts_without_expand,
+        where=_is_as_large(result, x, y),
         opset=(8, None),
         doc="An op that broadcasts needs no Expand before it, if the other operand is as large.",
     ),
@@ -69,7 +63,7 @@ expand_before_binary = (
 expand_before_where = [
     rule(
         op.Where(*operands) >> op.Where(x, y, z),
-        where=_where_without_expand,
+        where=_is_as_large(result, x, y, z),
         inexact=floating(y) & ~(no_negative_zero(y) & no_negative_zero(z)),
         doc="Where needs no Expand before it, if another operand is as large.",
     )
@@ -82,17 +76,10 @@ expand_before_where = [
 
 expand_of_expand = rule(
     op.Expand(op.Expand(x, i), y) >> op.Expand(x, y),
-    where=lambda m: _covers(m.shape(result), m.array(y)),
+    where=shape_of(result) == ints_of(y),
     opset=(8, None),
     doc="The second Expand says the whole shape.",
 )
-
-
-def _covers(shape: Shape | None, sizes: Any) -> bool | None:
-    if shape is None or sizes is None:
-        return None
-    return shape == tuple(int(size) for size in sizes)
-
 
 _unary = op.any_of(*EXACT_ANYWHERE, *VECTORIZED)
 _binary = op.any_of(*BINARY)

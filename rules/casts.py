@@ -5,9 +5,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxfold.rewrite import (
+    Matched,
     attributes,
     boolean,
     dtype_of,
+    given,
     integer,
     is_constant,
     op,
@@ -16,7 +18,6 @@ from onnxfold.rewrite import (
     same_shape,
     values,
 )
-from onnxfold.rewrite.match import Match
 
 x, y, i, zs = values("x y i *zs")
 a, t, u = attributes("a t u")
@@ -57,8 +58,10 @@ def holds_all_of(wide: ir.DataType, narrow: ir.DataType) -> bool:
     return _integer_bits(narrow) <= _integer_bits(wide) and not signed_to_unsigned
 
 
-def is_superfluous(first: ir.DataType, between: ir.DataType, last: ir.DataType) -> bool:
-    """True if a cast by way of ``between`` gives what the direct one gives, for all numbers."""
+@given
+def is_superfluous(first: ir.DataType, t: int, u: int) -> bool:
+    """True if a cast by way of dtype ``t`` gives what the direct one gives, for all numbers."""
+    between, last = ir.DataType(t), ir.DataType(u)
     known = all(d in _FLOATS or _is_integral(d) for d in (first, between, last))
     if not known:
         return False
@@ -74,14 +77,9 @@ def is_superfluous(first: ir.DataType, between: ir.DataType, last: ir.DataType) 
     return True
 
 
-def _superfluous(match: Match) -> bool:
-    first = match.dtype(x)
-    return first is not None and is_superfluous(first, ir.DataType(match[t]), ir.DataType(match[u]))
-
-
 cast_of_cast = rule(
     op.Cast(op.Cast(x, to=t), to=u) >> op.Cast(x, to=u),
-    where=_superfluous,
+    where=is_superfluous(dtype_of(x), t, u),
     doc="A cast to a dtype that holds every number of the one before.",
 )
 
@@ -140,13 +138,9 @@ _cast = op("Cast")
 _SUNK = ("FLOAT16", "BFLOAT16", "FLOAT", "INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32")
 
 
-def _widens(match: Match) -> bool:
-    before, after = match.dtype(x), match[t]
-    return (
-        before is not None
-        and before.name in _SUNK
-        and before.bitwidth < ir.DataType(after).bitwidth
-    )
+@given
+def _widens(x: Matched, t: int) -> bool:
+    return x.dtype.name in _SUNK and x.dtype.bitwidth < ir.DataType(t).bitwidth
 
 
 gather_of_widened = rule(

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxfold.rules.shapes import normal
-
 from onnxfold.rewrite import (
+    Matched,
     anything,
     attributes,
-    computed,
+    axis_from_front,
     constant,
     constants,
+    given,
     op,
     outputs,
-    result,
     rule,
     single_use,
     values,
 )
-from onnxfold.rewrite.match import Match
 
 x, xs, ys, zs = values("x *xs *ys *zs")
 c = constants("c")
@@ -30,9 +28,9 @@ a, b = attributes("a b")
 _joined = op.Concat(*ys, axis=b)
 
 
-def _same_axis(match: Match) -> bool:
-    rank = match.rank(result)
-    return normal([match[a]], rank) == normal([match[b]], rank) or match[a] == match[b]
+@given
+def _same_axis(result: Matched, a: int, b: int) -> bool:
+    return a == b or axis_from_front(a, result.rank) == axis_from_front(b, result.rank)
 
 
 concat_of_concat = rule(
@@ -45,11 +43,16 @@ concat_of_concat = rule(
 _split = op("Split")
 
 
+@given
+def _output_count(node: Matched) -> int:
+    return len(node.node.outputs)
+
+
 def _concat_of_split(count: int) -> Any:
     split = _split(x, *ys, axis=b)
     return rule(
         op.Concat(*(split[k] for k in range(count)), axis=a) >> x,
-        where=lambda m: len(m.node(_split).outputs) == count and _same_axis(m),
+        where=(_output_count(_split) == count) & _same_axis,
         opset=(4, None),
         doc="All parts of a split are joined again, in their order.",
     )
@@ -58,24 +61,29 @@ def _concat_of_split(count: int) -> Any:
 concat_of_split = [_concat_of_split(count) for count in range(1, 9)]
 
 
-def _split_sizes(match: Match) -> tuple[int, ...] | None:
+@given
+def _split_sizes(x: Matched, c: Matched, a: int) -> tuple[int, ...] | None:
     """The sizes of the parts that SplitToSequence makes."""
-    given, shape = match.array(c), match.shape(x)
-    if given is None or given.ndim:
-        return None if given is None else tuple(int(size) for size in given)
-    part, whole = int(given), None if shape is None else shape[match[a]]
-    if not isinstance(whole, int) or part < 1:
+    if c.rank:
+        return c.ints
+    part, whole = c.ints[0], x.extent(a)
+    if whole is None or part < 1:
         return None
     return tuple(min(part, whole - start) for start in range(0, whole, part))
 
 
+@given
+def _length(sizes: tuple[int, ...]) -> int:
+    return len(sizes)
+
+
 def _split_of_sequence(count: int) -> Any:
     sequence = op.SplitToSequence(x, c, axis=a, keepdims=anything)
-    split = op.Split(x, constant(computed(_split_sizes)), axis=a)
+    split = op.Split(x, constant(_split_sizes), axis=a)
     return rule(
         outputs(*(op.SequenceAt(sequence, k) for k in range(count)))
         >> outputs(*(split[k] for k in range(count))),
-        where=lambda m: len(_split_sizes(m) or ()) == count,
+        where=_length(_split_sizes) == count,
         opset=(13, None),
         doc="A sequence of parts, each taken out of it again, is a Split.",
     )

@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from onnxfold.analysis.symbolic import Expr
+from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.rewrite import (
+    Matched,
     broadcasts_to,
-    computed,
     constant,
     constants,
     filled,
     floating,
+    given,
     integer,
     is_constant,
     op,
@@ -28,7 +29,7 @@ from onnxfold.rewrite import (
     size_of,
     values,
 )
-from onnxfold.rewrite.match import Match
+from onnxfold.rewrite.terms import has_symbol
 
 x, y = values("x y")
 c, d, starts, ends = constants("c d starts ends")
@@ -42,10 +43,11 @@ def _same_size(c: Any, d: Any) -> Any:
     return broadcasts_to(c, d) | broadcasts_to(d, c)
 
 
-def _no_bias(match: Match) -> bool:
+@given
+def _no_bias(*operands: Matched) -> bool:
     """Neither constant can go into the product that it is added to."""
-    makers = [match[v].producer() for v in (x, y)]
-    return not any(n is not None and n.op_type in _WITH_BIAS for n in makers)
+    makers = [operand.value.producer() for operand in operands]
+    return not any(node is not None and node.op_type in _WITH_BIAS for node in makers)
 
 
 def _chain(inner: Any, outer: Any, merged: Any, doc: str, *, integers: bool = True) -> Any:
@@ -110,7 +112,7 @@ constants_of_both_operands = rule(
     & single_use(_left)
     & single_use(_right)
     & _same_size(c, d)
-    & _no_bias,
+    & _no_bias(x, y),
     inexact=~integer(x),
     doc="(x + c) + (y + d) is (x + y) + (c + d); likewise *.",
 )
@@ -121,7 +123,7 @@ constant_further_out = rule(
     & single_use(_left)
     & single_use(_middle)
     & _same_size(c, d)
-    & _no_bias,
+    & _no_bias(x, y),
     inexact=~integer(x),
     doc="((x + c) + y) + d is (x + y) + (c + d); likewise *.",
 )
@@ -132,46 +134,27 @@ _shape = op("Shape")
 _shaped = _shape(x)
 
 
-def _sizes(match: Match) -> tuple[Any, ...] | None:
+@given
+def _sizes(x: Matched, shape: Matched) -> Shape:
     """What a Shape gives, with symbols for sizes that are not known."""
-    shape = match.shape(x)
-    if shape is None:
+    return x.shape[shape.attribute("start") or 0 : shape.attribute("end")]
+
+
+@given
+def _gathered(sizes: Shape, c: Matched) -> Any:
+    chosen = [sizes[k] for k in c.ints if -len(sizes) <= k < len(sizes)]
+    if has_symbol(tuple(chosen)) or len(chosen) < len(c.ints):
         return None
-    start, end = (match.attribute(_shape, name) for name in ("start", "end"))
-    return shape[start or 0 : len(shape) if end is None else end]
+    return np.array(chosen, np.int64).reshape(c.array.shape)
 
 
-def _numbers(sizes: Any) -> Any:
-    """The sizes, if all are known."""
-    return None if any(isinstance(size, Expr) for size in sizes) else sizes
-
-
-def _all_sizes(match: Match) -> Any:
-    sizes = _sizes(match)
-    return None if sizes is None else _numbers(sizes)
-
-
-def _gathered_sizes(match: Match) -> Any:
-    sizes, indices = _sizes(match), match.array(c)
-    if sizes is None or indices is None:
-        return None
-    chosen = [sizes[k] for k in indices.ravel() if -len(sizes) <= k < len(sizes)]
-    if len(chosen) < indices.size or _numbers(chosen) is None:
-        return None
-    return np.array(chosen, np.int64).reshape(indices.shape)
-
-
-def _sliced_sizes(match: Match) -> Any:
-    sizes = _sizes(match)
-    bounds = [match.array(bound) for bound in (starts, ends)]
-    if sizes is None or any(bound is None or bound.size != 1 for bound in bounds):
-        return None
-    (first, last) = (int(bound.ravel()[0]) for bound in bounds)
-    return _numbers(sizes[first:last])
+@given
+def _sliced(sizes: Shape, starts: Matched, ends: Matched) -> Shape:
+    return sizes[int(starts.number) : int(ends.number)]
 
 
 shape_known = rule(
-    _shaped >> constant(computed(_all_sizes)),
+    _shaped >> constant(_sizes(x, _shape)),
     doc="A shape that is the same in every run.",
 )
 
@@ -181,12 +164,12 @@ size_known = rule(
 )
 
 gather_of_shape = rule(
-    op.Gather(_shaped, c) >> constant(computed(_gathered_sizes)),
+    op.Gather(_shaped, c) >> constant(_gathered(_sizes(x, _shape), c)),
     doc="Sizes that are the same in every run, of a shape that need not be.",
 )
 
 slice_of_shape = rule(
     op.Slice(_shaped, starts, ends, optional(filled(0)), optional(filled(1)))
-    >> constant(computed(_sliced_sizes)),
+    >> constant(_sliced(_sizes(x, _shape), starts, ends)),
     doc="Sizes that are the same in every run, of a shape that need not be.",
 )

@@ -1,15 +1,10 @@
-"""Element-wise ops that others can be moved past: terms of other rule sets (no rules here)."""
+"""Element-wise ops that others can be moved past: conditions of other rule sets (no rules here)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import onnx_ir as ir
 
-from onnxfold.rewrite import dtype_of
-from onnxfold.rewrite.match import Match
-from onnxfold.rewrite.predicates import Predicate, as_predicate
+from onnxfold.rewrite import Matched, given
 
 EXACT_ANYWHERE = (
     *("Abs", "Cast", "Ceil", "Floor", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN"),
@@ -24,30 +19,28 @@ few elements, which fill no vector register, are computed by other code."""
 BINARY = ("Add", "Div", "Mul", "Sub")
 
 
-def well_ordered(x: Any) -> Predicate:
+@given
+def well_ordered(x: Matched) -> bool:
     """Of two numbers of its dtype onnxruntime finds the greater one.
 
     Of int64 it does not always: in vector registers it takes the lower half for a signed number.
     So what Max, Min, Clip, Relu and Sign make of those depends on an element's place.
     """
-    return dtype_of(x) != ir.DataType.INT64
+    return x.dtype != ir.DataType.INT64
 
 
-def may_move(unary: Any, x: Any) -> Predicate:
-    """The op variable stands for an op that finds no wrong order in x: see `well_ordered`."""
-    return as_predicate(lambda m: m.node(unary).op_type not in ("Relu", "Sign")) | well_ordered(x)
+@given
+def may_move(unary: Matched, x: Matched) -> bool:
+    """The op finds no wrong order in x: see `well_ordered`."""
+    return unary.op_type not in ("Relu", "Sign") or x.dtype != ir.DataType.INT64
 
 
-def depends_on_place(unary: Any, of: Any) -> Callable[[Match], bool]:
-    """The op variable stands for an op whose results depend on an element's place, for that dtype.
+@given
+def depends_on_place(unary: Matched, x: Matched) -> bool:
+    """What the op makes of an element of x depends on the element's place.
 
     Args:
-        unary: An op variable of ``EXACT_ANYWHERE`` and ``VECTORIZED``.
-        of: A value with the dtype that is computed with.
+        unary: An op of ``EXACT_ANYWHERE`` and ``VECTORIZED``.
+        x: A value with the dtype that is computed with.
     """
-
-    def is_vectorized(match: Match) -> bool:
-        node = match.node(unary)
-        return node.op_type in VECTORIZED and match.dtype(of) != ir.DataType.FLOAT
-
-    return is_vectorized
+    return unary.op_type in VECTORIZED and x.dtype != ir.DataType.FLOAT

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from onnxfold.rules.shapes import RESHAPING, axis_of
+from onnxfold.rules.shapes import RESHAPING
 
 from onnxfold.rewrite import (
+    Matched,
     attributes,
-    computed,
+    axis_from_front,
     constant,
     constants,
-    is_constant,
+    given,
     op,
-    result,
     rule,
     single_use,
     values,
 )
-from onnxfold.rewrite.match import Match
-from onnxfold.rewrite.terms import Term
 
 x, i, zs = values("x i *zs")
 c = constants("c")
@@ -31,66 +28,60 @@ a, p = attributes("a p")
 _taken = op.Gather(x, i, axis=a)
 
 
-def _table_axes(match: Match) -> tuple[tuple[int, ...], int] | None:
+@given
+def _table_axes(
+    x: Matched, i: Matched, a: int, p: tuple[int, ...]
+) -> tuple[tuple[int, ...], int] | None:
     """How to transpose a table, and along which axis to gather, instead of transposing after."""
-    rank, indices = match.rank(x), match.rank(i)
-    if rank is None or indices is None:
-        return None
-    axis = axis_of(match[a], rank)
-    if axis is None or sorted(match[p]) != list(range(rank + indices - 1)):
+    rank, indices = x.rank, i.rank
+    axis = axis_from_front(a, rank)
+    if sorted(p) != list(range(rank + indices - 1)):
         return None
     if not indices:
-        others = [k + (k >= axis) for k in match[p]]
+        others = [k + (k >= axis) for k in p]
         return (axis, *others), 0
     perm: list[int] = []
-    for place, k in enumerate(match[p]):
+    for place, k in enumerate(p):
         if not axis <= k < axis + indices:
             perm.append(k if k < axis else k - indices + 1)
         elif k == axis:
-            if tuple(match[p][place : place + indices]) != tuple(range(k, k + indices)):
+            if p[place : place + indices] != tuple(range(k, k + indices)):
                 return None
             perm.append(axis)
     return tuple(perm), perm.index(axis)
-
-
-def _of_table(k: int) -> Term:
-    def part(match: Match) -> Any:
-        found = _table_axes(match)
-        return None if found is None else found[k]
-
-    return computed(part)
 
 
 _SMALL = 4096
 """Elements of a table that may be stored twice, or moved when the model runs."""
 
 
-def _is_own_table(match: Match) -> bool:
+@given
+def _is_own_table(x: Matched) -> bool:
     """A stored table that nobody else reads, or a small one: its moved copy costs nothing."""
-    table = match[x]
-    maker, array = table.producer(), match.array(x)
-    if not is_constant(x).holds(match) or (maker is not None and maker.op_type != "Constant"):
+    maker = x.value.producer()
+    if not x.is_constant or (maker is not None and maker.op_type != "Constant"):
         return False
-    return bool(single_use(x).holds(match)) or (array is not None and array.size <= _SMALL)
+    return x.is_single_use or x.array.size <= _SMALL
 
 
 transpose_of_gathered = rule(
     op.Transpose(_taken, perm=p)
-    >> op.Gather(op.Transpose(x, perm=_of_table(0)), i, axis=_of_table(1)),
+    >> op.Gather(op.Transpose(x, perm=_table_axes[0]), i, axis=_table_axes[1]),
     where=single_use(_taken) & _is_own_table,
     on_constants=True,
     doc="The table is transposed instead of what is taken from it.",
 )
 
 
-def _table_shapes(match: Match) -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
+@given
+def _table_shapes(
+    x: Matched, c: Matched, a: int, result: Matched
+) -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
     """The shapes of table and indices, and the axis, that make Gather give the result's shape."""
-    table, indices, wanted = (match.static_shape(v) for v in (x, c, result))
-    if table is None or indices is None or wanted is None or 0 in (*table, *indices):
+    table, indices, wanted = x.sizes, c.sizes, result.sizes
+    if 0 in (*table, *indices):
         return None
-    axis = axis_of(match[a], len(table))
-    if axis is None:
-        return None
+    axis = axis_from_front(a, len(table))
     sizes = [math.prod(part) for part in (table[:axis], indices)]
     ends = []
     place = 0
@@ -108,22 +99,14 @@ def _table_shapes(match: Match) -> tuple[tuple[int, ...], tuple[int, ...], int] 
     return shape, wanted[first:last], first
 
 
-def _of_shapes(k: int) -> Any:
-    def part(match: Match) -> Any:
-        found = _table_shapes(match)
-        return None if found is None else found[k]
-
-    return computed(part)
-
-
 _taken_at = op.Gather(x, c, axis=a)
 
 shape_of_gathered = rule(
     op.any_of(*RESHAPING)(_taken_at, *zs)
     >> op.Gather(
-        op.Reshape(x, constant(_of_shapes(0))),
-        op.Reshape(c, constant(_of_shapes(1))),
-        axis=_of_shapes(2),
+        op.Reshape(x, constant(_table_shapes[0])),
+        op.Reshape(c, constant(_table_shapes[1])),
+        axis=_table_shapes[2],
     ),
     where=single_use(_taken_at) & _is_own_table,
     opset=(5, None),

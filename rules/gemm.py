@@ -8,23 +8,22 @@ Rules are for float32 and float64: one rounding less would be seen in float16.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from onnxfold.rules.shapes import target_shape
 from onnxfold.rules.transposes import swaps_last_two
 from onnxfold.rules.weights import PRECISE
 
 from onnxfold.rewrite import (
+    Matched,
     anything,
     attributes,
     broadcasts_to,
-    computed,
     constant,
     constants,
     dtype_of,
     filled,
+    given,
     is_constant,
+    known,
     op,
     rank_of,
     result,
@@ -32,7 +31,6 @@ from onnxfold.rewrite import (
     single_use,
     values,
 )
-from onnxfold.rewrite.match import Match
 
 x, y, z, rest = values("x y z *rest")
 c = constants("c")
@@ -45,30 +43,14 @@ _KERNEL_DEPTH = 128
 # -------------------------------------------------------------------- when bits stay
 
 
-def _rows_and_depth(match: Match, product: Any) -> tuple[bool, int] | None:
-    """Whether there is more than one row (or none), and over how many elements sums go."""
-    rows, shape = match.shape(product), match.shape(x)
-    if rows is None or shape is None:
-        return None
-    transposed = match.attribute(product, "transA")
-    depth = shape[0 if transposed else -1]
-    if not isinstance(depth, int):
-        return None
-    return any(isinstance(size, int) and size != 1 for size in rows[:-1]), depth
-
-
-def _rounds_otherwise(product: Any) -> Callable[[Match], bool]:
+@given
+def _rounds_otherwise(product: Matched, x: Matched) -> bool:
     """The sum with the bias may be rounded otherwise in a Gemm than in an Add after it."""
-
-    def rounds_otherwise(match: Match) -> bool:
-        found = _rows_and_depth(match, product)
-        if found is None:
-            return True
-        several_rows, depth = found
-        scaled = match.attribute(product, "alpha") not in (None, 1.0)
-        return scaled or not several_rows or depth > _KERNEL_DEPTH
-
-    return rounds_otherwise
+    depth = x.shape[0 if product.attribute("transA") else -1]
+    several_rows = any(isinstance(size, int) and size != 1 for size in product.shape[:-1])
+    scaled = product.attribute("alpha") not in (None, 1.0)
+    is_deep = not isinstance(depth, int) or depth > _KERNEL_DEPTH
+    return scaled or not several_rows or is_deep
 
 
 # -------------------------------------------------------------------- a bias
@@ -114,44 +96,40 @@ gemm_beta_zero = rule(
 # -------------------------------------------------------------------- matrices in more dimensions
 
 
-def _bias_of_columns(match: Match) -> bool:
+@given
+def _is_row(z: Matched, product: Matched) -> bool:
     """The bias has one number a column, or one for all, and does not raise the rank."""
-    shape, rank = match.shape(z), match.rank(_matmul)
-    if shape is None or rank is None or len(shape) > rank:
-        return False
-    return all(size == 1 for size in shape[:-1])
+    return z.rank <= product.rank and all(size == 1 for size in z.shape[:-1])
 
 
-def _flat(match: Match) -> tuple[int, int] | None:
-    shape = match.shape(y)
-    if shape is None or not isinstance(shape[0], int):
-        return None
-    return (-1, shape[0]) if shape[0] > 0 else None
+@given
+def _flat(y: Matched) -> tuple[int, int] | None:
+    depth = y.shape[0]
+    return (-1, depth) if isinstance(depth, int) and depth > 0 else None
 
 
-def _from_flat(match: Match) -> tuple[int, ...] | None:
+@given
+def _from_flat(product: Matched, result: Matched) -> tuple[int, ...] | None:
     """What the outer Reshape is told if it is given a matrix."""
-    before, after = match.shape(_matmul), match.shape(result)
-    if before is None or after is None:
-        return None
-    rows = match.facts.types.algebra.symbol()
-    return target_shape((rows, before[-1]), after)
+    rows = product.facts.types.algebra.symbol()
+    return target_shape((rows, product.shape[-1]), result.shape)
 
 
+_unflat = _from_flat(_matmul, result)
 _biased = op.Add(_matmul, z)
 
 matmul_add_between_reshapes = rule(
     op.Reshape(_biased, c, allowzero=anything)
     >> op.Reshape(
-        op.Gemm(op.Reshape(x, constant(computed(_flat))), y, op.Reshape(z, constant([-1]))),
-        constant(computed(_from_flat)),
+        op.Gemm(op.Reshape(x, constant(_flat)), y, op.Reshape(z, constant([-1]))),
+        constant(_unflat),
     ),
     where=_precise
     & (rank_of(y) == 2)
     & (rank_of(x) > 2)
     & is_constant(z)
-    & _bias_of_columns
-    & (lambda m: _from_flat(m) is not None and _flat(m) is not None)
+    & _is_row(z, _matmul)
+    & known(_flat, _unflat)
     & single_use(_matmul)
     & single_use(_biased),
     opset=(7, None),
@@ -178,15 +156,10 @@ gemm_of_transposed = (
     ),
 )
 
-
-def _matrices(match: Match) -> bool:
-    return match.rank(x) == 2 and match.rank(y) == 2
-
-
 matmul_of_transposed = [
     rule(
         op.MatMul(left, right) >> op.Gemm(x, y, transA=a, transB=b_),
-        where=_precise & _matrices & ~is_constant(moved),
+        where=_precise & (rank_of(x) == 2) & (rank_of(y) == 2) & ~is_constant(moved),
         opset=(11, None),
         inexact=True,
         benefit=a + b_,

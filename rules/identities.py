@@ -5,7 +5,6 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxfold.rewrite import (
-    all_equal,
     anything,
     attributes,
     broadcasts_to,
@@ -13,8 +12,8 @@ from onnxfold.rewrite import (
     dtype_of,
     filled,
     floating,
+    given,
     ints_of,
-    lift,
     op,
     optional,
     result,
@@ -24,23 +23,25 @@ from onnxfold.rewrite import (
 )
 
 x, y, ys = values("x y *ys")
-c, starts, ends, axes = constants("c starts ends axes")
+_one, _zero, _minus_zero = filled(1), filled(0), filled(-0.0)
+_true, _false = filled(True), filled(False)
+starts, ends, axes = constants("starts ends axes")
 p, t = attributes("p t")
 
 
-@lift
+@given
 def is_sorted(perm: tuple[int, ...]) -> bool:
     """The permutation leaves every axis in its place."""
     return list(perm) == list(range(len(perm)))
 
 
-@lift
+@given
 def all_zero(numbers: tuple[int, ...]) -> bool:
     """Every number is zero."""
     return not any(numbers)
 
 
-@lift
+@given
 def all_beyond_any_size(numbers: tuple[int, ...]) -> bool:
     """Exporters write the largest int32 or int64 for "to the end"."""
     return all(number >= 2**31 - 1 for number in numbers)
@@ -128,53 +129,51 @@ concat_of_one = rule(op.Concat(x, axis=anything) >> x, doc="There is nothing to 
 # -------------------------------------------------------------------- neutral elements
 
 add_zero = rule(
-    op.Add(x, c) >> x,
-    where=all_equal(c, -0.0) & broadcasts_to(c, x),
+    op.Add(x, _minus_zero) >> x,
+    where=broadcasts_to(_minus_zero, x),
     doc="x + -0.0 is x, and x + 0 for integers.",
 )
 
 add_positive_zero = rule(
-    op.Add(x, c) >> x,
-    where=all_equal(c, 0.0) & broadcasts_to(c, x),
+    op.Add(x, _zero) >> x,
+    where=broadcasts_to(_zero, x),
     inexact=True,
     doc="x + 0.0 is x except that -0.0 becomes 0.0.",
 )
 
 subtract_zero = rule(
-    op.Sub(x, c) >> x,
-    where=all_equal(c, 0) & broadcasts_to(c, x),
+    op.Sub(x, _zero) >> x,
+    where=broadcasts_to(_zero, x),
     doc="x - 0.0 is x, also for x = -0.0.",
 )
 
 multiply_by_one = rule(
-    op.Mul(x, c) >> x,
-    where=all_equal(c, 1) & broadcasts_to(c, x),
+    op.Mul(x, _one) >> x,
+    where=broadcasts_to(_one, x),
     doc="x * 1 is x, if the 1 does not broadcast x.",
 )
 
 divide_by_one = rule(
-    op.Div(x, c) >> x,
-    where=all_equal(c, 1) & broadcasts_to(c, x),
+    op.Div(x, _one) >> x,
+    where=broadcasts_to(_one, x),
     doc="x / 1 is x, if the 1 does not broadcast x.",
 )
 
 power_one = rule(
-    op.Pow(x, c) >> x,
-    where=(floating(x) | (dtype_of(x) == ir.DataType.INT32))
-    & all_equal(c, 1)
-    & broadcasts_to(c, x),
+    op.Pow(x, _one) >> x,
+    where=(floating(x) | (dtype_of(x) == ir.DataType.INT32)) & broadcasts_to(_one, x),
     doc="x to the power of 1 is x; onnxruntime rounds larger integers to float64.",
 )
 
 and_true = rule(
-    op.And(x, c) >> x,
-    where=all_equal(c, True) & broadcasts_to(c, x),
+    op.And(x, _true) >> x,
+    where=broadcasts_to(_true, x),
     doc="x and true is x.",
 )
 
 or_false = rule(
-    op.any_of("Or", "Xor")(x, c) >> x,
-    where=all_equal(c, False) & broadcasts_to(c, x),
+    op.any_of("Or", "Xor")(x, _false) >> x,
+    where=broadcasts_to(_false, x),
     doc="x or false, x xor false is x.",
 )
 

@@ -8,14 +8,14 @@ from onnxfold.rules.numbers import no_negative_zero
 from onnxfold.rules.shapes import broadcast
 
 from onnxfold.rewrite import (
-    all_equal,
+    Matched,
     boolean,
     broadcasts_to,
     constant,
-    constants,
     dtype_of,
     filled,
     floating,
+    given,
     integer,
     op,
     result,
@@ -25,10 +25,9 @@ from onnxfold.rewrite import (
     static_shape,
     values,
 )
-from onnxfold.rewrite.match import Match
 
 x, y, z, w, c = values("x y z w c")
-k = constants("k")
+_true = filled(True)
 
 
 def everywhere(truth: bool) -> Any:
@@ -68,9 +67,9 @@ where_not = rule(
 )
 
 
-def _same_without_inner(match: Match) -> bool:
-    shape = match.shape(result)
-    return shape is not None and broadcast(*(match.shape(v) for v in (c, x, z))) == shape
+@given
+def _same_without_inner(c: Matched, x: Matched, z: Matched, result: Matched) -> bool:
+    return broadcast(c.shape, x.shape, z.shape) == result.shape
 
 
 _choice = op.Where(c, x, y)
@@ -119,8 +118,8 @@ or_of_nots = rule(
 xor_of_nots = rule(op.Xor(op.Not(x), op.Not(y)) >> op.Xor(x, y), doc="Both are turned round.")
 
 xor_true = rule(
-    op.Xor(x, k) >> op.Not(x),
-    where=all_equal(k, True) & broadcasts_to(k, x),
+    op.Xor(x, _true) >> op.Not(x),
+    where=broadcasts_to(_true, x),
     doc="Either x or true: not x.",
 )
 

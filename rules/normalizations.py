@@ -7,31 +7,34 @@ asked for, as a runtime may have no fast kernel for the younger ops.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
-from onnxfold.rules.numbers import number
-from onnxfold.rules.shapes import axes_of, one_axis
+from onnxfold.rules.shapes import one_axis
 
 from onnxfold.rewrite import (
+    Matched,
     any_of,
     attributes,
-    computed,
+    axes,
     constant,
     constants,
     dtype_of,
     filled,
     floating,
+    given,
+    has_one_output,
+    known,
+    number,
     op,
+    rank_of,
     result,
     rule,
     same_dtype,
     same_shape,
+    shape_of,
     values,
 )
-from onnxfold.rewrite.match import Match
-from onnxfold.rewrite.predicates import as_predicate
 
 OPTIONAL = True
 
@@ -40,46 +43,23 @@ w, b, c, s = constants("w b c s")
 e, k, t = attributes("e k t")
 
 
-def _last_axes(*reductions: Any, of: Any = x) -> Callable[[Match], int | None]:
+@given
+def _last_axes(*reductions: Matched) -> int | None:
     """The first axis, counted from the front, of the last ones that all reductions keep as 1."""
-
-    def last_axes(match: Match) -> int | None:
-        rank = match.rank(of)
-        if rank is None:
-            return None
-        for reduction in reductions:
-            axes = axes_of(match, match.node(reduction), rank)
-            keeps = match.attribute(reduction, "keepdims") == 1
-            if not axes or not keeps or axes != tuple(range(axes[0], rank)):
-                return None
-        found = {axes_of(match, match.node(r), rank) for r in reductions}
-        return None if len(found) != 1 else rank - len(found.pop() or ())
-
-    return last_axes
+    found = {reduction.axes for reduction in reductions}
+    keep = all(reduction.attribute("keepdims") == 1 for reduction in reductions)
+    rank = reductions[0].rank
+    (axes,) = found if len(found) == 1 else [()]
+    return axes[0] if keep and axes and axes == tuple(range(axes[0], rank)) else None
 
 
-def _covers(variable: Any, axis: Callable[[Match], int | None]) -> Callable[[Match], bool]:
+@given
+def _covers(vector: Matched, x: Matched, axis: int) -> bool:
     """The constant has one number for each element that is normalized."""
-
-    def covers(match: Match) -> bool:
-        first, shape = axis(match), match.shape(x)
-        if first is None or shape is None:
-            return False
-        return match.shape(variable) == shape[first:]
-
-    return covers
+    return vector.shape == x.shape[axis:]
 
 
-def _epsilon(match: Match) -> float | None:
-    found = number(match, c)
-    return found if found is not None and found >= 0 else None
-
-
-def _has_epsilon(match: Match) -> bool:
-    return _epsilon(match) is not None
-
-
-_eps = computed(_epsilon)
+_eps = number(c)
 
 
 def _root(variance: Any) -> Any:
@@ -104,16 +84,11 @@ def _square(of: Any) -> Any:
 _mean, _variance = op("ReduceMean"), op("ReduceMean")
 _centred = op.Sub(x, _mean(x, *ys))
 _normal = _over(_centred, _root(_variance(_square(_centred), *zs)))
-_layer_axis = _last_axes(_mean, _variance)
-_first_layer_axis = computed(_layer_axis)
+_axis = _last_axes(_mean, _variance)
 
 layer_normalization = rule(
-    op.Add(op.Mul(_normal, w), b)
-    >> op.LayerNormalization(x, w, b, axis=_first_layer_axis, epsilon=_eps),
-    where=floating(x)
-    & as_predicate(_covers(w, _layer_axis))
-    & _covers(b, _layer_axis)
-    & _has_epsilon,
+    op.Add(op.Mul(_normal, w), b) >> op.LayerNormalization(x, w, b, axis=_axis, epsilon=_eps),
+    where=floating(x) & _covers(w, x, _axis) & _covers(b, x, _axis) & (_eps >= 0),
     opset=(17, None),
     benefit=1,
     inexact=True,
@@ -121,8 +96,8 @@ layer_normalization = rule(
 )
 
 layer_normalization_without_bias = rule(
-    op.Mul(_normal, w) >> op.LayerNormalization(x, w, axis=_first_layer_axis, epsilon=_eps),
-    where=floating(x) & _covers(w, _layer_axis) & _has_epsilon,
+    op.Mul(_normal, w) >> op.LayerNormalization(x, w, axis=_axis, epsilon=_eps),
+    where=floating(x) & _covers(w, x, _axis) & (_eps >= 0),
     opset=(17, None),
     inexact=True,
     doc="The mean is taken off, the variance divided by; then a scale.",
@@ -131,18 +106,11 @@ layer_normalization_without_bias = rule(
 _layer = op("LayerNormalization")
 
 
-def _one_output(match: Match) -> bool:
-    return sum(bool(v.name) for v in match.node(_layer).outputs) == 1
-
-
-def _bias_of_layer(match: Match) -> bool:
-    shape, given = match.shape(w), match.shape(b)
-    return shape is not None and shape == given
-
+_unbiased = _layer(x, w)
 
 layer_normalization_bias = rule(
-    op.Add(_layer(x, w), b) >> _layer(x, w, b),
-    where=as_predicate(_bias_of_layer) & _one_output,
+    op.Add(_unbiased, b) >> _layer(x, w, b),
+    where=(shape_of(w) == shape_of(b)) & has_one_output(_unbiased),
     inexact=True,
     opset=(17, None),
     doc="A LayerNormalization without a bias gets one.",
@@ -155,8 +123,8 @@ _normed = _over(x, _root(_squares(_square(x), *ys)))
 _rms_axis = _last_axes(_squares)
 
 rms_normalization = rule(
-    op.Mul(_normed, w) >> op.RMSNormalization(x, w, axis=computed(_rms_axis), epsilon=_eps),
-    where=floating(x) & same_dtype(x, w) & _covers(w, _rms_axis) & _has_epsilon,
+    op.Mul(_normed, w) >> op.RMSNormalization(x, w, axis=_rms_axis, epsilon=_eps),
+    where=floating(x) & same_dtype(x, w) & _covers(w, x, _rms_axis) & (_eps >= 0),
     opset=(23, None),
     inexact=True,
     doc="x is divided by the root of the mean of its squares and scaled.",
@@ -169,8 +137,8 @@ _wide_axis = _last_axes(_wide_squares)
 
 rms_normalization_widened = rule(
     op.Mul(op.Cast(_wide_normed, to=t), w)
-    >> op.RMSNormalization(x, w, axis=computed(_wide_axis), epsilon=_eps),
-    where=(dtype_of(x) == t) & same_dtype(x, w) & _covers(w, _wide_axis) & _has_epsilon,
+    >> op.RMSNormalization(x, w, axis=_wide_axis, epsilon=_eps),
+    where=(dtype_of(x) == t) & same_dtype(x, w) & _covers(w, x, _wide_axis) & (_eps >= 0),
     opset=(23, None),
     inexact=True,
     doc="x is widened to float32, divided by the root of the mean of its squares, and scaled.",
@@ -181,30 +149,21 @@ rms_normalization_widened = rule(
 _instances = op.InstanceNormalization(op.Reshape(x, s), filled(1), filled(0), epsilon=e)
 
 
-def _groups(match: Match) -> int | None:
+@given
+def _groups(x: Matched, s: Matched) -> int | None:
     """How many groups the channels are cut into: x is reshaped to [batch, groups, rest]."""
-    sizes, shape = match.array(s), match.shape(x)
-    if sizes is None or shape is None or len(shape) < 3:
+    batch, channels = x.shape[:2]
+    if len(s.ints) != 3 or x.rank < 3 or not isinstance(channels, int):
         return None
-    told = [int(v) for v in sizes]
-    channels = shape[1]
-    if len(told) != 3 or told[2] != -1 or told[1] < 1 or not isinstance(channels, int):
-        return None
-    if not (told[0] == 0 or told[0] == shape[0]) or channels % told[1]:
-        return None
-    return told[1]
+    kept, groups, rest = s.ints
+    fits = kept in (0, batch) and rest == -1 and groups > 0 and channels % groups == 0
+    return groups if fits else None
 
 
-def _one_per_channel(*variables: Any) -> Callable[[Match], bool]:
-    def one_per_channel(match: Match) -> bool:
-        shape = match.shape(x)
-        if shape is None or _groups(match) is None:
-            return False
-        rest = (1,) * (len(shape) - 2)
-        wanted = ((shape[1], *rest), (1, shape[1], *rest))
-        return all(match.shape(variable) in wanted for variable in variables)
-
-    return one_per_channel
+@given
+def _is_one_per_channel(vector: Matched, x: Matched) -> bool:
+    wanted = (x.shape[1], *(1 for _ in x.shape[2:]))
+    return vector.shape in (wanted, (1, *wanted))
 
 
 def _flat(variable: Any) -> Any:
@@ -214,8 +173,8 @@ def _flat(variable: Any) -> Any:
 group_normalization = [
     rule(
         op.Add(op.Mul(restored, w), b)
-        >> op.GroupNormalization(x, _flat(w), _flat(b), num_groups=computed(_groups), epsilon=e),
-        where=as_predicate(_one_per_channel(w, b)) & condition,
+        >> op.GroupNormalization(x, _flat(w), _flat(b), num_groups=_groups, epsilon=e),
+        where=known(_groups) & _is_one_per_channel(w, x) & _is_one_per_channel(b, x) & condition,
         opset=(21, None),
         inexact=True,
         doc="InstanceNormalization of groups of channels; then scale and bias.",
@@ -231,39 +190,29 @@ group_normalization = [
 _total = op.ReduceSum(x, *zs, keepdims=k)
 
 
-def _reduced(match: Match) -> tuple[int, ...] | None:
-    return axes_of(match, match.node(_total), match.rank(x))
-
-
-def _is_number_of_terms(match: Match) -> bool:
-    """The constant is how many elements each sum has, and does not change its shape."""
-    shape, axes, rank = match.shape(x), _reduced(match), match.rank(_total)
-    if shape is None or not axes or rank is None or (match.rank(c) or 0) > rank:
-        return False
-    sizes = [shape[axis] for axis in axes]
-    terms = math.prod(size for size in sizes if isinstance(size, int))
-    return all(isinstance(size, int) for size in sizes) and number(match, c) == terms
+@given
+def _terms(total: Matched, x: Matched) -> int:
+    """How many elements each sum has."""
+    return math.prod(x.sizes_of(total.axes))
 
 
 mean = [
     rule(
         op.Div(_total, c) >> replacement,
-        where=floating(x) & _is_number_of_terms,
+        where=floating(x) & (rank_of(c) <= rank_of(_total)) & (number(c) == _terms(_total, x)),
         opset=versions,
         inexact=True,
         doc="A sum divided by its number of terms.",
     )
     for replacement, versions in (
-        (op.ReduceMean(x, axes=computed(_reduced), keepdims=k), (13, 17)),
+        (op.ReduceMean(x, axes=axes(_total), keepdims=k), (13, 17)),
         (op.ReduceMean(x, *zs, keepdims=k), (18, None)),
     )
 ]
 
-_square_sum = op("ReduceSumSquare")
-
 norm = rule(
-    op.Sqrt(_square_sum(x, *zs, keepdims=k)) >> op.ReduceL2(x, *zs, keepdims=k),
-    where=floating(x) & (lambda m: "axes" not in m.node(_square_sum).attributes),
+    op.Sqrt(op.ReduceSumSquare(x, *zs, keepdims=k)) >> op.ReduceL2(x, *zs, keepdims=k),
+    where=floating(x),
     opset=(18, None),
     inexact=True,
     doc="The root of a sum of squares.",
@@ -278,11 +227,11 @@ norm_of_squares = rule(
 )
 
 _l2 = op("ReduceL2")
-_one_norm = one_axis(x, _l2)
+_one_norm = one_axis(_l2)
 
 normalize = rule(
-    op.Div(x, _l2(x, *zs)) >> op.LpNormalization(x, axis=computed(_one_norm), p=2),
-    where=lambda m: _one_norm(m) is not None,
+    op.Div(x, _l2(x, *zs)) >> op.LpNormalization(x, axis=_one_norm, p=2),
+    where=known(_one_norm),
     inexact=True,
     doc="x divided by its Euclidean norm along one axis, where that is not zero.",
 )

@@ -6,30 +6,31 @@ way, so all rules here are for level 2.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
 from onnxfold.rules.activations import (
     gelu_by_erf,
     gelu_by_tanh,
-    is_gelu_by_erf,
-    is_gelu_by_tanh,
+    is_spelled_out,
     x,
 )
-from onnxfold.rules.numbers import number, number_of
-from onnxfold.rules.shapes import axes_of
+from onnxfold.rules.shapes import one_axis
 from onnxfold.rules.transposes import swaps_last_two
 
 from onnxfold.rewrite import (
+    Matched,
     any_of,
     attributes,
-    computed,
+    axes,
     constants,
     dtype_of,
     filled,
+    given,
     is_constant,
     is_scalar_like,
+    known,
+    number,
     op,
     outputs,
     rank_of,
@@ -39,9 +40,7 @@ from onnxfold.rewrite import (
     single_use,
     values,
 )
-from onnxfold.rewrite.match import Match
 from onnxfold.rewrite.patterns import Pair
-from onnxfold.rewrite.predicates import as_predicate
 
 y, rest, zs = values("y *rest *zs")
 b, c, k, w, low, high = constants("b c k w low high")
@@ -61,27 +60,23 @@ def _rule(pair: Pair, doc: str, where: Any = _is_float, **options: Any) -> Any:
 # -------------------------------------------------------------------- Gelu
 
 
-def _along_last_axis(*vectors: Any, of: Any) -> Callable[[Match], bool]:
-    """The constants are vectors as long as the last axis."""
-
-    def along_last_axis(match: Match) -> bool:
-        shape = match.shape(of)
-        return bool(shape) and all(match.shape(v) == shape[-1:] for v in vectors if shape)
-
-    return along_last_axis
+@given
+def _are_rows(x: Matched, *vectors: Matched) -> bool:
+    """The constants are vectors as long as the last axis of x."""
+    return all(vector.shape == x.shape[-1:] != () for vector in vectors)
 
 
 erf_gelu = _rule(
     gelu_by_erf >> _ms.Gelu(x),
     "Gelu, spelled out with Erf.",
-    is_gelu_by_erf,
+    is_spelled_out,
     opset=(7, 19),
 )
 
 fast_gelu = _rule(
     gelu_by_tanh >> _ms.FastGelu(x),
     "Gelu's approximation, spelled out with Tanh.",
-    as_predicate(is_gelu_by_tanh) & (rank_of(x) >= 1),
+    is_spelled_out & (rank_of(x) >= 1),
 )
 
 fast_gelu_of_standard = _rule(
@@ -97,7 +92,7 @@ bias_gelu = [
     _rule(
         gelu >> _ms.BiasGelu(x, b),
         "A bias and then Gelu.",
-        as_predicate(_along_last_axis(b, of=x)) & single_use(_biased),
+        _are_rows(x, b) & single_use(_biased),
         opset=versions,
         benefit=1,
     )
@@ -107,13 +102,13 @@ bias_gelu = [
 bias_fast_gelu = _rule(
     _ms.FastGelu(_biased) >> _ms.FastGelu(x, b),
     "A bias and then Gelu's approximation.",
-    as_predicate(_along_last_axis(b, of=x)) & single_use(_biased),
+    _are_rows(x, b) & single_use(_biased),
 )
 
 quick_gelu = _rule(
-    op.Mul(x, op.Sigmoid(op.Mul(x, k))) >> _ms.QuickGelu(x, alpha=number_of(k)),
+    op.Mul(x, op.Sigmoid(op.Mul(x, k))) >> _ms.QuickGelu(x, alpha=number(k)),
     "x * sigmoid(k x).",
-    is_scalar_like(k) & same_shape(x, result),
+    known(number(k)) & same_shape(x, result),
     benefit=1,
 )
 
@@ -128,19 +123,16 @@ _sum = op.Add(x, y)
 _layer = op.LayerNormalization(_sum, w, b, axis=a, epsilon=e)
 
 
-def _of_equals(match: Match) -> bool:
+@given
+def _are_alike(x: Matched, y: Matched) -> bool:
     """Two or three axes, both operands of the sum with the same shape."""
-    shape = match.shape(x)
-    return shape is not None and shape == match.shape(y) and len(shape) in (2, 3)
-
-
-def _last_axis(match: Match) -> bool:
-    rank = match.rank(x)
-    return rank is not None and match[a] in (-1, rank - 1)
+    return x.shape == y.shape and x.rank in (2, 3)
 
 
 _skip = _ms.SkipLayerNormalization(x, y, w, b, epsilon=e)
-_normalizes_sum = as_predicate(_of_equals) & _last_axis & _along_last_axis(w, b, of=x) & (e >= 0.0)
+_normalizes_sum = (
+    _are_alike(x, y) & (axes(_layer)[0] == rank_of(x) - 1) & _are_rows(x, w, b) & (e >= 0.0)
+)
 
 skip_layer_normalization = _rule(
     _layer >> _skip,
@@ -169,19 +161,12 @@ _rms = op.Mul(
 )
 
 
-def _of_last_axis(match: Match) -> bool:
-    rank = match.rank(x)
-    axes = axes_of(match, match.node(_squares), rank)
-    keeps = match.attribute(_squares, "keepdims") == 1
-    return rank is not None and keeps and axes == (rank - 1,)
-
-
-_skip_rms = _ms.SkipSimplifiedLayerNormalization(x, y, w, epsilon=number_of(c))
+_skip_rms = _ms.SkipSimplifiedLayerNormalization(x, y, w, epsilon=number(c))
 
 skip_rms_normalization = _rule(
     outputs(_rms, _sum) >> outputs(_skip_rms[0], _skip_rms[3]),
     "A sum, divided by the root of the mean of its squares, and scaled.",
-    as_predicate(_of_equals) & _of_last_axis & _along_last_axis(w, of=x) & is_scalar_like(c),
+    _are_alike(x, y) & (one_axis(_squares) == rank_of(x) - 1) & _are_rows(x, w) & known(number(c)),
 )
 
 # -------------------------------------------------------------------- products
@@ -190,10 +175,8 @@ _matmul = op.MatMul(x, y)
 _fused = _ms.any_of("FusedMatMul")
 
 
-def _same_rank(match: Match) -> bool:
-    """FusedMatMul broadcasts what it transposes only between operands of the same rank."""
-    rank = match.rank(x)
-    return rank is not None and rank > 1 and match.rank(y) == rank
+# it broadcasts what it transposes only between operands of the same rank
+_same_rank = (rank_of(x) > 1) & (rank_of(x) == rank_of(y))
 
 
 def _fused_matmul(alpha: Any = 1.0, left: int = 0, right: int = 0) -> Any:
@@ -232,43 +215,31 @@ _not_vectors = (rank_of(x) > 1) & (rank_of(y) > 1)
 _scales = is_scalar_like(c) & same_shape(_matmul, result) & single_use(_matmul) & _not_vectors
 
 fused_matmul_scaled = _rule(
-    op.Mul(_matmul, c) >> _fused_matmul(number_of(c)),
+    op.Mul(_matmul, c) >> _fused_matmul(number(c)),
     "A product and a scale.",
     _scales,
 )
 
-
-def _reciprocal(match: Match) -> float | None:
-    found = number(match, c)
-    return None if not found else 1 / found
-
-
 fused_matmul_divided = _rule(
-    op.Div(_matmul, c) >> _fused_matmul(computed(_reciprocal)),
+    op.Div(_matmul, c) >> _fused_matmul(1 / number(c)),
     "A product and a scale.",
-    _scales & (lambda m: _reciprocal(m) is not None),
+    _scales & known(1 / number(c)),
 )
 
 _scaled = op.Mul(x, c)
 
 fused_matmul_of_scaled = [
     _rule(
-        op.MatMul(*operands) >> _ms.FusedMatMul(*plain, alpha=number_of(c), transA=0, transB=0),
+        op.MatMul(*operands) >> _ms.FusedMatMul(*plain, alpha=number(c), transA=0, transB=0),
         "A product one of whose operands is scaled.",
         is_scalar_like(c) & same_shape(x, _scaled) & single_use(_scaled) & _not_vectors,
     )
     for operands, plain in (((_scaled, y), (x, y)), ((y, _scaled), (y, x)))
 ]
 
-
-def _both_scales(match: Match) -> float | None:
-    found = number(match, c)
-    return None if found is None else float(match[s] * found)
-
-
 fused_matmul_scaled_again = [
     _rule(
-        _fused(*operands, alpha=s) >> _fused(*plain, alpha=computed(_both_scales)),
+        _fused(*operands, alpha=s) >> _fused(*plain, alpha=s * number(c)),
         "A FusedMatMul one of whose operands is scaled.",
         is_scalar_like(c) & same_shape(x, _scaled) & single_use(_scaled) & _not_vectors,
     )
@@ -306,11 +277,6 @@ def _fused_conv(**activation: Any) -> Any:
     )
 
 
-def _bounds(match: Match) -> list[float] | None:
-    found = [number(match, low), number(match, high)]
-    return None if None in found else [v for v in found if v is not None]
-
-
 conv_activation = [
     *(
         _rule(
@@ -321,16 +287,15 @@ conv_activation = [
         for name in ("Relu", "Sigmoid", "Tanh")
     ),
     _rule(
-        op.LeakyRelu(_conv, alpha=e)
-        >> _fused_conv(activation="LeakyRelu", activation_params=computed(lambda m: [m[e]])),
+        op.LeakyRelu(_conv, alpha=e) >> _fused_conv(activation="LeakyRelu", activation_params=[e]),
         "A convolution and an activation.",
         single_use(_conv),
     ),
     _rule(
         op.Clip(_conv, low, high)
-        >> _fused_conv(activation="Clip", activation_params=computed(_bounds)),
+        >> _fused_conv(activation="Clip", activation_params=[number(low), number(high)]),
         "A convolution and an activation.",
-        single_use(_conv) & (lambda m: _bounds(m) is not None),
+        single_use(_conv) & known(number(low), number(high)),
         opset=(11, None),
     ),
 ]

@@ -12,33 +12,40 @@ from onnxfold.analysis.known import is_exactly
 from onnxfold.graphs import subgraphs_of
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Kind, NotExact, Postpone, Unfoldable, find
-from onnxfold.rewrite import op, optional, outputs, rule, values
-from onnxfold.rewrite.match import Match
-from onnxfold.rewrite.predicates import as_predicate
+from onnxfold.rewrite import (
+    Matched,
+    given,
+    op,
+    optional,
+    outputs,
+    rule,
+    values,
+)
+from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.rule import Rule
 
 x, w, r, b, lengths, h, c, p = values("x w r b lengths h c p")
 
 
-def _is_zero(match: Match, value: ir.Value | None) -> bool:
+@given
+def _is_zero(state: Matched) -> bool:
     """True for zeros, none of them negative, in whatever shape they have when the model runs."""
-    pending = [value]
+    facts = state.facts
+    pending = [state.value]
     seen: set[ir.Value] = set()
     while pending:
         current = pending.pop()
-        if current is None:
-            return False
-        if current in seen or match.facts.known.all_equal(current, 0.0):
+        if current in seen or facts.known.all_equal(current, 0.0):
             continue
         seen.add(current)
         node = current.producer()
-        if node is None or not match.facts.is_op(node, ""):
+        if node is None or not facts.is_op(node, ""):
             return False
         if node.op_type == "ConstantOfShape":
             if not _fills_with_zero(node):
                 return False
             continue
-        operands = _kept_operands(match, node, current)
+        operands = _kept_operands(facts, node, current)
         if not operands:
             return False
         pending.extend(operands)
@@ -52,18 +59,18 @@ def _fills_with_zero(node: ir.Node) -> bool:
     return not fill.is_ref() and is_exactly(np.asarray(fill.value.numpy()), 0.0)
 
 
-def _kept_operands(match: Match, node: ir.Node, output: ir.Value) -> Sequence[ir.Value]:
+def _kept_operands(facts: Facts, node: ir.Node, output: ir.Value) -> Sequence[ir.Value]:
     """The operands of which the result has only zeros if they have; none if it need not."""
-    return _moved_operands(match, node, output) or _zero_preserving_operand(match, node)
+    return _moved_operands(facts, node, output) or _zero_preserving_operand(facts, node)
 
 
-def _moved_operands(match: Match, node: ir.Node, output: ir.Value) -> Sequence[ir.Value]:
+def _moved_operands(facts: Facts, node: ir.Node, output: ir.Value) -> Sequence[ir.Value]:
     """What a node makes its result of, if it only moves elements.
 
     Such an op takes strings as well as numbers, so it cannot compute with them; its other operands
     are positions, sizes and conditions: no numbers that it might weigh elements with.
     """
-    schema = match.facts.schema(node)
+    schema = facts.schema(node)
     if schema is None or any(True for _ in subgraphs_of(node)):
         return ()
     made = schema.outputs[min(output.index() or 0, len(schema.outputs) - 1)]
@@ -84,14 +91,14 @@ def _moved_operands(match: Match, node: ir.Node, output: ir.Value) -> Sequence[i
 _COUNTING = ("tensor(int", "tensor(uint", "tensor(bool")
 
 
-def _zero_preserving_operand(match: Match, node: ir.Node) -> Sequence[ir.Value]:
+def _zero_preserving_operand(facts: Facts, node: ir.Node) -> Sequence[ir.Value]:
     """The operand of an element-wise op that makes 0.0 of 0.0: its kernel says so."""
-    kernel = find(node.op_type, match.facts.opset(node))
+    kernel = find(node.op_type, facts.opset(node))
     operand = node.inputs[0] if len(node.inputs) == 1 else None
-    dtype = None if operand is None else match.dtype(operand)
+    dtype = None if operand is None else facts.types.of(operand).dtype
     if kernel is None or operand is None or dtype is None:
         return ()
-    operation = Operation(node, [None], match.facts.scopes.of(_graph_of(node)).opsets)
+    operation = Operation(node, [None], facts.scopes.of(_graph_of(node)).opsets)
     zero = np.zeros((), dtype.numpy())
     if kernel.kind_for([zero.dtype], operation.attributes) is not Kind.ELEMENTWISE:
         return ()
@@ -107,16 +114,9 @@ def _graph_of(node: ir.Node) -> ir.Graph:
     return node.graph
 
 
-def _hidden_is_zero(match: Match) -> bool:
-    return _is_zero(match, match[h])
-
-
-def _weight_is_finite(match: Match) -> bool | None:
-    return match.facts.known.is_finite(match[r])
-
-
-def _cell_is_zero(match: Match) -> bool:
-    return _is_zero(match, match[c])
+@given
+def _is_finite(weight: Matched) -> bool | None:
+    return weight.facts.known.is_finite(weight.value)
 
 
 _rnn = op.any_of("GRU", "RNN")
@@ -139,7 +139,7 @@ hidden_from_zero = _state(
     _rnn(x, w, r, optional(b), optional(lengths), h),
     _rnn(x, w, r, b, lengths),
     2,
-    as_predicate(_hidden_is_zero) & _weight_is_finite,  # a state that is not given is no product
+    _is_zero(h) & _is_finite(r),  # a state that is not given is no product
     "The hidden state of GRU and RNN is zero at first if it is not given.",
 )
 
@@ -147,7 +147,7 @@ lstm_hidden_from_zero = _state(
     _lstm(x, w, r, optional(b), optional(lengths), h, optional(c), optional(p)),
     _lstm(x, w, r, b, lengths, None, c, p),
     3,
-    _hidden_is_zero,
+    _is_zero(h),
     "The hidden state of an LSTM is zero at first if it is not given.",
 )
 
@@ -155,6 +155,6 @@ lstm_cell_from_zero = _state(
     _lstm(x, w, r, optional(b), optional(lengths), optional(h), c, optional(p)),
     _lstm(x, w, r, b, lengths, h, None, p),
     3,
-    _cell_is_zero,
+    _is_zero(c),
     "The cell state of an LSTM is zero at first if it is not given.",
 )

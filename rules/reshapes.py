@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from onnxfold.rules.shapes import RESHAPING, axes_of, new_shape, normal
+from onnxfold.rules.shapes import RESHAPING, new_shape
 
 from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.rewrite import (
+    Matched,
     attributes,
-    computed,
+    axes,
+    axes_from_front,
     constant,
     constants,
+    given,
     ints_of,
     op,
-    rank_of,
     result,
     rule,
     same_shape,
     shape_of,
     single_use,
-    symbolic,
     values,
 )
-from onnxfold.rewrite.match import Match
 
 x, ys, zs = values("x *ys *zs")
 c, d = constants("c d")
@@ -44,57 +44,39 @@ shape_there_and_back = rule(
 
 _squeeze, _unsqueeze = op("Squeeze"), op("Unsqueeze")
 
-
-def _same_axes(match: Match) -> bool:
-    """Both nodes have the same axes of the larger of the two ranks."""
-    rank = match.rank(x)
-    nodes = [match.node(_squeeze), match.node(_unsqueeze)]
-    inner = next(n for n in nodes if n.inputs[0] is match[x])
-    if rank is not None and inner is nodes[1]:
-        (made,) = inner.outputs
-        rank = match.rank(made)
-    one, other = (axes_of(match, node, rank) for node in nodes)
-    return one is not None and one == other
-
-
 squeeze_of_unsqueeze = rule(
     _squeeze(_unsqueeze(x, *ys), *zs) >> x,
-    where=_same_axes,
+    where=axes(_squeeze) == axes(_unsqueeze),
     benefit=1,
     doc="The axes that are added are taken away again.",
 )
 
 unsqueeze_of_squeeze = rule(
     _unsqueeze(_squeeze(x, *ys), *zs) >> x,
-    where=_same_axes,
+    where=axes(_squeeze) == axes(_unsqueeze),
     benefit=1,
     doc="The axes that are taken away are added again.",
 )
 
 
-def _rank_if_known(match: Match) -> tuple[int | None]:
-    return (match.rank(x),)
-
-
-_rank = computed(_rank_if_known)
-
-
-@symbolic
-def added_axes(rank: tuple[int | None], first: Any, second: Any) -> tuple[int, ...] | None:
+@given
+def added_axes(first: Sequence[int], second: Sequence[int], x: Matched) -> tuple[int, ...]:
     """The axes that two Unsqueezes add, as axes of the last result."""
-    inner = None if rank[0] is None else rank[0] + len(first)
-    one, other = normal(first, inner), normal(second, inner and inner + len(second))
-    return None if one is None or other is None else _both(other, one)
+    rank = x.rank_if_known
+    one = axes_from_front(first, None if rank is None else rank + len(first))
+    other = axes_from_front(second, None if rank is None else rank + len(first) + len(second))
+    return _both(other, one)
 
 
-@symbolic
-def removed_axes(rank: tuple[int | None], first: Any, second: Any) -> tuple[int, ...] | None:
+@given
+def removed_axes(first: Sequence[int], second: Sequence[int], x: Matched) -> tuple[int, ...] | None:
     """The axes that two Squeezes remove, as axes of their operand; to name none means all."""
     if not first or not second:
         return None
-    one = normal(first, rank[0])
-    other = normal(second, None if rank[0] is None else rank[0] - len(first))
-    return None if one is None or other is None else _both(one, other)
+    rank = x.rank_if_known
+    one = axes_from_front(first, rank)
+    other = axes_from_front(second, None if rank is None else rank - len(first))
+    return _both(one, other)
 
 
 def _both(named: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
@@ -110,13 +92,13 @@ _squeezed, _squeezed_11 = op.Squeeze(x, c), op.Squeeze(x, axes=p)
 unsqueeze_of_unsqueeze = (
     rule(
         op.Unsqueeze(_unsqueezed, d)
-        >> op.Unsqueeze(x, constant(added_axes(_rank, ints_of(c), ints_of(d)))),
+        >> op.Unsqueeze(x, constant(added_axes(ints_of(c), ints_of(d)))),
         where=single_use(_unsqueezed),
         benefit=1,
         doc="Axes are added at once.",
     ),
     rule(
-        op.Unsqueeze(_unsqueezed_11, axes=q) >> op.Unsqueeze(x, axes=added_axes(_rank, p, q)),
+        op.Unsqueeze(_unsqueezed_11, axes=q) >> op.Unsqueeze(x, axes=added_axes(p, q)),
         where=single_use(_unsqueezed_11),
         opset=(1, 12),
         benefit=1,
@@ -126,14 +108,13 @@ unsqueeze_of_unsqueeze = (
 
 squeeze_of_squeeze = (
     rule(
-        op.Squeeze(_squeezed, d)
-        >> op.Squeeze(x, constant(removed_axes(_rank, ints_of(c), ints_of(d)))),
+        op.Squeeze(_squeezed, d) >> op.Squeeze(x, constant(removed_axes(ints_of(c), ints_of(d)))),
         where=single_use(_squeezed),
         benefit=1,
         doc="Axes are taken away at once.",
     ),
     rule(
-        op.Squeeze(_squeezed_11, axes=q) >> op.Squeeze(x, axes=removed_axes(_rank, p, q)),
+        op.Squeeze(_squeezed_11, axes=q) >> op.Squeeze(x, axes=removed_axes(p, q)),
         where=single_use(_squeezed_11),
         opset=(1, 12),
         benefit=1,
@@ -142,16 +123,16 @@ squeeze_of_squeeze = (
 )
 
 
-@symbolic
-def shape_through(before: Shape | None, between: Shape | None, sizes: Any) -> Any:
+@given
+def shape_through(before: Shape, between: Shape, sizes: Sequence[int]) -> Any:
     """The sizes given to a Reshape of ``between``, given to a Reshape of ``before``."""
     kept = []
     for k, size in enumerate(sizes):
         if size == 0:
-            same = between[k] if between is not None and k < len(between) else None
+            same = between[k] if k < len(between) else None
             if isinstance(same, int) and same > 0:
                 size = same
-            elif same is None or before is None or k >= len(before) or same != before[k]:
+            elif same is None or k >= len(before) or same != before[k]:
                 return None
         kept.append(size)
     return tuple(kept)
@@ -160,14 +141,19 @@ def shape_through(before: Shape | None, between: Shape | None, sizes: Any) -> An
 reshape_of_reshaped = rule(
     op.Reshape(_inner, c)
     >> op.Reshape(x, constant(shape_through(shape_of(x), shape_of(_inner), ints_of(c)))),
-    where=(rank_of(x) >= 0) & (rank_of(_inner) >= 0),
     opset=(5, None),
     doc="A Reshape needs no other change of shape before it, if its zeros mean the same.",
 )
 
+
+@given
+def _no_zero(c: Matched) -> bool:
+    return 0 not in c.ints
+
+
 reshape_without_zeros = rule(
     op.Reshape(_inner, c) >> op.Reshape(x, c),
-    where=lambda m: bool((m.array(c) != 0).all()) if m.array(c) is not None else None,
+    where=_no_zero,
     opset=(5, None),
     doc="A Reshape whose sizes do not refer to its operand's needs no other one before it.",
 )

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from onnxfold.rewrite import (
-    computed,
+    Matched,
     constant,
     constants,
     filled,
+    given,
     ints_of,
+    is_scalar,
     op,
     optional,
     rule,
+    shape_of,
     values,
 )
-from onnxfold.rewrite.match import Match
 
 x = values("x")
 c, d, starts, ends, axes, steps = constants("c d starts ends axes steps")
@@ -25,32 +24,31 @@ starts2, ends2, axes2, steps2 = constants("starts2 ends2 axes2 steps2")
 # -------------------------------------------------------------------- slices
 
 
-def _bounds(match: Match, given: Sequence[Any]) -> dict[int, tuple[int, int, int]] | None:
-    """Start, end and step by axis; None if one is not known."""
-    lists = []
-    for variable in given:
-        value = match[variable]
-        array = None if value is None else match.array(value)
-        if value is not None and array is None:
-            return None
-        lists.append(None if array is None else [int(v) for v in array.ravel()])
-    first, last, along, by = lists
-    if first is None or last is None:
-        return None
-    along = list(range(len(first))) if along is None else along
-    by = [1] * len(first) if by is None else by
-    rank = match.rank(x)
-    if rank is None and any(axis < 0 for axis in along):
-        return None
-    along = [axis + (rank or 0) if axis < 0 else axis for axis in along]
-    return dict(zip(along, zip(first, last, by, strict=True), strict=True))
+_Bound = tuple[int, int, int]
+"""Start, end and step."""
+
+
+@given
+def _bounds(
+    x: Matched,
+    starts: Matched,
+    ends: Matched,
+    axes: Matched | None = None,
+    steps: Matched | None = None,
+) -> dict[int, _Bound]:
+    """Start, end and step by axis."""
+    first, last = starts.ints, ends.ints
+    named = range(len(first)) if axes is None else axes.ints
+    by = [1] * len(first) if steps is None else steps.ints
+    if any(axis < 0 for axis in named):
+        named = [axis + x.rank if axis < 0 else axis for axis in named]
+    return dict(zip(named, zip(first, last, by, strict=True), strict=True))
 
 
 _END = 1 << 62
 _BEHIND = (1 << 63) - 1
 """A place behind the last element of any axis, and a step beyond it."""
 _ANY_END = ((1 << 31) - 1, (1 << 63) - 1)
-_Bound = tuple[int, int, int]
 
 
 def slice_of_slice_bounds(size: int | None, one: _Bound, other: _Bound) -> _Bound | None:
@@ -83,53 +81,44 @@ def _elements(line: range, bound: _Bound) -> range:
     return line[start : end if end >= 0 else None : step]
 
 
-_slices = ((starts, ends, axes, steps), (starts2, ends2, axes2, steps2))
-
-
-def _merged(match: Match) -> list[tuple[int, ...]] | None:
-    inner, outer = (_bounds(match, given) for given in _slices)
-    shape = match.shape(x)
-    if inner is None or outer is None:
-        return None
+@given
+def _merged(
+    x: Matched, inner: dict[int, _Bound], outer: dict[int, _Bound]
+) -> list[tuple[int, ...]] | None:
+    """Starts, ends, axes and steps of a slice that does what two do."""
     merged = dict(inner)
     for axis, bound in outer.items():
         if axis not in inner:
             merged[axis] = bound
             continue
-        size = None if shape is None else shape[axis]
-        both = slice_of_slice_bounds(size if isinstance(size, int) else None, inner[axis], bound)
+        both = slice_of_slice_bounds(x.extent(axis), inner[axis], bound)
         if both is None:
             return None
         merged[axis] = both
-    return [tuple(merged), *zip(*merged.values(), strict=True)]
-
-
-def _part(k: int) -> Any:
-    def part(match: Match) -> Any:
-        merged = _merged(match)
-        return None if merged is None else merged[k]
-
-    return constant(computed(part))
+    starts, ends, steps = zip(*merged.values(), strict=True)
+    return [starts, ends, tuple(merged), steps]
 
 
 _sliced = op.Slice(x, starts, ends, optional(axes), optional(steps))
 
 
-def _goes(match: Match) -> bool:
-    """The inner slice has no users that stay: all of them are slices like this one."""
-    inner = match[_sliced]
-    return not inner.is_graph_output() and all(
+@given
+def _goes(inner: Matched) -> bool:
+    """The slice has no users that stay: all of them are slices with constant bounds."""
+    return not inner.value.is_graph_output() and all(
         use.node.op_type == "Slice"
         and use.idx == 0
-        and all(v is None or match.facts.known.is_constant(v) for v in use.node.inputs[1:])
-        for use in inner.uses()
+        and all(v is None or inner.facts.known.is_constant(v) for v in use.node.inputs[1:])
+        for use in inner.value.uses()
     )
 
 
+_both = _merged(x, _bounds, _bounds(x, starts2, ends2, axes2, steps2))
+
 slice_of_slice = rule(
     op.Slice(_sliced, starts2, ends2, optional(axes2), optional(steps2))
-    >> op.Slice(x, _part(1), _part(2), _part(0), _part(3)),
-    where=_goes,
+    >> op.Slice(x, *(constant(_both[k]) for k in range(4))),
+    where=_goes(_sliced),
     shared=True,
     doc="Two slices with constant bounds are one, if it takes exactly what they take.",
 )
@@ -139,39 +128,29 @@ slice_of_slice = rule(
 _shape = op.Shape(x)
 
 
-def _is_scalar_index(match: Match) -> bool:
-    return match.rank(c) == 0 and match.array(c) is not None
-
-
-def _one_size(match: Match) -> bool:
-    array = match.array(c)
-    return array is not None and array.shape == (1,)
-
-
-_start, _end = ints_of(c)[0], computed(lambda m: _end_of(int(m.array(c).ravel()[0])))
-
-
-def _end_of(index: int) -> int:
-    # an end beyond the rank is the rank
+@given
+def _end(c: Matched) -> int:
+    """The end of a part of a shape that is one size; one beyond the rank is the rank."""
+    index = int(c.number)
     return 1 << 31 if index == -1 else index + 1
 
 
 size_of_one_axis = (
     rule(
-        op.Unsqueeze(op.Gather(_shape, c), filled(0)) >> op.Shape(x, start=_start, end=_end),
-        where=_is_scalar_index,
+        op.Unsqueeze(op.Gather(_shape, c), filled(0)) >> op.Shape(x, start=ints_of(c)[0], end=_end),
+        where=is_scalar(c),
         opset=(15, None),
         doc="The size of an axis is a part of the shape.",
     ),
     rule(
-        op.Gather(_shape, c) >> op.Shape(x, start=_start, end=_end),
-        where=_one_size,
+        op.Gather(_shape, c) >> op.Shape(x, start=ints_of(c)[0], end=_end),
+        where=shape_of(c) == (1,),
         opset=(15, None),
         doc="The size of an axis is a part of the shape.",
     ),
     rule(
         op.Slice(_shape, c, d, optional(filled(0)), optional(filled(1)))
-        >> op.Shape(x, start=_start, end=ints_of(d)[0]),
+        >> op.Shape(x, start=ints_of(c)[0], end=ints_of(d)[0]),
         opset=(15, None),
         doc="Sizes of neighbouring axes are a part of the shape.",
     ),

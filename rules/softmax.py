@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from onnxfold.rules.shapes import one_axis
 
-from onnxfold.rewrite import attributes, computed, op, rule, values
+from onnxfold.rewrite import (
+    attributes,
+    known,
+    op,
+    rule,
+    values,
+)
 
 OPTIONAL = True
 
@@ -16,24 +22,23 @@ x, ys, zs = values("x *ys *zs")
 a = attributes("a")
 
 _sum, _max, _log_sum_exp = op("ReduceSum"), op("ReduceMax"), op("ReduceLogSumExp")
-_summed = one_axis(x, _sum)
-_shifted_and_summed = one_axis(x, _sum, _max)
-_log_summed = one_axis(x, _log_sum_exp)
+_summed, _log_summed = one_axis(_sum), one_axis(_log_sum_exp)
+_shifted_and_summed = one_axis(_sum, _max)
 
 _exp = op.Exp(x)
 _shifted = op.Exp(op.Sub(x, _max(x, *zs)))
 
 softmax = rule(
-    op.Div(_exp, _sum(_exp, *zs)) >> op.Softmax(x, axis=computed(_summed)),
-    where=lambda m: _summed(m) is not None,
+    op.Div(_exp, _sum(_exp, *zs)) >> op.Softmax(x, axis=_summed),
+    where=known(_summed),
     opset=(13, None),
     inexact=True,
     doc="exp(x) / sum(exp(x)) along one axis; without its overflow.",
 )
 
 softmax_shifted = rule(
-    op.Div(_shifted, _sum(_shifted, *ys)) >> op.Softmax(x, axis=computed(_shifted_and_summed)),
-    where=lambda m: _shifted_and_summed(m) is not None,
+    op.Div(_shifted, _sum(_shifted, *ys)) >> op.Softmax(x, axis=_shifted_and_summed),
+    where=known(_shifted_and_summed),
     opset=(13, None),
     inexact=True,
     doc="exp(x - max(x)) / sum(exp(x - max(x))) along one axis.",
@@ -46,8 +51,8 @@ log_softmax = rule(
 )
 
 log_softmax_by_sum = rule(
-    op.Sub(x, _log_sum_exp(x, *zs)) >> op.LogSoftmax(x, axis=computed(_log_summed)),
-    where=lambda m: _log_summed(m) is not None,
+    op.Sub(x, _log_sum_exp(x, *zs)) >> op.LogSoftmax(x, axis=_log_summed),
+    where=known(_log_summed),
     opset=(13, None),
     inexact=True,
     doc="x - log(sum(exp(x))) along one axis.",

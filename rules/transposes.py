@@ -18,22 +18,20 @@ from onnxfold.rewrite import (
     attributes,
     constant,
     constants,
-    lift,
+    given,
     op,
     rule,
     shape_of,
     single_use,
-    symbolic,
     values,
 )
-from onnxfold.rewrite.match import Match
 
 x, y, zs, ys = values("x y *zs *ys")
 c = constants("c")
 p, q = attributes("p q")
 
 
-@lift
+@given
 def compose(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
     """The permutation that does ``first`` and then ``second``."""
     return tuple(first[axis] for axis in second)
@@ -47,11 +45,9 @@ transpose_of_transpose = rule(
 # -------------------------------------------------------------------- transposes of nothing
 
 
-@symbolic
-def moves_only_ones(shape: Shape | None, perm: Sequence[int]) -> bool | None:
+@given
+def moves_only_ones(shape: Shape, perm: Sequence[int]) -> bool | None:
     """True if the axes that a transpose takes out of their order have the size 1."""
-    if shape is None:
-        return None
     order = [axis for axis in perm if shape[axis] != 1]
     return True if order == sorted(order) else None
 
@@ -79,9 +75,9 @@ _unary = op.any_of(*EXACT_ANYWHERE, *VECTORIZED)
 _binary = op.any_of(*BINARY)
 
 
-def _undone(match: Match) -> bool:
-    one, other = match[p], match[q]
-    return len(one) == len(other) and compose(one, other) == tuple(range(len(one)))
+@given
+def _undone(p: tuple[int, ...], q: tuple[int, ...]) -> bool:
+    return len(p) == len(q) and compose(p, q) == tuple(range(len(p)))
 
 
 transpose_through_unary = rule(
@@ -92,7 +88,7 @@ transpose_through_unary = rule(
 )
 
 
-@symbolic
+@given
 def full_rank(shape: tuple[int, ...], perm: tuple[int, ...]) -> tuple[int, ...] | None:
     """The shape with axes of size 1 in front, up to the rank of the permutation."""
     missing = len(perm) - len(shape)
@@ -128,7 +124,7 @@ binary_of_transposed = rule(
 )
 
 
-@lift
+@given
 def swaps_last_two(perm: tuple[int, ...]) -> bool:
     """The permutation swaps the last two axes and leaves the others."""
     rank = len(perm)

@@ -7,14 +7,15 @@ grows; so such rules ask :func:`affordable` first.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
 
-from onnxfold.rewrite import computed, constant, dtype_of, op
-from onnxfold.rewrite.match import Match
+from onnxfold.analysis.known import KnownValues
+from onnxfold.rewrite import Matched, constant, dtype_of, given, op, size_of
 from onnxfold.rewrite.patterns import Expression
+from onnxfold.rewrite.terms import Term
 
 ALLOWANCE = 512
 """Bytes by which a rewrite may grow the constants: about what the removed nodes take."""
@@ -24,13 +25,8 @@ PRECISE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 _KEPT = ("DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear")
 
-Elements = Callable[[Match], int | None]
-"""The number of elements of a constant that a rule makes."""
 
-
-def affordable(
-    weight: Expression, *, frees: Sequence[Any], makes: Sequence[Elements] = ()
-) -> Callable[[Match], bool]:
+def affordable(weight: Expression, *, frees: Sequence[Any], makes: Sequence[Any] = ()) -> Term:
     """A changed weight (and ``makes``) is not larger than the constants that nobody needs then.
 
     And it is float32 or float64: scaling a float16 weight would be seen in the results.
@@ -38,71 +34,57 @@ def affordable(
     Args:
         weight: The weight; the new one has its dtype and shape.
         frees: The constants that the matched nodes read; one that others read, too, stays.
-        makes: Further constants of that dtype that the replacement makes.
+        makes: Elements of further constants of that dtype that the replacement makes.
     """
-
-    def elements(match: Match) -> int | None:
-        shape = match.static_shape(weight)
-        return None if shape is None else math.prod(shape)
-
-    return affordable_new(weight, frees=frees, makes=(elements, *makes))
+    return _is_paid(weight, frees, (size_of(weight), *makes))
 
 
-def affordable_new(
-    like: Expression, *, frees: Sequence[Any], makes: Sequence[Elements]
-) -> Callable[[Match], bool]:
+def affordable_new(like: Expression, *, frees: Sequence[Any], makes: Sequence[Any]) -> Term:
     """Like :func:`affordable`, where no weight is changed: ``makes`` are all that is new.
 
     Args:
         like: A constant that has the dtype of the new ones.
         frees: As there.
-        makes: The constants that the replacement makes.
+        makes: Elements of each constant that the replacement makes.
     """
+    return _is_paid(like, frees, makes)
 
-    def affordable_constants(match: Match) -> bool:
-        old = match.dtype(like)
-        if old is None or old not in PRECISE:
-            return False
-        sizes = [size(match) for size in makes]
-        if any(size is None for size in sizes):
-            return False
-        new = sum(_bytes(size, old) for size in sizes if size is not None)
-        freed = 0
-        for variable in frees:
-            value = match[variable]
-            if value is None:
-                continue
-            if not _folds(match, value):
-                return False
-            freed += _freed(match, value)
-        return new <= freed + ALLOWANCE
 
-    return affordable_constants
+@given
+def _is_paid(like: Matched, frees: Sequence[Matched | None], makes: Sequence[int]) -> bool:
+    if like.dtype not in PRECISE:
+        return False
+    free = [old.value for old in frees if old is not None]
+    known = like.facts.known
+    if not all(_folds(known, value) for value in free):
+        return False
+    new = sum(_bytes(size, like.dtype) for size in makes)
+    return new <= sum(_freed(known, value) for value in free) + ALLOWANCE
 
 
 def _bytes(elements: int, dtype: ir.DataType) -> int:
     return math.ceil(elements * dtype.bitwidth / 8)
 
 
-def _folds(match: Match, value: ir.Value) -> bool:
+def _folds(known: KnownValues, value: ir.Value) -> bool:
     """Constant propagation will compute it: no quantized weight, which stays as it is."""
     node = value.producer()
-    if node is None or match.facts.known.tensor(value) is not None:
+    if node is None or known.tensor(value) is not None:
         return True
     if node.domain or node.op_type in _KEPT:
         return False
-    return all(_folds(match, v) for v in node.inputs if v is not None)
+    return all(_folds(known, v) for v in node.inputs if v is not None)
 
 
-def _freed(match: Match, value: ir.Value) -> int:
+def _freed(known: KnownValues, value: ir.Value) -> int:
     """Bytes of the stored constants that are gone when one use of the value is."""
     if len(value._uses) != 1 or value.is_graph_output():
         return 0
-    tensor = match.facts.known.tensor(value)
+    tensor = known.tensor(value)
     if tensor is not None:
         return _bytes(tensor.size, tensor.dtype)
     node = value.producer()
-    return 0 if node is None else sum(_freed(match, v) for v in node.inputs if v is not None)
+    return 0 if node is None else sum(_freed(known, v) for v in node.inputs if v is not None)
 
 
 # -------------------------------------------------------------------- computing with float64
@@ -118,52 +100,41 @@ def narrow(value: Any, like: Expression) -> Any:
     return op.Cast(value, to=dtype_of(like))
 
 
-def along(vector: Any, axis: Callable[[Match], tuple[int, int] | None]) -> Any:
-    """In a replacement: a vector that broadcasts along one axis.
-
-    Args:
-        vector: The vector.
-        axis: Gives the axis and the rank of what it broadcasts to.
-    """
-
-    def shape(match: Match) -> tuple[int, ...] | None:
-        found = axis(match)
-        return None if found is None else tuple(-1 if k == found[0] else 1 for k in range(found[1]))
-
-    return op.Reshape(vector, constant(computed(shape)))
+def along(vector: Any, axis: int, rank: Any) -> Any:
+    """In a replacement: a vector that broadcasts along one axis of what has that rank."""
+    return op.Reshape(vector, constant(_only(axis, rank)))
 
 
-def spread(value: Any, size: Elements) -> Any:
+@given
+def _only(axis: int, rank: int) -> tuple[int, ...]:
+    return tuple(-1 if k == axis else 1 for k in range(rank))
+
+
+def spread(value: Any, size: Any) -> Any:
     """In a replacement: a vector of a constant that is one or has one element a channel."""
-
-    def shape(match: Match) -> list[int] | None:
-        found = size(match)
-        return None if found is None else [found]
-
-    return op.Expand(op.Reshape(value, constant([-1])), constant(computed(shape)))
+    return op.Expand(op.Reshape(value, constant([-1])), constant((size,)))
 
 
-def per_channel(
-    variable: Expression, of: Expression, axis: Callable[[Match], tuple[int, int] | None]
-) -> Callable[[Match], bool]:
+@given
+def per_channel(c: Matched, of: Matched, channel: int, rank: int) -> bool:
     """A constant with one number, or one a channel, that does not change the shape of ``of``.
 
     Args:
-        variable: The constant.
+        c: The constant.
         of: What it is combined with.
-        axis: The channels' axis and the rank of ``of``.
+        channel: The channels' axis, counted from the front.
+        rank: The rank of ``of``.
     """
+    if c.rank > rank:
+        return False
+    padded = (1,) * (rank - c.rank) + c.sizes
+    if any(size != 1 for k, size in enumerate(padded) if k != channel):
+        return False
+    # a single channel must not be broadcast to several
+    return padded[channel] == 1 or of.shape[channel] == padded[channel]
 
-    def one_per_channel(match: Match) -> bool:
-        shape, found = match.static_shape(variable), axis(match)
-        sizes = match.shape(of)
-        if shape is None or found is None or len(shape) > found[1]:
-            return False
-        channel, rank = found
-        padded = (1,) * (rank - len(shape)) + shape
-        if any(size != 1 for k, size in enumerate(padded) if k != channel):
-            return False
-        # a single channel must not be broadcast to several
-        return padded[channel] == 1 or (sizes is not None and sizes[channel] == padded[channel])
 
-    return one_per_channel
+@given
+def if_given(size: int, b: Matched | None = None) -> int:
+    """As many elements, if there is a bias ``b``."""
+    return 0 if b is None else size

@@ -15,6 +15,7 @@ from onnxfold.kernels.inference import schema_of, takes
 from onnxfold.rewrite.facts import MISSING, Facts
 from onnxfold.rewrite.match import Match
 from onnxfold.rewrite.patterns import (
+    AnyOf,
     Expression,
     Literal,
     MadeConstant,
@@ -64,6 +65,10 @@ class Builder:
 
     def value(self, expression: Expression) -> ir.Value | None:
         """The value of an expression; None for an omitted input."""
+        if self._is_omitted(expression):
+            return None
+        if isinstance(expression, AnyOf):
+            return next(filter(None, map(self.value, expression.choices)))
         if isinstance(expression, OutputOf):
             return self._node(expression.op, expression.index).outputs[expression.index]
         if isinstance(expression, Op):
@@ -74,9 +79,29 @@ class Builder:
             return found
         if isinstance(expression, MadeConstant):
             return self._constant(expression)
-        if isinstance(expression, Omitted):
-            return None
         raise CannotBuild(f"{expression!r} has no value here")
+
+    def _is_omitted(self, expression: Expression) -> bool:
+        """True for an input that is omitted, and for an op that cannot do without such a one."""
+        if isinstance(expression, (Variable, Optional)):
+            inner = expression.inner if isinstance(expression, Optional) else expression
+            return self._match[inner] is None
+        if isinstance(expression, AnyOf):
+            return all(map(self._is_omitted, expression.choices))
+        if isinstance(expression, OutputOf):
+            expression = expression.op
+        if isinstance(expression, Op) and expression not in self._match.bindings:
+            schema = self._schema(self._op_type(expression), expression.domain)
+            required = 0 if schema is None else schema.min_input
+            return any(map(self._is_omitted, expression.operands[:required]))
+        return isinstance(expression, Omitted)
+
+    def _op_type(self, op: Op) -> str:
+        return op.op_types[0] if op.variable is None else self._match.node(op.variable).op_type
+
+    def _schema(self, op_type: str, domain: str) -> onnx.defs.OpSchema | None:
+        version = self._opsets.get(domain)
+        return None if version is None else schema_of(op_type, version, domain)
 
     def _node(self, op: Op, index: int) -> ir.Node:
         matched: ir.Node | None = self._match.bindings.get(op)
@@ -94,7 +119,7 @@ class Builder:
 
     def _make(self, op: Op) -> ir.Node:
         like = None if op.variable is None else self._match.node(op.variable)
-        op_type = op.op_types[0] if like is None else like.op_type
+        op_type = self._op_type(op)
         inputs: list[ir.Value | None] = []
         literals: list[tuple[int, Literal]] = []
         for operand in op.operands:
@@ -139,8 +164,7 @@ class Builder:
 
     def _attributes(self, op: Op, op_type: str, like: ir.Node | None) -> list[ir.Attr]:
         attributes = {} if like is None else dict(like.attributes.items())
-        version = self._opsets.get(op.domain)
-        schema = None if version is None else schema_of(op_type, version, op.domain)
+        schema = self._schema(op_type, op.domain)
         for name, term in op.attributes.items():
             value = evaluate(term, self._match)
             if value is UNKNOWN or has_symbol(value) or value is MISSING:
@@ -158,8 +182,7 @@ class Builder:
         self, op: Op, op_type: str, inputs: list[ir.Value | None], position: int
     ) -> ir.DataType:
         """The dtype that a number takes as an input: that of the inputs it must agree with."""
-        version = self._opsets.get(op.domain)
-        schema = None if version is None else schema_of(op_type, version, op.domain)
+        schema = self._schema(op_type, op.domain)
         if schema is not None and schema.inputs:
             formal = [schema.inputs[min(k, len(schema.inputs) - 1)] for k in range(len(inputs))]
             wanted = formal[position].type_str
@@ -232,10 +255,9 @@ class Builder:
 
 
 def _attribute(name: str, value: Any, kind: ir.AttributeType | None) -> ir.Attr:
-    if isinstance(value, np.ndarray):
-        if kind == ir.AttributeType.TENSOR:
-            return ir.AttrTensor(name, ir.Tensor(value))
-        value = value.item() if value.ndim == 0 else tuple(value.tolist())
+    if isinstance(value, np.ndarray) and kind == ir.AttributeType.TENSOR:
+        return ir.AttrTensor(name, ir.Tensor(value))
+    value = _plain(value)
     if kind == ir.AttributeType.INT:
         return ir.AttrInt64(name, _int64(value))
     if kind == ir.AttributeType.FLOAT:
@@ -247,6 +269,13 @@ def _attribute(name: str, value: Any, kind: ir.AttributeType | None) -> ir.Attr:
     made = ir.convenience.convert_attribute(name, value)
     assert isinstance(made, ir.Attr)
     return made
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of Python instead of NumPy's."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.item() if value.ndim == 0 else tuple(value.tolist())
+    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _int64(number: Any) -> int:

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping
 
 import onnx
 
+from onnxfold.rewrite.given import ByName
 from onnxfold.rewrite.patterns import (
     AnyOf,
     AttributeVariable,
     Expression,
-    Filled,
     Literal,
     MadeConstant,
+    Near,
     Omitted,
     Op,
     Optional,
@@ -25,7 +26,6 @@ from onnxfold.rewrite.patterns import (
     absent,
     anything,
 )
-from onnxfold.rewrite.predicates import Predicate
 from onnxfold.rewrite.rule import Rule
 from onnxfold.rewrite.terms import Term, variables_of
 
@@ -37,14 +37,12 @@ def check_rule(rule: Rule) -> None:
         raise ValueError("the pattern and the replacement have a different number of outputs")
     bound: set[object] = set()
     for pattern in rule.pair.patterns:
-        _check_pattern(pattern)
+        _check_pattern(pattern, rule)
         bound |= _bound_by(pattern)
     for replacement in rule.pair.replacements:
-        _check_replacement(replacement, bound)
+        _check_replacement(replacement, bound, rule)
     for condition in (rule.where, rule.inexact):
-        if isinstance(condition, Predicate):
-            for variable in condition.variables():
-                _require_bound(variable, bound, "a condition")
+        _check_terms((condition,), bound, rule, "a condition")
     _check_exists(rule)
 
 
@@ -61,10 +59,12 @@ def _check_roots(rule: Rule) -> None:
         raise ValueError(f"no opset lies between {low} and {high}")
 
 
-def _check_pattern(pattern: Expression) -> None:
+def _check_pattern(pattern: Expression, rule: Rule) -> None:
     for expression in pattern.walk():
         if isinstance(expression, MadeConstant):
             raise TypeError(f"{expression!r} is for replacements; write a number or filled(...)")
+        if rule.names.get(getattr(expression, "name", ""), expression) is not expression:
+            raise TypeError(f"two variables are called {expression!r}")
         if isinstance(expression, Result):
             raise TypeError("result is for conditions; the pattern is what makes it")
         if isinstance(expression, Op):
@@ -101,7 +101,7 @@ def _require_bound(thing: object, bound: set[object], where: str) -> None:
     raise ValueError(f"{where} uses {thing!r}, which the pattern does not (always) bind")
 
 
-def _check_replacement(replacement: Expression, bound: set[object]) -> None:
+def _check_replacement(replacement: Expression, bound: set[object], rule: Rule) -> None:
     if isinstance(replacement, Literal):
         raise TypeError(f"write constant({replacement!r}, like=result): a number has no dtype")
     stack = [replacement]
@@ -111,23 +111,23 @@ def _check_replacement(replacement: Expression, bound: set[object]) -> None:
             continue  # matched already: the replacement refers to it
         if isinstance(expression, Variable):
             _require_bound(expression, bound, "the replacement")
-        elif isinstance(expression, (AnyOf, Optional, Filled, Result)):
+        elif isinstance(expression, (Near, Optional, Result)):
             raise TypeError(f"{expression!r} is for patterns only")
         elif isinstance(expression, MadeConstant):
-            _check_terms((expression.content, expression.dtype), bound)
+            _check_terms((expression.content, expression.dtype), bound, rule)
         elif isinstance(expression, Op):
-            _check_new_op(expression, bound)
-        elif not isinstance(expression, (OutputOf, Rest, Literal, Omitted)):
+            _check_new_op(expression, bound, rule)
+        elif not isinstance(expression, (AnyOf, OutputOf, Rest, Literal, Omitted)):
             raise TypeError(f"{expression!r} cannot be in a replacement")
         stack.extend(expression.children())
 
 
-def _check_new_op(op: Op, bound: set[object]) -> None:
+def _check_new_op(op: Op, bound: set[object], rule: Rule) -> None:
     if op.variable is not None:
         _require_bound(op.variable, bound, "the replacement")
     elif len(op.op_types) > 1:
         raise ValueError(f"{op!r}: which op? use the op variable of the pattern")
-    _check_terms(op.attributes.values(), bound)
+    _check_terms(op.attributes.values(), bound, rule)
     for name, value in op.attributes.items():
         if value is absent or value is anything or isinstance(value, OptionalAttribute):
             raise TypeError(f"{name}={value!r} is for patterns only")
@@ -135,10 +135,14 @@ def _check_new_op(op: Op, bound: set[object]) -> None:
         raise TypeError("write constant(...) instead of op.Constant")
 
 
-def _check_terms(terms: Iterable[object], bound: set[object]) -> None:
+def _check_terms(
+    terms: Iterable[object], bound: set[object], rule: Rule, where: str = "the replacement"
+) -> None:
     for term in terms:
         for variable in variables_of(term):
-            _require_bound(variable, bound, "the replacement")
+            if isinstance(variable, ByName):
+                variable = rule.names.get(variable.name, variable)
+            _require_bound(variable, bound, where)
 
 
 # -------------------------------------------------------------------- against onnx's schemas
@@ -154,6 +158,7 @@ def _check_exists(rule: Rule) -> None:
 
 
 def _check_op(op: Op, low: int, high: int | None) -> None:
+    possible = False
     for op_type in op.op_types:
         schemas = _schemas(op.domain, op_type)
         if schemas is None:
@@ -165,8 +170,9 @@ def _check_op(op: Op, low: int, high: int | None) -> None:
         for name in op.attributes:
             if not any(name in schema.attributes for schema in in_range):
                 raise ValueError(f"{op_type} has no attribute {name!r}")
-        if not any(accepts(op, schema) for schema in in_range):
-            raise ValueError(f"{op!r}: no version of {op_type} has these inputs and attributes")
+        possible = possible or any(accepts(op, schema) for schema in in_range)
+    if not possible:
+        raise ValueError(f"{op!r}: no version of the op has these inputs and attributes")
 
 
 def accepts(op: Op, schema: onnx.defs.OpSchema) -> bool:

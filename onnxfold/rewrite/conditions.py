@@ -1,89 +1,83 @@
-"""What rules ask of values: their dtypes, their shapes, their elements and who uses them."""
+"""What rules ask of what has matched, and compute with: dtypes, shapes, elements, axes, users."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import Number
 from onnxfold.analysis.symbolic.fact import Shape
-from onnxfold.rewrite.predicates import About, Predicate, Truth, Uniform
-from onnxfold.rewrite.properties import dtype_of, rank_of
-from onnxfold.rewrite.terms import Term
-
-if TYPE_CHECKING:
-    from onnxfold.rewrite.match import Match
-    from onnxfold.rewrite.patterns import Expression
+from onnxfold.rewrite.given import given
+from onnxfold.rewrite.matched import Matched
+from onnxfold.rewrite.terms import Truth
 
 # -------------------------------------------------------------------- dtypes
 
 
-def floating(x: Expression) -> Predicate:
+@given
+def dtype_of(x: Matched) -> ir.DataType:
+    """The dtype, an ``ir.DataType`` (equal to its ONNX number)."""
+    return x.dtype
+
+
+@given
+def floating(x: Matched) -> bool:
     """The dtype is a floating-point one."""
-    return About("floating", lambda m, v: _dtype_is(m, v, lambda d: d.is_floating_point()), (x,))
+    return x.dtype.is_floating_point()
 
 
-def integer(x: Expression) -> Predicate:
+@given
+def integer(x: Matched) -> bool:
     """The dtype is an integer one, signed or not (bool is none)."""
-    return About("integer", lambda m, v: _dtype_is(m, v, lambda d: d.is_integer()), (x,))
+    return x.dtype.is_integer()
 
 
-def boolean(x: Expression) -> Predicate:
+@given
+def boolean(x: Matched) -> bool:
     """The dtype is bool."""
-    return About("boolean", lambda m, v: _dtype_is(m, v, lambda d: d == ir.DataType.BOOL), (x,))
+    return x.dtype == ir.DataType.BOOL
 
 
-def same_dtype(x: Expression, y: Expression) -> Predicate:
+@given
+def same_dtype(x: Matched, y: Matched) -> bool:
     """Both values have the same dtype."""
-    return dtype_of(x) == dtype_of(y)
-
-
-def _dtype_is(match: Match, value: ir.Value, test: Callable[[ir.DataType], bool]) -> Truth:
-    dtype = match.facts.types.of(value).dtype
-    return None if dtype is None else test(dtype)
+    return x.dtype == y.dtype
 
 
 # -------------------------------------------------------------------- shapes
 
 
-def static_shape(x: Expression) -> Predicate:
+@given
+def shape_of(x: Matched) -> Shape:
+    """The shape: a tuple of int, with a symbol for a size that is not known."""
+    return x.shape
+
+
+@given
+def rank_of(x: Matched) -> int:
+    """The number of axes."""
+    return x.rank
+
+
+@given
+def size_of(x: Matched) -> int:
+    """The number of elements."""
+    return x.size
+
+
+@given
+def static_shape(x: Matched) -> bool:
     """Every size of the value is a known number."""
-    return About("static_shape", lambda m, v: m.static_shape(v) is not None or None, (x,))
+    return x.sizes is not None
 
 
-def same_shape(x: Expression, y: Expression) -> Predicate:
+@given
+def same_shape(x: Matched, y: Matched) -> Truth:
     """Both values have the same shape in every run, symbolic sizes included."""
-    return About("same_shape", _same_shape, (x, y))
-
-
-def same_type(x: Expression, y: Expression) -> Predicate:
-    """Same dtype and same shape in every run."""
-    return same_dtype(x, y) & same_shape(x, y)
-
-
-def broadcasts_to(x: Expression, y: Expression) -> Predicate:
-    """Broadcasting ``x`` and ``y`` gives ``y``'s shape: rank and sizes of ``y`` stay."""
-    return About("broadcasts_to", _broadcasts_to, (x, y))
-
-
-def is_scalar(x: Expression) -> Predicate:
-    """The value is 0-d."""
-    return rank_of(x) == 0
-
-
-def is_scalar_like(x: Expression) -> Predicate:
-    """The value has exactly one element, whatever its rank."""
-    return About("is_scalar_like", _is_scalar_like, (x,))
-
-
-def _same_shape(match: Match, x: ir.Value, y: ir.Value) -> Truth:
-    left, right = match.facts.types.of(x).shape, match.facts.types.of(y).shape
-    if x is y:
+    if x.value is y.value:
         return True
-    if left is None or right is None:
-        return None
+    left, right = x.shape, y.shape
     if left == right:
         return True
     if len(left) != len(right):
@@ -92,13 +86,31 @@ def _same_shape(match: Match, x: ir.Value, y: ir.Value) -> Truth:
     return False if any(a != b for a, b in fixed) else None
 
 
-def _broadcasts_to(match: Match, x: ir.Value, y: ir.Value) -> Truth:
-    small, large = match.facts.types.of(x).shape, match.facts.types.of(y).shape
-    if small == () or x is y:
+def same_type(x: Any, y: Any) -> Any:
+    """Same dtype and same shape in every run."""
+    return same_dtype(x, y) & same_shape(x, y)
+
+
+@given
+def broadcasts_to(x: Matched, y: Matched) -> Truth:
+    """Broadcasting ``x`` and ``y`` gives ``y``'s shape: rank and sizes of ``y`` stay."""
+    if x.value is y.value or x.shape == ():
         return True
-    if small is None or large is None:
-        return None
-    return shape_broadcasts_to(small, large)
+    return shape_broadcasts_to(x.shape, y.shape)
+
+
+@given
+def is_scalar(x: Matched) -> bool:
+    """The value is 0-d."""
+    return x.rank == 0
+
+
+@given
+def is_scalar_like(x: Matched) -> Truth:
+    """The value has exactly one element, whatever its rank."""
+    if any(isinstance(d, int) and d != 1 for d in x.shape):
+        return False
+    return True if all(d == 1 for d in x.shape) else None
 
 
 def shape_broadcasts_to(small: Shape, large: Shape) -> Truth:
@@ -120,33 +132,89 @@ def _dim_broadcasts_to(a: Number, b: Number) -> Truth:
     return False if isinstance(a, int) and isinstance(b, int) else None
 
 
-def _is_scalar_like(match: Match, value: ir.Value) -> Truth:
-    shape = match.facts.types.of(value).shape
-    if shape is None:
-        return None
-    if any(isinstance(d, int) and d != 1 for d in shape):
-        return False
-    return True if all(d == 1 for d in shape) else None
+# -------------------------------------------------------------------- elements
 
 
-# -------------------------------------------------------------------- values and uses
-
-
-def is_constant(x: Expression) -> Predicate:
+@given
+def is_constant(x: Matched) -> bool:
     """The value is a compile-time constant."""
-    return About("is_constant", lambda m, v: m.facts.known.is_constant(v), (x,))
+    return x.is_constant
 
 
-def all_equal(x: Expression, number: float | Term) -> Predicate:
-    """The value is a constant all of whose elements are the number (-0.0 is not 0.0)."""
-    return Uniform(x, number)
+@given
+def value_of(c: Matched) -> Any:
+    """The elements of a small constant, a NumPy array."""
+    return c.array
 
 
-def single_use(x: Expression) -> Predicate:
+@given
+def ints_of(c: Matched) -> tuple[int, ...]:
+    """The elements of a small constant (axes, a shape), a tuple of int."""
+    return c.ints
+
+
+@given
+def number(c: Matched) -> Any:
+    """The one element of a constant, a number of its dtype."""
+    return c.number
+
+
+@given
+def lowest(x: Matched) -> Any:
+    """The lowest finite number of the dtype."""
+    return x.limits[0]
+
+
+@given
+def highest(x: Matched) -> Any:
+    """The highest finite number of the dtype."""
+    return x.limits[1]
+
+
+@given
+def clamp(number: Any, low: Any, high: Any) -> Any:
+    """The number between two bounds: first not below ``low``, then not above ``high``."""
+    number = low if number < low else number
+    return high if high < number else number
+
+
+# -------------------------------------------------------------------- nodes and uses
+
+
+@given
+def axes(node: Matched) -> tuple[int, ...]:
+    """The axes that an op of the pattern names, whatever the opset.
+
+    They are counted from the front, in order: axes of the first operand, or of Unsqueeze's result.
+    """
+    return node.axes
+
+
+@given
+def op_type(node: Matched) -> str:
+    """The type of an op of the pattern."""
+    return node.op_type
+
+
+@given
+def has_one_output(node: Matched) -> bool:
+    """The op gives no other result."""
+    return node.has_one_output
+
+
+@given
+def single_use(x: Matched) -> bool:
     """One node input reads the value, and it is no output of the graph."""
-    return About("single_use", lambda m, v: len(v._uses) == 1 and not v.is_graph_output(), (x,))
+    return x.is_single_use
 
 
-def is_graph_output(x: Expression) -> Predicate:
+@given
+def is_graph_output(x: Matched) -> bool:
     """The value is an output of its graph."""
-    return About("is_graph_output", lambda m, v: v.is_graph_output(), (x,))
+    return x.value.is_graph_output()
+
+
+@given
+def known(*terms: Any) -> bool:
+    """The model determines the value of each term."""
+    return all(term is not None for term in terms)

@@ -17,13 +17,13 @@ from onnxfold.rewrite.patterns import (
     Expression,
     Filled,
     Literal,
+    Near,
     Omitted,
     Op,
     Optional,
     OutputOf,
     Rest,
 )
-from onnxfold.rewrite.predicates import numbers_required
 from onnxfold.rewrite.rule import Rule
 
 _Origin = tuple[str, str, bool, float | None] | None
@@ -32,7 +32,6 @@ for a constant begins with (NaN for another one, None if not known); None for an
 
 # One object: as a NaN it equals nothing but itself.
 _OTHER = math.nan
-_Numbers = Mapping[Expression, float]
 _Imports = tuple[tuple[str, int], ...]
 
 
@@ -44,7 +43,6 @@ class _Table:
         self.by_signature: dict[Any, Sequence[Rule]] = {}
         self.numbers: dict[str, set[float]] = {}
         """The numbers that the rules for an op ask for."""
-        self._required: dict[Rule, _Numbers] = {}
         for rule in sorted(rules, key=lambda r: -r.benefit):
             if _holds_at(rule, imports):
                 self._add(rule)
@@ -53,11 +51,8 @@ class _Table:
         for root in rule.roots:
             op = root.op if isinstance(root, OutputOf) else root
             assert isinstance(op, Op)
-            required = self._required[rule] = numbers_required(rule.where)
             numbers = {
-                number
-                for operand in op.operands
-                if (number := _number(operand, required)) is not None
+                number for operand in op.operands if (number := _number(operand)) is not None
             }
             for op_type in op.op_types:
                 self.by_op.setdefault(op_type, []).append((rule, op))
@@ -69,7 +64,7 @@ class _Table:
         found = {
             rule: None
             for rule, op in self.by_op[node.op_type]
-            if op.domain == node.domain and _could_match(op, node, origins, self._required[rule])
+            if op.domain == node.domain and _could_match(op, node, origins)
         }
         return tuple(found)
 
@@ -159,42 +154,40 @@ def _holds_at(rule: Rule, imports: _Imports) -> bool:
     )
 
 
-def _could_match(op: Op, node: ir.Node, origins: Sequence[_Origin], required: _Numbers) -> bool:
+def _could_match(op: Op, node: ir.Node, origins: Sequence[_Origin]) -> bool:
     operands = op.operands
     if any(isinstance(operand, Rest) for operand in operands):
         return True
     if any(origin is not None for origin in origins[len(operands) :]):
         return False
     padded = [*origins[: len(operands)], *[None] * (len(operands) - len(origins))]
-    if all(_could_be(o, origin, required) for o, origin in zip(operands, padded, strict=True)):
+    if all(_could_be(o, origin) for o, origin in zip(operands, padded, strict=True)):
         return True
     if len(operands) != 2 or node.op_type not in COMMUTATIVE:
         return False
     crossed = zip(operands, reversed(padded), strict=True)
-    return all(_could_be(o, origin, required) for o, origin in crossed)
+    return all(_could_be(o, origin) for o, origin in crossed)
 
 
-def _number(pattern: Expression, required: _Numbers) -> float | None:
+def _number(pattern: Expression) -> float | None:
     """The number that all elements of an operand must be, if there is one."""
-    if isinstance(pattern, (Literal, Filled)):
-        return pattern.number
-    return required.get(pattern)
+    return pattern.number if isinstance(pattern, (Literal, Filled)) else None
 
 
-def _could_be(pattern: Expression, origin: _Origin, required: _Numbers) -> bool:
+def _could_be(pattern: Expression, origin: _Origin) -> bool:
     """False if a value of that origin certainly does not match."""
     if isinstance(pattern, Omitted):
         return origin is None
     if isinstance(pattern, Optional):
-        return origin is None or _could_be(pattern.inner, origin, required)
+        return origin is None or _could_be(pattern.inner, origin)
     if isinstance(pattern, AnyOf):
-        return any(_could_be(choice, origin, required) for choice in pattern.choices)
+        return any(_could_be(choice, origin) for choice in pattern.choices)
     if origin is None:
         return False
-    number = _number(pattern, required)
+    number = _number(pattern)
     if number is not None and origin[3] is not None and origin[3] != number:
         return False
-    if isinstance(pattern, (ConstantVariable, Literal, Filled)):
+    if isinstance(pattern, (ConstantVariable, Literal, Near, Filled)):
         return origin[2]
     if isinstance(pattern, OutputOf):
         pattern = pattern.op

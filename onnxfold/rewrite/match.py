@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,7 +18,6 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxfold.analysis.content import content_of_attributes
-from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.rewrite.elsewhere import Elsewhere
 from onnxfold.rewrite.facts import COMMUTATIVE, MISSING, OPAQUE, Facts
 from onnxfold.rewrite.patterns import (
@@ -27,6 +27,7 @@ from onnxfold.rewrite.patterns import (
     Expression,
     Filled,
     Literal,
+    Near,
     Omitted,
     Op,
     Optional,
@@ -48,7 +49,7 @@ Bindings = dict[Any, Any]
 
 
 class Match:
-    """A rule that has matched, as conditions and lifted functions see it."""
+    """A rule that has matched, as terms see it."""
 
     def __init__(
         self, facts: Facts, rule: Rule, roots: Sequence[ir.Value], found: Bindings
@@ -78,40 +79,12 @@ class Match:
         node: ir.Node = self.bindings[thing]
         return node
 
-    def attribute(self, thing: Op | OpVariable, name: str) -> Any:
-        """An attribute of a matched node, its default if not written, None if there is none."""
-        value = self.facts.attribute(self.bindings[thing], name)
-        return None if value is MISSING or value is OPAQUE else value
-
-    def dtype(self, x: Any) -> ir.DataType | None:
-        """The dtype of a matched value; None if unknown."""
-        return self.facts.types.of(self._value(x)).dtype
-
-    def shape(self, x: Any) -> Shape | None:
-        """The shape of a matched value: int and symbols; None if not even the rank is known."""
-        return self.facts.types.of(self._value(x)).shape
-
-    def static_shape(self, x: Any) -> tuple[int, ...] | None:
-        """The shape if every size is a number."""
-        return self.facts.types.of(self._value(x)).static_shape
-
-    def rank(self, x: Any) -> int | None:
-        """The number of axes."""
-        return self.facts.types.of(self._value(x)).rank
-
-    def array(self, c: Any) -> Any:
-        """The elements of a small constant, read-only; None for any other value."""
-        return self.facts.known.array(self._value(c))
-
-    @property
-    def opset(self) -> int:
-        """The version of ONNX's own ops where the match is."""
-        scope = self.facts.scopes.find(self.roots[0].graph)
-        return 0 if scope is None else scope.opsets.get("", 0)
-
-    def _value(self, x: Any) -> ir.Value:
-        value: ir.Value = x if isinstance(x, ir.Value) else self[x]
-        return value
+    def bound(self, thing: Any) -> Any:
+        """What a variable stands for; None if this match has not come by it."""
+        try:
+            return self[thing]
+        except KeyError:
+            return None
 
 
 # -------------------------------------------------------------------- a pattern as functions
@@ -192,7 +165,7 @@ class _Matcher:
 
     # ---------------------------------------------------------------- values
 
-    def _value(self, variable: ValueVariable, place: int, then: _Step) -> _Step:
+    def _value(self, variable: ValueVariable | Filled, place: int, then: _Step) -> _Step:
         slot = self._slots[variable]
 
         def match_value(facts: Facts, slots: _Slots) -> Match | None:
@@ -230,14 +203,29 @@ class _Matcher:
 
         return match_number
 
+    def _near(self, near: Near, place: int, then: _Step) -> _Step:
+        number = near.number
+
+        def match_near(facts: Facts, slots: _Slots) -> Match | None:
+            value = slots[place]
+            array = None if value is None else facts.known.array(value)
+            if array is None or array.size != 1 or array.dtype.kind not in "fV":
+                return None
+            if not math.isclose(float(array.reshape(())[()]), number, rel_tol=1e-3):
+                return None
+            return then(facts, slots)
+
+        return match_near
+
     def _filled(self, filled: Filled, place: int, then: _Step) -> _Step:
         number = filled.number
+        match_value = self._value(filled, place, then)
 
         def match_filled(facts: Facts, slots: _Slots) -> Match | None:
             value = slots[place]
             if value is None or not facts.known.all_equal(value, number):
                 return None
-            return then(facts, slots)
+            return match_value(facts, slots)
 
         return match_filled
 
@@ -471,6 +459,7 @@ _MAKERS: dict[type[Expression], Callable[..., _Step]] = {
     ValueVariable: _Matcher._value,
     ConstantVariable: _Matcher._constant,
     Literal: _Matcher._literal,
+    Near: _Matcher._near,
     Filled: _Matcher._filled,
     Omitted: _Matcher._omitted,
     Optional: _Matcher._optional,

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from onnxfold.errors import OnnxFoldError
 from onnxfold.rewrite.elsewhere import Elsewhere
-from onnxfold.rewrite.patterns import AnyOf, Expression, Pair
-from onnxfold.rewrite.predicates import Predicate, as_predicate
-from onnxfold.rewrite.terms import Term
+from onnxfold.rewrite.patterns import (
+    AnyOf,
+    AttributeVariable,
+    Expression,
+    Filled,
+    Op,
+    OptionalAttribute,
+    Pair,
+    Variable,
+    result,
+)
+from onnxfold.rewrite.terms import Term, as_condition
 
 if TYPE_CHECKING:
     from onnxfold.rewrite.match import Match
-
-Condition = Predicate | Term | Callable[["Match"], Any]
 
 
 class RuleError(OnnxFoldError):
@@ -29,8 +36,8 @@ class Rule:
     """A declarative rewrite. Made by :func:`rule`."""
 
     pair: Pair
-    where: Predicate | None
-    inexact: bool | Predicate
+    where: Term | None
+    inexact: bool | Term
     benefit: int
     opset: tuple[int, int | None]
     target: str | None
@@ -58,6 +65,18 @@ class Rule:
             shared |= set(other.walk())
         self.elsewhere = tuple(elsewhere)
 
+    @functools.cached_property
+    def names(self) -> dict[str, object]:
+        """The variables of the pattern by name, and ``result``: what helpers are given."""
+        found: dict[str, object] = {"result": result}
+        for pattern in self.pair.patterns:
+            for expression in pattern.walk():
+                for variable in (expression, *_attribute_variables(expression)):
+                    is_named = isinstance(variable, (Variable, AttributeVariable))
+                    if is_named and not isinstance(variable, Filled):
+                        found[variable.name] = variable
+        return found
+
     @property
     def place(self) -> str:
         """File and line of the definition."""
@@ -70,7 +89,7 @@ class Rule:
 
     def is_exact(self, match: Match) -> bool:
         """True if the rule certainly keeps every bit of this match's results."""
-        if isinstance(self.inexact, Predicate):
+        if isinstance(self.inexact, Term):
             return self.inexact.holds(match) is False
         return not self.inexact
 
@@ -85,11 +104,16 @@ class Rule:
         return self.label
 
 
+def _attribute_variables(expression: Expression) -> list[Any]:
+    wanted = list(expression.attributes.values()) if isinstance(expression, Op) else []
+    return [each.variable if isinstance(each, OptionalAttribute) else each for each in wanted]
+
+
 def rule(
     pair: Pair,
     *,
-    where: Condition | None = None,
-    inexact: bool | Condition = False,
+    where: Term | None = None,
+    inexact: bool | Term = False,
     benefit: int = 0,
     opset: tuple[int, int | None] = (1, None),
     target: str | None = None,
@@ -101,9 +125,9 @@ def rule(
 
     Args:
         pair: The pattern and what replaces it.
-        where: A predicate, or a function of the match, that must be true for the rule to fire.
+        where: A condition, which must be true for the rule to fire.
         inexact: Whether results can differ in their last bits (a NaN may also become a number, an
-            infinity finite). Such a rule fires at level 2 only. A predicate is asked for each
+            infinity finite). Such a rule fires at level 2 only. A condition is asked for each
             match; unless it is certainly false the match counts as inexact.
         benefit: Of several rules that match, those with a higher benefit go first.
         opset: First and last version of ONNX's own ops for which the rule holds. Ops, attributes
@@ -129,8 +153,8 @@ def rule(
             raise TypeError("a rule is made of pattern >> replacement")
         made = Rule(
             pair,
-            None if where is None else as_predicate(where),
-            inexact if isinstance(inexact, bool) else as_predicate(inexact),
+            None if where is None else as_condition(where),
+            inexact if isinstance(inexact, bool) else as_condition(inexact),
             benefit,
             opset,
             target,

@@ -1,12 +1,12 @@
 """Terms: what a rule says about a match before there is one (``p``, ``dtype_of(x)``, ``p + 1``).
 
 A term is evaluated on a match. Its value may be ``UNKNOWN`` (a shape that nobody can infer, say);
-whatever is computed from something unknown is unknown. A comparison of terms is a predicate.
+whatever is computed from something unknown is unknown. A condition is a term whose value is a
+truth: a rule matches only where it is certainly true.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 from collections.abc import Callable, Iterator
@@ -18,7 +18,8 @@ from onnxfold.analysis.symbolic import Expr
 
 if TYPE_CHECKING:
     from onnxfold.rewrite.match import Match
-    from onnxfold.rewrite.predicates import Predicate
+
+Truth = bool | None
 
 
 class _Unknown:
@@ -35,70 +36,81 @@ UNKNOWN = _Unknown()
 
 
 class Term:
-    """Something that has a value once a rule has matched."""
+    """Something that has a value once a rule has matched. Combine truths with ``& | ~``."""
 
     def evaluate(self, match: Match) -> Any:
         """The value on a match; ``UNKNOWN`` if the model does not determine it."""
         raise NotImplementedError
 
+    def holds(self, match: Match) -> Truth:
+        """The value as a truth: True, False, or None for unknown."""
+        value = self.evaluate(match)
+        return None if value is UNKNOWN else bool(value)
+
     def variables(self) -> Iterator[object]:
         """The variables that must be bound."""
         return iter(())
 
-    def __eq__(self, other: object) -> Predicate:  # type: ignore[override]
+    def __eq__(self, other: object) -> Term:  # type: ignore[override]
         return _comparison(operator.eq, self, other, "==")
 
-    def __ne__(self, other: object) -> Predicate:  # type: ignore[override]
+    def __ne__(self, other: object) -> Term:  # type: ignore[override]
         return _comparison(operator.ne, self, other, "!=")
 
-    def __lt__(self, other: object) -> Predicate:
+    def __lt__(self, other: object) -> Term:
         return _comparison(operator.lt, self, other, "<")
 
-    def __le__(self, other: object) -> Predicate:
+    def __le__(self, other: object) -> Term:
         return _comparison(operator.le, self, other, "<=")
 
-    def __gt__(self, other: object) -> Predicate:
+    def __gt__(self, other: object) -> Term:
         return _comparison(operator.gt, self, other, ">")
 
-    def __ge__(self, other: object) -> Predicate:
+    def __ge__(self, other: object) -> Term:
         return _comparison(operator.ge, self, other, ">=")
 
-    def is_in(self, *choices: object) -> Predicate:
+    def is_in(self, *choices: object) -> Term:
         """The value is one of the choices."""
-        return _comparison(lambda value, among: value in among, self, choices, "is_in")
+        return _comparison(lambda value, among: value in among, self, choices, "is in")
 
     def __add__(self, other: object) -> Term:
-        return Call(operator.add, (self, other))
+        return Call(operator.add, (self, other), "+")
 
     def __radd__(self, other: object) -> Term:
-        return Call(operator.add, (other, self))
+        return Call(operator.add, (other, self), "+")
 
     def __sub__(self, other: object) -> Term:
-        return Call(operator.sub, (self, other))
+        return Call(operator.sub, (self, other), "-")
 
     def __rsub__(self, other: object) -> Term:
-        return Call(operator.sub, (other, self))
+        return Call(operator.sub, (other, self), "-")
 
     def __mul__(self, other: object) -> Term:
-        return Call(operator.mul, (self, other))
+        return Call(operator.mul, (self, other), "*")
 
     def __rmul__(self, other: object) -> Term:
-        return Call(operator.mul, (other, self))
+        return Call(operator.mul, (other, self), "*")
+
+    def __truediv__(self, other: object) -> Term:
+        return Call(_quotient, (self, other), "/")
+
+    def __rtruediv__(self, other: object) -> Term:
+        return Call(_quotient, (other, self), "/")
 
     def __neg__(self) -> Term:
-        return Call(operator.neg, (self,))
+        return 0 - self
 
-    def __getitem__(self, index: object) -> Term:
-        return Call(_item, (self, index), symbolic=True)
+    def __getitem__(self, index: int) -> Term:
+        return _Item(self, index)
 
-    def __and__(self, other: object) -> Predicate:
-        return _predicate(self) & _predicate(other)
+    def __and__(self, other: Term) -> Term:
+        return _And(self, as_condition(other))
 
-    def __or__(self, other: object) -> Predicate:
-        return _predicate(self) | _predicate(other)
+    def __or__(self, other: Term) -> Term:
+        return _Or(self, as_condition(other))
 
-    def __invert__(self) -> Predicate:
-        return ~_predicate(self)
+    def __invert__(self) -> Term:
+        return _Not(self)
 
     __hash__ = object.__hash__
 
@@ -106,92 +118,128 @@ class Term:
         raise TypeError("a term has no value before the rule matches; combine with & | ~")
 
     def __iter__(self) -> Iterator[Any]:
-        raise TypeError("a term cannot be taken apart before the rule matches; lift a function")
+        raise TypeError("a term cannot be taken apart before the rule matches; write a @given")
 
 
 class Call(Term):
-    """An ordinary function on the values of terms."""
+    """Two terms combined by an operator."""
 
     def __init__(
-        self, function: Callable[..., Any], arguments: tuple[object, ...], *, symbolic: bool = False
+        self,
+        function: Callable[[Any, Any], Any],
+        sides: tuple[object, object],
+        sign: str,
+        *,
+        symbols: bool = False,
     ) -> None:
         self._function = function
-        self._arguments = arguments
-        self._symbolic = symbolic
+        self._sides = sides
+        self._sign = sign
+        self._symbols = symbols
 
     def evaluate(self, match: Match) -> Any:
-        """Call the function, unless an argument is unknown."""
-        values = [evaluate(argument, match) for argument in self._arguments]
+        """Call the function, unless a side is unknown, or a symbol that it cannot take."""
+        values = [evaluate(side, match) for side in self._sides]
         for value in values:
-            if value is UNKNOWN or (not self._symbolic and has_symbol(value)):
+            if value is UNKNOWN or (not self._symbols and has_symbol(value)):
                 return UNKNOWN
-        return self._function(*values)
+        found = self._function(*values)
+        return UNKNOWN if found is None else found
 
     def variables(self) -> Iterator[object]:
-        """The variables of all arguments."""
-        for argument in self._arguments:
-            yield from variables_of(argument)
+        """The variables of both sides."""
+        for side in self._sides:
+            yield from variables_of(side)
 
     def __repr__(self) -> str:
-        name = getattr(self._function, "__name__", "call").strip("_<>")
-        return f"{name}({', '.join(map(repr, self._arguments))})"
+        return f"{_bracketed(self._sides[0])} {self._sign} {_bracketed(self._sides[1])}"
 
 
-def lift(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function of ordinary values one that also takes terms.
+class _Item(Term):
+    """One element of a tuple."""
 
-    Called with terms, it gives a term; it runs when the rule has matched, with the terms' values:
-    attributes as int, float, str or tuple, shapes as tuple of int, constants as NumPy arrays. It
-    may return ``UNKNOWN``: then the rule does not match. As a decorator::
-
-        @lift
-        def compose(p, q):
-            return tuple(p[axis] for axis in q)
-    """
-
-    @functools.wraps(function)
-    def lifted(*arguments: Any) -> Any:
-        if any(variables_of(argument, deep=False) for argument in arguments):
-            return Call(function, arguments)
-        return function(*arguments)
-
-    return lifted
-
-
-def symbolic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function of ordinary values one of terms, as :func:`lift` does.
-
-    It also gets shapes with symbols, and may return None for what is not known: then the rule does
-    not match.
-    """
-
-    def call(*values: Any) -> Any:
-        found = function(*values)
-        return UNKNOWN if found is None else found
-
-    functools.update_wrapper(call, function)
-    return lambda *terms: Call(call, terms, symbolic=True)
-
-
-class _Computed(Term):
-    def __init__(self, function: Callable[[Match], Any]) -> None:
-        self._function = function
+    def __init__(self, inner: Term, index: int) -> None:
+        self._inner = inner
+        self._index = index
 
     def evaluate(self, match: Match) -> Any:
-        found = self._function(match)
-        return UNKNOWN if found is None else found
+        value = self._inner.evaluate(match)
+        try:
+            return UNKNOWN if value is UNKNOWN else value[self._index]
+        except IndexError:
+            return UNKNOWN
+
+    def variables(self) -> Iterator[object]:
+        return self._inner.variables()
 
     def __repr__(self) -> str:
-        return self._function.__name__.strip("_<>")
+        return f"{self._inner!r}[{self._index}]"
 
 
-def computed(function: Callable[[Match], Any]) -> Term:
-    """A term of a function of the match; where it gives None the rule does not match."""
-    return _Computed(function)
+class _And(Term):
+    def __init__(self, left: Term, right: Term) -> None:
+        self.parts = (left, right)
+
+    def evaluate(self, match: Match) -> Any:
+        first = self.parts[0].holds(match)
+        if first is False:
+            return False
+        second = self.parts[1].holds(match)
+        if second is False:
+            return False
+        return True if first and second else UNKNOWN
+
+    def variables(self) -> Iterator[object]:
+        for part in self.parts:
+            yield from part.variables()
+
+    def __repr__(self) -> str:
+        return f"{_bracketed(self.parts[0])} & {_bracketed(self.parts[1])}"
+
+
+class _Or(_And):
+    def evaluate(self, match: Match) -> Any:
+        first = self.parts[0].holds(match)
+        if first:
+            return True
+        second = self.parts[1].holds(match)
+        if second:
+            return True
+        return UNKNOWN if first is None or second is None else False
+
+    def __repr__(self) -> str:
+        return f"{_bracketed(self.parts[0])} | {_bracketed(self.parts[1])}"
+
+
+class _Not(Term):
+    def __init__(self, inner: Term) -> None:
+        self._inner = inner
+
+    def evaluate(self, match: Match) -> Any:
+        truth = self._inner.holds(match)
+        return UNKNOWN if truth is None else not truth
+
+    def variables(self) -> Iterator[object]:
+        return self._inner.variables()
+
+    def __repr__(self) -> str:
+        return f"~{_bracketed(self._inner)}"
+
+
+def as_condition(condition: object) -> Term:
+    """The condition, if it is one.
+
+    Raises:
+        TypeError: it is no term.
+    """
+    if isinstance(condition, Term):
+        return condition
+    hint = ": decorate it with @given" if callable(condition) else ""
+    raise TypeError(f"{condition!r} is no condition{hint}")
 
 
 def evaluate(thing: object, match: Match) -> Any:
-    """The value of a term, a matched variable, or a plain object (lists of them included)."""
+    """The value of a term, or a plain object as it is (lists and tuples of them included)."""
     if isinstance(thing, Term):
         return thing.evaluate(match)
     if isinstance(thing, (list, tuple)):
@@ -200,12 +248,12 @@ def evaluate(thing: object, match: Match) -> Any:
     return thing
 
 
-def variables_of(thing: object, *, deep: bool = True) -> list[object]:
-    """The variables in a term or in a list with terms; with ``deep`` off, the terms themselves."""
+def variables_of(thing: object) -> list[object]:
+    """The variables in a term or in a list with terms."""
     if isinstance(thing, Term):
-        return list(thing.variables()) if deep else [thing]
+        return list(thing.variables())
     if isinstance(thing, (list, tuple)):
-        return [v for item in thing for v in variables_of(item, deep=deep)]
+        return [v for item in thing for v in variables_of(item)]
     return []
 
 
@@ -216,38 +264,33 @@ def has_symbol(value: object) -> bool:
     return isinstance(value, Expr)
 
 
-def _predicate(condition: Any) -> Predicate:
-    from onnxfold.rewrite.predicates import as_predicate
-
-    return as_predicate(condition)
+def _bracketed(thing: object) -> str:
+    return f"({thing!r})" if isinstance(thing, (Call, _And)) else repr(thing)
 
 
-def _item(value: Any, index: Any) -> Any:
-    try:
-        return value[index]
-    except IndexError:
-        return UNKNOWN
+def _quotient(dividend: Any, divisor: Any) -> Any:
+    return dividend / divisor if divisor else None
 
 
-def _comparison(
-    compare: Callable[[Any, Any], Any], left: object, right: object, sign: str
-) -> Predicate:
-    from onnxfold.rewrite.predicates import Compared
+# -------------------------------------------------------------------- comparing
 
-    return Compared(compare, left, right, sign)
+
+def _comparison(compare: Callable[[Any, Any], Any], left: object, right: object, sign: str) -> Term:
+    def compared(one: Any, other: Any) -> bool | None:
+        return compare_values(compare, one, other)
+
+    return Call(compared, (left, right), sign, symbols=True)
 
 
 def compare_values(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> bool | None:
     """Three-valued comparison: None where a size that is not known could decide either way."""
-    if left is UNKNOWN or right is UNKNOWN:
-        return None
     if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
         same = np.shape(left) == np.shape(right)
         return same and bool(np.all(compare(left, right)))
     left, right = _plain(left), _plain(right)
     if has_symbol(left) or has_symbol(right):
         return _compare_symbolic(compare, left, right)
-    if isinstance(left, float) and isinstance(right, float):
+    if type(left) is type(right) is float:
         # attributes are float32: 0.1 in a rule means the attribute that is written 0.1
         left, right = float(np.float32(left)), float(np.float32(right))
     if compare is operator.eq:
@@ -255,13 +298,16 @@ def compare_values(compare: Callable[[Any, Any], Any], left: Any, right: Any) ->
     return not identical(left, right) if compare is operator.ne else bool(compare(left, right))
 
 
+_NUMBERS = (bool, int, float)
+
+
 def identical(left: Any, right: Any) -> bool:
-    """Equal numbers, texts or tuples of them; 0.0 and -0.0 differ."""
+    """Equal numbers, texts or tuples of them; 0.0 and -0.0 differ, unless a NumPy scalar is one."""
     if isinstance(left, tuple) and isinstance(right, tuple):
         return len(left) == len(right) and all(map(identical, left, right))
     if left != right:
         return False
-    if left == 0 and isinstance(left, float | int) and isinstance(right, float | int):
+    if left == 0 and type(left) in _NUMBERS and type(right) in _NUMBERS:
         return math.copysign(1, left) == math.copysign(1, right)
     return True
 

@@ -9,20 +9,26 @@ from certify import certify, graph, refuse
 from onnxfold.options import Options
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import (
+    Matched,
     RuleError,
     RuleSet,
     absent,
     any_of,
     anything,
     attributes,
+    axes,
+    broadcasts_to,
+    clamp,
     constant,
     constants,
     dtype_of,
     filled,
     floating,
+    given,
     integer,
     ints_of,
-    lift,
+    near,
+    number,
     op,
     optional,
     outputs,
@@ -37,7 +43,7 @@ from onnxfold.rewrite import (
 )
 
 x, y, z, w, xs, ys = values("x y z w *xs *ys")
-c1, c2, c3 = constants("c1 c2 c3")
+c, c1, c2, c3 = constants("c c1 c2 c3")
 a, b, p = attributes("a b p")
 F32 = np.float32
 
@@ -241,6 +247,95 @@ def test_alternatives():
     certify(roots, graph("float[N] x", "t = Relu(x)", "y = Relu(t)"))
 
 
+# -------------------------------------------------------------------- helpers and numbers
+
+
+@given
+def _doubled(c: Matched) -> float:
+    return float(c.number) * 2
+
+
+@given
+def _is_there(x: Matched, y: Matched | None = None) -> bool:
+    return y is not None
+
+
+def test_helpers_are_given_what_has_their_names_or_what_they_are_called_with():
+    by_name = rule(op.Mul(op.Mul(x, c), 2) >> op.Mul(x, constant(_doubled, like=c)))
+    called = rule(op.Mul(op.Mul(x, c1), 2) >> op.Mul(x, constant(_doubled(c1), like=c1)))
+    text = ("float[N] x", "t = Mul(x, c)", "y = Mul(t, two)")
+    for made in (by_name, called):
+        certify(made, graph(*text, c=F32(0.5), two=F32(2)), times=1)
+        refuse(made, graph(*text, c=np.ones(2, F32), two=F32(2)))
+
+
+def test_a_helper_may_be_given_an_omitted_input():
+    clipped = op.Clip(op.Relu(x), optional(y))
+    some = rule(clipped >> op.Relu(op.Clip(x, y)), where=_is_there)
+    none = rule(clipped >> op.Relu(op.Clip(x, y)), where=~_is_there(x, y))
+    with_bound = graph("float[N] x", "t = Relu(x)", "y = Clip(t, c)", c=F32(1))
+    without = graph("float[N] x", "t = Relu(x)", "y = Clip(t)")
+    for made, instance, fires in (
+        (some, with_bound, 1),
+        (some, without, 0),
+        (none, with_bound, 0),
+        (none, without, 1),
+    ):
+        _, report = rewritten(made, instance)
+        assert report.total == fires
+
+
+def test_numbers_are_terms():
+    made = rule(
+        op.Div(x, c) >> op.Mul(x, constant(1 / number(c), like=c)),
+        where=(number(c) > 0) & (clamp(number(c), 1, 8) == number(c)),
+        inexact=True,
+    )
+    certify(made, graph("float[N] x", "y = Div(x, c)", c=F32(4)), tolerance=1e-6)
+    for wrong in (F32(0), F32(0.5), F32(16), np.ones(2, F32)):
+        refuse(made, graph("float[2] x", "y = Div(x, c)", c=wrong))
+    close = rule(op.Mul(x, near(0.1)) >> op.Neg(x))
+    for found, fires in ((F32(0.10001), 1), (np.float16(0.1), 1), (F32(0.11), 0)):
+        dtype = "float16" if found.dtype == np.float16 else "float"
+        _, report = rewritten(close, graph(f"{dtype}[N] x", "y = Mul(x, c)", c=found))
+        assert report.total == fires
+
+
+def test_a_filled_constant_can_be_spoken_of():
+    one = filled(1)
+    made = rule(op.Mul(x, one) >> x, where=broadcasts_to(one, x))
+    certify(made, graph("float[3] x", "y = Mul(x, c)", c=np.ones(3, F32)))
+    refuse(made, graph("float[1] x", "y = Mul(x, c)", c=np.ones(3, F32)))
+
+
+@pytest.mark.parametrize(("opset", "text"), [(11, "<axes=[1]>(x)"), (18, "(x, k)")])
+def test_axes_whatever_the_opset(opset, text):
+    f = op.any_of("ReduceSum", "ReduceMax")
+    made = rule(op.Squeeze(f(x, *xs), *ys) >> f(x, *xs, keepdims=0), where=axes(f) == (1,))
+    nodes = (f"t = ReduceMax{text}", "y = Squeeze(t)")
+    more = {"k": [-1]} if opset == 18 else {}
+    certify(made, graph("float[2,3] x", *nodes, opset=opset, **more))
+    refuse(made, graph("float[2,3] x", "t = ReduceMax(x)", "y = Squeeze(t)", opset=opset))
+
+
+def test_what_an_omitted_input_belongs_to_is_omitted():
+    """The sum is where there is a bias; without one there is only what it is added to."""
+    made = rule(
+        op.Mul(op.Conv(x, y, optional(z)), w)
+        >> op.Conv(x, op.Mul(y, w), any_of(op.Mul(op.Add(z, z), w), op.Neg(w))),
+        inexact=True,
+    )
+    for operands, expected in (
+        ("x, c", {"Conv", "Mul", "Neg"}),
+        ("x, c, b", {"Conv", "Mul", "Add"}),
+    ):
+        text = ("float[1,2,4] x, float[1] w", f"t = Conv({operands})", "y = Mul(t, w)")
+        weights = {"c": np.ones((1, 2, 3), F32), "b": np.ones(1, F32)}
+        used = {name: weights[name] for name in operands.split(", ")[1:]}
+        model, _ = rewritten(made, graph(*text, **used), level=2)
+        assert set(ops(model)) == expected
+
+
 # -------------------------------------------------------------------- several outputs
 
 
@@ -302,7 +397,7 @@ def test_several_outputs_of_one_root():
 # -------------------------------------------------------------------- mistakes
 
 
-@lift
+@given
 def fails(value):
     raise KeyError(value)
 
@@ -325,14 +420,14 @@ def test_a_rule_that_raises_is_named():
         (lambda: rule(op.Relu(x) >> x, where=rank_of(y) == 1), "does not .*bind"),
         (lambda: rule(x >> op.Relu(x)), "must be an op"),
         (lambda: rule(op.Relu(any_of(op.Neg(x), y)) >> x), "does not .*bind"),
-        (lambda: rule(op.Relu(x) >> any_of(x, x)), "patterns only"),
+        (lambda: rule(op.Relu(x) >> optional(x)), "patterns only"),
         (lambda: rule(op.Relu(constant([1])) >> x), "replacements"),
         (lambda: rule(op.Relu(x) >> op.any_of("Neg", "Abs")(x)), "does not .*bind"),
         (lambda: rule(op.Relu(x) >> op.Constant(value=1)), "constant"),
         (lambda: rule(outputs(op.Relu(x), op.Neg(y)) >> outputs(x, y)), "shares no value"),
         (lambda: rule(op.Gelu(x) >> x, opset=(1, 19)), "no op Gelu at these opsets"),
         (lambda: rule(op.Relu(x) >> x, opset=(9, 7)), "no opset"),
-        (lambda: rule(op.Relu(x) >> x, where=3), "neither a predicate"),
+        (lambda: rule(op.Relu(x) >> x, where=3), "no condition"),
         (lambda: rule(op.Relu(x)), "pattern >> replacement"),
         (lambda: rule(op.Softmax(x, axis=a + 1) >> x), "use where="),
     ],

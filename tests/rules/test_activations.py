@@ -128,17 +128,17 @@ HARD = {"three": F(3), "zero": F(0), "six": F(6), "sixth": F(1 / 6)}
 )
 def test_hard_sigmoid_and_swish(clip):
     start = ("float[N,3] x", "a = Add(x, three)", *clip)
-    certify(rules.hard_sigmoid[0], graph(*start, "y = Div(k, six)", **HARD), tolerance=NEAR)
-    certify(rules.hard_sigmoid[1], graph(*start, "y = Mul(sixth, k)", **HARD), tolerance=NEAR)
+    certify(rules.hard_sigmoid, graph(*start, "y = Div(k, six)", **HARD), tolerance=NEAR)
+    certify(rules.hard_sigmoid, graph(*start, "y = Mul(sixth, k)", **HARD), tolerance=NEAR)
     swish = rules.hard_swish_spelled_out
-    certify(swish[0], graph(*start, "t = Mul(k, x)", "y = Div(t, six)", **HARD), tolerance=NEAR)
-    certify(swish[1], graph(*start, "t = Mul(x, k)", "y = Mul(t, sixth)", **HARD), tolerance=NEAR)
-    certify(swish[2], graph(*start, "t = Div(x, six)", "y = Mul(t, k)", **HARD), tolerance=NEAR)
+    certify(swish, graph(*start, "t = Mul(k, x)", "y = Div(t, six)", **HARD), tolerance=NEAR)
+    certify(swish, graph(*start, "t = Mul(x, k)", "y = Mul(t, sixth)", **HARD), tolerance=NEAR)
+    certify(swish, graph(*start, "t = Div(x, six)", "y = Mul(t, k)", **HARD), tolerance=NEAR)
     wrong = {**HARD, "three": F(2.9)}
-    refuse(rules.hard_sigmoid[0], graph(*start, "y = Div(k, six)", **wrong))
-    refuse(rules.hard_sigmoid[1], graph(*start, "y = Mul(six, k)", **HARD))
-    refuse(swish[0], graph(*start, "t = Mul(k, x)", "y = Div(t, six)", **wrong))
-    refuse(swish[0], graph(*start, "t = Mul(k, x)", "y = Div(t, six)", opset=13, **HARD))
+    refuse(rules.hard_sigmoid, graph(*start, "y = Div(k, six)", **wrong))
+    refuse(rules.hard_sigmoid, graph(*start, "y = Mul(six, k)", **HARD))
+    refuse(swish, graph(*start, "t = Mul(k, x)", "y = Div(t, six)", **wrong))
+    refuse(swish, graph(*start, "t = Mul(k, x)", "y = Div(t, six)", opset=13, **HARD))
 
 
 def test_hard_sigmoid_of_line():

@@ -11,6 +11,7 @@ from onnxfold.rewrite.patterns.literals import (
     Filled,
     Literal,
     MadeConstant,
+    Near,
 )
 from onnxfold.rewrite.patterns.operands import (
     as_expression,
@@ -43,6 +44,7 @@ from onnxfold.rewrite.patterns.words import (
     constant,
     constants,
     filled,
+    near,
     optional,
     values,
 )
@@ -55,6 +57,7 @@ __all__ = [
     "Filled",
     "Literal",
     "MadeConstant",
+    "Near",
     "Omitted",
     "Op",
     "OpVariable",
@@ -77,6 +80,7 @@ __all__ = [
     "constant",
     "constants",
     "filled",
+    "near",
     "optional",
     "outputs",
     "result",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnxfold.rewrite.patterns.expression import Expression
-from onnxfold.rewrite.patterns.variables import result
+from onnxfold.rewrite.patterns.variables import Variable, result
 
 
 class Literal(Expression):
@@ -20,8 +20,8 @@ class Literal(Expression):
         return repr(self.number)
 
 
-class Filled(Expression):
-    """A constant of any shape all of whose elements are the number."""
+class Near(Expression):
+    """A constant of one element that is the number, as precisely as a float16 has it."""
 
     weight = 1
 
@@ -29,7 +29,17 @@ class Filled(Expression):
         self.number = number
 
     def __repr__(self) -> str:
-        return f"filled({self.number!r})"
+        return f"near({self.number:.6g})"
+
+
+class Filled(Variable):
+    """A constant of any shape all of whose elements are the number."""
+
+    weight = 1
+
+    def __init__(self, number: float) -> None:
+        super().__init__(f"filled({number!r})")
+        self.number = number
 
 
 class MadeConstant(Expression):

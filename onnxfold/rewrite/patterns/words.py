@@ -6,7 +6,7 @@ from typing import Any
 
 from onnxfold.rewrite.patterns.attribute_variables import AttributeVariable, OptionalAttribute
 from onnxfold.rewrite.patterns.expression import Expression, Operand
-from onnxfold.rewrite.patterns.literals import Filled, MadeConstant
+from onnxfold.rewrite.patterns.literals import Filled, MadeConstant, Near
 from onnxfold.rewrite.patterns.operands import as_expression
 from onnxfold.rewrite.patterns.ops import AnyOf
 from onnxfold.rewrite.patterns.variables import (
@@ -56,7 +56,8 @@ def _named(names: str, make: Any, make_variadic: Any) -> Any:
 def optional(thing: Any) -> Any:
     """An input or attribute that may be missing; the variable is None then.
 
-    An omitted input that the replacement refers to is omitted there, too.
+    An omitted input that the replacement refers to is omitted there, too, and so is an op that
+    needs it: with ``b`` omitted, ``op.Conv(x, w, op.Mul(b, c))`` is ``op.Conv(x, w)``.
     """
     if isinstance(thing, AttributeVariable):
         return OptionalAttribute(thing)
@@ -64,13 +65,24 @@ def optional(thing: Any) -> Any:
 
 
 def any_of(*choices: Operand) -> Expression:
-    """One of several patterns: the first that leads to a match."""
+    """One of several patterns: the first that leads to a match.
+
+    In a replacement: the first that is not omitted.
+    """
     return AnyOf([as_expression(choice) for choice in choices])
 
 
 def filled(number: float) -> Expression:
-    """In a pattern: a constant of any shape all of whose elements are the number."""
+    """In a pattern: a constant of any shape all of whose elements are the number.
+
+    -0.0 is not 0.0; a float that is asked for an integer constant is that integer.
+    """
     return Filled(number)
+
+
+def near(number: float) -> Expression:
+    """In a pattern: a constant of one element that is the number, but for rounding to float16."""
+    return Near(number)
 
 
 def constant(content: Any, dtype: Any = None, *, like: Expression | None = None) -> Expression:

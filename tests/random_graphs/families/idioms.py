@@ -15,6 +15,7 @@ from onnxfold.rewrite.patterns import (
     Expression,
     Filled,
     Literal,
+    Near,
     Omitted,
     Op,
     Optional,
@@ -25,7 +26,6 @@ from onnxfold.rewrite.patterns import (
     absent,
     anything,
 )
-from onnxfold.rewrite.predicates import numbers_required
 from onnxfold.rewrite.rule import Rule
 
 from ..builder import Builder, Refused, Value
@@ -160,7 +160,7 @@ def instance_of_rule(b: Builder, rule: Rule | None = None) -> None:
     if rule is None:
         low = [r for r in _rules if r.opset[0] <= b.opset <= (r.opset[1] or 99)]
         rule = b.choose(low)
-    instance = _Instance(b, rule)
+    instance = _Instance(b)
     inside = [e for pattern in rule.pair.patterns for e in pattern.walk() if isinstance(e, Op)]
     is_image = any("Pool" in name or "Conv" in name for e in inside for name in e.op_types)
     rank = 4 if is_image else b.choose([0, 1, 2, 2, 3, 3, 4])
@@ -178,11 +178,10 @@ def instance_of_rule(b: Builder, rule: Rule | None = None) -> None:
 class _Instance:
     """Values for the variables of a pattern."""
 
-    def __init__(self, b: Builder, rule: Rule) -> None:
+    def __init__(self, b: Builder) -> None:
         self.b = b
-        self.numbers = {id(e): n for e, n in numbers_required(rule.where).items()}
-        if b.chance(0.15):
-            self.numbers = {}
+        self.is_exact = not b.chance(0.15)
+        """Whether the constants are those that the rule asks for."""
         self.bound: dict[int, Any] = {}
         self.op_types: dict[int, str] = {}
         self.outputs: dict[int, int] = {}
@@ -215,8 +214,10 @@ class _Instance:
             return self._op(e, e.output_count or self.outputs.get(id(e)))
         if isinstance(e, Literal):
             return Want(constant=True, fill=float(e.number), single=True)
+        if isinstance(e, Near):
+            return Want(constant=True, fill=e.number, single=True)
         if isinstance(e, Filled):
-            return Want(constant=True, fill=float(e.number))
+            return Want(constant=True, fill=float(e.number)) if self.is_exact else CONST
         if isinstance(e, Omitted):
             return OMITTED
         if isinstance(e, Optional):
@@ -224,8 +225,6 @@ class _Instance:
                 return OMITTED
             inner = next(iter(e.children()), None)
             return self._make(inner) if inner is not None else ANY
-        if id(e) in self.numbers:
-            return Want(constant=True, fill=float(self.numbers[id(e)]))
         if isinstance(e, ConstantVariable):
             return CONST
         return ANY

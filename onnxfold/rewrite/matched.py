@@ -1,0 +1,223 @@
+"""What a part of a pattern has matched, as the helpers of rules see it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.analysis.symbolic.fact import Shape
+
+if TYPE_CHECKING:
+    from onnxfold.rewrite.facts import Facts
+
+
+_T = TypeVar("_T")
+
+
+class NotKnown(Exception):
+    """A helper asked for something that the model does not determine: its rule does not match."""
+
+
+class Matched:
+    """A value, and the node that makes it.
+
+    Whatever is not known ends the helper that asks for it, and its result is unknown: the rule does
+    not match.
+    """
+
+    __slots__ = ("facts", "value")
+
+    def __init__(self, value: ir.Value, facts: Facts) -> None:
+        self.value = value
+        self.facts = facts
+        """What is known of the whole model."""
+
+    # ---------------------------------------------------------------- the value
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """The dtype (equal to its ONNX number)."""
+        return _known(self.facts.types.of(self.value).dtype)
+
+    @property
+    def shape(self) -> Shape:
+        """The shape: a tuple of int, with a symbol for a size that is not known."""
+        return _known(self.facts.types.of(self.value).shape)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape, if every size is a number."""
+        return _known(self.facts.types.of(self.value).static_shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.sizes)
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return _known(self.facts.types.of(self.value).rank)
+
+    @property
+    def rank_if_known(self) -> int | None:
+        """The number of axes, or None."""
+        return self.facts.types.of(self.value).rank
+
+    def extent(self, axis: int) -> int | None:
+        """The size of an axis, or None if it is not known."""
+        shape = self.facts.types.of(self.value).shape
+        size = None if shape is None else shape[axis]
+        return size if isinstance(size, int) else None
+
+    def sizes_of(self, axes: Iterable[int]) -> tuple[int, ...]:
+        """The sizes of some axes, if they are numbers."""
+        return tuple(_known(self.extent(axis)) for axis in axes)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is a compile-time constant, large or small."""
+        return self.facts.known.is_constant(self.value)
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        """The elements of a small constant, read-only."""
+        return _known(self.facts.known.array(self.value))
+
+    @property
+    def ints(self) -> tuple[int, ...]:
+        """The elements of a small constant of integers: axes, sizes, bounds."""
+        array = self.array
+        if array.dtype.kind not in "iu":
+            raise NotKnown
+        return tuple(int(v) for v in array.ravel())
+
+    @property
+    def number(self) -> Any:
+        """The one element of a constant, a NumPy scalar of its dtype."""
+        array = self.array
+        if array.size != 1 or not _is_numeric(self.dtype):
+            raise NotKnown
+        return array.reshape(())[()]
+
+    @property
+    def limits(self) -> tuple[Any, Any]:
+        """The lowest and the highest finite number of the dtype, NumPy scalars."""
+        if not _is_numeric(self.dtype):
+            raise NotKnown
+        dtype = self.dtype.numpy()
+        find: Any = np.iinfo if dtype.kind in "iu" else ml_dtypes.finfo
+        info = find(dtype)
+        return dtype.type(info.min), dtype.type(info.max)
+
+    @property
+    def is_single_use(self) -> bool:
+        """Whether one node input reads it, and it is no output of the graph."""
+        return len(self.value._uses) == 1 and not self.value.is_graph_output()
+
+    # ---------------------------------------------------------------- its node
+
+    @property
+    def node(self) -> ir.Node:
+        """The node that makes it."""
+        return _known(self.value.producer())
+
+    @property
+    def op_type(self) -> str:
+        """The type of the node."""
+        return self.node.op_type
+
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's own ops where the value is."""
+        scope = self.facts.scopes.find(self.value.graph)
+        return 0 if scope is None else scope.opsets.get("", 0)
+
+    @property
+    def inputs(self) -> list[Matched | None]:
+        """The inputs of the node; None for one that is omitted."""
+        return [None if v is None else Matched(v, self.facts) for v in self.node.inputs]
+
+    @property
+    def has_one_output(self) -> bool:
+        """Whether the node gives this result and no other."""
+        return sum(bool(v.name) for v in self.node.outputs) == 1
+
+    def attribute(self, name: str) -> Any:
+        """An attribute of the node, or its default: int, float, str or tuple of them.
+
+        None if there is neither, or it is a tensor, a graph, or what the caller of a function says.
+        """
+        from onnxfold.rewrite.facts import MISSING, OPAQUE
+
+        found = self.facts.attribute(self.node, name)
+        return None if found is MISSING or found is OPAQUE else found
+
+    @property
+    def written_axes(self) -> tuple[int, ...]:
+        """The axes that the node names, in an attribute or input called ``axes`` or ``axis``.
+
+        They are as they are written. To name none is not known: what it means depends on the op and
+        on its version.
+        """
+        for name in ("axes", "axis"):
+            found = self.attribute(name)
+            if found is not None:
+                return _known((found,) if isinstance(found, int) else found or None)
+        schema = self.facts.schema(self.node)
+        names = [] if schema is None else [formal.name for formal in schema.inputs]
+        for name, given in zip(names, self.inputs, strict=False):
+            if name in ("axes", "axis") and given is not None:
+                return _known(given.ints or None)
+        raise NotKnown
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The axes that the node names, whatever the opset: counted from the front, in order.
+
+        Those of Unsqueeze are axes of its result, all others those of the first operand.
+        """
+        node = self.node
+        counted = node.outputs[0] if node.op_type == "Unsqueeze" else node.inputs[0]
+        rank = None if counted is None else self.facts.types.of(counted).rank
+        return axes_from_front(self.written_axes, rank)
+
+
+_HIGHEST_RANK = 64
+"""No tensor has more axes: what counts them needs no more room."""
+
+
+def axis_from_front(axis: int, rank: int | None) -> int:
+    """An axis counted from the front.
+
+    Raises:
+        NotKnown: there is none such, or it is counted from the end and the rank is not known.
+    """
+    if rank is None:
+        return _known(axis if 0 <= axis < _HIGHEST_RANK else None)
+    return _known(axis % rank if -rank <= axis < rank else None)
+
+
+def axes_from_front(axes: Iterable[int], rank: int | None) -> tuple[int, ...]:
+    """Axes counted from the front, in order.
+
+    Raises:
+        NotKnown: as for :func:`axis_from_front`, or an axis is named twice.
+    """
+    found = [axis_from_front(axis, rank) for axis in axes]
+    return _known(tuple(sorted(found)) if len(set(found)) == len(found) else None)
+
+
+def _is_numeric(dtype: ir.DataType) -> bool:
+    return dtype.is_integer() or dtype.is_floating_point()
+
+
+def _known(found: _T | None) -> _T:
+    if found is None:
+        raise NotKnown
+    return found

@@ -47,6 +47,7 @@ class Facts:
         self.scopes = facts.scopes
         self.known = facts.known
         self.types = facts.types
+        self._functions = model.functions
 
     def opset(self, node: ir.Node) -> int:
         """The version of the node's domain; 0 if it is not imported."""
@@ -61,8 +62,7 @@ class Facts:
         """True for an op of the domain, False for a function of the model that has its name."""
         if node.domain != domain or node.overload:
             return False
-        functions = self.model.functions
-        return not functions or node.op_identifier() not in functions
+        return not self._functions or node.op_identifier() not in self._functions
 
     def attribute(self, node: ir.Node, name: str) -> Any:
         """The value: as written, or the default; ``MISSING``, ``OPAQUE``."""

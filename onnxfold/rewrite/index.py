@@ -157,7 +157,7 @@ def _holds_at(rule: Rule, imports: _Imports) -> bool:
 def _could_match(op: Op, node: ir.Node, origins: Sequence[_Origin]) -> bool:
     operands = op.operands
     if any(isinstance(operand, Rest) for operand in operands):
-        return True
+        return _could_be_among(operands, origins)
     if any(origin is not None for origin in origins[len(operands) :]):
         return False
     padded = [*origins[: len(operands)], *[None] * (len(operands) - len(origins))]
@@ -167,6 +167,20 @@ def _could_match(op: Op, node: ir.Node, origins: Sequence[_Origin]) -> bool:
         return False
     crossed = zip(operands, reversed(padded), strict=True)
     return all(_could_be(o, origin) for o, origin in crossed)
+
+
+def _could_be_among(operands: Sequence[Expression], origins: Sequence[_Origin]) -> bool:
+    """Operands with variadic ones among them: those before the first of these have their place."""
+    rests = [k for k, operand in enumerate(operands) if isinstance(operand, Rest)]
+    if len(origins) < len(operands) - len(rests):
+        return False
+    for k, operand in enumerate(operands):
+        if k in rests:
+            continue
+        places = origins[k : k + 1] if k < rests[0] else origins
+        if not any(_could_be(operand, origin) for origin in places):
+            return False
+    return True
 
 
 def _number(pattern: Expression) -> float | None:

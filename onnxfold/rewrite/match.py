@@ -9,11 +9,10 @@ several ways, each of them goes on with its own copy of the slots.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx_ir as ir
 
@@ -101,6 +100,19 @@ def find_match(rule: Rule, node: ir.Node, facts: Facts) -> Match | None:
     return _matcher_of(rule).find(node, facts)
 
 
+class _Start(NamedTuple):
+    """How a node is matched as a first root."""
+
+    op: Op
+    output: int
+    """Which of its outputs is replaced."""
+    slot: int
+    """Where the node goes."""
+    place: int
+    """Where that output goes."""
+    match_node: _Step
+
+
 class _Matcher:
     """One rule as functions."""
 
@@ -110,27 +122,35 @@ class _Matcher:
         """What has a slot of its own, in order."""
         self._slots = {thing: k for k, thing in enumerate(self._bound)}
         self._blank: _Slots = [_UNBOUND] * len(self._bound)
-        self._starts = [self._start(root) for root in rule.roots]
+        self._starts: dict[str, list[_Start]] = {}
+        """By op type, what matches a node of that type as a first root."""
+        for root in rule.roots:
+            start = self._start(root)
+            for op_type in start.op.op_types:
+                self._starts.setdefault(op_type, []).append(start)
 
     def find(self, node: ir.Node, facts: Facts) -> Match | None:
         """The first match with the node as first root."""
-        outputs = node.outputs
-        for index, place, step in self._starts:
-            if index < len(outputs):
+        for op, output, slot, place, match_node in self._starts.get(node.op_type, ()):
+            outputs = node.outputs
+            if output < len(outputs) and facts.is_op(node, op.domain):
                 slots = self._blank.copy()
-                slots[place] = outputs[index]
-                found = step(facts, slots)
+                slots[slot] = node
+                slots[place] = outputs[output]
+                found = match_node(facts, slots)
                 if found is not None:
                     return found
         return None
 
-    def _start(self, root: Expression) -> tuple[int, int, _Step]:
-        """Which output of a node a first root is, its place, and what matches it."""
+    def _start(self, root: Expression) -> _Start:
         (place,) = self._places(1)
         step = self._accept(place)
         for other in reversed(self._rule.elsewhere):
             step = self._search(other, step)
-        return root.index if isinstance(root, OutputOf) else 0, place, self._step(root, place, step)
+        op = root.op if isinstance(root, OutputOf) else root
+        assert isinstance(op, Op)
+        output = root.index if isinstance(root, OutputOf) else 0
+        return _Start(op, output, self._slots[op], place, self._node(op, step))
 
     def _accept(self, root: int) -> _Step:
         """The end of an attempt: everything is bound, the condition decides."""
@@ -277,23 +297,29 @@ class _Matcher:
 
     def _op(self, op: Op, place: int, then: _Step, index: int = 0) -> _Step:
         slot, domain, op_types = self._slots[op], op.domain, op.op_types
-        match_inputs = self._spread if _has_rest(op) else self._inputs
-        match_node = self._attributes(op, slot, match_inputs(op, slot, then))
+        match_node = self._node(op, then)
 
         def match_op(facts: Facts, slots: _Slots) -> Match | None:
             value = slots[place]
             node = None if value is None else value.producer()
             if node is None or node.op_type not in op_types or value.index() != index:
                 return None
-            if not facts.is_op(node, domain):
-                return None
             bound = slots[slot]
             if bound is not _UNBOUND:
                 return then(facts, slots) if bound is node else None
+            if not facts.is_op(node, domain):
+                return None
             slots[slot] = node
             return match_node(facts, slots)
 
         return match_op
+
+    def _node(self, op: Op, then: _Step) -> _Step:
+        """Match the attributes and the inputs of the node that an op's slot holds."""
+        slot = self._slots[op]
+        has_rest = any(isinstance(operand, Rest) for operand in op.operands)
+        match_inputs = self._spread if has_rest else self._inputs
+        return self._attributes(op, slot, match_inputs(op, slot, then))
 
     def _inputs(self, op: Op, slot: int, then: _Step) -> _Step:
         """Match a node's inputs one by one; the two of a commutative op in either order."""
@@ -323,23 +349,15 @@ class _Matcher:
 
     def _spread(self, op: Op, slot: int, then: _Step) -> _Step:
         """Match a node's inputs in every way to give the variadic variables their share."""
-        operands = op.operands
-        places = self._places(len(operands))
+        places = self._places(len(op.operands))
         first, end = places.start, places.stop
-        match_operands = self._all(operands, places, then)
-        rests = [k for k, operand in enumerate(operands) if isinstance(operand, Rest)]
-        fixed = len(operands) - len(rests)
+        match_operands = self._all(op.operands, places, then)
+        variadic = tuple(isinstance(operand, Rest) for operand in op.operands)
 
         def match_inputs(facts: Facts, slots: _Slots) -> Match | None:
-            inputs = slots[slot].inputs
-            surplus = len(inputs) - fixed
-            if surplus < 0:
-                return None
-            for shares in _shares(surplus, len(rests)):
+            for shares in _shares(slots[slot].inputs, variadic):
                 way = slots.copy()
-                way[first:end] = _dealt(
-                    inputs, len(operands), dict(zip(rests, shares, strict=True))
-                )
+                way[first:end] = shares
                 found = match_operands(facts, way)
                 if found is not None:
                     return found
@@ -357,7 +375,7 @@ class _Matcher:
     # ---------------------------------------------------------------- attributes
 
     def _attributes(self, op: Op, slot: int, then: _Step) -> _Step:
-        """Match a node's attributes, and then its inputs."""
+        """Match a node's attributes and go on."""
         for name, wanted in reversed(op.attributes.items()):
             if wanted is not anything:
                 then = self._attribute(name, wanted, slot, then)
@@ -502,27 +520,22 @@ def _first_of(steps: Sequence[_Step]) -> _Step:
     return match_first
 
 
-def _has_rest(op: Op) -> bool:
-    return any(isinstance(operand, Rest) for operand in op.operands)
-
-
-def _shares(surplus: int, rests: int) -> Iterator[list[int]]:
-    """Every way to divide a number of inputs among the variadic variables."""
-    for cuts in itertools.combinations_with_replacement(range(surplus + 1), rests - 1):
-        yield [b - a for a, b in itertools.pairwise((0, *cuts, surplus))]
-
-
-def _dealt(inputs: Sequence[Any], operands: int, shares: dict[int, int]) -> list[Any]:
-    """What each operand gets: an input, or a variadic one its share of them."""
-    dealt: list[Any] = []
-    position = 0
-    for k in range(operands):
-        size = shares.get(k)
-        dealt.append(
-            inputs[position] if size is None else tuple(inputs[position : position + size])
-        )
-        position += 1 if size is None else size
-    return dealt
+def _shares(inputs: Sequence[Any], variadic: Sequence[bool]) -> Iterator[tuple[Any, ...]]:
+    """Every way to give operands the inputs in order: one each, a tuple to a variadic one."""
+    if not variadic:
+        if not inputs:
+            yield ()
+        return
+    is_variadic, others = variadic[0], variadic[1:]
+    most = len(inputs) - others.count(False)
+    if not is_variadic:
+        if most > 0:
+            for shares in _shares(inputs[1:], others):
+                yield inputs[0], *shares
+        return
+    for size in range(0 if True in others else max(most, 0), most + 1):
+        for shares in _shares(inputs[size:], others):
+            yield tuple(inputs[:size]), *shares
 
 
 def _users(values: Sequence[ir.Value]) -> list[ir.Node]:

@@ -21,7 +21,7 @@ from onnxfold.errors import (
 if TYPE_CHECKING:
     from onnxfold.api import explain, optimize, optimize_file, plan
     from onnxfold.compare import compare
-    from onnxfold.runtime.session import Session
+    from onnxfold.runtime.sessions.session import Session
     from onnxfold.runtime.split import split
     from onnxfold.storage import load, save
 
@@ -46,7 +46,7 @@ __all__ = [
 
 # `import onnxfold` and `onnxfold --help` answer in a blink: onnx and NumPy load with the first use.
 _HOME = {
-    "Session": "onnxfold.runtime.session",
+    "Session": "onnxfold.runtime.sessions.session",
     "compare": "onnxfold.compare",
     "explain": "onnxfold.api",
     "load": "onnxfold.storage",

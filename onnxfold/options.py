@@ -6,7 +6,7 @@ import fnmatch
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from onnxfold.errors import UsageError
 
@@ -105,3 +105,39 @@ def _is_rule_set(thing: object) -> bool:
     from onnxfold.rewrite.rule_set import RuleSet
 
     return isinstance(thing, RuleSet)
+
+
+class OptionArguments(TypedDict, total=False):
+    """The options by keyword, see `Options`."""
+
+    level: int
+    fold_all: bool
+    fold_quantized: bool
+    max_growth: int
+    memory_limit: int | None
+    keep: Sequence[str]
+    fold: Sequence[str]
+    explain: bool
+    enable: Sequence[str]
+    disable: Sequence[str]
+    target: str | None
+    rules: Sequence[str | os.PathLike[str] | RuleSet]
+    passes: Sequence[str] | None
+    dims: Mapping[str, int]
+    input_shapes: Mapping[str, Sequence[int]]
+    keep_dims: Sequence[str]
+    value_info: bool
+
+
+def options_of(given: Mapping[str, Any]) -> Options:
+    """The options that keywords say; a list is as good as a tuple.
+
+    Raises:
+        UsageError: There is no such option, or it cannot have this value.
+    """
+    known = Options.__dataclass_fields__
+    for name in given:
+        if name not in known:
+            raise UsageError(f"unknown option {name!r}; there are {', '.join(known)}")
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    return Options(**values)

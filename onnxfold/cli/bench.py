@@ -39,18 +39,12 @@ from onnxfold.cli.output import write, write_json
 def bench(
     source: str,
     dims: tuple[tuple[str, int], ...],
-    overridable: bool,
-    max_cache: int | None,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Time BUNDLE, or MODEL split on the way, against the original, run by run in turns."""
     from onnxfold.runtime.bench import bench as run_bench
 
-    if overridable:
-        options["overridable"] = True
-    if max_cache is not None:
-        options["max_cache"] = max_cache
     result = run_bench(source, dims=dict(dims), **options)
     if as_json:
         write_json(result.to_dict())

@@ -11,7 +11,8 @@ from rich.table import Table
 
 from onnxfold.report.console import bytes_text, render
 from onnxfold.runtime.bench import BenchResult
-from onnxfold.runtime.bundle import Bundle, Manifest, TensorInfo
+from onnxfold.runtime.bundles.bundle import Bundle
+from onnxfold.runtime.bundles.manifest import Manifest, TensorInfo
 
 _MOST = 12  # rows of a table
 

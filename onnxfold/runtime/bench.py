@@ -14,14 +14,17 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.compare.dims import symbols_of
+from onnxfold.compare.metrics import distance
 from onnxfold.compare.random_feeds import RandomFeeds
 from onnxfold.errors import OnnxFoldError, UsageError
-from onnxfold.runtime.bundle import is_bundle
-from onnxfold.runtime.cache import FoldCache
-from onnxfold.runtime.session import Session
+from onnxfold.runtime.bundles.bundle import ENTRY_FILE, FOLD_FILE, is_bundle
+from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.session import Session
 
 if TYPE_CHECKING:
     import onnxruntime
+
+    from onnxfold.runtime.split import SplitArguments
 
 PathLike = str | os.PathLike[str]
 Runner = Callable[[], Any]
@@ -68,12 +71,13 @@ def bench(
     *,
     original: PathLike | None = None,
     runtime_constants: Iterable[str] = (),
+    overridable: bool = False,
+    max_cache: int | None = None,
     dims: Mapping[str, int] | None = None,
     backend: str = "auto",
     rounds: int = 20,
     threads: int = 1,
     seed: int = 0,
-    **split_options: Any,
 ) -> BenchResult:
     """Time a bundle, or a model split on the way, against the original.
 
@@ -81,13 +85,14 @@ def bench(
         source: A bundle or a model.
         original: The model that a bundle was made of; without it, entry is compared with
             runtime_fold and entry together.
-        runtime_constants: Of a model, see `split`.
+        runtime_constants: Of a model, see `split`; so are overridable and max_cache.
+        overridable: Whether every input that has a default value is a runtime constant.
+        max_cache: Bytes that the cached tensors may take.
         dims: Sizes of symbolic dimensions; others are 1 for a batch and 16.
         backend: Who runs runtime_fold.
         rounds: How often each runs.
         threads: Of onnxruntime.
         seed: Of the random inputs.
-        split_options: Of `split`, for a model.
 
     Raises:
         UsageError: An argument cannot be used as given.
@@ -95,18 +100,16 @@ def bench(
     """
     if rounds < 1:
         raise UsageError(f"rounds must be positive, got {rounds}")
+    arguments: SplitArguments = {"runtime_constants": runtime_constants}
+    if overridable:
+        arguments["overridable"] = True
+    if max_cache is not None:
+        arguments["max_cache"] = max_cache
     if not is_bundle(source):
         original = original or source
-        split_options.setdefault("nominal", dims)
+        arguments["nominal"] = dims
     options = _session_options(threads)
-    session = Session(
-        source,
-        options,
-        runtime_constants=runtime_constants,
-        backend=backend,
-        cache=FoldCache(),
-        **split_options,
-    )
+    session = Session(source, options, backend=backend, cache=FoldCache(), **arguments)
     feeds, sizes = _feeds(session, original, dict(dims or {}), seed)
     try:
         return _measure(session, original, options, feeds, sizes, rounds)
@@ -171,9 +174,8 @@ def _baseline(
     import onnxruntime as ort
 
     if original is not None:
-        whole = ort.InferenceSession(
-            os.fspath(original), options, providers=["CPUExecutionProvider"]
-        )
+        path, providers = os.fspath(original), ["CPUExecutionProvider"]
+        whole = ort.InferenceSession(path, options, providers=providers)
         return lambda: whole.run(None, feeds), "original"
 
     def both() -> Any:
@@ -195,8 +197,8 @@ def _feeds(
     if original is not None:
         models = [storage.load(original)]
     else:
-        folds = [bundle.load_runtime_fold()] if bundle.manifest.groups else []
-        models = [*folds, bundle.load_entry()]
+        parts = [FOLD_FILE, ENTRY_FILE] if bundle.manifest.groups else [ENTRY_FILE]
+        models = [bundle.load(part) for part in parts]
     wanted: dict[str, tuple[ir.Model, ir.Value]] = {}
     for model in models:
         for value in model.graph.inputs:
@@ -225,11 +227,9 @@ def _session_options(threads: int) -> onnxruntime.SessionOptions:
 
 
 def _difference(want: Any, got: Any) -> float:
-    if not isinstance(want, np.ndarray) or want.dtype.kind not in "fiub":
+    if not isinstance(want, np.ndarray):
         return 0.0
     if want.shape != got.shape:
         return float("inf")
-    if want.tobytes() == got.tobytes() or not want.size:
-        return 0.0
-    with np.errstate(all="ignore"):
-        return float(np.nanmax(np.abs(want.astype(np.float64) - got.astype(np.float64))))
+    found = distance(want, got, rtol=0.0, atol=0.0)
+    return float("inf") if found.nonfinite_mismatch else found.max_abs_error

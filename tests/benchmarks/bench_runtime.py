@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from onnxfold.runtime.bench import bench
-from onnxfold.runtime.cache import FoldCache
-from onnxfold.runtime.session import Session
+from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split import split
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>'

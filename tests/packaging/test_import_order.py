@@ -26,6 +26,9 @@ LAYERS = (
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
+# The rooms of runtime/, likewise.
+RUNTIME = ("bundles", "splitting", "backends", "split", "sessions", "bench")
+
 
 def files() -> Iterator[tuple[str, Path]]:
     """Every module of the package with the part of it that it belongs to."""
@@ -37,20 +40,21 @@ def files() -> Iterator[tuple[str, Path]]:
         yield "rules", path
 
 
-def imported(path: Path) -> set[str]:
-    """The parts of onnxfold that a module imports, wherever in it the import is."""
+def imported(path: Path, package: str = "onnxfold") -> set[str]:
+    """The parts of a package that a module imports, wherever in it the import is."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module == "onnxfold":
-            names = [f"onnxfold.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module == package:
+            names = [f"{package}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: imports are absolute"
             names = [node.module or ""]
         else:
             continue
-        found |= {name.split(".")[1] for name in names if name.startswith("onnxfold.")}
+        inside = [name.removeprefix(f"{package}.") for name in names if name.startswith(package)]
+        found |= {name.split(".")[0] for name in inside if name != package}
     return found
 
 
@@ -68,3 +72,17 @@ def test_imports_point_down(part: str) -> None:
         if RANK.get(other, len(LAYERS)) >= RANK[part]
     ]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("rank", range(len(RUNTIME)), ids=RUNTIME)
+def test_imports_of_runtime_point_one_way(rank: int) -> None:
+    folder = ROOT / "onnxfold" / "runtime"
+    paths = [*folder.glob(f"{RUNTIME[rank]}.py"), *folder.glob(f"{RUNTIME[rank]}/**/*.py")]
+    assert paths
+    wrong = {
+        f"{path.relative_to(ROOT)} imports {other}"
+        for path in paths
+        for other in imported(path, "onnxfold.runtime")
+        if other not in RUNTIME[: rank + 1]
+    }
+    assert not wrong, "\n".join(sorted(wrong))

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from onnxfold.runtime.cache import FoldCache
-from onnxfold.runtime.session import Session
+from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split import split
 
 from . import runtime

@@ -6,7 +6,6 @@ with the real one where there is a binary or an engine with the image.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import stat
@@ -21,12 +20,13 @@ import onnxruntime as ort
 import pytest
 from runtime_models import adapter_feeds, decoder_feeds, options, original, parse, random
 
-from onnxfold.runtime import backends
-from onnxfold.runtime.backends import create
-from onnxfold.runtime.backends.base import Backend, Built, Compiled, CompileError
+from onnxfold.runtime.backends.base import Backend, Built, CompileError
 from onnxfold.runtime.backends.onnxruntime import Onnxruntime
-from onnxfold.runtime.cache import FoldCache
-from onnxfold.runtime.session import Session
+from onnxfold.runtime.backends.registry import NAMES, create
+from onnxfold.runtime.backends.trial import tried
+from onnxfold.runtime.bundles.manifest import Kernel
+from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split import split
 
 DOUBLE = Path(__file__).parent / "onnx_mlir" / "compiler_double.py"
@@ -79,19 +79,35 @@ def backend(request, tmp_path_factory) -> Iterator[Backend]:
 def built(backend, tmp_path_factory) -> Built:
     """The model, compiled once for all tests."""
     target = tmp_path_factory.mktemp("kernel") / "0123abcd"
-    return backend.compile(model(), list(INPUTS.values()), target, seconds=SECONDS)
+    return backend.compile(model(), target, seconds=SECONDS)
 
 
 @pytest.fixture(scope="module")
-def compiled(backend, built) -> Compiled:
-    key = {**backend.key_of("hash"), "maker": backend.maker()}
-    names = [["a", "b"], ["w"], ["y", "z"], ["float32", "float32"]]
-    return Compiled(built.files[0], built.function, *names, key)
+def compiled(backend, built) -> Kernel:
+    return kernel_of(backend, built)
+
+
+def kernel_of(backend: Backend, built: Built) -> Kernel:
+    return Kernel(
+        backend.name,
+        outputs=["y", "z"],
+        inputs=["a", "b"],
+        weights=["w"],
+        file=built.files[0].name,
+        function=built.function,
+        dtypes=["float32", "float32"],
+        key={**backend.key_of("hash"), "maker": backend.maker()},
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(built) -> Path:
+    return built.files[0].parent
 
 
 @pytest.fixture
-def kernel(backend, compiled):
-    return backend.load(compiled, {"w": INPUTS["w"]})
+def kernel(backend, compiled, folder):
+    return backend.load(compiled, folder, {"w": INPUTS["w"]})
 
 
 def close(got, want) -> None:
@@ -104,7 +120,7 @@ def close(got, want) -> None:
 
 def test_its_name_creates_it(backend):
     assert type(create(backend.name)) is type(backend)
-    assert backend.name in backends.NAMES
+    assert backend.name in NAMES
 
 
 def test_it_tells_what_compiles(backend):
@@ -120,11 +136,12 @@ def test_a_key_is_of_a_model_and_of_this_machine(backend):
     assert backend.unusable(key) is None
 
 
-def test_compiling_writes_a_kernel_and_tries_it(backend, built):
+def test_compiling_writes_a_kernel_which_is_tried_elsewhere(built, compiled, folder):
     assert built.files and all(path.is_file() for path in built.files)
     assert {path.parent for path in built.files} == {built.files[0].parent}
     assert built.files[0].name.startswith("0123abcd.")
-    close(dict(zip("yz", built.results, strict=True)), expected(INPUTS))
+    results = tried(compiled, folder, list(INPUTS.values()), SECONDS)
+    close(dict(zip("yz", results, strict=True)), expected(INPUTS))
 
 
 @pytest.mark.parametrize("rows", [16, 1, 7])
@@ -141,8 +158,8 @@ def test_a_kernel_takes_values_of_onnxruntime_and_any_layout(kernel):
     close(kernel({"a": wide.T, "b": INPUTS["b"]}), expected(feeds))
 
 
-def test_results_outlive_the_kernel(backend, compiled):
-    kernel = backend.load(compiled, {"w": INPUTS["w"]})
+def test_results_outlive_the_kernel(backend, compiled, folder):
+    kernel = backend.load(compiled, folder, {"w": INPUTS["w"]})
     results = [kernel(INPUTS) for _ in range(3)]
     del kernel
     for result in results:
@@ -186,33 +203,29 @@ def test_an_input_that_is_missing_or_wrong_is_an_error(kernel):
 def test_what_cannot_be_compiled_is_refused_in_one_line(backend, tmp_path):
     unknown = parse("fold (float[2] x) => (float[2] y) { y = local.Frobnicate(x) }")
     # onnx-mlir compiles what it does not know: trying it tells
-    for content, arrays in [
-        (b"this is no model", None),
-        (unknown.SerializeToString(), [random(2)]),
-    ]:
+    for content in (b"this is no model", unknown.SerializeToString()):
         with pytest.raises(CompileError) as caught:
-            backend.compile(content, arrays, tmp_path / "k", seconds=SECONDS)
+            built = backend.compile(content, tmp_path / "0123", seconds=SECONDS)
+            kernel = Kernel(backend.name, ["y"], ["x"], [], built.files[0].name, built.function)
+            tried(kernel, tmp_path, [random(2)], SECONDS)
         assert str(caught.value) and "\n" not in str(caught.value)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_kernel_that_is_damaged_is_refused_in_one_line(backend, compiled, tmp_path):
     for content in (b"", b"nothing of the kind" * 100):
-        file = tmp_path / compiled.file.name
-        file.write_bytes(content)
+        (tmp_path / compiled.file).write_bytes(content)
         with pytest.raises(CompileError) as caught:
-            backend.load(dataclasses.replace(compiled, file=file), {"w": INPUTS["w"]})
+            backend.load(compiled, tmp_path, {"w": INPUTS["w"]})
         assert str(caught.value) and "\n" not in str(caught.value)
     with pytest.raises(CompileError, match="No such file"):
-        gone = dataclasses.replace(compiled, file=tmp_path / "gone" / compiled.file.name)
-        backend.load(gone, {"w": INPUTS["w"]})
+        backend.load(compiled, tmp_path / "gone", {"w": INPUTS["w"]})
 
 
 def test_a_compiler_that_takes_too_long_is_ended(backend, tmp_path):
     if backend.name == "onnxruntime":
         pytest.skip("onnxruntime compiles nothing")
     with pytest.raises(CompileError, match=r"longer than 0\.01 s"):
-        backend.compile(model(), None, tmp_path / "k", seconds=0.01)
+        backend.compile(model(), tmp_path / "k", seconds=0.01)
 
 
 def test_a_kernel_for_another_machine_is_not_used(backend):

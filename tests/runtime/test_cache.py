@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from onnxfold.runtime.cache import FoldCache, Folded
+from onnxfold.runtime.sessions.cache import FoldCache, Folded
 
 
 def folded(nbytes):

@@ -3,15 +3,18 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from runtime_models import decoder_feeds, options, original, parse, random
 
 from onnxfold import storage
-from onnxfold.runtime.backends.component import RuntimeFold
-from onnxfold.runtime.cache import FoldCache
-from onnxfold.runtime.parts import restricted
-from onnxfold.runtime.session import Session
+from onnxfold.passes.dead_code import RemoveDeadCode
+from onnxfold.runtime.backends.component import Component
+from onnxfold.runtime.bundles.bundle import FOLD_FILE
+from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split import split
+from onnxfold.runtime.splitting.parts import RuntimeFold
 
 BRANCHES = """g (float[n, 8] x, float[8, 8] r, bool c) => (float[n, 8] y, float[n, 8] z) {
     e = Exp(r)
@@ -28,7 +31,19 @@ BRANCHES = """g (float[n, 8] x, float[8, 8] r, bool c) => (float[n, 8] y, float[
 
 
 def components_of(bundle) -> list[list[str]]:
-    return [names for group in bundle.manifest.groups for names in group.components]
+    return bundle.manifest.components
+
+
+def restricted(model: ir.Model, outputs: list[str]) -> ir.Model:
+    """All of a model that makes some of its outputs."""
+    wanted = [v for v in model.graph.outputs if v.name in outputs]
+    model.graph.outputs.clear()
+    model.graph.outputs.extend(wanted)
+    RemoveDeadCode()(model)
+    for value in list(model.graph.inputs):
+        if not value.uses():
+            model.graph.inputs.remove(value)
+    return model
 
 
 @pytest.mark.parametrize("level", [0, 1])
@@ -36,10 +51,10 @@ def test_a_component_is_that_part_of_the_whole(tmp_path, level):
     model = parse(BRANCHES, w=random(8, 8))
     bundle = split(model, tmp_path, runtime_constants=["r", "c"], fsync=False, level=level)
     feeds = {"r": random(8, 8, seed=1)}
-    fold = RuntimeFold(bundle.load_runtime_fold())
+    fold = RuntimeFold(bundle.load(FOLD_FILE))
     assert len(components_of(bundle)) == 2
     for names in components_of(bundle):
-        component = fold.component(names)
+        component = Component(fold, names)
         want = storage.to_proto(restricted(storage.load(bundle.runtime_fold), names))
         got = storage.to_proto(component.original)
         assert [v.name for v in got.graph.output] == component.outputs == names
@@ -59,13 +74,13 @@ def test_the_same_part_has_the_same_hash(decoder, tmp_path):
     folds = []
     for folder in ("a", "b"):
         bundle = split(decoder, tmp_path / folder, runtime_constants=["states"], fsync=False)
-        folds.append(RuntimeFold(bundle.load_runtime_fold()))
+        folds.append(RuntimeFold(bundle.load(FOLD_FILE)))
     names = components_of(bundle)
-    first, second = ([fold.component(n).graph_hash for n in names] for fold in folds)
+    first, second = ([Component(fold, n).graph_hash for n in names] for fold in folds)
     assert first == second
     assert len(set(first)) == len(first) > 1
     # preparing one component has changed neither the others nor the whole
-    assert [folds[0].component(n).graph_hash for n in reversed(names)] == first[::-1]
+    assert [Component(folds[0], n).graph_hash for n in reversed(names)] == first[::-1]
 
 
 def test_functions_go_along(tmp_path):
@@ -81,9 +96,9 @@ def test_functions_go_along(tmp_path):
     )
     bundle = split(model, tmp_path, runtime_constants=["r"], fold_at="runtime", fsync=False)
     feeds = {"r": random(8, seed=1)}
-    fold = RuntimeFold(bundle.load_runtime_fold())
+    fold = RuntimeFold(bundle.load(FOLD_FILE))
     for names in components_of(bundle):
-        component = fold.component(names)
+        component = Component(fold, names)
         given = {name: feeds[name] for name in component.inputs}
         (got,) = original(storage.to_proto(component.original), given)
         np.testing.assert_array_equal(got, (random(8) + random(8)) * feeds["r"])
@@ -94,9 +109,9 @@ def test_a_file_is_opened_once_for_all_components(decoder, tmp_path, monkeypatch
     opened = []
     load = storage.load
     monkeypatch.setattr(storage, "load", lambda path: opened.append(path) or load(path))
-    fold = RuntimeFold(bundle.load_runtime_fold())
+    fold = RuntimeFold(bundle.load(FOLD_FILE))
     for names in components_of(bundle):
-        fold.component(names)
+        Component(fold, names)
     assert len(components_of(bundle)) == 3 and len(opened) == 1
 
 

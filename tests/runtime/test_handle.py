@@ -8,8 +8,8 @@ import pytest
 from runtime_models import options, original, parse, random
 
 from onnxfold.errors import UsageError
-from onnxfold.runtime.cache import FoldCache
-from onnxfold.runtime.session import Session
+from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.session import Session
 
 value_of = ort.OrtValue.ortvalue_from_numpy
 

@@ -17,9 +17,10 @@ from runtime_models import options, parse, random
 
 from onnxfold import storage
 from onnxfold.errors import OnnxFoldError
-from onnxfold.runtime import opening, scratch
-from onnxfold.runtime.cache import FoldCache
-from onnxfold.runtime.session import Session
+from onnxfold.runtime.bundles import opening, scratch
+from onnxfold.runtime.bundles.bundle import ENTRY_FILE
+from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.session import Session
 
 # w is read by runtime_fold and by entry, v by entry only; t is computed of u when it is split.
 TEXT = """g (float[n, 64] x, float[64, 64] r) => (float[n, 64] y) {
@@ -136,7 +137,7 @@ def test_weights_in_the_file_are_copied_to_memory_once(tmp_path, places, copied)
 def test_what_was_in_memory_only_is_freed(places):
     """A model in memory goes, and its weights are the pages that onnxruntime has mapped."""
     session = opened(example())
-    tensors = [v.const_value for v in session.bundle.load_entry().graph.initializers.values()]
+    tensors = [v.const_value for v in session.bundle.load(ENTRY_FILE).graph.initializers.values()]
     large = [tensor for tensor in tensors if tensor.nbytes >= 4096]
     assert large and all(storage.span_of(tensor) is not None for tensor in large)
     assert left(places) == []

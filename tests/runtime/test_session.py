@@ -12,8 +12,8 @@ import pytest
 from runtime_models import adapter_feeds, decoder_feeds, options, original, parse, random
 
 from onnxfold.errors import ModelError, UsageError
-from onnxfold.runtime.cache import FoldCache
-from onnxfold.runtime.session import Session
+from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split import split
 
 NAMES = ("states", "mask")

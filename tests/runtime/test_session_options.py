@@ -7,9 +7,9 @@ import pytest
 from runtime_models import parse, random
 
 from onnxfold import storage
-from onnxfold.runtime import session_options
-from onnxfold.runtime.cache import FoldCache
-from onnxfold.runtime.session import Session
+from onnxfold.runtime.bundles import session_options
+from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.session import Session
 
 KEY = "session.model_external_initializers_file_folder_path"
 TEXT = """g (float[n, 64] x, float[64, 64] r) => (float[n, 64] y) {

@@ -17,7 +17,7 @@ from runtime_models import (
 
 from onnxfold.analysis.constness import RECORD_KEY
 from onnxfold.errors import UsageError
-from onnxfold.runtime.bundle import open_bundle
+from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.split import split
 
 

@@ -7,8 +7,8 @@ import onnx
 import pytest
 from runtime_models import options, original, parse, random
 
-from onnxfold.runtime.cache import FoldCache
-from onnxfold.runtime.session import Session
+from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split import split
 
 UNARY = ["Neg", "Abs", "Identity", "Exp", "Transpose <perm = [1, 0]>", "Erf", "Softmax"]

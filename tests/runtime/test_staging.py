@@ -14,9 +14,9 @@ import pytest
 from runtime_models import ADAPTER, adapter_feeds, original, parse, random
 
 from onnxfold.errors import ModelError, OnnxFoldError, UsageError
-from onnxfold.runtime.bundle import open_bundle
-from onnxfold.runtime.cache import FoldCache
-from onnxfold.runtime.session import Session
+from onnxfold.runtime.bundles.bundle import open_bundle
+from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split import split
 
 NAMES = ["a", "b", "scale"]
@@ -50,11 +50,15 @@ def listed(folder) -> list[str]:
 DIES = """if True:
     import os, shutil, sys
     from onnxfold import storage
-    from onnxfold.runtime.split import split_model, write_bundle
+    from onnxfold.options import Options
+    from onnxfold.runtime.split import write_bundle
+    from onnxfold.runtime.splitting.split_model import split_model
 
     CALLS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate")
     base = sys.argv[2]
-    parts = split_model(storage.load(sys.argv[1]), runtime_constants=["a", "b", "scale"])
+    parts = split_model(
+        storage.load(sys.argv[1]), Options(), runtime_constants=["a", "b", "scale"]
+    )
 
     def replace(folder, last):
         count = 0

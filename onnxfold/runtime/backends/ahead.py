@@ -2,103 +2,146 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from onnxfold import storage
+from onnxfold.errors import UsageError
 from onnxfold.runtime.backends import kernel_cache
-from onnxfold.runtime.backends.base import Backend, Built, CompileError
+from onnxfold.runtime.backends.base import Backend, CompileError
 from onnxfold.runtime.backends.check import error_of, random_inputs
-from onnxfold.runtime.backends.component import Component, RuntimeFold
+from onnxfold.runtime.backends.component import Component
 from onnxfold.runtime.backends.onnxruntime import Onnxruntime
-from onnxfold.runtime.bundle import KERNELS, Bundle, Kernel
-from onnxfold.runtime.values import widened
-
-if TYPE_CHECKING:
-    from onnxfold.runtime.split_model import SplitModel
+from onnxfold.runtime.backends.registry import compilers, create
+from onnxfold.runtime.backends.trial import tried
+from onnxfold.runtime.backends.values import widened
+from onnxfold.runtime.bundles.bundle import FOLD_FILE, KERNELS, SplitModel
+from onnxfold.runtime.bundles.manifest import Kernel
+from onnxfold.runtime.splitting.parts import RuntimeFold
 
 logger = logging.getLogger("onnxfold")
 
 
-def compile_components(
-    bundle: Bundle | SplitModel, backend: Backend, *, seconds: float
-) -> list[Kernel]:
-    """Kernels for all components of a bundle's runtime_fold, or the reasons why there are none.
+def compile_kernels(bundle: SplitModel, backend: str, *, seconds: float) -> list[Kernel]:
+    """Kernels for the components of runtime_fold, or the reasons why there are none.
 
     Args:
-        bundle: The bundle; kernels are written below its folder.
-        backend: Who compiles.
+        bundle: The split model; kernels are written below its folder.
+        backend: "onnxruntime" for none, "auto" for those that were compiled before and can be run
+            here, for each component the first found; or the name of a backend that compiles.
         seconds: Time limit of one compilation.
     """
-    components = _components_of(bundle)
-    missing = backend.missing()
+    components = bundle.manifest.components
+    if backend == "onnxruntime" or not components:
+        return []
+    if backend == "auto":
+        if not kernel_cache.cache_folder().is_dir():
+            return []
+        fold, backends = RuntimeFold(bundle.load(FOLD_FILE)), list(compilers())
+        found = [_first_found(bundle, backends, Component(fold, names)) for names in components]
+        return [kernel for kernel in found if kernel is not None]
+    compiler = create(backend)
+    missing = compiler.missing()
     if missing is not None:
         return [Kernel("onnxruntime", names, reason=missing) for names in components]
-    fold = RuntimeFold(bundle.load_runtime_fold())
-    kernels = []
-    for names in components:
-        component = fold.component(names)
-        kernel = _found(bundle, backend, component, backend.maker())
-        if kernel is None:
-            kernel = _compiled(bundle, backend, component, seconds)
-        kernels.append(kernel)
-        if kernel.reason:
-            logger.info("%s stays with onnxruntime: %s", names[0], kernel.reason)
-    return kernels
+    fold = RuntimeFold(bundle.load(FOLD_FILE))
+    return [_compiled(bundle, compiler, Component(fold, names), seconds) for names in components]
 
 
-def cached_kernels(bundle: Bundle | SplitModel, backends: Sequence[Backend]) -> list[Kernel]:
-    """Kernels that were compiled before and can be run here; for each component the first found."""
-    fold = RuntimeFold(bundle.load_runtime_fold())
-    kernels = []
-    for names in _components_of(bundle):
-        component = fold.component(names)
-        found = (_found(bundle, backend, component) for backend in backends)
-        kernel = next((k for k in found if k is not None), None)
-        if kernel is not None:
-            kernels.append(kernel)
-    return kernels
+def check_dump(backend: str) -> None:
+    """Refuse a backend that cannot write the stages of its compilation here.
+
+    Raises:
+        UsageError: It does not compile, or its compiler is not there.
+    """
+    if backend in ("auto", "onnxruntime"):
+        raise UsageError("there are no stages to write: choose iree or onnx-mlir")
+    missing = create(backend).missing()
+    if missing is not None:
+        raise UsageError(missing)
 
 
-def dump_components(
-    bundle: Bundle | SplitModel, backend: Backend, folder: Path, *, seconds: float
-) -> None:
-    """Write each component, and what the compiler makes of it, into a folder of its own."""
-    folder.mkdir(parents=True, exist_ok=True)
-    fold = RuntimeFold(bundle.load_runtime_fold())
-    for index, names in enumerate(_components_of(bundle)):
-        component = fold.component(names)
-        own = folder / f"component_{index}"
-        own.mkdir(exist_ok=True)
-        (own / "0-prepared.onnx").write_bytes(component.content)
-        try:
-            backend.dump(component.content, own, seconds=seconds)
-        except CompileError as error:
-            logger.warning("there are no more stages of %s: %s", names[0], error)
+def dump_stages(bundle: SplitModel, backend: str, folder: Path, *, seconds: float) -> None:
+    """Write each component, and what the compiler makes of it, into a folder of its own.
+
+    Raises:
+        UsageError: The folder cannot be written.
+    """
+    components = bundle.manifest.components
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not components:
+            return
+        compiler = create(backend)
+        fold = RuntimeFold(bundle.load(FOLD_FILE))
+        for index, names in enumerate(components):
+            component = Component(fold, names)
+            own = folder / f"component_{index}"
+            own.mkdir(exist_ok=True)
+            (own / "0-prepared.onnx").write_bytes(component.content)
+            try:
+                compiler.dump(component.content, own, seconds=seconds)
+            except CompileError as error:
+                logger.warning("there are no more stages of %s: %s", names[0], error)
+    except OSError as error:
+        raise UsageError(f"cannot be written: {error.strerror}", file=folder) from error
 
 
-def _components_of(bundle: Bundle | SplitModel) -> list[list[str]]:
-    return [names for group in bundle.manifest.groups for names in group.components]
+def _first_found(
+    bundle: SplitModel, backends: list[Backend], component: Component
+) -> Kernel | None:
+    found = (_found(bundle, backend, component) for backend in backends)
+    return next((kernel for kernel in found if kernel is not None), None)
 
 
 def _found(
-    bundle: Bundle | SplitModel, backend: Backend, component: Component, maker: str | None = None
+    bundle: SplitModel, backend: Backend, component: Component, maker: str | None = None
 ) -> Kernel | None:
     """The kernel that is kept for a component, by the given compiler or by any."""
     key = backend.key_of(component.graph_hash)
-    entry = kernel_cache.find(kernel_cache.name_of(key))
-    if entry is None or maker not in (None, entry.maker) or backend.unusable(key) is not None:
+    kernel = kernel_cache.find(kernel_cache.name_of(key))
+    if kernel is None or maker not in (None, kernel.key["maker"]) or backend.unusable(key):
         return None
-    folder = kernel_cache.cache_folder()
     try:
-        return _put(bundle, backend, component, entry, [folder / file for file in entry.files])
+        kernel_cache.take(kernel, bundle.folder)
     except OSError:  # another process has just replaced it
         return None
+    return kernel
+
+
+def _compiled(bundle: SplitModel, backend: Backend, component: Component, seconds: float) -> Kernel:
+    """A component's kernel, kept or made now; or one without a file that says why there is none."""
+    maker = backend.maker()
+    kernel = _found(bundle, backend, component, maker)
+    if kernel is not None:
+        return kernel
+    try:
+        reasons = [*_defaults(component), *backend.supported(component.model)]
+        if reasons:
+            raise CompileError("; ".join(reasons))
+        key = backend.key_of(component.graph_hash)
+        inputs = random_inputs(component.original)
+        want = _reference(component, inputs)
+        with tempfile.TemporaryDirectory(prefix="onnxfold-kernel-") as name:
+            folder = Path(name)
+            (folder / KERNELS).mkdir()
+            kernel = _made(backend, component, {**key, "maker": maker}, folder, seconds)
+            results = tried(kernel, folder, [*inputs, *_weights(component)], seconds)
+            error = max(map(error_of, results, want), default=0.0)
+            if not error <= 1.0:
+                raise CompileError(f"its results are wrong: {error:.3g} times what is allowed")
+            kernel = dataclasses.replace(kernel, max_error=error)
+            kernel_cache.keep(kernel_cache.name_of(key), kernel, folder)
+            kernel_cache.copy(kernel, folder, bundle.folder)
+            return kernel
+    except CompileError as error:
+        logger.info("%s stays with onnxruntime: %s", component.outputs[0], error)
+        return Kernel("onnxruntime", component.outputs, reason=str(error))
 
 
 def _defaults(component: Component) -> list[str]:
@@ -107,76 +150,33 @@ def _defaults(component: Component) -> list[str]:
     return [f"{v.name!r} has a default value" for v in graph.inputs if v.name in graph.initializers]
 
 
-def _compiled(
-    bundle: Bundle | SplitModel, backend: Backend, component: Component, seconds: float
+def _made(
+    backend: Backend, component: Component, key: dict[str, str], folder: Path, seconds: float
 ) -> Kernel:
-    reasons = [*_defaults(component), *backend.supported(component.model)]
-    if reasons:
-        return Kernel("onnxruntime", component.outputs, reason="; ".join(reasons))
-    key = backend.key_of(component.graph_hash)
-    maker = backend.maker()
-    with tempfile.TemporaryDirectory(prefix="onnxfold-kernel-") as folder:
-        target = Path(folder) / kernel_cache.name_of({**key, "maker": maker})
-        try:
-            built, error = _compile_and_check(backend, component, target, seconds)
-        except CompileError as failure:
-            return Kernel("onnxruntime", component.outputs, reason=str(failure))
-        names = [file.name for file in built.files]
-        entry = kernel_cache.Entry(names, built.function, error, maker)
-        kernel_cache.keep(kernel_cache.name_of(key), entry, built.files)
-        return _put(bundle, backend, component, entry, built.files)
-
-
-def _put(
-    bundle: Bundle | SplitModel,
-    backend: Backend,
-    component: Component,
-    entry: kernel_cache.Entry,
-    files: Sequence[Path],
-) -> Kernel:
-    """Copy a kernel into the bundle."""
-    folder = bundle.folder / KERNELS
-    folder.mkdir(exist_ok=True)
-    for file in files:
-        kernel_cache.put(file, folder / file.name)
-    names = [f"{KERNELS}/{file.name}" for file in files]
+    """The kernel, with its files in a folder of a bundle's layout."""
+    target = folder / KERNELS / kernel_cache.name_of(key)
+    built = backend.compile(component.content, target, seconds=seconds)
+    file, *beside = [f"{KERNELS}/{path.name}" for path in built.files]
     return Kernel(
-        backend.name,
-        component.outputs,
-        component.inputs,
-        component.weights,
-        names[0],
-        entry.function,
-        component.dtypes,
-        {**backend.key_of(component.graph_hash), "maker": entry.maker},
-        None,
-        entry.max_error,
-        names[1:],
+        backend=backend.name,
+        outputs=component.outputs,
+        inputs=component.inputs,
+        weights=component.weights,
+        file=file,
+        function=built.function,
+        dtypes=component.dtypes,
+        key=key,
+        beside=beside,
     )
 
 
-def _compile_and_check(
-    backend: Backend, component: Component, target: Path, seconds: float
-) -> tuple[Built, float]:
-    """The kernel and its error; `CompileError` if it is not right."""
-    inputs = random_inputs(component.original)
-    want = _reference(component, inputs)
-    initializers = component.original.graph.initializers
-    weights = []
-    for name in component.weights:
-        tensor = initializers[name].const_value
-        assert tensor is not None
-        weights.append(widened(np.asarray(tensor.numpy())))
-    built = backend.compile(component.content, [*inputs, *weights], target, seconds=seconds)
-    if len(built.results) != len(want):
-        raise CompileError(f"it has {len(built.results)} results, not {len(want)}")
-    error = max(map(error_of, built.results, want), default=0.0)
-    if not error <= 1.0:
-        raise CompileError(f"its results are wrong: {error:.3g} times what is allowed")
-    return built, error
+def _weights(component: Component) -> list[Any]:
+    """The weights that a kernel is given, as arrays."""
+    tensors = [component.original.graph.initializers[n].const_value for n in component.weights]
+    return [widened(np.asarray(tensor.numpy())) for tensor in tensors if tensor is not None]
 
 
-def _reference(component: Component, inputs: Sequence[object]) -> list[object]:
+def _reference(component: Component, inputs: list[Any]) -> list[Any]:
     """What onnxruntime computes. Weights go from file to file, whatever they weigh."""
     with tempfile.TemporaryDirectory(prefix="onnxfold-check-") as folder:
         path = Path(folder) / "model.onnx"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from onnxfold.runtime.bundles.manifest import Kernel
+
 Values = Mapping[str, Any]
 """NumPy arrays or ``onnxruntime.OrtValue`` by name."""
 
-Kernel = Callable[[Values], dict[str, Any]]
-"""Inputs by name to outputs by name (arrays, or onnxruntime values)."""
+Run = Callable[[Values], dict[str, Any]]
+"""A kernel that is loaded: inputs by name to outputs by name (arrays, or onnxruntime values)."""
 
 FUNCTION = "fold"
 """Name of the graph of a model that is given to a compiler."""
@@ -27,35 +29,10 @@ class Built:
     Attributes:
         files: The kernel's file, and behind it those that it reads: all in one folder.
         function: What is called in it.
-        results: Its outputs on the arrays that it was tried on.
     """
 
     files: list[Path]
     function: str
-    results: list[Any]
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A kernel as it is stored.
-
-    Attributes:
-        file: The kernel's file; what it reads lies beside it.
-        function: What is called in it.
-        inputs: Names of its inputs, in order.
-        weights: Names of the weights that it is given behind them.
-        outputs: Names of its outputs, in order.
-        dtypes: Of the outputs, as NumPy calls them.
-        key: What it was made of and for.
-    """
-
-    file: Path
-    function: str
-    inputs: list[str]
-    weights: list[str]
-    outputs: list[str]
-    dtypes: list[str]
-    key: dict[str, str]
 
 
 class CompileError(Exception):
@@ -79,20 +56,17 @@ class Backend(Protocol):
     def key_of(self, graph: str) -> dict[str, str]:
         """What a kernel of a model (by its hash) is made for: machine, flags; needs no compiler."""
 
-    def compile(
-        self, content: bytes, arrays: Sequence[Any] | None, target: Path, *, seconds: float
-    ) -> Built:
-        """Compile a serialized model, and try it on arrays in the order of its inputs.
+    def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
+        """Compile a serialized model.
 
         Args:
             content: The model; its weights are in it or are inputs of it.
-            arrays: Inputs to try it on; None to only compile it.
             target: Folder and name of the kernel's file, without a suffix. The name is lower-case
                 letters and digits, and no other kernel's.
             seconds: Time limit.
 
         Raises:
-            CompileError: It is refused, takes too long, or the compiler or the kernel dies.
+            CompileError: It is refused, takes too long, or the compiler dies.
         """
 
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
@@ -105,5 +79,14 @@ class Backend(Protocol):
     def unusable(self, key: Mapping[str, str]) -> str | None:
         """Why a stored kernel with this key cannot be run here, or None if it can."""
 
-    def load(self, compiled: Compiled, weights: Values) -> Kernel:
-        """A kernel that can be called from any thread; raises `CompileError`."""
+    def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
+        """A kernel that can be called from any thread.
+
+        Args:
+            kernel: It, with a file.
+            folder: The folder that its files are named from.
+            weights: Arrays for those of its inputs that are weights.
+
+        Raises:
+            CompileError: It does not load, or is another than is described.
+        """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -11,22 +12,17 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from onnxfold.runtime.backends.base import (
-    FUNCTION,
-    Built,
-    Compiled,
-    CompileError,
-    Kernel,
-    Values,
-)
+from onnxfold.runtime.backends.base import FUNCTION, Built, CompileError, Run, Values
 from onnxfold.runtime.backends.process import one_line, run_child
+from onnxfold.runtime.backends.values import arrays_of
+from onnxfold.runtime.bundles.manifest import Kernel
 
 SUFFIX = ".vmfb"
 
@@ -107,8 +103,8 @@ class Iree:
 
     def missing(self) -> str | None:
         """Why nothing can be compiled here, or None."""
-        for module, package in (("compiler", "compiler"), ("runtime", "runtime")):
-            if not _has(f"iree.{module}"):
+        for package in ("compiler", "runtime"):
+            if not _has(f"iree.{package}"):
                 return f"iree-base-{package} is not installed (pip install onnxfold[iree])"
         return None
 
@@ -119,10 +115,10 @@ class Iree:
             for node in model.graph
             if node.op_type in DENIED or node.domain not in ("", "ai.onnx")
         ]
-        values = [*model.graph.inputs, *model.graph.outputs]
-        for value in values:
+        for value in (*model.graph.inputs, *model.graph.outputs):
             dtype = None if value.dtype is None else value.dtype.name.lower()
-            if dtype not in _DTYPES:
+            # it computes bfloat16 with another rounding
+            if dtype not in _DTYPES or (dtype == "bfloat16" and value.is_graph_input()):
                 reasons.append(f"IREE takes no {dtype} ({value.name})")
         return list(dict.fromkeys(reasons))
 
@@ -138,35 +134,16 @@ class Iree:
         """The version of the compiler."""
         return _version("iree-base-compiler")
 
-    def compile(
-        self, content: bytes, arrays: Sequence[Any] | None, target: Path, *, seconds: float
-    ) -> Built:
-        """Compile a model in a child process, and try it there; see `Backend.compile`."""
-        foreign = [array.dtype.name for array in arrays or () if array.dtype.isbuiltin != 1]
-        if foreign:  # it computes them with another rounding
-            raise CompileError(f"IREE is not given {foreign[0]}")
-        with tempfile.TemporaryDirectory(prefix="onnxfold-iree-") as name:
-            folder = Path(name)
-            (folder / "model.onnx").write_bytes(content)
-            (folder / "flags.json").write_text(json.dumps(FLAGS))
-            if arrays is not None:
-                np.savez(folder / "feeds.npz", **{f"{k:04}": a for k, a in enumerate(arrays)})
-            run_child([*_COMMAND, name], seconds)
-            results: list[Any] = []
-            if arrays is not None:
-                with np.load(folder / "results.npz") as stored:
-                    results = [stored[key] for key in stored.files]
+    def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
+        """Compile a model in a child process; see `Backend.compile`."""
+        with _child(content, seconds) as folder:
             file = target.with_suffix(SUFFIX)
             shutil.move(folder / "kernel.vmfb", file)
-            return Built([file], FUNCTION, results)
+            return Built([file], FUNCTION)
 
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
         """Write the model as imported, in lower dialects, and the code of each kernel."""
-        with tempfile.TemporaryDirectory(prefix="onnxfold-iree-") as name:
-            scratch = Path(name)
-            (scratch / "model.onnx").write_bytes(content)
-            (scratch / "flags.json").write_text(json.dumps(FLAGS))
-            run_child([*_COMMAND, name, "dump"], seconds)
+        with _child(content, seconds, "dump") as scratch:
             made = sorted((scratch / "stages").iterdir())
             return [Path(shutil.move(path, folder / path.name)) for path in made]
 
@@ -180,36 +157,44 @@ class Iree:
                 return f"the kernel was made for another {name}"
         return None
 
-    def load(self, compiled: Compiled, weights: Values) -> Kernel:
+    def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
         """A kernel of a stored module.
 
         Raises:
             CompileError: The module does not load here.
         """
         from onnxfold.runtime.backends.iree_module import Module, aligned
-        from onnxfold.runtime.values import arrays_of
 
+        file = folder / str(kernel.file)
         try:
-            module = Module(compiled.file.read_bytes(), compiled.function)
+            module = Module(file.read_bytes(), kernel.function)
         except OSError as error:
-            raise CompileError(f"{compiled.file.name}: {error.strerror}") from error
+            raise CompileError(f"{file.name}: {error.strerror}") from error
         except Exception as error:  # IREE raises RuntimeError, ValueError and others
             raise CompileError(one_line(str(error))) from error
-        fixed = [aligned(np.asarray(weights[name])) for name in compiled.weights]
-        dtypes = [_numpy_dtype(name) for name in compiled.dtypes]
+        fixed = [aligned(np.asarray(weights[name])) for name in kernel.weights]
+        dtypes = [_numpy_dtype(name) for name in kernel.dtypes]
 
-        def kernel(values: Values) -> dict[str, Any]:
-            given = arrays_of(values, compiled.inputs)
-            results = module([*given, *fixed])
+        def run(values: Values) -> dict[str, Any]:
+            results = module([*arrays_of(values, kernel.inputs), *fixed])
             return {
                 name: result.view(dtype)
-                for name, result, dtype in zip(compiled.outputs, results, dtypes, strict=True)
+                for name, result, dtype in zip(kernel.outputs, results, dtypes, strict=True)
             }
 
-        return kernel
+        return run
 
 
 _COMMAND = [sys.executable, "-m", "onnxfold.runtime.backends.iree_child"]
+
+
+@contextlib.contextmanager
+def _child(content: bytes, seconds: float, *what: str) -> Iterator[Path]:
+    """The folder in which a child process worked on a model; it goes at the end."""
+    with tempfile.TemporaryDirectory(prefix="onnxfold-iree-") as name:
+        (Path(name) / "model.onnx").write_bytes(content)
+        run_child([*_COMMAND, name, json.dumps(FLAGS), *what], seconds)
+        yield Path(name)
 
 
 @functools.cache

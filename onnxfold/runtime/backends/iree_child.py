@@ -1,8 +1,8 @@
 """Compiling with IREE, in a process of its own: the compiler can end the process it runs in.
 
-``python -m onnxfold.runtime.backends.iree_child FOLDER`` reads ``model.onnx``, ``flags.json`` and,
-if there are any, ``feeds.npz``; it writes ``kernel.vmfb`` and ``results.npz``. What went wrong goes
-to standard error. With ``dump`` behind the folder it writes ``stages/`` instead.
+``python -m onnxfold.runtime.backends.iree_child FOLDER FLAGS`` reads ``model.onnx`` and writes
+``kernel.vmfb``; the flags are a JSON list. What went wrong goes to standard error. With ``dump``
+behind them it writes ``stages/`` instead.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 
 def compile_model(path: Path, flags: list[str]) -> bytes:
@@ -74,28 +72,13 @@ def _imported(session: Any, path: Path, flags: list[str]) -> Any:
     return invocation
 
 
-def try_kernel(content: bytes, function: str, feeds: dict[str, Any]) -> list[Any]:
-    """Results of the kernel on feeds in the order of its inputs."""
-    from onnxfold.runtime.backends.iree_module import Module
-
-    return Module(content, function)(list(feeds.values()))
-
-
-def main(folder: Path, what: str = "compile") -> None:
-    """Compile, and try what came of it; or write the stages of compiling."""
-    flags = json.loads((folder / "flags.json").read_text())
+def main(folder: Path, flags: list[str], what: str = "compile") -> None:
+    """Compile, or write the stages of compiling."""
     if what == "dump":
         dump_stages(folder / "model.onnx", flags, folder / "stages")
-        return
-    content = compile_model(folder / "model.onnx", flags)
-    (folder / "kernel.vmfb").write_bytes(content)
-    feeds_file = folder / "feeds.npz"
-    if feeds_file.exists():
-        with np.load(feeds_file) as stored:
-            feeds = {name: stored[name] for name in stored.files}
-        results = try_kernel(content, "fold", feeds)
-        np.savez(folder / "results.npz", *results)
+    else:
+        (folder / "kernel.vmfb").write_bytes(compile_model(folder / "model.onnx", flags))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]), *sys.argv[3:])

@@ -7,9 +7,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxfold.runtime.backends.base import Built, Compiled, CompileError, Kernel, Values
+from onnxfold.runtime.backends.base import Built, CompileError, Run, Values
 from onnxfold.runtime.backends.process import one_line
-from onnxfold.runtime.values import array_of, ort_value
+from onnxfold.runtime.backends.values import array_of, ort_value
+from onnxfold.runtime.bundles.manifest import Kernel
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -41,15 +42,12 @@ class Onnxruntime:
         """The model; any version of onnxruntime runs it."""
         return {"graph": graph, "backend": self.name}
 
-    def compile(
-        self, content: bytes, arrays: Sequence[Any] | None, target: Path, *, seconds: float
-    ) -> Built:
-        """Write the model, and run it if there are arrays; see `Backend.compile`."""
-        session = _open(content)
-        results = [] if arrays is None else _run(session, arrays)
+    def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
+        """Write the model, if onnxruntime opens it; see `Backend.compile`."""
+        _open(content)
         file = target.with_suffix(SUFFIX)
         file.write_bytes(content)
-        return Built([file], "", results)
+        return Built([file], "")
 
     def run(self, model: bytes | Path, arrays: Sequence[Any]) -> list[Any]:
         """Results of a model, serialized or in a file, on arrays in the order of its inputs.
@@ -57,7 +55,15 @@ class Onnxruntime:
         Raises:
             CompileError: It does not open, or does not run.
         """
-        return _run(_open(model), arrays)
+        session = _open(model)
+        names = [value.name for value in session.get_inputs()]
+        if len(names) != len(arrays):
+            raise CompileError(f"the model has {len(names)} inputs, not {len(arrays)}")
+        try:
+            feeds = {name: ort_value(array) for name, array in zip(names, arrays, strict=True)}
+            return [_array(value) for value in session.run_with_ort_values(None, feeds)]
+        except Exception as error:  # onnxruntime raises many classes without a common base
+            raise CompileError(f"onnxruntime: {one_line(str(error))}") from error
 
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
         """Nothing: there are no stages."""
@@ -67,29 +73,30 @@ class Onnxruntime:
         """None: a model can be run everywhere."""
         return None
 
-    def load(self, compiled: Compiled, weights: Values) -> Kernel:
+    def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
         """A kernel of a stored model.
 
         Raises:
             CompileError: The model cannot be opened.
         """
+        file = folder / str(kernel.file)
         try:
-            session = _open(compiled.file.read_bytes())
+            session = _open(file.read_bytes())
         except OSError as error:
-            raise CompileError(f"{compiled.file.name}: {error.strerror}") from error
+            raise CompileError(f"{file.name}: {error.strerror}") from error
         names = [value.name for value in session.get_inputs()]
-        own = [*compiled.inputs, *compiled.weights]
+        own = [*kernel.inputs, *kernel.weights]
         if len(names) != len(own):
             raise CompileError(f"it has {len(names)} inputs, not {len(own)}")
-        fixed = {name: ort_value(weights[name]) for name in compiled.weights}
+        fixed = {name: ort_value(weights[name]) for name in kernel.weights}
 
-        def kernel(values: Values) -> dict[str, Any]:
-            given = {**{n: ort_value(values[n]) for n in compiled.inputs}, **fixed}
+        def run(values: Values) -> dict[str, Any]:
+            given = {**{n: ort_value(values[n]) for n in kernel.inputs}, **fixed}
             feeds = {name: given[ours] for name, ours in zip(names, own, strict=True)}
             made = session.run_with_ort_values(None, feeds)
-            return dict(zip(compiled.outputs, made, strict=True))
+            return dict(zip(kernel.outputs, made, strict=True))
 
-        return kernel
+        return run
 
 
 def _open(model: bytes | Path) -> onnxruntime.InferenceSession:
@@ -109,14 +116,3 @@ def _array(value: onnxruntime.OrtValue) -> Any:
     array = array_of(value)
     foreign = array is not None and array.dtype.isbuiltin != 1
     return array if foreign else value.numpy()
-
-
-def _run(session: onnxruntime.InferenceSession, arrays: Sequence[Any]) -> list[Any]:
-    names = [value.name for value in session.get_inputs()]
-    if len(names) != len(arrays):
-        raise CompileError(f"the model has {len(names)} inputs, not {len(arrays)}")
-    try:
-        feeds = {name: ort_value(array) for name, array in zip(names, arrays, strict=True)}
-        return [_array(value) for value in session.run_with_ort_values(None, feeds)]
-    except Exception as error:  # onnxruntime raises many classes without a common base
-        raise CompileError(f"onnxruntime: {one_line(str(error))}") from error

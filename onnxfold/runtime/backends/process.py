@@ -1,52 +1,91 @@
-"""Running compilers in processes of their own: they crash, hang and say why on standard error."""
+"""Running compilers and kernels in processes of their own: they crash, hang and say why."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from onnxfold.runtime.backends.base import CompileError
 
 
-def run_child(command: Sequence[str], seconds: float, *, what: str = "the compiler") -> None:
-    """Run a module of this package in a process of its own.
+def run(
+    command: Sequence[str],
+    seconds: float,
+    *,
+    what: str = "the compiler",
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    stop: Callable[[], None] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a session of its own, which ends with it, whatever it starts in turn.
 
     Args:
         command: The command line.
         seconds: Time limit.
         what: What runs there, for messages.
+        folder: Where it runs.
+        environment: Its variables; None for those of this process.
+        stop: Ends what goes on when the command was killed.
+
+    Returns:
+        Exit code (-n for signal n), and what it printed.
+
+    Raises:
+        CompileError: It cannot be started, or takes longer than ``seconds``.
+    """
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise CompileError(f"{command[0]}: {error.strerror}") from error
+    with process:
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except BaseException as error:  # also when the user interrupts
+            with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                os.killpg(process.pid, signal.SIGKILL)
+            if stop is not None:
+                stop()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise CompileError(f"{what} took longer than {seconds:g} s") from None
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def run_child(command: Sequence[str], seconds: float, *, what: str = "the compiler") -> None:
+    """Run a module of this package, which finds the modules that this process finds.
 
     Raises:
         CompileError: It fails, is killed by a signal, or takes longer than ``seconds``.
     """
-    folder = str(Path(__file__).parents[3])  # this package, wherever it was imported from
-    path = os.pathsep.join(p for p in (folder, os.environ.get("PYTHONPATH")) if p)
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-    except subprocess.TimeoutExpired:
-        raise CompileError(f"{what} took longer than {seconds:g} s") from None
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
+    done = run(command, seconds, what=what, environment=environment)
     if done.returncode < 0:
         raise CompileError(f"{what} crashed (signal {-done.returncode})")
     if done.returncode:
         raise CompileError(reason_in(done.stderr))
 
 
-def reason_in(text: str) -> str:
-    """The line of a compiler's output that says what is wrong."""
+def reason_in(text: str, otherwise: str = "the compiler failed") -> str:
+    """The line of a program's output that says what is wrong."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "error:" in line or "Error" in line]
-    return one_line((errors or lines or ["the compiler failed"])[0])
+    return one_line((errors or lines or [otherwise])[0])
 
 
 def one_line(text: str) -> str:

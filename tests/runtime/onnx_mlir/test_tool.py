@@ -16,6 +16,13 @@ from onnxfold.runtime.backends.onnx_mlir.backend import OnnxMlir
 from onnxfold.runtime.backends.onnx_mlir.tool import Container, Native, find_tool
 
 
+def missing() -> str:
+    """Why there is no compiler."""
+    with pytest.raises(CompileError) as caught:
+        find_tool()
+    return str(caught.value)
+
+
 def program(path: Path, text: str) -> Path:
     """An executable shell script."""
     path.write_text(f"#!/bin/sh\n{text}\n")
@@ -36,16 +43,16 @@ def test_the_binary_that_is_named_comes_first(compiler, engine, tmp_path, monkey
 
 def test_a_name_that_is_no_program_is_an_error_not_a_reason_to_look_on(compiler, monkeypatch):
     monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", "/nowhere/onnx-mlir")
-    assert find_tool() == "ONNXFOLD_ONNX_MLIR is no program: /nowhere/onnx-mlir"
+    assert missing() == "ONNXFOLD_ONNX_MLIR is no program: /nowhere/onnx-mlir"
 
 
 def test_a_binary_that_does_not_run(clean_path):
     path = program(clean_path / "onnx-mlir", "echo lib not found >&2; exit 127")
-    assert find_tool() == f"{path} does not run: lib not found"
+    assert missing() == f"{path} does not run: lib not found"
 
 
 def test_without_anything_it_says_what_was_looked_for(clean_path):
-    assert find_tool() == (
+    assert missing() == (
         "onnx-mlir is not on the PATH, and there is no container engine (no docker, podman)"
     )
 
@@ -62,7 +69,7 @@ def test_an_engine_is_asked_for_its_image_and_runs_it_by_its_digest(engine):
 def test_the_image_can_be_named(engine, monkeypatch):
     pinned = "ghcr.io/onnxmlir/onnx-mlir@sha256:" + "ab" * 32
     engine.does(images={pinned: "ff" * 32})  # podman tells ids without "sha256:"
-    assert "No such image" in str(find_tool())
+    assert "No such image" in missing()
     monkeypatch.setenv("ONNXFOLD_ONNX_MLIR_IMAGE", pinned)
     found = find_tool()
     assert isinstance(found, Container) and found.image == "sha256:" + "ff" * 32
@@ -75,13 +82,13 @@ def test_the_second_engine_is_asked_if_the_first_does_not_run(engine, clean_path
     assert isinstance(found, Container) and found.engine == str(clean_path / "podman")
     assert "--security-opt=label=disable" in found.options
     monkeypatch.setenv("ONNXFOLD_CONTAINER_ENGINE", "docker")
-    reason = find_tool()
+    reason = missing()
     assert reason == (
         "onnx-mlir is not on the PATH, and no engine has the image: "
         "docker: Cannot connect to the Docker daemon"
     )
     monkeypatch.setenv("ONNXFOLD_CONTAINER_ENGINE", "nerdctl")
-    assert "ONNXFOLD_CONTAINER_ENGINE is no program: nerdctl" in str(find_tool())
+    assert "ONNXFOLD_CONTAINER_ENGINE is no program: nerdctl" in missing()
 
 
 def words(command: list[str]) -> list[str]:
@@ -247,4 +254,4 @@ def test_a_binary_that_is_gone(tmp_path):
 def test_flags_do_not_come_from_the_environment(compiler, tmp_path, monkeypatch):
     monkeypatch.setenv("ONNX_MLIR_FLAGS", "--enable-fast-math")
     with pytest.raises(CompileError, match="exit code 6"):  # and not 13
-        OnnxMlir().compile(b"no model", None, tmp_path / "k", seconds=30)
+        OnnxMlir().compile(b"no model", tmp_path / "k", seconds=30)

@@ -1,21 +1,20 @@
-"""The backend: compiling by the tool, trying in a child process, loading through the C API."""
+"""The backend: compiling by the tool, loading through the C API."""
 
 from __future__ import annotations
 
 import functools
-import json
 import platform
 import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from onnxfold.runtime.backends.base import Built, Compiled, CompileError, Kernel, Values
+from onnxfold.runtime.backends.base import Built, CompileError, Run, Values
 from onnxfold.runtime.backends.onnx_mlir.compiler import (
     MODEL,
     STAGES,
@@ -25,12 +24,11 @@ from onnxfold.runtime.backends.onnx_mlir.compiler import (
     stage_arguments,
 )
 from onnxfold.runtime.backends.onnx_mlir.tool import Tool, find_tool
-from onnxfold.runtime.backends.process import run_child
+from onnxfold.runtime.backends.values import arrays_of
+from onnxfold.runtime.bundles.manifest import Kernel
 
 SUFFIX = ".so"
 CONSTANTS = ".constants.bin"
-
-_TRIAL = [sys.executable, "-m", "onnxfold.runtime.backends.onnx_mlir.trial"]
 
 # What the C API has an element type for; strings have no owner that it tells.
 _DTYPES = frozenset(
@@ -48,18 +46,16 @@ class OnnxMlir:
     name = "onnx-mlir"
 
     @functools.cached_property
-    def _found(self) -> Tool | str:
-        return find_tool()
-
-    @property
     def _tool(self) -> Tool:
-        if isinstance(self._found, str):
-            raise CompileError(self._found)
-        return self._found
+        return find_tool()
 
     def missing(self) -> str | None:
         """Why nothing can be compiled here, or None."""
-        return self._found if isinstance(self._found, str) else None
+        try:
+            self._tool  # noqa: B018  looks for it
+        except CompileError as error:
+            return str(error)
+        return None
 
     def maker(self) -> str:
         """The binary or the image."""
@@ -90,10 +86,8 @@ class OnnxMlir:
             "flags": " ".join(flags()),
         }
 
-    def compile(
-        self, content: bytes, arrays: Sequence[Any] | None, target: Path, *, seconds: float
-    ) -> Built:
-        """Compile a model to a library, and try it in a child process; see `Backend.compile`.
+    def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
+        """Compile a model to a library; see `Backend.compile`.
 
         The name of the target becomes the tag of the library's symbols. A file of constants that
         the library reads keeps its name for ever: the library knows it.
@@ -106,10 +100,9 @@ class OnnxMlir:
             library = folder / f"{name}{SUFFIX}"
             if not library.is_file():
                 raise CompileError(f"onnx-mlir wrote no {library.name}")
-            results = [] if arrays is None else try_library(folder, library, arrays, seconds)
             files = [library, folder / f"{name}{CONSTANTS}"]
             made = [Path(shutil.move(f, target.parent / f.name)) for f in files if f.exists()]
-        return Built(made, f"run_main_graph_{name}", results)
+        return Built(made, f"run_main_graph_{name}")
 
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
         """Write the model in the ONNX dialect, in lower dialects and in LLVM's."""
@@ -133,58 +126,41 @@ class OnnxMlir:
             return f"the kernel was made for {key.get('machine')}, this is {_machine()}"
         return None
 
-    def load(self, compiled: Compiled, weights: Values) -> Kernel:
+    def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
         """A kernel of a stored library.
 
         Raises:
             CompileError: The library does not load, or its function is another than is described.
         """
         from onnxfold.runtime.backends.onnx_mlir.library import Library, LibraryError
-        from onnxfold.runtime.values import arrays_of
 
-        names = [*compiled.inputs, *compiled.weights]
+        file = folder / str(kernel.file)
+        names = [*kernel.inputs, *kernel.weights]
         try:
-            library = Library(compiled.file, compiled.file.stem)
-            entry = compiled.function or library.default_entry_point()
+            library = Library(file, file.stem)
+            entry = kernel.function or library.default_entry_point()
             counts = len(library.inputs(entry)), len(library.outputs(entry))
         except LibraryError as error:
             raise CompileError(str(error)) from error
-        if counts != (len(names), len(compiled.outputs)):
+        if counts != (len(names), len(kernel.outputs)):
             raise CompileError(
                 f"it has {counts[0]} inputs and {counts[1]} outputs, "
-                f"not {len(names)} and {len(compiled.outputs)}"
+                f"not {len(names)} and {len(kernel.outputs)}"
             )
-        fixed = [np.ascontiguousarray(weights[name]) for name in compiled.weights]
+        fixed = [np.ascontiguousarray(weights[name]) for name in kernel.weights]
         # whether its functions may run at the same time is promised nowhere
         lock = threading.Lock()
 
-        def kernel(values: Values) -> dict[str, Any]:
-            given = arrays_of(values, compiled.inputs)
+        def run(values: Values) -> dict[str, Any]:
+            given = arrays_of(values, kernel.inputs)
             with lock:
                 results = library.call(entry, [*given, *fixed])
-            return dict(zip(compiled.outputs, results, strict=True))
+            if len(results) != len(kernel.outputs):
+                raise LibraryError(f"it has {len(results)} results, not {len(kernel.outputs)}")
+            return dict(zip(kernel.outputs, results, strict=True))
 
-        return kernel
+        return run
 
 
 def _machine() -> str:
     return f"{sys.platform}-{platform.machine()}"
-
-
-def try_library(folder: Path, library: Path, arrays: Sequence[Any], seconds: float) -> list[Any]:
-    """Results of a library on arrays, from a process that may crash.
-
-    Args:
-        folder: Where the arrays and the results are written; the library is in it.
-        library: The library; its name is the tag of its symbols.
-        arrays: Its inputs.
-        seconds: Time limit.
-
-    Raises:
-        CompileError: It does not load, fails, crashes, or takes too long.
-    """
-    np.savez(folder / "feeds.npz", **{f"{k:04}": array for k, array in enumerate(arrays)})
-    (folder / "trial.json").write_text(json.dumps({"library": library.name, "tag": library.stem}))
-    run_child([*_TRIAL, str(folder)], seconds, what="the kernel")
-    with np.load(folder / "results.npz") as stored:
-        return [stored[key] for key in stored.files]

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import platform
-import signal
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.onnx_mlir.tool import Container, Tool
-from onnxfold.runtime.backends.process import one_line
+from onnxfold.runtime.backends.process import one_line, run
 
 MODEL = "model.onnx"
 
@@ -76,32 +72,14 @@ def run_tool(tool: Tool, folder: Path, arguments: Sequence[str], seconds: float)
         CompileError: It fails, crashes, or takes longer than ``seconds``.
     """
     command = tool.command(folder, arguments)
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            cwd=folder,
-            env=tool.environment(),
-            start_new_session=True,  # so that what it starts in turn can be ended with it
-        )
-    except OSError as error:
-        raise CompileError(f"{command[0]}: {error.strerror}") from error
-    with process:
-        try:
-            _, stderr = process.communicate(timeout=seconds)
-        except BaseException as error:  # also when the user interrupts
-            with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
-                os.killpg(process.pid, signal.SIGKILL)
-            tool.stop(command)
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise CompileError(f"the compiler took longer than {seconds:g} s") from None
-            raise
-    if process.returncode:
-        raise CompileError(failure(process.returncode, stderr, isinstance(tool, Container)))
+    done = run(
+        *(command, seconds),
+        folder=folder,
+        environment=tool.environment(),
+        stop=lambda: tool.stop(command),
+    )
+    if done.returncode:
+        raise CompileError(failure(done.returncode, done.stderr, isinstance(tool, Container)))
 
 
 def failure(code: int, stderr: str, contained: bool = False) -> str:

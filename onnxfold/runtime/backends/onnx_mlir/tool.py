@@ -7,15 +7,17 @@ Images are never pulled here, and are run by their content's digest: what a tag 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+
+from onnxfold.runtime.backends.base import CompileError
+from onnxfold.runtime.backends.process import run
 
 BINARY = "ONNXFOLD_ONNX_MLIR"
 ENGINE = "ONNXFOLD_CONTAINER_ENGINE"
@@ -26,23 +28,6 @@ UPSTREAM_IMAGE = "ghcr.io/onnxmlir/onnx-mlir"
 
 _ENGINES = ("docker", "podman")
 _SECONDS = 30.0  # for an engine or a binary to say what it is
-
-
-class Tool(Protocol):
-    """A compiler that was found."""
-
-    @property
-    def identity(self) -> str:
-        """Which compiler it is: changes with its version."""
-
-    def command(self, folder: Path, arguments: Sequence[str]) -> list[str]:
-        """The command line that runs it on files of a folder."""
-
-    def environment(self) -> dict[str, str] | None:
-        """Environment variables for the command; None for those of this process."""
-
-    def stop(self, command: Sequence[str]) -> None:
-        """End what is left of a command that was killed for taking too long."""
 
 
 @dataclass(frozen=True)
@@ -103,60 +88,65 @@ class Container:
     def stop(self, command: Sequence[str]) -> None:
         """Remove the container: it goes on when the engine's client is killed."""
         name = next(word for word in command if word.startswith("--name=")).partition("=")[2]
-        _ask([self.engine, "rm", "--force", name])
+        with contextlib.suppress(CompileError):  # it has ended by itself
+            _ask([self.engine, "rm", "--force", name])
 
 
-def find_tool(environment: Mapping[str, str] | None = None) -> Tool | str:
-    """The compiler, or why there is none.
+Tool = Native | Container
 
-    Args:
-        environment: Variables to look at; those of this process by default.
+
+def find_tool() -> Tool:
+    """The compiler.
+
+    Raises:
+        CompileError: There is none; it says what was looked for.
     """
-    given = os.environ if environment is None else environment
     if sys.platform == "win32":
-        return "onnx-mlir is not supported on Windows"
-    if given.get(BINARY):
-        path = shutil.which(given[BINARY], path=given.get("PATH"))
-        if path is None:
-            return f"{BINARY} is no program: {given[BINARY]}"
-        return _native(path)
-    path = shutil.which("onnx-mlir", path=given.get("PATH"))
+        raise CompileError("onnx-mlir is not supported on Windows")
+    named = os.environ.get(BINARY)
+    path = shutil.which(named or "onnx-mlir")
     if path is not None:
         return _native(path)
-    return _container(given)
+    if named:
+        raise CompileError(f"{BINARY} is no program: {named}")
+    return _container()
 
 
-def _native(path: str) -> Tool | str:
-    answer = _ask([path, "--version"])
-    if isinstance(answer, str):
-        return f"{path} does not run: {answer}"
+def _native(path: str) -> Native:
+    try:
+        version = " ".join(_ask([path, "--version"]).split())
+    except CompileError as error:
+        raise CompileError(f"{path} does not run: {error}") from error
     state = Path(path).stat()
-    version = " ".join(answer.out.split())
     return Native(path, f"binary {version} ({state.st_size} bytes, {state.st_mtime_ns})")
 
 
-def _container(given: Mapping[str, str]) -> Tool | str:
+def _container() -> Container:
     if sys.platform != "linux":
-        return "the image's libraries run on Linux only; set ONNXFOLD_ONNX_MLIR to a binary"
-    names = [given[ENGINE]] if given.get(ENGINE) else list(_ENGINES)
-    found = [(n, path) for n in names if (path := shutil.which(n, path=given.get("PATH")))]
+        raise CompileError(f"the image's libraries run on Linux only; set {BINARY} to a binary")
+    named = os.environ.get(ENGINE)
+    names = [named] if named else list(_ENGINES)
+    found = [(name, path) for name in names if (path := shutil.which(name))]
     if not found:
-        wanted = f"{ENGINE} is no program: {names[0]}" if given.get(ENGINE) else "no docker, podman"
-        return f"onnx-mlir is not on the PATH, and there is no container engine ({wanted})"
-    image = given.get(IMAGE) or UPSTREAM_IMAGE
+        wanted = f"{ENGINE} is no program: {named}" if named else "no docker, podman"
+        raise CompileError(
+            f"onnx-mlir is not on the PATH, and there is no container engine ({wanted})"
+        )
+    image = os.environ.get(IMAGE) or UPSTREAM_IMAGE
     reasons = []
     for name, engine in found:
-        answer = _ask([engine, "image", "inspect", "--format={{.Id}}", image])
-        if isinstance(answer, str):
-            reasons.append(f"{name}: {answer}")
+        try:
+            digest = _ask([engine, "image", "inspect", "--format={{.Id}}", image]).strip()
+        except CompileError as error:
+            reasons.append(f"{name}: {error}")
             continue
-        digest = answer.out.strip()
-        if not digest:
-            reasons.append(f"{name}: it does not tell the id of {image}")
-            continue
-        named = digest if ":" in digest else f"sha256:{digest}"
-        return Container(engine, named, _user_options(engine))
-    return f"onnx-mlir is not on the PATH, and no engine has the image: {'; '.join(reasons)}"
+        if digest:
+            digest = digest if ":" in digest else f"sha256:{digest}"
+            return Container(engine, digest, _user_options(engine))
+        reasons.append(f"{name}: it does not tell the id of {image}")
+    raise CompileError(
+        f"onnx-mlir is not on the PATH, and no engine has the image: {'; '.join(reasons)}"
+    )
 
 
 def _user_options(engine: str) -> tuple[str, ...]:
@@ -168,33 +158,20 @@ def _user_options(engine: str) -> tuple[str, ...]:
         return (*keep, "--security-opt=label=disable", here)
     if os.getuid():
         # a docker without root calls its user root
-        answer = _ask([engine, "info", "--format={{.SecurityOptions}}"])
-        if not isinstance(answer, str) and "rootless" in answer.out:
-            return ("--user=0:0",)
+        with contextlib.suppress(CompileError):
+            if "rootless" in _ask([engine, "info", "--format={{.SecurityOptions}}"]):
+                return ("--user=0:0",)
     return (here,)
 
 
-@dataclass(frozen=True)
-class _Answer:
-    out: str
+def _ask(command: Sequence[str]) -> str:
+    """What a command prints.
 
-
-def _ask(command: Sequence[str]) -> _Answer | str:
-    """What a command prints, or why it does not."""
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_SECONDS,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired:
-        return f"no answer within {_SECONDS:g} s"
-    except OSError as error:
-        return error.strerror or str(error)
+    Raises:
+        CompileError: It does not run, or fails.
+    """
+    done = run(command, _SECONDS, what="the answer")
     if done.returncode:
         lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        return lines[-1][:200] if lines else f"exit code {done.returncode}"
-    return _Answer(done.stdout)
+        raise CompileError(lines[-1][:200] if lines else f"exit code {done.returncode}")
+    return done.stdout

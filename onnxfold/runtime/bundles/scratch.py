@@ -20,36 +20,40 @@ from onnxfold.storage.writer import Writer
 
 # A file system in memory, where Linux has one.
 _MEMORY = "/dev/shm"
+_THREADS = 2  # that write
 
 
 @contextlib.contextmanager
-def scratch_file(places: Sequence[Place], size: int, threads: int = 2) -> Iterator[str]:
+def scratch_file(places: Sequence[Place], size: int) -> Iterator[str]:
     """The real path of a file of ``size`` bytes with tensors at their places; gone afterwards.
 
     It is in memory if that has room for it, and among the temporary files otherwise. A process
     that dies leaves it behind; the next one of the same user removes it.
 
     Raises:
-        OSError: There is no room for it anywhere.
+        OnnxFoldError: There is no room for it anywhere.
     """
-    temp = _written(places, size, threads)
+    try:
+        temp = _written(places, size)
+    except OSError as error:
+        raise atomic.os_error(error, tempfile.gettempdir()) from error
     try:
         yield os.path.realpath(temp.path or "")
     finally:
         temp.discard()
 
 
-def _written(places: Sequence[Place], size: int, threads: int) -> TempFile:
+def _written(places: Sequence[Place], size: int) -> TempFile:
     if _room_in_memory() >= size:
         try:
-            return _write(_MEMORY, places, size, threads)
+            return _write(_MEMORY, places, size)
         except OSError as error:  # somebody else took the room meanwhile
             if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EPERM):
                 raise
-    return _write(tempfile.gettempdir(), places, size, threads)
+    return _write(tempfile.gettempdir(), places, size)
 
 
-def _write(folder: str, places: Sequence[Place], size: int, threads: int) -> TempFile:
+def _write(folder: str, places: Sequence[Place], size: int) -> TempFile:
     target = os.path.join(folder, "weights")
     atomic.remove_leftovers(target)
     temp = TempFile(target)
@@ -57,7 +61,7 @@ def _write(folder: str, places: Sequence[Place], size: int, threads: int) -> Tem
         temp.create()
         os.fchmod(temp.fd, 0o600)
         os.ftruncate(temp.fd, size)
-        with Writer(threads, size, None) as writer:
+        with Writer(_THREADS, size, None) as writer:
             for place in places:
                 try:
                     writer.tensor(temp, place.offset, place.length, place.tensor)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from onnxfold.runtime.sizes import NominalSizes
+from onnxfold.runtime.splitting.sizes import NominalSizes
 
 NODE = 4096
 """Calling an op takes a few microseconds, whatever it does."""

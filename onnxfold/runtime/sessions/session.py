@@ -8,33 +8,44 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from onnxfold.errors import UsageError
-from onnxfold.runtime.backends import check_name
-from onnxfold.runtime.bundle import Bundle, is_bundle, open_bundle
-from onnxfold.runtime.cache import CacheStatistics, FoldCache, shared_cache
-from onnxfold.runtime.constants import Constants, Current
-from onnxfold.runtime.description import Description
-from onnxfold.runtime.folding import Folding, FoldStatistics, Placement
-from onnxfold.runtime.given import Given
-from onnxfold.runtime.handle import Handle
-from onnxfold.runtime.values import Feed
+from onnxfold.runtime.backends.registry import check_name
+from onnxfold.runtime.backends.values import Feed
+from onnxfold.runtime.bundles.bundle import SplitModel, is_bundle, open_bundle
+from onnxfold.runtime.bundles.manifest import TensorInfo
+from onnxfold.runtime.sessions.cache import CacheStatistics, FoldCache, shared_cache
+from onnxfold.runtime.sessions.constants import Constants, Setting
+from onnxfold.runtime.sessions.entry import Entry
+from onnxfold.runtime.sessions.folding import Folding, FoldStatistics, Placement
+from onnxfold.runtime.sessions.handle import Handle
 
 if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
     import onnxruntime
+    from typing_extensions import Unpack
 
-    from onnxfold.runtime.binding import Binding
-    from onnxfold.runtime.split_model import SplitModel
+    from onnxfold.runtime.sessions.binding import Binding
+    from onnxfold.runtime.split import SplitArguments
 
-    Source = str | os.PathLike[str] | Bundle | SplitModel | ir.Model | onnx.ModelProto
+    Source = str | os.PathLike[str] | SplitModel | ir.Model | onnx.ModelProto
 
 
-class Session(Description):
+@dataclass(frozen=True)
+class Argument:
+    """An input, described as onnxruntime's ``NodeArg`` does."""
+
+    name: str
+    type: str
+    shape: list[int | str | None] | None
+
+
+class Session:
     """Runs a bundle, or a model with runtime constants, as ``onnxruntime.InferenceSession`` would.
 
     Runtime constants are inputs like the others and may be fed every time, or only when they
@@ -51,7 +62,6 @@ class Session(Description):
         source: A bundle (its folder), or a model: a path, an ``ir.Model``, a ``ModelProto``.
         sess_options: ``onnxruntime.SessionOptions`` for entry; those for runtime_fold follow them.
         providers: Execution providers, as onnxruntime takes them; the CPU by default.
-        runtime_constants: Names of a model's inputs that stay the same, or globs (see `split`).
         backend: Who runs runtime_fold. "auto": compiled kernels where there are any, onnxruntime
             otherwise, and no waiting for a compiler; "onnxruntime"; "iree", "onnx-mlir": kernels of
             theirs, which for a model are compiled now.
@@ -59,7 +69,8 @@ class Session(Description):
         cache: A cache to share with some other sessions.
         specialize: Build a session for each setting with the folded tensors as weights:
             onnxruntime can then arrange them for its kernels. Slower to fold, faster to run.
-        split_options: Of `split`, for a model: ``overridable``, ``max_cache``, ``nominal``, ...
+        arguments: Of `split`, for a model: ``runtime_constants`` (names of inputs that stay the
+            same, or globs), ``overridable``, ``max_cache``, ``nominal``, ...
 
     Raises:
         UsageError: An argument cannot be used as given.
@@ -72,34 +83,32 @@ class Session(Description):
         sess_options: onnxruntime.SessionOptions | None = None,
         providers: Sequence[Any] | None = None,
         *,
-        runtime_constants: Iterable[str] = (),
         backend: str = "auto",
         max_cache_bytes: int | None = None,
         cache: FoldCache | None = None,
         specialize: bool = False,
-        **split_options: Any,
+        **arguments: Unpack[SplitArguments],
     ) -> None:
         check_name(backend)
-        cache = cache or (shared_cache() if max_cache_bytes is None else FoldCache(max_cache_bytes))
-        self.bundle = _bundle_of(source, runtime_constants, backend, split_options)
+        self.bundle = _bundle_of(source, backend, arguments)
         self._options = sess_options
         self._providers = list(providers) if providers else ["CPUExecutionProvider"]
         self._backend = backend
-        self.specializes = specialize
-        manifest = self.bundle.manifest
-        self._constants = Constants(manifest.runtime_constants, manifest.entry_inputs, cache)
-        # what a handle alone gives values to
-        self._taken = {i.name for i in (*manifest.runtime_constants, *manifest.cached)}
-        self._output_names = list(manifest.outputs)
+        self._cache = cache or (
+            shared_cache() if max_cache_bytes is None else FoldCache(max_cache_bytes)
+        )
+        self._specialize = specialize
+        self._constants = Constants(self.bundle.manifest)
         self._open()
 
     def _open(self) -> None:
         """Open entry; runtime_fold is opened at the first fold."""
-        self.entry = self.bundle.open_entry(self._options, self._providers)
-        self._folding = Folding(self.bundle, self._options, self._providers, self._backend)
-        self._optional = {i.name for i in self.entry.get_overridable_initializers()}
-        self._optional |= {i.name for i in self.bundle.manifest.runtime_constants if i.optional}
-        self._current: Current | None = None
+        self._entry = Entry(self.bundle, self._options, self._providers, self._specialize)
+        self.entry = self._entry.session
+        self._folding = Folding(
+            self.bundle, self._options, self._providers, self._backend, self._cache
+        )
+        self._current: tuple[Setting, Handle] | None = None
 
     # ---------------------------------------------------------------- running
 
@@ -126,8 +135,9 @@ class Session(Description):
         Raises:
             UsageError: A runtime constant has not been given yet, or is given with a handle.
         """
-        entry, feeds = self._prepared(input_feed, handle)
-        return entry.run(output_names or self._output_names, feeds, run_options)  # type: ignore[no-any-return]
+        if handle is None:
+            handle, input_feed = self._handle_for(input_feed)
+        return self._own(handle).run(output_names, input_feed, run_options)
 
     def run_with_ort_values(
         self,
@@ -138,11 +148,10 @@ class Session(Description):
         handle: Handle | None = None,
     ) -> Sequence[onnxruntime.OrtValue]:
         """The same with onnxruntime's values in and out."""
-        from onnxfold.runtime.binding import as_values
-
-        entry, feeds = self._prepared(input_dict_ort_values, handle)
-        return entry.run_with_ort_values(  # type: ignore[no-any-return]
-            output_names or self._output_names, as_values(feeds), run_options
+        if handle is None:
+            handle, input_dict_ort_values = self._handle_for(input_dict_ort_values)
+        return self._own(handle).run_with_ort_values(
+            output_names, input_dict_ort_values, run_options
         )
 
     def io_binding(self, handle: Handle | None = None) -> Binding:
@@ -151,11 +160,7 @@ class Session(Description):
         Raises:
             UsageError: Nothing has been folded yet.
         """
-        from onnxfold.runtime.binding import Binding
-
-        if handle is None:
-            handle = self._handle_for({})
-        return Binding(*self._opened(handle), self._refuse)
+        return self._own(handle or self._handle_for({})[0]).io_binding()
 
     def run_with_iobinding(
         self, iobinding: Binding, run_options: onnxruntime.RunOptions | None = None
@@ -165,7 +170,7 @@ class Session(Description):
         Raises:
             UsageError: The binding was made otherwise.
         """
-        from onnxfold.runtime.binding import Binding
+        from onnxfold.runtime.sessions.binding import Binding
 
         if not isinstance(iobinding, Binding):
             raise UsageError("the binding must be one of io_binding()")
@@ -184,50 +189,36 @@ class Session(Description):
         """
         return self._fold(self._constants.given(constants))
 
-    # ---------------------------------------------------------------- folding
-
-    def _prepared(
-        self, feed: Mapping[str, Feed], handle: Handle | None
-    ) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:
-        """The session on entry, and all that it is fed."""
-        if handle is None:
-            handle = self._handle_for(feed)
-            known = self._constants.known
-            feed = {name: value for name, value in feed.items() if name not in known}
-        self._refuse(feed)
-        entry, feeds = self._opened(handle)
-        return entry, {**feed, **feeds}
-
-    def _opened(self, handle: Handle) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:
+    def _own(self, handle: Handle) -> Handle:
+        """The handle, which must be of this session."""
         if not isinstance(handle, Handle):
             raise UsageError("the handle must be one of fold()")
-        return handle.opened(self)
+        if handle.owner is not self._constants:
+            raise UsageError("the handle is of another session")
+        return handle
 
-    def _refuse(self, names: Iterable[str]) -> None:
-        """Refuse what would take the place of a handle's own."""
-        if not self._taken.isdisjoint(names):
-            name = next(name for name in names if name in self._taken)
-            raise UsageError(f"{name!r} is part of the handle and cannot be given with it")
+    def _handle_for(self, feed: Mapping[str, Feed]) -> tuple[Handle, dict[str, Feed]]:
+        """The handle for the constants in a feed (those of the run before where none are fed).
 
-    def _handle_for(self, feed: Mapping[str, Feed]) -> Handle:
-        """The handle for the constants in a feed; those of the run before where none are fed."""
-        current = self._current
-        if current is None or not self._constants.is_current(current, feed):
-            constants = self._constants.merged(current, feed)
-            current = self._current = Current(constants, self._fold(constants))
-        return current.handle
+        Returns:
+            The handle, and the rest of the feed.
+        """
+        constants, current = self._constants, self._current
+        if current is None or not constants.is_same(current[0], feed):
+            setting = constants.merged({} if current is None else current[0], feed)
+            current = self._current = setting, self._fold(setting)
+        return current[1], {n: value for n, value in feed.items() if n not in constants.known}
 
-    def _fold(self, constants: Mapping[str, Given]) -> Handle:
+    def _fold(self, setting: Setting) -> Handle:
+        optional = {i.name for i in self.get_overridable_initializers()}
         for name in self._constants.known:
-            if name not in constants and name not in self._optional:
+            if name not in setting and name not in optional:
                 raise UsageError(f"runtime constant {name!r} has not been given yet")
-        return Handle(self, *self._constants.fold(constants, self._folding.groups))
-
-    def open_specialized(self, bound: Mapping[str, Any]) -> onnxruntime.InferenceSession:
-        """A session on entry that has a handle's tensors as weights."""
-        from onnxfold.runtime.specialize import specialized
-
-        return specialized(self.bundle.load_entry(), bound, self._options, self._providers)
+        folded = self._folding.fold(setting)
+        bound = {name: value for part in folded for name, value in part.values.items()}
+        in_entry = self._constants.in_entry
+        bound.update((n, given.feed) for n, given in setting.items() if n in in_entry)
+        return Handle(self._constants, self._entry, folded, bound)
 
     def set_providers(
         self, providers: Sequence[Any], provider_options: Sequence[Any] | None = None
@@ -243,39 +234,78 @@ class Session(Description):
 
     def fold_statistics(self) -> FoldStatistics:
         """How often and how long runtime_fold ran for this session."""
-        return FoldStatistics(**vars(self._folding.statistics))
+        return self._folding.statistics
 
     def cache_statistics(self) -> CacheStatistics:
         """Figures of the cache, other sessions that share it included."""
-        return self._constants.cache.statistics()
+        return self._cache.statistics()
 
     def placements(self) -> list[Placement]:
         """Which backend makes which folded tensors, and why not another one."""
-        return list(self._folding.placements)
+        return self._folding.placements()
+
+    # ---------------------------------------------------------------- what it runs
+
+    def get_inputs(self) -> list[Argument]:
+        """The inputs of the original model, in its order; runtime constants among them."""
+        known = self._described(self.entry.get_inputs(), optional=False)
+        inputs = self.bundle.manifest.inputs
+        return [known[name] for name in inputs if name in known]
+
+    def get_overridable_initializers(self) -> list[Argument]:
+        """Inputs that have a default value."""
+        known = self._described(self.entry.get_overridable_initializers(), optional=True)
+        return list(known.values())
+
+    def _described(self, in_entry: Sequence[Any], *, optional: bool) -> dict[str, Argument]:
+        """Inputs of entry, and runtime constants that it does not read."""
+        known = {arg.name: Argument(arg.name, arg.type, arg.shape) for arg in in_entry}
+        for info in self.bundle.manifest.runtime_constants:
+            if info.optional == optional:
+                known.setdefault(info.name, _argument(info))
+        return known
+
+    def get_outputs(self) -> list[Any]:
+        """The outputs of the original model."""
+        return list(self.entry.get_outputs())
+
+    def get_modelmeta(self) -> Any:
+        """Metadata of entry."""
+        return self.entry.get_modelmeta()
+
+    def get_providers(self) -> list[str]:
+        """Names of the execution providers in use."""
+        return list(self.entry.get_providers())
+
+    def get_provider_options(self) -> dict[str, Any]:
+        """Options of the execution providers."""
+        return dict(self.entry.get_provider_options())
+
+    def get_session_options(self) -> Any:
+        """Options of the session on entry."""
+        return self.entry.get_session_options()
+
+    def end_profiling(self) -> str:
+        """End profiling of entry; returns the name of the profile's file."""
+        return str(self.entry.end_profiling())
 
 
-def _bundle_of(
-    source: Source,
-    runtime_constants: Iterable[str],
-    backend: str,
-    split_options: Mapping[str, Any],
-) -> Bundle | SplitModel:
+def _argument(info: TensorInfo) -> Argument:
+    return Argument(info.name, f"tensor({info.dtype})", info.shape)
+
+
+def _bundle_of(source: Source, backend: str, arguments: SplitArguments) -> SplitModel:
     """The bundle that is given, or what is made of the model, in memory."""
-    given: Bundle | SplitModel | None = None
+    given: SplitModel | None = None
     if isinstance(source, (str, os.PathLike)):
         if is_bundle(source) or Path(source).is_dir():
             given = open_bundle(source)  # of another folder it says what is missing
-    elif hasattr(source, "open_runtime_fold"):
-        given = source  # type: ignore[assignment]
-    if given is not None:
-        if split_options or tuple(runtime_constants):
-            raise UsageError("a bundle is split already: its runtime constants are fixed")
-        return given
-    from onnxfold.runtime.split_model import split_in_memory
+    elif hasattr(source, "manifest"):
+        given = cast("SplitModel", source)
+    if given is None:
+        from onnxfold.runtime.split import split_in_memory
 
-    return split_in_memory(
-        source,  # type: ignore[arg-type]
-        runtime_constants=runtime_constants,
-        backend=backend,
-        **split_options,
-    )
+        return split_in_memory(source, backend=backend, **arguments)  # type: ignore[arg-type]
+    if arguments.keys() - {"runtime_constants"} or tuple(arguments.get("runtime_constants", ())):
+        raise UsageError("a bundle is split already: its runtime constants are fixed")
+    return given

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,10 +21,9 @@ from onnxfold import storage
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.graphs import all_graphs
 from onnxfold.pool.buffer import Buffer, Memory
-from onnxfold.runtime.scratch import scratch_file
-from onnxfold.runtime.session_options import data_below, with_data_below
+from onnxfold.runtime.bundles.scratch import scratch_file
+from onnxfold.runtime.bundles.session_options import data_below, with_data_below
 from onnxfold.storage import FileTensor, MappedFile, SharedExternalTensor, Span, span_of
-from onnxfold.storage.atomic import os_error
 from onnxfold.storage.layout import EXTERNAL_FROM, FilePlan, Plan, plan_external, sharer
 from onnxfold.storage.streaming import is_streamed
 
@@ -76,7 +75,8 @@ def _by_reference(
     while True:
         places = _Places()
         plan = plan_of(model, places)
-        with _data_of(plan) as path:
+        data = plan.data
+        with scratch_file(data.tensors, data.size) if data else contextlib.nullcontext("") as path:
             content = _content(plan.model(path.lstrip(_ROOT)))
             try:
                 session = _open(content, options, providers)
@@ -85,7 +85,7 @@ def _by_reference(
                     raise
             else:
                 if places.hold():
-                    _let_go(model, plan.data, path)
+                    _let_go(model, data, path)
                     return session
         # A file was replaced while onnxruntime opened it by its name; now it is known to be gone.
 
@@ -103,20 +103,6 @@ def _open(
             raise
     with data_below(_ROOT, options):  # a copy has no libraries of custom ops
         return ort.InferenceSession(content, options, providers=list(providers))
-
-
-@contextlib.contextmanager
-def _data_of(plan: Plan) -> Iterator[str]:
-    """The path of a file with what lies nowhere else; "" if there is nothing."""
-    if plan.data is None:
-        yield ""
-        return
-    with contextlib.ExitStack() as stack:
-        try:
-            path = stack.enter_context(scratch_file(plan.data.tensors, plan.data.size))
-        except OSError as error:
-            raise os_error(error, tempfile.gettempdir()) from error
-        yield path
 
 
 def _from_files(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 import onnx
 import onnx_ir as ir
@@ -15,17 +14,7 @@ from onnxfold.editing.removal import is_used
 from onnxfold.editing.replacement import inherit
 from onnxfold.graphs import all_graphs
 from onnxfold.passes.dead_code import RemoveDeadCode
-
-RUNTIME_FOLD = "runtime_fold"
-
-
-@dataclass(frozen=True)
-class Described:
-    """What is certain about a value that becomes part of an interface."""
-
-    dtype: ir.DataType
-    dims: tuple[int | str | None, ...] | None
-    """Sizes, names of symbolic ones, None for what is not known; None if not even the rank is."""
+from onnxfold.runtime.bundles.manifest import TensorInfo
 
 
 def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
@@ -68,70 +57,62 @@ def named_clone(model: ir.Model) -> ir.Model:
 
 def entry_of(
     model: ir.Model,
-    cached: Mapping[str, Described],
+    cached: Sequence[TensorInfo],
     runtime_constants: Sequence[str],
 ) -> ir.Model:
     """The model that runs every time: what is cached are inputs of it, behind its own.
 
     Args:
         model: The model; not changed.
-        cached: Names and types of the cached values.
+        cached: The cached values.
         runtime_constants: Names of inputs; those that entry does not read are no inputs of it.
     """
     entry = named_clone(model)
     made = {v.name: v for node in entry.graph for v in node.outputs}
-    for name, known in cached.items():
-        old = made[name]
-        new = ir.Value(name=name)
+    for info in cached:
+        old = made[info.name]
+        new = ir.Value(name=info.name)
         inherit(old, new)
-        _declare(new, known)
+        _declare(new, info)
         old.replace_all_uses_with(new)
         old.name = None
         entry.graph.inputs.append(new)
     names = Names(all_graphs(entry))
-    for name in cached:
-        node = made[name].producer()
+    for info in cached:
+        node = made[info.name].producer()
         assert node is not None
         names.complete(node)
     RemoveDeadCode()(entry)
-    drop_unread(entry, [*runtime_constants, *cached])
+    drop_unread(entry, [*runtime_constants, *(info.name for info in cached)])
     return entry
 
 
 def drop_unread(part: ir.Model, constants: Sequence[str]) -> None:
     """Take out those of the constant inputs that nothing reads, and record the others."""
-    inputs = {v.name for v in part.graph.inputs}
-    unread = {n for n in constants if n in inputs and not _is_read(part.graph, n)}
-    _remove_inputs(part.graph, unread)
-    record(part, [n for n in constants if n in inputs - unread])
+    graph = part.graph
+    inputs = {v.name: v for v in graph.inputs if v.name in set(constants)}
+    for name, value in list(inputs.items()):
+        if not is_used(value):
+            graph.inputs.remove(value)
+            graph.initializers.pop(name, None)
+            del inputs[name]
+    record(part, [name for name in constants if name in inputs])
 
 
-def fold_of(model: ir.Model, outputs: Mapping[str, Described]) -> ir.Model:
+def fold_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
     """The model that makes the cached values, of the inputs that it needs for that.
 
     Args:
         model: The model; not changed.
-        outputs: Names and types of the values that it is to make.
+        cached: The values that it is to make.
     """
     fold = named_clone(model)
     made = {v.name: v for node in fold.graph for v in node.outputs}
-    fold.graph.name = RUNTIME_FOLD
+    fold.graph.name = "runtime_fold"
     fold.graph.outputs.clear()
-    for output, known in outputs.items():
-        _declare(made[output], known)
-        fold.graph.outputs.append(made[output])
-    return _trimmed(fold)
-
-
-def restricted(fold: ir.Model, outputs: Collection[str]) -> ir.Model:
-    """The part of a runtime_fold that makes some of its outputs; the model itself is changed."""
-    wanted = [v for v in fold.graph.outputs if v.name in outputs]
-    fold.graph.outputs.clear()
-    fold.graph.outputs.extend(wanted)
-    return _trimmed(fold)
-
-
-def _trimmed(fold: ir.Model) -> ir.Model:
+    for info in cached:
+        _declare(made[info.name], info)
+        fold.graph.outputs.append(made[info.name])
     RemoveDeadCode()(fold)
     drop_unread(fold, [v.name for v in fold.graph.inputs if v.name])
     return fold
@@ -151,9 +132,8 @@ def components(fold: ir.Model) -> list[list[str]]:
         return node
 
     for node in fold.graph:
-        captured = captured_values(node) if node.attributes else []
-        for value in (*node.inputs, *captured):
-            producer = value.producer() if value is not None else None
+        for value in operands_of(node):
+            producer = value.producer()
             if producer is not None and producer in parent and producer.op_type != "Constant":
                 parent[find(node)] = find(producer)
     groups: dict[object, list[str]] = {}
@@ -164,19 +144,60 @@ def components(fold: ir.Model) -> list[list[str]]:
     return list(groups.values())
 
 
-def _declare(value: ir.Value, known: Described) -> None:
-    value.type = ir.TensorType(known.dtype)
-    if known.dims is not None:
-        value.shape = ir.Shape(known.dims)
+def operands_of(node: ir.Node) -> list[ir.Value]:
+    """What a node reads, in its subgraphs as well."""
+    captured = captured_values(node) if node.attributes else []
+    return [value for value in (*node.inputs, *captured) if value is not None]
 
 
-def _is_read(graph: ir.Graph, name: str) -> bool:
-    value = next(v for v in graph.inputs if v.name == name)
-    return is_used(value)
+def behind(outputs: Iterable[ir.Value]) -> tuple[set[ir.Node], set[ir.Value]]:
+    """The nodes that values are made by, and the inputs and weights that these read."""
+    nodes: set[ir.Node] = set()
+    read: set[ir.Value] = set()
+    pending = list(outputs)
+    while pending:
+        value = pending.pop()
+        node = value.producer()
+        if node is None:
+            read.add(value)
+        elif node not in nodes:
+            nodes.add(node)
+            pending.extend(operands_of(node))
+    return nodes, read
 
 
-def _remove_inputs(graph: ir.Graph, names: set[str]) -> None:
-    for value in [v for v in graph.inputs if v.name in names]:
-        graph.inputs.remove(value)
-        if value.name is not None and value.name in graph.initializers:
-            del graph.initializers[value.name]
+class RuntimeFold:
+    """A runtime_fold that parts are taken from; it is not changed.
+
+    Args:
+        model: All of it.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self._outputs = {v.name: v for v in model.graph.outputs}
+        self._order = {node: k for k, node in enumerate(model.graph)}
+
+    def part(self, outputs: Sequence[str]) -> ir.Model:
+        """The part that makes some outputs. It costs as much as that part has nodes."""
+        graph = self.model.graph
+        wanted = [self._outputs[name] for name in outputs]
+        nodes, read = behind(wanted)
+        view = ir.GraphView(
+            [v for v in graph.inputs if v in read],
+            wanted,
+            nodes=sorted(nodes, key=self._order.__getitem__),
+            initializers=sorted(
+                (v for v in read if v.is_initializer()), key=lambda v: v.name or ""
+            ),
+            opset_imports=graph.opset_imports,
+            name=graph.name,
+        )
+        functions = [function.clone() for function in self.model.functions.values()]
+        return ir.Model(view.clone(), ir_version=self.model.ir_version, functions=functions)
+
+
+def _declare(value: ir.Value, info: TensorInfo) -> None:
+    value.type = ir.TensorType(ir.DataType[info.dtype.upper()])
+    if info.shape is not None:
+        value.shape = ir.Shape(info.shape)

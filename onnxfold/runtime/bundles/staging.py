@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,16 +25,15 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxfold.errors import UsageError
-from onnxfold.runtime.bundle import (
+from onnxfold.runtime.bundles.bundle import (
     ENTRY_FILE,
     FOLD_FILE,
     KERNELS,
     MANIFEST,
     STAGED,
-    Manifest,
-    is_kernel_name,
     staged_folder,
 )
+from onnxfold.runtime.bundles.manifest import Manifest
 from onnxfold.storage import atomic
 from onnxfold.storage.atomic import TempFile
 from onnxfold.storage.commit import other_users
@@ -41,6 +41,7 @@ from onnxfold.storage.sources import Sources
 
 _MODELS = (ENTRY_FILE, FOLD_FILE)
 _DATA = tuple(f"{model}.data" for model in _MODELS)
+_KERNEL_NAME = re.compile(r"[0-9a-f]{16,}\.")
 
 
 def check_source(model: ir.Model, folder: Path) -> None:
@@ -130,9 +131,9 @@ def _remove_old(folder: Path, manifest: Manifest, files: list[Path]) -> None:
             atomic.remove(str(folder / name))
         if Path(f"{name}.data") not in files and not _users_of_data(folder, name):
             atomic.remove(str(folder / f"{name}.data"))
-    named = {name for k in manifest.kernels for name in (k.file, *k.beside)}
+    named = {name for kernel in manifest.kernels for name in kernel.files}
     for path in (folder / KERNELS).glob("*"):
-        if is_kernel_name(path.name) and f"{KERNELS}/{path.name}" not in named:
+        if _KERNEL_NAME.match(path.name) and f"{KERNELS}/{path.name}" not in named:
             atomic.remove(str(path))
 
 

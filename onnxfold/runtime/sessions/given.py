@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnxfold.errors import UsageError
-from onnxfold.runtime.bundle import TensorInfo
-from onnxfold.runtime.values import Array, Feed, bits_of, is_text, ort_value
+from onnxfold.runtime.backends.values import Array, Feed, bits_of, is_text, ort_value
+from onnxfold.runtime.bundles.manifest import TensorInfo
 
 if TYPE_CHECKING:
     import onnxruntime

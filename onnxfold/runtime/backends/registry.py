@@ -1,0 +1,67 @@
+"""Backends by name: ours, and those that other packages bring."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from importlib import metadata
+
+from onnxfold.errors import UsageError
+from onnxfold.runtime.backends.base import Backend
+
+logger = logging.getLogger("onnxfold")
+
+_GROUP = "onnxfold.backends"
+_ROOM = "onnxfold.runtime.backends"
+_OURS = {
+    "iree": f"{_ROOM}.iree:Iree",
+    "onnx-mlir": f"{_ROOM}.onnx_mlir.backend:OnnxMlir",
+    "onnxruntime": f"{_ROOM}.onnxruntime:Onnxruntime",
+}
+"""Classes by name; "auto" takes kernels in this order."""
+
+NAMES = ("auto", *_OURS)
+
+
+def create(name: str) -> Backend:
+    """A backend by name: ours, or one that another package brings (``onnxfold.backends``).
+
+    Raises:
+        UsageError: There is no backend of that name, or it cannot be loaded.
+    """
+    known = _known()
+    if name not in known:
+        raise UsageError(f"there is no backend {name!r}; there are {', '.join(['auto', *known])}")
+    try:
+        made: Backend = known[name].load()()
+    except Exception as error:  # whatever a stranger's module does when it is loaded
+        raise UsageError(f"the backend {name!r} cannot be loaded: {error}") from error
+    return made
+
+
+def check_name(backend: str) -> None:
+    """Refuse a backend that there is not.
+
+    Raises:
+        UsageError: There is no backend of that name.
+    """
+    if backend not in NAMES:
+        create(backend)
+
+
+def compilers() -> Iterator[Backend]:
+    """Every backend that compiles and that can be loaded, in the order of "auto"."""
+    for name in _known():
+        if name == "onnxruntime":
+            continue
+        try:
+            yield create(name)
+        except UsageError as error:
+            logger.warning("%s", error)
+
+
+def _known() -> dict[str, metadata.EntryPoint]:
+    """All backends by name, ours first."""
+    ours = [metadata.EntryPoint(name, place, _GROUP) for name, place in _OURS.items()]
+    others = [e for e in metadata.entry_points(group=_GROUP) if e.name not in NAMES]
+    return {entry.name: entry for entry in (*ours, *others)}

@@ -1,0 +1,1 @@
+"""Split models: what describes them, their folder on the disk, and opening their parts."""

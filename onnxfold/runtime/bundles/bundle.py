@@ -1,0 +1,218 @@
+"""Bundles: the folder that a split model is written to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from onnxfold.errors import ModelError
+from onnxfold.runtime.bundles.manifest import FORMAT, Manifest
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+    import onnxruntime
+
+MANIFEST = "manifest.json"
+ENTRY_FILE = "entry.onnx"
+FOLD_FILE = "runtime_fold.onnx"
+KERNELS = "kernels"
+STAGED = "bundle"
+"""How the name of a folder begins that a bundle is written to, see `staging`."""
+
+_BLOCK = 1 << 20
+
+_STAGED_NAME = re.compile(rf"{STAGED}\.onnxfold-[0-9a-f]{{8}}")
+
+Version = tuple[int, int]
+
+
+class SplitModel(Protocol):
+    """A split model, on the disk (`Bundle`) or in memory; threads may use it at the same time.
+
+    A part of it is called as its file is: `ENTRY_FILE`, or `FOLD_FILE` if the manifest has groups.
+    """
+
+    @property
+    def manifest(self) -> Manifest:
+        """What it consists of."""
+
+    @property
+    def folder(self) -> Path:
+        """Where its kernels are."""
+
+    @property
+    def fold_hash(self) -> str:
+        """What cached tensors are known by: it tells one runtime_fold from another."""
+
+    def load(self, part: str) -> ir.Model:
+        """A part as a model, to be changed."""
+
+    def open(
+        self, part: str, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
+    ) -> onnxruntime.InferenceSession:
+        """A session of onnxruntime on a part."""
+
+
+@dataclass
+class Bundle:
+    """A bundle on the disk, see `SplitModel`.
+
+    Attributes:
+        folder: Where its files are.
+        manifest: What it consists of.
+        read: The manifest's file, and which one it was; None for a bundle that is being written.
+    """
+
+    folder: Path
+    manifest: Manifest
+    read: tuple[Path, Version] | None = None
+
+    @property
+    def entry(self) -> Path:
+        """The model that runs every time."""
+        return self.folder / ENTRY_FILE
+
+    @property
+    def runtime_fold(self) -> Path:
+        """The model that makes the cached tensors."""
+        return self.folder / FOLD_FILE
+
+    @cached_property
+    def fold_hash(self) -> str:
+        """SHA-256 of runtime_fold."""
+        return self.manifest.hashes.get(FOLD_FILE) or hash_model(self.runtime_fold)
+
+    def load(self, part: str) -> ir.Model:
+        """A part as a model, to be changed.
+
+        Raises:
+            ModelError: It is damaged, or belongs to another bundle.
+        """
+        from onnxfold import storage
+
+        self._check()
+        model = storage.load(self.folder / part)
+        self._check()
+        self._check_names(part, model.graph.inputs, model.graph.outputs)
+        return model
+
+    def open(
+        self, part: str, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
+    ) -> onnxruntime.InferenceSession:
+        """A session of onnxruntime on a part.
+
+        Raises:
+            ModelError: It is damaged, or belongs to another bundle.
+        """
+        import onnxruntime as ort
+
+        self._check()
+        path = self.folder / part
+        try:
+            session = ort.InferenceSession(str(path), options, providers=list(providers))
+        except (TypeError, ValueError):  # of the arguments
+            raise
+        except Exception as error:  # onnxruntime raises many classes without a common base
+            reason = " ".join(str(error).split())
+            raise ModelError(f"onnxruntime does not open it: {reason}", file=path) from error
+        self._check()
+        inputs = (*session.get_inputs(), *session.get_overridable_initializers())
+        self._check_names(part, inputs, session.get_outputs())
+        return session
+
+    def _check(self) -> None:
+        """See that the files are those of the manifest that was read.
+
+        Raises:
+            ModelError: Another bundle has taken the place of this one.
+        """
+        if self.read is not None and _version(self.read[0]) != self.read[1]:
+            raise ModelError("the bundle has been replaced; open it again", file=self.read[0])
+
+    def _check_names(self, part: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """See that a part is the one that the manifest describes."""
+        manifest = self.manifest
+        if part == ENTRY_FILE:
+            what, found, known = "inputs", inputs, set(manifest.entry_inputs)
+        else:
+            made = {name for group in manifest.groups for name in group.outputs}
+            what, found, known = "outputs", outputs, made
+        if {value.name for value in found} != known:
+            reason = f"its {what} are not those of the manifest"
+            raise ModelError(reason, file=self.folder / part)
+
+
+def is_bundle(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is the folder (or the manifest) of a bundle."""
+    path = Path(path)
+    return (path / MANIFEST).is_file() or (path.name == MANIFEST and path.is_file())
+
+
+def open_bundle(path: str | os.PathLike[str]) -> Bundle:
+    """Read the manifest of a bundle.
+
+    Raises:
+        ModelError: There is no manifest, or it is damaged or of a newer format.
+    """
+    path = Path(path)
+    file = path if path.name == MANIFEST else path / MANIFEST
+    try:
+        version = _version(file)
+        document = _document(file)
+        own = Path(os.path.abspath(file))  # what is opened later may be so from another folder
+        folder = own.parent / document.pop("folder", "")
+        return Bundle(folder, Manifest.from_dict(document), (own, version))
+    except OSError as error:
+        raise ModelError(f"not a bundle: {error.strerror}", file=file) from None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ModelError(f"damaged manifest: {error}", file=file) from None
+
+
+def staged_folder(manifest: Path) -> Path | None:
+    """The folder with a bundle's files if that is not the manifest's."""
+    try:
+        name = _document(manifest).get("folder")
+    except (OSError, ValueError, RecursionError, ModelError):
+        return None
+    return None if name is None else manifest.parent / name
+
+
+def _document(file: Path) -> dict[str, Any]:
+    document = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ModelError("not a manifest of a format that this version reads", file=file)
+    name = document.get("folder")
+    if name is not None and not (isinstance(name, str) and _STAGED_NAME.fullmatch(name)):
+        raise ValueError(f"folder {name!r} is none of a bundle")
+    return document
+
+
+def _version(file: Path) -> Version:
+    """What tells a file from one that has taken its place; -1 if there is none."""
+    try:
+        status = file.stat()
+    except OSError:
+        return (-1, -1)
+    return status.st_ino, status.st_mtime_ns
+
+
+def hash_model(path: Path) -> str:
+    """SHA-256 of a model with its data file of the usual name, in hexadecimal."""
+    data = path.with_name(path.name + ".data")
+    parts = [_hash_file(file) for file in (path, *([data] if data.exists() else []))]
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest() if len(parts) > 1 else parts[0]
+
+
+def _hash_file(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

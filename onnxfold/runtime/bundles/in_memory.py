@@ -1,0 +1,91 @@
+"""A split model that is not written: its parts are in memory, their weights where the source is."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import tempfile
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from onnxfold import storage
+from onnxfold.runtime.bundles.bundle import ENTRY_FILE, FOLD_FILE
+from onnxfold.runtime.bundles.manifest import Manifest
+from onnxfold.runtime.bundles.opening import open_model, plan_of, refer_to_files
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+
+class InMemory:
+    """What a bundle is on the disk, without a disk, see `SplitModel`.
+
+    Args:
+        manifest: What it consists of.
+        entry: The model that runs every time.
+        fold: The model that makes the cached tensors; None if nothing is cached.
+    """
+
+    def __init__(self, manifest: Manifest, entry: ir.Model, fold: ir.Model | None) -> None:
+        self.manifest = manifest
+        self._parts = {ENTRY_FILE: entry} if fold is None else {ENTRY_FILE: entry, FOLD_FILE: fold}
+        for model in self._parts.values():
+            refer_to_files(model)  # other files may be there when it is opened
+        self._lock = threading.Lock()  # a model that is being serialized is of use to nobody else
+
+    @functools.cached_property
+    def folder(self) -> Path:
+        """A folder for kernels, which are files; it goes with this object."""
+        folder = tempfile.TemporaryDirectory(prefix="onnxfold-session-")
+        weakref.finalize(self, folder.cleanup)
+        return Path(folder.name)
+
+    @functools.cached_property
+    def fold_hash(self) -> str:
+        """SHA-256 of runtime_fold and its weights."""
+        with self._lock:
+            return _content_hash(self._parts[FOLD_FILE])
+
+    def load(self, part: str) -> ir.Model:
+        """A part as a model, to be changed."""
+        with self._lock:
+            return self._parts[part].clone()
+
+    def open(
+        self, part: str, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
+    ) -> onnxruntime.InferenceSession:
+        """A session of onnxruntime on a part."""
+        with self._lock:
+            return open_model(self._parts[part], options, providers)
+
+
+def _content_hash(model: ir.Model) -> str:
+    """SHA-256 of a model and its weights, wherever they are."""
+    plan = plan_of(model, lambda span: None)
+    digest = _Digest()
+    described = plan.model("")
+    for _, literal in described.literals:
+        digest.write(literal)
+    for place in (*described.tensors, *(plan.data.tensors if plan.data is not None else ())):
+        place.tensor.tofile(digest)
+        span = storage.span_of(place.tensor)
+        if span is not None:
+            span.file.release(span.offset, span.length)
+    return digest.sha256.hexdigest()
+
+
+class _Digest:
+    """What a tensor is written to, to be hashed."""
+
+    def __init__(self) -> None:
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Hash more bytes."""
+        self.sha256.update(data)
+        return memoryview(data).nbytes

@@ -1,0 +1,156 @@
+"""The manifest: what a split model consists of, and how that is written as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+FORMAT = 1
+"""A manifest of another one is refused."""
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A tensor at the border between caller, runtime_fold and entry."""
+
+    name: str
+    dtype: str
+    """As ONNX calls it, in lower case: "float", "int64", "bfloat16"."""
+    shape: list[int | str | None] | None = None
+    nominal_bytes: int | None = None
+    """At the nominal sizes of symbolic dimensions."""
+    optional: bool = False
+    """Whether it has a default value."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Folded tensors that are made of the same runtime constants, and so change together."""
+
+    constants: list[str]
+    outputs: list[str]
+    components: list[list[str]]
+    """The outputs by which of them share a node's result: each can be a kernel of its own."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What a backend made of one component, or why it did not."""
+
+    backend: str
+    outputs: list[str]
+    inputs: list[str] = field(default_factory=list)
+    weights: list[str] = field(default_factory=list)
+    """Initializers of runtime_fold that are inputs of the kernel, behind its own."""
+    file: str | None = None
+    """Below the bundle's folder; None if there is no kernel, and ``reason`` says why."""
+    function: str = ""
+    dtypes: list[str] = field(default_factory=list)
+    """Of the outputs, as NumPy calls them."""
+    key: dict[str, str] = field(default_factory=dict)
+    """What the kernel was made of and for: graph hash, versions, CPU features, flags."""
+    reason: str | None = None
+    max_error: float | None = None
+    """Largest difference from onnxruntime in the one-time check, in units of what is allowed."""
+    beside: list[str] = field(default_factory=list)
+    """Files that the kernel reads, in its folder."""
+
+    @property
+    def files(self) -> list[str]:
+        """All its files; none if there is no kernel."""
+        return [] if self.file is None else [self.file, *self.beside]
+
+
+@dataclass(frozen=True)
+class Stay:
+    """A node that depends on runtime constants only but runs with entry, and why."""
+
+    node: str
+    op: str
+    reason: str
+
+
+@dataclass
+class Manifest:
+    """What is in a bundle.
+
+    Attributes:
+        runtime_constants: Inputs of the original that stay the same over many runs.
+        inputs: Names of the original's inputs, in order.
+        outputs: Names of its outputs, in order.
+        entry_inputs: Names of entry's inputs, cached tensors included.
+        cached: Results of runtime_fold that are inputs of entry.
+        groups: The same by the runtime constants that they depend on.
+        nodes: Nodes of the original, of entry and of runtime_fold.
+        kernels: What backends made of runtime_fold.
+        stays: Why nodes were not moved to runtime_fold.
+        versions: Of what made the bundle.
+        hashes: SHA-256 of runtime_fold by its file's name: what cached tensors are known by.
+    """
+
+    runtime_constants: list[TensorInfo]
+    inputs: list[str]
+    outputs: list[str]
+    entry_inputs: list[str]
+    cached: list[TensorInfo]
+    groups: list[Group]
+    fold_at: str = "compile"
+    nodes: dict[str, int] = field(default_factory=dict)
+    kernels: list[Kernel] = field(default_factory=list)
+    stays: list[Stay] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    hashes: dict[str, str] = field(default_factory=dict)
+    format: int = FORMAT
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of the cached tensors at nominal sizes."""
+        return sum(info.nominal_bytes or 0 for info in self.cached)
+
+    @property
+    def components(self) -> list[list[str]]:
+        """Outputs of runtime_fold by component."""
+        return [names for group in self.groups for names in group.components]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it is written to the manifest's file."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Manifest:
+        """What was written by `to_dict`.
+
+        Raises:
+            ValueError: Something is of another type, or a kernel lies outside of the bundle.
+            TypeError: A field is missing, or there is no such field.
+        """
+        manifest: Manifest = _read(cls, document, "manifest")
+        for kernel in manifest.kernels:
+            for name in kernel.files:
+                if os.path.isabs(name) or ".." in Path(name).parts:
+                    raise ValueError(f"kernel file {name!r} is not in the bundle")
+        return manifest
+
+
+def _read(kind: Any, value: Any, name: str) -> Any:
+    """What is written in JSON, as the type by which it is declared; or see `Manifest.from_dict`."""
+    parts = get_args(kind)
+    if is_dataclass(kind) and isinstance(value, dict):
+        kinds = get_type_hints(kind)
+        return kind(**{n: _read(kinds.get(n, Any), v, n) for n, v in value.items()})  # type: ignore[operator]
+    if get_origin(kind) is list and isinstance(value, list):
+        return [_read(parts[0], item, name) for item in value]
+    if get_origin(kind) is dict and isinstance(value, dict):
+        return {_read(parts[0], k, name): _read(parts[1], v, name) for k, v in value.items()}
+    if isinstance(kind, UnionType):
+        for part in parts:
+            with contextlib.suppress(ValueError):
+                return _read(part, value, name)
+    elif kind is Any or type(value) is kind or (kind is float and type(value) is int):
+        return value
+    raise ValueError(f"{name!r} is {value!r:.60}")

@@ -1,0 +1,84 @@
+"""Entry as a session has it open: once for all settings of the constants, or once for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from onnxfold.errors import UsageError
+from onnxfold.runtime.backends.values import array_of, is_text
+from onnxfold.runtime.bundles.bundle import ENTRY_FILE, SplitModel
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+
+class Entry:
+    """Entry, to be run with the folded tensors of a handle.
+
+    Args:
+        bundle: The split model.
+        options: Session options.
+        providers: Execution providers, as onnxruntime takes them.
+        specialize: Whether each handle has a session of its own, with its tensors as weights:
+            onnxruntime can then arrange them for its kernels.
+
+    Attributes:
+        session: onnxruntime's session, to which folded tensors are fed.
+        outputs: Names of the original's outputs, in order.
+    """
+
+    def __init__(
+        self,
+        bundle: SplitModel,
+        options: onnxruntime.SessionOptions | None,
+        providers: Sequence[Any],
+        specialize: bool,
+    ) -> None:
+        self._bundle = bundle
+        self._options = options
+        self._providers = providers
+        self.specializes = specialize
+        self.session = bundle.open(ENTRY_FILE, options, providers)
+        manifest = bundle.manifest
+        self.outputs = list(manifest.outputs)
+        self._taken = {info.name for info in (*manifest.runtime_constants, *manifest.cached)}
+
+    def refuse(self, names: Iterable[str]) -> None:
+        """Refuse what would take the place of a handle's own.
+
+        Raises:
+            UsageError: One of the names is that of a runtime constant or of a folded tensor.
+        """
+        if not self._taken.isdisjoint(names):
+            name = next(name for name in names if name in self._taken)
+            raise UsageError(f"{name!r} is part of the handle and cannot be given with it")
+
+    def specialized(self, bound: Mapping[str, Any]) -> onnxruntime.InferenceSession:
+        """A session with some inputs turned into weights.
+
+        Args:
+            bound: The values of those inputs; what is no array of numbers in the CPU's memory stays
+                an input.
+        """
+        import onnx_ir as ir
+
+        from onnxfold.runtime.bundles.opening import open_model
+
+        model = self._bundle.load(ENTRY_FILE)
+        graph = model.graph
+        inputs = {value.name: value for value in graph.inputs}
+        for name, value in bound.items():
+            array = array_of(value)
+            if array is None or is_text(value):
+                continue
+            variable = inputs[name]
+            dtype = ir.DataType(value.element_type())
+            if array.dtype != dtype.numpy():
+                array = array.view(dtype.numpy())
+            variable.const_value = ir.tensor(array, dtype=dtype, name=name)
+            variable.shape = ir.Shape(array.shape)
+            graph.inputs.remove(variable)
+            if name not in graph.initializers:
+                graph.initializers.add(variable)
+        return open_model(model, self._options, self._providers)

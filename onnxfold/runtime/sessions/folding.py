@@ -1,0 +1,200 @@
+"""Running runtime_fold: group by group, on the kernels there are and on onnxruntime otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from onnxfold.runtime.backends.loading import Loaded, load_kernels
+from onnxfold.runtime.backends.values import array_of, is_text, ort_value, size_in_bytes
+from onnxfold.runtime.bundles.bundle import FOLD_FILE, SplitModel
+from onnxfold.runtime.bundles.manifest import Group
+from onnxfold.runtime.bundles.session_options import fold_options, key_of
+from onnxfold.runtime.sessions.cache import FoldCache, Folded
+from onnxfold.runtime.sessions.given import Given
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+logger = logging.getLogger("onnxfold")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which backend makes some folded tensors, and why not the one that was asked for."""
+
+    outputs: list[str]
+    backend: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class FoldStatistics:
+    """How often and how long runtime_fold ran."""
+
+    folds: int = 0
+    seconds: float = 0.0
+
+
+class Folding:
+    """Everything that makes folded tensors for one session.
+
+    Args:
+        bundle: The split model.
+        options: Session options of the caller; what concerns computing is copied.
+        providers: Execution providers, as onnxruntime takes them.
+        backend: The backend that was asked for.
+        cache: Holds folded tensors by the content of what they were made of.
+    """
+
+    def __init__(
+        self,
+        bundle: SplitModel,
+        options: onnxruntime.SessionOptions | None,
+        providers: Sequence[Any],
+        backend: str,
+        cache: FoldCache,
+    ) -> None:
+        self.bundle = bundle
+        self.options = options
+        self.providers = providers
+        self.cache = cache
+        self.statistics = FoldStatistics()
+        self._lock = threading.Lock()
+        groups = bundle.manifest.groups
+        loaded, reasons = load_kernels(bundle, backend) if groups else ([], {})
+        self._groups = [_Group(self, k, group, loaded, reasons) for k, group in enumerate(groups)]
+
+    def fold(self, constants: Mapping[str, Given]) -> list[Folded]:
+        """The folded tensors, from the cache or made now.
+
+        Args:
+            constants: Every constant that has no default value.
+        """
+        values = {name: given.value for name, given in constants.items()}
+        folded = []
+        for group in self._groups:
+            known = [name for name in group.constants if name in constants]
+            key = (*group.key, tuple((name, constants[name].digest) for name in known))
+            folded.append(self.cache.get(key, lambda run=group.run: run(values)))  # type: ignore[misc]
+        return folded
+
+    def placements(self) -> list[Placement]:
+        """Which backend makes which tensors."""
+        return [place for group in self._groups for place in group.placements()]
+
+    def count(self, seconds: float) -> None:
+        """One more fold."""
+        with self._lock:
+            done = self.statistics
+            self.statistics = dataclasses.replace(
+                done, folds=done.folds + 1, seconds=done.seconds + seconds
+            )
+
+
+class _Group:
+    """Makes the folded tensors that depend on the same runtime constants.
+
+    What onnxruntime makes of them is a part of runtime_fold, which is opened at the first run.
+    """
+
+    def __init__(
+        self,
+        folding: Folding,
+        index: int,
+        group: Group,
+        loaded: Sequence[Loaded],
+        reasons: Mapping[str, str],
+    ) -> None:
+        self.constants = group.constants
+        self._folding = folding
+        self._group = group
+        self._kernels = [k for k in loaded if set(k.outputs) <= set(group.outputs)]
+        self._reasons = dict(reasons)
+        self._session: onnxruntime.InferenceSession | None = None
+        self._inputs: list[str] = []
+        self._lock = threading.Lock()
+        makers = tuple(sorted(",".join((k.backend, *k.outputs)) for k in self._kernels))
+        own = (makers, repr(folding.providers), key_of(folding.options))
+        self.key: tuple[Any, ...] = (folding.bundle.fold_hash, index, *own)
+
+    def placements(self) -> list[Placement]:
+        """Who makes the tensors of each component."""
+        made = [Placement(list(kernel.outputs), kernel.backend) for kernel in self._kernels]
+        rest = set(self._rest())
+        for names in self._group.components:
+            if not rest.isdisjoint(names):
+                reason = next((self._reasons[n] for n in names if n in self._reasons), None)
+                made.append(Placement(names, "onnxruntime", reason))
+        return made
+
+    def run(self, constants: Mapping[str, Any]) -> Folded:
+        """Make the tensors."""
+        begin = time.perf_counter()
+        values: dict[str, Any] = {}
+        for kernel in list(self._kernels):
+            try:
+                values.update((n, ort_value(v)) for n, v in kernel.run(constants).items())
+            except Exception as error:  # whatever a foreign runtime raises
+                self._give_up(kernel, error)
+        rest = [name for name in self._rest() if name not in values]
+        if rest:
+            session = self._opened()
+            feeds = {n: constants[n] for n in self._inputs if n in constants}
+            values.update(zip(rest, _run(session, rest, feeds), strict=True))
+            if not self.constants:
+                self._session = None  # its weights are needed no more: it never runs again
+        self._folding.count(time.perf_counter() - begin)
+        return Folded(values, sum(map(size_in_bytes, values.values())))
+
+    def _rest(self) -> list[str]:
+        """The outputs that no kernel makes."""
+        made = {name for kernel in self._kernels for name in kernel.outputs}
+        return [name for name in self._group.outputs if name not in made]
+
+    def _give_up(self, kernel: Loaded, error: Exception) -> None:
+        """A kernel failed when it ran: onnxruntime makes its tensors from now on."""
+        name = kernel.outputs[0]
+        logger.warning("the kernel for %s failed: %s; onnxruntime takes over", name, error)
+        with self._lock:
+            self._kernels = [other for other in self._kernels if other is not kernel]
+            self._reasons.update(dict.fromkeys(kernel.outputs, f"the kernel failed: {error}"))
+            self._session = None
+
+    def _opened(self) -> onnxruntime.InferenceSession:
+        with self._lock:
+            if self._session is None:
+                session = self._session = self._open()
+                self._inputs = [
+                    i.name for i in (*session.get_inputs(), *session.get_overridable_initializers())
+                ]
+            return self._session
+
+    def _open(self) -> onnxruntime.InferenceSession:
+        """The model that makes what kernels do not: runtime_fold, or a part of it."""
+        bundle, providers = self._folding.bundle, self._folding.providers
+        options = fold_options(self._folding.options)
+        if len(bundle.manifest.groups) == 1 and not self._kernels:
+            return bundle.open(FOLD_FILE, options, providers)
+        from onnxfold.runtime.bundles.opening import open_model
+        from onnxfold.runtime.splitting.parts import RuntimeFold
+
+        part = RuntimeFold(bundle.load(FOLD_FILE)).part(self._rest())
+        return open_model(part, options, providers)
+
+
+def _run(
+    session: onnxruntime.InferenceSession, outputs: list[str], feeds: Mapping[str, Any]
+) -> list[Any]:
+    """The outputs as onnxruntime's values; strings travel as arrays only."""
+    if not any(map(is_text, feeds.values())):
+        values = {name: ort_value(feed) for name, feed in feeds.items()}
+        made: list[Any] = session.run_with_ort_values(outputs, values)
+        return made
+    arrays = {name: feed if is_text(feed) else array_of(feed) for name, feed in feeds.items()}
+    return [a if is_text(a) else ort_value(a) for a in session.run(outputs, arrays)]

@@ -1,0 +1,87 @@
+"""The folded tensors of one setting of the runtime constants, to be run by many callers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from onnxfold.runtime.backends.values import Feed
+from onnxfold.runtime.sessions.cache import Folded
+from onnxfold.runtime.sessions.entry import Entry
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    from onnxfold.runtime.sessions.binding import Binding
+
+
+class Handle:
+    """The folded tensors of one setting of the runtime constants: a tenant, a prompt, an adapter.
+
+    Any number of threads may run it at the same time. It keeps its tensors alive, also when the
+    cache has left them out.
+
+    Attributes:
+        nbytes: Bytes of its folded tensors.
+        owner: The session that made it, for itself to know.
+    """
+
+    def __init__(
+        self, owner: object, entry: Entry, folded: Sequence[Folded], bound: dict[str, Any]
+    ) -> None:
+        self.owner = owner
+        self.nbytes = sum(part.nbytes for part in folded)
+        self._entry = entry
+        self._bound = bound
+        self._lock = threading.Lock()
+        self._opened = None if entry.specializes else (entry.session, bound)
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Feed],
+        run_options: onnxruntime.RunOptions | None = None,
+    ) -> Sequence[Any]:
+        """Run entry on these tensors, see `Session.run`; runtime constants are not fed."""
+        self._entry.refuse(input_feed)
+        session, own = self._open()
+        names = output_names or self._entry.outputs
+        return session.run(names, {**input_feed, **own}, run_options)  # type: ignore[no-any-return]
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, onnxruntime.OrtValue],
+        run_options: onnxruntime.RunOptions | None = None,
+    ) -> Sequence[onnxruntime.OrtValue]:
+        """The same with onnxruntime's values in and out."""
+        from onnxfold.runtime.sessions.binding import as_values
+
+        self._entry.refuse(input_dict_ort_values)
+        session, own = self._open()
+        feeds = as_values({**input_dict_ort_values, **own})
+        return session.run_with_ort_values(  # type: ignore[no-any-return]
+            output_names or self._entry.outputs, feeds, run_options
+        )
+
+    def io_binding(self) -> Binding:
+        """A binding for entry with these tensors bound."""
+        from onnxfold.runtime.sessions.binding import Binding
+
+        return Binding(*self._open(), self._entry.refuse)
+
+    def tensors(self) -> dict[str, onnxruntime.OrtValue]:
+        """What entry is given besides its own inputs, by name; strings as arrays."""
+        return dict(self._bound)
+
+    def _open(self) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:
+        """The session to run, and what it is fed of these tensors."""
+        if self._opened is None:
+            with self._lock:
+                if self._opened is None:
+                    session = self._entry.specialized(self._bound)
+                    read = {value.name for value in session.get_inputs()}
+                    own = {name: v for name, v in self._bound.items() if name in read}
+                    self._opened = session, own
+        return self._opened

@@ -1,0 +1,192 @@
+"""Where to cut a model: what runtime_fold computes once, and what entry computes every time.
+
+The same minimum cut as for compile-time constants (`onnxfold.analysis.frontier`): every value of
+the constant region may be cached at the cost of its bytes, and every op of it may stay in entry at
+the cost of running it each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxfold.analysis.constness import Constness, ConstnessAnalysis
+from onnxfold.analysis.frontier import FORBIDDEN, RegionOp, choose
+from onnxfold.analysis.symbolic import SymbolicAnalysis
+from onnxfold.runtime.bundles.manifest import Stay, TensorInfo
+from onnxfold.runtime.splitting.parts import operands_of
+from onnxfold.runtime.splitting.sizes import NominalSizes
+from onnxfold.runtime.splitting.work import NODE, is_expanding, work_of
+
+# How finely the price of a cached byte is searched when the cache is bounded.
+_STEPS = 40
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where the model is cut.
+
+    Attributes:
+        cached: Results of nodes that runtime_fold makes and entry is given.
+        nbytes: Their bytes, at nominal sizes.
+        stays: Nodes of the constant region that stay in entry.
+    """
+
+    cached: list[ir.Value]
+    nbytes: int
+    stays: list[Stay]
+
+
+class Region:
+    """The nodes of the main graph that depend on constants only, with types, sizes and work.
+
+    Args:
+        model: The model, sorted.
+        runtime_constants: Inputs of its graph.
+        constness: Of its values.
+        sizes: Nominal ones; they are found out on the way.
+        everything: Whether what depends on compile-time constants alone is folded, too.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        runtime_constants: Iterable[ir.Value],
+        constness: ConstnessAnalysis,
+        sizes: NominalSizes,
+        everything: bool,
+    ) -> None:
+        self.sizes = sizes
+        self.operands: dict[ir.Node, list[ir.Value]] = {}
+        """The region's nodes in order, and what they read."""
+        self.demanded: dict[ir.Value, None] = {}
+        """What nodes outside of the region read of it."""
+        self._types = SymbolicAnalysis(model)
+        self._constness = constness
+        self._everything = everything
+        made: set[ir.Value] = set(runtime_constants)
+        outputs = set(model.graph.outputs)  # which entry makes in any case
+        for node in model.graph:
+            operands = operands_of(node)
+            is_constant = constness.of_node(node) is not Constness.VARIABLE
+            if is_constant:
+                sizes.visit(node)
+            if is_constant and outputs.isdisjoint(node.outputs):
+                made.update(node.outputs)
+                self.operands[node] = operands
+            else:
+                self.demanded.update((v, None) for v in operands if v in made)
+
+    def describe(self, value: ir.Value) -> TensorInfo | None:
+        """Type and nominal bytes; None if it is not a tensor of a known dtype."""
+        fact = self._types.of(value)
+        dtype = fact.dtype or self.sizes.dtype(value)
+        if dtype is None or fact.other is not None or dtype == ir.DataType.UNDEFINED:
+            return None
+        shape: list[int | str | None] | None = None
+        if fact.shape is not None:
+            name_of = self._types.algebra.name_of
+            shape = [d if isinstance(d, int) else name_of(d) for d in fact.shape]
+        nbytes = self.sizes.nbytes(value)
+        return TensorInfo(value.name or "", dtype.name.lower(), shape, nbytes)
+
+    def work(self, node: ir.Node) -> float:
+        """What it saves not to run a node of the region."""
+        # what is too large to store stays; a runtime that wants it done does it when it loads
+        return 0 if self._is_stored(self._constness.of_node(node)) else work_of(node, self.sizes)
+
+    def cost(self, value: ir.Value) -> float:
+        """Nominal bytes that it costs to keep a value for entry."""
+        constness = self._constness.of(value)
+        node = value.producer()
+        if node is None or node not in self.operands:
+            # A weight is in the file, a runtime constant in the caller's hands, and an output of
+            # the model is made by entry anyway.
+            return 0 if constness is Constness.COMPILE_TIME else self.sizes.nbytes(value) or 0
+        nbytes = self.sizes.nbytes(value)
+        if nbytes is None or self._is_stored(constness):
+            return FORBIDDEN
+        is_static = value.shape is not None and value.shape.is_static()
+        if nbytes > NODE and not is_static and is_expanding(node, self.sizes):
+            return FORBIDDEN
+        info = self.describe(value)  # to be declared as an input, it needs a rank
+        return FORBIDDEN if info is None or info.shape is None else nbytes
+
+    def why_kept(self, node: ir.Node) -> str:
+        """Why a node of the region is not folded."""
+        if self._is_stored(self._constness.of_node(node)):
+            return "constant at compile time, but too large to store: see optimize"
+        sizes = [self.sizes.nbytes(v) for v in node.outputs if v.name]
+        if None in sizes:
+            return "the size of its result is not known"
+        if is_expanding(node, self.sizes):
+            return "it only repeats elements: what it is made of is cached"
+        nbytes = sum(size or 0 for size in sizes)
+        return f"it saves less than its result takes in the cache ({nbytes:,} bytes)"
+
+    def _is_stored(self, constness: Constness) -> bool:
+        """Whether optimization decides where it is computed."""
+        return constness is Constness.COMPILE_TIME and not self._everything
+
+
+def find_cut(region: Region, max_cache: int | None = None) -> Cut:
+    """The cut that is cheapest, or the best one that fits into ``max_cache`` nominal bytes.
+
+    With a bound, a cached byte is made as expensive as it takes (a Lagrange multiplier).
+    """
+    ops = [
+        RegionOp(operands, [v for v in node.outputs if v.name], region.work(node))
+        for node, operands in region.operands.items()
+    ]
+    values = {v for op in ops for v in (*op.inputs, *op.outputs)} | region.demanded.keys()
+    costs = {value: region.cost(value) for value in values}
+
+    def at_price(price: float) -> Cut:
+        priced = {v: c if v.producer() is None else c * price for v, c in costs.items()}
+        return _follow(region, choose(ops, region.demanded, priced).stored)
+
+    cut = at_price(1.0)
+    if max_cache is None or cut.nbytes <= max_cache:
+        return cut
+    low, high = 0.0, 40.0  # binary logarithms of the price
+    best = _follow(region, ())
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        cut = at_price(2.0**middle)
+        if cut.nbytes <= max_cache:
+            best, high = cut, middle
+        else:
+            low = middle
+        if high - low < 1e-3:
+            break
+    return best
+
+
+def _follow(region: Region, stored: Collection[ir.Value]) -> Cut:
+    """From what entry demands back to what is cached; the nodes on the way stay in entry."""
+    cached: set[ir.Value] = set()
+    staying: set[ir.Node] = set()
+    seen = set(region.demanded)
+    pending = list(region.demanded)
+    while pending:
+        value = pending.pop()
+        node = value.producer()
+        if node is None or node not in region.operands or node in staying:
+            continue
+        if value in stored:
+            cached.add(value)
+            continue
+        staying.add(node)
+        fresh = [operand for operand in region.operands[node] if operand not in seen]
+        seen.update(fresh)
+        pending += fresh
+    nodes = list(region.operands)
+    chosen = [v for node in nodes if node not in staying for v in node.outputs if v in cached]
+    stays = [
+        Stay(node.name or node.outputs[0].name or "", node.op_type, region.why_kept(node))
+        for node in nodes
+        if node in staying
+    ]
+    return Cut(chosen, sum(region.sizes.nbytes(v) or 0 for v in chosen), stays)

@@ -1,0 +1,205 @@
+"""Splitting a model in memory: what depends on runtime constants only leaves it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+
+import onnx_ir as ir
+
+from onnxfold.analysis.constness import (
+    Constness,
+    ConstnessAnalysis,
+    select_runtime_constants,
+)
+from onnxfold.analysis.order import sort_if_needed
+from onnxfold.editing.names import Names
+from onnxfold.errors import UsageError
+from onnxfold.graphs import all_graphs
+from onnxfold.options import Options
+from onnxfold.passes.dead_code import RemoveDeadCode
+from onnxfold.passes.pipeline import run_passes
+from onnxfold.passes.symbolic_shapes import SymbolicShapes
+from onnxfold.runtime.bundles.manifest import Group, Manifest, TensorInfo
+from onnxfold.runtime.splitting.cut import Region, find_cut
+from onnxfold.runtime.splitting.parts import (
+    behind,
+    components,
+    drop_unread,
+    entry_of,
+    fold_of,
+    named_clone,
+    separate_outputs,
+)
+from onnxfold.runtime.splitting.sizes import NominalSizes
+
+
+@dataclass
+class Parts:
+    """A model that has been cut in two, in memory.
+
+    ``fold`` is None if nothing is cached: then entry is the whole model.
+    """
+
+    manifest: Manifest
+    entry: ir.Model
+    fold: ir.Model | None
+
+
+def split_model(
+    model: ir.Model,
+    options: Options,
+    *,
+    runtime_constants: Iterable[str] = (),
+    overridable: bool = False,
+    fold_at: str = "compile",
+    max_cache: int | None = None,
+    nominal: Mapping[str, int] | None = None,
+) -> Parts:
+    """Split a model in memory, see `onnxfold.split`.
+
+    Args:
+        model: The model; it is changed on the way.
+        options: Of the optimization at compile time.
+        runtime_constants: Names of inputs that stay the same over many runs, or globs of them.
+        overridable: Treat every input that has a default value as a runtime constant.
+        fold_at: "compile" or "runtime".
+        max_cache: Bytes that the cached tensors may take, at nominal sizes; None for no bound.
+        nominal: Assumed sizes of symbolic dimensions by name.
+
+    Raises:
+        UsageError: An argument cannot be used as given.
+    """
+    if fold_at not in ("compile", "runtime"):
+        raise UsageError(f"fold_at must be 'compile' or 'runtime', got {fold_at!r}")
+    if isinstance(runtime_constants, str):
+        raise UsageError("runtime_constants must be a sequence of names, not one string")
+    for name, size in (nominal or {}).items():
+        if not isinstance(size, int) or size < 0:
+            raise UsageError(f"nominal size of {name!r} must be a number from 0 up, got {size!r}")
+    chosen = select_runtime_constants(model, runtime_constants, overridable=overridable)
+    nodes = model.graph.num_nodes()
+    names = [value.name or "" for value in chosen]
+    model = _prepare(model, chosen, fold_at, options)
+    chosen = [value for value in model.graph.inputs if value.name in names]
+    constness = ConstnessAnalysis(model, chosen)
+    folds = [Constness.RUNTIME, *([Constness.COMPILE_TIME] if fold_at == "runtime" else [])]
+    folded = [value for value in model.graph.outputs if constness.of(value) in folds]
+    if folded:
+        separate_outputs(model, folded)
+        constness = ConstnessAnalysis(model, chosen)
+    sizes = NominalSizes(model, chosen, nominal)
+    region = Region(model, chosen, constness, sizes, fold_at == "runtime")
+    cut = find_cut(region, max_cache)
+    cached = [info for value in cut.cached if (info := region.describe(value)) is not None]
+    entry = _optimized(entry_of(model, cached, names), fold_at, options)
+    drop_unread(entry, [*names, *(info.name for info in cached)])
+    read = {v.name for v in entry.graph.inputs}
+    cached = [info for info in cached if info.name in read]
+    fold = None
+    if cached:
+        fold = _optimized(fold_of(model, cached), fold_at, options)
+        drop_unread(fold, _names(fold.graph.inputs))
+    manifest = Manifest(
+        runtime_constants=[_constant(value, region, model.graph) for value in chosen],
+        inputs=_names(model.graph.inputs),
+        outputs=_names(model.graph.outputs),
+        entry_inputs=_names(entry.graph.inputs),
+        cached=cached,
+        groups=[] if fold is None else _groups(fold),
+        fold_at=fold_at,
+        nodes={
+            "original": nodes,
+            "entry": entry.graph.num_nodes(),
+            "runtime_fold": 0 if fold is None else fold.graph.num_nodes(),
+        },
+        stays=cut.stays,
+        versions={p: metadata.version(p) for p in ("onnxfold", "onnx", "onnx-ir", "onnxruntime")},
+    )
+    return Parts(manifest, entry, fold)
+
+
+def _prepare(
+    model: ir.Model, chosen: Sequence[ir.Value], fold_at: str, options: Options
+) -> ir.Model:
+    """What is constant at compile time goes, and shapes become as independent as they are.
+
+    Rules come after the cut: they may fuse what is constant with what is not.
+    """
+    sort_if_needed(model)
+    _inline_calls(model, chosen)
+    first = dataclasses.replace(options, level=0)
+    if fold_at == "compile":
+        run_passes(model, first)
+    SymbolicShapes(options)(model)
+    if fold_at == "compile":
+        run_passes(model, first)
+    RemoveDeadCode()(model)
+    sort_if_needed(model)
+    return model
+
+
+def _optimized(part: ir.Model, fold_at: str, options: Options) -> ir.Model:
+    """One of the two parts, optimized for itself."""
+    if fold_at != "compile":
+        return part
+    declared = {v.name: (v.type, v.shape) for v in part.graph.outputs}
+    run_passes(part, options)
+    sort_if_needed(part)
+    for value in part.graph.outputs:  # a rule may have put another value in the place of one
+        if value.type is None and value.name in declared:
+            value.type, value.shape = declared[value.name]
+    return named_clone(part)
+
+
+def _inline_calls(model: ir.Model, chosen: Sequence[ir.Value]) -> None:
+    """Functions that runtime constants go into: a cut may have to go through them."""
+    if not model.functions:
+        return
+    from onnx_ir.passes import common
+
+    constness = ConstnessAnalysis(model, chosen)
+    calls = [
+        node
+        for graph in all_graphs(model)
+        for node in graph
+        if node.op_identifier() in model.functions
+    ]
+    concerned = {
+        node.op_identifier()
+        for node in calls
+        if any(v is not None and constness.of(v) is Constness.RUNTIME for v in node.inputs)
+    }
+    if concerned:
+        names = Names(all_graphs(model))
+        for value in (v for node in calls for v in node.outputs if not v.name):
+            value.name = names.fresh("unread")  # the function itself may read it
+        common.InlinePass(criteria=lambda f: f.identifier() in concerned)(model)
+        sort_if_needed(model)
+
+
+def _constant(value: ir.Value, region: Region, graph: ir.Graph) -> TensorInfo:
+    """A runtime constant as it is described to callers, who bring it in any size."""
+    info = region.describe(value) or TensorInfo(value.name or "", "undefined")
+    optional = value.name in graph.initializers
+    return dataclasses.replace(info, nominal_bytes=None, optional=optional)
+
+
+def _groups(fold: ir.Model) -> list[Group]:
+    """The components of runtime_fold by the runtime constants that they read."""
+    by_name = {v.name: v for v in fold.graph.outputs}
+    groups: dict[tuple[str, ...], list[list[str]]] = {}
+    for names in components(fold):
+        _, read = behind(by_name[name] for name in names)
+        constants = _names(v for v in fold.graph.inputs if v in read)
+        groups.setdefault(tuple(constants), []).append(names)
+    return [
+        Group(list(constants), [name for names in members for name in names], members)
+        for constants, members in groups.items()
+    ]
+
+
+def _names(values: Iterable[ir.Value]) -> list[str]:
+    return [value.name or "" for value in values]

@@ -1,8 +1,8 @@
 """Spending allowed growth: which values above the minimum to store so that the most ops fold.
 
-With a price on every op that stays, the minimum cut folds more, and at a higher price never less.
-So the price is raised as far as the growth allows; then single parts are taken up to the next
-price, and at last single values are bought, for as long as anything is left.
+With a price on every op that stays, the minimum cut folds more. What each part would store at the
+highest price is bought, the fewest bytes for an op first, and then single values are, for as long
+as anything is left.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Generic
 
 from onnxfold.analysis.minimum_cut import RegionOp, V, minimum_cut
 
-_STEPS = 14  # halvings of the logarithm of the price: as good as exact
 _VISITS = 16  # how often an op may be looked at when single values are bought, on average
 
 
@@ -104,43 +103,14 @@ def buy(parts: Sequence[Part[V]], growth: float, per_op: float) -> None:
         per_op: Bytes for each op that folds by them.
     """
     left = growth
-    high = math.floor(min(growth, per_op))
-    offers = _offers(parts, high)
-    if _extra(offers) > left:
-        low = 1
-        for _ in range(_STEPS):
-            price = round(math.sqrt(low * high))  # whole bytes: sums of them are exact
-            if not low < price < high:
-                break
-            middle = _offers(parts, price)
-            if _extra(middle) <= left:
-                low = price
-                left = _accept(middle, left)
-            else:
-                high, offers = price, middle
-        offers = _offers(parts, high)
-    offers.sort(key=lambda offer: offer.extra / offer.gain)
-    left = _accept(offers, left)
-    _buy_single([part for part in parts if part.staying], left, per_op)
-
-
-def _offers(parts: Iterable[Part[V]], price: float) -> list[_Offer[V]]:
-    """What each part would store more at a price; those that fold more by it."""
+    price = math.floor(min(growth, per_op))  # whole bytes: sums of them are exact
     offers = [_Offer.of(part, part.at_price(price)) for part in parts if part.staying]
-    return [offer for offer in offers if offer.gain > 0]
-
-
-def _extra(offers: Iterable[_Offer[V]]) -> float:
-    return sum(offer.extra for offer in offers)
-
-
-def _accept(offers: Iterable[_Offer[V]], left: float) -> float:
-    """Take the offers that fit, in order; returns what is left."""
-    for offer in offers:
+    folding_more = [offer for offer in offers if offer.gain > 0]
+    for offer in sorted(folding_more, key=lambda offer: offer.extra / offer.gain):
         if offer.extra <= left:
             left -= offer.extra
             offer.part.take(offer.stored)
-    return left
+    _buy_single([part for part in parts if part.staying], left, per_op)
 
 
 def _buy_single(parts: Sequence[Part[V]], left: float, per_op: float) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import onnx_ir as ir
 
+from onnxfold.analysis.determinism import Determinism
 from onnxfold.analysis.known import KnownValues
-from onnxfold.analysis.order import sort_if_needed
 from onnxfold.analysis.scopes import Scopes
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.kernels.evaluator import Evaluator
@@ -18,32 +19,48 @@ _KEY = "onnxfold.facts"
 
 
 class ModelFacts:
-    """The scopes, constants and shapes of one model.
+    """What is known of one model; what nobody asks for is not found out.
 
     Args:
-        model: The model, its nodes in an order in which they can run.
+        model: The model; its nodes are sorted.
         evaluator: Computes small constants; one of its own if not given.
     """
 
     def __init__(self, model: ir.Model, evaluator: Evaluator | None = None) -> None:
-        self.model = model
         self.scopes = Scopes(model)
-        self.known = KnownValues(self.scopes, evaluator)
-        self.types = SymbolicAnalysis(model, scopes=self.scopes, known=self.known)
+        self.determinism = Determinism(model)
+        self._model = model
+        self._evaluator = evaluator
+        self._types: SymbolicAnalysis | None = None
+        self._has_changed = False
+
+    @cached_property
+    def known(self) -> KnownValues:
+        """The constants."""
+        return KnownValues(self.scopes, self.determinism, self._evaluator)
+
+    @property
+    def types(self) -> SymbolicAnalysis:
+        """Dtypes, shapes and small values, with what follows from the last changes."""
+        if self._types is None:
+            self._types = SymbolicAnalysis(self._model, scopes=self.scopes, known=self.known)
+        elif self._has_changed:
+            self._types.refresh()
+        self._has_changed = False
+        return self._types
 
     def refresh(self) -> None:
-        """Look again at what other passes have changed, and at what depends on it."""
+        """Look again at what other passes have changed."""
         self.scopes.refresh()
-        self.types.refresh()
+        self._has_changed = True
 
 
 def facts_of(model: ir.Model) -> ModelFacts:
     """What is known of a model; its nodes are sorted first.
 
-    Within :func:`shared_facts` it is the same for all who ask, and otherwise found anew: nobody
+    Within :func:`shared_facts` it is the same for all who ask. Otherwise it is found anew: nobody
     knows what a stranger changes in between.
     """
-    sort_if_needed(model)
     shared: _Shared | None = model.meta.get(_KEY)
     if shared is None or shared.model is not model:  # a clone has the meta data of its original
         return ModelFacts(model)

@@ -36,13 +36,19 @@ class KnownValues:
 
     Args:
         scopes: The scopes of the model.
+        determinism: Which of its nodes may be computed; found out if not given.
         evaluator: Computes what is small; one of its own if not given.
     """
 
-    def __init__(self, scopes: Scopes, evaluator: Evaluator | None = None) -> None:
+    def __init__(
+        self,
+        scopes: Scopes,
+        determinism: Determinism | None = None,
+        evaluator: Evaluator | None = None,
+    ) -> None:
         self._scopes = scopes
         self._functions = scopes.model.functions
-        self._determinism = Determinism(scopes.model)
+        self._determinism = determinism or Determinism(scopes.model)
         self._evaluator = evaluator or Evaluator(Pool(), (), scopes.model.ir_version)
         self._pool = self._evaluator.pool
         self._constant: dict[ir.Value, bool] = {}

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxfold.graphs import subgraphs_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Scope:
     """What all nodes of one graph have in common."""
 
@@ -26,7 +26,9 @@ class Scope:
 
 
 class Scopes:
-    """The scopes of all graphs of a model, found in one walk.
+    """The scopes of all graphs of a model, found in one walk, which also sorts the nodes.
+
+    An order in which every node comes after what it reads from is left as it is.
 
     Args:
         model: The model. Graphs that are added to it later are unknown until :meth:`refresh`.
@@ -40,26 +42,40 @@ class Scopes:
         self.refresh()
 
     def refresh(self) -> None:
-        """Find the graphs that the model has by now."""
+        """Find the graphs that the model has by now, and sort their nodes."""
         self._by_graph.clear()
         self.parents.clear()
         # shared, not copied: a rewrite may import another domain
-        self._walk(self.model.graph, self.model.graph.opset_imports, in_function=False)
+        self._root(self.model.graph, self.model.graph.opset_imports, in_function=False)
         for function in self.model.functions.values():
-            self._walk(function.graph, function.opset_imports, in_function=True)
+            self._root(function.graph, function.opset_imports, in_function=True)
 
-    def _walk(self, root: ir.Graph, opsets: MutableMapping[str, int], *, in_function: bool) -> None:
+    def _root(self, root: ir.Graph, opsets: MutableMapping[str, int], *, in_function: bool) -> None:
         if "" not in opsets and "ai.onnx" in opsets:  # the same domain, written in full
             opsets = ChainMap({"": opsets["ai.onnx"]}, opsets)
-        stack: list[tuple[ir.Graph, ir.Node | None]] = [(root, None)]
-        while stack:
-            graph, parent = stack.pop()
-            self._by_graph[graph] = Scope(graph, opsets, root, parent, in_function)
-            if parent is not None:
-                self.parents.add(parent)
-            for node in graph:
-                if node.attributes:
-                    stack.extend((inner, node) for inner in subgraphs_of(node))
+        if not self._is_sorted(Scope(root, opsets, root, None, in_function), set()):
+            root.sort()
+
+    def _is_sorted(self, scope: Scope, before: set[ir.Node]) -> bool:
+        """Note a graph and those in it; whether each node comes after what it reads from.
+
+        Args:
+            scope: The graph's.
+            before: The nodes that come before the graph; those of the graph are added.
+        """
+        self._by_graph[scope.graph] = scope
+        is_sorted = True
+        for node in scope.graph:
+            for value in node._inputs:
+                producer = None if value is None else value._producer
+                if producer is not None and producer not in before and producer._graph is not None:
+                    is_sorted = False
+            for inner in subgraphs_of(node) if node.attributes else ():
+                self.parents.add(node)
+                inner_scope = Scope(inner, scope.opsets, scope.root, node, scope.in_function)
+                is_sorted = self._is_sorted(inner_scope, before) and is_sorted
+            before.add(node)
+        return is_sorted
 
     def of(self, graph: ir.Graph) -> Scope:
         """The scope of a graph of the model."""
@@ -72,3 +88,8 @@ class Scopes:
     def graphs(self) -> list[ir.Graph]:
         """All graphs, outer ones before what they hold."""
         return list(self._by_graph)
+
+
+def sort_if_needed(model: ir.Model) -> None:
+    """Sort the main graph and the functions, but leave an order that is good as it is."""
+    Scopes(model)

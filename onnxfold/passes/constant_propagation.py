@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.decisions import Decision
-from onnxfold.analysis.order import sort_if_needed
+from onnxfold.analysis.facts import facts_of
 from onnxfold.editing.removal import remove_nodes
 from onnxfold.kernels.evaluator import ComputationFailed
 from onnxfold.options import Options
@@ -82,14 +82,14 @@ class ConstantPropagation(ir.passes.InPlacePass):
 
         Nothing large is computed, and nothing is rewritten but an ``If`` whose branch is known.
         """
-        sort_if_needed(model)
+        facts = facts_of(model)
         pool = self._run.pool
         evaluator = self._run.evaluator(model)
         inlined = 0
         with np.errstate(all="ignore"):
             while True:
                 pool.unbind_all()
-                sweep = Sweep(model, pool, evaluator, self._options, self._run.uncomputable)
+                sweep = Sweep(model, facts, pool, evaluator, self._options, self._run.uncomputable)
                 try:
                     sweep.run()
                     cut = Cut(sweep, pool, self._options, self._spare)

@@ -185,10 +185,8 @@ class Cut:
         That is the main graph for all graphs in it. What is made in a function is in a Constant
         node there, and another graph of the function does not read that.
         """
-        graph = root = value.graph
-        while root in self._sweep.places.parents:
-            root = self._sweep.places.parents[root].graph
-        return root if root is self._sweep.main else graph
+        scope = self._sweep.scopes.find(value.graph)
+        return value.graph if scope is None or scope.in_function else scope.root
 
     def _follow(self, demanded: list[ir.Value], chosen: set[ir.Value]) -> None:
         """From what is demanded back to what is stored; the nodes on the way stay."""
@@ -237,11 +235,12 @@ class Cut:
 
     def _is_in_operation(self, graph: ir.Graph | None) -> bool:
         """True for the body of a node that is itself an operation: what it reads that one reads."""
-        parents = self._sweep.places.parents
-        while graph is not None and graph in parents:
-            if parents[graph] in self._sweep.operations:
+        scopes = self._sweep.scopes
+        scope = scopes.find(graph)
+        while scope is not None and scope.parent is not None:
+            if scope.parent in self._sweep.operations:
                 return True
-            graph = parents[graph].graph
+            scope = scopes.find(scope.parent.graph)
         return False
 
     def _demanded_leaves(self) -> list[ir.Value]:

@@ -7,8 +7,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from onnxfold.analysis.constants import is_constant_node
-from onnxfold.analysis.known import KnownValues
-from onnxfold.analysis.scopes import Scopes
+from onnxfold.analysis.facts import facts_of
 from onnxfold.options import Options
 from onnxfold.passes.registry import create
 
@@ -49,10 +48,9 @@ def outlook(model: ir.Model, options: Options) -> dict[str, int]:
 
 def _count(model: ir.Model) -> int:
     """Nodes that compute something at run time: what rules leave over constants will be folded."""
-    scopes = Scopes(model)
-    known = KnownValues(scopes)
+    facts = facts_of(model)
     return sum(
-        not (is_constant_node(node) or all(known.is_constant(v) for v in node.outputs))
-        for graph in scopes.graphs()
+        not (is_constant_node(node) or all(facts.known.is_constant(v) for v in node.outputs))
+        for graph in facts.scopes.graphs()
         for node in graph
     )

@@ -7,9 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import onnx_ir as ir
 
 from onnxfold.analysis.content import content_of_attributes
-from onnxfold.analysis.determinism import Determinism
-from onnxfold.analysis.order import sort_if_needed
-from onnxfold.analysis.scopes import Scopes
+from onnxfold.analysis.facts import facts_of
 from onnxfold.editing.removal import remove_nodes
 from onnxfold.editing.replacement import inherit, replace, set_input, take_over
 from onnxfold.graphs import subgraphs_of
@@ -37,9 +35,9 @@ class CommonSubexpressions(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        sort_if_needed(model)
-        self._scopes = Scopes(model)
-        self._determinism = Determinism(model)
+        facts = facts_of(model)
+        self._scopes = facts.scopes
+        self._determinism = facts.determinism
         self._gone: list[ir.Node] = []
         for graph in (model.graph, *(f.graph for f in model.functions.values())):
             self._visit(graph, ())

@@ -9,7 +9,7 @@ import onnx
 import onnxruntime as ort
 
 from onnxfold import storage
-from onnxfold.analysis.order import sort_if_needed
+from onnxfold.analysis.scopes import sort_if_needed
 from onnxfold.analysis.symbolic import Algebra, Expr, SymbolicAnalysis
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxfold import storage
+from onnxfold.analysis.scopes import Scopes
 from onnxfold.kernels.engines.limits import current_limit
 from onnxfold.pool import Buffer
 from onnxfold.pool.buffer import distinct
@@ -20,21 +21,22 @@ class Places:
 
     Args:
         model: The model.
+        scopes: Its scopes.
     """
 
-    def __init__(self, model: ir.Model) -> None:
-        self._functions = {function.graph for function in model.functions.values()}
+    def __init__(self, model: ir.Model, scopes: Scopes) -> None:
+        self._scopes = scopes
         self._external = bool(model.meta.get(storage.EXTERNAL_KEY))
-        self.parents: dict[ir.Graph, ir.Node] = {}
-        """The node that each subgraph belongs to, as far as they have been visited."""
 
     def needs_node(self, value: ir.Value) -> bool:
         """True if the value, a node's result, cannot be an initializer once it is stored.
 
         A function has no initializers, and a subgraph's output must be made by a node.
         """
-        graph = value.graph
-        return graph in self._functions or (graph in self.parents and value.is_graph_output())
+        scope = self._scopes.find(value.graph)
+        if scope is None:
+            return False
+        return scope.in_function if scope.parent is None else value.is_graph_output()
 
     def bytes_if_stored(self, value: ir.Value, buffer: Buffer) -> int:
         """Bytes that a node's result would take, or a few more.

@@ -17,7 +17,7 @@ from onnxfold.analysis.constants import (
     is_initialized,
     tensor_of_constant,
 )
-from onnxfold.analysis.determinism import Determinism
+from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.frontier import FORBIDDEN
 from onnxfold.editing.names import Names
 from onnxfold.graphs import all_graphs, subgraphs_of
@@ -38,6 +38,7 @@ class Sweep:
 
     Args:
         model: The model; changed only where an If is inlined.
+        facts: What is known of it.
         pool: Gets a buffer for every constant value.
         evaluator: Computes or postpones each operation.
         options: What may be folded.
@@ -47,18 +48,19 @@ class Sweep:
     def __init__(
         self,
         model: ir.Model,
+        facts: ModelFacts,
         pool: Pool,
         evaluator: Evaluator,
         options: Options,
         uncomputable: Mapping[ir.Node, str],
     ) -> None:
         self._model = model
-        self.main = model.graph
+        self.scopes = facts.scopes
         self._pool = pool
         self._evaluator = evaluator
         self._options = options
         self._uncomputable = uncomputable
-        self._determinism = Determinism(model)
+        self._determinism = facts.determinism
         self._remaining: dict[ir.Value, int] = {}
         self.operations: dict[ir.Node, Operation] = {}
         """Every node that could be folded, in topological order."""
@@ -73,7 +75,7 @@ class Sweep:
         can be folded in them has been."""
         self.saved: float = 0
         """Bytes by which the model is smaller without the nodes that are certain to go."""
-        self.places = Places(model)
+        self.places = Places(model, facts.scopes)
         self.stays: list[Stay] = []
         self.inlined = 0
         self._names: Names | None = None
@@ -84,9 +86,8 @@ class Sweep:
         Raises:
             ComputationFailed: a postponed operation whose value was needed cannot be computed.
         """
-        self._graph(self._model.graph, _opsets(self._model.opset_imports))
-        for function in self._model.functions.values():
-            self._graph(function.graph, _opsets(function.opset_imports))
+        for graph in (self._model.graph, *(f.graph for f in self._model.functions.values())):
+            self._graph(graph, self.scopes.of(graph).opsets)
 
     def is_constant(self, value: ir.Value) -> bool:
         """True if the value is a constant of the model or made by a foldable operation."""
@@ -112,7 +113,6 @@ class Sweep:
         if subgraphs and self._inline_if(node):
             return
         for graph in subgraphs:
-            self.places.parents[graph] = node
             self._graph(graph, opsets)
         for value in node.inputs:
             if value is not None and not self.is_constant(value):
@@ -243,11 +243,3 @@ class Sweep:
         self.saved -= sum(node_bytes(identity) for identity in added)
         self.inlined += 1
         return True
-
-
-def _opsets(imports: Mapping[str, int]) -> dict[str, int]:
-    """Domain to version; ONNX's own domain may be written in full."""
-    opsets = dict(imports)
-    if "ai.onnx" in opsets:
-        opsets.setdefault("", opsets["ai.onnx"])
-    return opsets

@@ -14,7 +14,7 @@ from onnxfold.analysis.constness import (
     ConstnessAnalysis,
     select_runtime_constants,
 )
-from onnxfold.analysis.order import sort_if_needed
+from onnxfold.analysis.scopes import sort_if_needed
 from onnxfold.editing.names import Names
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs

@@ -33,7 +33,7 @@ c = constants("c")
 
 # -------------------------------------------------------------------- broadcasts
 
-_spreading = op.any_of(
+_spreading = op.either_way(
     *("Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "Equal", "Less", "Greater"),
     *("LessOrEqual", "GreaterOrEqual"),
 )
@@ -45,19 +45,11 @@ def _is_as_large(result: Matched, *operands: Matched) -> bool:
     return broadcast(*(operand.shape for operand in operands)) == result.shape
 
 
-expand_before_binary = (
-    rule(
-        _spreading(op.Expand(x, i), y) >> _spreading(x, y),
-        where=_is_as_large(result, x, y),
-        opset=(8, None),
-        doc="An op that broadcasts needs no Expand before it, if the other operand is as large.",
-    ),
-    rule(
-        _spreading(y, op.Expand(x, i)) >> _spreading(y, x),
-        where=_is_as_large(result, x, y),
-        opset=(8, None),
-        doc="An op that broadcasts needs no Expand before it, if the other operand is as large.",
-    ),
+expand_before_binary = rule(
+    _spreading(op.Expand(x, i), y) >> _spreading(x, y),
+    where=_is_as_large(result, x, y),
+    opset=(8, None),
+    doc="An op that broadcasts needs no Expand before it, if the other operand is as large.",
 )
 
 expand_before_where = [
@@ -82,7 +74,7 @@ expand_of_expand = rule(
 )
 
 _unary = op.any_of(*EXACT_ANYWHERE, *VECTORIZED)
-_binary = op.any_of(*BINARY)
+_binary = op.either_way(*BINARY)
 _spread_out = op.any_of("Expand", "Tile")
 _large = _spread_out(x, i)
 
@@ -97,13 +89,6 @@ constants_before_they_spread = (
     ),
     rule(
         _binary(_large, c) >> _spread_out(_binary(x, c), i),
-        where=is_constant(x) & single_use(_large) & broadcasts_to(c, x),
-        opset=(8, None),
-        on_constants=True,
-        doc="Two constants are computed with before one is repeated.",
-    ),
-    rule(
-        _binary(c, _large) >> _spread_out(_binary(c, x), i),
         where=is_constant(x) & single_use(_large) & broadcasts_to(c, x),
         opset=(8, None),
         on_constants=True,

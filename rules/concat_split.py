@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from onnxfold.rewrite import (
     Matched,
@@ -12,15 +12,15 @@ from onnxfold.rewrite import (
     constant,
     constants,
     given,
+    known,
     op,
-    outputs,
     rule,
     single_use,
     values,
 )
 
 x, xs, ys, zs = values("x *xs *ys *zs")
-c = constants("c")
+c, i = constants("c i")
 a, b = attributes("a b")
 
 # -------------------------------------------------------------------- joins and splits
@@ -40,25 +40,14 @@ concat_of_concat = rule(
     doc="Parts joined along one axis are joined at once.",
 )
 
-_split = op("Split")
+_split = op("Split")(x, *ys, axis=b)
 
-
-@given
-def _output_count(node: Matched) -> int:
-    return len(node.node.outputs)
-
-
-def _concat_of_split(count: int) -> Any:
-    split = _split(x, *ys, axis=b)
-    return rule(
-        op.Concat(*(split[k] for k in range(count)), axis=a) >> x,
-        where=(_output_count(_split) == count) & _same_axis,
-        opset=(4, None),
-        doc="All parts of a split are joined again, in their order.",
-    )
-
-
-concat_of_split = [_concat_of_split(count) for count in range(1, 9)]
+concat_of_split = rule(
+    op.Concat(*_split.outputs, axis=a) >> x,
+    where=_same_axis,
+    opset=(4, None),
+    doc="All parts of a split are joined again, in their order.",
+)
 
 
 @given
@@ -73,20 +62,33 @@ def _split_sizes(x: Matched, c: Matched, a: int) -> tuple[int, ...] | None:
 
 
 @given
-def _length(sizes: tuple[int, ...]) -> int:
+def _length(sizes: Sequence[int]) -> int:
     return len(sizes)
 
 
-def _split_of_sequence(count: int) -> Any:
-    sequence = op.SplitToSequence(x, c, axis=a, keepdims=anything)
-    split = op.Split(x, constant(_split_sizes), axis=a)
-    return rule(
-        outputs(*(op.SequenceAt(sequence, k) for k in range(count)))
-        >> outputs(*(split[k] for k in range(count))),
-        where=_length(_split_sizes) == count,
-        opset=(13, None),
-        doc="A sequence of parts, each taken out of it again, is a Split.",
+@given
+def _place(sizes: Sequence[int], i: Matched) -> int | None:
+    """Which part is taken, counted from the front."""
+    place, count = int(i.number), len(sizes)
+    return place % count if -count <= place < count else None
+
+
+@given
+def _is_taken_apart(sequence: Matched) -> bool:
+    """All that is done with the sequence is taking known parts out of it."""
+    return not sequence.value.is_graph_output() and all(
+        use.node.op_type == "SequenceAt" and sequence.facts.known.is_constant(use.node.inputs[1])
+        for use in sequence.value.uses()
     )
 
 
-split_of_sequence = [_split_of_sequence(count) for count in range(2, 7)]
+_sequence = op.SplitToSequence(x, c, axis=a, keepdims=anything)
+_parts = op.Split(x, constant(_split_sizes), axis=a, _outputs=_length(_split_sizes))
+
+# the splits that the parts come from are one when common subexpressions are
+split_of_sequence = rule(
+    op.SequenceAt(_sequence, i) >> _parts[_place(_split_sizes, i)],
+    where=known(_place(_split_sizes, i)) & _is_taken_apart(_sequence),
+    opset=(13, None),
+    doc="A part of a sequence of parts is a part of a Split.",
+)

@@ -228,23 +228,24 @@ fused_matmul_divided = _rule(
 
 _scaled = op.Mul(x, c)
 
+_is_operand_scaled = same_shape(x, _scaled) & single_use(_scaled) & _not_vectors
+
 fused_matmul_of_scaled = [
     _rule(
         op.MatMul(*operands) >> _ms.FusedMatMul(*plain, alpha=number(c), transA=0, transB=0),
         "A product one of whose operands is scaled.",
-        is_scalar_like(c) & same_shape(x, _scaled) & single_use(_scaled) & _not_vectors,
+        known(number(c)) & _is_operand_scaled,
     )
     for operands, plain in (((_scaled, y), (x, y)), ((y, _scaled), (y, x)))
 ]
 
-fused_matmul_scaled_again = [
-    _rule(
-        _fused(*operands, alpha=s) >> _fused(*plain, alpha=s * number(c)),
-        "A FusedMatMul one of whose operands is scaled.",
-        is_scalar_like(c) & same_shape(x, _scaled) & single_use(_scaled) & _not_vectors,
-    )
-    for operands, plain in (((_scaled, y), (x, y)), ((y, _scaled), (y, x)))
-]
+_either = _ms.either_way("FusedMatMul")
+
+fused_matmul_scaled_again = _rule(
+    _either(_scaled, y, alpha=s) >> _either(x, y, alpha=s * number(c)),
+    "A FusedMatMul one of whose operands is scaled.",
+    known(number(c)) & _is_operand_scaled,
+)
 
 # -------------------------------------------------------------------- activations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -17,12 +16,10 @@ from onnxfold.rewrite import (
     given,
     op,
     optional,
-    outputs,
     rule,
     values,
 )
 from onnxfold.rewrite.facts import Facts
-from onnxfold.rewrite.rule import Rule
 
 x, w, r, b, lengths, h, c, p = values("x w r b lengths h c p")
 
@@ -123,38 +120,22 @@ _rnn = op.any_of("GRU", "RNN")
 _lstm = op.any_of("LSTM")
 
 
-def _state(given: Any, made: Any, most: int, where: Any, doc: str) -> list[Rule]:
-    """The same rule for nodes that give one, two, ... of their results."""
-    return [
-        rule(
-            outputs(*(given[k] for k in range(n))) >> outputs(*(made[k] for k in range(n))),
-            where=where,
-            doc=doc,
-        )
-        for n in range(most, 0, -1)
-    ]
-
-
-hidden_from_zero = _state(
-    _rnn(x, w, r, optional(b), optional(lengths), h),
-    _rnn(x, w, r, b, lengths),
-    2,
-    _is_zero(h) & _is_finite(r),  # a state that is not given is no product
-    "The hidden state of GRU and RNN is zero at first if it is not given.",
+hidden_from_zero = rule(
+    _rnn(x, w, r, optional(b), optional(lengths), h).outputs >> _rnn(x, w, r, b, lengths).outputs,
+    where=_is_zero(h) & _is_finite(r),  # a state that is not given is no product
+    doc="The hidden state of GRU and RNN is zero at first if it is not given.",
 )
 
-lstm_hidden_from_zero = _state(
-    _lstm(x, w, r, optional(b), optional(lengths), h, optional(c), optional(p)),
-    _lstm(x, w, r, b, lengths, None, c, p),
-    3,
-    _is_zero(h),
-    "The hidden state of an LSTM is zero at first if it is not given.",
+lstm_hidden_from_zero = rule(
+    _lstm(x, w, r, optional(b), optional(lengths), h, optional(c), optional(p)).outputs
+    >> _lstm(x, w, r, b, lengths, None, c, p).outputs,
+    where=_is_zero(h),
+    doc="The hidden state of an LSTM is zero at first if it is not given.",
 )
 
-lstm_cell_from_zero = _state(
-    _lstm(x, w, r, optional(b), optional(lengths), optional(h), c, optional(p)),
-    _lstm(x, w, r, b, lengths, h, None, p),
-    3,
-    _is_zero(c),
-    "The cell state of an LSTM is zero at first if it is not given.",
+lstm_cell_from_zero = rule(
+    _lstm(x, w, r, optional(b), optional(lengths), optional(h), c, optional(p)).outputs
+    >> _lstm(x, w, r, b, lengths, h, None, p).outputs,
+    where=_is_zero(c),
+    doc="The cell state of an LSTM is zero at first if it is not given.",
 )

@@ -72,7 +72,7 @@ transpose_of_reshaped_ones = rule(
 # -------------------------------------------------------------------- transposes that meet
 
 _unary = op.any_of(*EXACT_ANYWHERE, *VECTORIZED)
-_binary = op.any_of(*BINARY)
+_binary = op.either_way(*BINARY)
 
 
 @given
@@ -97,21 +97,12 @@ def full_rank(shape: tuple[int, ...], perm: tuple[int, ...]) -> tuple[int, ...] 
 
 _spread = op.Transpose(op.Reshape(c, constant(full_rank(shape_of(c), q))), perm=q)
 
-transpose_through_binary = (
-    rule(
-        op.Transpose(_binary(_transposed, c), perm=q)
-        >> _binary(op.Transpose(x, perm=compose(p, q)), _spread),
-        where=_undone,
-        opset=(7, None),
-        doc="The constant operand is transposed instead of what comes before and after.",
-    ),
-    rule(
-        op.Transpose(_binary(c, _transposed), perm=q)
-        >> _binary(_spread, op.Transpose(x, perm=compose(p, q))),
-        where=_undone,
-        opset=(7, None),
-        doc="The constant operand is transposed instead of what comes before and after.",
-    ),
+transpose_through_binary = rule(
+    op.Transpose(_binary(_transposed, c), perm=q)
+    >> _binary(op.Transpose(x, perm=compose(p, q)), _spread),
+    where=_undone,
+    opset=(7, None),
+    doc="The constant operand is transposed instead of what comes before and after.",
 )
 
 _transposed_y = op.Transpose(y, perm=p)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from onnxfold.kernels.inference import schema_of, takes
 from onnxfold.rewrite.facts import MISSING, Facts
 from onnxfold.rewrite.match import Match
 from onnxfold.rewrite.patterns import (
+    AllOutputs,
     AnyOf,
     Expression,
     Literal,
@@ -70,7 +71,8 @@ class Builder:
         if isinstance(expression, AnyOf):
             return next(filter(None, map(self.value, expression.choices)))
         if isinstance(expression, OutputOf):
-            return self._node(expression.op, expression.index).outputs[expression.index]
+            index = int(self._term(expression.index))
+            return self._node(expression.op, index).outputs[index]
         if isinstance(expression, Op):
             return self._node(expression, 0).outputs[0]
         if isinstance(expression, (Variable, Optional)):
@@ -80,6 +82,10 @@ class Builder:
         if isinstance(expression, MadeConstant):
             return self._constant(expression)
         raise CannotBuild(f"{expression!r} has no value here")
+
+    def outputs(self, outputs: AllOutputs, count: int) -> Sequence[ir.Value]:
+        """All outputs of an op that has so many."""
+        return self._node(outputs.op, count - 1).outputs
 
     def _is_omitted(self, expression: Expression) -> bool:
         """True for an input that is omitted, and for an op that cannot do without such a one."""
@@ -95,6 +101,12 @@ class Builder:
             required = 0 if schema is None else schema.min_input
             return any(map(self._is_omitted, expression.operands[:required]))
         return isinstance(expression, Omitted)
+
+    def _term(self, term: object) -> Any:
+        value = evaluate(term, self._match)
+        if value is UNKNOWN:
+            raise CannotBuild(f"{term!r} is not known")
+        return value
 
     def _op_type(self, op: Op) -> str:
         return op.op_types[0] if op.variable is None else self._match.node(op.variable).op_type
@@ -122,7 +134,8 @@ class Builder:
         op_type = self._op_type(op)
         inputs: list[ir.Value | None] = []
         literals: list[tuple[int, Literal]] = []
-        for operand in op.operands:
+        swapped = op.variable is not None and self._match.bindings.get(op.variable.swap)
+        for operand in reversed(op.operands) if swapped else op.operands:
             if isinstance(operand, Rest):
                 inputs.extend(self._match[operand.variable])
             elif isinstance(operand, Literal):
@@ -141,7 +154,7 @@ class Builder:
             op_type,
             inputs,
             self._attributes(op, op_type, like),
-            num_outputs=op.output_count or 1,
+            num_outputs=1 if op.output_count is None else self._term(op.output_count),
             name=self._names.fresh_node(f"{self._stem}/{op_type}"),
         )
         for value in node.outputs:

@@ -9,6 +9,7 @@ import onnx
 
 from onnxfold.rewrite.given import ByName
 from onnxfold.rewrite.patterns import (
+    AllOutputs,
     AnyOf,
     AttributeVariable,
     Expression,
@@ -20,8 +21,8 @@ from onnxfold.rewrite.patterns import (
     Optional,
     OptionalAttribute,
     OutputOf,
-    Rest,
     Result,
+    Several,
     Variable,
     absent,
     anything,
@@ -48,12 +49,16 @@ def check_rule(rule: Rule) -> None:
 
 def _check_roots(rule: Rule) -> None:
     for root in (*rule.roots, *(other.pattern for other in rule.elsewhere)):
-        op = root.op if isinstance(root, OutputOf) else root
+        op = root.op if isinstance(root, (OutputOf, AllOutputs)) else root
         if not isinstance(op, Op):
             raise TypeError(f"the pattern must be an op, not {root!r}")
     for other in rule.elsewhere:
         if not other.is_connected:
             raise ValueError(f"{other.pattern!r} shares no value with the outputs before it")
+    sides = (*rule.pair.patterns, *rule.pair.replacements)
+    whole = [root for root in sides if isinstance(root, AllOutputs)]
+    if whole and len(sides) != len(whole) != 2:
+        raise TypeError("all outputs of an op are replaced by all outputs of an op")
     low, high = rule.opset
     if high is not None and high < low:
         raise ValueError(f"no opset lies between {low} and {high}")
@@ -65,6 +70,8 @@ def _check_pattern(pattern: Expression, rule: Rule) -> None:
             raise TypeError(f"{expression!r} is for replacements; write a number or filled(...)")
         if rule.names.get(getattr(expression, "name", ""), expression) is not expression:
             raise TypeError(f"two variables are called {expression!r}")
+        if isinstance(expression, OutputOf) and not isinstance(expression.index, int):
+            raise TypeError(f"{expression!r} in a pattern: which output?")
         if isinstance(expression, Result):
             raise TypeError("result is for conditions; the pattern is what makes it")
         if isinstance(expression, Op):
@@ -116,8 +123,11 @@ def _check_replacement(replacement: Expression, bound: set[object], rule: Rule) 
         elif isinstance(expression, MadeConstant):
             _check_terms((expression.content, expression.dtype), bound, rule)
         elif isinstance(expression, Op):
+            _check_terms((expression.output_count,), bound, rule)
             _check_new_op(expression, bound, rule)
-        elif not isinstance(expression, (AnyOf, OutputOf, Rest, Literal, Omitted)):
+        elif isinstance(expression, OutputOf):
+            _check_terms((expression.index,), bound, rule)
+        elif not isinstance(expression, (AnyOf, Several, Literal, Omitted)):
             raise TypeError(f"{expression!r} cannot be in a replacement")
         stack.extend(expression.children())
 
@@ -183,7 +193,7 @@ def accepts(op: Op, schema: onnx.defs.OpSchema) -> bool:
         if not (wanted is absent or wanted is anything or isinstance(wanted, OptionalAttribute))
     ):
         return False
-    fixed = [o for o in op.operands if not isinstance(o, Rest)]
+    fixed = [o for o in op.operands if not isinstance(o, Several)]
     open_ended = len(fixed) < len(op.operands) or any(isinstance(o, Optional) for o in fixed)
     if open_ended:
         required = [o for o in fixed if not isinstance(o, Optional)]

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxfold.rewrite.check import is_available
 from onnxfold.rewrite.facts import COMMUTATIVE, Facts
 from onnxfold.rewrite.patterns import (
+    AllOutputs,
     AnyOf,
     ConstantVariable,
     Expression,
@@ -23,6 +24,7 @@ from onnxfold.rewrite.patterns import (
     Optional,
     OutputOf,
     Rest,
+    Several,
 )
 from onnxfold.rewrite.rule import Rule
 
@@ -49,7 +51,7 @@ class _Table:
 
     def _add(self, rule: Rule) -> None:
         for root in rule.roots:
-            op = root.op if isinstance(root, OutputOf) else root
+            op = root.op if isinstance(root, (OutputOf, AllOutputs)) else root
             assert isinstance(op, Op)
             numbers = {
                 number for operand in op.operands if (number := _number(operand)) is not None
@@ -156,14 +158,15 @@ def _holds_at(rule: Rule, imports: _Imports) -> bool:
 
 def _could_match(op: Op, node: ir.Node, origins: Sequence[_Origin]) -> bool:
     operands = op.operands
-    if any(isinstance(operand, Rest) for operand in operands):
+    if any(isinstance(operand, Several) for operand in operands):
         return _could_be_among(operands, origins)
     if any(origin is not None for origin in origins[len(operands) :]):
         return False
     padded = [*origins[: len(operands)], *[None] * (len(operands) - len(origins))]
     if all(_could_be(o, origin) for o, origin in zip(operands, padded, strict=True)):
         return True
-    if len(operands) != 2 or node.op_type not in COMMUTATIVE:
+    may_cross = node.op_type in COMMUTATIVE or (op.variable is not None and op.variable.swap)
+    if len(operands) != 2 or not may_cross:
         return False
     crossed = zip(operands, reversed(padded), strict=True)
     return all(_could_be(o, origin) for o, origin in crossed)
@@ -171,11 +174,11 @@ def _could_match(op: Op, node: ir.Node, origins: Sequence[_Origin]) -> bool:
 
 def _could_be_among(operands: Sequence[Expression], origins: Sequence[_Origin]) -> bool:
     """Operands with variadic ones among them: those before the first of these have their place."""
-    rests = [k for k, operand in enumerate(operands) if isinstance(operand, Rest)]
+    rests = [k for k, operand in enumerate(operands) if isinstance(operand, Several)]
     if len(origins) < len(operands) - len(rests):
         return False
     for k, operand in enumerate(operands):
-        if k in rests:
+        if isinstance(operand, Rest):
             continue
         places = origins[k : k + 1] if k < rests[0] else origins
         if not any(_could_be(operand, origin) for origin in places):
@@ -203,7 +206,7 @@ def _could_be(pattern: Expression, origin: _Origin) -> bool:
         return False
     if isinstance(pattern, (ConstantVariable, Literal, Near, Filled)):
         return origin[2]
-    if isinstance(pattern, OutputOf):
+    if isinstance(pattern, (OutputOf, AllOutputs)):
         pattern = pattern.op
     if isinstance(pattern, Op):
         return origin[0] in pattern.op_types and origin[1] == pattern.domain

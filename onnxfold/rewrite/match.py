@@ -20,6 +20,7 @@ from onnxfold.analysis.content import content_of_attributes
 from onnxfold.rewrite.elsewhere import Elsewhere
 from onnxfold.rewrite.facts import COMMUTATIVE, MISSING, OPAQUE, Facts
 from onnxfold.rewrite.patterns import (
+    AllOutputs,
     AnyOf,
     AttributeVariable,
     ConstantVariable,
@@ -35,6 +36,7 @@ from onnxfold.rewrite.patterns import (
     OutputOf,
     Rest,
     Result,
+    Several,
     ValueVariable,
     Variable,
     absent,
@@ -147,7 +149,7 @@ class _Matcher:
         step = self._accept(place)
         for other in reversed(self._rule.elsewhere):
             step = self._search(other, step)
-        op = root.op if isinstance(root, OutputOf) else root
+        op = root.op if isinstance(root, (OutputOf, AllOutputs)) else root
         assert isinstance(op, Op)
         output = root.index if isinstance(root, OutputOf) else 0
         return _Start(op, output, self._slots[op], place, self._node(op, step))
@@ -157,6 +159,7 @@ class _Matcher:
         rule = self._rule
         bound = self._bound
         others = [self._slots[other] for other in rule.elsewhere]
+        all_outputs = any(isinstance(root, AllOutputs) for root in rule.roots)
         where = rule.where
 
         def accept(facts: Facts, slots: _Slots) -> Match | None:
@@ -165,7 +168,10 @@ class _Matcher:
                 for thing, found in zip(bound, slots, strict=False)
                 if found is not _UNBOUND
             }
-            match = Match(facts, rule, [slots[root], *[slots[k] for k in others]], bindings)
+            roots = [slots[root], *[slots[k] for k in others]]
+            match = Match(
+                facts, rule, roots[0].producer().outputs if all_outputs else roots, bindings
+            )
             return match if where is None or where.holds(match) is True else None
 
         return accept
@@ -287,6 +293,20 @@ class _Matcher:
 
         return match_rest
 
+    def _all_outputs(self, outputs: AllOutputs, place: int, then: _Step) -> _Step:
+        (first,) = self._places(1)
+        match_op = self._op(outputs.op, first, then)
+
+        def match_outputs(facts: Facts, slots: _Slots) -> Match | None:
+            values = slots[place]
+            node = values[0].producer() if values and values[0] is not None else None
+            if node is None or values != tuple(node.outputs):
+                return None
+            slots[first] = values[0]
+            return match_op(facts, slots)
+
+        return match_outputs
+
     def _any_of(self, any_of: AnyOf, place: int, then: _Step) -> _Step:
         return _first_of([self._step(choice, place, then) for choice in any_of.choices])
 
@@ -317,7 +337,7 @@ class _Matcher:
     def _node(self, op: Op, then: _Step) -> _Step:
         """Match the attributes and the inputs of the node that an op's slot holds."""
         slot = self._slots[op]
-        has_rest = any(isinstance(operand, Rest) for operand in op.operands)
+        has_rest = any(isinstance(operand, Several) for operand in op.operands)
         match_inputs = self._spread if has_rest else self._inputs
         return self._attributes(op, slot, match_inputs(op, slot, then))
 
@@ -327,7 +347,10 @@ class _Matcher:
         places = self._places(count)
         first = places.start
         match_operands = self._all(op.operands, places, then)
-        may_commute = count == 2 and op.domain == "" and not COMMUTATIVE.isdisjoint(op.op_types)
+        swap = None if op.variable is None else op.variable.swap
+        swapped = -1 if swap is None else self._slots[swap]
+        commuting = op.op_types if swap is not None else COMMUTATIVE.intersection(op.op_types)
+        may_commute = count == 2 and bool(commuting) and (op.domain == "" or swap is not None)
 
         def match_inputs(facts: Facts, slots: _Slots) -> Match | None:
             node = slots[slot]
@@ -337,8 +360,10 @@ class _Matcher:
                 if any(v is not None for v in inputs[count:]):
                     return None
                 inputs = (*inputs[:count], *[None] * (count - given))
-            if may_commute and inputs[0] is not inputs[1] and node.op_type in COMMUTATIVE:
+            if may_commute and inputs[0] is not inputs[1] and node.op_type in commuting:
                 crossed = slots.copy()
+                if swap is not None:
+                    slots[swapped], crossed[swapped] = False, True
                 crossed[first : first + 2] = inputs[1], inputs[0]
                 slots[first : first + 2] = inputs
                 return match_operands(facts, slots) or match_operands(facts, crossed)
@@ -352,7 +377,7 @@ class _Matcher:
         places = self._places(len(op.operands))
         first, end = places.start, places.stop
         match_operands = self._all(op.operands, places, then)
-        variadic = tuple(isinstance(operand, Rest) for operand in op.operands)
+        variadic = tuple(isinstance(operand, Several) for operand in op.operands)
 
         def match_inputs(facts: Facts, slots: _Slots) -> Match | None:
             for shares in _shares(slots[slot].inputs, variadic):
@@ -482,6 +507,7 @@ _MAKERS: dict[type[Expression], Callable[..., _Step]] = {
     Omitted: _Matcher._omitted,
     Optional: _Matcher._optional,
     Rest: _Matcher._rest,
+    AllOutputs: _Matcher._all_outputs,
     AnyOf: _Matcher._any_of,
     Op: _Matcher._op,
     OutputOf: _Matcher._output,
@@ -501,6 +527,8 @@ def _bound_by(rule: Rule) -> dict[object, None]:
             if isinstance(expression, Op):
                 if expression.variable is not None:
                     bound[expression.variable] = None
+                    if expression.variable.swap is not None:
+                        bound[expression.variable.swap] = None
                 for wanted in expression.attributes.values():
                     thing = wanted.variable if isinstance(wanted, OptionalAttribute) else wanted
                     if isinstance(thing, AttributeVariable):

@@ -43,6 +43,13 @@ class Ops:
         """One of several ops."""
         return OpVariable(self._domain, op_types)
 
+    def either_way(self, *op_types: str) -> OpVariable:
+        """One of several ops of two operands: ``f(x, c)`` matches ``c - x``, too.
+
+        The replacement's ``f(y, d)`` has its operands in the order that matched: ``d - y`` then.
+        """
+        return OpVariable(self._domain, op_types, either_way=True)
+
     def domain(self, name: str) -> Ops:
         """The ops of another domain."""
         return Ops("" if name == "ai.onnx" else name)

@@ -13,6 +13,7 @@ from onnxfold.editing.replacement import replace, set_input, take_over
 from onnxfold.rewrite.build import Builder, CannotBuild
 from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.match import Match
+from onnxfold.rewrite.patterns import AllOutputs
 from onnxfold.rewrite.provenance import inherit, remember_origin
 from onnxfold.storage.bound import node_bytes
 
@@ -75,8 +76,11 @@ class Splicer:
         return self._connect(match, values, builder, dying)
 
     def _build(self, match: Match, builder: Builder) -> list[ir.Value]:
-        values = []
+        values: list[ir.Value] = []
         for replacement in match.rule.pair.replacements:
+            if isinstance(replacement, AllOutputs):
+                values.extend(builder.outputs(replacement, len(match.roots)))
+                continue
             value = builder.value(replacement)
             if value is None:
                 raise Refused("the replacement is an omitted input")
@@ -133,8 +137,8 @@ class Splicer:
 
     def _insert_point(self, match: Match, graph: ir.Graph) -> ir.Node:
         """The first of the roots; all that the replacement needs must come before it."""
-        roots = [node for v in match.roots if (node := v.producer()) is not None]
-        if len(match.roots) == 1:
+        roots = list({node: None for v in match.roots if (node := v.producer()) is not None})
+        if len(roots) == 1:
             return roots[0]
         needed: set[ir.Node] = set()
         for replacement in match.rule.pair.replacements:

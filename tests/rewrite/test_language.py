@@ -350,6 +350,38 @@ def test_outputs_of_one_node():
     refuse(made, graph("float[4] x", "t, s = Split<axis=0>(x)", "y = Concat<axis=0>(s, t)"))
 
 
+def test_all_outputs():
+    split = op.Split(x, *xs, axis=a)
+    made = rule(op.Concat(*split.outputs, axis=a) >> x)
+    for count in (1, 2, 9):
+        names = ", ".join(f"p{k}" for k in range(count))
+        text = (f"{names} = Split<axis=0>(x)", f"y = Concat<axis=0>({names})")
+        certify(made, graph("float[18] x", *text), gone="Split Concat")
+    refuse(
+        made,
+        graph("float[4] x", "t, s = Split<axis=0>(x)", "y = Concat<axis=0>(s, t)"),
+        graph("float[6] x", "t, s, r = Split<axis=0>(x)", "y = Concat<axis=0>(t, s)"),
+    )
+    sorted_too = rule(
+        op.TopK(x, c, axis=a, sorted=0).outputs >> op.TopK(x, c, axis=a).outputs, inexact=True
+    )
+    text = "y, i = TopK<axis=0, sorted=0>(x, k)"
+    model, _ = rewritten(sorted_too, graph("float[5] x", text, outputs="i, y", k=[2]), level=2)
+    assert [o.name for o in model.graph.outputs] == ["i", "y"]
+    assert "sorted" not in next(iter(model.graph)).attributes
+
+
+def test_either_way():
+    f = op.either_way("Sub", "Add")
+    made = rule(f(op.Neg(x), op.Abs(y)) >> f(op.Identity(x), y))
+    for text, expected in (("Sub(t, s)", "xz"), ("Sub(s, t)", "zx"), ("Add(s, t)", "zx")):
+        instance = graph("float[N] x, float[N] z", "t = Neg(x)", "s = Abs(z)", f"y = {text}")
+        model, _ = rewritten(made, instance)
+        operands = model.graph.outputs[0].producer().inputs
+        names = [v.producer().inputs[0].name if v.producer() else v.name for v in operands]
+        assert "".join(names) == expected
+
+
 def test_several_roots():
     made = rule(
         outputs(op.MatMul(x, c1), op.MatMul(x, c2)) >> outputs(split_of(0), split_of(1)),
@@ -429,6 +461,7 @@ def test_a_rule_that_raises_is_named():
         (lambda: rule(op.Relu(x) >> x, opset=(9, 7)), "no opset"),
         (lambda: rule(op.Relu(x) >> x, where=3), "no condition"),
         (lambda: rule(op.Relu(x)), "pattern >> replacement"),
+        (lambda: rule(op.Split(x).outputs >> x), "all outputs"),
         (lambda: rule(op.Softmax(x, axis=a + 1) >> x), "use where="),
     ],
 )

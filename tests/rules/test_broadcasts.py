@@ -9,21 +9,21 @@ F32 = np.float32
 
 
 def test_expand_before_binary():
-    left, right = rules.expand_before_binary
+    rule = rules.expand_before_binary
     large = "float[1,3] x, float[N,3] z"
     certify(
-        left,
+        rule,
         graph("float[1,3] x, float[4,3] z", "t = Expand(x, s)", "y = Sub(t, z)", **ints(s=[4, 3])),
         graph("float[4,1] x, float[1,3] z", "t = Expand(x, s)", "y = Sub(t, z)", **ints(s=[4, 1])),
         graph("float x, float[2] z", "t = Expand(x, s)", "y = Div(t, z)", **ints(s=[2])),
         gone="Expand",
     )
     certify(
-        right,
+        rule,
         graph("float[1,3] x, float[4,3] z", "t = Expand(x, s)", "y = Sub(z, t)", **ints(s=[4, 3])),
     )
     refuse(
-        left,
+        rule,
         graph(large, "t = Expand(x, s)", "y = Sub(t, z)", **ints(s=[3, 3])),
         graph("float[1,4] x, float[1,4] z", "t = Expand(x, s)", "y = Mul(t, z)", **ints(s=[3, 4])),
         graph("float[3] x, float[3] z", "t = Expand(x, s)", "y = Mul(t, z)", **ints(s=[1, 3])),
@@ -34,17 +34,17 @@ def test_expand_before_binary():
 @pytest.mark.parametrize(("spread", "by"), [("Expand", [4, 3]), ("Tile", [4, 2])])
 def test_constants_before_they_spread(spread, by):
     c = F32([[0.5, -2, 3]])
-    one, left, right = rules.constants_before_they_spread
+    one, two = rules.constants_before_they_spread
 
     def spread_out(last, inputs="int64[2] s", **more):
         feeds = ints(s=by)
         return graph(inputs, f"t = {spread}(c, s)", f"y = {last}", feeds=feeds, **more)
 
     certify(one, spread_out("Exp(t)", c=c), times=1)
-    certify(left, spread_out("Sub(t, d)", c=c, d=F32(2)), times=1)
-    certify(right, spread_out("Sub(d, t)", c=c, d=F32([3])), times=1)
+    certify(two, spread_out("Sub(t, d)", c=c, d=F32(2)), times=1)
+    certify(two, spread_out("Sub(d, t)", c=c, d=F32([3])), times=1)
     refuse(
-        left,
+        two,
         spread_out("Sub(t, d)", c=c, d=F32([[1], [2], [3], [4]])),
         spread_out("Sub(t, d)", "int64[2] s, float[1,3] c", d=F32(2)),
     )

@@ -4,6 +4,8 @@ import numpy as np
 from certify import certify, graph, ints, refuse
 from onnxfold.rules import concat_split as rules
 
+import onnxfold
+
 
 def test_concat_of_concat():
     certify(
@@ -22,20 +24,20 @@ def test_concat_of_concat():
 
 
 def test_concat_of_split():
-    two = rules.concat_of_split[1]
+    rule = rules.concat_of_split
     certify(
-        two,
+        rule,
         graph("float[4,N] x", "a, b = Split<axis=0>(x)", "y = Concat<axis=-2>(a, b)"),
         graph("float[4] x", "a, b = Split(x, s)", "y = Concat<axis=0>(a, b)", **ints(s=[1, 3])),
         graph("float[4] x", "a, b = Split<split=[1,3]>(x)", "y = Concat<axis=0>(a, b)", opset=11),
         gone="Split Concat",
     )
     certify(
-        rules.concat_of_split[2],
+        rules.concat_of_split,
         graph("float[6] x", "a, b, c = Split(x)", "y = Concat<axis=0>(a, b, c)"),
     )
     refuse(
-        two,
+        rule,
         graph("float[4,4] x", "a, b = Split<axis=0>(x)", "y = Concat<axis=0>(b, a)"),
         graph("float[4,4] x", "a, b = Split<axis=0>(x)", "y = Concat<axis=1>(a, b)"),
         graph("float[6] x", "a, b, c = Split(x)", "y = Concat<axis=0>(a, b)"),
@@ -43,34 +45,49 @@ def test_concat_of_split():
     )
 
 
+def test_concat_of_many_parts():
+    names = [f"p{k}" for k in range(30)]
+    split, joined = ", ".join(names), f"y = Concat<axis=0>({', '.join(names)})"
+    certify(
+        rules.concat_of_split,
+        graph("float[30] x", f"{split} = Split<num_outputs=30>(x)", joined, opset=18),
+        gone="Split Concat",
+    )
+
+
+TAKEN = ("s = SplitToSequence<axis=1>(x, c)", "a = SequenceAt(s, i)", "y = SequenceAt(s, j)")
+PLACES = {"i": np.array(0), "j": np.array(-1)}
+
+
 def test_split_of_sequence():
-    two = ("s = SplitToSequence<axis=1>(x, c)", "a = SequenceAt(s, i)", "y = SequenceAt(s, j)")
-    places = {"i": np.array(0), "j": np.array(1)}
-    rule = rules.split_of_sequence[0]
+    rule = rules.split_of_sequence
     certify(
         rule,
-        graph("float[N,5] x", *two, outputs="a, y", **places, **ints(c=[2, 3])),
-        graph("float[N,5] x", *two, outputs="y, a", **places, c=np.array(3)),
+        graph("float[N,5] x", *TAKEN, outputs="a, y", **PLACES, **ints(c=[2, 3])),
+        graph("float[N,5] x", *TAKEN, outputs="y, a", **PLACES, c=np.array(3)),
+        graph("float[N,5] x", *TAKEN, outputs="a, y", **PLACES, **ints(c=[2, 2, 1])),
         gone="SequenceAt SplitToSequence",
-        times=1,
+        times=2,
     )
+    certify(rule, graph("float[N,5] x", *TAKEN[:2], outputs="a", i=np.array(0), **ints(c=[2, 3])))
     refuse(
         rule,
-        graph("float[N,5] x", *two, outputs="a, y", **places, **ints(c=[2, 2, 1])),
-        graph("float[5,N] x", *two, outputs="a, y", **places, c=np.array(3)),
-        graph("float[N,5] x", *two[:2], outputs="a", i=np.array(0), **ints(c=[2, 3])),
+        graph("float[5,N] x", *TAKEN, outputs="a, y", **PLACES, c=np.array(3)),
+        graph("float[N,5] x, int64 k", TAKEN[0], "y = SequenceAt(s, k)", **ints(c=[2, 3])),
+        graph("float[N,5] x", *TAKEN[:2], "y = SequenceLength(s)", i=np.array(0), **ints(c=[5])),
+        graph("float[N,5] x", TAKEN[0], "y = SequenceAt(s, i)", i=np.array(2), **ints(c=[2, 3])),
     )
+    parts = [f"p{k} = SequenceAt(s, k{k})" for k in range(3)]
+    places = {f"k{k}": np.array(k) for k in range(3)}
+    start = ("float[5] x", "s = SplitToSequence<axis=-1>(x, c)")
     certify(
-        rules.split_of_sequence[1],
-        graph(
-            "float[5] x",
-            "s = SplitToSequence<axis=-1>(x, c)",
-            "a = SequenceAt(s, i)",
-            "b = SequenceAt(s, j)",
-            "y = SequenceAt(s, k)",
-            outputs="y, a, b",
-            **places,
-            k=np.array(2),
-            c=np.array(2),
-        ),
+        rule,
+        graph(*start, *parts, outputs="p2, p0, p1", **places, c=np.array(2)),
+        gone="SequenceAt",
     )
+
+
+def test_the_parts_come_from_one_split():
+    instance = graph("float[N,5] x", *TAKEN, outputs="a, y", **PLACES, **ints(c=[2, 3]))
+    optimized = onnxfold.optimize(instance.model)
+    assert [node.op_type for node in optimized.graph.node] == ["Split"]

@@ -265,10 +265,7 @@ def test_fused_matmul_scaled():
     fused = "y = com.microsoft.FusedMatMul<alpha=0.5, transA=0, transB=0>"
     orders = (("t = Mul(x, c)", "(t, z)"), ("t = Mul(z, c)", "(x, t)"))
     for position, (scale, operands) in enumerate(orders):
-        plain, again = (
-            rules.fused_matmul_of_scaled[position],
-            rules.fused_matmul_scaled_again[position],
-        )
+        plain, again = rules.fused_matmul_of_scaled[position], rules.fused_matmul_scaled_again
         certify(plain, graph(two, scale, f"y = MatMul{operands}", c=F(0.3)), **near)
         certify(again, graph(two, scale, fused + operands, c=F(0.3)), **near)
         for rule, node in ((plain, "y = MatMul"), (again, fused)):

@@ -5,10 +5,9 @@ from certify import certify, graph, refuse
 from onnxfold.rules import recurrent as rules
 
 SIZES = "x1 = Shape<start=1, end=2>(x)", "s = Concat<axis=0>(one, x1, four)"
-# by the number of results: the last is for one
-HIDDEN = rules.hidden_from_zero[0]
-LSTM_HIDDEN = rules.lstm_hidden_from_zero[1]
-LSTM_CELL = rules.lstm_cell_from_zero[0]
+HIDDEN = rules.hidden_from_zero
+LSTM_HIDDEN = rules.lstm_hidden_from_zero
+LSTM_CELL = rules.lstm_cell_from_zero
 RNG = np.random.default_rng(0)
 
 

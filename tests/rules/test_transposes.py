@@ -90,15 +90,15 @@ def test_transpose_through_binary():
         )
 
     back = [1, 2, 0]
-    left, right = rules.transpose_through_binary
+    rule = rules.transpose_through_binary
     for op in ("Add", "Mul", "Sub", "Div"):
         for c in (F32(3), F32([[2], [3]]), F32([[[5]], [[6]], [[7]]]), F32([1])):
-            certify(left, through(f"{op}(t, c)", back, c=c), times=1)
-            certify(right, through(f"{op}(c, t)", back, c=c), times=1)
-    refuse(left, through("Add(t, c)", [0, 2, 1], c=F32(3)))
-    refuse(left, through("Pow(t, c)", back, c=F32(3)))
+            certify(rule, through(f"{op}(t, c)", back, c=c), times=1)
+            certify(rule, through(f"{op}(c, t)", back, c=c), times=1)
+    refuse(rule, through("Add(t, c)", [0, 2, 1], c=F32(3)))
+    refuse(rule, through("Pow(t, c)", back, c=F32(3)))
     refuse(
-        left,
+        rule,
         graph(
             "float[2,N] x",
             "t = Transpose(x)",

@@ -6,7 +6,7 @@ from onnxfold.rewrite.patterns.attribute_variables import (
     absent,
     anything,
 )
-from onnxfold.rewrite.patterns.expression import Expression, Operand
+from onnxfold.rewrite.patterns.expression import Expression, Operand, Several
 from onnxfold.rewrite.patterns.literals import (
     Filled,
     Literal,
@@ -17,6 +17,7 @@ from onnxfold.rewrite.patterns.operands import (
     as_expression,
 )
 from onnxfold.rewrite.patterns.ops import (
+    AllOutputs,
     AnyOf,
     Op,
     OpVariable,
@@ -50,6 +51,7 @@ from onnxfold.rewrite.patterns.words import (
 )
 
 __all__ = [
+    "AllOutputs",
     "AnyOf",
     "AttributeVariable",
     "ConstantVariable",
@@ -69,6 +71,7 @@ __all__ = [
     "Pair",
     "Rest",
     "Result",
+    "Several",
     "ValueVariable",
     "Variable",
     "VariadicVariable",

@@ -36,3 +36,7 @@ class Expression:
                 seen.add(id(expression))
                 yield expression
                 stack.extend(reversed(expression.children()))
+
+
+class Several(Expression):
+    """Any number of values in one place."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from onnxfold.rewrite.patterns.expression import Expression
+from onnxfold.rewrite.patterns.expression import Expression, Several
 
 
 class Variable(Expression):
@@ -42,7 +42,7 @@ class VariadicVariable(Variable):
         yield Rest(self)
 
 
-class Rest(Expression):
+class Rest(Several):
     """A variadic variable in its place among the inputs."""
 
     weight = 6

@@ -9,6 +9,7 @@ import numpy as np
 from onnx import TensorProto as T
 
 from onnxfold.rewrite.patterns import (
+    AllOutputs,
     AnyOf,
     AttributeVariable,
     ConstantVariable,
@@ -203,6 +204,8 @@ class _Instance:
             return self.bound[id(e)]
         if isinstance(e, AnyOf):
             return self._make(self.b.choose(list(e.choices)))
+        if isinstance(e, AllOutputs):
+            return self._all(e)[0]
         if isinstance(e, OutputOf):
             self._count_outputs(e)
             self._op(e.op, max(self.outputs.get(id(e.op), 1), e.index + 1))
@@ -229,6 +232,10 @@ class _Instance:
             return CONST
         return ANY
 
+    def _all(self, e: AllOutputs) -> list[Value]:
+        self._op(e.op, self.b.number(1, 3))
+        return list(self.bound[("outputs", id(e.op))])  # type: ignore[index]
+
     def _op(self, e: Op, outputs: int | None) -> Value:
         b = self.b
         if ("outputs", id(e)) in self.bound:
@@ -242,6 +249,11 @@ class _Instance:
         operands = tuple(reversed(e.operands)) if swap else e.operands
         open_ended = False
         for operand in operands:
+            if isinstance(operand, AllOutputs):
+                for part in self._all(operand):
+                    given[position] = part
+                    position += 1
+                continue
             if isinstance(operand, Rest):
                 open_ended = True
                 position += b.number(0, 1)

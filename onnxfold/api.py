@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.errors import CheckFailedError, OnnxFoldError, UsageError, about
-from onnxfold.kernels.engines.limits import limited, time_for
+from onnxfold.kernels.engines import limited, time_for
 from onnxfold.memory import peak_rss_bytes
 from onnxfold.options import Options
 from onnxfold.passes.outlook import outlook

@@ -1,4 +1,4 @@
-"""Who computes what, and when: NumPy kernels, onnxruntime, onnx's reference evaluator.
+"""When operations are computed; :mod:`onnxfold.kernels.engines` decides by whom.
 
 Small operations with known operands are computed at once. Everything else is postponed: its
 result is a buffer with shape and dtype only, and what is computed in the end is what somebody
@@ -15,15 +15,14 @@ import onnx_ir as ir
 
 from onnxfold.kernels import inference
 from onnxfold.kernels.dtypes import check_representable
-from onnxfold.kernels.engines.engines import Engines
-from onnxfold.kernels.engines.runner import EvaluationError
-from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes, numpy_dtype, stand_in
+from onnxfold.kernels.engines import Engines
+from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes, stand_in
 from onnxfold.kernels.fused.choice import FUSED_FROM, choose, is_fusable, is_large
 from onnxfold.kernels.fused.streams import is_streamed
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.pieces import Pieces
-from onnxfold.kernels.registry import AllocationBound, Kind, NotExact, Postpone, Unfoldable
-from onnxfold.kernels.schedule import awaits, cannot_fail, is_ready, phases, postponed
+from onnxfold.kernels.registry import AllocationBound, Kind, NotExact, Postpone
+from onnxfold.kernels.schedule import awaits, cannot_fail, phases, postponed
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array
 from onnxfold.pool.source import Source
@@ -53,8 +52,6 @@ class Evaluator:
         pool: Where operands and results live.
         functions: The model's local functions, for calls of them.
         ir_version: The model's IR version.
-        distrusted: Nodes for which onnx's shape inference is wrong: they are computed at once.
-            Those found are added.
         exact: Compute nothing whose result depends on how many threads onnxruntime has.
     """
 
@@ -63,12 +60,10 @@ class Evaluator:
         pool: Pool,
         functions: Iterable[ir.Function] = (),
         ir_version: int = 8,
-        distrusted: set[ir.Node] | None = None,
         exact: bool = True,
     ) -> None:
         self.pool = pool
-        self.distrusted = distrusted if distrusted is not None else set()
-        self._engines = Engines(pool, functions, ir_version, self.distrusted, exact)
+        self._engines = Engines(pool, functions, ir_version, exact)
         pool.set_evaluator(self.compute, self.source)
 
     # ------------------------------------------------------------ one operation
@@ -80,21 +75,17 @@ class Evaluator:
             Unfoldable: nobody can compute it, with the reason.
             ComputationFailed: it needed the value of a postponed operation, which failed.
         """
-        if operation.kernel is not None and not operation.captures and _are_tensors(operation):
+        if not _are_tensors(operation):
+            operation.kernel = None
+        if operation.kernel is not None:
             results = self._apply_kernel(operation)
             if results is not None:
                 return results
-        reason = self._engines.objection_to_graphs(operation)
-        if reason is not None:
-            raise Unfoldable(reason)
+        self._engines.admit_graphs(operation)
         types = inference.infer(operation)
-        missing = [
-            k
-            for k, output in enumerate(operation.node.outputs)
-            if output.name and not _is_complete(types[k])
-        ]
-        if missing or operation.node in self.distrusted:
-            return self._apply_now(operation)
+        for output, result_type in zip(operation.node.outputs, types, strict=True):
+            if output.name and not _is_complete(result_type):
+                return self._apply_now(operation)
         results = []
         for output, result_type in zip(operation.node.outputs, types, strict=True):
             if not output.name or result_type is None:
@@ -113,11 +104,7 @@ class Evaluator:
 
     def _apply_kernel(self, operation: Operation) -> list[Buffer | None] | None:
         """Compute at once or postpone by the NumPy kernel; None if it is not for NumPy to say."""
-        kernel = operation.kernel
-        assert kernel is not None
-        operands = operation.operands
-        dtypes = [None if b is None else numpy_dtype(b) for b in operands]
-        kind = kernel.kind_for(dtypes, operation.attributes)
+        operands, kind = operation.operands, operation.kind
         if kind is Kind.VIEW:
             self.compute([b for b in operands if b is not None and _may_be_sizes(b)])
         known = kind is Kind.SHAPE or all(b is None or b.is_known for b in operands)
@@ -130,7 +117,7 @@ class Evaluator:
             arrays = [None if b is None else stand_in(b) for b in operands]
         try:
             with AllocationBound(EAGER_BYTES):
-                computed = self._engines.call(operation, kind, arrays)
+                computed = operation.call(arrays)
         except NotExact:
             operation.kernel = None
             return None
@@ -182,29 +169,17 @@ class Evaluator:
 
     def _apply_now(self, operation: Operation) -> list[Buffer | None]:
         """Compute an operation whose result types only its computation tells."""
-        wanted = [(operation, k) for k, o in enumerate(operation.node.outputs) if o.name]
-        pending = postponed(operation.operands)
-        if not any(b is not None and b.type_proto is not None for b in operation.operands):
+        operation.kernel = None  # NumPy would not stop where the memory limit is
+        before = []
+        if _are_tensors(operation):
             self.compute([b for b in operation.operands if b is not None and not b.is_known])
-            pending = []
-        reason = self._engines.objection(operation)
-        if reason is not None:
-            raise Unfoldable(reason)
-        try:
-            arrays = self._engines.run([*pending, operation], wanted)
-        except EvaluationError as error:
-            if pending:
-                raise Unfoldable(str(error)) from error
-            try:
-                computed = self._engines.refused(operation, error)
-            except EvaluationError as second:
-                raise Unfoldable(str(second)) from second
-            arrays = [a for a in computed if a is not None]
-        by_output = {k: array for (_, k), array in zip(wanted, arrays, strict=True)}
-        return [
-            self._adopt(by_output[k]) if k in by_output else None
-            for k in range(len(operation.node.outputs))
-        ]
+        else:
+            before = postponed(operation.operands)
+        wanted = [k for k, output in enumerate(operation.node.outputs) if output.name]
+        results: list[Buffer | None] = [None] * len(operation.node.outputs)
+        for k, array in zip(wanted, self._engines.evaluate(operation, wanted, before), strict=True):
+            results[k] = self._adopt(array)
+        return results
 
     def _adopt(self, array: Array) -> Buffer:
         return self.pool.adopt(array, ir.DataType.from_numpy(array.dtype))
@@ -273,7 +248,7 @@ class Evaluator:
         pieces = Pieces(self.pool, self._engines, inlined, failures, bounded=streamed is None)
         for phase, engine_is_numpy in phases(operations, in_pieces):
             if not engine_is_numpy:
-                self._engines.onnxruntime(phase, failures)
+                self._engines.compute(phase, failures)
                 continue
             for operation in phase:
                 if operation in streams:
@@ -282,8 +257,8 @@ class Evaluator:
                     for buffer in operation.results:
                         if buffer in stored and awaits(buffer, operation):
                             pieces.store(buffer)
-                elif is_ready(operation):
-                    self._engines.numpy(operation, failures)
+                else:
+                    self._engines.compute([operation], failures)
         return pieces
 
     def uncertain(self, buffers: Sequence[Buffer]) -> list[Buffer]:

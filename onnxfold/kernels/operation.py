@@ -6,13 +6,16 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
 from onnxfold.kernels.bodies import rename
-from onnxfold.kernels.registry import Kernel, find
+from onnxfold.kernels.extents import collapse, numpy_dtype
+from onnxfold.kernels.registry import Kernel, Kind, find
 from onnxfold.kernels.selection import Selection
 from onnxfold.pool import Buffer, Deferred
+from onnxfold.pool.buffer import Array
 
 # (operation, index of its output)
 Output = tuple["Operation", int]
@@ -31,6 +34,7 @@ class Operation(Deferred):
 
     __slots__ = (
         "_attributes",
+        "_kind",
         "captures",
         "computes_pieces",
         "kernel",
@@ -53,6 +57,7 @@ class Operation(Deferred):
         self.captures = tuple(captures or ())
         self.results: Sequence[Buffer | None] = ()
         self._attributes: dict[str, Any] | None = None
+        self._kind: Kind | None = None
         self.computes_pieces: bool | None = None
         """Whether onnxruntime computes it on pieces with the same bits; None until asked."""
         self.selection: Selection | None = None
@@ -60,6 +65,7 @@ class Operation(Deferred):
         self.kernel: Kernel | None = (
             find(node.op_type, opsets.get("", 1)) if node.domain == "" else None
         )
+        """The NumPy kernel; None if there is none, or it turned out not to be exact."""
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -81,6 +87,37 @@ class Operation(Deferred):
     def label(self) -> str:
         """Name of the node, or of its first output where it has none: for messages."""
         return self.node.name or next((o.name for o in self.node.outputs if o.name), "") or "?"
+
+    @property
+    def kind(self) -> Kind:
+        """What its NumPy kernel is for these operands; GENERAL if it has none.
+
+        Raises Unfoldable for attributes that no valid model has.
+        """
+        if self.kernel is None:
+            return Kind.GENERAL
+        if self._kind is None:
+            dtypes = [None if b is None else numpy_dtype(b) for b in self.operands]
+            self._kind = self.kernel.kind_for(dtypes, self.attributes)
+        return self._kind
+
+    def call(self, arrays: Sequence[Array | None]) -> Sequence[Array]:
+        """Its results by its NumPy kernel; element-wise work on what is repeated is done once.
+
+        Args:
+            arrays: The operands, or what stands for them.
+
+        Raises:
+            NotExact, Postpone, Unfoldable: as kernels do.
+        """
+        assert self.kernel is not None
+        shape = None
+        if self.kind is Kind.ELEMENTWISE:
+            arrays, shape = collapse(arrays)
+        computed = self.kernel(
+            arrays, self.attributes, n_outputs=len(self.node.outputs), opset=self.opset
+        )
+        return computed if shape is None else [np.broadcast_to(a, shape) for a in computed]
 
     def to_proto(self, operands: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
         """The node under other value names; those in its subgraphs begin with ``b``."""

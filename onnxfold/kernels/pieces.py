@@ -7,14 +7,14 @@ from collections.abc import Collection
 
 import numpy as np
 
-from onnxfold.kernels.engines.engines import Engines
+from onnxfold.kernels.engines import Engines
 from onnxfold.kernels.fused.lower import Missing, lower
 from onnxfold.kernels.fused.movement import Blocked, kind_of, view
 from onnxfold.kernels.fused.program import Program
 from onnxfold.kernels.fused.streams import is_extreme, reduced
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Kind, NotExact, Postpone
-from onnxfold.kernels.schedule import awaits, is_ready
+from onnxfold.kernels.schedule import awaits
 from onnxfold.pool import Buffer, Pool
 
 
@@ -104,13 +104,10 @@ class Pieces:
         if lowered is not None and lowered[0].nbytes <= time.nbytes:
             with contextlib.suppress(NotExact), time.spending():
                 result = reduced(operation, lowered[0], self._engines.whole, self._pool)
-                self._engines.fulfil(operation, [result], self.failures)
+                buffer = operation.results[0]
+                assert buffer is not None
+                self._pool.fulfil(buffer, result)
                 return
         if not first.is_known:
             self.store(first)
-        if not is_ready(operation):
-            return
-        if operation.kernel is not None:
-            self._engines.numpy(operation, self.failures)
-        else:
-            self._engines.onnxruntime([operation], self.failures)
+        self._engines.compute([operation], self.failures)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from onnxfold.graphs import subgraphs_of
-from onnxfold.kernels.extents import numpy_dtype
 from onnxfold.kernels.operation import Operation, Output
 from onnxfold.kernels.registry import Kind
 from onnxfold.pool import Buffer
@@ -99,12 +98,9 @@ def _is_alone(operation: Operation) -> bool:
 
 def cannot_fail(operation: Operation) -> bool:
     """True if its NumPy kernel computes the operation whatever the operands' values are."""
-    assert operation.kernel is not None
-    dtypes = [None if b is None else numpy_dtype(b) for b in operation.operands]
-    kind = operation.kernel.kind_for(dtypes, operation.attributes)
-    if kind is Kind.SELECTED:
+    if operation.kind is Kind.SELECTED:
         return operation.selection is not None
-    return kind is not Kind.GENERAL
+    return operation.kind is not Kind.GENERAL
 
 
 def used_outside(operations: Sequence[Operation]) -> list[Output]:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.analysis.facts import shared_facts
 from onnxfold.errors import UsageError
-from onnxfold.kernels.engines.limits import limited, time_for
+from onnxfold.kernels.engines import limited, time_for
 from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation, Folding
 from onnxfold.passes.registry import create

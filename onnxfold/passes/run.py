@@ -89,7 +89,6 @@ class Run:
         self.uncomputable: dict[ir.Node, str] = {}
         """Nodes that turned out not to be computable, with the reason."""
         self._evaluator: Evaluator | None = None
-        self._tried_again: set[ir.Node] = set()
 
     def evaluator(self, model: ir.Model) -> Evaluator:
         """What computes on the buffers of the pool."""
@@ -100,14 +99,5 @@ class Run:
         return self._evaluator
 
     def learn(self, failure: ComputationFailed) -> None:
-        """Note the nodes that could not be computed, so that they stay.
-
-        Those whose shapes onnx's inference had wrong are tried once more, without it.
-        """
-        distrusted = self._evaluator.distrusted if self._evaluator is not None else set()
-        self.uncomputable.update(
-            (node, reason)
-            for node, reason in failure.reasons().items()
-            if node not in distrusted or node in self._tried_again
-        )
-        self._tried_again |= distrusted
+        """Note the nodes that could not be computed, so that they stay."""
+        self.uncomputable.update(failure.reasons())

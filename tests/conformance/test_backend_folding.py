@@ -62,6 +62,8 @@ def test_what_is_left_is_left_for_a_good_reason():
             _is_random(result.name)
             or _nobody_computes(result.name)
             or "onnxruntime writes over what it reads" in result.reason
+            # onnx infers another shape than its own op has: what follows would be refused
+            or "inference and evaluation disagree" in result.reason
         )
     ]
     assert unexplained == []

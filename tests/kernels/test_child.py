@@ -15,9 +15,9 @@ import pytest
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "passes"))
 from fold_check import X, fold, parse, with_weights
 
-from onnxfold.kernels.engines import limits
-from onnxfold.kernels.engines.child import Child, Stopped, child
-from onnxfold.kernels.engines.limits import TimeLimit, current_limit, limited
+from onnxfold.kernels.engines import TimeLimit, current_limit, limited, time_for
+from onnxfold.kernels.engines.child import Child, child
+from onnxfold.kernels.engines.runner import EvaluationError
 
 MORE = "more = Constant <value = bool {1}> ()"
 BESIDE = """n = Constant <value_int = 3> ()
@@ -53,18 +53,16 @@ GROWING = """m = Constant <value_int = 40> ()
         (GROWING, "computing it takes more than 33,554,432 bytes of memory"),
     ],
 )
-def test_the_node_stays_with_the_reason_and_others_are_computed(text, reason, monkeypatch):
-    monkeypatch.setattr(limits, "_LEAST_SECONDS", 2.0)
+def test_the_node_stays_with_the_reason_and_others_are_computed(text, reason):
     child.start()
-    folded = fold(beside(text), memory_limit=1 << 25)
+    with limited(TimeLimit(2.0)):
+        folded = fold(beside(text), memory_limit=1 << 25)
     assert folded.reasons["Loop"] == reason
     assert folded.ops["Loop"] == 1
     assert "Mul" not in folded.ops
 
 
-def test_all_nodes_of_a_model_share_one_limit_of_time(monkeypatch):
-    monkeypatch.setattr(limits, "_LEAST_SECONDS", 1.0)
-    monkeypatch.setattr(limits, "_RESTART", 0.25)
+def test_all_nodes_of_a_model_share_one_limit_of_time():
     loops = " ".join(
         ENDLESS.replace("z =", f"z{k} =").replace("= b", f"= b{k}").replace("(a, s)", f"(a, s{k})")
         for k in range(5)
@@ -75,7 +73,8 @@ def test_all_nodes_of_a_model_share_one_limit_of_time(monkeypatch):
     for k in range(5):
         proto = with_weights(proto, **{f"s{k}": np.array([k, 1], np.float32)})
     proto = with_weights(proto, s=np.array([0, 1], np.float32))
-    folded = fold(proto)
+    with limited(TimeLimit(1.0, restart=0.25)):
+        folded = fold(proto)
     reasons = [stay.reason for stay in folded.outcome.stays if stay.node.op_type == "Loop"]
     assert len(reasons) == 5
     assert reasons[-1] == "the 1.0 s for evaluating constants of this model are used up"
@@ -87,7 +86,7 @@ def test_a_limit_of_time_is_for_what_is_made_within_it():
         assert current_limit() is current_limit()
         assert current_limit().share() == 3.5
     assert current_limit() is not current_limit()
-    assert limits.time_for(1 << 30).seconds > 60
+    assert time_for(1 << 30).seconds > 60
 
 
 def test_strings_and_sequences_come_back_whole():
@@ -146,7 +145,8 @@ def test_one_that_was_stopped_is_replaced():
     process.start()
     assert process._process is not None
     process._process.kill()
-    with pytest.raises(Stopped, match="crashed"):
+    with pytest.raises(EvaluationError, match="crashed") as raised:
         process.run("onnxruntime", b"", {}, [], exact=False, limit=1 << 20, time=TimeLimit(20))
+    assert raised.value.is_final
     process.start()
     process.stop()

@@ -86,3 +86,14 @@ def test_imports_of_runtime_point_one_way(rank: int) -> None:
         if other not in RUNTIME[: rank + 1]
     }
     assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_constants_are_computed_behind_one_door() -> None:
+    engines = ROOT / "onnxfold" / "kernels" / "engines"
+    for part in ("kernels", "pool", "editing", "passes", "rewrite"):
+        for path in (ROOT / "onnxfold" / part).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            if path.parent != engines:
+                assert "import onnxruntime" not in text, path
+                assert "onnx.reference" not in text, path
+                assert "kernels.engines." not in text, path

@@ -1,1 +1,21 @@
-"""The one door to onnxruntime and to onnx's reference evaluator."""
+"""The one door to onnxruntime and to onnx's reference evaluator, for computing constants.
+
+Who is outside imports from here: ``Engines`` says who computes an operation, the rest is how.
+"""
+
+from onnxfold.kernels.engines.assembly import OLDEST_OPSET
+from onnxfold.kernels.engines.certain import UNARY
+from onnxfold.kernels.engines.engines import Engines
+from onnxfold.kernels.engines.limits import TimeLimit, current_limit, limited, time_for
+from onnxfold.kernels.engines.runner import session_of
+
+__all__ = [
+    "OLDEST_OPSET",
+    "UNARY",
+    "Engines",
+    "TimeLimit",
+    "current_limit",
+    "limited",
+    "session_of",
+    "time_for",
+]

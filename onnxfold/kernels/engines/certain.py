@@ -5,13 +5,12 @@ onnxruntime compute are functions of single elements, sums and quantized weights
 these go over their operands once, take no more memory than those and the result, and read no
 element as a place or a size, so there is nothing in a tensor that could make them crash or hang. No
 schema says so of an op; that is why they are listed. All others run in the child, as does what
-onnx's shape inference could not tell the result of or was wrong about.
+onnx's shape inference could not tell the result of.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 
 import onnx_ir as ir
 
@@ -36,15 +35,14 @@ _PRODUCTS = {"Gemm", "MatMul"}
 _MOST_PRODUCTS = 1 << 24
 
 
-def is_certain(operation: Operation, distrusted: Collection[ir.Node] = ()) -> bool:
+def is_certain(operation: Operation) -> bool:
     """True if onnxruntime may compute the operation in this process.
 
     Args:
         operation: Its operands may be results of others in the same session.
-        distrusted: Nodes for which shape inference is wrong.
     """
     node = operation.node
-    if node.domain != "" or node in distrusted:
+    if node.domain != "":
         return False
     buffers = [b for b in (*operation.operands, *operation.results) if b is not None]
     if any(b.type_proto is not None or b.dtype == ir.DataType.STRING for b in buffers):

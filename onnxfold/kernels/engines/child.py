@@ -24,7 +24,7 @@ import numpy as np
 
 from onnxfold.kernels.engines import runner
 from onnxfold.kernels.engines.limits import TimeLimit
-from onnxfold.kernels.engines.runner import EvaluationError, Raw, Rejected, ThreadDependent
+from onnxfold.kernels.engines.runner import EvaluationError, Raw
 from onnxfold.pool.buffer import Array
 from onnxfold.storage.mapped import MappedFile, Span
 
@@ -38,10 +38,6 @@ _COMMAND = (
     "import sys, runpy; script, *sys.path[:] = sys.argv[2:]; "
     "runpy.run_path(script, run_name='__main__')"
 )
-
-
-class Stopped(EvaluationError):
-    """The process ended or had to be ended: there is no use in asking another engine."""
 
 
 class Feed(NamedTuple):
@@ -87,10 +83,8 @@ class Child:
             time: What is left of it, a share of which this may take.
 
         Raises:
-            Stopped: it crashed, or took more memory or time.
-            ThreadDependent: results depend on the number of threads.
-            Rejected: onnxruntime refuses the operands.
-            EvaluationError: the engine refuses the model, or there is no such process.
+            EvaluationError: the engine refuses the model, or there is no such process; or finally,
+                it crashed, took more memory or time, or as for :func:`runner.onnxruntime`.
         """
         request: dict[str, Any] = {
             "engine": engine,
@@ -110,13 +104,7 @@ class Child:
             except OSError as error:
                 self.stop()
                 raise EvaluationError(f"it cannot be handed to a process: {error}") from error
-        if answer["error"] == "memory":
-            raise Stopped(f"computing it takes more than {limit:,} bytes of memory")
-        if answer["error"] == "threads":
-            raise ThreadDependent()
-        if answer["error"] == "rejected":
-            raise Rejected(answer["text"])
-        raise EvaluationError(answer["text"])
+        raise EvaluationError(answer["error"], is_final=answer["final"])
 
     def _ask(
         self,
@@ -139,9 +127,11 @@ class Child:
             ending = self._ending()
             time.spend(min(seconds, monotonic() - began), restart=True)
             if ending in (None, -signal.SIGPROF):
-                raise Stopped(f"computing it takes longer than {seconds:.1f} s") from None
-            how = f"signal {-ending}" if ending < 0 else f"exit code {ending}"
-            raise Stopped(f"{request['engine']} crashed on it ({how})") from None
+                reason = f"computing it takes longer than {seconds:.1f} s"
+            else:
+                how = f"signal {-ending}" if ending < 0 else f"exit code {ending}"
+                reason = f"{request['engine']} crashed on it ({how})"
+            raise EvaluationError(reason, is_final=True) from None
         except BaseException:  # whatever it still sends is not the answer to the next request
             self.stop()
             raise

@@ -1,4 +1,4 @@
-"""Computing operations whose operands are known: NumPy kernels, onnxruntime, the reference."""
+"""Who computes an operation: a NumPy kernel, onnxruntime, onnx's reference evaluator, or nobody."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import onnx_ir as ir
 
 from onnxfold.graphs import subgraphs_of
 from onnxfold.kernels.engines import runner
-from onnxfold.kernels.engines.assembly import Assembly, assemble, oldest_opsets
+from onnxfold.kernels.engines.assembly import assemble, oldest_opsets
 from onnxfold.kernels.engines.certain import is_certain
-from onnxfold.kernels.engines.child import Feed, Stopped, child
+from onnxfold.kernels.engines.child import Feed, child
 from onnxfold.kernels.engines.limits import current_limit
-from onnxfold.kernels.engines.runner import EvaluationError, Raw, Rejected, ThreadDependent
-from onnxfold.kernels.extents import EAGER_BYTES, collapse, effective_bytes
+from onnxfold.kernels.engines.runner import EvaluationError, Raw
+from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes
 from onnxfold.kernels.operation import Operation, Output
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable
-from onnxfold.kernels.schedule import awaits, used_outside
+from onnxfold.kernels.schedule import awaits, is_ready, used_outside
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array, distinct, weight_of
 from onnxfold.storage.layout import nbytes_of
@@ -33,13 +33,12 @@ _TENSOR = ir.AttributeType.TENSOR
 
 
 class Engines:
-    """Computes operations as a whole. What cannot be computed is noted in ``failures``.
+    """Computes operations as a whole, within the limits of time and memory of a run.
 
     Args:
         pool: Where operands and results live; its memory limit is also that of one computation.
         functions: The model's local functions, for calls of them.
         ir_version: The model's IR version.
-        distrusted: Gets the nodes for which onnx's shape inference turns out to be wrong.
         exact: Compute nothing whose result depends on how many threads onnxruntime has.
     """
 
@@ -48,7 +47,6 @@ class Engines:
         pool: Pool,
         functions: Iterable[ir.Function] = (),
         ir_version: int = 8,
-        distrusted: set[ir.Node] | None = None,
         exact: bool = True,
     ) -> None:
         self._pool = pool
@@ -56,196 +54,144 @@ class Engines:
         self._ir_version = ir_version
         self._functions = {f.identifier(): f for f in functions}
         self._serialized: list[onnx.FunctionProto] | None = None
-        self._too_new: Mapping[str, int] | None = None
-        """Opsets that onnxruntime turned out not to know."""
         self.time = current_limit()
-        self.memory = max(pool.memory_limit, _LEAST_MEMORY)
+        self._memory = max(pool.memory_limit, _LEAST_MEMORY)
         """Bytes that one computation may take outside the files of the model."""
-        self.distrusted = distrusted if distrusted is not None else set()
 
-    def numpy(self, operation: Operation, failures: dict[Operation, str]) -> None:
-        """Compute one operation by its NumPy kernel, or by onnxruntime where that may differ."""
-        assert operation.kernel is not None
-        if not any(awaits(b, operation) for b in operation.results):
-            return
-        reason = self.objection(operation)
-        if reason is not None:
-            failures[operation] = reason
-            return
-        arrays = [None if b is None else b.array() for b in operation.operands]
-        kind = operation.kernel.kind_for(
-            [None if a is None else a.dtype for a in arrays], operation.attributes
-        )
-        try:
-            with self.time.spending():
-                computed = self.call(operation, kind, arrays)
-        except NotExact:
+    def evaluate(
+        self, operation: Operation, wanted: Sequence[int], before: Sequence[Operation] = ()
+    ) -> list[Array]:
+        """Results of one operation. This is where it is decided who computes it.
+
+        Args:
+            operation: The operation; its operands are known, or results of ``before``.
+            wanted: Which of its results, by their index.
+            before: Operations that make sequences for it: a sequence does not leave its session.
+
+        Raises:
+            Unfoldable: nobody can compute it, with the reason.
+        """
+        # Nobody, if it takes more time or memory than there is.
+        self._admit(operation)
+        # NumPy, where arithmetic leaves no choice about a bit.
+        if operation.kernel is not None:
+            arrays = [None if b is None else b.array() for b in operation.operands]
+            with contextlib.suppress(NotExact), self.time.spending():
+                computed = operation.call(arrays)
+                return [computed[k] for k in wanted]
             operation.kernel = None
-            self.onnxruntime([operation], failures)
-            return
-        except (Unfoldable, MemoryError) as error:
-            failures[operation] = str(error) or "out of memory"
-            return
-        del arrays
-        self.fulfil(operation, list(computed), failures)
+        # onnxruntime: in this process what is certain to be quick, in another one all else.
+        outputs = [(operation, k) for k in wanted]
+        try:
+            return self._by_onnxruntime([*before, operation], outputs)
+        except EvaluationError as error:
+            if before or error.is_final:
+                raise Unfoldable(str(error)) from error
+            refusal = error
+        # The reference evaluator, in the other process, if onnxruntime has no kernel for the op.
+        try:
+            return self._ask("reference", [operation], outputs, operation.opsets)
+        except EvaluationError as error:
+            raise Unfoldable(f"{refusal}; {error}") from error
 
-    def onnxruntime(self, operations: Sequence[Operation], failures: dict[Operation, str]) -> None:
-        """Compute operations, operands first, in one session if they can share one."""
-        operations = self._computable(operations, failures)
+    def compute(self, operations: Sequence[Operation], failures: dict[Operation, str]) -> None:
+        """Compute what somebody waits for: one operation, or several in a session of onnxruntime.
+
+        If a session fails, its halves are computed, to find the operation that onnxruntime has no
+        kernel for, or no one answer.
+
+        Args:
+            operations: Operands first; one whose operands nobody has computed is left out.
+            failures: Gets the operations that nobody can compute, with the reason.
+        """
+        operations = _computable(operations)
         if not operations:
             return
-        # one that another engine is to go on with is asked for all it gives
-        wanted = used_outside(operations) or _outputs_of(operations[-1])
+        # one that its session is repeated for, to see what fails, is asked for all it gives
+        wanted = used_outside(operations) or _tensors_of(operations[-1])
         if not wanted:
             return
         try:
-            arrays = self.run(operations, wanted)
-        except EvaluationError as error:
+            if len(operations) > 1:
+                arrays = self._by_onnxruntime(operations, wanted)
+            else:
+                arrays = self.evaluate(operations[0], [k for _, k in wanted])
+        except (EvaluationError, Unfoldable, MemoryError) as error:
             if len(operations) == 1:
-                self._compute_otherwise(operations[0], error, failures)
+                failures[operations[0]] = str(error) or "out of memory"
                 return
-            # one of them it is: onnxruntime has no kernel for it, or no one answer
             half = len(operations) // 2
-            self.onnxruntime(operations[:half], failures)
-            self.onnxruntime(operations[half:], failures)
+            self.compute(operations[:half], failures)
+            self.compute(operations[half:], failures)
             return
-        by_operation: dict[Operation, dict[int, Array]] = {}
         for (operation, index), array in zip(wanted, arrays, strict=True):
-            by_operation.setdefault(operation, {})[index] = array
-        for operation, computed in by_operation.items():
-            results = [computed.get(k) for k in range(len(operation.results))]
-            self.fulfil(operation, results, failures)
-
-    def _computable(
-        self, operations: Sequence[Operation], failures: dict[Operation, str]
-    ) -> list[Operation]:
-        """Those that somebody still needs, that fit in memory, and whose operands are there."""
-        chosen: dict[Operation, None] = {}
-        for operation in operations:
-            if not any(awaits(b, operation) for b in operation.results):
-                continue
-            if not all(b is None or b.is_known or b.deferred in chosen for b in operation.operands):
-                continue
-            reason = self.objection(operation)
-            if reason is not None:
-                failures[operation] = reason
-                continue
-            chosen[operation] = None
-        return list(chosen)
-
-    def _compute_otherwise(
-        self, operation: Operation, error: EvaluationError, failures: dict[Operation, str]
-    ) -> None:
-        """One operation that onnxruntime refused: its NumPy kernel, or the reference evaluator."""
-        if operation.kernel is not None and not isinstance(error, Stopped | ThreadDependent):
-            self.numpy(operation, failures)
-            return
-        try:
-            computed = self.refused(operation, error)
-        except EvaluationError as reason:
-            failures[operation] = str(reason)
-            return
-        self.fulfil(operation, computed, failures)
-
-    def fulfil(
-        self,
-        operation: Operation,
-        computed: Sequence[Array | None],
-        failures: dict[Operation, str],
-    ) -> None:
-        """Give an operation's results their elements."""
-        for buffer, array in zip(list(operation.results), computed, strict=False):
-            if buffer is None or array is None or not awaits(buffer, operation):
+            buffer = operation.results[index]
+            if buffer is None or not awaits(buffer, operation):
                 continue
             try:
                 self._pool.fulfil(buffer, array)
             except ValueError as error:
-                self.distrusted.add(operation.node)
                 failures[operation] = f"inference and evaluation disagree: {error}"
+
+    def whole(self, operation: Operation) -> Array:
+        """The result of an operation with known operands. Raises NotExact if nobody computes it."""
+        try:
+            return self.evaluate(operation, [0])[0]
+        except Unfoldable as error:
+            raise NotExact(str(error)) from error
 
     # ------------------------------------------------------------ engines
 
-    def run(self, operations: Sequence[Operation], wanted: Sequence[Output]) -> list[Array]:
-        """Evaluate operations by onnxruntime.
-
-        Raises:
-            Stopped: they take too much time or memory, or it crashes.
-            ThreadDependent: their results depend on the number of threads.
-            EvaluationError: it refuses them.
-        """
-        is_here = all(is_certain(operation, self.distrusted) for operation in operations)
-        functions = self._called_by(operations)
-
-        def computed(opsets: Mapping[str, int]) -> list[Array]:
-            assembly = assemble(operations, wanted, functions, self._ir_version, opsets)
-            return self._evaluate("onnxruntime", assembly, is_here)
-
-        # many ops are functions to onnxruntime, whose bodies depend on the opset; only models that
-        # are newer than it is are computed at another one than their own
+    def _by_onnxruntime(
+        self, operations: Sequence[Operation], wanted: Sequence[Output]
+    ) -> list[Array]:
+        """Results of operations, operands first, of one session. Raises EvaluationError."""
+        for operation in operations:
+            self._admit(operation)
+        # Many ops are functions to onnxruntime, whose bodies depend on the opset. Only models that
+        # are newer than it is are computed at another one than their own.
         own, oldest = operations[0].opsets, oldest_opsets(operations)
-        if self._too_new == own:
-            return computed(oldest)
         try:
-            return computed(own)
-        except (Stopped, ThreadDependent, Rejected):
-            raise
-        except EvaluationError:
-            if oldest == own:
+            return self._ask("onnxruntime", operations, wanted, own)
+        except EvaluationError as error:
+            if error.is_final or oldest == own:
                 raise
-            results = computed(oldest)
-            self._too_new = own
-            return results
+        return self._ask("onnxruntime", operations, wanted, oldest)
 
-    def refused(self, operation: Operation, error: EvaluationError) -> list[Array | None]:
-        """All results, by the reference evaluator, of an operation that onnxruntime refused.
-
-        Raises:
-            EvaluationError: it cannot compute it either, or must not be asked.
-        """
-        if isinstance(error, Stopped | ThreadDependent | Rejected):
-            raise error
-        if any(b is not None and b.type_proto is not None for b in operation.results):
-            raise error
-        wanted = _outputs_of(operation)
-        functions = self._called_by([operation])
-        assembly = assemble([operation], wanted, functions, onnx.IR_VERSION, operation.opsets)
-        try:
-            computed = self._evaluate("reference", assembly, is_here=False)
-        except EvaluationError as second:
-            raise EvaluationError(f"{error}; {second}") from second
-        results: list[Array | None] = [None] * len(operation.node.outputs)
-        for (_, k), array in zip(wanted, computed, strict=True):
-            results[k] = array
-        return results
-
-    def _evaluate(self, engine: str, assembly: Assembly, is_here: bool) -> list[Array]:
+    def _ask(
+        self,
+        engine: str,
+        operations: Sequence[Operation],
+        wanted: Sequence[Output],
+        opsets: Mapping[str, int],
+    ) -> list[Array]:
+        """What an engine computes at some opsets. Raises EvaluationError."""
         if not self.time.share():
-            raise Stopped(self.time.reason)
+            raise EvaluationError(self.time.reason, is_final=True)
+        functions = self._called_by(operations)
+        assembly = assemble(operations, wanted, functions, self._ir_version, opsets)
         model = assembly.model.SerializeToString()
-        if is_here:
-            feeds = {
+        if engine == "onnxruntime" and all(is_certain(operation) for operation in operations):
+            raws = {
                 name: Raw(b.dtype.value, b.shape, _flat(b.array()))
                 for name, b in assembly.feeds.items()
             }
             with self.time.spending():
-                results = runner.onnxruntime(model, feeds, assembly.outputs, exact=self._exact)
+                results = runner.onnxruntime(model, raws, assembly.outputs, exact=self._exact)
         else:
-            results = self._in_child(engine, model, assembly)
+            feeds = {n: Feed(b.dtype.value, b.array(), b.span()) for n, b in assembly.feeds.items()}
+            used = self._pool.statistics.live_bytes
+            used += sum(feed.array.nbytes for feed in feeds.values() if feed.span is None)
+            results = child.run(
+                engine,
+                model,
+                feeds,
+                assembly.outputs,
+                exact=self._exact,
+                limit=max(self._memory // 4, self._memory - used),
+                time=self.time,
+            )
         return [_array(raw) for raw in results]
-
-    def _in_child(self, engine: str, model: bytes, assembly: Assembly) -> list[Raw]:
-        feeds = {n: Feed(b.dtype.value, b.array(), b.span()) for n, b in assembly.feeds.items()}
-        used = self._pool.statistics.live_bytes
-        used += sum(feed.array.nbytes for feed in feeds.values() if feed.span is None)
-        return child.run(
-            engine,
-            model,
-            feeds,
-            assembly.outputs,
-            exact=self._exact,
-            limit=max(self.memory // 4, self.memory - used),
-            time=self.time,
-        )
 
     def _called_by(self, operations: Sequence[Operation]) -> list[onnx.FunctionProto]:
         """The model's functions, if one of them is called."""
@@ -261,38 +207,24 @@ class Engines:
                 pending.extend(graph)
         return []
 
-    def call(
-        self, operation: Operation, kind: Kind, arrays: Sequence[Array | None]
-    ) -> Sequence[Array]:
-        """Call the kernel; element-wise work on what is repeated is done once."""
-        assert operation.kernel is not None
-        shape = None
-        if kind is Kind.ELEMENTWISE:
-            arrays, shape = collapse(arrays)
-        computed = operation.kernel(
-            arrays,
-            operation.attributes,
-            n_outputs=len(operation.node.outputs),
-            opset=operation.opset,
-        )
-        if shape is not None:
-            computed = [np.broadcast_to(a, shape) for a in computed]
-        return computed
+    # ------------------------------------------------------------ limits
 
-    def objection(self, operation: Operation) -> str | None:
-        """Why an operation takes too much memory or time, or None."""
+    def _admit(self, operation: Operation) -> None:
+        """Make room for computing an operation. Raises Unfoldable if that takes too much."""
         needed = sum(_memory_of(b) for b in operation.operands if b is not None)
         needed += sum(b.nbytes for b in operation.results if b is not None)
         if needed <= EAGER_BYTES or _is_free(operation):
-            return None
-        if needed > self.memory:
-            return _TOO_LARGE.format(needed)
+            return
+        if needed > self._memory:
+            raise Unfoldable(_TOO_LARGE.format(needed))
         self._pool.make_room(needed)
-        return self.time.reason if needed > self.time.nbytes else None
+        if needed > self.time.nbytes:
+            raise Unfoldable(self.time.reason)
 
-    def objection_to_graphs(self, operation: Operation) -> str | None:
-        """Why what holds graphs or calls a function cannot be looked at: engines get copies of all
-        constants in there.
+    def admit_graphs(self, operation: Operation) -> None:
+        """Raise Unfoldable for an operation with graphs, or of a function, that hold too much.
+
+        Shape inference and engines get copies of all constants in there.
         """
         tensors: dict[int, ir.TensorProtocol] = {}
         pending = list(subgraphs_of(operation.node))
@@ -306,21 +238,28 @@ class Engines:
                 found += [a.value for a in node.attributes.values() if a.type == _TENSOR]
             tensors.update((id(tensor), tensor) for tensor in found if tensor is not None)
         needed = _COPIES * sum(nbytes_of(tensor) for tensor in tensors.values())
-        return _TOO_LARGE.format(needed) if needed > self.memory else None
+        if needed > self._memory:
+            raise Unfoldable(_TOO_LARGE.format(needed))
 
-    def whole(self, operation: Operation) -> Array:
-        """The result of an operation with known operands. Raises NotExact if it is not certain."""
-        if operation.kernel is not None:
-            with contextlib.suppress(NotExact):
-                return self.call(
-                    operation,
-                    Kind.GENERAL,
-                    [None if b is None else b.array() for b in operation.operands],
-                )[0]
-        try:
-            return self.run([operation], [(operation, 0)])[0]
-        except EvaluationError as error:
-            raise NotExact(str(error)) from error
+
+def _computable(operations: Sequence[Operation]) -> list[Operation]:
+    """Those that somebody waits for, and whose operands are known or made by others of them."""
+    chosen: dict[Operation, None] = {}
+    for operation in operations:
+        if any(awaits(b, operation) for b in operation.results) and all(
+            b is None or b.is_known or b.deferred in chosen for b in operation.operands
+        ):
+            chosen[operation] = None
+    return list(chosen)
+
+
+def _tensors_of(operation: Operation) -> list[Output]:
+    """The results of a postponed operation that are no sequences."""
+    return [
+        (operation, k)
+        for k, buffer in enumerate(operation.results)
+        if buffer is not None and buffer.type_proto is None
+    ]
 
 
 def _memory_of(buffer: Buffer) -> int:
@@ -335,14 +274,12 @@ def _memory_of(buffer: Buffer) -> int:
 
 def _is_free(operation: Operation) -> bool:
     """A view, or element-wise work on zero-stride operands: no memory whatever its size."""
-    kernel = operation.kernel
-    if kernel is None or any(b is not None and not b.is_known for b in operation.operands):
+    if operation.kernel is None or not is_ready(operation):
         return False
-    arrays = [None if b is None else b.array() for b in operation.operands]
-    kind = kernel.kind_for([None if a is None else a.dtype for a in arrays], operation.attributes)
-    return kind is Kind.VIEW or (
-        kind is Kind.ELEMENTWISE and effective_bytes(arrays) <= EAGER_BYTES
-    )
+    if operation.kind is Kind.ELEMENTWISE:
+        arrays = [None if b is None else b.array() for b in operation.operands]
+        return effective_bytes(arrays) <= EAGER_BYTES
+    return operation.kind is Kind.VIEW
 
 
 def _flat(array: Array) -> Array:
@@ -361,13 +298,3 @@ def _array(raw: Raw) -> Array:
     if not raw.data.size:
         return np.empty(raw.shape, dtype.numpy())
     return raw.data.view(dtype.numpy()).reshape(raw.shape)
-
-
-def _outputs_of(operation: Operation) -> list[Output]:
-    """All tensors it gives."""
-    results = operation.results or [None] * len(operation.node.outputs)
-    return [
-        (operation, k)
-        for k, (output, made) in enumerate(zip(operation.node.outputs, results, strict=True))
-        if output.name and (made is None or made.type_proto is None)
-    ]

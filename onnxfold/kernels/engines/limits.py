@@ -19,8 +19,6 @@ _BYTES_PER_SECOND = 16 << 20
 _WORKED_PER_SECOND = 256 << 20
 # With less time left than this nothing is started any more, seconds.
 _LEAST_USEFUL = 0.05
-# What it takes to start another process after one that had to be ended, seconds.
-_RESTART = 0.5
 
 
 class TimeLimit:
@@ -28,10 +26,12 @@ class TimeLimit:
 
     Args:
         seconds: How many there are.
+        restart: Seconds it takes to start another process after one that had to be ended.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, *, restart: float = 0.5) -> None:
         self.seconds = seconds
+        self._restart = restart
         self._left = seconds
 
     def share(self) -> float:
@@ -50,7 +50,7 @@ class TimeLimit:
 
     def spend(self, seconds: float, *, restart: bool = False) -> None:
         """Count what was spent; with ``restart`` also what it takes to start another process."""
-        self._left -= seconds + (_RESTART if restart else 0)
+        self._left -= seconds + (self._restart if restart else 0)
 
     @contextlib.contextmanager
     def spending(self) -> Iterator[None]:

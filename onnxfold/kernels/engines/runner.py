@@ -49,18 +49,17 @@ MOST_FILES = 64
 
 
 class EvaluationError(Exception):
-    """The engine cannot run the operations; the message says why in one line."""
+    """The engine cannot run the operations; the message says why in one line.
 
+    Args:
+        message: The reason.
+        is_final: Whether there is no use in asking another engine: it would take too much time or
+            memory, or the operands are such that the model itself fails on them.
+    """
 
-class ThreadDependent(EvaluationError):
-    """What onnxruntime computes depends on how many threads it has: no value is the right one."""
-
-    def __init__(self) -> None:
-        super().__init__("onnxruntime's result depends on how many threads it has")
-
-
-class Rejected(EvaluationError):
-    """onnxruntime has the ops and refuses these operands: so it would in the model itself."""
+    def __init__(self, message: str, *, is_final: bool = False) -> None:
+        super().__init__(message)
+        self.is_final = is_final
 
 
 class Raw(NamedTuple):
@@ -83,9 +82,7 @@ def onnxruntime(
     number.
 
     Raises:
-        ThreadDependent: the two differ.
-        Rejected: onnxruntime refuses the operands.
-        EvaluationError: it has no kernel.
+        EvaluationError: it has no kernel; or finally, the two differ, or it refuses the operands.
     """
     try:
         values = {name: _to_ort(raw) for name, raw in feeds.items()}
@@ -96,7 +93,9 @@ def onnxruntime(
             digests = [_digest(value) for value in computed]
         results = _run(session_of(model, threads=1), outputs, values)
         if digests is not None and digests != [_digest(value) for value in results]:
-            raise ThreadDependent()
+            # no value is the right one
+            reason = "onnxruntime's result depends on how many threads it has"
+            raise EvaluationError(reason, is_final=True)
         return [_from_ort(result) for result in results]
     except EvaluationError:
         raise
@@ -109,7 +108,7 @@ def _run(session: Any, outputs: Sequence[str], values: Mapping[str, Any]) -> Any
         return session.run_with_ort_values(outputs, values)
     except Exception as error:  # see `onnxruntime`
         if type(error).__name__ == "InvalidArgument":
-            raise Rejected(_one_line(error)) from error
+            raise EvaluationError(_one_line(error), is_final=True) from error
         raise
 
 
@@ -369,19 +368,16 @@ def _answer(request: dict[str, Any], files: Sequence[int]) -> tuple[dict[str, An
             results = reference(model, feeds, request["outputs"])
         else:
             results = onnxruntime(model, feeds, request["outputs"], exact=request["exact"])
-        if sum(raw.data.nbytes for raw in results) > request["limit"]:
-            return {"error": "memory"}, []
-        entries, file = write_results(results)
-        return {"results": entries}, [file]
-    except ThreadDependent:
-        return {"error": "threads"}, []
+        if sum(raw.data.nbytes for raw in results) <= request["limit"]:
+            entries, file = write_results(results)
+            return {"results": entries}, [file]
     except EvaluationError as error:
-        text = str(error)
-        lack = isinstance(error.__cause__, MemoryError) or "alloc" in text
-        kind = "rejected" if isinstance(error, Rejected) else "refused"
-        return {"error": "memory" if lack else kind, "text": text}, []
+        if not isinstance(error.__cause__, MemoryError) and "alloc" not in str(error):
+            return {"error": str(error), "final": error.is_final}, []
     except MemoryError:
-        return {"error": "memory"}, []
+        pass  # as for results that are too large
+    reason = f"computing it takes more than {request['limit']:,} bytes of memory"
+    return {"error": reason, "final": True}, []
 
 
 def _end_with_parent(connection: socket.socket, parent: int) -> None:

@@ -17,9 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold.kernels.dtypes import FLOAT16, FLOAT32, FLOAT64, DType
-from onnxfold.kernels.engines.assembly import OLDEST_OPSET
-from onnxfold.kernels.engines.certain import UNARY
-from onnxfold.kernels.engines.runner import session_of
+from onnxfold.kernels.engines import OLDEST_OPSET, UNARY, session_of
 from onnxfold.kernels.inference import schema_of
 from onnxfold.kernels.operation import Operation
 from onnxfold.pool.buffer import Array

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.kernels.dtypes import FLOATS, DType
-from onnxfold.kernels.engines.engines import Engines
+from onnxfold.kernels.engines import Engines
 from onnxfold.kernels.fused.ordered import COMPUTED_IN, SUMS
 from onnxfold.kernels.fused.program import Program, cuts
 from onnxfold.kernels.operation import Operation

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.kernels.dtypes import FLOAT16, FLOAT32, FLOAT64, DType
-from onnxfold.kernels.engines.engines import Engines
+from onnxfold.kernels.engines import Engines
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import NotExact
 from onnxfold.pool import Pool

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.analysis.scopes import Scopes
-from onnxfold.kernels.engines.limits import current_limit
+from onnxfold.kernels.engines import current_limit
 from onnxfold.pool import Buffer
 from onnxfold.pool.buffer import distinct
 

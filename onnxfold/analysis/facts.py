@@ -13,6 +13,7 @@ from onnxfold.analysis.determinism import Determinism
 from onnxfold.analysis.known import KnownValues
 from onnxfold.analysis.scopes import Scopes
 from onnxfold.analysis.symbolic import SymbolicAnalysis
+from onnxfold.editing.removal import forget_strangers
 from onnxfold.kernels.evaluator import Evaluator
 
 _KEY = "onnxfold.facts"
@@ -63,6 +64,7 @@ def facts_of(model: ir.Model) -> ModelFacts:
     """
     shared: _Shared | None = model.meta.get(_KEY)
     if shared is None or shared.model is not model:  # a clone has the meta data of its original
+        forget_strangers(model)
         return ModelFacts(model)
     if shared.facts is None:
         shared.facts = ModelFacts(model, shared.evaluator)
@@ -81,6 +83,7 @@ class _Shared:
 @contextlib.contextmanager
 def shared_facts(model: ir.Model, evaluator: Evaluator) -> Iterator[None]:
     """Passes that run meanwhile share what they find out; all of them change it by ``editing``."""
+    forget_strangers(model)
     model.meta[_KEY] = _Shared(model, evaluator)
     try:
         yield

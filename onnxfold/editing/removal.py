@@ -7,12 +7,12 @@ values. So a node with subgraphs leaves nothing but empty graphs behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 
 import onnx_ir as ir
 
 from onnxfold.editing.replacement import set_input
-from onnxfold.graphs import subgraphs_of
+from onnxfold.graphs import all_graphs, subgraphs_of
 
 
 def is_used(value: ir.Value) -> bool:
@@ -91,17 +91,14 @@ def remove_unused(
     return list(touched)
 
 
-def forget_strangers(graphs: Collection[ir.Graph]) -> None:
-    """Make users of values only those nodes that are in one of the graphs.
+def forget_strangers(model: ir.Model) -> None:
+    """Make users of values only those nodes that are in the model.
 
     A node in the branch of an If that somebody else took out of the model is still a user of what
     it reads, and would be one for ever.
-
-    Args:
-        graphs: All graphs of a model.
     """
-    known = set(graphs)
-    for graph in graphs:
+    known = set(all_graphs(model))
+    for graph in known:
         values = [*graph.inputs, *graph.initializers.values()]
         values.extend(value for node in graph for value in node.outputs)
         for value in values:

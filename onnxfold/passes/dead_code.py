@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from onnxfold.editing.removal import forget_strangers, is_used, remove_unused
-from onnxfold.graphs import all_graphs
+from onnxfold.analysis.facts import facts_of
+from onnxfold.editing.removal import is_used, remove_unused
 
 
 class RemoveDeadCode(ir.passes.InPlacePass):
@@ -19,12 +19,11 @@ class RemoveDeadCode(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        graphs = list(all_graphs(model))
-        forget_strangers(graphs)
+        graphs = facts_of(model).scopes.graphs()
         nodes = [node for graph in graphs for node in graph]
         remove_unused(nodes)
         modified = any(node.graph is None for node in nodes)
-        for graph in all_graphs(model):
+        for graph in graphs:
             unused = [
                 name
                 for name, value in graph.initializers.items()

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from onnxfold.editing.removal import forget_strangers
 from onnxfold.errors import UsageError
-from onnxfold.graphs import all_graphs
 from onnxfold.options import Options
 from onnxfold.passes.run import Run
 from onnxfold.rewrite.driver import Limits, Rewriter
@@ -55,7 +53,6 @@ class Simplify(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        forget_strangers(list(all_graphs(model)))
         rewriter = Rewriter(
             model,
             self.rules,

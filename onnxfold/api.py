@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import time
@@ -17,7 +16,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.errors import CheckFailedError, OnnxFoldError, UsageError, about
 from onnxfold.kernels.engines import limited, time_for
-from onnxfold.memory import peak_rss_bytes
+from onnxfold.memory import paused_garbage_collection, peak_rss_bytes
 from onnxfold.options import Options
 from onnxfold.passes.outlook import outlook
 from onnxfold.passes.pipeline import first_folding, run_bounded, run_passes
@@ -59,7 +58,7 @@ def optimize(
         OnnxFoldError: the model is invalid or an option is.
     """
     fold = _options(options)
-    with _paused_garbage_collection():
+    with paused_garbage_collection():
         return _optimized(model, fold)
 
 
@@ -130,7 +129,7 @@ def optimize_file(
         raise UsageError(f"check must not be negative, got {check}")
     clock = _Clock(progress)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_paused_garbage_collection())
+        stack.enter_context(paused_garbage_collection())
         stack.enter_context(about(source))
         with clock.stage("load"):
             model = storage.load(source)
@@ -220,7 +219,7 @@ def plan(
     from onnxfold.forecast import Plan, predict
 
     fold = _options(options)
-    with _paused_garbage_collection(), about(source):
+    with paused_garbage_collection(), about(source):
         model = storage.load(source)
         bytes_before = storage.model_bytes(model)
         nodes = sum(count_nodes(model).values())
@@ -250,7 +249,7 @@ def explain(source: PathLike, /, **options: Any) -> list[Decision]:
         OnnxFoldError: the model or an option is invalid.
     """
     fold = _options({**options, "explain": True})
-    with _paused_garbage_collection(), about(source):
+    with paused_garbage_collection(), about(source):
         model = storage.load(source)
         bytes_before = storage.model_bytes(model)
         _, result = run_bounded(
@@ -322,15 +321,3 @@ class _Clock:
             self._progress(name, 1, 1)
         self.stages[name] = time.perf_counter() - begin
         logger.info("%s: %.2f s", name, self.stages[name])
-
-
-@contextlib.contextmanager
-def _paused_garbage_collection() -> Iterator[None]:
-    """A large graph makes millions of objects, all of them in use: there is nothing to collect."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import graphlib
 from collections.abc import Iterable, Iterator
 
 import onnx
@@ -20,7 +21,7 @@ _LARGEST_VERSION = (1 << 31) - 1
 
 
 def opsets_of(
-    imports: Iterable[onnx.OperatorSetIdProto], *, file: str | None, owner: str = ""
+    imports: Iterable[onnx.OperatorSetIdProto], owner: str | None = None
 ) -> dict[str, int]:
     """The version of every domain that is imported, ONNX's own under its short name.
 
@@ -36,19 +37,17 @@ def opsets_of(
             known = f"; this release of onnx knows 1 to {newest}" if newest else ""
             raise ModelError(
                 f"opset {version} of {domain or 'ONNX'} is imported{known}",
-                file=file,
-                node=owner or None,
+                node=owner,
             )
         if found.setdefault(domain, version) != version:
             raise ModelError(
                 f"opsets {found[domain]} and {version} of {domain or 'ONNX'} are imported",
-                file=file,
-                node=owner or None,
+                node=owner,
             )
     return found
 
 
-def check_calls(proto: onnx.ModelProto, *, file: str | None) -> None:
+def check_calls(proto: onnx.ModelProto) -> None:
     """See that functions are there once, and that calls of them end.
 
     Raises:
@@ -58,33 +57,22 @@ def check_calls(proto: onnx.ModelProto, *, file: str | None) -> None:
     for function in proto.functions:
         key = (function.domain, function.name, function.overload)
         if key in functions:
-            raise ModelError("the function is defined twice", file=file, node=function.name)
+            raise ModelError("the function is defined twice", node=function.name)
         functions[key] = function
+    if not functions:
+        return
     calls = {key: _called(function.node, functions) for key, function in functions.items()}
     sizes: dict[Key, int] = {}
-    open_: set[Key] = set()
-    for start in functions:
-        pending = [start]
-        while pending:
-            key = pending[-1]
-            missing = [callee for callee in calls[key] if callee not in sizes]
-            if key in sizes or not missing:
-                pending.pop()
-                open_.discard(key)
-                sizes[key] = len(functions[key].node) + sum(sizes[c] for c in calls[key])
-                continue
-            open_.add(key)
-            for callee in missing:
-                if callee in open_:
-                    raise ModelError("the function calls itself", file=file, node=callee[1])
-            pending.extend(missing)
-    if functions:
-        total = sum(sizes[callee] for callee in _called(proto.graph.node, functions))
-        for key, size in sizes.items():
-            if size + total > _MOST_NODES:
-                raise ModelError(
-                    f"its calls amount to more than {_MOST_NODES} nodes", file=file, node=key[1]
-                )
+    try:
+        for key in graphlib.TopologicalSorter(calls).static_order():
+            sizes[key] = len(functions[key].node) + sum(sizes[callee] for callee in calls[key])
+    except graphlib.CycleError as error:
+        raise ModelError("the function calls itself", node=error.args[1][0][1]) from None
+    total = sum(sizes[callee] for callee in _called(proto.graph.node, functions))
+    for key, size in sizes.items():
+        if size + total > _MOST_NODES:
+            reason = f"its calls amount to more than {_MOST_NODES} nodes"
+            raise ModelError(reason, node=key[1])
 
 
 def _called(nodes: Iterable[onnx.NodeProto], functions: dict[Key, onnx.FunctionProto]) -> list[Key]:

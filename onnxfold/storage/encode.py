@@ -1,38 +1,39 @@
-"""From the IR to protobuf: with what `decode` kept aside, without the bytes of large tensors."""
+"""From the IR to protobuf: one walk, with what `decode` kept aside, without large tensors' bytes.
+
+onnx-ir writes types, shapes, most attributes and small tensors; `decode` says why graphs are walked
+here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import onnx
 import onnx_ir as ir
-from onnx_ir import _core
 
 from onnxfold.errors import ModelError
-from onnxfold.graphs import all_graphs
+from onnxfold.memory import paused_garbage_collection
 from onnxfold.storage.decode import (
     BARE_DOMAIN_KEY,
     HAS_UNKNOWN_KEY,
+    LAST_WITHOUT_FUNCTION_INFO,
+    QUANTIZATION_KEY,
     TRAINING_KEY,
     TYPE_KEY,
     UNKNOWN_KEY,
     VALUE_INFO_KEY,
-    StandIns,
-    attribute_maps,
-    quiet,
 )
 from onnxfold.storage.tensors import SparseTensor
 from onnxfold.storage.varints import as_varints
 
+# Given a tensor, whether it is in an attribute, and an empty proto for it: writes into the proto
+# where the bytes are to be found, or returns False, and they are written there themselves.
+Place = Callable[[ir.TensorProtocol, bool, onnx.TensorProto], bool]
+
 _A = onnx.AttributeProto
-
-
-class Slot(NamedTuple):
-    """A tensor whose bytes were left out, and where it belongs."""
-
-    tensor: ir.TensorProtocol
-    is_attribute: bool
+_T = ir.AttributeType
+_FIRST_WITH_DEVICES = 11
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
@@ -43,341 +44,260 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     Raises:
         ModelError: The model cannot be expressed, for example a value without a name.
     """
-    return encode(model, StandIns(), lambda tensor, is_attribute: False, lambda slot, proto: None)
+    return encode(model, lambda tensor, is_attribute, proto: False)
 
 
-def encode(
-    model: ir.Model,
-    stand_ins: StandIns,
-    select: Callable[[ir.TensorProtocol, bool], bool],
-    place: Callable[[Slot, onnx.TensorProto], None],
-) -> onnx.ModelProto:
-    """Convert a model, leaving out the bytes of some tensors. The model is unchanged afterwards.
+@paused_garbage_collection()
+def encode(model: ir.Model, place: Place) -> onnx.ModelProto:
+    """Convert a model, leaving out the bytes of some tensors. The model is not changed.
 
     Args:
         model: The model.
-        stand_ins: Gives the texts that take the place of the bytes left out.
-        select: Given a tensor and whether it is in an attribute: shall its bytes be left out?
-        place: Called for each such tensor with the proto in which ``raw_data`` is the stand-in.
+        place: Says where the bytes of a tensor are.
 
     Raises:
         ModelError: See `to_proto`.
     """
-    exchange = _Exchange(stand_ins, select)
     try:
-        exchange.model(model)
-        with quiet():
-            proto = ir.serde.serialize_model(model)
+        return _Writer(model, place).model()
     except (ir.serde.SerdeError, ValueError, TypeError) as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
         raise ModelError(f"the model cannot be serialized: {cause}") from error
-    finally:
-        exchange.undo()
-    _Finish(stand_ins, place).model(proto)
-    if model.meta.get(BARE_DOMAIN_KEY):
-        for owner in (proto, *proto.functions):
-            _leave_out_default_domain(owner.opset_import)
-    for wire in model.meta.get(TRAINING_KEY, ()):
-        proto.training_info.add().ParseFromString(wire)
-    return proto
 
 
-class _StandInTensor(_core.TensorBase):
-    """Has the type and shape of a tensor, and a text for its bytes."""
+class _Writer:
+    def __init__(self, model: ir.Model, place: Place) -> None:
+        self.source = model
+        self.place = place
+        self.has_unknown = bool(model.meta.get(HAS_UNKNOWN_KEY))
+        self.is_bare = bool(model.meta.get(BARE_DOMAIN_KEY))
 
-    __slots__ = ("_dtype", "_shape", "_text")
+    def model(self) -> onnx.ModelProto:
+        model = self.source
+        proto = onnx.ModelProto(ir_version=model.ir_version)
+        _set(proto, model, "producer_name", "producer_version", "domain", "doc_string")
+        if model.model_version:
+            proto.model_version = model.model_version
+        self.opsets(proto.opset_import, model.opset_imports)
+        _add_entries(proto.metadata_props, model.metadata_props)
+        if model.ir_version >= _FIRST_WITH_DEVICES:
+            for devices in model.device_configurations:
+                proto.configuration.append(ir.serde.serialize_model_configuration(devices))
+        self.graph(proto.graph, model.graph)
+        for function in model.functions.values():
+            self.function(proto.functions.add(), function, proto.graph)
+        for wire in model.meta.get(TRAINING_KEY, ()):
+            proto.training_info.add().ParseFromString(wire)
+        self.add_unknown(proto, model)
+        return proto
 
-    def __init__(self, tensor: ir.TensorProtocol, text: str) -> None:
-        super().__init__(
-            name=tensor.name,
-            doc_string=tensor.doc_string,
-            metadata_props=dict(tensor.metadata_props) or None,
-        )
-        self._dtype = tensor.dtype
-        self._shape = tensor.shape
-        self._text = text.encode()
+    def opsets(self, proto: Any, opsets: Mapping[str, int]) -> None:
+        for domain, version in opsets.items():
+            entry = proto.add(version=version)
+            if domain or not self.is_bare:  # an empty one is the default
+                entry.domain = domain
 
-    @property
-    def dtype(self) -> ir.DataType:  # type: ignore[override]
-        return self._dtype
+    def graph(self, proto: onnx.GraphProto, graph: ir.Graph) -> None:
+        _set(proto, graph, "name", "doc_string")
+        annotated: dict[str, Mapping[str, str]] = {}
 
-    @property
-    def shape(self) -> Any:  # type: ignore[override]
-        return self._shape
+        def annotate(value: ir.Value) -> None:
+            if (entries := value.meta.get(QUANTIZATION_KEY)) and value.name:
+                annotated[value.name] = entries
 
-    @property
-    def raw(self) -> bytes:
-        return self._text
-
-    def numpy(self) -> Any:
-        raise NotImplementedError
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        raise NotImplementedError
-
-    def __dlpack__(self, *, stream: Any = None) -> Any:
-        raise NotImplementedError
-
-    def __dlpack_device__(self) -> Any:
-        raise NotImplementedError
-
-    def tobytes(self) -> bytes:
-        return self._text
-
-
-class _Exchange:
-    """Puts stand-ins into an IR model, and takes them out again."""
-
-    def __init__(
-        self, stand_ins: StandIns, select: Callable[[ir.TensorProtocol, bool], bool]
-    ) -> None:
-        self.stand_ins = stand_ins
-        self.select = select
-        self.undos: list[Callable[[], None]] = []
-
-    def undo(self) -> None:
-        while self.undos:
-            self.undos.pop()()
-
-    def set(self, owner: Any, name: str, value: Any) -> None:
-        old = getattr(owner, name)
-        self.undos.append(lambda: setattr(owner, name, old))
-        setattr(owner, name, value)
-
-    def mark(self, owner: Any, key: str, obj: Any) -> None:
-        text = self.stand_ins.add((key, obj))
-        self.undos.append(lambda: owner.metadata_props.pop(text, None))
-        owner.metadata_props[text] = ""
-
-    def model(self, model: ir.Model) -> None:
-        has_unknown = bool(model.meta.get(HAS_UNKNOWN_KEY))
-        if has_unknown:
-            self.unknown(model)
-        for graph in all_graphs(model):
-            self.graph(graph)
-            if has_unknown:
-                self.unknown(graph)  # the graph of a function has the properties of the function
-                for node in graph:
-                    self.unknown(node)
-            for attributes in attribute_maps(model, graph):
-                for name, attribute in list(attributes.items()):
-                    if (changed := self.attribute(attribute)) is not None:
-                        self.undos.append(
-                            lambda owner=attributes, name=name, old=attribute: (  # type: ignore[misc]
-                                owner.__setitem__(name, old)
-                            )
-                        )
-                        attributes[name] = changed
-
-    def unknown(self, owner: Any) -> None:
-        if wire := owner.meta.get(UNKNOWN_KEY):
-            self.mark(owner, UNKNOWN_KEY, wire)
-
-    def graph(self, graph: ir.Graph) -> None:
+        for value in graph.inputs:
+            annotate(value)
+            self.value(proto.input.add(), value)
         for value in graph.initializers.values():
+            annotate(value)
             tensor = value.const_value
-            if tensor is None:
-                continue
-            self.initializer(value, tensor)
-        for values in (graph.inputs, graph.outputs):
-            for value in values:
-                if value.type is None:
-                    self.foreign_type(value)
+            is_told = value.is_graph_input() or value.is_graph_output()
+            if not is_told and _is_described(value) and not _is_plain(value, tensor):
+                self.value(proto.value_info.add(), value)
+            if isinstance(tensor, SparseTensor):
+                proto.sparse_initializer.append(tensor.proto)
+                _set(proto.sparse_initializer[-1].values, value, "name")
+            elif tensor is not None:
+                self.tensor(proto.initializer.add(), tensor, is_attribute=False)
+                _set(proto.initializer[-1], value, "name")
         for node in graph:
+            self.node(proto.node.add(), node)
             for value in node.outputs:
-                if value.type is None:
-                    self.foreign_type(value)
+                annotate(value)
+                if not value.is_graph_output() and _is_described(value):
+                    self.value(proto.value_info.add(), value)
+        for value in graph.outputs:
+            annotate(value)
+            self.value(proto.output.add(), value)
+        for name, entries in annotated.items():
+            annotation = proto.quantization_annotation.add(tensor_name=name)
+            _add_entries(annotation.quant_parameter_tensor_names, entries)
+        _add_entries(proto.metadata_props, graph.metadata_props)
+        self.add_unknown(proto, graph)
 
-    def foreign_type(self, value: ir.Value) -> None:
-        if (wire := value.meta.get(TYPE_KEY)) is not None:
-            self.mark(value, TYPE_KEY, wire)
+    def function(
+        self, proto: onnx.FunctionProto, function: ir.Function, main: onnx.GraphProto
+    ) -> None:
+        _set(proto, function, "domain", "name", "overload", "doc_string")
+        self.opsets(proto.opset_import, function.opset_imports)
+        _add_entries(proto.metadata_props, function.metadata_props)
+        is_old = self.source.ir_version <= LAST_WITHOUT_FUNCTION_INFO
+        infos = main.value_info if is_old else proto.value_info
 
-    def initializer(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
-        # onnx-ir writes a value_info for every initializer; it says nothing that the tensor does
-        # not say, unless the file had one or somebody wrote something into it.
-        if (
-            not value.meta.get(VALUE_INFO_KEY)
-            and not value.is_graph_input()
-            and not value.is_graph_output()
-            and not value.metadata_props
-            and not value.doc_string
-            and (value.type is None or value.type == ir.TensorType(tensor.dtype))
-            and (value.shape is None or tuple(value.shape) == tuple(tensor.shape))
-        ):
-            self.set(value, "type", None)
-            self.set(value, "shape", None)
-        stand_in = self.tensor(tensor, is_attribute=False)
-        if stand_in is not None:
-            self.set(value, "const_value", stand_in)
-        elif tensor.name != value.name:
-            self.set(tensor, "name", value.name)
+        def describe(value: ir.Value) -> None:
+            if _is_described(value):
+                info = infos.add()
+                self.value(info, value)
+                if is_old:
+                    info.name = f"{function.domain}::{function.name}/{value.name}"
+
+        for value in function.inputs:
+            proto.input.append(value.name)
+            describe(value)
+        for attribute in function.attributes.values():
+            if attribute.value is None:
+                proto.attribute.append(attribute.name)
+            else:
+                self.attribute(proto.attribute_proto.add(), attribute)
+        proto.output.extend([value.name for value in function.outputs])
+        for node in function:
+            self.node(proto.node.add(), node)
+            for value in node.outputs:
+                describe(value)
+        self.add_unknown(proto, function)
+
+    def node(self, proto: onnx.NodeProto, node: ir.Node) -> None:
+        _set(proto, node, "op_type", "domain", "name", "overload", "doc_string")
+        _add_entries(proto.metadata_props, node.metadata_props)
+        proto.input.extend(["" if value is None else value.name for value in node.inputs])
+        outputs = [value.name for value in node.outputs]
+        while outputs and not outputs[-1]:
+            outputs.pop()
+        proto.output.extend(outputs)
+        for attribute in node.attributes.values():
+            self.attribute(proto.attribute.add(), attribute, node)
+        if node.device_configurations and self.source.ir_version >= _FIRST_WITH_DEVICES:
+            for devices in node.device_configurations:
+                made = ir.serde.serialize_node_device_configuration(devices)
+                proto.device_configurations.append(made)
+        self.add_unknown(proto, node)
+
+    def value(self, proto: onnx.ValueInfoProto, value: ir.Value) -> None:
+        _set(proto, value, "name")
+        _add_entries(proto.metadata_props, value.metadata_props)
+        if value.type is not None:
+            ir.serde.serialize_type_into(proto.type, value.type)
+            if value.shape is not None:
+                ir.serde.serialize_shape_into(proto.type, value.shape)
+        elif (wire := value.meta.get(TYPE_KEY)) is not None:
+            proto.type.ParseFromString(wire)
+        if value.doc_string:
+            proto.doc_string = value.doc_string
+        self.add_unknown(proto, value)
+
+    def attribute(
+        self, proto: onnx.AttributeProto, attribute: ir.Attr, node: ir.Node | None = None
+    ) -> None:
+        kind, value = attribute.type, attribute.value
+        if attribute.is_ref():
+            ir.serde.serialize_reference_attribute_into(proto, attribute)
+        elif kind == _T.TENSOR and isinstance(value, SparseTensor):
+            proto.sparse_tensor.CopyFrom(value.proto)
+            proto.type = _A.SPARSE_TENSOR
+        elif kind == _T.TENSOR:
+            self.tensor(proto.t, value, is_attribute=True)
+            proto.type = _A.TENSOR
+        elif kind == _T.TENSORS and value and all(isinstance(t, SparseTensor) for t in value):
+            proto.sparse_tensors.extend([tensor.proto for tensor in value])
+            proto.type = _A.SPARSE_TENSORS
+        elif kind == _T.TENSORS:
+            for tensor in value:
+                self.tensor(proto.tensors.add(), tensor, is_attribute=True)
+            proto.type = _A.TENSORS
+        elif kind == _T.GRAPH:
+            self.graph(proto.g, value)
+            proto.type = _A.GRAPH
+        elif kind == _T.GRAPHS:
+            for graph in value:
+                self.graph(proto.graphs.add(), graph)
+            proto.type = _A.GRAPHS
+        elif kind == _T.STRING:
+            proto.s = _bytes(value)
+            proto.type = _A.STRING
+        elif kind == _T.STRINGS:
+            proto.strings.extend(map(_bytes, value))
+            proto.type = _A.STRINGS
+        else:
+            ir.serde.serialize_attribute_into(proto, attribute)
+            return
+        _set(proto, attribute, "name", "doc_string")
+        is_constant = node is not None and node.op_type == "Constant" and not node.domain
+        if proto.type == _A.SPARSE_TENSOR and is_constant:
+            proto.name = "sparse_value"
 
     def tensor(
-        self, tensor: ir.TensorProtocol, *, is_attribute: bool
-    ) -> _StandInTensor | ir.TensorProtoTensor | None:
-        if isinstance(tensor, SparseTensor):
-            return _StandInTensor(tensor, self.stand_ins.add(tensor.proto))
+        self, proto: onnx.TensorProto, tensor: ir.TensorProtocol, *, is_attribute: bool
+    ) -> None:
         if (short := as_varints(tensor)) is not None:
-            return short
-        if self.select(tensor, is_attribute):
-            return _StandInTensor(tensor, self.stand_ins.add(Slot(tensor, is_attribute)))
-        return None
+            proto.CopyFrom(short.raw)
+        elif self.place(tensor, is_attribute, proto):
+            _set(proto, tensor, "name", "doc_string")
+            proto.data_type = tensor.dtype.value
+            proto.dims.extend(tensor.shape.numpy())
+            _add_entries(proto.metadata_props, tensor.metadata_props)
+        else:
+            ir.serde.serialize_tensor_into(proto, tensor)
+            if len(proto.metadata_props) > 1:  # onnx-ir writes them twice where it copies a proto
+                del proto.metadata_props[:]
+                _add_entries(proto.metadata_props, tensor.metadata_props)
 
-    def attribute(self, attribute: ir.Attr) -> ir.Attr | None:
-        if attribute.value is None or attribute.is_ref():
-            return None
-        name, doc_string = attribute.name, attribute.doc_string
-        if attribute.type == ir.AttributeType.TENSOR:
-            if (stand_in := self.tensor(attribute.value, is_attribute=True)) is not None:
-                return ir.AttrTensor(name, stand_in, doc_string=doc_string)
-        elif attribute.type == ir.AttributeType.TENSORS:
-            sparse = [isinstance(tensor, SparseTensor) for tensor in attribute.value]
-            if any(sparse) and not all(sparse):
-                return None  # a mixture can only be written dense
-            stand_ins = [self.tensor(tensor, is_attribute=True) for tensor in attribute.value]
-            tensors = [new or old for new, old in zip(stand_ins, attribute.value, strict=True)]
-            return ir.AttrTensors(name, tensors, doc_string=doc_string)
-        elif attribute.type == ir.AttributeType.STRINGS and any(
-            isinstance(text, bytes) for text in attribute.value
-        ):
-            texts = [t if isinstance(t, bytes) else t.encode() for t in attribute.value]
-            return ir.AttrString(name, self.stand_ins.add(texts), doc_string=doc_string)
-        return None
+    def add_unknown(self, proto: Any, owner: Any) -> None:
+        """Add the fields that this version of onnx does not know."""
+        if self.has_unknown and (wire := owner.meta.get(UNKNOWN_KEY)):
+            proto.MergeFromString(wire)
 
 
-class _Finish:
-    """Exchanges the stand-ins in a proto for what they stand for, but for the bytes left out."""
+def _set(proto: Any, owner: Any, *fields: str) -> None:
+    """Fill in texts; an empty one is the default."""
+    for field in fields:
+        if text := getattr(owner, field):
+            setattr(proto, field, text)
 
-    def __init__(
-        self, stand_ins: StandIns, place: Callable[[Slot, onnx.TensorProto], None]
-    ) -> None:
-        self.stand_ins = stand_ins
-        self.place = place
-        self.marked = any(
-            isinstance(obj, tuple) and not isinstance(obj, Slot) for obj in stand_ins.objects
+
+def _add_entries(proto: Any, entries: Mapping[str, str]) -> None:
+    for key in sorted(entries):
+        proto.add(key=key, value=entries[key])
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode()
+
+
+def _is_described(value: ir.Value) -> bool:
+    """Whether there is something to say of a value but its name."""
+    return bool(
+        value.name
+        and (
+            value.type is not None
+            or value.metadata_props
+            or value.doc_string
+            or TYPE_KEY in value.meta
         )
-
-    def model(self, proto: onnx.ModelProto) -> None:
-        self.graph(proto.graph)
-        for function in proto.functions:
-            self.values(function.value_info)
-            self.unmark(function)
-            self.attributes(function.attribute_proto, None)
-            self.nodes(function.node)
-        self.unmark(proto)
-
-    def graph(self, graph: onnx.GraphProto) -> None:
-        sparse = []
-        for index, tensor in enumerate(graph.initializer):
-            if (found := self.tensor(tensor)) is not None:
-                new = graph.sparse_initializer.add()
-                new.CopyFrom(found)
-                new.values.name = tensor.name
-                sparse.append(index)
-        for index in reversed(sparse):
-            del graph.initializer[index]
-        self.values(graph.input)
-        self.values(graph.output)
-        self.values(graph.value_info)
-        # onnx-ir writes one for initializers that are outputs; outputs say it themselves.
-        outputs = {info.name for info in graph.output}
-        for index in reversed(range(len(graph.value_info))):
-            if graph.value_info[index].name in outputs:
-                del graph.value_info[index]
-        self.unmark(graph)
-        self.annotations(graph)
-        self.nodes(graph.node)
-
-    def annotations(self, graph: onnx.GraphProto) -> None:
-        """Remove annotations that onnx-ir wrote twice (of values that are input and output)."""
-        seen: set[str] = set()
-        for index in reversed(range(len(graph.quantization_annotation))):
-            name = graph.quantization_annotation[index].tensor_name
-            if name in seen:
-                del graph.quantization_annotation[index]
-            seen.add(name)
-
-    def nodes(self, nodes: Iterable[onnx.NodeProto]) -> None:
-        for node in nodes:
-            if self.marked:
-                self.unmark(node)
-            if node.attribute:
-                self.attributes(node.attribute, node)
-
-    def attributes(
-        self, attributes: Iterable[onnx.AttributeProto], node: onnx.NodeProto | None
-    ) -> None:
-        for attribute in attributes:
-            kind = attribute.type
-            if kind in (_A.INT, _A.INTS, _A.FLOAT) or attribute.ref_attr_name:
-                continue
-            if kind == _A.TENSOR:
-                if (found := self.tensor(attribute.t)) is not None:
-                    attribute.ClearField("t")
-                    attribute.sparse_tensor.CopyFrom(found)
-                    attribute.type = _A.SPARSE_TENSOR
-                    if node is not None and node.op_type == "Constant" and not node.domain:
-                        attribute.name = "sparse_value"
-            elif kind == _A.TENSORS:
-                sparse = [found for t in attribute.tensors if (found := self.tensor(t)) is not None]
-                if sparse:
-                    del attribute.tensors[:]
-                    attribute.sparse_tensors.extend(sparse)
-                    attribute.type = _A.SPARSE_TENSORS
-            elif kind == _A.GRAPH:
-                self.graph(attribute.g)
-            elif kind == _A.GRAPHS:
-                for graph in attribute.graphs:
-                    self.graph(graph)
-            elif kind == _A.STRING and (texts := self.stand_ins.get(attribute.s)) is not None:
-                attribute.ClearField("s")
-                attribute.strings.extend(texts)
-                attribute.type = _A.STRINGS
-
-    def values(self, infos: Iterable[onnx.ValueInfoProto]) -> None:
-        if self.marked:
-            for info in infos:
-                self.unmark(info)
-
-    def unmark(self, proto: Any) -> None:
-        if not self.marked:
-            return
-        for index in reversed(range(len(proto.metadata_props))):
-            found = self.stand_ins.get(proto.metadata_props[index].key.encode())
-            if found is None:
-                continue
-            del proto.metadata_props[index]
-            key, wire = found
-            if key == TYPE_KEY:
-                proto.type.ParseFromString(wire)
-            elif key == UNKNOWN_KEY:
-                proto.MergeFromString(wire)
-
-    def tensor(self, tensor: onnx.TensorProto) -> onnx.SparseTensorProto | None:
-        """Place a tensor; return the sparse one if it stands for such."""
-        if len(tensor.metadata_props) > 1:
-            self.unrepeat(tensor)
-        found = self.stand_ins.get(tensor.raw_data)
-        if isinstance(found, Slot):
-            self.place(found, tensor)
-        elif found is not None:
-            sparse: onnx.SparseTensorProto = found
-            return sparse
-        return None
-
-    def unrepeat(self, tensor: onnx.TensorProto) -> None:
-        """Remove entries that onnx-ir writes twice for the tensors it did not convert."""
-        entries = {entry.key: entry.value for entry in tensor.metadata_props}
-        if len(entries) != len(tensor.metadata_props):
-            del tensor.metadata_props[:]
-            for key, value in entries.items():
-                tensor.metadata_props.add(key=key, value=value)
+    )
 
 
-def _leave_out_default_domain(opsets: Iterable[onnx.OperatorSetIdProto]) -> None:
-    """An empty domain is the default. onnx-ir writes it down: the file would grow by two bytes."""
-    for opset in opsets:
-        if not opset.domain:
-            opset.ClearField("domain")
+def _is_plain(value: ir.Value, tensor: ir.TensorProtocol | None) -> bool:
+    """Whether nothing is known of an initializer's value but what its tensor says.
+
+    The file may say it once more; that stays as it is.
+    """
+    return (
+        tensor is not None
+        and not value.meta.get(VALUE_INFO_KEY)
+        and not value.metadata_props
+        and not value.doc_string
+        and (value.type is None or value.type == ir.TensorType(tensor.dtype))
+        and (value.shape is None or tuple(value.shape) == tuple(tensor.shape))
+    )

@@ -12,12 +12,12 @@ import onnx_ir as ir
 
 from onnxfold.errors import UsageError
 from onnxfold.storage import wire
-from onnxfold.storage.decode import StandIns
-from onnxfold.storage.encode import Slot, encode
+from onnxfold.storage.encode import encode
 from onnxfold.storage.mapped import Span
 from onnxfold.storage.paths import is_text, is_within
 from onnxfold.storage.streaming import is_streamed
 from onnxfold.storage.tensors import span_of, stored_size
+from onnxfold.storage.wire import StandIns
 
 # Protobuf messages end at 2 GiB, and so do .onnx files.
 MAX_MODEL = (1 << 31) - 1
@@ -93,6 +93,16 @@ def can_leave(tensor: ir.TensorProtocol) -> bool:
     return tensor.dtype not in (ir.DataType.STRING, ir.DataType.UNDEFINED)
 
 
+def _leaves(tensor: ir.TensorProtocol, least: int) -> bool:
+    """Whether the bytes of a tensor are written past the protobuf library.
+
+    Those of external tensors are, whatever their length, and of others from ``least`` bytes on.
+    """
+    return isinstance(tensor, ir.ExternalTensor) or (
+        can_leave(tensor) and nbytes_of(tensor) >= least
+    )
+
+
 def plan_single(model: ir.Model) -> Plan:
     """Plan a model in one file.
 
@@ -100,16 +110,15 @@ def plan_single(model: ir.Model) -> Plan:
         ModelError: The model cannot be serialized.
         UsageError: It would be larger than 2 GiB.
     """
-    stand_ins = StandIns()
+    left_out = StandIns()
 
-    def select(tensor: ir.TensorProtocol, is_attribute: bool) -> bool:
-        # External tensors come in, whatever their length.
-        if isinstance(tensor, ir.ExternalTensor):
-            return True
-        return can_leave(tensor) and nbytes_of(tensor) >= INLINE_BELOW
+    def place(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:
+        if not _leaves(tensor, INLINE_BELOW):
+            return False
+        proto.raw_data = left_out.add(tensor)
+        return True
 
-    proto = encode(model, stand_ins, select, lambda slot, tensor: None)
-    plan = _with_holes(proto, stand_ins)
+    plan = _with_holes(encode(model, place), left_out)
     return Plan(lambda location: plan, None, 0, set())
 
 
@@ -131,7 +140,7 @@ def plan_external(
         ModelError: The model cannot be serialized.
         UsageError: What has to stay in the model is larger than 2 GiB.
     """
-    stand_ins = StandIns()
+    left_out = StandIns()
     data = FilePlan()
     shared = 0
     locations: set[str] = set()
@@ -139,21 +148,16 @@ def plan_external(
     at: dict[Any, int] = {}
     entries: list[Any] = []
 
-    def select(tensor: ir.TensorProtocol, is_attribute: bool) -> bool:
-        if isinstance(tensor, ir.ExternalTensor):
-            return True
-        return can_leave(tensor) and nbytes_of(tensor) >= EXTERNAL_FROM
-
-    def place(slot: Slot, proto: onnx.TensorProto) -> None:
+    def place(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:
         nonlocal shared
-        tensor = slot.tensor
+        if not _leaves(tensor, EXTERNAL_FROM):
+            return False
         external = isinstance(tensor, ir.ExternalTensor)
-        if slot.is_attribute and not external and not move_attributes:
-            return
         length = nbytes_of(tensor)
         # Small external tensors come in: they would be in the way of shape inference.
-        if length < EXTERNAL_FROM:
-            return
+        if length < EXTERNAL_FROM or (is_attribute and not external and not move_attributes):
+            proto.raw_data = left_out.add(tensor)
+            return True
         span = None if is_streamed(tensor) else span_of(tensor)
         location = share(span) if span is not None else None
         if span is not None and location is not None:
@@ -169,20 +173,20 @@ def plan_external(
                 data.tensors.append(Place(at[key], length, tensor))
                 data.size = at[key] + length
             offset = at[key]
-        proto.ClearField("raw_data")
         proto.data_location = onnx.TensorProto.EXTERNAL
         entry = proto.external_data.add(key="location", value=location or "")
         if location is None:
             entries.append(entry)
         proto.external_data.add(key="offset", value=str(offset))
         proto.external_data.add(key="length", value=str(length))
+        return True
 
-    proto = encode(model, stand_ins, select, place)
+    proto = encode(model, place)
 
     def model_plan(location: str) -> FilePlan:
         for entry in entries:
             entry.value = location
-        return _with_holes(proto, stand_ins)
+        return _with_holes(proto, left_out)
 
     return Plan(model_plan, data if data.tensors else None, shared, locations)
 
@@ -207,13 +211,13 @@ def sharer(folder: str, target: str) -> Callable[[Span], str | None]:
     return location
 
 
-def _with_holes(proto: onnx.ModelProto, stand_ins: StandIns) -> FilePlan:
+def _with_holes(proto: onnx.ModelProto, left_out: StandIns) -> FilePlan:
     """Serialize ``proto`` with room for the tensors whose bytes were left out."""
     try:
         data: bytes = proto.SerializeToString()
     except Exception as error:  # upb: EncodeError or ValueError, when too large
         raise UsageError(f"the model cannot be serialized: {error}") from None
-    token = stand_ins.token.encode()
+    token = left_out.token
     marks = []
     position = data.find(token)
     while position >= 0:
@@ -226,10 +230,8 @@ def _with_holes(proto: onnx.ModelProto, stand_ins: StandIns) -> FilePlan:
         return plan
 
     def replace(offset: int, length: int) -> wire.Hole | None:
-        index = stand_ins.index(data[offset : offset + length])
-        if index is None or not isinstance(stand_ins.objects[index], Slot):
-            return None
-        return wire.Hole(index, nbytes_of(stand_ins.objects[index].tensor))
+        tensor = left_out.get(data[offset : offset + length])
+        return None if tensor is None else wire.Hole(tensor, nbytes_of(tensor))
 
     pieces, plan.size = wire.rewrite(data, len(token), replace, marks=marks)
     if plan.size > MAX_MODEL:
@@ -242,8 +244,7 @@ def _with_holes(proto: onnx.ModelProto, stand_ins: StandIns) -> FilePlan:
     for piece in pieces:
         if isinstance(piece, wire.Hole):
             _flush(plan, literal, offset)
-            tensor = stand_ins.objects[piece.index].tensor
-            plan.tensors.append(Place(offset, piece.length, tensor))
+            plan.tensors.append(Place(offset, piece.length, piece.owner))
             offset += piece.length
         else:
             part = piece if isinstance(piece, bytes) else data[piece[0] : piece[1]]

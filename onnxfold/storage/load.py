@@ -13,11 +13,13 @@ import onnx_ir as ir
 
 from onnxfold.errors import ExternalDataError, ModelError, about
 from onnxfold.lost_pages import reading
+from onnxfold.memory import paused_garbage_collection
 from onnxfold.storage import wire
-from onnxfold.storage.decode import StandIns, decode, parse
+from onnxfold.storage.decode import decode, parse
 from onnxfold.storage.mapped import MappedFile, Span
 from onnxfold.storage.paths import check_location, model_folders
-from onnxfold.storage.tensors import FileTensor, SharedExternalTensor, ViewTensor, stored_size
+from onnxfold.storage.tensors import SharedExternalTensor, stored_size
+from onnxfold.storage.wire import StandIns
 
 # Keys in the ``meta`` of a loaded model.
 SOURCE_KEY = "onnxfold.source"  # str: the path it was loaded from, absolute
@@ -32,6 +34,7 @@ LARGE = 4096
 _RELEASE_STEP = 16 << 20
 
 
+@paused_garbage_collection()
 def load(path: str | os.PathLike[str]) -> ir.Model:
     """Load a model without its large tensors: they become views of the mapped file.
 
@@ -51,15 +54,9 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     stand_ins = StandIns()
     external = _ExternalData(name)
 
-    def tensor_of(obj: Any, proto: onnx.TensorProto) -> ir.TensorProtocol:
-        if isinstance(obj, ir.ExternalTensor):
-            return external.tensor(obj)
-        return FileTensor(obj, **_fields(proto))
-
     with reading(), about(name):
         try:
-            skeleton = _skeleton(file, name, stand_ins)
-            model = decode(skeleton, stand_ins, tensor_of, lambda span: span.length, file=name)
+            model = decode(_skeleton(file, stand_ins), stand_ins, external.tensor)
         except Exception:
             file.check()
             raise
@@ -72,6 +69,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     return model
 
 
+@paused_garbage_collection()
 def from_proto(proto: onnx.ModelProto) -> ir.Model:
     """Convert a model in memory; it shares nothing with ``proto`` afterwards.
 
@@ -89,20 +87,18 @@ def from_proto(proto: onnx.ModelProto) -> ir.Model:
         block: npt.NDArray[np.uint8] = np.frombuffer(data, dtype=np.uint8)
 
         def replace(offset: int, length: int) -> bytes:
-            return stand_ins.add(block[offset : offset + length]).encode()
+            return stand_ins.add(block[offset : offset + length])
 
         skeleton = wire.join(data, wire.rewrite(data, LARGE, replace)[0])
-    external = False
+    is_external = False
 
-    def tensor_of(obj: Any, proto: onnx.TensorProto) -> ir.TensorProtocol:
-        nonlocal external
-        if isinstance(obj, ir.ExternalTensor):
-            external = True
-            return obj
-        return ViewTensor(obj, **_fields(proto))
+    def external(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
+        nonlocal is_external
+        is_external = True
+        return tensor
 
-    model = decode(skeleton, stand_ins, tensor_of, len, file=None)
-    model.meta[EXTERNAL_KEY] = external
+    model = decode(skeleton, stand_ins, external)
+    model.meta[EXTERNAL_KEY] = is_external
     return model
 
 
@@ -117,8 +113,7 @@ def _take_out(proto: onnx.ModelProto, stand_ins: StandIns) -> bytes:
             raw = tensor.raw_data
             if len(raw) >= LARGE:
                 taken.append((tensor, raw))
-                text = stand_ins.add(np.frombuffer(raw, dtype=np.uint8))
-                tensor.raw_data = text.encode()
+                tensor.raw_data = stand_ins.add(np.frombuffer(raw, dtype=np.uint8))
         data: bytes = proto.SerializeToString()
         return data
     except Exception as error:  # see `from_proto`
@@ -134,9 +129,10 @@ def external_locations(path: str) -> set[str]:
     Raises:
         ModelError: It cannot be read.
     """
-    file = _open(path)
-    proto = parse(_skeleton(file, path, StandIns()), file=path)
-    file.release()
+    with about(path):
+        file = _open(path)
+        proto = parse(_skeleton(file, StandIns()))
+        file.release()
     return {
         entry.value
         for tensor in _tensor_protos(proto)
@@ -157,12 +153,12 @@ def _open(path: str) -> MappedFile:
     return file
 
 
-def _skeleton(file: MappedFile, path: str, stand_ins: StandIns) -> bytes:
+def _skeleton(file: MappedFile, stand_ins: StandIns) -> bytes:
     """Return the bytes of the model with a stand-in for each large ``raw_data``."""
     released = 0
 
     def replace(offset: int, length: int) -> bytes:
-        return stand_ins.add(Span(file, offset, length)).encode()
+        return stand_ins.add(Span(file, offset, length))
 
     def passed(position: int) -> None:
         nonlocal released
@@ -173,21 +169,10 @@ def _skeleton(file: MappedFile, path: str, stand_ins: StandIns) -> bytes:
     try:
         pieces, _ = wire.rewrite(file.array().data, LARGE, replace, passed=passed)
     except wire.WireError as error:
-        raise ModelError(f"not an ONNX model, or damaged ({error})", file=path) from None
+        raise ModelError(f"not an ONNX model, or damaged ({error})") from None
     file.release()
     released = 0
     return wire.join(file.array().data, pieces, passed=passed)
-
-
-def _fields(proto: onnx.TensorProto) -> dict[str, Any]:
-    """Return what a tensor knows besides its data."""
-    return {
-        "dtype": ir.DataType(proto.data_type),
-        "shape": ir.Shape(list(proto.dims)),
-        "name": proto.name if proto.HasField("name") else None,
-        "doc_string": proto.doc_string if proto.HasField("doc_string") else None,
-        "metadata_props": {entry.key: entry.value for entry in proto.metadata_props} or None,
-    }
 
 
 class _ExternalData:

@@ -170,6 +170,10 @@ class Span(NamedTuple):
     offset: int
     length: int
 
+    def array(self) -> npt.NDArray[np.uint8]:
+        """Those bytes, 1-D, read-only, not copied."""
+        return self.file.array()[self.offset : self.offset + self.length]
+
 
 def _key(status: os.stat_result) -> tuple[int, int, int, int]:
     return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)

@@ -43,8 +43,7 @@ def save(
     """Write ``model`` to ``path``; memory does not grow with its tensors.
 
     Safe in place: the model may have been loaded from the very path, and stays usable. Whatever
-    happens, the path leads to the old model or to the complete new one. While it is being
-    serialized the model holds stand-ins, so no other thread may use it during the call.
+    happens, the path leads to the old model or to the complete new one.
 
     Args:
         model: The model; unchanged afterwards.

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import onnx
+import onnx_ir as ir
 
-_A = onnx.AttributeProto
-# Types that need no closer look; the first ones are the most frequent.
-_PLAIN = (_A.INT, _A.INTS, _A.FLOAT, _A.TENSOR, _A.STRING, _A.FLOATS, _A.STRINGS)
 _ANY = 1 << 31
+_TENSOR, _GRAPH = ir.AttributeType.TENSOR, ir.AttributeType.GRAPH
 _OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 
 
@@ -42,73 +41,81 @@ def _signature(domain: str, op_type: str, opset: int) -> _Signature | None:
     )
 
 
-def objection(node: onnx.NodeProto, opsets: Mapping[str, int]) -> str | None:
+def objection(
+    node: ir.Node, attributes: Sequence[ir.Attr], opsets: Mapping[str, int]
+) -> str | None:
     """What is wrong with a node; None if nothing is, or ONNX does not define its op.
 
     Attributes that the schema does not have are nobody's concern.
 
     Args:
         node: The node.
+        attributes: Its attributes as they were written: a name may be there twice.
         opsets: The version of every domain that is imported where the node is.
     """
-    domain = node.domain if node.domain != "ai.onnx" else ""
+    domain, op_type, inputs, outputs = node.domain, node.op_type, node.inputs, node.outputs
+    types = {attribute.name: attribute.type for attribute in attributes}
+    if len(types) != len(attributes):
+        names = [attribute.name for attribute in attributes]
+        return f"attribute {max(names, key=names.count)!r} is given twice"
     opset = opsets.get(domain)
     if opset is None:
         return None if domain else "no opset of ONNX is imported"
-    types = {}
-    is_empty = False
-    for attribute in node.attribute:
-        kind = attribute.type
-        if kind not in _PLAIN and (wrong := _misfit(attribute)) is not None:
-            return wrong
-        if attribute.name in types:
-            return f"attribute {attribute.name!r} is given twice"
-        types[attribute.name] = kind
-        if kind == _A.TENSOR and not attribute.t.data_type and not attribute.ref_attr_name:
-            is_empty = True
-    signature = _signature(domain, node.op_type, opset)
+    signature = _signature(domain, op_type, opset)
     if signature is None:
         return None
-    if is_empty:
-        return "an attribute has no tensor"
-    inputs = list(node.input)
     if not signature.inputs[0] <= len(inputs) <= signature.inputs[1]:
         return _wrong_count(node, opset, "inputs", len(inputs), signature.inputs)
-    if not signature.outputs[0] <= len(node.output) <= signature.outputs[1]:
-        return _wrong_count(node, opset, "outputs", len(node.output), signature.outputs)
-    if "" in inputs:
-        for place, name in enumerate(inputs):
-            if not name and not signature.optional[min(place, len(signature.optional) - 1)]:
-                return f"input {place} of {node.op_type} is left out"
-    for name, kind in types.items():
-        if kind != signature.types.get(name, kind):
-            return (
-                f"attribute {name!r} is of type {_type_name(kind)}, "
-                f"{node.op_type} of opset {opset} has {_type_name(signature.types[name])}"
-            )
+    if not signature.outputs[0] <= len(outputs) <= signature.outputs[1]:
+        return _wrong_count(node, opset, "outputs", len(outputs), signature.outputs)
+    if None in inputs:
+        for place, value in enumerate(inputs):
+            if value is None and not signature.optional[min(place, len(signature.optional) - 1)]:
+                return f"input {place} of {op_type} is left out"
     for name in signature.required:
         if name not in types:
-            return f"attribute {name!r} of {node.op_type} is missing"
+            return f"attribute {name!r} of {op_type} is missing"
     if (
-        node.op_type == "Constant"
+        op_type == "Constant"
         and not domain
-        and not (len(types) == 1 and types.keys() <= signature.types.keys())
+        and (len(types) != 1 or not types.keys() <= signature.types.keys())
     ):
         return f"a Constant has one value, this one has {', '.join(types) or 'none'}"
-    return _body_objection(node, opset) if _A.GRAPH in types.values() else None
+    for attribute in attributes:
+        wrong = _attribute_objection(node, attribute, signature, opset)
+        if wrong is not None:
+            return wrong
+    return None
 
 
-def _wrong_count(
-    node: onnx.NodeProto, opset: int, what: str, count: int, range_: tuple[int, int]
-) -> str:
+def _attribute_objection(
+    node: ir.Node, attribute: ir.Attr, signature: _Signature, opset: int
+) -> str | None:
+    name, kind = attribute.name, attribute.type
+    if kind != signature.types.get(name, kind):
+        expected = ir.AttributeType(signature.types[name])
+        return (
+            f"attribute {name!r} is of type {kind.name}, "
+            f"{node.op_type} of opset {opset} has {expected.name}"
+        )
+    if attribute.is_ref():
+        return None
+    if kind == _TENSOR and attribute.value.dtype == ir.DataType.UNDEFINED:
+        return "an attribute has no tensor"
+    if kind == _GRAPH:
+        return _body_objection(node, name, attribute.value, opset)
+    return None
+
+
+def _wrong_count(node: ir.Node, opset: int, what: str, count: int, range_: tuple[int, int]) -> str:
     least, most = range_
     expected = str(least) if least == most else f"{least} to {most}"
     return f"{node.op_type} of opset {opset} has {expected} {what}, this one has {count}"
 
 
-def _body_objection(node: onnx.NodeProto, opset: int) -> str | None:
-    """Whether the graphs inside take what the node hands them, and give what it gives."""
-    given, most = len(node.input), len(node.output)
+def _body_objection(node: ir.Node, name: str, graph: ir.Graph, opset: int) -> str | None:
+    """Whether a graph inside takes what the node hands it, and gives what the node gives."""
+    given, most = len(node.inputs), len(node.outputs)
     least = most
     if node.op_type == "If":
         given = 0
@@ -121,29 +128,9 @@ def _body_objection(node: onnx.NodeProto, opset: int) -> str | None:
         most = _ANY
     elif node.op_type != "SequenceMap":
         return None
-    for attribute in node.attribute:
-        if attribute.type == _A.GRAPH:
-            graph = attribute.g
-            defaults = {tensor.name for tensor in graph.initializer}
-            inputs = sum(value.name not in defaults for value in graph.input)
-            if inputs != given:
-                return f"graph {attribute.name!r} has {inputs} inputs, it is given {given}"
-            if not least <= len(graph.output) <= most:
-                return f"graph {attribute.name!r} has {len(graph.output)} outputs, not {least}"
+    inputs = sum(not value.is_initializer() for value in graph.inputs)  # the others have a default
+    if inputs != given:
+        return f"graph {name!r} has {inputs} inputs, it is given {given}"
+    if not least <= len(graph.outputs) <= most:
+        return f"graph {name!r} has {len(graph.outputs)} outputs, not {least}"
     return None
-
-
-def _misfit(attribute: onnx.AttributeProto) -> str | None:
-    """Whether an attribute has a type, and a value where the type has no natural one."""
-    kind = attribute.type
-    if kind not in _A.AttributeType.values() or kind == _A.UNDEFINED:
-        if attribute.ref_attr_name:
-            return None
-        return f"attribute {attribute.name!r} has no type that is known"
-    if kind == _A.GRAPH and not attribute.ref_attr_name and not attribute.HasField("g"):
-        return f"attribute {attribute.name!r} has no graph"
-    return None
-
-
-def _type_name(kind: int) -> str:
-    return _A.AttributeType.Name(kind) if kind in _A.AttributeType.values() else str(kind)

@@ -7,7 +7,6 @@ import onnx_ir as ir
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
 from onnxfold.storage.bound import entry_bytes
-from onnxfold.storage.decode import attribute_maps
 from onnxfold.storage.layout import nbytes_of, plan_external, plan_single
 from onnxfold.storage.load import EXTERNAL_KEY, FILES_KEY
 
@@ -78,16 +77,18 @@ def model_bytes(model: ir.Model) -> int:
 def tensors_of(model: ir.Model) -> list[ir.TensorProtocol]:
     """Return the tensors of initializers and attributes everywhere in the model."""
     found: dict[int, ir.TensorProtocol] = {}
+    owners: list[ir.Function | ir.Node] = [*model.functions.values()]
     for graph in all_graphs(model):
+        owners += graph
         for value in graph.initializers.values():
             if value.const_value is not None:
                 found[id(value.const_value)] = value.const_value
-        for attributes in attribute_maps(model, graph):
-            for attribute in attributes.values():
-                if attribute.is_ref() or attribute.value is None:
-                    continue
-                if attribute.type == ir.AttributeType.TENSOR:
-                    found[id(attribute.value)] = attribute.value
-                elif attribute.type == ir.AttributeType.TENSORS:
-                    found.update((id(tensor), tensor) for tensor in attribute.value)
+    for owner in owners:
+        for attribute in owner.attributes.values():
+            if attribute.is_ref() or attribute.value is None:
+                continue
+            if attribute.type == ir.AttributeType.TENSOR:
+                found[id(attribute.value)] = attribute.value
+            elif attribute.type == ir.AttributeType.TENSORS:
+                found.update((id(tensor), tensor) for tensor in attribute.value)
     return list(found.values())

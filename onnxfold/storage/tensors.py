@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
-from onnx_ir import _core, _type_casting
+from onnx_ir import _type_casting
+from onnx_ir._core import TensorBase
 
 from onnxfold.errors import ExternalDataError
 from onnxfold.storage.mapped import MappedFile, Span
@@ -48,55 +49,27 @@ def as_array(
     return unpacked
 
 
-class ViewTensor(_core.TensorBase):
-    """A tensor over bytes that are somewhere in memory already; nothing is copied.
+class _StoredTensor:
+    """What tensors have in common whose stored bytes are in memory, or in a mapped file."""
 
-    `numpy()` gives a read-only view for dtypes of 8 bits and more; it may be unaligned (the file
-    format does not align), which numpy handles. Sub-byte dtypes are unpacked at every call.
-    """
+    __slots__ = ()
 
-    __slots__ = ("_data", "_dtype", "_shape")
-
-    def __init__(
-        self,
-        data: npt.NDArray[np.uint8],
-        dtype: ir.DataType,
-        shape: ir.Shape,
-        *,
-        name: str | None = None,
-        doc_string: str | None = None,
-        metadata_props: dict[str, str] | None = None,
-    ) -> None:
-        """Wrap ``data``, the stored bytes (1-D, little-endian, packed)."""
-        super().__init__(name=name, doc_string=doc_string, metadata_props=metadata_props)
-        self._data = data
-        self._dtype = dtype
-        self._shape = shape
-        self._shape.freeze()
-
-    @property
-    def dtype(self) -> ir.DataType:  # type: ignore[override]
-        """The element type."""
-        return self._dtype
-
-    @property
-    def shape(self) -> ir.Shape:  # type: ignore[override]
-        """The shape, all integers."""
-        return self._shape
+    def stored(self) -> npt.NDArray[np.uint8]:
+        """The stored bytes (little-endian, packed), 1-D, read-only, not copied."""
+        raise NotImplementedError
 
     @property
     def nbytes(self) -> int:
         """The number of stored bytes."""
-        return len(self._data)
-
-    @property
-    def raw(self) -> npt.NDArray[np.uint8]:
-        """The stored bytes, 1-D, read-only, not copied."""
-        return self._data
+        return len(self.stored())
 
     def numpy(self) -> npt.NDArray[Any]:
-        """Return the values, read-only."""
-        return as_array(self._data, self._dtype, self._shape.numpy())
+        """Return the values, read-only: a view for dtypes of 8 bits and more.
+
+        It may be unaligned (the file format does not align), which numpy handles. Sub-byte dtypes
+        are unpacked at every call.
+        """
+        return as_array(self.stored(), self.dtype, self.shape.numpy())  # type: ignore[attr-defined]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         array = self.numpy()
@@ -112,55 +85,92 @@ class ViewTensor(_core.TensorBase):
 
     def tobytes(self) -> bytes:
         """Return a copy of the stored bytes."""
-        return self._data.tobytes()
+        return self.stored().tobytes()
 
     def tofile(self, file: Any) -> None:
         """Write the stored bytes to ``file``, a mebibyte at a time."""
-        for start in range(0, len(self._data), _CHUNK):
-            file.write(self._data[start : start + _CHUNK].data)
+        data = self.stored()
+        for start in range(0, len(data), _CHUNK):
+            file.write(data[start : start + _CHUNK].data)
+
+
+class ViewTensor(_StoredTensor, TensorBase):
+    """A tensor over bytes that are somewhere in memory already; nothing is copied."""
+
+    __slots__ = ("_data", "_dtype", "_shape")
+
+    def __init__(
+        self,
+        data: npt.NDArray[np.uint8],
+        dtype: ir.DataType,
+        shape: ir.Shape,
+        **about: Any,
+    ) -> None:
+        """Wrap ``data``, the stored bytes (1-D, little-endian, packed).
+
+        Args:
+            data: The bytes.
+            dtype: The element type.
+            shape: The shape, all integers.
+            about: ``name``, ``doc_string``, ``metadata_props``.
+        """
+        super().__init__(**about)
+        self._data = data
+        self._dtype = dtype
+        self._shape = shape
+        self._shape.freeze()
+
+    def stored(self) -> npt.NDArray[np.uint8]:
+        """The stored bytes, 1-D, read-only, not copied."""
+        return self._data
+
+    @property
+    def dtype(self) -> ir.DataType:  # type: ignore[override]
+        """The element type."""
+        return self._dtype
+
+    @property
+    def shape(self) -> ir.Shape:  # type: ignore[override]
+        """The shape, all integers."""
+        return self._shape
+
+    @property
+    def raw(self) -> npt.NDArray[np.uint8]:
+        """The stored bytes, 1-D, read-only, not copied."""
+        return self._data
 
     def __repr__(self) -> str:
         return f"{self._repr_base()}(name={self.name!r})"
 
 
 class FileTensor(ViewTensor):
-    """A tensor that lies in the .onnx file itself, in a ``raw_data`` field."""
+    """A tensor that lies in the .onnx file itself, in a ``raw_data`` field.
 
-    __slots__ = ("_span",)
+    Attributes:
+        span: Where the bytes are.
+    """
 
-    def __init__(
-        self,
-        span: Span,
-        dtype: ir.DataType,
-        shape: ir.Shape,
-        *,
-        name: str | None = None,
-        doc_string: str | None = None,
-        metadata_props: dict[str, str] | None = None,
-    ) -> None:
+    __slots__ = ("span",)
+
+    def __init__(self, span: Span, dtype: ir.DataType, shape: ir.Shape, **about: Any) -> None:
         """Refer to the bytes at ``span``, which must lie within the file."""
-        data = span.file.array()[span.offset : span.offset + span.length]
-        super().__init__(
-            data, dtype, shape, name=name, doc_string=doc_string, metadata_props=metadata_props
-        )
-        self._span = span
-
-    @property
-    def span(self) -> Span:
-        """Where the bytes are."""
-        return self._span
+        super().__init__(span.array(), dtype, shape, **about)
+        self.span = span
 
 
-class SharedExternalTensor(ir.ExternalTensor):
+class SharedExternalTensor(_StoredTensor, ir.ExternalTensor):
     """An ``ir.ExternalTensor`` that reads through the mapping shared by all tensors of its file.
 
     Its location was checked when the model was loaded, so it does not check again. In particular
     it accepts a file with several hard links, which onnx-ir refuses: folders copied with
     ``cp -al`` consist of nothing else, and who can put a hard link there can as well put a file
     there.
+
+    Attributes:
+        span: Where the bytes are; None when the tensor has no elements.
     """
 
-    __slots__ = ("_span",)
+    __slots__ = ("span",)
 
     def __init__(self, tensor: ir.ExternalTensor, span: Span | None, base_dir: str) -> None:
         """Stand for ``tensor``, whose bytes are at ``span`` (None when it has no elements)."""
@@ -175,119 +185,54 @@ class SharedExternalTensor(ir.ExternalTensor):
             metadata_props=dict(tensor.metadata_props) or None,
             base_dir=base_dir,
         )
-        self._span = span
+        self.span = span
 
-    @property
-    def span(self) -> Span | None:
-        """Where the bytes are; None when the tensor has no elements."""
-        return self._span
-
-    @property
-    def nbytes(self) -> int:
-        """The number of stored bytes."""
-        return self._span.length if self._span else 0
+    def stored(self) -> npt.NDArray[np.uint8]:
+        """The stored bytes, 1-D, read-only, not copied."""
+        self._check_validity()
+        return np.zeros(0, dtype=np.uint8) if self.span is None else self.span.array()
 
     def _check_path_containment(self) -> None:
         pass
 
-    def _data(self) -> npt.NDArray[np.uint8]:
-        self._check_validity()
-        if self._span is None:
-            return np.zeros(0, dtype=np.uint8)
-        file, offset, length = self._span
-        return file.array()[offset : offset + length]
-
     def _load(self) -> None:
-        self._array = as_array(self._data(), self.dtype, self.shape.numpy())
-
-    def numpy(self) -> npt.NDArray[Any]:
-        """Return the values, read-only; a view for dtypes of 8 bits and more."""
-        return as_array(self._data(), self.dtype, self.shape.numpy())
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        array = self.numpy()
-        if dtype is not None and array.dtype != dtype:
-            return array.astype(dtype)
-        return array.copy() if copy else array
-
-    def tobytes(self) -> bytes:
-        """Return a copy of the stored bytes."""
-        return self._data().tobytes()
-
-    def tofile(self, file: Any) -> None:
-        """Write the stored bytes to ``file``, a mebibyte at a time."""
-        data = self._data()
-        for start in range(0, len(data), _CHUNK):
-            file.write(data[start : start + _CHUNK].data)
+        self._array = self.numpy()
 
     def release(self) -> None:
         """Give the memory of its pages back; the tensor stays usable."""
         self._array = None
-        if self._span is not None:
-            self._span.file.release(self._span.offset, self._span.length)
+        if self.span is not None:
+            self.span.file.release(self.span.offset, self.span.length)
 
 
-class SparseTensor(_core.TensorBase):
+class SparseTensor(ir.LazyTensor):
     """A constant stored as an ONNX ``SparseTensorProto``; dense to everybody who reads it.
 
     Written back as sparse as long as it is this object.
+
+    Attributes:
+        proto: The sparse tensor as stored.
     """
 
-    __slots__ = ("_proto",)
+    __slots__ = ("proto",)
 
     def __init__(self, proto: onnx.SparseTensorProto) -> None:
         """Wrap ``proto``, which must have been checked by `check_sparse`."""
         super().__init__(
+            self._dense,
+            ir.DataType(proto.values.data_type),
+            ir.Shape(proto.dims, frozen=True),
             name=proto.values.name,
             doc_string=proto.values.doc_string,
             metadata_props={e.key: e.value for e in proto.values.metadata_props},
         )
-        self._proto = proto
+        self.proto = proto
 
-    @property
-    def proto(self) -> onnx.SparseTensorProto:
-        """The sparse tensor as stored."""
-        return self._proto
-
-    @property
-    def dtype(self) -> ir.DataType:  # type: ignore[override]
-        """The element type."""
-        return ir.DataType(self._proto.values.data_type)
-
-    @property
-    def raw(self) -> onnx.SparseTensorProto:
-        """The sparse tensor as stored."""
-        return self._proto
-
-    @property
-    def shape(self) -> ir.Shape:  # type: ignore[override]
-        """The dense shape."""
-        return ir.Shape(list(self._proto.dims), frozen=True)
-
-    def numpy(self) -> npt.NDArray[Any]:
-        """Return the dense values (a new array at every call)."""
-        shape = tuple(self._proto.dims)
-        values = onnx.numpy_helper.to_array(self._proto.values)
-        dense = np.zeros(shape, dtype=values.dtype)
-        dense.reshape(-1)[sparse_positions(self._proto)] = values
-        return dense
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        array = self.numpy()
-        return array if dtype is None else array.astype(dtype, copy=False)
-
-    def __dlpack__(self, *, stream: Any = None) -> Any:
-        return self.numpy().__dlpack__(stream=stream)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.numpy().__dlpack_device__()
-
-    def tobytes(self) -> bytes:
-        """Return the dense values as stored bytes."""
-        return ir.Tensor(self.numpy(), dtype=self.dtype).tobytes()
-
-    def __repr__(self) -> str:
-        return f"{self._repr_base()}(name={self.name!r})"
+    def _dense(self) -> ir.Tensor[Any]:
+        values = onnx.numpy_helper.to_array(self.proto.values)
+        dense = np.zeros(self.shape.numpy(), dtype=values.dtype)
+        dense.reshape(-1)[sparse_positions(self.proto)] = values
+        return ir.Tensor(dense, dtype=self.dtype)
 
 
 def sparse_positions(proto: onnx.SparseTensorProto) -> npt.NDArray[np.int64]:

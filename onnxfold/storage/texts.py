@@ -38,13 +38,12 @@ def _strict_model() -> type[Message]:
     return made
 
 
-def mend_texts(proto: onnx.ModelProto, serialized: bytes, *, file: str | None) -> None:
+def mend_texts(proto: onnx.ModelProto, serialized: bytes) -> None:
     """See that all texts are UTF-8; comments are made so.
 
     Args:
         proto: The model.
         serialized: What it was parsed from.
-        file: Its path, for the error.
 
     Raises:
         ModelError: A name is not UTF-8.
@@ -52,21 +51,19 @@ def mend_texts(proto: onnx.ModelProto, serialized: bytes, *, file: str | None) -
     try:
         _strict_model().FromString(serialized)
     except DecodeError:
-        _mend(proto, file)
+        _mend(proto)
 
 
-def _mend(message: Any, file: str | None) -> None:
+def _mend(message: Any) -> None:
     for field, content in message.ListFields():
         several = isinstance(content, (list, tuple)) or hasattr(content, "append")
         for part in content if several else (content,):
             if isinstance(part, Message):
-                _mend(part, file)
+                _mend(part)
             elif field.type == field.TYPE_STRING and isinstance(part, bytes):
                 if several or not _is_comment(field):
                     owner = field.containing_type.name.removesuffix("Proto")
-                    raise ModelError(
-                        f"{field.name} {part!r} of a {owner} is not UTF-8 text", file=file
-                    )
+                    raise ModelError(f"{field.name} {part!r} of a {owner} is not UTF-8 text")
                 setattr(message, field.name, part.decode(errors="replace"))
 
 

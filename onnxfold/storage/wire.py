@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import bisect
 import mmap
+import secrets
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 Buffer: TypeAlias = "mmap.mmap | bytes | memoryview"
 
@@ -41,16 +42,16 @@ class _GroupError(Exception):
 
 
 class Hole:
-    """Room for ``length`` bytes in a message whose content is not known here.
+    """Room for ``length`` bytes in a message, whose content is not known here.
 
     Attributes:
-        index: Whatever the caller of `rewrite` uses to tell its holes apart.
+        owner: Whatever the caller of `rewrite` uses to tell its holes apart.
     """
 
-    __slots__ = ("index", "length")
+    __slots__ = ("length", "owner")
 
-    def __init__(self, index: int, length: int) -> None:
-        self.index = index
+    def __init__(self, owner: Any, length: int) -> None:
+        self.owner = owner
         self.length = length
 
     def __len__(self) -> int:
@@ -67,6 +68,25 @@ class Replace(Protocol):
     def __call__(self, offset: int, length: int, /) -> bytes | Hole | None:
         """Return the new content, or None to leave it as it is."""
         ...
+
+
+class StandIns:
+    """Texts in the place of tensor bytes, and what they stand for; no file can hold such a text."""
+
+    def __init__(self) -> None:
+        self.token = b"onnxfold:" + secrets.token_hex(12).encode() + b":"
+        self.objects: list[Any] = []
+
+    def add(self, obj: Any) -> bytes:
+        """Return a new text for ``obj``."""
+        self.objects.append(obj)
+        return self.token + str(len(self.objects) - 1).encode()
+
+    def get(self, text: bytes) -> Any:
+        """Return the object that ``text`` stands for, None if it is just a text."""
+        if not text.startswith(self.token):
+            return None
+        return self.objects[int(text[len(self.token) :])]
 
 
 def encode_varint(value: int) -> bytes:

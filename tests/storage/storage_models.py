@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfold import storage
@@ -168,11 +170,62 @@ def everything() -> onnx.ModelProto:
     model.functions[0].attribute_proto.add(name="beta", type=onnx.AttributeProto.FLOAT, f=0.5)
     model.functions[0].value_info.append(value("fy", [64, 64]))
     model.functions[0].metadata_props.add(key="fk", value="fv")
+    _rare_fields(model)
     # Fields of a future version: number 900, a string.
     future = b"\xa2\x38\x03new"
     for message in (model, graph, graph.node[0], graph.node[-1], model.functions[0]):
         message.MergeFromString(future)
     return model
+
+
+def _rare_fields(model: onnx.ModelProto) -> None:
+    graph, function = model.graph, model.functions[0]
+    function.overload = graph.node[1].overload = "narrow"
+    custom = graph.node.add(op_type="Rare", domain="custom", output=["rare"], name="rare")
+    custom.attribute.add(name="floats", type=onnx.AttributeProto.FLOATS, floats=[0.5, -0.0])
+    custom.attribute.add(name="ints", type=onnx.AttributeProto.INTS, ints=[1, -2])
+    graphs = custom.attribute.add(name="graphs", type=onnx.AttributeProto.GRAPHS)
+    graphs.graphs.add(name="inner", doc_string="a subgraph")
+    kinds = custom.attribute.add(name="kinds", type=onnx.AttributeProto.TYPE_PROTOS)
+    kinds.type_protos.append(helper.make_optional_type_proto(helper.make_tensor_type_proto(1, [2])))
+    kinds.type_protos.append(helper.make_sparse_tensor_type_proto(1, [2, "n"]))
+    reference = function.node[1].attribute.add(name="hint", type=onnx.AttributeProto.FLOAT)
+    reference.ref_attr_name = "beta"
+    for dtype in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.UINT64):
+        graph.initializer.append(helper.make_tensor(f"typed_{dtype}", dtype, [2], [1, 2]))
+    opaque = graph.value_info.add(name="rare").type.opaque_type
+    opaque.domain, opaque.name = "custom", "Thing"
+    training = model.training_info[0]
+    training.initialization.name = "start"
+    training.initialization_binding.add(key="w", value="w0")
+    spec = next(n for n in graph.node if n.name == "sum").device_configurations[0].sharding_spec[0]
+    entry = spec.index_to_device_group_map.add(key=1)
+    entry.value.append(0)
+    dim = spec.sharded_dim.add(axis=1)
+    dim.simple_sharding.add(dim_value=2, num_shards=2)
+    dim.simple_sharding.add(dim_param="n", num_shards=2)
+
+
+def fields_of(message: Message) -> set[str]:
+    """The full names of the fields that are filled in, in the messages inside, too."""
+    found = set()
+    for field, content in message.ListFields():
+        found.add(field.full_name)
+        if field.message_type is not None:
+            for part in content if field.is_repeated else [content]:
+                found |= fields_of(part)
+    return found
+
+
+def all_fields(descriptor: Descriptor, known: set[str] | None = None) -> set[str]:
+    """The full names of the fields that a message can have, and those inside."""
+    known = set() if known is None else known
+    for field in descriptor.fields:
+        if field.full_name not in known:
+            known.add(field.full_name)
+            if field.message_type is not None:
+                all_fields(field.message_type, known)
+    return known
 
 
 def normal(model: onnx.ModelProto) -> onnx.ModelProto:

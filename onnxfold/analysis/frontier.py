@@ -48,7 +48,7 @@ def choose(
     ops: Sequence[RegionOp[V]],
     demanded: Iterable[V],
     cost: Mapping[V, float],
-    growth: Sequence[Growth] = (),
+    growth: Iterable[Growth] = (),
 ) -> Choice[V]:
     """The set of values to store; of equally cheap ones the one that folds the most ops.
 
@@ -57,7 +57,8 @@ def choose(
         demanded: Values that something outside the region reads.
         cost: Stored bytes of each value; FORBIDDEN for one that cannot be stored (never so for
             a value that is in the file).
-        growth: What may be spent above the minimum, one after the other.
+        growth: What may be spent above the minimum, one after the other; asked for only if ops
+            stay.
     """
     wanted = set(demanded)
     parts = []
@@ -66,7 +67,7 @@ def choose(
         inside = {v for v in touched if v in wanted}
         parts.append(Part(part, inside, cost, minimum_cut(part, inside, cost)))
     saved = sum(part.saved() for part in parts)
-    for each in growth:
+    for each in growth if any(part.staying for part in parts) else ():
         allowed = each.allowed + saved * each.of_savings
         if allowed > 0:
             buy([part for part in parts if part.staying], allowed, each.per_op)

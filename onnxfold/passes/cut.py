@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import onnx_ir as ir
 
@@ -65,11 +65,7 @@ class Cut:
             ],
             needed,
             _Costs(self._cost),
-            [
-                Growth(sweep.saved, HARDLY_MORE, of_savings=True),
-                Growth(spare, SPARE_PER_NODE),
-                Growth(options.max_growth),
-            ],
+            self._growth(),
         )
         self._needed = set(needed)
         self.stored: list[ir.Value] = []
@@ -88,6 +84,12 @@ class Cut:
             sweep.undecided[node].kernel is None for node in self._staying
         )
         """True if only onnxruntime knows what a node that stays gives: rules may ask."""
+
+    def _growth(self) -> Iterator[Growth]:
+        """What may be spent, one after the other; it is counted only if nodes stay."""
+        yield Growth(self._sweep.saved(), HARDLY_MORE, of_savings=True)
+        yield Growth(self._spare, SPARE_PER_NODE)
+        yield Growth(self._options.max_growth)
 
     # ---------------------------------------------------------------- explaining
 

@@ -73,8 +73,9 @@ class Sweep:
         self.read_in_bodies: dict[ir.Node, list[ir.Value]] = {}
         """Constants that the subgraphs of an operation's node read, if that stays, after all that
         can be folded in them has been."""
-        self.saved: float = 0
-        """Bytes by which the model is smaller without the nodes that are certain to go."""
+        self._unread: list[ir.Value] = []
+        """Constants of the model that only nodes which are certain to go have read."""
+        self._inlined_bytes = 0
         self.places = Places(model, facts.scopes)
         self.stays: list[Stay] = []
         self.inlined = 0
@@ -88,6 +89,15 @@ class Sweep:
         """
         for graph in (self._model.graph, *(f.graph for f in self._model.functions.values())):
             self._graph(graph, self.scopes.of(graph).opsets)
+
+    def saved(self) -> float:
+        """Bytes by which the model is smaller without the nodes that are certain to go."""
+        total: float = self._inlined_bytes + sum(map(self.places.bytes_now, self._unread))
+        for node in self.operations:
+            if node not in self.undecided:
+                total += self.bytes_of_node[node]
+                total -= sum(self.cost[v] for v in node.outputs if self._pool.is_bound(v))
+        return total
 
     def is_constant(self, value: ir.Value) -> bool:
         """True if the value is a constant of the model or made by a foldable operation."""
@@ -164,7 +174,6 @@ class Sweep:
         self.undecided[node] = operation
         self.bytes_of_node[node] = node_bytes(node)
         if taken <= self.bytes_of_node[node]:
-            self.saved -= taken
             self._settle(node)
 
     def _read_in_bodies(self, node: ir.Node) -> list[ir.Value]:
@@ -202,17 +211,16 @@ class Sweep:
         while certain:
             node = certain.pop()
             del self.undecided[node]
-            self.saved += self.bytes_of_node[node]
             for value in node.inputs:
                 # what a body reads stays bound: it may be wanted for the node that the body is of
                 if value is None or value.graph is not node.graph or not self._use_gone(value):
                     continue
                 producer = value.producer()
-                if producer not in self.undecided:
-                    self.saved += (
-                        self.cost[value] if value in self.cost else self.places.bytes_now(value)
-                    )
-                elif not any(self._pool.is_bound(o) for o in producer.outputs):
+                if value not in self.cost:
+                    self._unread.append(value)
+                elif producer in self.undecided and not any(
+                    self._pool.is_bound(o) for o in producer.outputs
+                ):
                     certain.append(producer)
 
     def _use_gone(self, value: ir.Value) -> bool:
@@ -238,8 +246,8 @@ class Sweep:
         branch = "then_branch" if self._pool.buffer_of(condition).array().any() else "else_branch"
         if self._names is None:
             self._names = Names(all_graphs(self._model))
-        self.saved += node_bytes(node)
+        self._inlined_bytes += node_bytes(node)
         added = inline_branch(node, node.attributes[branch].as_graph(), self._names)
-        self.saved -= sum(node_bytes(identity) for identity in added)
+        self._inlined_bytes -= sum(node_bytes(identity) for identity in added)
         self.inlined += 1
         return True

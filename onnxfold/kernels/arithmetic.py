@@ -204,24 +204,12 @@ def _refuse_signed_zeros(result: Array, operands: Sequence[Array]) -> None:
 @kernel("Sum", since=8, kind=elementwise_on(FLOATS))
 def variadic_sum(*operands: Array) -> Array:
     """The operands' sum from left to right; 16 bit floats are rounded once, at the end."""
-    return _accumulate(operands).astype(operands[0].dtype, copy=False)
-
-
-@kernel("Mean", since=8, kind=elementwise_on(FLOATS))
-def mean(*operands: Array) -> Array:
-    """The operands' sum from left to right times the (rounded) reciprocal of their number."""
-    total = _accumulate(operands)
-    share = total.dtype.type(1) / total.dtype.type(len(operands))
-    return np.asarray(np.multiply(total, share)).astype(operands[0].dtype, copy=False)
-
-
-def _accumulate(operands: Sequence[Array]) -> Array:
     require(operands[0], FLOATS)
     wide = FLOAT64 if operands[0].dtype == FLOAT64 else FLOAT32
     total = operands[0].astype(wide, copy=False)
     for x in operands[1:]:
         total = np.asarray(np.add(total, x.astype(wide, copy=False)))
-    return total
+    return total.astype(operands[0].dtype, copy=False)
 
 
 @kernel("Relu", since=6, kind=elementwise_on((SIGNED | FLOATS) & ORDERED))
@@ -229,17 +217,6 @@ def relu(x: Array) -> Array:
     """0 where ``x < 0``, else ``x``: NaN and -0.0 stay."""
     require(x, SIGNED | FLOATS)
     return _not_below(x, np.zeros((), x.dtype))
-
-
-@kernel("Clip", since=6, until=11, kind=elementwise_on(FLOATS))
-def clip_by_attributes(x: Array, *, min: float | None = None, max: float | None = None) -> Array:
-    """``x`` within float32 bounds, compared as float32 even if narrower; see :func:`clip`."""
-    require(x, FLOATS)
-    wide = x if x.dtype == FLOAT64 else x.astype(FLOAT32, copy=False)
-    least, greatest = _range_of(wide.dtype)
-    low = least if min is None else np.asarray(np.float32(min)).astype(wide.dtype)
-    high = greatest if max is None else np.asarray(np.float32(max)).astype(wide.dtype)
-    return _not_above(_not_below(wide, low), high).astype(x.dtype, copy=False)
 
 
 @kernel("Clip", since=11, kind=elementwise_on(ORDERED))

@@ -1,4 +1,7 @@
-"""Cast and CastLike between numeric dtypes; strings are left to onnxruntime."""
+"""Cast and CastLike between booleans, integers of 8 to 64 bits and floats of 16 to 64.
+
+Strings are left to onnxruntime, and so are the floats of 8 bits and all that is narrower.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,18 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
 from onnxfold.kernels.dtypes import (
     BFLOAT16,
     BOOL,
-    FLOAT8,
     FLOAT16,
     FLOAT32,
     FLOAT64,
     FLOATS,
     INTEGERS,
+    NUMBERS,
     STRING,
     DType,
     check_allocatable,
@@ -28,19 +30,13 @@ from onnxfold.kernels.registry import Array, Kind, NotExact, kernel
 
 Converter = Callable[[Array], Array]
 
-_POWERS_OF_TWO: DType = np.dtype(ml_dtypes.float8_e8m0fnu)
-_FLOAT4: DType = np.dtype(ml_dtypes.float4_e2m1fn)
-_SMALL_INTEGERS: frozenset[DType] = frozenset(
-    np.dtype(t) for t in (ml_dtypes.int2, ml_dtypes.int4, ml_dtypes.uint2, ml_dtypes.uint4)
-)
-_FLOATING = FLOATS | FLOAT8 | {_FLOAT4}
+_CASTABLE = NUMBERS | {BOOL}
 
 
 def _cast_kind(dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
-    source = dtypes[0]
-    if source is None or not attributes.get("saturate", 1):
+    if dtypes[0] is None:
         return Kind.GENERAL
-    _, total = _conversion(source, ir.DataType(attributes["to"]).numpy())
+    _, total = _conversion(dtypes[0], _numpy_dtype(attributes["to"]))
     return Kind.ELEMENTWISE if total else Kind.GENERAL
 
 
@@ -49,9 +45,9 @@ def cast(x: Array, *, to: int, saturate: int = 1, round_mode: str = "up") -> Arr
     """The elements of ``x`` in the dtype with ONNX number ``to``.
 
     Floats are truncated toward zero to integers, integers wrap, everything but 0 is true.
-    float64 goes to 16 bit floats by way of float32, rounding twice. Overflowing float8 saturates.
+    float64 goes to 16 bit floats by way of float32, rounding twice.
     """
-    return _cast(x, _numpy_dtype(to), saturate)
+    return _cast(x, _numpy_dtype(to))
 
 
 @functools.cache
@@ -62,14 +58,14 @@ def _numpy_dtype(number: int) -> DType:
 @kernel("CastLike", since=15)
 def cast_like(x: Array, like: Array, *, saturate: int = 1, round_mode: str = "up") -> Array:
     """The elements of ``x`` in the dtype of ``like``; see :func:`cast`."""
-    return _cast(x, like.dtype, saturate)
+    return _cast(x, like.dtype)
 
 
-def _cast(x: Array, target: DType, saturate: int) -> Array:
+def _cast(x: Array, target: DType) -> Array:
     if x.dtype == target:
         return x
     convert, _ = _conversion(x.dtype, target)
-    if convert is None or (not saturate and target in FLOAT8):
+    if convert is None:
         raise NotExact(f"no exact cast from {x.dtype.name} to {target.name}")
     return convert(x)
 
@@ -78,44 +74,18 @@ def _cast(x: Array, target: DType, saturate: int) -> Array:
 def _conversion(source: DType, target: DType) -> tuple[Converter | None, bool]:
     """The function that casts exactly, and whether it does so whatever the data."""
     if source == target:
-        return _plain(target), source != STRING
-    if source.kind in "OSUT" or target in (STRING, _POWERS_OF_TWO):
+        return _by_way_of(None, target), source != STRING
+    if source not in _CASTABLE or target not in _CASTABLE:
         return None, False
-    if source == _POWERS_OF_TWO:
-        return (_plain(target), True) if target in FLOATS else (None, False)
-    if target == BOOL:
-        # onnxruntime looks at the bits of a float8: -0.0 is true.
-        return (None, False) if source in FLOAT8 else (_plain(target), True)
-    if target in FLOAT8:
-        return _saturating(target), True
-    if target == _FLOAT4:
-        return (None, False) if source == FLOAT64 else (_to_float4, False)
-    if target in _SMALL_INTEGERS and source in _FLOATING:
-        return None, False  # onnxruntime rounds here where ONNX truncates
-    if target in INTEGERS and source in _FLOATING:
+    if target in INTEGERS and source in FLOATS:
         return _truncating(target), False
-    return _by_way_of(_stepping_stone(source, target), target), True
-
-
-def _stepping_stone(source: DType, target: DType) -> DType | None:
-    if source == FLOAT64 and target in (FLOAT16, BFLOAT16):
-        return FLOAT32  # as onnxruntime: rounded twice
-    if source == _FLOAT4:
-        return FLOAT32
-    if _SMALL_INTEGERS & {source, target}:
-        if source in INTEGERS:
-            return np.dtype(np.int8) if source != np.dtype(np.int8) else None
-        return np.dtype(np.int8)
-    return None
-
-
-def _plain(target: DType) -> Converter:
-    return lambda x: np.asarray(x.astype(target))
+    twice = source == FLOAT64 and target in (FLOAT16, BFLOAT16)  # as onnxruntime rounds
+    return _by_way_of(FLOAT32 if twice else None, target), True
 
 
 def _by_way_of(middle: DType | None, target: DType) -> Converter:
     if middle is None:
-        return _plain(target)
+        return lambda x: np.asarray(x.astype(target))
     return lambda x: np.asarray(x.astype(middle).astype(target))
 
 
@@ -136,22 +106,3 @@ def _truncating(target: DType) -> Converter:
         return np.asarray(x.astype(target))
 
     return convert
-
-
-def _saturating(target: DType) -> Converter:
-    finfo: Any = ml_dtypes.finfo
-    greatest = np.float32(finfo(target).max)
-
-    def convert(x: Array) -> Array:
-        return np.asarray(np.clip(x.astype(FLOAT32), -greatest, greatest).astype(target))
-
-    return convert
-
-
-def _to_float4(x: Array) -> Array:
-    check_readable(x)
-    check_allocatable(x.shape, _FLOAT4)
-    x = x.astype(FLOAT32)
-    if np.isnan(x).any():
-        raise NotExact("float4 has no NaN")
-    return np.asarray(np.clip(x, -6, 6).astype(_FLOAT4))

@@ -1,4 +1,4 @@
-"""Tensors made from a few numbers: ConstantOfShape, Range, EyeLike, OneHot, Trilu."""
+"""Tensors made from a few numbers: ConstantOfShape, Range, EyeLike, Trilu."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from onnxfold.kernels.dtypes import (
     check_allocatable,
     check_representable,
     integers,
-    normalized_axis,
 )
 from onnxfold.kernels.registry import Array, Kind, NotExact, Unfoldable, kernel
 
@@ -77,30 +76,6 @@ def eye_like(x: Array, *, dtype: int | None = None, k: int = 0) -> Array:
     rows = np.arange(max(0, -k), max(0, min(x.shape[0], x.shape[1] - k)))
     result[rows, rows + k] = 1
     return result
-
-
-@kernel("OneHot", since=9)
-def one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1) -> Array:
-    """``values[1]`` at the indices along a new axis of size ``depth``, ``values[0]`` elsewhere.
-
-    Indices from ``-depth`` on count from the end; others match nowhere.
-    """
-    if indices.dtype not in INTEGERS or depth.dtype not in INTEGERS:
-        raise NotExact("indices or depth are not integers")
-    if depth.size != 1 or values.shape != (2,):
-        raise Unfoldable("depth must be a scalar, values a pair")
-    size = int(depth.reshape(()))
-    axis = normalized_axis(axis, indices.ndim + 1)
-    shape = (*indices.shape[:axis], size, *indices.shape[axis:])
-    if size <= 0:
-        raise Unfoldable(f"depth {size} is not positive")
-    check_allocatable(shape, values.dtype)
-    wide = np.expand_dims(indices, axis)
-    places = np.arange(size).reshape((-1,) + (1,) * (indices.ndim - axis))
-    hit = wide == places
-    if indices.dtype.kind == "i":
-        hit |= wide == places - size
-    return np.asarray(np.where(hit, values[1], values[0])).astype(values.dtype, copy=False)
 
 
 @kernel("Trilu", since=14)

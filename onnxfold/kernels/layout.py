@@ -39,14 +39,6 @@ def transpose(x: Array, *, perm: Sequence[int] | None = None) -> Array:
     return np.transpose(x, perm)
 
 
-@kernel("Reshape", since=1, until=5, kind=Kind.VIEW)
-def reshape_by_attribute(
-    x: Array, *, shape: Sequence[int] = (), consumed_inputs: Sequence[int] = ()
-) -> Array:
-    """Reshape to the shape given as an attribute; see :func:`reshape`."""
-    return _reshaped(x, _target_shape(x.shape, shape, keep_zero=False))
-
-
 @kernel("Reshape", since=5, kind=Kind.VIEW)
 def reshape(x: Array, shape: Array, *, allowzero: int = 0) -> Array:
     """The elements of ``x`` in the same order in another shape.
@@ -237,20 +229,6 @@ def _bounds(start: int, end: int, step: int, size: int) -> slice:
     return slice(start, None if end < 0 else end, step)
 
 
-@kernel("Split", until=2, kind=Kind.VIEW)
-def split_1(
-    x: Array,
-    sizes: Array | None = None,
-    *,
-    n_outputs: int,
-    axis: int = 0,
-    split: Sequence[int] | None = None,
-) -> list[Array]:
-    """Split of opset 1: the sizes are an input or an attribute; see :func:`split`."""
-    given = split if sizes is None else integers(sizes, "split")
-    return _split(x, axis, given, n_outputs, even=True)
-
-
 @kernel("Split", since=2, until=13, kind=Kind.VIEW)
 def split_by_attribute(
     x: Array, *, n_outputs: int, axis: int = 0, split: Sequence[int] | None = None
@@ -322,45 +300,6 @@ def shape_slice(x: Array, *, start: int = 0, end: int | None = None) -> Array:
 def size(x: Array) -> Array:
     """The number of elements as an int64 scalar; the elements of ``x`` are not touched."""
     return np.array(math.prod(x.shape), np.int64)
-
-
-@kernel("DepthToSpace", until=11)
-def depth_to_space_1(x: Array, *, blocksize: int) -> Array:
-    """DepthToSpace before it had modes: DCR."""
-    return depth_to_space(x, blocksize=blocksize)
-
-
-@kernel("DepthToSpace", since=11)
-def depth_to_space(x: Array, *, blocksize: int, mode: str = "DCR") -> Array:
-    """Blocks of channels become blocks of pixels; in mode DCR the block is the outer axis."""
-    _require_image(x)
-    n, c, h, w = x.shape
-    b = blocksize
-    if b <= 0 or c % (b * b):
-        raise Unfoldable(f"{c} channels do not make blocks of {b} x {b}")
-    depth = c // (b * b)
-    if mode == "DCR":
-        blocks = _reshaped(x, [n, b, b, depth, h, w]).transpose(0, 3, 4, 1, 5, 2)
-    else:
-        blocks = _reshaped(x, [n, depth, b, b, h, w]).transpose(0, 1, 4, 2, 5, 3)
-    return _reshaped(blocks, [n, depth, h * b, w * b])
-
-
-@kernel("SpaceToDepth")
-def space_to_depth(x: Array, *, blocksize: int) -> Array:
-    """Blocks of pixels become blocks of channels, the block's axes outermost."""
-    _require_image(x)
-    n, c, h, w = x.shape
-    b = blocksize
-    if b <= 0 or h % b or w % b:
-        raise Unfoldable(f"{h} x {w} pixels do not make blocks of {b} x {b}")
-    blocks = _reshaped(x, [n, c, h // b, b, w // b, b]).transpose(0, 3, 5, 1, 2, 4)
-    return _reshaped(blocks, [n, c * b * b, h // b, w // b])
-
-
-def _require_image(x: Array) -> None:
-    if x.ndim != 4:
-        raise Unfoldable(f"rank 4 is needed, not {x.ndim}")
 
 
 def _tiled(x: Array, repeats: Array) -> Picks | None:

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
-from onnxfold.kernels.dtypes import INTEGERS, check_allocatable, normalized_axis
+from onnxfold.kernels.dtypes import check_allocatable, normalized_axis
 from onnxfold.kernels.gather import check_indices, element_index
 from onnxfold.kernels.registry import Array, NotExact, Unfoldable, kernel
-
-_REDUCTIONS: dict[str, Callable[..., Any]] = {
-    "add": np.add.at,
-    "mul": np.multiply.at,
-    "max": np.maximum.at,
-    "min": np.minimum.at,
-}
 
 
 @kernel("Scatter", "ScatterElements", since=9)
@@ -25,7 +15,7 @@ def scatter_elements(
 ) -> Array:
     """A copy of ``x`` with ``x[i, indices[i, j, ...], ...] = updates[i, j, ...]`` for ``axis`` 1.
 
-    Of several updates at one place the last wins, unless a reduction combines them.
+    Of several updates at one place the last wins. To reduce them is left to onnxruntime.
     """
     axis = normalized_axis(axis, x.ndim)
     if updates.shape != indices.shape:
@@ -37,7 +27,7 @@ def scatter_elements(
 def scatter_nd(x: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
     """A copy of ``x`` with the slices at the coordinates in the last axis of ``indices`` replaced.
 
-    Of several updates at one place the last wins, unless a reduction combines them.
+    Of several updates at one place the last wins. To reduce them is left to onnxruntime.
     """
     if indices.ndim == 0 or indices.shape[-1] > x.ndim:
         raise Unfoldable(f"indices of shape {list(indices.shape)} for rank {x.ndim}")
@@ -52,12 +42,9 @@ def scatter_nd(x: Array, indices: Array, updates: Array, *, reduction: str = "no
 
 
 def _updated(x: Array, index: tuple[Array, ...], updates: Array, reduction: str) -> Array:
-    if reduction != "none" and x.dtype not in INTEGERS:
-        raise NotExact(f"reduction {reduction} of {x.dtype.name} depends on its order")
+    if reduction != "none":
+        raise NotExact(f"reduction {reduction}")
     check_allocatable(x.shape, x.dtype)
     result = np.array(x, order="C")
-    if reduction == "none":
-        result[index] = updates
-    else:
-        _REDUCTIONS[reduction](result, index, updates)
+    result[index] = updates
     return result

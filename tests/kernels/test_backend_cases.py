@@ -35,9 +35,9 @@ def _cases():
 
 CASES = _cases()
 
-_CAST = r"float4 has no NaN|no exact cast from float(16|32) to (float8_\w+|u?int[24])"
+_CAST = r"no exact cast from \w+ to \w+"
 _SUM = "no NumPy arithmetic for float32"
-_SCATTER = r"reduction (add|mul|max|min) of float32 depends on its order"
+_SCATTER = r"reduction (add|mul|max|min)"
 # What kernels leave to onnxruntime of these cases, and nothing else.
 LEFT = {
     "BitShift": r"no NumPy arithmetic for int(8|16|32|64)",
@@ -45,17 +45,13 @@ LEFT = {
     "CastLike": _CAST,
     "CumSum": "no NumPy arithmetic for float64",
     "Mod": "Mod of floats is defined for fmod=1 only",
-    "OneHot": "indices or depth are not integers",
     "Range": "no NumPy range of b?float16",
-    "ReduceL1": _SUM,
     "ReduceMax": "the extreme of no element",
     "ReduceMin": "the extreme of no element",
     "ReduceProd": _SUM,
     "ReduceSum": _SUM,
-    "ReduceSumSquare": _SUM,
     "ScatterElements": _SCATTER,
     "ScatterND": _SCATTER,
-    "SpaceToDepth": "attribute mode is not known to the NumPy kernel",
 }
 
 
@@ -105,6 +101,4 @@ def test_case(case, opset):
                 continue
             a, e = actual.astype(np.float64), want.astype(dtype).astype(np.float64)
             same = (a == e) | (is_nan(a) & is_nan(e))
-            if node.op_type == "Mean":  # a reciprocal is multiplied instead of dividing
-                same = np.isclose(a, e, rtol=1e-6)
             assert same.all(), (a[~same][:5], e[~same][:5])

@@ -87,17 +87,6 @@ def test_eye_like():
             assert outcome in ("same", "unsupported")
 
 
-@pytest.mark.parametrize("axis", [0, 1, -1, -2])
-def test_one_hot(axis):
-    for dtype in (np.int32, np.int64, np.float32):
-        index = np.array([[0, 3, -1], [-4, 7, -9]], dtype)
-        for value in (np.float32, np.int64, np.int32, np.uint8, bool):
-            inputs = [index, i64(4), np.array([0, 5], value)]
-            outcome = compare("OneHot", inputs, {"axis": axis})
-            assert (outcome == "not exact") == (dtype is np.float32)
-    assert compare("OneHot", [i64(1), i64(4).reshape(()), i64(2, 3)], {"axis": 0}) == "same"
-
-
 @pytest.mark.parametrize("upper", [0, 1])
 def test_trilu(upper):
     for shape in ((3, 4), (2, 4, 3), (0, 3), (3, 3)):
@@ -108,7 +97,7 @@ def test_trilu(upper):
                 assert compare("Trilu", [x, i64(k)[0:1].reshape(())], {"upper": upper}) == "same"
 
 
-SUMS = ["ReduceSum", "ReduceProd", "ReduceL1", "ReduceSumSquare"]
+SUMS = ["ReduceSum", "ReduceProd"]
 EXTREMES = ["ReduceMax", "ReduceMin"]
 
 

@@ -81,20 +81,6 @@ def test_elements(axis):
     assert compare("ScatterElements", [x, index, updates], {"axis": axis}) == "same"
 
 
-@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
-@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, np.float32])
-def test_scatter_reductions(reduction, dtype):
-    x = numbered((4, 3), dtype)
-    index = RNG.integers(0, 4, (6, 3))
-    updates = RNG.integers(0, 50, (6, 3)).astype(dtype)
-    exact = reduction == "none" or dtype is not np.float32
-    outcome = compare("ScatterElements", [x, index, updates], {"reduction": reduction})
-    assert (outcome != "not exact") == exact
-    rows = RNG.permutation(4)[:3].reshape(3, 1) if reduction == "none" else i64([1], [1], [0])
-    outcome = compare("ScatterND", [x, rows, updates[:3]], {"reduction": reduction})
-    assert (outcome != "not exact") == exact
-
-
 def test_the_last_of_several_updates_wins():
     x = np.zeros(3, np.int64)
     index, updates = np.zeros(100, np.int64), np.arange(1, 101)

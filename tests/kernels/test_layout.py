@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_check import assert_identical, compare, kernel_results
+from kernel_check import compare, kernel_results
 
 from onnxfold.kernels import NotExact, Unfoldable
 
@@ -87,13 +87,6 @@ def test_reshape(shape, data):
     compare("Reshape", [x, i64(*target)], {"allowzero": allowzero})
     strided = values.strided(np.random.default_rng(0), x)
     compare("Reshape", [strided, i64(*target)], {"allowzero": allowzero})
-
-
-def test_reshape_by_attribute():
-    x = numbered((2, 6))
-    for shape in ([3, 4], [0, -1], [-1, 3]):
-        (y,) = kernel_results("Reshape", [x], {"shape": shape}, opset=4)
-        assert_identical(y, x.reshape([d or 2 for d in shape]))
 
 
 @pytest.mark.parametrize("shape", [[5], [0, 0, 0], [-1, -1], [-2, 6], [7, -1]])
@@ -191,8 +184,6 @@ def test_split(axis):
             "same",
             "not exact",
         )
-    (a, b, c) = kernel_results("Split", [x], {"axis": axis}, opset=1, n_outputs=3)
-    assert_identical(np.concatenate([a, b, c], axis), x)
     with pytest.raises(Unfoldable):
         kernel_results("Split", [x], {"axis": 0}, opset=13, n_outputs=4)
     with pytest.raises(Unfoldable):
@@ -206,17 +197,6 @@ def test_shape(start, end):
     attributes = {k: v for k, v in given.items() if v is not None}
     assert compare("Shape", [numbered((2, 3, 4))], attributes) == "same"
     assert compare("Shape", [np.float32(1)], attributes) == "same"
-
-
-@pytest.mark.parametrize("mode", ["DCR", "CRD"])
-def test_blocks(mode):
-    x = numbered((2, 8, 2, 3), np.float32)
-    attributes = {"blocksize": 2, "mode": mode}
-    assert compare("DepthToSpace", [x], attributes) == "same"
-    y = numbered((2, 2, 4, 6), np.float32)
-    assert compare("SpaceToDepth", [y], {"blocksize": 2}) == "same"
-    assert compare("SpaceToDepth", [y.transpose(0, 1, 3, 2)], {"blocksize": 2}) == "same"
-    assert compare("DepthToSpace", [x], {"blocksize": 2}, opset=10) == "same"
 
 
 @quick
@@ -273,7 +253,6 @@ def test_views_of_a_huge_broadcast_cost_nothing():
         ("ConstantOfShape", [i64(*[1] * 70)], {}),
         ("Tile", [np.ones(2, np.float32), i64(2**62)], {}),
         ("Range", [i64(0).reshape(()), i64(2**50).reshape(()), i64(1).reshape(())], {}),
-        ("OneHot", [i64(1), i64(2**50), i64(0, 1)], {}),
         ("EyeLike", [np.broadcast_to(np.float32(0), (2**30, 2**30))], {}),
         ("Pad", [np.ones(2, np.float32), i64(2**50, 0)], {}),
         ("Concat", [np.broadcast_to(np.float32(0), (2**42,))] * 2, {"axis": 0}),

@@ -38,22 +38,30 @@ def equal_sizes(names: Iterable[str], size: int) -> dict[str, int]:
     return dict.fromkeys(names, size)
 
 
-def concrete(shape: ir.Shape | None, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape with every symbolic dimension filled in; a shape that is unknown is a vector."""
+def concrete(
+    shape: ir.Shape | None, sizes: Mapping[str, int], unnamed: int = UNNAMED
+) -> tuple[int, ...]:
+    """The shape with every symbolic dimension filled in; a shape that is unknown is a vector.
+
+    Args:
+        shape: The shape.
+        sizes: Of all symbols in it.
+        unnamed: Size of a dimension without a name.
+    """
     if shape is None:
-        return (UNNAMED,)
-    return tuple(_size(dim, sizes) for dim in shape)
+        return (unnamed,)
+    return tuple(_size(dim, sizes, unnamed) for dim in shape)
 
 
-def _size(dim: int | ir.SymbolicDim, sizes: Mapping[str, int]) -> int:
+def _size(dim: int | ir.SymbolicDim, sizes: Mapping[str, int], unnamed: int) -> int:
     if isinstance(dim, int):
-        return dim if dim >= 0 else UNNAMED
+        return dim if dim >= 0 else unnamed
     if dim.value is None:
-        return UNNAMED
+        return unnamed
     if dim.value in sizes:
         return sizes[dim.value]
     size = dim.evaluate(sizes)
-    return size if isinstance(size, int) and size >= 0 else UNNAMED
+    return size if isinstance(size, int) and size >= 0 else unnamed
 
 
 def _symbols(dim: int | ir.SymbolicDim) -> list[str]:

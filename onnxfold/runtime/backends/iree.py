@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from onnxfold.runtime.backends.base import FUNCTION, Built, CompileError, Run, V
 from onnxfold.runtime.backends.process import one_line, run_child
 from onnxfold.runtime.backends.values import arrays_of
 from onnxfold.runtime.bundles.manifest import Kernel
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 SUFFIX = ".vmfb"
 
@@ -77,23 +80,6 @@ DENIED = frozenset(
         "Upsample",
     )
 )
-_DTYPES = frozenset(
-    (
-        "float",
-        "double",
-        "float16",
-        "bfloat16",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "bool",
-    )
-)
 
 
 class Iree:
@@ -116,9 +102,8 @@ class Iree:
             if node.op_type in DENIED or node.domain not in ("", "ai.onnx")
         ]
         for value in (*model.graph.inputs, *model.graph.outputs):
-            dtype = None if value.dtype is None else value.dtype.name.lower()
-            # it computes bfloat16 with another rounding
-            if dtype not in _DTYPES or (dtype == "bfloat16" and value.is_graph_input()):
+            if not _takes(value):
+                dtype = None if value.dtype is None else value.dtype.name.lower()
                 reasons.append(f"IREE takes no {dtype} ({value.name})")
         return list(dict.fromkeys(reasons))
 
@@ -216,6 +201,18 @@ def cpu_features() -> str:
         pass
     digest = hashlib.sha256(features.encode()).hexdigest()[:16]
     return f"{platform.machine()}-{digest}"
+
+
+def _takes(value: ir.Value) -> bool:
+    """Whether it has the type: of the numbers that NumPy itself has, all but complex ones.
+
+    Results may be of bfloat16, too; operands are computed with another rounding.
+    """
+    name = "undefined" if value.dtype is None else value.dtype.name.lower()
+    if name in ("undefined", "bfloat16"):
+        return name == "bfloat16" and not value.is_graph_input()
+    assert value.dtype is not None
+    return value.dtype.numpy().kind in "biuf"
 
 
 def _version(package: str) -> str:

@@ -46,7 +46,7 @@ class Region:
         model: The model, sorted.
         runtime_constants: Inputs of its graph.
         constness: Of its values.
-        sizes: Nominal ones; they are found out on the way.
+        sizes: Nominal ones.
         everything: Whether what depends on compile-time constants alone is folded, too.
     """
 
@@ -71,8 +71,6 @@ class Region:
         for node in model.graph:
             operands = operands_of(node)
             is_constant = constness.of_node(node) is not Constness.VARIABLE
-            if is_constant:
-                sizes.visit(node)
             if is_constant and outputs.isdisjoint(node.outputs):
                 made.update(node.outputs)
                 self.operands[node] = operands
@@ -82,7 +80,7 @@ class Region:
     def describe(self, value: ir.Value) -> TensorInfo | None:
         """Type and nominal bytes; None if it is not a tensor of a known dtype."""
         fact = self._types.of(value)
-        dtype = fact.dtype or self.sizes.dtype(value)
+        dtype = fact.dtype
         if dtype is None or fact.other is not None or dtype == ir.DataType.UNDEFINED:
             return None
         shape: list[int | str | None] | None = None

@@ -19,30 +19,15 @@ NODE = 4096
 _BYTES_PER_FLOP = 0.125
 
 # Copies of elements there are already: to store the result is what a cut is to avoid.
-EXPANDING = frozenset(
+_EXPANDING = frozenset(
     ("Expand", "Tile", "ConstantOfShape", "Range", "EyeLike", "OneHot", "Resize", "Upsample")
 )
 # Runtimes do these without touching an element.
 _FREE = frozenset(
     ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Shape", "Size", "Constant")
 )
-_MOVEMENT = frozenset(
-    [
-        "Transpose",
-        "Concat",
-        "Slice",
-        "Split",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "Pad",
-        "DepthToSpace",
-        "SpaceToDepth",
-        "Trilu",
-        "ReverseSequence",
-        "Compress",
-    ]
-)
+# Copies of elements, more of them or less.
+_SELECTING = frozenset(("Gather", "GatherElements", "GatherND", "Pad"))
 _MATMUL = frozenset(("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul"))
 _CONVOLUTION = frozenset(("Conv", "ConvTranspose", "ConvInteger", "QLinearConv"))
 # Many operations an element.
@@ -94,11 +79,9 @@ def is_expanding(node: ir.Node, sizes: NominalSizes) -> bool:
     """Whether the node only repeats elements, and so makes more bytes than it is given."""
     if node.domain not in ("", "ai.onnx"):
         return False
-    if node.op_type in EXPANDING:
-        return True
-    if node.op_type not in _MOVEMENT:
-        return False
-    return sum(sizes.nbytes(v) or 0 for v in node.outputs) > _read(node, sizes)
+    made = sum(sizes.nbytes(v) or 0 for v in node.outputs)
+    selects_more = node.op_type in _SELECTING and made > _read(node, sizes)
+    return node.op_type in _EXPANDING or selects_more
 
 
 def _read(node: ir.Node, sizes: NominalSizes) -> int:

@@ -24,20 +24,12 @@ from onnxfold.runtime.backends.onnx_mlir.compiler import (
     stage_arguments,
 )
 from onnxfold.runtime.backends.onnx_mlir.tool import Tool, find_tool
+from onnxfold.runtime.backends.onnx_mlir.types import NUMBERS
 from onnxfold.runtime.backends.values import arrays_of
 from onnxfold.runtime.bundles.manifest import Kernel
 
 SUFFIX = ".so"
 CONSTANTS = ".constants.bin"
-
-# What the C API has an element type for; strings have no owner that it tells.
-_DTYPES = frozenset(
-    (
-        *("float", "double", "float16", "bfloat16", "bool", "complex64", "complex128"),
-        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        *("float8e4m3fn", "float8e4m3fnuz", "float8e5m2"),
-    )
-)
 
 
 class OnnxMlir:
@@ -66,15 +58,19 @@ class OnnxMlir:
 
         The compiler itself says which ops it lowers, and the check which it lowers wrongly.
         """
+        import onnx_ir as ir  # which who runs a kernel need not have
+
+        taken = {ir.DataType.from_numpy(dtype) for dtype in NUMBERS}
+        taken -= {ir.DataType.INT4, ir.DataType.UINT4}  # the compiler has none
         reasons = [
             f"onnx-mlir does not know {node.domain}::{node.op_type}"
             for node in model.graph
             if node.domain not in ("", "ai.onnx")
         ]
         for value in (*model.graph.inputs, *model.graph.outputs):
-            dtype = None if value.dtype is None else value.dtype.name.lower()
-            if dtype not in _DTYPES:
-                reasons.append(f"onnx-mlir takes no {dtype} ({value.name})")
+            if value.dtype not in taken:
+                name = "None" if value.dtype is None else value.dtype.name.lower()
+                reasons.append(f"onnx-mlir takes no {name} ({value.name})")
         return list(dict.fromkeys(reasons))
 
     def key_of(self, graph: str) -> dict[str, str]:
@@ -138,7 +134,7 @@ class OnnxMlir:
         names = [*kernel.inputs, *kernel.weights]
         try:
             library = Library(file, file.stem)
-            entry = kernel.function or library.default_entry_point()
+            entry = kernel.function
             counts = len(library.inputs(entry)), len(library.outputs(entry))
         except LibraryError as error:
             raise CompileError(str(error)) from error

@@ -90,14 +90,6 @@ class Library:
         names = query(ctypes.byref(count))
         return [(names[k] or b"").decode() for k in range(count.value)]
 
-    def default_entry_point(self) -> str:
-        """The function with this library's tag: others have the names of other libraries' too."""
-        names = self.entry_points()
-        tagged = [name for name in names if self._tag and name.endswith(f"_{self._tag}")]
-        if not names:
-            raise LibraryError("the library has no entry point")
-        return (tagged or names)[0]
-
     def inputs(self, entry: str) -> list[TensorType]:
         """Types of a function's inputs."""
         return self._entry(entry).inputs

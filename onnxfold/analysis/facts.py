@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.determinism import Determinism
 from onnxfold.analysis.known import KnownValues
-from onnxfold.analysis.scopes import Scopes
+from onnxfold.analysis.scopes import Scopes, sort_if_needed
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.editing.removal import forget_strangers
 from onnxfold.kernels.evaluator import Evaluator
@@ -64,13 +64,22 @@ def facts_of(model: ir.Model) -> ModelFacts:
     """
     shared: _Shared | None = model.meta.get(_KEY)
     if shared is None or shared.model is not model:  # a clone has the meta data of its original
-        forget_strangers(model)
+        _put_in_order(model)
         return ModelFacts(model)
     if shared.facts is None:
         shared.facts = ModelFacts(model, shared.evaluator)
     else:
         shared.facts.refresh()
     return shared.facts
+
+
+def _put_in_order(model: ir.Model) -> None:
+    """Sort the nodes, and make users of values only those nodes that are in the model.
+
+    What changes a model by ``editing`` keeps it so.
+    """
+    sort_if_needed(model)
+    forget_strangers(model)
 
 
 @dataclass
@@ -83,7 +92,7 @@ class _Shared:
 @contextlib.contextmanager
 def shared_facts(model: ir.Model, evaluator: Evaluator) -> Iterator[None]:
     """Passes that run meanwhile share what they find out; all of them change it by ``editing``."""
-    forget_strangers(model)
+    _put_in_order(model)
     model.meta[_KEY] = _Shared(model, evaluator)
     try:
         yield

@@ -26,9 +26,7 @@ class Scope:
 
 
 class Scopes:
-    """The scopes of all graphs of a model, found in one walk, which also sorts the nodes.
-
-    An order in which every node comes after what it reads from is left as it is.
+    """The scopes of all graphs of a model.
 
     Args:
         model: The model. Graphs that are added to it later are unknown until :meth:`refresh`.
@@ -42,7 +40,7 @@ class Scopes:
         self.refresh()
 
     def refresh(self) -> None:
-        """Find the graphs that the model has by now, and sort their nodes."""
+        """Find the graphs that the model has by now."""
         self._by_graph.clear()
         self.parents.clear()
         # shared, not copied: a rewrite may import another domain
@@ -53,29 +51,15 @@ class Scopes:
     def _root(self, root: ir.Graph, opsets: MutableMapping[str, int], *, in_function: bool) -> None:
         if "" not in opsets and "ai.onnx" in opsets:  # the same domain, written in full
             opsets = ChainMap({"": opsets["ai.onnx"]}, opsets)
-        if not self._is_sorted(Scope(root, opsets, root, None, in_function), set()):
-            root.sort()
-
-    def _is_sorted(self, scope: Scope, before: set[ir.Node]) -> bool:
-        """Note a graph and those in it; whether each node comes after what it reads from.
-
-        Args:
-            scope: The graph's.
-            before: The nodes that come before the graph; those of the graph are added.
-        """
-        self._by_graph[scope.graph] = scope
-        is_sorted = True
-        for node in scope.graph:
-            for value in node._inputs:
-                producer = None if value is None else value._producer
-                if producer is not None and producer not in before and producer._graph is not None:
-                    is_sorted = False
-            for inner in subgraphs_of(node) if node.attributes else ():
-                self.parents.add(node)
-                inner_scope = Scope(inner, scope.opsets, scope.root, node, scope.in_function)
-                is_sorted = self._is_sorted(inner_scope, before) and is_sorted
-            before.add(node)
-        return is_sorted
+        pending: list[tuple[ir.Graph, ir.Node | None]] = [(root, None)]
+        while pending:
+            graph, parent = pending.pop()
+            self._by_graph[graph] = Scope(graph, opsets, root, parent, in_function)
+            if parent is not None:
+                self.parents.add(parent)
+            for node in graph:
+                if node.attributes:
+                    pending.extend((inner, node) for inner in subgraphs_of(node))
 
     def of(self, graph: ir.Graph) -> Scope:
         """The scope of a graph of the model."""
@@ -92,4 +76,24 @@ class Scopes:
 
 def sort_if_needed(model: ir.Model) -> None:
     """Sort the main graph and the functions, but leave an order that is good as it is."""
-    Scopes(model)
+    for graph in (model.graph, *(f.graph for f in model.functions.values())):
+        if not _is_sorted(graph, set()):
+            graph.sort()
+
+
+def _is_sorted(graph: ir.Graph, before: set[ir.Node]) -> bool:
+    """Whether every node of the graph, and of those in it, comes after what it reads from.
+
+    Args:
+        graph: The graph.
+        before: The nodes that come before it; its own are added.
+    """
+    for node in graph:
+        for value in node._inputs:
+            producer = None if value is None else value._producer
+            if producer is not None and producer not in before and producer._graph is not None:
+                return False
+        if node.attributes and not all(_is_sorted(inner, before) for inner in subgraphs_of(node)):
+            return False
+        before.add(node)
+    return True

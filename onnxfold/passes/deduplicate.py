@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
@@ -50,16 +51,14 @@ class _LazyNames:
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
-        self._names: Names | None = None
 
-    def get(self) -> Names:
-        if self._names is None:
-            self._names = Names(all_graphs(self._model))
-        return self._names
+    @cached_property
+    def found(self) -> Names:
+        return Names(all_graphs(self._model))
 
     def release(self, name: str) -> None:
-        if self._names is not None:
-            self._names.release(name)
+        if "found" in self.__dict__:
+            self.found.release(name)
 
 
 _Path = tuple[ir.Graph, ...]
@@ -95,7 +94,7 @@ class _Tree:
             if twin is None or _is_dearer(value, twin):
                 self._known.add(value, tensor, content)
                 continue
-            names = None if twin.graph in path else self._names.get()
+            names = None if twin.graph in path else self._names.found
             replace(value, twin)
             assert value.name is not None
             del graph.initializers[value.name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import onnx_ir as ir
 
@@ -48,7 +49,10 @@ class Splicer:
     def __init__(self, facts: Facts, keeps: Callable[[str | None], bool]) -> None:
         self._facts = facts
         self._keeps = keeps
-        self._names = Names(facts.scopes.graphs())
+
+    @cached_property
+    def _names(self) -> Names:
+        return Names(self._facts.scopes.graphs())
 
     def apply(self, match: Match) -> Change:
         """Rewrite a match.

@@ -8,6 +8,7 @@ operation that could be folded, what its results would cost to store, and why th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import onnx_ir as ir
 
@@ -79,7 +80,10 @@ class Sweep:
         self.places = Places(model, facts.scopes)
         self.stays: list[Stay] = []
         self.inlined = 0
-        self._names: Names | None = None
+
+    @cached_property
+    def _names(self) -> Names:
+        return Names(all_graphs(self._model))
 
     def run(self) -> None:
         """Visit the main graph and all functions.
@@ -244,8 +248,6 @@ class Sweep:
         if condition is None or not self.is_constant(condition):
             return False
         branch = "then_branch" if self._pool.buffer_of(condition).array().any() else "else_branch"
-        if self._names is None:
-            self._names = Names(all_graphs(self._model))
         self._inlined_bytes += node_bytes(node)
         added = inline_branch(node, node.attributes[branch].as_graph(), self._names)
         self._inlined_bytes -= sum(node_bytes(identity) for identity in added)

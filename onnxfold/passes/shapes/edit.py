@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
@@ -27,9 +28,12 @@ class Edit:
         self._analysis = analysis
         self._scopes = analysis.scopes
         self.keeps = keeps
-        self._names = Names(analysis.scopes.graphs())
         self._constants: dict[object, ir.Value] = {}
         self.changes = 0
+
+    @cached_property
+    def _names(self) -> Names:
+        return Names(self._scopes.graphs())
 
     # ---------------------------------------------------------------- new values
 

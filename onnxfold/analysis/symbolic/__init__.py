@@ -7,7 +7,6 @@ from onnxfold.analysis.symbolic import (
     elementwise,
     generate,
     layout,
-    sequence,
 )
 from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact
@@ -36,5 +35,4 @@ __all__ = [
     "elementwise",
     "generate",
     "layout",
-    "sequence",
 ]

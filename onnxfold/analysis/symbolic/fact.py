@@ -38,8 +38,6 @@ class Fact:
     items: Array | None = None
     other: bytes | None = None
     """The serialized type of a value that is not a dense tensor."""
-    parts: tuple[Fact, ...] | None = None
-    """The elements of a sequence, if it is known how many there are."""
 
     @property
     def rank(self) -> int | None:
@@ -91,8 +89,7 @@ class FactTable:
     def shared(self, fact: Fact) -> Fact:
         """The one fact that says the same; symbols included."""
         if fact.other is not None:
-            parts = None if fact.parts is None else tuple(map(self.shared, fact.parts))
-            return self._facts.setdefault((fact.other, parts), Fact(other=fact.other, parts=parts))
+            return self._facts.setdefault((fact.other,), fact)
         items = fact.items
         if items is None:
             return self._facts.setdefault((fact.dtype, fact.shape), fact)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic.expression import Algebra, Number
@@ -305,6 +306,16 @@ def split(application: Application) -> Sequence[Fact]:
         return [_moved(application, a)[0] for a in np.split(items, places, axis=axis)]
     dtype = fact_of(application, 0).dtype
     return [of_type(dtype, (*sizes[:axis], p, *sizes[axis + 1 :]), algebra) for p in parts]
+
+
+@rule("SplitToSequence")
+def split_to_sequence(application: Application) -> Sequence[Fact]:
+    """Of pieces of given sizes without their axis ONNX and onnxruntime mean different shapes."""
+    dtype = fact_of(application, 0).dtype
+    if application.input(1) is None or application.attributes.get("keepdims", 1) or dtype is None:
+        raise Undecided
+    tensor = onnx.helper.make_tensor_type_proto(dtype.value, None)
+    return [Fact(other=onnx.helper.make_sequence_type_proto(tensor).SerializeToString())]
 
 
 def _equal_parts(algebra: Algebra, total: Number, count: int) -> list[Number]:

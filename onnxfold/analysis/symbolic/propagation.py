@@ -345,7 +345,7 @@ def _says_more(new: Fact, old: Fact) -> bool:
 
 
 def _knowledge(fact: Fact) -> tuple[int, ...]:
-    shape, items, parts = fact.shape or (), fact.items, fact.parts
+    shape, items = fact.shape or (), fact.items
     numbers = 0 if items is None else sum(isinstance(n, int) for n in items.ravel().tolist())
     return (
         fact.dtype is not None,
@@ -353,7 +353,6 @@ def _knowledge(fact: Fact) -> tuple[int, ...]:
         sum(isinstance(size, int) for size in shape),
         items is not None,
         numbers if fact.known is None else 1 << 20,
-        parts is not None,
     )
 
 

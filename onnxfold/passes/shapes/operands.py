@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import Algebra, Fact, Number, SymbolicAnalysis
-from onnxfold.analysis.symbolic.fact import Array, Shape
+from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.analysis.symbolic.layout import TO_THE_END, slice_ranges
 from onnxfold.analysis.symbolic.table import Application, Undecided
 from onnxfold.passes.shapes.edit import Edit
@@ -177,26 +177,6 @@ def _expand(operands: Operands, node: ir.Node) -> bool:
     return operands.set_constant(node, 1, wanted)
 
 
-def _cast_like(operands: Operands, node: ir.Node) -> bool:
-    """To the dtype that it has."""
-    value, like = operands.fact(node, 0), operands.fact(node, 1)
-    operand = node.inputs[0]
-    if value is None or like is None or operand is None:
-        return False
-    if value.dtype is None or value.dtype != like.dtype:
-        return False
-    return operands.edit.replace(node.outputs[0], operand)
-
-
-def _tile(operands: Operands, node: ir.Node) -> bool:
-    value, repeats = node.inputs[0], operands.fact(node, 1)
-    if value is None or repeats is None or repeats.objects is None:
-        return False
-    if any(r != 1 for r in repeats.objects.flat):
-        return False
-    return operands.edit.replace(node.outputs[0], value)
-
-
 def _slice(operands: Operands, node: ir.Node) -> bool:
     """Whole axes are not sliced, and the end of an axis is the largest integer."""
     value, sizes = node.inputs[0], operands.shape(node, 0)
@@ -236,32 +216,8 @@ def _reaches(algebra: Algebra, end: Number, size: Number) -> bool:
     return algebra.low(algebra.sub(end, size)) >= 0
 
 
-def _where(operands: Operands, node: ir.Node) -> bool:
-    """A condition that is the same everywhere."""
-    condition = operands.fact(node, 0)
-    known: Array | None = None if condition is None else condition.known
-    if known is None or not known.size:
-        return False
-    if not known.all() and known.any():
-        return False
-    value = node.inputs[1 if known.all() else 2]
-    result = operands.analysis.of(node.outputs[0])
-    if value is None or result.shape is None or operands.analysis.of(value).shape != result.shape:
-        return False
-    # onnxruntime makes 0.0 of a -0.0 of the first branch
-    if known.all() and (result.dtype is None or result.dtype.is_floating_point()):
-        return False
-    return operands.edit.replace(node.outputs[0], value)
-
-
 _TABLE: dict[str, Simplification] = {
     "Reshape": _reshape,
-    "Squeeze": _undo,
-    "Unsqueeze": _undo,
-    "Flatten": _undo,
     "Expand": _expand,
-    "Tile": _tile,
     "Slice": _slice,
-    "CastLike": _cast_like,
-    "Where": _where,
 }

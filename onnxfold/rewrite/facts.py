@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -73,8 +74,7 @@ class Facts:
 
     def default(self, node: ir.Node, name: str) -> Any:
         """The value of an attribute that is not written."""
-        schema = self.schema(node)
-        default = MISSING if schema is None else _schema_default(schema, name)
+        default = _schema_default(node.op_type, self.opset(node) or 1, node.domain, name)
         if default is not MISSING:
             return default
         implied = IMPLIED.get((node.op_type, name)) if node.domain == "" else None
@@ -130,8 +130,10 @@ _SCALARS = (ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRIN
 _LISTS = (ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS)
 
 
-def _schema_default(schema: onnx.defs.OpSchema, name: str) -> Any:
-    declared = schema.attributes.get(name)
+@functools.lru_cache(maxsize=4096)
+def _schema_default(op_type: str, opset: int, domain: str, name: str) -> Any:
+    schema = schema_of(op_type, opset, domain)
+    declared = None if schema is None else schema.attributes.get(name)
     if declared is None or not declared.default_value.name:
         return MISSING
     return python_value(ir.serde.deserialize_attribute(declared.default_value))

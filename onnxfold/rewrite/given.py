@@ -113,11 +113,12 @@ def _resolve(subject: object, match: Match) -> Any:
 
 
 def _seen(found: Any, match: Match) -> Any:
-    if isinstance(found, ir.Node):
-        found = found.outputs[0]
+    if found is None:
+        return None
     if isinstance(found, tuple):
         return tuple(_seen(each, match) for each in found)
-    return None if found is None else Matched(found, match.facts)
+    # a value is asked for first: that anything is no ir.Node takes Python long to say
+    return Matched(found if isinstance(found, ir.Value) else found.outputs[0], match.facts)
 
 
 def _variables(subject: object) -> Iterator[object]:

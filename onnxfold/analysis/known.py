@@ -55,6 +55,7 @@ class KnownValues:
         self._arrays: dict[ir.Value, Array | None] = {}
         self._buffers: dict[ir.Value, Buffer | None] = {}
         """Of what operations compute and read: None for what is not small."""
+        self._first: dict[ir.Value, float | None] = {}
         self._all_equal: dict[tuple[ir.Value, type, str], bool | None] = {}
 
     def is_constant(self, value: ir.Value) -> bool:
@@ -204,18 +205,12 @@ class KnownValues:
 
     def first_number(self, value: ir.Value) -> float | None:
         """The first element of a constant, if it is a number that costs nothing to look at."""
-        tensor = self.tensor(value)
-        if tensor is None or tensor.size == 0 or tensor.dtype == ir.DataType.STRING:
-            return None
-        if isinstance(tensor, BufferTensor):
-            if not tensor.buffer.is_known:
-                return None
-        elif tensor.size > _SAMPLES:
-            return None
-        first = tensor.numpy().item(0)
-        if isinstance(first, (int, float)):
-            return first
-        return None if isinstance(first, complex) else float(first)
+        if value not in self._first:
+            tensor = self.tensor(value)
+            if tensor is None or (isinstance(tensor, BufferTensor) and not tensor.buffer.is_known):
+                return None  # it can be known later
+            self._first[value] = _first_number(tensor)
+        return self._first[value]
 
     def all_equal(self, value: ir.Value, number: float) -> bool | None:
         """Whether every element of a constant is exactly ``number`` (-0.0 is not 0.0).
@@ -257,6 +252,18 @@ class KnownValues:
         finally:
             buffer.release_pages()
             self._pool.discard(buffer)
+
+
+def _first_number(tensor: ir.TensorProtocol) -> float | None:
+    size = tensor.size
+    if size == 0 or tensor.dtype == ir.DataType.STRING:
+        return None
+    if size > _SAMPLES and not isinstance(tensor, BufferTensor):
+        return None
+    first = tensor.numpy().item(0)
+    if isinstance(first, (int, float)):
+        return first
+    return None if isinstance(first, complex) else float(first)
 
 
 def is_exactly(array: Array, number: float) -> bool:

@@ -103,8 +103,6 @@ class Rewriter:
                 continue
             self.report.visits += 1
             candidates = self._index_of[graph].candidates(node)
-            if candidates and self._is_constant(node):
-                candidates = [rule for rule in candidates if rule.on_constants]
             if not candidates:
                 continue
             if self._try(node, candidates) and self.report.total >= budget:
@@ -126,10 +124,6 @@ class Rewriter:
         return [node for graph in reversed(self._facts.scopes.graphs()) for node in graph]
 
     # ---------------------------------------------------------------- one node
-
-    def _is_constant(self, node: ir.Node) -> bool:
-        """What is made of constants is constant propagation's, but for the rules that say so."""
-        return bool(node.outputs) and self._facts.known.is_constant(node.outputs[0])
 
     def _try(self, node: ir.Node, candidates: Sequence[Rule]) -> bool:
         for rule in candidates:

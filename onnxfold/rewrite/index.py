@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx_ir as ir
 
@@ -37,14 +37,22 @@ _OTHER = math.nan
 _Imports = tuple[tuple[str, int], ...]
 
 
+class _Candidates(NamedTuple):
+    """The rules that could match nodes of one signature, best first."""
+
+    rules: Sequence[Rule]
+    on_constants: Sequence[Rule] | None
+    """Those of them for a node whose results are constant; None if they cannot be."""
+
+
 class _Table:
     """The rules that hold at one set of opsets, by op and by signature; the same for all models."""
 
     def __init__(self, rules: Iterable[Rule], imports: _Imports) -> None:
         self.by_op: dict[str, list[tuple[Rule, Op]]] = {}
-        self.by_signature: dict[Any, Sequence[Rule]] = {}
-        self.numbers: dict[str, set[float]] = {}
-        """The numbers that the rules for an op ask for."""
+        self.by_signature: dict[Any, _Candidates] = {}
+        self.numbers: set[float] = set()
+        """The numbers that rules ask for."""
         for rule in sorted(rules, key=lambda r: -r.benefit):
             if _holds_at(rule, imports):
                 self._add(rule)
@@ -53,22 +61,22 @@ class _Table:
         for root in rule.roots:
             op = root.op if isinstance(root, (OutputOf, AllOutputs)) else root
             assert isinstance(op, Op)
-            numbers = {
+            self.numbers.update(
                 number for operand in op.operands if (number := _number(operand)) is not None
-            }
+            )
             for op_type in op.op_types:
                 self.by_op.setdefault(op_type, []).append((rule, op))
-                if numbers:
-                    self.numbers.setdefault(op_type, set()).update(numbers)
 
-    def find(self, node: ir.Node, origins: Sequence[_Origin]) -> Sequence[Rule]:
-        """The rules that could match a node with such inputs, best first."""
+    def find(self, node: ir.Node, origins: Sequence[_Origin]) -> _Candidates:
+        """The rules that could match a node with such inputs."""
         found = {
             rule: None
             for rule, op in self.by_op[node.op_type]
             if op.domain == node.domain and _could_match(op, node, origins)
         }
-        return tuple(found)
+        may_be_constant = all(origin is None or origin[2] for origin in origins)
+        on_constants = tuple(rule for rule in found if rule.on_constants)
+        return _Candidates(tuple(found), on_constants if may_be_constant else None)
 
 
 # Most models have the same few opsets.
@@ -88,55 +96,43 @@ class RuleIndex:
     """
 
     def __init__(self, rules: Sequence[Rule], opsets: Mapping[str, int], facts: Facts) -> None:
-        self._facts = facts
+        self._known = facts.known
         self._table = _table_of(tuple(rules), tuple(sorted(opsets.items())))
         self._origins: dict[ir.Value | None, _Origin] = {None: None}
-        self._first: dict[ir.Value, float | None] = {}
 
     def candidates(self, node: ir.Node) -> Sequence[Rule]:
-        """The rules that could match the node, best first."""
-        op_type = node._op_type  # the properties cost more than the lookup
-        if op_type not in self._table.by_op:
-            return ()
-        inputs = self._inputs(node, op_type)
-        signature = (op_type, node._domain, inputs)
-        found = self._table.by_signature.get(signature)
-        if found is None:
-            found = self._table.by_signature[signature] = self._table.find(node, inputs)
-        return found
+        """The rules that could match the node, best first.
 
-    def _inputs(self, node: ir.Node, op_type: str) -> tuple[_Origin, ...]:
-        numbers = self._table.numbers.get(op_type)
-        if numbers is None:
-            origins = self._origins
-            try:
-                return tuple([origins[value] for value in node._inputs])
-            except KeyError:
-                return tuple([self._origin(value) for value in node._inputs])
-        return tuple([self._origin_with_number(value, op_type) for value in node._inputs])
+        What is made of constants is constant propagation's, but for the rules that say so.
+        """
+        table, origins = self._table, self._origins
+        op_type = node._op_type  # the properties cost more than the lookup
+        if op_type not in table.by_op:
+            return ()
+        try:
+            inputs = tuple([origins[value] for value in node._inputs])
+        except KeyError:
+            inputs = tuple([self._origin(value) for value in node._inputs])
+        signature = (op_type, node._domain, inputs)
+        found = table.by_signature.get(signature)
+        if found is None:
+            found = table.by_signature[signature] = table.find(node, inputs)
+        if found.on_constants is not None and self._known.is_constant(node.outputs[0]):
+            return found.on_constants
+        return found.rules
 
     def _origin(self, value: ir.Value | None) -> _Origin:
-        if value is None:
-            return None
-        origin = self._origins.get(value)
-        if origin is None:
-            node = value.producer()
-            constant = self._facts.known.is_constant(value)
-            made_by = ("", "") if node is None else (node.op_type, node.domain)
-            origin = self._origins[value] = (*made_by, constant, None)
+        if value in self._origins:
+            return self._origins[value]
+        assert value is not None
+        node = value.producer()
+        op_type, domain = ("", "") if node is None else (node.op_type, node.domain)
+        constant = self._known.is_constant(value)
+        number = self._known.first_number(value) if constant else None
+        if number is not None and number not in self._table.numbers:
+            number = _OTHER
+        origin = self._origins[value] = (op_type, domain, constant, number)
         return origin
-
-    def _origin_with_number(self, value: ir.Value | None, op_type: str) -> _Origin:
-        """For an op whose rules ask for numbers: most constants are none of them."""
-        origin = self._origin(value)
-        if value is None or origin is None or not origin[2]:
-            return origin
-        if value not in self._first:
-            self._first[value] = self._facts.known.first_number(value)
-        first = self._first[value]
-        if first is None:
-            return origin
-        return (*origin[:3], first if first in self._table.numbers[op_type] else _OTHER)
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -74,7 +74,11 @@ def left_out(model: ir.Model) -> tuple[int, list[str]]:
             continue
         seen.add(likeness)
         candidates = index.candidates(node)
+        is_constant = facts.known.is_constant(node.outputs[0])
         for rule in BY_OP.get(node.op_type, ()):
+            if is_constant and not rule.on_constants:
+                assert rule not in candidates
+                continue
             low, high = rule.opset
             usable = low <= model.opset_imports[""] <= (high or 1 << 30)
             if usable and find_match(rule, node, facts) is not None:

@@ -148,7 +148,7 @@ class _Matcher:
         (place,) = self._places(1)
         step = self._accept(place)
         for other in reversed(self._rule.elsewhere):
-            step = self._search(other, step)
+            step = self._search(other, place, step)
         op = root.op if isinstance(root, (OutputOf, AllOutputs)) else root
         assert isinstance(op, Op)
         output = root.index if isinstance(root, OutputOf) else 0
@@ -456,8 +456,8 @@ class _Matcher:
 
     # ---------------------------------------------------------------- further roots
 
-    def _search(self, other: Elsewhere, then: _Step) -> _Step:
-        """Find a root among the users of what is bound already."""
+    def _search(self, other: Elsewhere, first: int, then: _Step) -> _Step:
+        """Find a root among the users of what is bound already, in the graph of the first one."""
         (place,) = self._places(1)
         slot = self._slots[other]
         match_root = self._step(other.pattern, place, then)
@@ -486,8 +486,9 @@ class _Matcher:
             return []
 
         def search(facts: Facts, slots: _Slots) -> Match | None:
+            graph = slots[first].producer().graph
             for node in candidates(slots):
-                if index < len(node.outputs):
+                if index < len(node.outputs) and node.graph is graph:
                     way = slots.copy()
                     way[place] = way[slot] = node.outputs[index]
                     found = match_root(facts, way)

@@ -62,7 +62,7 @@ class _Table:
             op = root.op if isinstance(root, (OutputOf, AllOutputs)) else root
             assert isinstance(op, Op)
             self.numbers.update(
-                number for operand in op.operands if (number := _number(operand)) is not None
+                number for below in op.walk() if (number := _number(below)) is not None
             )
             for op_type in op.op_types:
                 self.by_op.setdefault(op_type, []).append((rule, op))

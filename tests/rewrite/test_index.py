@@ -2,14 +2,17 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfold import storage
+from onnxfold.rewrite import any_of, filled, op, optional, rule, values
 from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.index import RuleIndex
 from onnxfold.rewrite.match import find_match
@@ -75,16 +78,16 @@ def left_out(model: ir.Model) -> tuple[int, list[str]]:
         seen.add(likeness)
         candidates = index.candidates(node)
         is_constant = facts.known.is_constant(node.outputs[0])
-        for rule in BY_OP.get(node.op_type, ()):
-            if is_constant and not rule.on_constants:
-                assert rule not in candidates
+        for one in BY_OP.get(node.op_type, ()):
+            if is_constant and not one.on_constants:
+                assert one not in candidates
                 continue
-            low, high = rule.opset
+            low, high = one.opset
             usable = low <= model.opset_imports[""] <= (high or 1 << 30)
-            if usable and find_match(rule, node, facts) is not None:
+            if usable and find_match(one, node, facts) is not None:
                 found += 1
-                if rule not in candidates:
-                    missing.append(f"{rule.name} at {node.op_type}")
+                if one not in candidates:
+                    missing.append(f"{one.name} at {node.op_type}")
     return found, missing
 
 
@@ -116,3 +119,14 @@ def test_numbers_leave_out_something() -> None:
 def test_in_a_real_model() -> None:
     found, missing = left_out(storage.load(MODELS / "swin.onnx"))
     assert found and not missing
+
+
+@pytest.mark.parametrize("made", [optional(filled(0)), any_of(filled(2), filled(0))])
+def test_numbers_inside_of_other_patterns(made: Any) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 17]> g (float[2] x) => (float[2] y)
+        <float[2] c = {0, 0}> { y = Add(x, c) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    x = values("x")
+    wanted = rule(op.Add(x, made) >> x, inexact=True)
+    index = RuleIndex([wanted], model.opset_imports, Facts(model))
+    assert index.candidates(model.graph[0]) == (wanted,)

@@ -67,16 +67,17 @@ def _optimized(
 ) -> ir.Model | onnx.ModelProto:
     if isinstance(model, onnx.ModelProto):
         proto = model
+        converted = storage.from_proto(proto)
         converted, _ = run_bounded(
-            storage.from_proto(proto),
+            converted,
             lambda: storage.from_proto(proto),
             fold,
-            bytes_before=proto.ByteSize(),
+            bytes_before=storage.model_bytes(converted),
         )
         return storage.to_proto(converted)
     if isinstance(model, ir.Model):
         with about(model.meta.get(storage.SOURCE_KEY)):
-            run_passes(model, fold, bytes_before=storage.least_bytes(model))
+            run_passes(model, fold, bytes_before=storage.planned_bytes(model))
         return model
     path = model
     opened = storage.load(path)

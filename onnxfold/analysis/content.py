@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.pool import BufferTensor
-from onnxfold.storage.tensors import stored_size
+from onnxfold.storage import data_bytes
 
 # Up to this many bytes the elements themselves tell.
 _SMALL = 1024
@@ -36,7 +36,7 @@ def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:
         return (*kind, digest.digest())
     if isinstance(tensor, BufferTensor) and not tensor.buffer.is_known:
         return (*kind, id(tensor.buffer))  # computed when written: equal only to itself
-    if stored_size(dtype, shape) <= _SMALL:
+    if data_bytes(dtype, shape) <= _SMALL:
         return (*kind, np.asarray(tensor.numpy()).tobytes())
     return None
 

@@ -16,9 +16,10 @@ from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Unfoldable
 from onnxfold.pool import Buffer, Pool
-from onnxfold.pool.buffer import Array, stored_bytes
+from onnxfold.pool.buffer import Array
 from onnxfold.pool.tensor import BufferTensor
 from onnxfold.pool.tiles import tiles_of
+from onnxfold.storage import data_bytes
 
 READABLE_BYTES = 1 << 16
 """Constants up to this size are read (and computed) for whoever asks."""
@@ -315,7 +316,7 @@ def _pass_in_tiles(array: Array, dtype: ir.DataType, test: Callable[[Array], boo
 
 
 def _is_small(tensor: ir.TensorProtocol) -> bool:
-    return stored_bytes(tuple(tensor.shape.numpy()), tensor.dtype) <= READABLE_BYTES
+    return data_bytes(tensor.dtype, tensor.shape) <= READABLE_BYTES
 
 
 def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:

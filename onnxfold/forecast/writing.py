@@ -15,7 +15,7 @@ from onnxfold.pool import Buffer, Memory, Pool
 from onnxfold.pool.source import is_across
 from onnxfold.pool.tensor import LARGE, SLAB, slab_bytes
 from onnxfold.pool.tiles import is_transposed_matrix
-from onnxfold.storage.layout import EXTERNAL_FROM, nbytes_of
+from onnxfold.storage.layout import EXTERNAL_FROM
 from onnxfold.storage.writer import TILE
 
 WRITERS = 2
@@ -66,7 +66,7 @@ class Writing:
         # what loading left in the protobuf message is small
         if tensor is None or isinstance(tensor, ir.TensorProtoTensor):
             return
-        nbytes = nbytes_of(tensor)
+        nbytes = storage.data_bytes(tensor.dtype, tensor.shape)
         self.came += nbytes
         if not _is_read(value, removed):
             return

@@ -13,7 +13,7 @@ from onnxfold.options import Options
 from onnxfold.passes.folding.sweep import Sweep
 from onnxfold.passes.run import Stay
 from onnxfold.pool import Pool
-from onnxfold.storage import stored_bytes
+from onnxfold.storage import written_bytes
 
 # Bytes that are given for each node that goes by them, of those that the model loses by this very
 # cut: so little that nobody misses a scalar or a shape vector that was made of still less.
@@ -156,7 +156,7 @@ class Cut:
                 return 0
             return self._pool.buffer_of(value).nbytes
         tensor = value.const_value
-        return 0 if tensor is None else stored_bytes(tensor)
+        return 0 if tensor is None else written_bytes(tensor)
 
     # ---------------------------------------------------------------- the region
 

@@ -18,7 +18,6 @@ from onnxfold.passes.run import Result, Run
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.terse import make_terse, names_of
 from onnxfold.passes.value_info import ValueInfo
-from onnxfold.storage.bound import most_bytes
 
 # Rules open the way for constants and constants for rules; real models settle in two rounds.
 _ROUNDS = 4
@@ -81,7 +80,7 @@ def run_passes(
         bytes_before: What the model took when it came; 0 if that may not be made use of.
     """
     run = Run(options, scratch_folder=scratch_folder)
-    with limited(time_for(bytes_before or storage.least_bytes(model))):
+    with limited(time_for(bytes_before or storage.most_bytes(model))):
         if options.passes is None:
             _run_level(model, run, bytes_before)
         for name in options.passes or ():
@@ -105,7 +104,7 @@ def first_folding(model: ir.Model, options: Options, *, bytes_before: int) -> tu
     if "constant-propagation" not in passes:
         raise UsageError("a plan is made by constant-propagation, and the passes are without it")
     run = Run(options)
-    with limited(time_for(bytes_before or storage.least_bytes(model))):
+    with limited(time_for(bytes_before or storage.most_bytes(model))):
         if options.passes is None:
             fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
         for name in passes[: passes.index("constant-propagation")]:
@@ -152,10 +151,10 @@ class _Level:
             spare = max(0, before - storage.planned_bytes(model)) if before else 0
             if self._fold(options.max_growth, spare):
                 self._settle()
-        self.taken = most_bytes(model) if before else 0
+        self.taken = storage.most_bytes(model) if before else 0
         if names and self.taken > before < storage.planned_bytes(model):
             make_terse(model, names)
-            self.taken = most_bytes(model)
+            self.taken = storage.most_bytes(model)
         if options.level > 0 or not options.value_info:
             ValueInfo(options, room=before - self.taken if before else None)(model)
 

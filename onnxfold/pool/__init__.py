@@ -1,8 +1,8 @@
 """Array buffers for constant values: views, reference counts, spilling, writing in tiles."""
 
-from onnxfold.pool.buffer import Buffer, Deferred, Memory, stored_bytes
+from onnxfold.pool.buffer import Buffer, Deferred, Memory
 from onnxfold.pool.pool import Pool
 from onnxfold.pool.statistics import Statistics
 from onnxfold.pool.tensor import BufferTensor
 
-__all__ = ["Buffer", "BufferTensor", "Deferred", "Memory", "Pool", "Statistics", "stored_bytes"]
+__all__ = ["Buffer", "BufferTensor", "Deferred", "Memory", "Pool", "Statistics"]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from onnxfold.storage import MappedFile, Span
+from onnxfold.storage import MappedFile, Span, data_bytes
 
 if TYPE_CHECKING:
     from onnxfold.pool.pool import Pool
@@ -114,7 +114,7 @@ class Buffer:
 
         0 for a sequence or optional: no model stores it.
         """
-        return 0 if self.type_proto is not None else stored_bytes(self.shape, self.dtype)
+        return 0 if self.type_proto is not None else data_bytes(self.dtype, self.shape)
 
     @property
     def is_known(self) -> bool:
@@ -172,14 +172,6 @@ class Buffer:
     def __repr__(self) -> str:
         state = "deferred" if self._array is None else self.block.kind.value if self.block else "?"
         return f"Buffer({self.dtype.name}{list(self.shape)}, {state}, refs={self.references})"
-
-
-def stored_bytes(shape: tuple[int, ...], dtype: ir.DataType) -> int:
-    """Bytes of a tensor in a model file: packed for sub-byte dtypes, an estimate for strings."""
-    count = math.prod(shape)
-    if dtype == ir.DataType.STRING:
-        return 16 * count
-    return -(-count * dtype.bitwidth // 8)
 
 
 def _byte_bounds(array: Array) -> tuple[int, int]:

@@ -1,13 +1,23 @@
 """Reading and writing models: zero-copy, streamed, atomic. The lowest layer of the package."""
 
 from onnxfold.storage.atomic import temporary_folder
-from onnxfold.storage.bound import entry_bytes, node_bytes, record_bytes, tensor_bytes, texts_bytes
+from onnxfold.storage.bound import (
+    entry_bytes,
+    model_bytes,
+    most_bytes,
+    node_bytes,
+    planned_bytes,
+    record_bytes,
+    takes_more,
+    tensor_bytes,
+    texts_bytes,
+)
 from onnxfold.storage.commit import SaveReport
 from onnxfold.storage.encode import to_proto
 from onnxfold.storage.load import EXTERNAL_KEY, SOURCE_KEY, from_proto, load
 from onnxfold.storage.mapped import MappedFile, Mapping, Span
 from onnxfold.storage.save import check_destination, save
-from onnxfold.storage.size import least_bytes, model_bytes, planned_bytes, takes_more
+from onnxfold.storage.size import data_bytes
 from onnxfold.storage.sources import reading_from
 from onnxfold.storage.streaming import StreamedTensor, Tile
 from onnxfold.storage.tensors import (
@@ -16,9 +26,8 @@ from onnxfold.storage.tensors import (
     SparseTensor,
     ViewTensor,
     span_of,
-    stored_size,
 )
-from onnxfold.storage.varints import stored_bytes, varints_bytes
+from onnxfold.storage.varints import varints_bytes, written_bytes
 
 __all__ = [
     "EXTERNAL_KEY",
@@ -34,10 +43,11 @@ __all__ = [
     "Tile",
     "ViewTensor",
     "check_destination",
+    "data_bytes",
     "from_proto",
-    "least_bytes",
     "load",
     "model_bytes",
+    "most_bytes",
     "entry_bytes",
     "node_bytes",
     "planned_bytes",
@@ -45,12 +55,11 @@ __all__ = [
     "record_bytes",
     "save",
     "span_of",
-    "stored_bytes",
-    "stored_size",
     "takes_more",
     "temporary_folder",
     "tensor_bytes",
     "texts_bytes",
     "to_proto",
     "varints_bytes",
+    "written_bytes",
 ]

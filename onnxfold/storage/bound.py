@@ -8,9 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 import onnx_ir as ir
 
+from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
 from onnxfold.storage.decode import VALUE_INFO_KEY
-from onnxfold.storage.layout import EXTERNAL_FROM, aligned, nbytes_of
+from onnxfold.storage.layout import EXTERNAL_FROM, aligned, plan_external, plan_single
+from onnxfold.storage.load import BYTES_KEY, EXTERNAL_KEY
+from onnxfold.storage.size import data_bytes
 from onnxfold.storage.tensors import SparseTensor
 from onnxfold.storage.varints import as_varints
 
@@ -44,6 +47,49 @@ def most_bytes(model: ir.Model) -> int:
                 total += entry_bytes(value, value.shape)
         total += sum(entry_bytes(v, v.shape) for v in (*graph.inputs, *graph.outputs))
     return total
+
+
+def model_bytes(model: ir.Model) -> int:
+    """Return the length in bytes of the files that ``model`` was loaded from.
+
+    Of a model that was given in memory, what it took serialized.
+    """
+    return int(model.meta[BYTES_KEY])
+
+
+def planned_bytes(model: ir.Model) -> int:
+    """Return the length in bytes of the files that saving ``model`` would write.
+
+    Exact, from types and shapes alone: only tensors below a few KiB are read.
+
+    Raises:
+        ModelError: The model cannot be serialized.
+    """
+    if not model.meta.get(EXTERNAL_KEY):
+        try:
+            return plan_single(model).model("").size
+        except UsageError:  # too large for one file
+            pass
+    plan = plan_external(model, lambda span: None)
+    return plan.model("").size + (plan.data.size if plan.data is not None else 0)
+
+
+def takes_more(model: ir.Model, size: int, bare: int) -> bool:
+    """Return whether the files that saving ``model`` would write are longer than ``size`` bytes.
+
+    Args:
+        model: The model.
+        size: That many bytes.
+        bare: What `most_bytes` says of the model.
+    """
+    described = (
+        entry_bytes(value, value.shape)
+        for graph in all_graphs(model)
+        for node in graph
+        for value in node.outputs
+        if value.type is not None and not value.is_graph_output()  # those are counted
+    )
+    return bare + sum(described) > size and planned_bytes(model) > size
 
 
 def node_bytes(node: ir.Node) -> int:
@@ -116,7 +162,7 @@ def tensor_bytes(tensor: ir.TensorProtocol | None, name: str | None, external: b
     sizes = [int(d) for d in tensor.shape.numpy()]
     if tensor.dtype == ir.DataType.STRING:
         return about + record_bytes(name, sizes, texts_bytes(tensor.numpy().ravel()))
-    return about + record_bytes(name, sizes, nbytes_of(tensor), external)
+    return about + record_bytes(name, sizes, data_bytes(tensor.dtype, sizes), external)
 
 
 def record_bytes(name: str | None, sizes: Sequence[int], data: int, external: bool = False) -> int:

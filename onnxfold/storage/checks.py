@@ -17,7 +17,8 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold.errors import ExternalDataError, ModelError
-from onnxfold.storage.tensors import sparse_positions, stored_size
+from onnxfold.storage.size import data_bytes
+from onnxfold.storage.tensors import sparse_positions
 
 # Nothing addressable is larger; also keeps products of dims from growing without bound.
 _MAX_BYTES = 1 << 62
@@ -97,7 +98,7 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
 
 
 def check_size(dims: Sequence[int], data_type: int, owner: Any) -> int:
-    """Return the bytes of a tensor, or its elements if they are strings.
+    """Return the bytes of a tensor.
 
     Raises:
         ModelError: The type is unknown, or the shape is none.
@@ -115,7 +116,7 @@ def check_size(dims: Sequence[int], data_type: int, owner: Any) -> int:
         reason = f"tensor of shape {list(dims)} is larger than any memory"
     if reason:
         raise ModelError(reason, node=label(owner))
-    return math.prod(dims) if dtype == ir.DataType.STRING else stored_size(dtype, dims)
+    return data_bytes(dtype, dims)
 
 
 def check_sparse(sparse: onnx.SparseTensorProto, owner: Any) -> None:

@@ -15,8 +15,9 @@ from onnxfold.storage import wire
 from onnxfold.storage.encode import encode
 from onnxfold.storage.mapped import Span
 from onnxfold.storage.paths import is_text, is_within
+from onnxfold.storage.size import data_bytes
 from onnxfold.storage.streaming import is_streamed
-from onnxfold.storage.tensors import span_of, stored_size
+from onnxfold.storage.tensors import span_of
 from onnxfold.storage.wire import StandIns
 
 # Protobuf messages end at 2 GiB, and so do .onnx files.
@@ -69,13 +70,6 @@ class Plan:
     locations: set[str]
 
 
-def nbytes_of(tensor: ir.TensorProtocol) -> int:
-    """Return the number of stored bytes of ``tensor``, from its type and shape alone."""
-    if tensor.dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
-        return 0
-    return stored_size(tensor.dtype, [int(dim) for dim in tensor.shape])  # type: ignore[arg-type]
-
-
 def aligned(offset: int, length: int) -> int:
     """Return where a tensor of that length begins in a data file, at ``offset`` or behind it."""
     step = _LARGE_ALIGNMENT if length >= _LARGE_FROM else _SMALL_ALIGNMENT
@@ -99,7 +93,7 @@ def _leaves(tensor: ir.TensorProtocol, least: int) -> bool:
     Those of external tensors are, whatever their length, and of others from ``least`` bytes on.
     """
     return isinstance(tensor, ir.ExternalTensor) or (
-        can_leave(tensor) and nbytes_of(tensor) >= least
+        can_leave(tensor) and data_bytes(tensor.dtype, tensor.shape) >= least
     )
 
 
@@ -153,7 +147,7 @@ def plan_external(
         if not _leaves(tensor, EXTERNAL_FROM):
             return False
         external = isinstance(tensor, ir.ExternalTensor)
-        length = nbytes_of(tensor)
+        length = data_bytes(tensor.dtype, tensor.shape)
         # Small external tensors come in: they would be in the way of shape inference.
         if length < EXTERNAL_FROM or (is_attribute and not external and not move_attributes):
             proto.raw_data = left_out.add(tensor)
@@ -231,7 +225,7 @@ def _with_holes(proto: onnx.ModelProto, left_out: StandIns) -> FilePlan:
 
     def replace(offset: int, length: int) -> wire.Hole | None:
         tensor = left_out.get(data[offset : offset + length])
-        return None if tensor is None else wire.Hole(tensor, nbytes_of(tensor))
+        return None if tensor is None else wire.Hole(tensor, data_bytes(tensor.dtype, tensor.shape))
 
     pieces, plan.size = wire.rewrite(data, len(token), replace, marks=marks)
     if plan.size > MAX_MODEL:

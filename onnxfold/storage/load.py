@@ -18,12 +18,14 @@ from onnxfold.storage import wire
 from onnxfold.storage.decode import decode, parse
 from onnxfold.storage.mapped import MappedFile, Span
 from onnxfold.storage.paths import check_location, model_folders
-from onnxfold.storage.tensors import SharedExternalTensor, stored_size
+from onnxfold.storage.size import data_bytes
+from onnxfold.storage.tensors import SharedExternalTensor
 from onnxfold.storage.wire import StandIns
 
 # Keys in the ``meta`` of a loaded model.
 SOURCE_KEY = "onnxfold.source"  # str: the path it was loaded from, absolute
 FILES_KEY = "onnxfold.files"  # tuple of MappedFile: the model, then its data files
+BYTES_KEY = "onnxfold.bytes"  # int: length of those files, or of the serialized model
 EXTERNAL_KEY = "onnxfold.external_data"  # bool: whether any tensor was external
 
 # Tensors from this length (bytes) on stay in the file; below, a copy is cheaper than a reference.
@@ -65,6 +67,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     file.check()  # model and data files were not opened at once
     model.meta[SOURCE_KEY] = os.path.abspath(name)
     model.meta[FILES_KEY] = (file, *external.files.values())
+    model.meta[BYTES_KEY] = sum({file.key: file.size for file in model.meta[FILES_KEY]}.values())
     model.meta[EXTERNAL_KEY] = external.used
     return model
 
@@ -83,7 +86,9 @@ def from_proto(proto: onnx.ModelProto) -> ir.Model:
         data = proto.SerializeToString()
     except Exception:  # upb raises its own EncodeError, or a ValueError, above 2 GiB
         skeleton = _take_out(proto, stand_ins)
+        size = len(skeleton) + sum(map(len, stand_ins.objects))
     else:
+        size = len(data)
         block: npt.NDArray[np.uint8] = np.frombuffer(data, dtype=np.uint8)
 
         def replace(offset: int, length: int) -> bytes:
@@ -98,6 +103,7 @@ def from_proto(proto: onnx.ModelProto) -> ir.Model:
         return tensor
 
     model = decode(skeleton, stand_ins, external)
+    model.meta[BYTES_KEY] = size
     model.meta[EXTERNAL_KEY] = is_external
     return model
 
@@ -196,7 +202,7 @@ class _ExternalData:
             return ExternalDataError(reason, file=self.path, node=tensor.name or None)
 
         self.used = True
-        length = stored_size(tensor.dtype, tensor.shape.numpy())
+        length = data_bytes(tensor.dtype, tensor.shape)
         if tensor.length is not None and tensor.length != length:
             raise refuse(
                 f"external tensor of type {tensor.dtype} and shape {list(tensor.shape.numpy())} "

@@ -15,16 +15,16 @@ from onnxfold.storage.layout import (
     MAX_MODEL,
     Plan,
     can_leave,
-    nbytes_of,
     plan_external,
     plan_single,
     sharer,
 )
 from onnxfold.storage.load import EXTERNAL_KEY
 from onnxfold.storage.paths import is_text
-from onnxfold.storage.size import tensors_of
+from onnxfold.storage.size import data_bytes
 from onnxfold.storage.sources import Sources, reading_from
 from onnxfold.storage.streaming import is_streamed
+from onnxfold.storage.tensors import tensors_of
 
 # What names, shapes and small tensors may take when it is decided whether one file is enough.
 _SLACK = 64 << 20
@@ -159,7 +159,9 @@ def _is_external(model: ir.Model) -> bool:
 
 
 def _large_bytes(model: ir.Model) -> int:
-    return sum(nbytes_of(tensor) for tensor in tensors_of(model) if can_leave(tensor))
+    return sum(
+        data_bytes(tensor.dtype, tensor.shape) for tensor in tensors_of(model) if can_leave(tensor)
+    )
 
 
 def _check_data_name(name: str, target: str) -> None:

@@ -12,8 +12,7 @@ from onnxfold.errors import ModelError, UsageError
 from onnxfold.lost_pages import reading
 from onnxfold.storage.load import FILES_KEY, external_locations
 from onnxfold.storage.mapped import MappedFile
-from onnxfold.storage.size import tensors_of
-from onnxfold.storage.tensors import FileTensor, span_of
+from onnxfold.storage.tensors import FileTensor, span_of, tensors_of
 
 
 @contextlib.contextmanager

@@ -15,14 +15,11 @@ from onnx_ir import _type_casting
 from onnx_ir._core import TensorBase
 
 from onnxfold.errors import ExternalDataError
+from onnxfold.graphs import all_graphs
 from onnxfold.storage.mapped import MappedFile, Span
+from onnxfold.storage.size import data_bytes
 
 _CHUNK = 1 << 20
-
-
-def stored_size(dtype: ir.DataType, shape: Sequence[int]) -> int:
-    """Return the number of bytes a tensor takes in a file (sub-byte types packed, rounded up)."""
-    return (math.prod(shape) * dtype.bitwidth + 7) // 8
 
 
 def as_array(
@@ -31,7 +28,7 @@ def as_array(
     """Return stored bytes as an array of ``shape``; a view for dtypes of 8 bits and more.
 
     Args:
-        data: 1-D, as many bytes as `stored_size` says.
+        data: 1-D, as many bytes as `data_bytes` says.
         dtype: Any but STRING and UNDEFINED.
         shape: The shape of the result.
     """
@@ -275,7 +272,7 @@ def span_of(tensor: ir.TensorProtocol) -> Span | None:
     if isinstance(span, Span):
         return span
     if isinstance(tensor, ir.ExternalTensor):
-        length = stored_size(tensor.dtype, tensor.shape.numpy())
+        length = data_bytes(tensor.dtype, tensor.shape)
         if length == 0:
             return None
         path = os.path.abspath(tensor.path)
@@ -290,3 +287,23 @@ def span_of(tensor: ir.TensorProtocol) -> Span | None:
             raise ExternalDataError(reason, file=path, node=tensor.name)
         return Span(file, offset, length)
     return None
+
+
+def tensors_of(model: ir.Model) -> list[ir.TensorProtocol]:
+    """Return the tensors of initializers and attributes everywhere in the model."""
+    found: dict[int, ir.TensorProtocol] = {}
+    owners: list[ir.Function | ir.Node] = [*model.functions.values()]
+    for graph in all_graphs(model):
+        owners += graph
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                found[id(value.const_value)] = value.const_value
+    for owner in owners:
+        for attribute in owner.attributes.values():
+            if attribute.is_ref() or attribute.value is None:
+                continue
+            if attribute.type == ir.AttributeType.TENSOR:
+                found[id(attribute.value)] = attribute.value
+            elif attribute.type == ir.AttributeType.TENSORS:
+                found.update((id(tensor), tensor) for tensor in attribute.value)
+    return list(found.values())

@@ -52,7 +52,7 @@ def varints_bytes(values: npt.NDArray[Any]) -> int:
     return values.size + int(np.searchsorted(_STEPS, unsigned, "right").sum())
 
 
-def stored_bytes(tensor: ir.TensorProtocol) -> int:
+def written_bytes(tensor: ir.TensorProtocol) -> int:
     """Return what the data of a tensor take in a model, so that a result of as many bytes fits.
 
     Less than its elements where varints hold them and a result of that shape would be raw data.

@@ -108,7 +108,7 @@ class Child:
         stack = ""
         with contextlib.suppress(OSError):
             os.kill(self._process.pid, signal.SIGABRT)  # faulthandler says where it is
-            self._process.wait(5)
+            self._process.wait(60)
             stack = self.log.read_text(errors="replace")
         self.close()
         ours = [line for line in stack.splitlines() if "onnxfold/" in line]

@@ -22,7 +22,7 @@ from onnxfold.kernels.registry import Kind, NotExact, Unfoldable
 from onnxfold.kernels.schedule import awaits, is_ready, used_outside
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array, distinct, weight_of
-from onnxfold.storage.layout import nbytes_of
+from onnxfold.storage import data_bytes
 
 # Whatever the limit of memory: bytes that everything may take.
 _LEAST_MEMORY = 16 << 20
@@ -237,7 +237,7 @@ class Engines:
                 pending.extend(subgraphs_of(node))
                 found += [a.value for a in node.attributes.values() if a.type == _TENSOR]
             tensors.update((id(tensor), tensor) for tensor in found if tensor is not None)
-        needed = _COPIES * sum(nbytes_of(tensor) for tensor in tensors.values())
+        needed = _COPIES * sum(data_bytes(t.dtype, t.shape) for t in tensors.values())
         if needed > self._memory:
             raise Unfoldable(_TOO_LARGE.format(needed))
 

@@ -63,4 +63,4 @@ class NominalSizes:
         shape, dtype = self.shape(value), self._facts.of(value).dtype
         if shape is None or dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
             return None
-        return storage.stored_size(dtype, shape)
+        return storage.data_bytes(dtype, shape)

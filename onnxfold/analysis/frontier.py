@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple
 
 from onnxfold.analysis.minimum_cut import RegionOp, V, minimum_cut
-from onnxfold.analysis.purchase import Part, buy
+from onnxfold.analysis.purchase import Subregion, buy
 
 __all__ = ["FORBIDDEN", "Choice", "Growth", "RegionOp", "choose"]
 
@@ -65,7 +65,7 @@ def choose(
     for part in _components(ops, wanted, cost):
         touched = {v for op in part for v in (*op.inputs, *op.outputs)}
         inside = {v for v in touched if v in wanted}
-        parts.append(Part(part, inside, cost, minimum_cut(part, inside, cost)))
+        parts.append(Subregion(part, inside, cost, minimum_cut(part, inside, cost)))
     saved = sum(part.saved() for part in parts)
     for each in growth if any(part.staying for part in parts) else ():
         allowed = each.allowed + saved * each.of_savings

@@ -18,7 +18,7 @@ from onnxfold.analysis.minimum_cut import RegionOp, V, minimum_cut
 _VISITS = 16  # how often an op may be looked at when single values are bought, on average
 
 
-class Part(Generic[V]):
+class Subregion(Generic[V]):
     """Ops that share no value with others, and what is stored of them.
 
     Args:
@@ -82,19 +82,19 @@ class Part(Generic[V]):
 class _Offer(Generic[V]):
     """A larger set of one part: what it costs more with all that stays, how many ops fold by it."""
 
-    part: Part[V]
+    part: Subregion[V]
     stored: set[V]
     extra: float
     gain: int
 
     @classmethod
-    def of(cls, part: Part[V], stored: set[V]) -> _Offer[V]:
+    def of(cls, part: Subregion[V], stored: set[V]) -> _Offer[V]:
         gone = part.staying - part.staying_with(stored)
         extra = sum(part.cost[v] for v in stored) - part.bytes - part.bytes_of(gone)
         return cls(part, stored, extra, len(gone))
 
 
-def buy(parts: Sequence[Part[V]], growth: float, per_op: float) -> None:
+def buy(parts: Sequence[Subregion[V]], growth: float, per_op: float) -> None:
     """Let parts store more, all together at most ``growth`` bytes more, so that more ops fold.
 
     Args:
@@ -113,7 +113,7 @@ def buy(parts: Sequence[Part[V]], growth: float, per_op: float) -> None:
     _buy_single([part for part in parts if part.staying], left, per_op)
 
 
-def _buy_single(parts: Sequence[Part[V]], left: float, per_op: float) -> None:
+def _buy_single(parts: Sequence[Subregion[V]], left: float, per_op: float) -> None:
     """Buy single values, the cheapest for each op that goes first, while they fit."""
     for part in parts:
         needs = _Needs(part)
@@ -143,7 +143,7 @@ def _buy_single(parts: Sequence[Part[V]], left: float, per_op: float) -> None:
 class _Needs(Generic[V]):
     """Who still reads each value of a part: the ops that stay, and the rest of the model."""
 
-    def __init__(self, part: Part[V]) -> None:
+    def __init__(self, part: Subregion[V]) -> None:
         self._part = part
         self.staying = set(part.staying)
         self.stored = set(part.stored)

@@ -152,7 +152,7 @@ class _Description:
         fact = self._analysis.of(value)
         if fact.dtype is None or fact.other is not None:
             if value.type is None and value.shape is not None:
-                value.shape = None  # a shape of nobody knows what cannot be written
+                value.shape = None  # without a type it cannot be written
                 return True
             return False  # the file may know a type that the ops do not say
         before = (value.type, value.shape)

@@ -73,4 +73,4 @@ def test_shapes_behind_them_fold(case: Case):
 
 def test_every_op_that_is_listed_is_run():
     run = {case.op for case in CASES if case.domain == contrib.DOMAIN}
-    assert run == contrib.RULES.keys() | schemas.BELIEVED.keys()
+    assert run == contrib.SHAPE_FUNCTIONS.keys() | schemas.BELIEVED.keys()

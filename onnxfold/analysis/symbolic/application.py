@@ -1,4 +1,4 @@
-"""What an op makes of facts: what its kernel computes, the table's rule says, or onnx infers."""
+"""What an op makes of facts: what its kernel computes, its shape function says, or onnx infers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.content import content_of_attributes
-from onnxfold.analysis.symbolic import table
 from onnxfold.analysis.symbolic.expression import Algebra
 from onnxfold.analysis.symbolic.fact import MOST_ELEMENTS, Array, Fact, FactTable, of_array
 from onnxfold.analysis.symbolic.inference import infer
-from onnxfold.analysis.symbolic.table import Application, Undecided
+from onnxfold.analysis.symbolic.shape_functions import Application, Undecided, find
 from onnxfold.kernels.registry import AllocationBound, NotExact, Postpone, Unfoldable
 from onnxfold.kernels.registry import find as find_kernel
 
 _MOST_BYTES = 1 << 12
-# What a rule raises for a node that makes no sense: an axis that is not there, a list of lists.
+# What a shape function raises for a node that makes no sense: an axis that is not there, a list
+# of lists.
 _SENSELESS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 Results = Sequence[Fact]
@@ -86,10 +86,10 @@ class Applications:
             computed = _computed(application)
             if computed is not None:
                 return computed
-        rule = table.find(node.op_type, node.domain)
-        if rule is not None:
+        function = find(node.op_type, node.domain)
+        if function is not None:
             with contextlib.suppress(Undecided, *_SENSELESS):
-                return rule(application)
+                return function(application)
         return infer(node, inputs, opsets, self._algebra)
 
 

@@ -1,14 +1,20 @@
-"""Symbolic rule of ONNX's attention: what onnx infers counts sizes that are not known as 0."""
+"""Shape function of ONNX's attention: what onnx infers counts sizes that are not known as 0."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from onnxfold.analysis.symbolic.fact import Fact, Shape, of_type
-from onnxfold.analysis.symbolic.table import Application, Undecided, fact_of, rule, shape_of
+from onnxfold.analysis.symbolic.shape_functions import (
+    Application,
+    Undecided,
+    fact_of,
+    shape_function,
+    shape_of,
+)
 
 
-@rule("Attention")
+@shape_function("Attention")
 def attention(application: Application) -> Sequence[Fact]:
     """Queries over keys and values, those of the past before them.
 

@@ -1,4 +1,4 @@
-"""Symbolic rules of matrix products and of windows that slide over sizes."""
+"""Shape functions of matrix products and of windows that slide over sizes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ import onnx_ir as ir
 from onnxfold.analysis.symbolic.elementwise import broadcast_shapes
 from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, Shape, of_type
-from onnxfold.analysis.symbolic.table import Application, Undecided, fact_of, rule, shape_of
+from onnxfold.analysis.symbolic.shape_functions import (
+    Application,
+    Undecided,
+    fact_of,
+    shape_function,
+    shape_of,
+)
 
 
-@rule("MatMul", "MatMulInteger")
+@shape_function("MatMul", "MatMulInteger")
 def matmul(application: Application) -> Sequence[Fact]:
     """Matrices on the last two axes; the others broadcast."""
     algebra = application.algebra
@@ -32,7 +38,7 @@ def product_shape(algebra: Algebra, left: Shape, right: Shape) -> Shape:
     return (*batch, *rows, *columns)
 
 
-@rule("Gemm")
+@shape_function("Gemm")
 def gemm(application: Application) -> Sequence[Fact]:
     """A product of matrices that are transposed if an attribute says so."""
     shape = transposed_product(application)
@@ -59,7 +65,7 @@ def _transposed(shape: Shape, transpose: int) -> Shape:
     return (*shape[:-2], shape[-1], shape[-2])
 
 
-@rule("Einsum")
+@shape_function("Einsum")
 def einsum(application: Application) -> Sequence[Fact]:
     """Each letter is a size; without an arrow, those that occur once come out, by alphabet."""
     equation = application.attributes["equation"]
@@ -85,7 +91,7 @@ def einsum(application: Application) -> Sequence[Fact]:
 _POOLS = ("MaxPool", "AveragePool", "LpPool")
 
 
-@rule("Conv", *_POOLS)
+@shape_function("Conv", *_POOLS)
 def window(application: Application) -> Sequence[Fact]:
     """A window slides over the axes after the second."""
     sizes = shape_of(application, 0)
@@ -160,7 +166,7 @@ def _places(
     return last + 1 if last * stride < size + pads[0] else algebra.unknown(low=0)
 
 
-@rule("GlobalAveragePool", "GlobalMaxPool")
+@shape_function("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(application: Application) -> Sequence[Fact]:
     """The axes after the second become 1."""
     sizes = shape_of(application, 0)
@@ -168,7 +174,7 @@ def global_pool(application: Application) -> Sequence[Fact]:
     return [of_type(fact_of(application, 0).dtype, shape, application.algebra)]
 
 
-@rule("Resize", "Upsample", reads_floats=True)
+@shape_function("Resize", "Upsample", reads_floats=True)
 def resize(application: Application) -> Sequence[Fact]:
     """Sizes given by the operand, or multiplied by whole scales."""
     algebra = application.algebra

@@ -1,4 +1,4 @@
-"""Symbolic rules of ops that onnxruntime defines: its optimizer and tools around it write them.
+"""Shape functions of ops that onnxruntime defines: its optimizer and tools around it write them.
 
 One line an op. Here are those whose sizes are an operand's, or follow from operands' sizes as an
 ONNX op's do: what only a run determines stays an expression. About others onnxruntime is asked
@@ -16,7 +16,14 @@ from onnxfold.analysis.symbolic.elementwise import broadcast_shapes, dequantize,
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, of_type
 from onnxfold.analysis.symbolic.generate import range_
 from onnxfold.analysis.symbolic.layout import joined_shape, pad
-from onnxfold.analysis.symbolic.table import Application, Rule, Undecided, fact_of, rule, shape_of
+from onnxfold.analysis.symbolic.shape_functions import (
+    Application,
+    ShapeFunction,
+    Undecided,
+    fact_of,
+    shape_function,
+    shape_of,
+)
 
 DOMAIN = "com.microsoft"
 
@@ -81,8 +88,8 @@ def _joined(application: Application) -> Fact:
     return of_type(fact_of(application, 1).dtype, shape, application.algebra)
 
 
-def _outputs(*outputs: _Output | None) -> Rule:
-    """A rule that tells of these outputs; None for one of which nothing is said."""
+def _outputs(*outputs: _Output | None) -> ShapeFunction:
+    """A shape function that tells of these outputs; None for one of which nothing is said."""
 
     def apply(application: Application) -> Sequence[Fact]:
         wanted = outputs[: application.n_outputs]
@@ -91,7 +98,7 @@ def _outputs(*outputs: _Output | None) -> Rule:
     return apply
 
 
-RULES: dict[str, Rule] = {
+SHAPE_FUNCTIONS: dict[str, ShapeFunction] = {
     "BiasGelu": _outputs(_like(0)),
     "DequantizeLinear": dequantize,
     "DynamicQuantizeMatMul": _outputs(_product()),
@@ -125,5 +132,5 @@ RULES: dict[str, Rule] = {
 }
 """By op of :data:`DOMAIN`."""
 
-for _op_type, _rule in RULES.items():
-    rule(_op_type, domain=DOMAIN)(_rule)
+for _op_type, _function in SHAPE_FUNCTIONS.items():
+    shape_function(_op_type, domain=DOMAIN)(_function)

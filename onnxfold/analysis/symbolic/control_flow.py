@@ -156,7 +156,7 @@ def _slice(algebra: Algebra, fact: Fact, axis: int) -> Fact:
 
 
 def _anything(analysis: SymbolicAnalysis, body: ir.Graph) -> Sequence[Fact]:
-    """The body of which nobody knows what it gets."""
+    """A body of which it is not known what it gets."""
     for value in body.inputs:
         analysis.set(value, UNKNOWN)
     analysis.run_graph(body)

@@ -1,4 +1,4 @@
-"""Symbolic rules of arithmetic, comparisons and choices on integers and truth values."""
+"""Shape functions of arithmetic, comparisons and choices on integers and truth values."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from onnxfold.analysis.symbolic.fact import (
     of_items,
     of_type,
 )
-from onnxfold.analysis.symbolic.table import (
+from onnxfold.analysis.symbolic.shape_functions import (
     Application,
     Undecided,
     axis_of,
     fact_of,
-    rule,
+    shape_function,
     shape_of,
 )
 
@@ -75,7 +75,7 @@ def _all_objects(application: Application) -> list[Array] | None:
     return [a for a in arrays if a is not None]
 
 
-@rule(*_BINARY, "PRelu", "Pow", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Sum", "Mean")
+@shape_function(*_BINARY, "PRelu", "Pow", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Sum", "Mean")
 def binary(application: Application) -> Sequence[Fact]:
     """Operands broadcast; the result has the dtype of the first one, or is a truth value."""
     algebra, op_type = application.algebra, application.op_type
@@ -112,7 +112,7 @@ def is_small(shape: Shape) -> bool:
     return count <= MOST_ELEMENTS
 
 
-@rule("Mod")
+@shape_function("Mod")
 def mod(application: Application) -> Sequence[Fact]:
     """The remainder with the divisor's sign, or with ``fmod`` the dividend's."""
     algebra = application.algebra
@@ -128,7 +128,7 @@ def mod(application: Application) -> Sequence[Fact]:
     return [of_items(each(algebra.mod, *arrays), dtype, algebra)]
 
 
-@rule("Where")
+@shape_function("Where")
 def where(application: Application) -> Sequence[Fact]:
     """A choice for each element."""
     algebra = application.algebra
@@ -157,7 +157,7 @@ _SAME_TYPE = (
 )
 
 
-@rule(*_UNARY)
+@shape_function(*_UNARY)
 def unary(application: Application) -> Sequence[Fact]:
     """One operand, the same dtype and shape."""
     algebra = application.algebra
@@ -169,7 +169,7 @@ def unary(application: Application) -> Sequence[Fact]:
     return [of_items(each(lambda a: function(algebra, a), items), fact.dtype, algebra)]
 
 
-@rule(*_SAME_TYPE)
+@shape_function(*_SAME_TYPE)
 def same_type(application: Application) -> Sequence[Fact]:
     """The result has the dtype and shape of the first operand. Of more outputs onnx knows."""
     if application.n_outputs > 1:
@@ -178,7 +178,7 @@ def same_type(application: Application) -> Sequence[Fact]:
     return [of_type(fact.dtype, fact.shape, application.algebra)]
 
 
-@rule("DequantizeLinear")
+@shape_function("DequantizeLinear")
 def dequantize(application: Application) -> Sequence[Fact]:
     """The dtype of the scale."""
     if application.attributes.get("output_dtype", 0):
@@ -187,7 +187,7 @@ def dequantize(application: Application) -> Sequence[Fact]:
     return [of_type(dtype, fact_of(application, 0).shape, application.algebra)]
 
 
-@rule("QuantizeLinear")
+@shape_function("QuantizeLinear")
 def quantize(application: Application) -> Sequence[Fact]:
     """The dtype of the zero point, uint8 without one."""
     if application.attributes.get("output_dtype", 0):
@@ -197,20 +197,20 @@ def quantize(application: Application) -> Sequence[Fact]:
     return [of_type(dtype, fact_of(application, 0).shape, application.algebra)]
 
 
-@rule("IsNaN", "IsInf")
+@shape_function("IsNaN", "IsInf")
 def tests(application: Application) -> Sequence[Fact]:
     """Truth values in the shape of the operand."""
     shape = shape_of(application, 0)
     return [of_type(ir.DataType.BOOL, shape, application.algebra)]
 
 
-@rule("Identity")
+@shape_function("Identity")
 def identity(application: Application) -> Sequence[Fact]:
     """The operand."""
     return [fact_of(application, 0)]
 
 
-@rule("Cast", "CastLike")
+@shape_function("Cast", "CastLike")
 def cast(application: Application) -> Sequence[Fact]:
     """Another dtype. Sizes in 32 bits are those in 64: see ``ASSUMPTIONS``."""
     algebra = application.algebra
@@ -238,7 +238,7 @@ _REDUCTIONS: dict[str, Callable[[Algebra, Number, Number], Number]] = {
 }
 
 
-@rule(*_REDUCTIONS)
+@shape_function(*_REDUCTIONS)
 def reduce(application: Application) -> Sequence[Fact]:
     """A short list of integers to one."""
     algebra = application.algebra

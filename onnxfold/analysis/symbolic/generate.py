@@ -1,4 +1,4 @@
-"""Symbolic rules of ops that make tensors of given shapes."""
+"""Shape functions of ops that make tensors of given shapes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ import onnx_ir as ir
 from onnxfold.analysis.symbolic.elementwise import broadcast_shapes, is_small
 from onnxfold.analysis.symbolic.expression import Number
 from onnxfold.analysis.symbolic.fact import Fact, of_items, of_type
-from onnxfold.analysis.symbolic.table import Application, Undecided, fact_of, rule, shape_of
+from onnxfold.analysis.symbolic.shape_functions import (
+    Application,
+    Undecided,
+    fact_of,
+    shape_function,
+    shape_of,
+)
 
 
-@rule("ConstantOfShape")
+@shape_function("ConstantOfShape")
 def constant_of_shape(application: Application) -> Sequence[Fact]:
     """The sizes are the elements of the operand."""
     sizes = application.numbers(0)
@@ -28,7 +34,7 @@ def _sizes(application: Application, numbers: Sequence[Number]) -> list[Number]:
     return [n if algebra.low(n) >= 0 else algebra.unknown(low=0) for n in numbers]
 
 
-@rule("Expand")
+@shape_function("Expand")
 def expand(application: Application) -> Sequence[Fact]:
     """The shape broadcasts with that of the operand."""
     algebra = application.algebra
@@ -42,7 +48,7 @@ def expand(application: Application) -> Sequence[Fact]:
     return [of_type(fact.dtype, result, algebra)]
 
 
-@rule("Tile")
+@shape_function("Tile")
 def tile(application: Application) -> Sequence[Fact]:
     """Sizes times repetitions."""
     algebra = application.algebra
@@ -59,7 +65,7 @@ def tile(application: Application) -> Sequence[Fact]:
     return [of_type(fact.dtype, result, algebra)]
 
 
-@rule("Range", reads_floats=True)
+@shape_function("Range", reads_floats=True)
 def range_(application: Application) -> Sequence[Fact]:
     """From start to limit by steps of delta."""
     algebra = application.algebra
@@ -77,7 +83,7 @@ def range_(application: Application) -> Sequence[Fact]:
     return [of_type(dtype, [count], algebra)]
 
 
-@rule("EyeLike", "RandomNormalLike", "RandomUniformLike", "Bernoulli")
+@shape_function("EyeLike", "RandomNormalLike", "RandomUniformLike", "Bernoulli")
 def like(application: Application) -> Sequence[Fact]:
     """The shape of the operand."""
     fact = fact_of(application, 0)

@@ -1,4 +1,4 @@
-"""Symbolic rules of ops that move, select and join elements, and of those that ask for shapes."""
+"""Shape functions of ops that move, select and join elements, and of those that ask for shapes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from onnxfold.analysis.symbolic.fact import (
     of_items,
     of_type,
 )
-from onnxfold.analysis.symbolic.table import (
+from onnxfold.analysis.symbolic.shape_functions import (
     Application,
     Undecided,
     axis_of,
     fact_of,
-    rule,
+    shape_function,
     shape_of,
     volume,
 )
@@ -33,7 +33,7 @@ TO_THE_END = (1 << 31) - 1
 _ANY_END = (TO_THE_END, (1 << 63) - 1)
 
 
-@rule("Shape")
+@shape_function("Shape")
 def shape(application: Application) -> Sequence[Fact]:
     """The sizes from ``start`` to ``end``."""
     sizes = shape_of(application, 0)
@@ -43,7 +43,7 @@ def shape(application: Application) -> Sequence[Fact]:
     return [of_items(list_of(kept), ir.DataType.INT64, application.algebra)]
 
 
-@rule("Size")
+@shape_function("Size")
 def size(application: Application) -> Sequence[Fact]:
     """The product of the sizes."""
     items = np.empty((), object)
@@ -51,7 +51,7 @@ def size(application: Application) -> Sequence[Fact]:
     return [of_items(items, ir.DataType.INT64, application.algebra)]
 
 
-@rule("NonZero")
+@shape_function("NonZero")
 def non_zero(application: Application) -> Sequence[Fact]:
     """A row for each axis; of a scalar onnxruntime makes one row, and ONNX says none."""
     rank = len(shape_of(application, 0))
@@ -69,7 +69,7 @@ def _moved(application: Application, items: Array) -> Sequence[Fact]:
     return [of_items(items, dtype, application.algebra)]
 
 
-@rule("Gather")
+@shape_function("Gather")
 def gather(application: Application) -> Sequence[Fact]:
     """Elements at indexes along an axis."""
     data, indices = shape_of(application, 0), shape_of(application, 1)
@@ -84,7 +84,7 @@ def gather(application: Application) -> Sequence[Fact]:
     return [of_type(fact_of(application, 0).dtype, sizes, application.algebra)]
 
 
-@rule("Squeeze")
+@shape_function("Squeeze")
 def squeeze(application: Application) -> Sequence[Fact]:
     """Axes of size 1 go. A model that removes another one is not run."""
     sizes = shape_of(application, 0)
@@ -100,7 +100,7 @@ def squeeze(application: Application) -> Sequence[Fact]:
     return _reshaped(application, tuple(d for k, d in enumerate(sizes) if k not in gone))
 
 
-@rule("Unsqueeze")
+@shape_function("Unsqueeze")
 def unsqueeze(application: Application) -> Sequence[Fact]:
     """New axes of size 1."""
     sizes = list(shape_of(application, 0))
@@ -123,7 +123,7 @@ def _reshaped(application: Application, sizes: Shape) -> Sequence[Fact]:
     return [of_type(fact_of(application, 0).dtype, sizes, application.algebra)]
 
 
-@rule("Flatten")
+@shape_function("Flatten")
 def flatten(application: Application) -> Sequence[Fact]:
     """Two axes."""
     sizes = shape_of(application, 0)
@@ -133,7 +133,7 @@ def flatten(application: Application) -> Sequence[Fact]:
     return _reshaped(application, (volume(algebra, sizes[:axis]), volume(algebra, sizes[axis:])))
 
 
-@rule("Reshape")
+@shape_function("Reshape")
 def reshape(application: Application) -> Sequence[Fact]:
     """The sizes of the operand, a 0 standing for the same axis and a -1 for what is left."""
     if application.opset < 5:
@@ -192,8 +192,8 @@ def _zeros_are_copied(algebra: Algebra, sizes: Shape, others: Sequence[Number]) 
                 return False
             left.remove(size)
             copied.append(size)
-    doubtful = [size for size in left if not algebra.is_positive(size)]
-    return not any(algebra.are_related(a, b) for a in copied for b in doubtful)
+    others_left = [size for size in left if not algebra.is_positive(size)]
+    return not any(algebra.are_related(a, b) for a in copied for b in others_left)
 
 
 def _size_at(
@@ -225,7 +225,7 @@ def _size_left(algebra: Algebra, total: Number, rest: Number) -> Number:
     return algebra.floor_div(total, rest)
 
 
-@rule("Transpose")
+@shape_function("Transpose")
 def transpose(application: Application) -> Sequence[Fact]:
     """Axes in another order."""
     sizes = shape_of(application, 0)
@@ -239,7 +239,7 @@ def transpose(application: Application) -> Sequence[Fact]:
     return [of_type(dtype, [sizes[k] for k in order], application.algebra)]
 
 
-@rule("Pad")
+@shape_function("Pad")
 def pad(application: Application) -> Sequence[Fact]:
     """Each size with what is added before and behind."""
     algebra = application.algebra
@@ -253,7 +253,7 @@ def pad(application: Application) -> Sequence[Fact]:
     return [of_type(fact_of(application, 0).dtype, result, algebra)]
 
 
-@rule("Concat")
+@shape_function("Concat")
 def concat(application: Application) -> Sequence[Fact]:
     """Operands one after the other."""
     shapes = [shape_of(application, k) for k in range(len(application.inputs))]
@@ -283,7 +283,7 @@ def joined_shape(algebra: Algebra, shapes: Sequence[Shape], axis: int) -> Shape:
     return tuple(result)
 
 
-@rule("Split")
+@shape_function("Split")
 def split(application: Application) -> Sequence[Fact]:
     """Parts of given sizes, or as equal as possible."""
     algebra = application.algebra
@@ -308,7 +308,7 @@ def split(application: Application) -> Sequence[Fact]:
     return [of_type(dtype, (*sizes[:axis], p, *sizes[axis + 1 :]), algebra) for p in parts]
 
 
-@rule("SplitToSequence")
+@shape_function("SplitToSequence")
 def split_to_sequence(application: Application) -> Sequence[Fact]:
     """Of pieces of given sizes without their axis ONNX and onnxruntime mean different shapes."""
     dtype = fact_of(application, 0).dtype
@@ -324,7 +324,7 @@ def _equal_parts(algebra: Algebra, total: Number, count: int) -> list[Number]:
     return [part] * (count - 1) + [last]
 
 
-@rule("Slice")
+@shape_function("Slice")
 def slice_(application: Application) -> Sequence[Fact]:
     """Ranges of some axes."""
     sizes = list(shape_of(application, 0))

@@ -24,7 +24,7 @@ from onnxfold.analysis.symbolic.fact import (
     of_array,
     of_type,
 )
-from onnxfold.analysis.symbolic.table import reads_floats
+from onnxfold.analysis.symbolic.shape_functions import reads_floats
 from onnxfold.graphs import subgraphs_of
 
 _Values = set[ir.Value | None]
@@ -35,7 +35,7 @@ class SymbolicAnalysis:
 
     The ``value_info`` that a file carries is not believed: tools leave stale ones behind. Answers
     stay right while the graph is rewritten, as what a node computes never changes; values that a
-    rewrite makes are looked at like all others, when somebody asks.
+    rewrite makes are looked at like all others, when they are asked for.
 
     Args:
         model: The model, its nodes in an order in which they can run.
@@ -124,7 +124,7 @@ class SymbolicAnalysis:
         facts = self._facts
         before = [facts.get(value) for value in node.outputs]
         if node not in self._read or not all(before):
-            # nobody has asked yet, or somebody knew better
+            # it was never visited, or a rewrite said what is known
             self._read[node] = node._inputs
             for value, fact in zip(node.outputs, before, strict=True):
                 if fact is None:
@@ -320,7 +320,7 @@ class SymbolicAnalysis:
         return results
 
     def _computed(self, value: ir.Value, fact: Fact) -> Fact:
-        """A constant of integers whose op no rule knows but the evaluator does."""
+        """A constant of integers that the evaluator computes and no shape function does."""
         if fact.known is not None or fact.dtype is None or not self.known.is_constant(value):
             return fact
         if fact.shape is not None and not is_small(fact.shape):

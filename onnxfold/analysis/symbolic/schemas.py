@@ -22,7 +22,7 @@ BELIEVED: dict[str, tuple[int, ...]] = {
     "DecoderMaskedMultiHeadAttention": (0, 1, 2),
     "DynamicQuantizeLSTM": (0, 1, 2),
     "EmbedLayerNormalization": (0, 1, 2),
-    "FusedMatMul": (0,),  # with the attributes that the rule leaves
+    "FusedMatMul": (0,),  # with the attributes that its shape function leaves
     "GatherBlockQuantized": (0,),
     "GatherND": (0,),
     "GridSample": (0,),

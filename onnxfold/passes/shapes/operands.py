@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnxfold.analysis.symbolic import Algebra, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.analysis.symbolic.layout import TO_THE_END, slice_ranges
-from onnxfold.analysis.symbolic.table import Application, Undecided
+from onnxfold.analysis.symbolic.shape_functions import Application, Undecided
 from onnxfold.passes.shapes.edit import Edit
 
 _RESHAPES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity")

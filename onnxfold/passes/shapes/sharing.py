@@ -19,7 +19,7 @@ _MOST_SOURCES = 4
 
 
 @dataclass
-class _Part:
+class _Stretch:
     """A stretch of a list of sizes that one value holds, or one new node makes."""
 
     length: int
@@ -82,7 +82,7 @@ class Sharing:
                     known.append((value, axis))
 
     def _find(self, fact: Fact) -> ir.Value | None:
-        """A value in sight with these elements."""
+        """A value with these elements that can be read here."""
         fact = self._analysis.shared(fact)
         for level in self._values:
             found = level.get(fact)
@@ -110,7 +110,7 @@ class Sharing:
             return
         if len(_exclusive(node, ())) < 2:  # it takes one node at least
             return
-        best: list[_Part] | None = None
+        best: list[_Stretch] | None = None
         least = 0
         for reuse in (True, False):
             parts = self._parts(list(items), reuse=reuse)
@@ -135,9 +135,9 @@ class Sharing:
             for output in use.node.outputs
         )
 
-    def _parts(self, items: list[Number], *, reuse: bool) -> list[_Part] | None:
+    def _parts(self, items: list[Number], *, reuse: bool) -> list[_Stretch] | None:
         """The list as a few parts, taken from the front; None if one of them is not there."""
-        parts: list[_Part] = []
+        parts: list[_Stretch] = []
         k = 0
         while k < len(items):
             part = self._part(items, k, reuse=reuse)
@@ -147,33 +147,35 @@ class Sharing:
             k += part.length
         return parts
 
-    def _part(self, items: list[Number], start: int, *, reuse: bool) -> _Part | None:
+    def _part(self, items: list[Number], start: int, *, reuse: bool) -> _Stretch | None:
         """The next part: what is there comes first, or else what is longest."""
         best = self._from_shape(items, start)
         end = start
         while end < len(items) and isinstance(items[end], int):
             end += 1
         if end > start and (reuse or best is None or best.length <= end - start):
-            return _Part(end - start, numbers=[n for n in items[start:end] if isinstance(n, int)])
+            return _Stretch(
+                end - start, numbers=[n for n in items[start:end] if isinstance(n, int)]
+            )
         for length in range(len(items) - start, 0, -1):
             if not reuse and best is not None and length < best.length:
                 break
             found = self._find(self._list(items[start : start + length]))
             if found is not None:
-                return _Part(length, value=found)
+                return _Stretch(length, value=found)
         if best is None:
             scalar = np.empty((), object)
             scalar[()] = items[start]
             found = self._find(of_items(scalar, ir.DataType.INT64, self._analysis.algebra))
-            return None if found is None else _Part(1, scalar=found)
+            return None if found is None else _Stretch(1, scalar=found)
         return best
 
     def _list(self, numbers: Sequence[Number]) -> Fact:
         return of_items(list_of(numbers), ir.DataType.INT64, self._analysis.algebra)
 
-    def _from_shape(self, items: list[Number], start: int) -> _Part | None:
+    def _from_shape(self, items: list[Number], start: int) -> _Stretch | None:
         """The longest stretch of a tensor's shape that is there from ``start`` on."""
-        best: _Part | None = None
+        best: _Stretch | None = None
         for place in range(start, len(items)):
             size = items[place]
             if isinstance(size, int):
@@ -188,7 +190,7 @@ class Sharing:
 
     def _stretch(
         self, items: list[Number], start: int, source: ir.Value, axis: int
-    ) -> _Part | None:
+    ) -> _Stretch | None:
         shape = self._analysis.of(source).shape or ()
         if axis < 0 or not _is_there(source):
             return None
@@ -199,9 +201,9 @@ class Sharing:
                 break
             symbols += not isinstance(shape[axis + length], int)
             length += 1
-        return _Part(length, source=source, axis=axis) if symbols else None
+        return _Stretch(length, source=source, axis=axis) if symbols else None
 
-    def _cost(self, parts: Sequence[_Part], node: ir.Node) -> int:
+    def _cost(self, parts: Sequence[_Stretch], node: ir.Node) -> int:
         """New nodes; a Shape that several parts share counts once."""
         count = int(len(parts) > 1)
         shapes: set[object] = set()
@@ -219,14 +221,14 @@ class Sharing:
                 shapes.add((part.source, 0, len(shape)))
         return count + len(shapes)
 
-    def _build(self, parts: Sequence[_Part], like: ir.Value, node: ir.Node) -> ir.Value:
+    def _build(self, parts: Sequence[_Stretch], like: ir.Value, node: ir.Node) -> ir.Value:
         values = [self._value(part, like, node) for part in parts]
         if len(values) == 1:
             return values[0]
         fact = self._analysis.of(like)
         return self._made("Concat", values, {"axis": 0}, node, fact, like)
 
-    def _value(self, part: _Part, like: ir.Value, node: ir.Node) -> ir.Value:
+    def _value(self, part: _Stretch, like: ir.Value, node: ir.Node) -> ir.Value:
         if part.value is not None:
             return part.value
         if part.scalar is not None:
@@ -240,7 +242,7 @@ class Sharing:
             return self._edit.constant(np.array(part.numbers, np.int64), like, node)
         return self._sizes(part, part.source, like, node)
 
-    def _sizes(self, part: _Part, source: ir.Value, like: ir.Value, node: ir.Node) -> ir.Value:
+    def _sizes(self, part: _Stretch, source: ir.Value, like: ir.Value, node: ir.Node) -> ir.Value:
         shape = self._analysis.of(source).shape or ()
         fact = self._list(shape[part.axis : part.axis + part.length])
         found = self._find(fact)
@@ -252,7 +254,7 @@ class Sharing:
         if self._version(node) >= 15:
             attributes = {"start": part.axis, "end": end}
             return self._made("Shape", [source], attributes, node, fact, like)
-        whole = self._sizes(_Part(len(shape), source=source), source, like, node)
+        whole = self._sizes(_Stretch(len(shape), source=source), source, like, node)
         places = self._edit.constant(np.arange(part.axis, end), like, node)
         return self._made("Gather", [whole, places], {}, node, fact, like)
 

@@ -1,4 +1,4 @@
-"""The table of symbolic rules: which function tells what comes out of an op."""
+"""Shape functions: for each op what comes out of it, and what they are given."""
 
 from __future__ import annotations
 
@@ -72,29 +72,31 @@ class Application:
 
 
 class Undecided(Exception):
-    """The rule cannot tell: onnx's inference is asked."""
+    """The shape function cannot tell: onnx's inference is asked."""
 
 
-Rule = Callable[[Application], Sequence[Fact]]
-_TABLE: dict[tuple[str, str], Rule] = {}
+ShapeFunction = Callable[[Application], Sequence[Fact]]
+_FUNCTIONS: dict[tuple[str, str], ShapeFunction] = {}
 _READ_FLOATS: set[str] = set()
 
 
-def rule(*op_types: str, domain: str = "", reads_floats: bool = False) -> Callable[[Rule], Rule]:
-    """Register the function as the rule of ops.
+def shape_function(
+    *op_types: str, domain: str = "", reads_floats: bool = False
+) -> Callable[[ShapeFunction], ShapeFunction]:
+    """Register a function that says what comes out of ops.
 
     It returns the facts of the outputs or raises :class:`Undecided`.
 
     Args:
         op_types: The ops.
         domain: Theirs.
-        reads_floats: Whether elements of floating point operands decide about the result. The
-            other rules do not get to see any: one result serves for all.
+        reads_floats: Whether elements of floating point constants decide about the result, as the
+            scales of Resize do. For other ops they are not read.
     """
 
-    def register(function: Rule) -> Rule:
+    def register(function: ShapeFunction) -> ShapeFunction:
         for op_type in op_types:
-            _TABLE[domain, op_type] = function
+            _FUNCTIONS[domain, op_type] = function
             if reads_floats:
                 _READ_FLOATS.add(op_type)
         return function
@@ -102,13 +104,13 @@ def rule(*op_types: str, domain: str = "", reads_floats: bool = False) -> Callab
     return register
 
 
-def find(op_type: str, domain: str = "") -> Rule | None:
-    """The rule of an op."""
-    return _TABLE.get((domain, op_type))
+def find(op_type: str, domain: str = "") -> ShapeFunction | None:
+    """The shape function of an op."""
+    return _FUNCTIONS.get((domain, op_type))
 
 
 def reads_floats(op_type: str) -> bool:
-    """True if the rule of ops of that name looks at elements of floating point operands."""
+    """True if the function of ops of that name looks at elements of floating point operands."""
     return op_type in _READ_FLOATS
 
 

@@ -1,38 +1,31 @@
 """Constants that meet each other: the rest of what onnx-mlir's ConstProp does by rules.
 
-What has only constant operands is computed by the constant-propagation pass, without a rule. The
-rules here bring constants together that something else keeps apart, and make constants of what the
-types determine. Sums of floats are rounded elsewhere then: these rules are exact for integers only.
+What has only constant operands is computed by the constant-propagation pass, and what the types
+determine by the one for symbolic shapes, both without a rule. The rules here bring constants
+together that something else keeps apart. Sums of floats are rounded elsewhere then: these rules are
+exact for integers only.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.rewrite import (
     Matched,
     broadcasts_to,
-    constant,
     constants,
-    filled,
     floating,
     given,
     integer,
     is_constant,
     op,
-    optional,
     rule,
     single_use,
-    size_of,
     values,
 )
-from onnxfold.rewrite.terms import has_symbol
 
 x, y = values("x y")
-c, d, starts, ends = constants("c d starts ends")
+c, d = constants("c d")
 
 
 _WITH_BIAS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "BatchNormalization")
@@ -126,50 +119,4 @@ constant_further_out = rule(
     & _no_bias(x, y),
     inexact=~integer(x),
     doc="((x + c) + y) + d is (x + y) + (c + d); likewise *.",
-)
-
-# -------------------------------------------------------------------- what the types determine
-
-_shape = op("Shape")
-_shaped = _shape(x)
-
-
-@given
-def _sizes(x: Matched, shape: Matched) -> Shape:
-    """What a Shape gives, with symbols for sizes that are not known."""
-    return x.shape[shape.attribute("start") or 0 : shape.attribute("end")]
-
-
-@given
-def _gathered(sizes: Shape, c: Matched) -> Any:
-    chosen = [sizes[k] for k in c.ints if -len(sizes) <= k < len(sizes)]
-    if has_symbol(tuple(chosen)) or len(chosen) < len(c.ints):
-        return None
-    return np.array(chosen, np.int64).reshape(c.array.shape)
-
-
-@given
-def _sliced(sizes: Shape, starts: Matched, ends: Matched) -> Shape:
-    return sizes[int(starts.number) : int(ends.number)]
-
-
-shape_known = rule(
-    _shaped >> constant(_sizes(x, _shape)),
-    doc="A shape that is the same in every run.",
-)
-
-size_known = rule(
-    op.Size(x) >> constant(size_of(x)),
-    doc="A number of elements that is the same in every run.",
-)
-
-gather_of_shape = rule(
-    op.Gather(_shaped, c) >> constant(_gathered(_sizes(x, _shape), c)),
-    doc="Sizes that are the same in every run, of a shape that need not be.",
-)
-
-slice_of_shape = rule(
-    op.Slice(_shaped, starts, ends, optional(filled(0)), optional(filled(1)))
-    >> constant(_sliced(_sizes(x, _shape), starts, ends)),
-    doc="Sizes that are the same in every run, of a shape that need not be.",
 )

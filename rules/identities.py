@@ -57,12 +57,6 @@ cast_to_same_dtype = rule(
     doc="A cast to the dtype that the value has already.",
 )
 
-cast_like_same_dtype = rule(
-    op.CastLike(x, y, saturate=anything, round_mode=anything) >> x,
-    where=dtype_of(x) == dtype_of(y),
-    doc="A cast to the dtype that the value has already.",
-)
-
 dropout_before_12 = rule(
     op.Dropout(x, ratio=anything) >> x,
     opset=(7, 11),

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 import onnx_ir as ir
-from onnxfold.rules.shapes import one_axis
+from onnxfold.rules.shapes import kept_axes, one_axis
 
 from onnxfold.rewrite import (
     Matched,
@@ -44,13 +44,9 @@ e, k, t = attributes("e k t")
 
 
 @given
-def _last_axes(*reductions: Matched) -> int | None:
-    """The first axis, counted from the front, of the last ones that all reductions keep as 1."""
-    found = {reduction.axes for reduction in reductions}
-    keep = all(reduction.attribute("keepdims") == 1 for reduction in reductions)
-    rank = reductions[0].rank
-    (axes,) = found if len(found) == 1 else [()]
-    return axes[0] if keep and axes and axes == tuple(range(axes[0], rank)) else None
+def _first_of_last(axes: tuple[int, ...], x: Matched) -> int | None:
+    """The first of the axes, if they are the last ones of x."""
+    return axes[0] if axes == tuple(range(axes[0], x.rank)) else None
 
 
 @given
@@ -84,7 +80,7 @@ def _square(of: Any) -> Any:
 _mean, _variance = op("ReduceMean"), op("ReduceMean")
 _centred = op.Sub(x, _mean(x, *ys))
 _normal = _over(_centred, _root(_variance(_square(_centred), *zs)))
-_axis = _last_axes(_mean, _variance)
+_axis = _first_of_last(kept_axes(_mean, _variance), x)
 
 layer_normalization = rule(
     op.Add(op.Mul(_normal, w), b) >> op.LayerNormalization(x, w, b, axis=_axis, epsilon=_eps),
@@ -120,7 +116,7 @@ layer_normalization_bias = rule(
 
 _squares = op("ReduceMean")
 _normed = _over(x, _root(_squares(_square(x), *ys)))
-_rms_axis = _last_axes(_squares)
+_rms_axis = _first_of_last(kept_axes(_squares), x)
 
 rms_normalization = rule(
     op.Mul(_normed, w) >> op.RMSNormalization(x, w, axis=_rms_axis, epsilon=_eps),
@@ -133,7 +129,7 @@ rms_normalization = rule(
 _widened = op.Cast(x, to=int(ir.DataType.FLOAT))
 _wide_squares = op("ReduceMean")
 _wide_normed = _over(_widened, _root(_wide_squares(_square(_widened), *ys)))
-_wide_axis = _last_axes(_wide_squares)
+_wide_axis = _first_of_last(kept_axes(_wide_squares), x)
 
 rms_normalization_widened = rule(
     op.Mul(op.Cast(_wide_normed, to=t), w)
@@ -227,7 +223,7 @@ norm_of_squares = rule(
 )
 
 _l2 = op("ReduceL2")
-_one_norm = one_axis(_l2)
+_one_norm = one_axis(kept_axes(_l2))
 
 normalize = rule(
     op.Div(x, _l2(x, *zs)) >> op.LpNormalization(x, axis=_one_norm, p=2),

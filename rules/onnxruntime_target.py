@@ -15,7 +15,7 @@ from onnxfold.rules.activations import (
     is_spelled_out,
     x,
 )
-from onnxfold.rules.shapes import one_axis
+from onnxfold.rules.shapes import kept_axes, one_axis
 from onnxfold.rules.transposes import swaps_last_two
 
 from onnxfold.rewrite import (
@@ -166,7 +166,10 @@ _skip_rms = _ms.SkipSimplifiedLayerNormalization(x, y, w, epsilon=number(c))
 skip_rms_normalization = _rule(
     outputs(_rms, _sum) >> outputs(_skip_rms[0], _skip_rms[3]),
     "A sum, divided by the root of the mean of its squares, and scaled.",
-    _are_alike(x, y) & (one_axis(_squares) == rank_of(x) - 1) & _are_rows(x, w) & known(number(c)),
+    _are_alike(x, y)
+    & (one_axis(kept_axes(_squares)) == rank_of(x) - 1)
+    & _are_rows(x, w)
+    & known(number(c)),
 )
 
 # -------------------------------------------------------------------- products

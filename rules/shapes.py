@@ -52,9 +52,14 @@ def new_shape(x: Any) -> Any:
 
 
 @given
-def one_axis(*reductions: Matched) -> int | None:
-    """The one axis that all reductions keep as size 1, counted from the front."""
-    found = {reduction.axes for reduction in reductions}
-    keep = all(reduction.attribute("keepdims") == 1 for reduction in reductions)
-    (axes,) = found if len(found) == 1 else [()]
-    return axes[0] if keep and len(axes) == 1 else None
+def kept_axes(*reductions: Matched) -> tuple[int, ...] | None:
+    """The axes that all reductions of a value reduce to size 1, counted from the front."""
+    axes = reductions[0].axes
+    alike = all(each.axes == axes and each.attribute("keepdims") == 1 for each in reductions)
+    return axes if alike else None
+
+
+@given
+def one_axis(axes: tuple[int, ...]) -> int | None:
+    """The axis, if there is only one."""
+    return axes[0] if len(axes) == 1 else None

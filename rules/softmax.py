@@ -6,7 +6,7 @@ asked for.
 
 from __future__ import annotations
 
-from onnxfold.rules.shapes import one_axis
+from onnxfold.rules.shapes import kept_axes, one_axis
 
 from onnxfold.rewrite import (
     attributes,
@@ -22,8 +22,8 @@ x, ys, zs = values("x *ys *zs")
 a = attributes("a")
 
 _sum, _max, _log_sum_exp = op("ReduceSum"), op("ReduceMax"), op("ReduceLogSumExp")
-_summed, _log_summed = one_axis(_sum), one_axis(_log_sum_exp)
-_shifted_and_summed = one_axis(_sum, _max)
+_summed, _log_summed = one_axis(kept_axes(_sum)), one_axis(kept_axes(_log_sum_exp))
+_shifted_and_summed = one_axis(kept_axes(_sum, _max))
 
 _exp = op.Exp(x)
 _shifted = op.Exp(op.Sub(x, _max(x, *zs)))

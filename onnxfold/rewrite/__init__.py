@@ -31,23 +31,21 @@ from onnxfold.rewrite.conditions import (
 )
 from onnxfold.rewrite.given import given
 from onnxfold.rewrite.matched import Matched, axes_from_front, axis_from_front
-from onnxfold.rewrite.op import op
-from onnxfold.rewrite.patterns import (
-    absent,
+from onnxfold.rewrite.patterns import absent, anything, result
+from onnxfold.rewrite.rule import Rule, RuleError, rule
+from onnxfold.rewrite.rule_set import RuleSet, rule_set
+from onnxfold.rewrite.words import (
     any_of,
-    anything,
     attributes,
     constant,
     constants,
     filled,
     near,
+    op,
     optional,
     outputs,
-    result,
     values,
 )
-from onnxfold.rewrite.rule import Rule, RuleError, rule
-from onnxfold.rewrite.rule_set import RuleSet, rule_set
 
 __all__ = [
     "Matched",

@@ -100,13 +100,13 @@ def _is_open(argument: object) -> bool:
 def _resolve(subject: object, match: Match) -> Any:
     if isinstance(subject, ByName):
         subject = match.rule.names.get(subject.name)
+    if isinstance(subject, (Expression, OpVariable)):
+        return _seen(match.bound(subject), match)
     if isinstance(subject, Term):
         value = subject.evaluate(match)
         if value is UNKNOWN:
             raise NotKnown
         return value
-    if isinstance(subject, (Expression, OpVariable)):
-        return _seen(match.bound(subject), match)
     if isinstance(subject, (list, tuple)):
         return tuple(_resolve(each, match) for each in subject)
     return subject

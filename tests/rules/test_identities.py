@@ -23,11 +23,6 @@ def test_cast_to_same_dtype():
     refuse(rules.cast_to_same_dtype, graph("float[N] x", "y = Cast<to=10>(x)"))
 
 
-def test_cast_like_same_dtype():
-    certify(rules.cast_like_same_dtype, graph("float[N] x, float[1] z", "y = CastLike(x, z)"))
-    refuse(rules.cast_like_same_dtype, graph("float[N] x, double[1] z", "y = CastLike(x, z)"))
-
-
 def test_dropout():
     certify(rules.dropout_before_12, graph("float[N] x", "y = Dropout<ratio=0.3>(x)", opset=10))
     certify(rules.dropout_without_mode, graph("float[N] x", "y = Dropout(x, r)", r=F32(0.3)))

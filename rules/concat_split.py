@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from onnxfold.rewrite import (
     Matched,
-    anything,
     attributes,
     axis_from_front,
     constant,
@@ -14,6 +13,7 @@ from onnxfold.rewrite import (
     given,
     known,
     op,
+    rank_of,
     rule,
     single_use,
     values,
@@ -21,7 +21,7 @@ from onnxfold.rewrite import (
 
 x, xs, ys, zs = values("x *xs *ys *zs")
 c, i = constants("c i")
-a, b = attributes("a b")
+a, b, k = attributes("a b k")
 
 # -------------------------------------------------------------------- joins and splits
 
@@ -82,13 +82,16 @@ def _is_taken_apart(sequence: Matched) -> bool:
     )
 
 
-_sequence = op.SplitToSequence(x, c, axis=a, keepdims=anything)
+_sequence = op.SplitToSequence(x, c, axis=a, keepdims=k)
 _parts = op.Split(x, constant(_split_sizes), axis=a, _outputs=_length(_split_sizes))
 
 # the splits that the parts come from are one when common subexpressions are
 split_of_sequence = rule(
     op.SequenceAt(_sequence, i) >> _parts[_place(_split_sizes, i)],
-    where=known(_place(_split_sizes, i)) & _is_taken_apart(_sequence),
+    # of parts of one size onnxruntime drops the axis if it is told to, where ONNX keeps it
+    where=((k == 1) | (rank_of(c) == 1))
+    & known(_place(_split_sizes, i))
+    & _is_taken_apart(_sequence),
     opset=(13, None),
     doc="A part of a sequence of parts is a part of a Split.",
 )

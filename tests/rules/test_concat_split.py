@@ -61,6 +61,8 @@ PLACES = {"i": np.array(0), "j": np.array(-1)}
 
 def test_split_of_sequence():
     rule = rules.split_of_sequence
+    dropping = (TAKEN[0].replace("=1>", "=1, keepdims=0>"), *TAKEN[1:])
+    certify(rule, graph("float[N,2] x", *dropping, outputs="a, y", **PLACES, **ints(c=[1, 1])))
     certify(
         rule,
         graph("float[N,5] x", *TAKEN, outputs="a, y", **PLACES, **ints(c=[2, 3])),
@@ -76,6 +78,7 @@ def test_split_of_sequence():
         graph("float[N,5] x, int64 k", TAKEN[0], "y = SequenceAt(s, k)", **ints(c=[2, 3])),
         graph("float[N,5] x", *TAKEN[:2], "y = SequenceLength(s)", i=np.array(0), **ints(c=[5])),
         graph("float[N,5] x", TAKEN[0], "y = SequenceAt(s, i)", i=np.array(2), **ints(c=[2, 3])),
+        graph("float[N,2] x", *dropping, outputs="a, y", **PLACES, c=np.array(1)),
     )
     parts = [f"p{k} = SequenceAt(s, k{k})" for k in range(3)]
     places = {f"k{k}": np.array(k) for k in range(3)}

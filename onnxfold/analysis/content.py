@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import operator
 import struct
-from collections.abc import Hashable, Iterable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -16,6 +16,54 @@ from onnxfold.storage import data_bytes
 
 # Up to this many bytes the elements themselves tell.
 _SMALL = 1024
+
+T = TypeVar("T")
+
+
+class Equals(Generic[T]):
+    """Finds what is equal. The exact key, which costs more, is asked only where the rough one is.
+
+    Args:
+        rough: A key that equal things have in common; it tells most others from them.
+        exact: A key that only equal things have in common; None for a thing that equals no other.
+    """
+
+    def __init__(
+        self, rough: Callable[[T], Hashable], exact: Callable[[T], Hashable | None]
+    ) -> None:
+        self._rough = rough
+        self._exact = exact
+        self._alone: dict[Hashable, T | None] = {}
+        """By rough key: the only thing that has it; None if there are several."""
+        self._several: dict[Hashable, list[T]] = {}
+
+    def find(self, thing: T) -> Sequence[T]:
+        """Those that were added and equal it, in the order in which they were added."""
+        rough = self._rough(thing)
+        if rough not in self._alone:
+            return ()
+        self._tell_apart(rough)
+        return self._several.get(self._exact(thing), ())
+
+    def add(self, thing: T) -> None:
+        """Have it found from now on."""
+        rough = self._rough(thing)
+        if rough not in self._alone:
+            self._alone[rough] = thing
+        else:
+            self._tell_apart(rough)
+            self._add_exactly(thing)
+
+    def _tell_apart(self, rough: Hashable) -> None:
+        first = self._alone[rough]
+        if first is not None:
+            self._alone[rough] = None
+            self._add_exactly(first)
+
+    def _add_exactly(self, thing: T) -> None:
+        exact = self._exact(thing)
+        if exact is not None:
+            self._several.setdefault(exact, []).append(thing)
 
 
 def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+import functools
+from collections.abc import Hashable
 from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.content import content_of_tensor
+from onnxfold.analysis.content import Equals, content_of_tensor
 from onnxfold.editing.names import Names
 from onnxfold.editing.replacement import replace
 from onnxfold.graphs import all_graphs, subgraphs_of
@@ -70,7 +71,7 @@ class _Tree:
 
     def __init__(self, names: _LazyNames) -> None:
         self._names = names
-        self._known = _Known()
+        self._known = Equals[ir.Value](functools.cache(_rough), functools.cache(_exact))
         self._paths: dict[ir.Graph, _Path] = {}
 
     def share(self, outer: _Path, graph: ir.Graph) -> int:
@@ -89,10 +90,9 @@ class _Tree:
                 continue
             if any(is_overwritten(use.node, use.idx) for use in value._uses):
                 continue
-            content = content_of_tensor(tensor)
-            twin = None if value.is_graph_output() else self._twin(tensor, content, path)
+            twin = None if value.is_graph_output() else self._twin(value, tensor, path)
             if twin is None or _is_dearer(value, twin):
-                self._known.add(value, tensor, content)
+                self._known.add(value)
                 continue
             names = None if twin.graph in path else self._names.found
             replace(value, twin)
@@ -107,16 +107,19 @@ class _Tree:
                 removed += self.share(path, subgraph)
         return removed
 
-    def _twin(
-        self, tensor: ir.TensorProtocol, content: Hashable | None, path: _Path
-    ) -> ir.Value | None:
+    def _twin(self, value: ir.Value, tensor: ir.TensorProtocol, path: _Path) -> ir.Value | None:
         """An equal initializer: one that the graph sees, or else one that can be moved there."""
         movable = None
-        for value in self._known.twins(tensor, content):
-            if value.graph in path:
-                return value
-            if not value.is_graph_output() and tensor.nbytes > _WORTH_MOVING:
-                movable = movable or value
+        twins = self._known.find(value)
+        is_sampled = bool(twins) and content_of_tensor(tensor) is None
+        for other in twins:
+            assert other.const_value is not None
+            if is_sampled and not _equal(other.const_value, tensor):
+                continue
+            if other.graph in path:
+                return other
+            if not other.is_graph_output() and tensor.nbytes > _WORTH_MOVING:
+                movable = movable or other
         return movable
 
     def _move(self, value: ir.Value, path: _Path, names: Names) -> None:
@@ -138,41 +141,18 @@ def _is_dearer(value: ir.Value, twin: ir.Value) -> bool:
     return longer * len(value._uses) > storage.tensor_bytes(value.const_value, value.name)
 
 
-class _Known:
-    """Initializers found by content, in the order in which they were added.
-
-    The content is what `content_of_tensor` says.
-    """
-
-    def __init__(self) -> None:
-        self._small: dict[Hashable, list[ir.Value]] = {}
-        self._large: dict[Hashable, list[tuple[ir.Value, ir.TensorProtocol]]] = {}
-        self._samples: dict[int, bytes] = {}
-
-    def add(self, value: ir.Value, tensor: ir.TensorProtocol, content: Hashable | None) -> None:
-        if content is not None:
-            self._small.setdefault(content, []).append(value)
-        else:
-            self._large.setdefault(_kind(tensor), []).append((value, tensor))
-
-    def twins(self, tensor: ir.TensorProtocol, content: Hashable | None) -> Iterator[ir.Value]:
-        """Initializers with the same dtype, shape and bytes."""
-        if content is not None:
-            yield from self._small.get(content, ())
-            return
-        for value, other in self._large.get(_kind(tensor), ()):
-            if self._sample(other) == self._sample(tensor) and _equal(other, tensor):
-                yield value
-
-    def _sample(self, tensor: ir.TensorProtocol) -> bytes:
-        sample = self._samples.get(id(tensor))
-        if sample is None:
-            sample = self._samples[id(tensor)] = _sample(tensor)
-        return sample
+def _rough(value: ir.Value) -> Hashable:
+    """The content of a small tensor, dtype and shape of a large one."""
+    tensor = value.const_value
+    assert tensor is not None
+    return content_of_tensor(tensor) or (tensor.dtype, tuple(tensor.shape.numpy()))
 
 
-def _kind(tensor: ir.TensorProtocol) -> Hashable:
-    return tensor.dtype, tuple(tensor.shape.numpy())
+def _exact(value: ir.Value) -> Hashable:
+    """The content of a small tensor; some elements tell a large one from most others."""
+    tensor = value.const_value
+    assert tensor is not None
+    return content_of_tensor(tensor) or (_rough(value), _sample(tensor))
 
 
 def _sample(tensor: ir.TensorProtocol) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from onnxfold.analysis.content import content_of_attributes
+from onnxfold.analysis.content import Equals, content_of_attributes
 from onnxfold.analysis.facts import facts_of
 from onnxfold.editing.removal import remove_nodes
 from onnxfold.editing.replacement import inherit, replace, set_input, take_over
@@ -15,7 +15,7 @@ from onnxfold.kernels.inference import takes
 from onnxfold.options import Options
 from onnxfold.storage import node_bytes
 
-_Seen = dict[Hashable, ir.Node]
+_Seen = Equals[ir.Node]
 
 
 class CommonSubexpressions(ir.passes.InPlacePass):
@@ -46,21 +46,21 @@ class CommonSubexpressions(ir.passes.InPlacePass):
 
     def _visit(self, graph: ir.Graph, outer: Sequence[_Seen]) -> None:
         """Visit a graph that sees what ``outer`` holds; its subgraphs see what comes before."""
-        levels = ({}, *outer)
+        # hardly any two nodes have the same op and inputs: attributes are looked at only then
+        own = _Seen(_op_and_inputs, _key)
+        levels = (own, *outer)
         for node in list(graph):
             if subgraphs_of(node):
                 for subgraph in subgraphs_of(node):
                     self._visit(subgraph, levels)
                 continue
-            key = _key(node)
-            if key is None:
-                continue
             # without inputs it is a constant: an outer one costs more to look up than it saves
-            twin = next((s[key] for s in levels[: None if node.inputs else 1] if key in s), None)
-            if twin is None:
-                levels[0][key] = node
-            elif self._may_merge(node, twin):
-                self._merge(node, twin)
+            seen_by = levels if node.inputs else (own,)
+            twins = [twin for seen in seen_by for twin in seen.find(node)]
+            if not twins:
+                own.add(node)
+            elif self._may_merge(node, twins[0]):
+                self._merge(node, twins[0])
                 self._gone.append(node)
 
     def _may_merge(self, node: ir.Node, twin: ir.Node) -> bool:
@@ -116,8 +116,12 @@ def _can_be_copied(value: ir.Value, opsets: Mapping[str, int]) -> bool:
     return dtype.bitwidth >= 8 and takes("Identity", opsets.get("", 1), "", 0, dtype)
 
 
+def _op_and_inputs(node: ir.Node) -> Hashable:
+    return (node.op_type, *map(id, node.inputs))
+
+
 def _key(node: ir.Node) -> Hashable | None:
-    """The same for nodes that compute the same if they are deterministic."""
+    """The same for nodes that compute the same if they are deterministic; None for no others."""
     attributes = content_of_attributes(node.attributes.values()) if node.attributes else ()
     if attributes is None:
         return None

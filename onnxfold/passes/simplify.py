@@ -85,10 +85,7 @@ def select_rules(
             # named itself, a rule is on even if its set is not
             wanted = not each.optional or each.name in enabled or rule.name in enabled
             unwanted = each.name in disabled and rule.name not in enabled
-            if wanted and not unwanted and rule.name not in disabled and _is_for(rule, target):
+            is_off = unwanted or rule.name in disabled or rule.target not in (None, target)
+            if wanted and not is_off:
                 found[rule] = None
     return list(found)
-
-
-def _is_for(rule: Rule, target: str | None) -> bool:
-    return rule.target is None or rule.target == target

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnxfold.graphs import all_graphs
-from onnxfold.rewrite.provenance import FROM_KEY, RULE_KEY
+from onnxfold.rewrite.apply import FROM_KEY, RULE_KEY
 
 
 def names_of(model: ir.Model) -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
 from collections import Counter, deque
@@ -12,13 +11,12 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxfold.errors import OnnxFoldError
+from onnxfold.rewrite.apply import Change, Mismatch, Refused, Splicer
 from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.index import RuleIndex
 from onnxfold.rewrite.match import Match, find_match
-from onnxfold.rewrite.patterns import Op
 from onnxfold.rewrite.report import Loop, RewriteReport
 from onnxfold.rewrite.rule import Rule, RuleError
-from onnxfold.rewrite.splice import Change, Mismatch, Refused, Splicer
 
 logger = logging.getLogger("onnxfold")
 
@@ -72,7 +70,8 @@ class Rewriter:
         self._splicer = Splicer(self._facts, keeps or _keeps_nothing)
         self._indexes: dict[tuple[tuple[str, int], ...], RuleIndex] = {}
         self._index_of: dict[ir.Graph, RuleIndex] = {}
-        self._reach = max((_depth(rule) for rule in self._rules), default=1)
+        self._reach = 1
+        """How many ops lie on the longest way through a pattern."""
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
         self._skipped = False
@@ -89,7 +88,8 @@ class Rewriter:
         """
         start = time.perf_counter()
         for each in self._facts.scopes.graphs():
-            self._index_of[each] = self._index_for(each)
+            index = self._index_of[each] = self._index_for(each)
+            self._reach = max(self._reach, index.reach)
         nodes = self._in_order()
         budget = max(10_000, self._limits.per_node * len(nodes))
         self._queue.extend(nodes)
@@ -251,17 +251,6 @@ class Rewriter:
         if node not in self._queued and node.graph is not None:
             self._queued.add(node)
             self._queue.append(node)
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _depth(rule: Rule) -> int:
-    """How many ops lie on the longest way through the pattern."""
-
-    def depth(expression: object) -> int:
-        below = max((depth(child) for child in expression.children()), default=0)  # type: ignore[attr-defined]
-        return below + isinstance(expression, Op)
-
-    return max(depth(pattern) for pattern in rule.pair.patterns)
 
 
 def _keeps_nothing(name: str | None) -> bool:

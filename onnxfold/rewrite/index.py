@@ -53,11 +53,14 @@ class _Table:
         self.by_signature: dict[Any, _Candidates] = {}
         self.numbers: set[float] = set()
         """The numbers that rules ask for."""
+        self.reach = 1
+        """How many ops lie on the longest way through a pattern."""
         for rule in sorted(rules, key=lambda r: -r.benefit):
             if _holds_at(rule, imports):
                 self._add(rule)
 
     def _add(self, rule: Rule) -> None:
+        self.reach = max(self.reach, *map(_depth, rule.pair.patterns))
         for root in rule.roots:
             op = root.op if isinstance(root, (OutputOf, AllOutputs)) else root
             assert isinstance(op, Op)
@@ -99,6 +102,11 @@ class RuleIndex:
         self._known = facts.known
         self._table = _table_of(tuple(rules), tuple(sorted(opsets.items())))
         self._origins: dict[ir.Value | None, _Origin] = {None: None}
+
+    @property
+    def reach(self) -> int:
+        """How many ops lie on the longest way through a pattern, 1 at least."""
+        return self._table.reach
 
     def candidates(self, node: ir.Node) -> Sequence[Rule]:
         """The rules that could match the node, best first.
@@ -150,6 +158,10 @@ def _holds_at(rule: Rule, imports: _Imports) -> bool:
         for expression in root.walk()
         if isinstance(expression, Op)
     )
+
+
+def _depth(pattern: Expression) -> int:
+    return max(map(_depth, pattern.children()), default=0) + isinstance(pattern, Op)
 
 
 def _could_match(op: Op, node: ir.Node, origins: Sequence[_Origin]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,8 +15,14 @@ from onnxfold.rewrite.build import Builder, CannotBuild
 from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.match import Match
 from onnxfold.rewrite.patterns import AllOutputs
-from onnxfold.rewrite.provenance import inherit, remember_origin
+from onnxfold.rewrite.rule import Rule
 from onnxfold.storage.bound import node_bytes
+
+RULE_KEY = "onnxfold.rule"
+"""Metadata of a new node: the rule that made it."""
+FROM_KEY = "onnxfold.from"
+"""Metadata of a new node: the nodes of the original model that it comes from."""
+_MOST_SOURCES = 8
 
 
 class Refused(Exception):
@@ -210,7 +216,7 @@ class Splicer:
         dying: dict[ir.Node, None],
     ) -> Change:
         new = set(builder.nodes)
-        remember_origin(match.rule, builder.nodes, dying)
+        _remember_origin(match.rule, builder.nodes, dying)
         for node in builder.nodes:
             scope = self._facts.scopes.of(_graph_of(node))
             if node.domain not in scope.opsets:
@@ -226,7 +232,7 @@ class Splicer:
             else:
                 replace(root, value)
             if producer in new and producer is not None:
-                inherit(root.producer(), producer)
+                _inherit(root.producer(), producer)
         touched = remove_unused(dying, self._keeps)
         alive = [v for v in touched if v.producer() is not None and v.graph is not None]
         return Change(list(builder.nodes), list(users), alive)
@@ -280,3 +286,39 @@ def _producers(bound: object) -> list[ir.Node]:
 def _graph_of(node: ir.Node) -> ir.Graph:
     assert node.graph is not None
     return node.graph
+
+
+# -------------------------------------------------------------------- where new nodes come from
+
+
+def _inherit(old: ir.Node | None, new: ir.Node) -> None:
+    """The node that makes the result in the end stands for the one that did."""
+    if old is None:
+        return
+    if old.name:
+        old_name, old.name = old.name, None
+        new.name = old_name
+    new.doc_string = new.doc_string or old.doc_string
+    for key, text in old.metadata_props.items():
+        if not key.startswith("onnxfold."):
+            new.metadata_props.setdefault(key, text)
+
+
+def _remember_origin(rule: Rule, added: Iterable[ir.Node], dying: Iterable[ir.Node]) -> None:
+    """Which rule made the new nodes, and which nodes of the original model they come from."""
+    sources: dict[str, None] = {}
+    rules: dict[str, None] = {}
+    for node in dying:
+        earlier = node.metadata_props.get(FROM_KEY)
+        for name in earlier.split(", ") if earlier else [node.name or node.op_type]:
+            sources[name] = None
+        if RULE_KEY in node.metadata_props:
+            rules.update(dict.fromkeys(node.metadata_props[RULE_KEY].split(", ")))
+    rules[rule.name or rule.place] = None
+    names = list(sources)
+    if len(names) > _MOST_SOURCES:
+        names = [*names[:_MOST_SOURCES], "..."]
+    for node in added:
+        if node.op_type != "Constant":
+            node.metadata_props[RULE_KEY] = ", ".join(rules)
+            node.metadata_props[FROM_KEY] = ", ".join(n for n in names)

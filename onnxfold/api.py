@@ -15,7 +15,6 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.errors import CheckFailedError, OnnxFoldError, UsageError, about
-from onnxfold.kernels.engines import limited, time_for
 from onnxfold.memory import paused_garbage_collection, peak_rss_bytes
 from onnxfold.options import Options
 from onnxfold.passes.outlook import outlook
@@ -136,7 +135,6 @@ def optimize_file(
             model = storage.load(source)
         storage.check_destination(model, destination)  # before it has cost any time
         bytes_before = storage.model_bytes(model)
-        stack.enter_context(limited(time_for(bytes_before)))
         stack.enter_context(storage.reading_from(model))
         before = dict(sorted(count_nodes(model).items()))
         with clock.stage("fold"):

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from onnxfold.kernels import inference
 from onnxfold.kernels.dtypes import check_representable
-from onnxfold.kernels.engines import Engines
+from onnxfold.kernels.engines import Engines, TimeLimit
 from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes, stand_in
 from onnxfold.kernels.fused.choice import FUSED_FROM, choose, is_fusable, is_large
 from onnxfold.kernels.fused.streams import is_streamed
@@ -53,6 +53,7 @@ class Evaluator:
         functions: The model's local functions, for calls of them.
         ir_version: The model's IR version.
         exact: Compute nothing whose result depends on how many threads onnxruntime has.
+        time: What all computations may take together; that of a small model if not given.
     """
 
     def __init__(
@@ -61,9 +62,11 @@ class Evaluator:
         functions: Iterable[ir.Function] = (),
         ir_version: int = 8,
         exact: bool = True,
+        time: TimeLimit | None = None,
     ) -> None:
         self.pool = pool
-        self._engines = Engines(pool, functions, ir_version, exact)
+        self._engines = Engines(pool, functions, ir_version, exact, time)
+        self.time = self._engines.time
         pool.set_evaluator(self.compute, self.source)
 
     # ------------------------------------------------------------ one operation

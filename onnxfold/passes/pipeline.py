@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.analysis.facts import shared_facts
 from onnxfold.errors import UsageError
-from onnxfold.kernels.engines import limited, time_for
+from onnxfold.kernels.engines import TimeLimit, time_for
 from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation, Folding
 from onnxfold.passes.registry import create
@@ -48,7 +48,10 @@ def run_bounded(
     Returns:
         The model, or the one that was opened again, and what was done to it.
     """
-    result = run_passes(model, options, scratch_folder=scratch_folder, bytes_before=bytes_before)
+    time = time_for(bytes_before)  # of all that is tried
+    result = run_passes(
+        model, options, scratch_folder=scratch_folder, bytes_before=bytes_before, time=time
+    )
     for fewer, what in ((replace(options, level=0), "rule"), (replace(options, passes=()), "pass")):
         if not result.is_larger:
             break
@@ -56,7 +59,9 @@ def run_bounded(
         if storage.planned_bytes(model) <= storage.planned_bytes(again):
             break  # it is written in another layout than it came in
         model = again
-        result = run_passes(model, fewer, scratch_folder=scratch_folder, bytes_before=bytes_before)
+        result = run_passes(
+            model, fewer, scratch_folder=scratch_folder, bytes_before=bytes_before, time=time
+        )
         result.warnings.append(f"no {what} was used: the model would take more bytes")
     return model, result
 
@@ -67,6 +72,7 @@ def run_passes(
     *,
     scratch_folder: str | None = None,
     bytes_before: int = 0,
+    time: TimeLimit | None = None,
 ) -> Result:
     """Run the passes that the options ask for, in place.
 
@@ -78,13 +84,14 @@ def run_passes(
         options: Which passes and rules, at which level.
         scratch_folder: Where buffers spill to when the options limit memory.
         bytes_before: What the model took when it came; 0 if that may not be made use of.
+        time: What evaluating constants may take; if not given, what is due to a model of its size.
     """
-    run = Run(options, scratch_folder=scratch_folder)
-    with limited(time_for(bytes_before or storage.most_bytes(model))):
-        if options.passes is None:
-            _run_level(model, run, bytes_before)
-        for name in options.passes or ():
-            create(name, options, run=run)(model)
+    time = time or time_for(bytes_before or storage.most_bytes(model))
+    run = Run(options, scratch_folder=scratch_folder, time=time)
+    if options.passes is None:
+        _run_level(model, run, bytes_before)
+    for name in options.passes or ():
+        create(name, options, run=run)(model)
     _raise_version(model)
     return run.result
 
@@ -103,13 +110,12 @@ def first_folding(model: ir.Model, options: Options, *, bytes_before: int) -> tu
     passes = ("constant-propagation",) if options.passes is None else options.passes
     if "constant-propagation" not in passes:
         raise UsageError("a plan is made by constant-propagation, and the passes are without it")
-    run = Run(options)
-    with limited(time_for(bytes_before or storage.most_bytes(model))):
-        if options.passes is None:
-            fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
-        for name in passes[: passes.index("constant-propagation")]:
-            create(name, options, run=run)(model)
-        return ConstantPropagation(replace(options, max_growth=0), run=run).decide(model), run
+    run = Run(options, time=time_for(bytes_before))
+    if options.passes is None:
+        fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
+    for name in passes[: passes.index("constant-propagation")]:
+        create(name, options, run=run)(model)
+    return ConstantPropagation(replace(options, max_growth=0), run=run).decide(model), run
 
 
 def _run_level(model: ir.Model, run: Run, bytes_before: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onnxfold.analysis.decisions import Decision
+from onnxfold.kernels.engines import TimeLimit
 from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
 from onnxfold.options import Options
 from onnxfold.pool import Pool, Statistics
@@ -80,10 +81,18 @@ class Run:
     Args:
         options: The options of the run.
         scratch_folder: Where buffers go when the options limit memory.
+        time: What evaluating constants may take; that of a small model if not given.
     """
 
-    def __init__(self, options: Options, *, scratch_folder: str | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        *,
+        scratch_folder: str | None = None,
+        time: TimeLimit | None = None,
+    ) -> None:
         self.options = options
+        self._time = time
         self.pool = Pool(memory_limit=options.memory_limit, scratch_folder=scratch_folder)
         self.result = Result(Outcome(self.pool.statistics))
         self.uncomputable: dict[ir.Node, str] = {}
@@ -94,7 +103,11 @@ class Run:
         """What computes on the buffers of the pool."""
         if self._evaluator is None:
             self._evaluator = Evaluator(
-                self.pool, model.functions.values(), model.ir_version, exact=self.options.exact
+                self.pool,
+                model.functions.values(),
+                model.ir_version,
+                exact=self.options.exact,
+                time=self._time,
             )
         return self._evaluator
 

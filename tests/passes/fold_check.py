@@ -15,6 +15,7 @@ from reference_session import reference_session
 
 from onnxfold import storage
 from onnxfold.graphs import all_graphs
+from onnxfold.kernels.engines import TimeLimit
 from onnxfold.options import Options
 from onnxfold.passes.pipeline import run_passes
 from onnxfold.passes.run import Outcome
@@ -65,11 +66,17 @@ class Folded:
         return [o.name for o in self.proto.graph.output]
 
 
-def fold(model: onnx.ModelProto | str, feeds: Feeds | None = None, **options: Any) -> Folded:
+def fold(
+    model: onnx.ModelProto | str,
+    feeds: Feeds | None = None,
+    *,
+    time: TimeLimit | None = None,
+    **options: Any,
+) -> Folded:
     """Fold a model and assert that it is valid; with feeds, that it computes the same bits."""
     proto = parse(model) if isinstance(model, str) else model
     opened = storage.from_proto(proto)
-    outcome = run_passes(opened, Options(**{"level": 0, **options})).propagation
+    outcome = run_passes(opened, Options(**{"level": 0, **options}), time=time).propagation
     result = storage.to_proto(opened)
     onnx.checker.check_model(result)
     reasons = {stay.node.op_type: stay.reason for stay in outcome.stays}

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from fold_check import fold, parse, with_weights
 
-from onnxfold.kernels.engines import TimeLimit, limited
+from onnxfold.kernels.engines import TimeLimit
 
 ENDLESS = "n = Constant <value_ints = [1125899906842624]> () "
 LARGE = "n = Constant <value_ints = [3000000]> () "  # 24 MB of int64
@@ -85,6 +85,5 @@ def test_constants_in_a_body_count():
 
 def test_work_by_numpy_counts():
     text = f"g () => (int64[m] y) {{ {LARGE} {ZERO} s = CumSum (i, k) y = ReduceSum (s) }}"
-    with limited(TimeLimit(0.01)):
-        folded = fold(text)
+    folded = fold(text, time=TimeLimit(0.01))
     assert "are used up" in folded.reasons["CumSum"]

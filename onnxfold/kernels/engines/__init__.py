@@ -6,7 +6,7 @@ Who is outside imports from here: ``Engines`` says who computes an operation, th
 from onnxfold.kernels.engines.assembly import OLDEST_OPSET
 from onnxfold.kernels.engines.certain import UNARY
 from onnxfold.kernels.engines.engines import Engines
-from onnxfold.kernels.engines.limits import TimeLimit, current_limit, limited, time_for
+from onnxfold.kernels.engines.limits import TimeLimit, time_for
 from onnxfold.kernels.engines.runner import session_of
 
 __all__ = [
@@ -14,8 +14,6 @@ __all__ = [
     "UNARY",
     "Engines",
     "TimeLimit",
-    "current_limit",
-    "limited",
     "session_of",
     "time_for",
 ]

@@ -14,7 +14,7 @@ from onnxfold.kernels.engines import runner
 from onnxfold.kernels.engines.assembly import assemble, oldest_opsets
 from onnxfold.kernels.engines.certain import is_certain
 from onnxfold.kernels.engines.child import Feed, child
-from onnxfold.kernels.engines.limits import current_limit
+from onnxfold.kernels.engines.limits import TimeLimit, time_for
 from onnxfold.kernels.engines.runner import EvaluationError, Raw
 from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes
 from onnxfold.kernels.operation import Operation, Output
@@ -40,6 +40,7 @@ class Engines:
         functions: The model's local functions, for calls of them.
         ir_version: The model's IR version.
         exact: Compute nothing whose result depends on how many threads onnxruntime has.
+        time: What all computations may take together; that of a small model if not given.
     """
 
     def __init__(
@@ -48,13 +49,14 @@ class Engines:
         functions: Iterable[ir.Function] = (),
         ir_version: int = 8,
         exact: bool = True,
+        time: TimeLimit | None = None,
     ) -> None:
         self._pool = pool
         self._exact = exact
         self._ir_version = ir_version
         self._functions = {f.identifier(): f for f in functions}
         self._serialized: list[onnx.FunctionProto] | None = None
-        self.time = current_limit()
+        self.time = time or time_for(0)
         self._memory = max(pool.memory_limit, _LEAST_MEMORY)
         """Bytes that one computation may take outside the files of the model."""
 

@@ -7,7 +7,6 @@ has to do.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import time
 from collections.abc import Iterator
 
@@ -65,24 +64,3 @@ class TimeLimit:
 def time_for(nbytes: int) -> TimeLimit:
     """The time limit of a model that takes so many bytes."""
     return TimeLimit(_LEAST_SECONDS + nbytes / _BYTES_PER_SECOND)
-
-
-_of_run = contextvars.ContextVar[TimeLimit | None]("time_limit", default=None)
-
-
-@contextlib.contextmanager
-def limited(limit: TimeLimit) -> Iterator[None]:
-    """All evaluators that are made in this context share one time limit.
-
-    Within such a context it is that of the outer one.
-    """
-    token = _of_run.set(_of_run.get() or limit)
-    try:
-        yield
-    finally:
-        _of_run.reset(token)
-
-
-def current_limit() -> TimeLimit:
-    """The time limit of the run, or where there is none, one of its own for who asks."""
-    return _of_run.get() or time_for(0)

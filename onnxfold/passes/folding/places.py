@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.analysis.scopes import Scopes
-from onnxfold.kernels.engines import current_limit
+from onnxfold.kernels.engines import TimeLimit
 from onnxfold.pool import Buffer
 from onnxfold.pool.buffer import distinct
 
@@ -22,10 +22,12 @@ class Places:
     Args:
         model: The model.
         scopes: Its scopes.
+        time: What looking at strings may take.
     """
 
-    def __init__(self, model: ir.Model, scopes: Scopes) -> None:
+    def __init__(self, model: ir.Model, scopes: Scopes, time: TimeLimit) -> None:
         self._scopes = scopes
+        self._time = time
         self._external = bool(model.meta.get(storage.EXTERNAL_KEY))
 
     def needs_node(self, value: ir.Value) -> bool:
@@ -48,7 +50,7 @@ class Places:
         """
         if buffer.dtype == ir.DataType.STRING:
             once = distinct(buffer.array())
-            with current_limit().spending():  # to look at each takes longer than to compute it
+            with self._time.spending():  # to look at each takes longer than to compute it
                 data = storage.texts_bytes(once.reshape(-1)) * buffer.size // max(1, once.size)
         elif buffer.is_known and buffer.nbytes <= _READ and _is_wide_integer(buffer.dtype):
             data = min(buffer.nbytes, storage.varints_bytes(buffer.array()))

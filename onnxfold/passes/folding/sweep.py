@@ -77,7 +77,7 @@ class Sweep:
         self._unread: list[ir.Value] = []
         """Constants of the model that only nodes which are certain to go have read."""
         self._inlined_bytes = 0
-        self.places = Places(model, facts.scopes)
+        self.places = Places(model, facts.scopes, evaluator.time)
         self.stays: list[Stay] = []
         self.inlined = 0
 

@@ -105,7 +105,7 @@ def _found(
     """The kernel that is kept for a component, by the given compiler or by any."""
     key = backend.key_of(component.graph_hash)
     kernel = kernel_cache.find(kernel_cache.name_of(key))
-    if kernel is None or maker not in (None, kernel.key["maker"]) or backend.unusable(key):
+    if kernel is None or maker not in (None, kernel.key.get("maker")) or backend.unusable(key):
         return None
     try:
         kernel_cache.take(kernel, bundle.folder)

@@ -81,11 +81,11 @@ def run_child(command: Sequence[str], seconds: float, *, what: str = "the compil
         raise CompileError(reason_in(done.stderr))
 
 
-def reason_in(text: str, otherwise: str = "the compiler failed") -> str:
-    """The line of a program's output that says what is wrong."""
+def reason_in(text: str) -> str:
+    """The line of a compiler's output that says what is wrong."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "error:" in line or "Error" in line]
-    return one_line((errors or lines or [otherwise])[0])
+    return one_line((errors or lines or ["the compiler failed"])[0])
 
 
 def one_line(text: str) -> str:

@@ -40,7 +40,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Kernel:
-    """What a backend made of one component, or why it did not."""
+    """What a backend made of one component, or why it did not.
+
+    Raises:
+        ValueError: One of its files would lie outside of the bundle.
+    """
 
     backend: str
     outputs: list[str]
@@ -59,6 +63,11 @@ class Kernel:
     """Largest difference from onnxruntime in the one-time check, in units of what is allowed."""
     beside: list[str] = field(default_factory=list)
     """Files that the kernel reads, in its folder."""
+
+    def __post_init__(self) -> None:
+        for name in (self.file, *self.beside):
+            if name is not None and (os.path.isabs(name) or ".." in Path(name).parts):
+                raise ValueError(f"kernel file {name!r} is not in the bundle")
 
     @property
     def files(self) -> list[str]:
@@ -130,10 +139,6 @@ class Manifest:
             TypeError: A field is missing, or there is no such field.
         """
         manifest: Manifest = _read(cls, document, "manifest")
-        for kernel in manifest.kernels:
-            for name in kernel.files:
-                if os.path.isabs(name) or ".." in Path(name).parts:
-                    raise ValueError(f"kernel file {name!r} is not in the bundle")
         return manifest
 
 

@@ -55,17 +55,12 @@ def named_clone(model: ir.Model) -> ir.Model:
     return model.clone()
 
 
-def entry_of(
-    model: ir.Model,
-    cached: Sequence[TensorInfo],
-    runtime_constants: Sequence[str],
-) -> ir.Model:
+def entry_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
     """The model that runs every time: what is cached are inputs of it, behind its own.
 
     Args:
         model: The model; not changed.
         cached: The cached values.
-        runtime_constants: Names of inputs; those that entry does not read are no inputs of it.
     """
     entry = named_clone(model)
     made = {v.name: v for node in entry.graph for v in node.outputs}
@@ -83,20 +78,21 @@ def entry_of(
         assert node is not None
         names.complete(node)
     RemoveDeadCode()(entry)
-    drop_unread(entry, [*runtime_constants, *(info.name for info in cached)])
     return entry
 
 
 def drop_unread(part: ir.Model, constants: Sequence[str]) -> None:
     """Take out those of the constant inputs that nothing reads, and record the others."""
     graph = part.graph
-    inputs = {v.name: v for v in graph.inputs if v.name in set(constants)}
-    for name, value in list(inputs.items()):
-        if not is_used(value):
-            graph.inputs.remove(value)
+    inputs = {value.name: value for value in graph.inputs}
+    kept = []
+    for name in constants:
+        if name in inputs and is_used(inputs[name]):
+            kept.append(name)
+        elif name in inputs:
+            graph.inputs.remove(inputs[name])
             graph.initializers.pop(name, None)
-            del inputs[name]
-    record(part, [name for name in constants if name in inputs])
+    record(part, kept)
 
 
 def fold_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
@@ -114,7 +110,6 @@ def fold_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
         _declare(made[info.name], info)
         fold.graph.outputs.append(made[info.name])
     RemoveDeadCode()(fold)
-    drop_unread(fold, [v.name for v in fold.graph.inputs if v.name])
     return fold
 
 

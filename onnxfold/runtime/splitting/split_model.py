@@ -94,7 +94,7 @@ def split_model(
     region = Region(model, chosen, constness, sizes, fold_at == "runtime")
     cut = find_cut(region, max_cache)
     cached = [info for value in cut.cached if (info := region.describe(value)) is not None]
-    entry = _optimized(entry_of(model, cached, names), fold_at, options)
+    entry = _optimized(entry_of(model, cached), fold_at, options)
     drop_unread(entry, [*names, *(info.name for info in cached)])
     read = {v.name for v in entry.graph.inputs}
     cached = [info for info in cached if info.name in read]

@@ -420,3 +420,21 @@ def test_wrong_arguments(decoder, tmp_path, arguments, message):
     with pytest.raises(UsageError, match=message):
         split(decoder, tmp_path / "out", **arguments)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_function_that_ignores_what_varies_stays_in_entry(tmp_path):
+    """Its result is constant, but to call it takes the operand."""
+    model = parse(
+        """g (float[n, 4] x, float[4] r) => (float[4] y, float[n, 4] z) {
+            c = local.f(x, w)
+            e = Exp(c)
+            y = Mul(e, r)
+            z = Add(x, e)
+        }
+        <domain: "local", opset_import: ["" : 21]>
+        f (unread, a) => (b) { b = Neg(a) }""",
+        w=random(4),
+    )
+    feeds = {"x": random(3, 4), "r": random(4, seed=1)}
+    bundle = check(model, tmp_path, feeds, "r", fold_at="runtime")
+    assert all(group.constants in ([], ["r"]) for group in bundle.manifest.groups)

@@ -68,9 +68,14 @@ class Region:
         self._everything = everything
         made: set[ir.Value] = set(runtime_constants)
         outputs = set(model.graph.outputs)  # which entry makes in any case
+        elsewhere: set[ir.Value] = set()  # constant, but a call makes them that reads what varies
         for node in model.graph:
             operands = operands_of(node)
             is_constant = constness.of_node(node) is not Constness.VARIABLE
+            reads = [constness.of(v) for v in operands if v not in elsewhere]
+            if is_constant and (Constness.VARIABLE in reads or len(reads) < len(operands)):
+                is_constant = False
+                elsewhere.update(node.outputs)
             if is_constant and outputs.isdisjoint(node.outputs):
                 made.update(node.outputs)
                 self.operands[node] = operands

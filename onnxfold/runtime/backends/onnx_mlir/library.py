@@ -20,7 +20,7 @@ from _ctypes import dlclose
 from collections.abc import Sequence
 from ctypes import c_char_p, c_int, c_int64, c_void_p
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -115,7 +115,8 @@ class Library:
         if len(arrays) != len(function.inputs):
             raise LibraryError(f"{entry} takes {len(function.inputs)} inputs, not {len(arrays)}")
         given = [_fitting(a, known) for a, known in zip(arrays, function.inputs, strict=True)]
-        with _InputList(self._library, given) as pointer:
+        pointer = _input_list(self._library, given)
+        try:
             ctypes.set_errno(0)
             made = function.call(pointer)
             if not made:
@@ -123,6 +124,8 @@ class Library:
                 why = f": {os.strerror(code)} (errno {code})" if code else ""
                 raise LibraryError(f"{entry} failed{why}")
             return _OutputList(self, self._library, made).arrays({a.ctypes.data for a in given})
+        finally:
+            self._library.omTensorListDestroy(pointer)
 
     def _entry(self, name: str) -> _Entry:
         if name not in self._entries:
@@ -156,45 +159,38 @@ class Library:
         return function
 
 
-class _Entry:
+class _Entry(NamedTuple):
     """A function of a library, and its types."""
 
-    def __init__(self, call: Any, inputs: list[TensorType], outputs: list[TensorType]) -> None:
-        self.call = call
-        self.inputs = inputs
-        self.outputs = outputs
+    call: Any
+    inputs: list[TensorType]
+    outputs: list[TensorType]
 
 
-class _InputList:
-    """The list of tensors that a function is given; destroyed at the end of the block."""
+def _input_list(api: Any, arrays: Sequence[Array]) -> int:
+    """The list of tensors that a function is given, on the arrays' memory; to be destroyed.
 
-    def __init__(self, library: Any, arrays: Sequence[Array]) -> None:
-        self._library = library
-        self._arrays = arrays
-
-    def __enter__(self) -> int:
-        tensors: list[int] = []
-        try:
-            for array in self._arrays:
-                shape = (c_int64 * max(array.ndim, 1))(*array.shape)
-                number = NUMBERS[array.dtype]
-                tensor = self._library.omTensorCreate(array.ctypes.data, shape, array.ndim, number)
-                if not tensor:
-                    raise LibraryError("there is no memory for an input tensor")
-                tensors.append(tensor)
-            pointers = (c_void_p * max(len(tensors), 1))(*tensors)
-            made = self._library.omTensorListCreate(pointers, len(tensors))
-            if not made:
-                raise LibraryError("there is no memory for the list of inputs")
-        except LibraryError:
-            for tensor in tensors:
-                self._library.omTensorDestroy(tensor)
-            raise
-        self._pointer = int(made)
-        return self._pointer
-
-    def __exit__(self, *_: object) -> None:
-        self._library.omTensorListDestroy(self._pointer)
+    Raises:
+        LibraryError: There is no memory for it.
+    """
+    tensors: list[int] = []
+    try:
+        for array in arrays:
+            shape = (c_int64 * max(array.ndim, 1))(*array.shape)
+            number = NUMBERS[array.dtype]
+            tensor = api.omTensorCreate(array.ctypes.data, shape, array.ndim, number)
+            if not tensor:
+                raise LibraryError("there is no memory for an input tensor")
+            tensors.append(tensor)
+        pointers = (c_void_p * max(len(tensors), 1))(*tensors)
+        made = api.omTensorListCreate(pointers, len(tensors))
+        if not made:
+            raise LibraryError("there is no memory for the list of inputs")
+    except LibraryError:
+        for tensor in tensors:
+            api.omTensorDestroy(tensor)
+        raise
+    return int(made)
 
 
 class _OutputList:

@@ -105,7 +105,7 @@ def _has_random_node(nodes: Iterable[onnx.NodeProto], version: int) -> bool:
 
 def _is_inference(node: ir.Node, opset: int) -> bool:
     """True for a Dropout that copies its input: training is off, or the ratio is a constant 0."""
-    inputs = [*node.inputs, None, None]
+    inputs = [*node.inputs, None, None, None]  # a senseless one has none at all
     if _is_constant_zero(inputs[1]):
         return True
     if inputs[2] is not None:

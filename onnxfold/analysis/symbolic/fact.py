@@ -86,6 +86,10 @@ class FactTable:
             found = self._facts[key] = Fact(dtype, shape)
         return found
 
+    def has_symbols(self) -> bool:
+        """Whether a size in one of them is not a number."""
+        return any(isinstance(n, Expr) for f in self._facts.values() for n in f.shape or ())
+
     def shared(self, fact: Fact) -> Fact:
         """The one fact that says the same; symbols included."""
         if fact.other is not None:

@@ -15,7 +15,7 @@ from onnxfold.analysis.scopes import Scope, Scopes
 from onnxfold.analysis.symbolic import control_flow
 from onnxfold.analysis.symbolic.application import Applications, python_value
 from onnxfold.analysis.symbolic.elementwise import is_small
-from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
+from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import (
     SIZE_DTYPES,
     UNKNOWN,
@@ -70,14 +70,8 @@ class SymbolicAnalysis:
             self.run_graph(graph)
 
     def has_symbols(self) -> bool:
-        """Whether a size of the model is not a number, as far as anybody has asked."""
-        return any(
-            isinstance(size, Expr)
-            for graph in self.scopes.graphs()
-            for values in (graph.inputs, *(node.outputs for node in graph))
-            for value in values
-            for size in self._facts.get(value, UNKNOWN).shape or ()
-        )
+        """Whether a size of the model is not a number, of the values that were looked at."""
+        return self._table.has_symbols()
 
     def set(self, value: ir.Value, fact: Fact) -> None:
         """Remember what is known of a value."""
@@ -133,7 +127,7 @@ class SymbolicAnalysis:
         if node.attributes:
             for graph in subgraphs_of(node):
                 self._forget(graph)
-        self._visit(node)
+        self._visit(node, self.scopes.find(node.graph))
         for value, old in zip(node.outputs, before, strict=True):
             assert old is not None
             is_constant = self.known.ask_again(value)
@@ -173,7 +167,7 @@ class SymbolicAnalysis:
             if missing:
                 pending.extend(missing)
                 continue
-            self._visit(node)
+            self._visit(node, self.scopes.find(node.graph))
             pending.pop()
             facts.setdefault(current, UNKNOWN)
         return facts[value]
@@ -197,11 +191,11 @@ class SymbolicAnalysis:
 
     def run_graph(self, graph: ir.Graph) -> None:
         """Visit the nodes of a graph whose inputs have facts."""
-        facts = self._facts
+        facts, scope = self._facts, self.scopes.find(graph)
         for node in graph:
             outputs = node.outputs
             if self._again or not outputs or outputs[0] not in facts:
-                self._visit(node)
+                self._visit(node, scope)
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
@@ -281,11 +275,10 @@ class SymbolicAnalysis:
 
     # ---------------------------------------------------------------- nodes
 
-    def _visit(self, node: ir.Node) -> None:
+    def _visit(self, node: ir.Node, scope: Scope | None) -> None:
         """Find the facts of a node's outputs."""
         facts = self._facts
         self._read[node] = node._inputs
-        scope = self.scopes.find(node.graph)
         results = () if scope is None else self._results(node, scope)
         outputs = node.outputs
         if len(outputs) == len(results) == 1:

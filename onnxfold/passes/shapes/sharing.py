@@ -56,23 +56,25 @@ class Sharing:
         self._values.append({})
         self._sources.append({})
         for value in graph.inputs:
-            self._remember(value)
+            self._remember(value, self._analysis.of(value))
         for node in list(graph):
             if node.graph is not graph:
                 continue
             for inner in list(subgraphs_of(node)) if node.attributes else ():
                 self.graph(inner)
             for value in node.outputs:
-                if is_used(value) and not self._share(value):
-                    self._rebuild(value, node)
+                if not is_used(value):
+                    continue
+                fact = self._analysis.of(value)
+                if fact.is_symbolic and not self._share(value, fact):
+                    self._rebuild(value, fact, node)
                 if is_used(value):
-                    self._remember(value)
+                    self._remember(value, fact)
         self._values.pop()
         self._sources.pop()
 
-    def _remember(self, value: ir.Value) -> None:
+    def _remember(self, value: ir.Value, fact: Fact) -> None:
         """The sizes of a tensor and the elements of a list are there for what comes."""
-        fact = self._analysis.of(value)
         if fact.is_symbolic:
             self._values[-1].setdefault(fact, value)
         for axis, size in enumerate(fact.shape or ()):
@@ -92,19 +94,17 @@ class Sharing:
                 del level[fact]
         return None
 
-    def _share(self, value: ir.Value) -> bool:
-        fact = self._analysis.of(value)
-        first = self._find(fact) if fact.is_symbolic else None
+    def _share(self, value: ir.Value, fact: Fact) -> bool:
+        first = self._find(fact)
         if first is None or first is value or value.is_graph_output():
             return False
         return self._edit.replace(value, first)
 
     # ---------------------------------------------------------------- putting together anew
 
-    def _rebuild(self, value: ir.Value, node: ir.Node) -> None:
-        fact = self._analysis.of(value)
+    def _rebuild(self, value: ir.Value, fact: Fact, node: ir.Node) -> None:
         items = fact.items
-        if not fact.is_symbolic or items is None or fact.dtype != ir.DataType.INT64:
+        if items is None or fact.dtype != ir.DataType.INT64:
             return
         if value.is_graph_output() or items.ndim != 1 or not self._is_demanded(value):
             return

@@ -11,20 +11,20 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from onnxfold.kernels.fused.choice import choose, is_fusable, is_large
-from onnxfold.kernels.fused.lower import Missing, lower
-from onnxfold.kernels.fused.movement import Blocked
-from onnxfold.kernels.fused.program import PIECE_BYTES, Program
-from onnxfold.kernels.fused.streams import is_streamed
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.schedule import phases, postponed
+from onnxfold.kernels.streams.build import Missing
+from onnxfold.kernels.streams.build import stream as build_stream
+from onnxfold.kernels.streams.plan import Plan, is_streamable, make_plan
+from onnxfold.kernels.streams.sources import Stream
 from onnxfold.pool import Buffer, Memory
 from onnxfold.pool.parallel import THREADS
+from onnxfold.pool.source import WORKING_BYTES
 
 # A reduction that runs piece by piece holds a group of rows, or pieces ahead of the one it adds.
 _STREAM_BYTES = 1 << 24
-# Element-wise work on tiles: three arrays that fit the cache for each thread, and the tile.
-_WORKING_BYTES = THREADS * (3 * PIECE_BYTES + (1 << 20))
+# For each thread, with the tile.
+_WORKING_BYTES = THREADS * (WORKING_BYTES + (1 << 20))
 
 
 class Streamed(NamedTuple):
@@ -32,7 +32,7 @@ class Streamed(NamedTuple):
 
     read: int
     """Bytes of weights that the tiles read."""
-    program: Program | None
+    source: Stream | None
     """What computes them; None if that shows only when what it reads has been computed."""
 
 
@@ -72,64 +72,49 @@ class Computing:
         if buffer in self._held or buffer.is_known:
             return None
         operations = postponed([buffer])
-        if not operations or not is_fusable(operations[-1]):
+        if not operations or not is_streamable(operations[-1]):
             self._run(operations, [buffer], None)
             return None
         before = self.read
-        inlined = self._run(operations[:-1], [], buffer)
+        plan = self._run(operations[:-1], [], buffer)
         self._read(operations[-1])
-        program = None
-        with contextlib.suppress(Missing, Blocked):  # of what is not known yet
-            program, _ = lower(buffer, inlined)
-        return Streamed(self.read - before, program)
+        source = None
+        with contextlib.suppress(Missing):  # of what is not known yet
+            source = build_stream(buffer, plan.inlined)
+        return Streamed(self.read - before, source)
 
     def _run(
         self, operations: Sequence[Operation], wanted: Sequence[Buffer], streamed: Buffer | None
-    ) -> set[Buffer]:
+    ) -> Plan:
         operations = [
             o for o in operations if any(b is not None and b not in self._held for b in o.results)
         ]
-        everything, targets = list(operations), list(wanted)
+        plan = make_plan(operations, wanted, streamed, lambda b: b.references)
+        everything = list(operations)
         if streamed is not None:
             assert isinstance(streamed.deferred, Operation)
             everything.append(streamed.deferred)
-            targets.append(streamed)
-        inlined: set[Buffer] = set()
-        stored: set[Buffer] = set()
-        in_pieces: set[Operation] = set()
-        streams = {o for o in operations if is_streamed(o)}
-        if streams or any(is_large(operation) for operation in everything):
-            inlined, stored = choose(
-                everything, targets, streams.__contains__, lambda b: b.references
-            )
-            in_pieces = {o for o in operations if o in streams or is_fusable(o)}
         readers = Counter(b for o in everything for b in o.operands if b is not None)
         others = {b: b.references - count for b, count in readers.items()}
-        for phase, engine_is_numpy in phases(operations, in_pieces):
+        for phase, engine_is_numpy in phases(operations, plan.streamed | plan.reduced):
             if not engine_is_numpy:
                 self._session(phase, readers)
             else:
                 for operation in phase:
-                    self._operation(operation, streams, in_pieces, stored)
+                    self._operation(operation, plan)
             for operation in phase:
                 self._drop_operands(operation, readers, others)
-        return inlined
+        return plan
 
-    def _operation(
-        self,
-        operation: Operation,
-        streams: set[Operation],
-        in_pieces: set[Operation],
-        stored: set[Buffer],
-    ) -> None:
+    def _operation(self, operation: Operation, plan: Plan) -> None:
         results = [b for b in operation.results if b is not None]
-        if operation in streams:
+        if operation in plan.reduced:
             self._read(operation)
             self._note(_STREAM_BYTES + _WORKING_BYTES)
             self._hold(results)
-        elif operation in in_pieces:
+        elif operation in plan.streamed:
             self._read(operation)
-            kept = [b for b in results if b in stored]
+            kept = [b for b in results if b in plan.stored]
             if kept:
                 self._note(_WORKING_BYTES)
             self._hold(kept)

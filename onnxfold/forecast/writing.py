@@ -10,9 +10,9 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.forecast.computing import Computing, Streamed
 from onnxfold.graphs import all_graphs
-from onnxfold.kernels.fused.program import KEPT_BYTES, STRIP_BYTES
+from onnxfold.kernels.streams.sources import KEPT_BYTES
 from onnxfold.pool import Buffer, Memory, Pool
-from onnxfold.pool.source import is_across
+from onnxfold.pool.source import WORKING_BYTES, is_across
 from onnxfold.pool.tensor import LARGE, SLAB, slab_bytes
 from onnxfold.pool.tiles import is_transposed_matrix
 from onnxfold.storage.layout import EXTERNAL_FROM
@@ -101,23 +101,11 @@ class Writing:
 
 def _of_tiles(buffer: Buffer, streamed: Streamed) -> int:
     """Bytes that the threads need for the tiles of a result, and pages that these have touched."""
-    read, program = streamed
-    stored = buffer.nbytes
-    if program is None:
-        tile = SLAB if stored > LARGE else TILE
-        return WRITERS * tile + (read if read <= KEPT_BYTES else WRITERS * tile * read // stored)
-    slab = slab_bytes(program, stored, TILE, buffer.pool.memory_limit)
-    in_slabs = slab > 0 and is_across(program)
-    tile = slab if in_slabs else max(TILE, min(slab, program.least_tile))
-    pages = read
-    if read > KEPT_BYTES:
-        at_once = min(tile, STRIP_BYTES) if program.has_strips else tile
-        pages = WRITERS * at_once * read // stored
-        if is_across(program) and not in_slabs:
-            pages = read
-        elif program.least_tile:
-            pages = 0  # they are given back on the way
-    return WRITERS * (tile + program.working_bytes) + max(pages, program.kept_bytes)
+    read, source = streamed
+    tile = TILE
+    if source is None or is_across(source):
+        tile = max(TILE, slab_bytes(buffer.nbytes, TILE, buffer.pool.memory_limit))
+    return WRITERS * (tile + WORKING_BYTES) + min(read, KEPT_BYTES)
 
 
 def _least_slab(rows: int) -> int:

@@ -17,12 +17,11 @@ from onnxfold.kernels import inference
 from onnxfold.kernels.dtypes import check_representable
 from onnxfold.kernels.engines import Engines, TimeLimit
 from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes, stand_in
-from onnxfold.kernels.fused.choice import FUSED_FROM, choose, is_fusable, is_large
-from onnxfold.kernels.fused.streams import is_streamed
 from onnxfold.kernels.operation import Operation
-from onnxfold.kernels.pieces import Pieces
 from onnxfold.kernels.registry import AllocationBound, Kind, NotExact, Postpone
 from onnxfold.kernels.schedule import awaits, cannot_fail, phases, postponed
+from onnxfold.kernels.streams.compute import Streams
+from onnxfold.kernels.streams.plan import STREAMED_FROM, is_large, is_streamable, make_plan
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array
 from onnxfold.pool.source import Source
@@ -147,7 +146,7 @@ class Evaluator:
         if first.type_proto is not None or not first.size:
             return None
         unknown = [b for b in others if b is not None and not b.is_known]
-        if unknown and (first.nbytes <= FUSED_FROM or _bytes_of(unknown) > _INDICES):
+        if unknown and (first.nbytes <= STREAMED_FROM or _bytes_of(unknown) > _INDICES):
             return None
         self.compute(unknown)
         assert operation.kernel is not None
@@ -217,52 +216,36 @@ class Evaluator:
             ComputationFailed: operations below it cannot be computed.
         """
         operations = postponed([buffer])
-        if not operations or not is_fusable(operations[-1]):
+        if not operations or not is_streamable(operations[-1]):
             self.compute([buffer])
             return None
-        program = None
         with np.errstate(all="ignore"):
-            pieces = self._compute(operations[:-1], [], buffer)
-            if not pieces.failures:
-                program = pieces.lower(buffer)
-        if pieces.failures:
-            raise ComputationFailed(pieces.failures)
-        return None if program is None else program[0]
+            streams = self._compute(operations[:-1], [], buffer)
+        if streams.failures:
+            raise ComputationFailed(streams.failures)
+        return streams.stream(buffer)
 
     def _compute(
         self,
         operations: list[Operation],
         wanted: Sequence[Buffer],
         streamed: Buffer | None = None,
-    ) -> Pieces:
+    ) -> Streams:
         """Compute what is wanted and what ``streamed`` needs."""
-        inlined: set[Buffer] = set()
-        stored: set[Buffer] = set()
-        in_pieces: set[Operation] = set()
-        everything, targets = operations, wanted
-        if streamed is not None:
-            assert isinstance(streamed.deferred, Operation)
-            everything, targets = [*operations, streamed.deferred], [*wanted, streamed]
-        streams = {o for o in operations if is_streamed(o)}
-        if streams or any(is_large(operation) for operation in everything):
-            inlined, stored = choose(everything, targets, streams.__contains__, _references)
-            in_pieces = {o for o in operations if o in streams or is_fusable(o)}
+        plan = make_plan(operations, wanted, streamed, _references)
         failures: dict[Operation, str] = {}
-        pieces = Pieces(self.pool, self._engines, inlined, failures, bounded=streamed is None)
-        for phase, engine_is_numpy in phases(operations, in_pieces):
+        streams = Streams(self.pool, self._engines, plan, failures, bounded=streamed is None)
+        in_boxes = plan.streamed | plan.reduced
+        for phase, engine_is_numpy in phases(operations, in_boxes):
             if not engine_is_numpy:
                 self._engines.compute(phase, failures)
                 continue
             for operation in phase:
-                if operation in streams:
-                    pieces.reduce(operation)
-                elif operation in in_pieces:
-                    for buffer in operation.results:
-                        if buffer in stored and awaits(buffer, operation):
-                            pieces.store(buffer)
+                if operation in in_boxes:
+                    streams.run(operation)
                 else:
                     self._engines.compute([operation], failures)
-        return pieces
+        return streams
 
     def uncertain(self, buffers: Sequence[Buffer]) -> list[Buffer]:
         """The deferred buffers that these need and whose computation could fail.
@@ -272,7 +255,7 @@ class Evaluator:
         return [
             b
             for operation in postponed(buffers)
-            if not is_fusable(operation)
+            if not is_streamable(operation)
             and (operation.kernel is None or is_large(operation) or not cannot_fail(operation))
             for b in operation.results
             if b is not None and awaits(b, operation) and b.references

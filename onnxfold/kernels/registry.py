@@ -82,7 +82,7 @@ class Kind(enum.Enum):
     Never fails on data, so it can run on tiles and be postponed to when the result is written."""
     ASSEMBLED = "assembled"
     """Any box of the result is made of boxes of the operands, moved: the result need not be there
-    as a whole (:mod:`onnxfold.kernels.fused.assemble`). Never fails on data."""
+    as a whole (:mod:`onnxfold.kernels.streams`). Never fails on data."""
     SELECTED = "selected"
     """Every element of the result is one of the first operand or a constant. Where the kernel's
     ``selection`` says which (:mod:`onnxfold.kernels.selection`), it never fails on data."""

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.pool.buffer import Array, Block, Buffer, Deferred, Memory, root_of, weight_of
 from onnxfold.pool.parallel import THREADS, for_each
-from onnxfold.pool.source import BoxTile, Source, tiles
+from onnxfold.pool.source import WORKING_BYTES, BoxTile, Source, tiles
 from onnxfold.pool.spill import Scratch, ScratchPart
 from onnxfold.pool.statistics import Statistics
 from onnxfold.pool.tensor import BufferTensor
@@ -254,7 +254,7 @@ class Pool:
         """
         dtype = source.dtype.numpy()
         nbytes = math.prod(source.shape) * dtype.itemsize
-        working = source.working_bytes * THREADS
+        working = WORKING_BYTES * THREADS
         if 2 * nbytes > self.memory_limit and nbytes >= _LEAST_SPILLED:
             return self._store_in_scratch(source, nbytes, working)
         self._spill(self.memory_limit - nbytes - working)
@@ -265,7 +265,6 @@ class Pool:
 
             def fill(tile: BoxTile) -> None:
                 source.fill(tile.box, array[tile.box])
-                source.release(tile.box)
 
             for_each(self._tiles(source), fill, THREADS if nbytes > _TILE else 1)
         source.release()
@@ -286,7 +285,6 @@ class Pool:
             if room is None or room.nbytes < size:
                 room = local.room = np.empty(max(size, _TILE), np.uint8)
             source.fill(tile.box, room[:size].view(dtype).reshape(shape))
-            source.release(tile.box)
             row = size // tile.rows
             start = sum(s.start * stride for s, stride in zip(tile.box, strides, strict=True))
             for k in range(tile.rows):

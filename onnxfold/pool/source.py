@@ -15,6 +15,9 @@ from onnxfold.pool.tiles import boxes_of
 
 Box = tuple[slice, ...]
 
+WORKING_BYTES = 1 << 19
+"""What a thread needs to compute a box, besides the place of the result."""
+
 # A stretch of a row shorter than this many bytes is not worth a system call of its own.
 _LEAST_STRETCH = 2048
 # A column of what lies in memory along it is read in runs of at least this many bytes: pages.
@@ -43,27 +46,12 @@ class Source(Protocol):
         """The axis along which most of what is read lies in memory."""
         ...
 
-    @property
-    def working_bytes(self) -> int:
-        """What one thread needs besides the place of the result, bytes."""
-        ...
-
-    @property
-    def read_bytes(self) -> int:
-        """Bytes of what it is computed from."""
-        ...
-
-    @property
-    def least_tile(self) -> int:
-        """Bytes below which a tile reads the same pages as the ones before it; 0 if none does."""
-        ...
-
     def fill(self, box: Box, target: Array) -> None:
         """Compute the elements in the box (start and stop of every axis) into ``target``."""
         ...
 
-    def release(self, box: Box | None = None) -> None:
-        """Give back the mapped pages that computing the box (or all) has touched."""
+    def release(self) -> None:
+        """Give back the mapped pages that computing has touched and that are still there."""
         ...
 
 
@@ -89,7 +77,6 @@ class BoxTile:
             out[:] = np.frombuffer(packed, np.uint8)
         else:
             self.source.fill(self.box, out.view(dtype.numpy()).reshape(shape))
-        self.source.release(self.box)
 
 
 def tiles(source: Source, nbytes: int, slab: int) -> Iterator[BoxTile]:
@@ -105,7 +92,6 @@ def tiles(source: Source, nbytes: int, slab: int) -> Iterator[BoxTile]:
     if slab and is_across(source):
         yield from _slabs(source, slab)
         return
-    nbytes = max(nbytes, min(slab, source.least_tile))
     for box, offset, length in boxes_of(shape, dtype, nbytes):
         yield BoxTile(source, box, offset, length)
 

@@ -11,7 +11,7 @@ from onnx_ir._core import TensorBase
 
 from onnxfold.pool.buffer import Array, Buffer
 from onnxfold.pool.parallel import THREADS
-from onnxfold.pool.source import BoxTile, Source, is_across, tiles
+from onnxfold.pool.source import WORKING_BYTES, BoxTile, Source, is_across, tiles
 from onnxfold.pool.tiles import (
     ArrayTile,
     SlabTile,
@@ -130,8 +130,8 @@ class BufferTensor(TensorBase):
         """
         source = self._open(nbytes)
         if source is not None:
-            slab = slab_bytes(source, self.nbytes, nbytes, self._buffer.pool.memory_limit)
-            self._count(source, max(nbytes, slab))
+            slab = slab_bytes(self.nbytes, nbytes, self._buffer.pool.memory_limit)
+            self._count(source, max(nbytes, slab if is_across(source) else 0))
             return tiles(source, nbytes, slab)
         array = self._buffer.array()
         if array.nbytes > LARGE and is_transposed_matrix(array):
@@ -148,7 +148,7 @@ class BufferTensor(TensorBase):
 
     def _count(self, source: Source, nbytes: int) -> None:
         """Count what tiles of so many bytes take as being in use."""
-        working = (source.working_bytes + nbytes) * THREADS
+        working = (WORKING_BYTES + nbytes) * THREADS
         self._buffer.pool.add_live(working - self._working)
         self._working = working
 
@@ -162,18 +162,12 @@ class BufferTensor(TensorBase):
             self._working = 0
 
 
-def slab_bytes(source: Source, stored: int, nbytes: int, limit: int) -> int:
-    """Length of the tiles of many stretches in which a source is written, 0 for none.
+def slab_bytes(stored: int, nbytes: int, limit: int) -> int:
+    """Length of the tiles of many stretches in which a source is written that lies across.
 
     Args:
-        source: What is written.
         stored: Bytes of all of it.
         nbytes: Length of a tile of one stretch.
         limit: The pool's memory limit, bytes.
     """
-    most = min(SLAB, max(nbytes, limit // (4 * THREADS)))
-    if stored > LARGE:
-        return most
-    if is_across(source) and source.read_bytes > LARGE:
-        return min(most, max(nbytes, stored // 8))
-    return 0
+    return min(SLAB, max(nbytes, limit // (4 * THREADS))) if stored > LARGE else 0

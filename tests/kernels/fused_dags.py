@@ -14,7 +14,7 @@ from reference_session import reference_session
 
 from onnxfold import storage
 from onnxfold.kernels import evaluator
-from onnxfold.kernels.fused import choice, indexed, program, streams
+from onnxfold.kernels.streams import plan, reductions, sources
 from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation
 from onnxfold.pool import BufferTensor, parallel, pool, tensor
@@ -25,25 +25,20 @@ EXTENTS = [1, 2, 3, 5, 7, 16, 33, 70]
 
 
 @contextlib.contextmanager
-def tiny_pieces(threads: int, page: int = 16):
+def tiny_pieces(threads: int, around: int = 16):
     """Everything is large, and is computed in pieces of a few elements."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluator, "EAGER_BYTES", 8)
-        patch.setattr(choice, "FUSED_FROM", 8)
-        patch.setattr(program, "PIECE_BYTES", 72)
-        patch.setattr(program, "_COLUMNS", 3)
-        patch.setattr(program, "KEPT_BYTES", 64)
-        patch.setattr(program, "STRIP_BYTES", 90)
-        patch.setattr(indexed, "KEPT_BYTES", 64)
-        patch.setattr(indexed, "_AT_A_TIME", 60)
-        patch.setattr(indexed, "_AROUND", 32)
-        patch.setattr(indexed, "_PAGE", page)
-        patch.setattr(indexed, "_WINDOW", 40)
-        patch.setattr(indexed, "_TILE_PLACES", 30)
-        patch.setattr(indexed, "_LONGEST", 50)
-        patch.setattr(streams, "STREAMED_FROM", 64)
-        patch.setattr(streams, "_PIECE", 200)
-        patch.setattr(streams, "_GROUP", 100)
+        patch.setattr(plan, "STREAMED_FROM", 8)
+        patch.setattr(evaluator, "STREAMED_FROM", 8)
+        patch.setattr(sources, "PIECE_BYTES", 72)
+        patch.setattr(sources.Source, "piece_bytes", 160)
+        patch.setattr(sources, "_COLUMNS", 3)
+        patch.setattr(sources, "KEPT_BYTES", 64)
+        patch.setattr(sources, "_AROUND", around)
+        patch.setattr(reductions, "REDUCED_FROM", 64)
+        patch.setattr(reductions, "_PIECE", 200)
+        patch.setattr(reductions, "_GROUP", 100)
         patch.setattr(pool, "_TILE", 104)
         patch.setattr(pool, "_SLAB", 120)
         patch.setattr(pool, "_LEAST_SPILLED", 16)
@@ -58,8 +53,9 @@ def tiny_pieces(threads: int, page: int = 16):
 def whole():
     """Nothing is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choice, "FUSED_FROM", 1 << 60)
-        patch.setattr(streams, "STREAMED_FROM", 1 << 60)
+        patch.setattr(plan, "STREAMED_FROM", 1 << 60)
+        patch.setattr(evaluator, "STREAMED_FROM", 1 << 60)
+        patch.setattr(reductions, "REDUCED_FROM", 1 << 60)
         yield
 
 

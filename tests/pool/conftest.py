@@ -6,18 +6,21 @@ import math
 
 import pytest
 
-from onnxfold.kernels.fused.program import Program
+from onnxfold.kernels.streams.regions import lengths
+from onnxfold.kernels.streams.sources import ElementWise
 
 
 @pytest.fixture
 def work(monkeypatch) -> dict[str, int]:
     """Counts element-wise operations: steps times elements."""
     counted = {"operations": 0}
-    evaluate = Program._evaluate
+    read = ElementWise.read
 
-    def counting_evaluate(self, piece, *known):
-        counted["operations"] += len(self._steps) * math.prod(s.stop - s.start for s in piece)
-        return evaluate(self, piece, *known)
+    def counting_read(self, region):
+        count = math.prod(lengths(region))
+        if count * self.dtype.numpy().itemsize <= self.piece_bytes:  # a larger one is cut first
+            counted["operations"] += len(self._steps) * count
+        return read(self, region)
 
-    monkeypatch.setattr(Program, "_evaluate", counting_evaluate)
+    monkeypatch.setattr(ElementWise, "read", counting_read)
     return counted

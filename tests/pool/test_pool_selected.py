@@ -7,10 +7,8 @@ import onnx
 import pytest
 from pool_bench import Bench, counting
 
-from onnxfold.kernels.fused import indexed
 from onnxfold.kernels.registry import Unfoldable
 from onnxfold.pool import BufferTensor
-from onnxfold.pool.source import tiles
 
 SIDE = 512  # a value is 1 MiB: large
 HALF = onnx.TensorProto.FLOAT16
@@ -140,33 +138,3 @@ def test_indices_that_are_computed_are_known_before_they_are_used():
     rows = bench.apply("Gather", value, places)
     assert bench.evaluator.uncertain([rows]) == []
     np.testing.assert_array_equal(rows.array(), -array[many])
-
-
-def test_places_all_over_a_weight_are_read_in_the_order_of_its_pages(monkeypatch):
-    """Rows of 16 bytes: each tile goes once through the weight, and there are few tiles."""
-    monkeypatch.setattr(indexed, "_WINDOW", 1 << 16)
-    bench = Bench()
-    count = 1 << 17
-    array = counting(count, 4)
-    places = shuffled(count // 2, count)
-    rows = bench.apply("Gather", bench.held(array), bench.held(places))
-    read = []
-    gathered = indexed.gathered
-
-    def noting(part, lists):
-        if part.shape[0] == count:
-            read.append((int(lists[0][0]), int(lists[0][-1])))
-        return gathered(part, lists)
-
-    monkeypatch.setattr(indexed, "gathered", noting)
-    source = bench.pool.source_of(rows)
-    cut = list(tiles(source, 1 << 14, 1 << 19))
-    assert len(cut) == 2
-    out = np.empty(rows.nbytes, np.uint8)
-    for tile in cut:
-        tile.read(out[tile.offset : tile.offset + tile.nbytes])
-    np.testing.assert_array_equal(out.view(np.float32).reshape(-1, 4), array[places])
-    passes = np.split(read, [k for k in range(1, len(read)) if read[k][0] < read[k - 1][0]])
-    assert len(passes) == 2
-    assert all(np.diff(np.ravel(p)).min() >= 0 for p in passes)
-    assert all(last - first < 1 << 12 for first, last in read)

@@ -1,1 +1,0 @@
-"""Element-wise and movement ops over large constants, done together and piece by piece."""

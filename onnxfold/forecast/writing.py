@@ -102,10 +102,14 @@ class Writing:
 def _of_tiles(buffer: Buffer, streamed: Streamed) -> int:
     """Bytes that the threads need for the tiles of a result, and pages that these have touched."""
     read, source = streamed
-    tile = TILE
-    if source is None or is_across(source):
-        tile = max(TILE, slab_bytes(buffer.nbytes, TILE, buffer.pool.memory_limit))
-    return WRITERS * (tile + WORKING_BYTES) + min(read, KEPT_BYTES)
+    slab = SLAB if buffer.nbytes > LARGE else 0
+    pages = min(read, KEPT_BYTES)
+    if source is not None:
+        slab = slab_bytes(source, buffer.nbytes, TILE, buffer.pool.memory_limit)
+        slab = max(slab, source.least_tile)
+        if is_across(source) and not slab:
+            pages = read
+    return WRITERS * (max(TILE, slab) + WORKING_BYTES) + pages
 
 
 def _least_slab(rows: int) -> int:

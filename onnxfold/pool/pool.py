@@ -254,7 +254,7 @@ class Pool:
         """
         dtype = source.dtype.numpy()
         nbytes = math.prod(source.shape) * dtype.itemsize
-        working = WORKING_BYTES * THREADS
+        working = (WORKING_BYTES + source.least_tile) * THREADS
         if 2 * nbytes > self.memory_limit and nbytes >= _LEAST_SPILLED:
             return self._store_in_scratch(source, nbytes, working)
         self._spill(self.memory_limit - nbytes - working)

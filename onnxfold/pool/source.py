@@ -46,6 +46,16 @@ class Source(Protocol):
         """The axis along which most of what is read lies in memory."""
         ...
 
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of what it is computed from."""
+        ...
+
+    @property
+    def least_tile(self) -> int:
+        """Bytes below which a tile reads the same pages as the ones before it; 0 if none does."""
+        ...
+
     def fill(self, box: Box, target: Array) -> None:
         """Compute the elements in the box (start and stop of every axis) into ``target``."""
         ...
@@ -92,7 +102,7 @@ def tiles(source: Source, nbytes: int, slab: int) -> Iterator[BoxTile]:
     if slab and is_across(source):
         yield from _slabs(source, slab)
         return
-    for box, offset, length in boxes_of(shape, dtype, nbytes):
+    for box, offset, length in boxes_of(shape, dtype, max(nbytes, source.least_tile)):
         yield BoxTile(source, box, offset, length)
 
 

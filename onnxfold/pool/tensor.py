@@ -130,8 +130,8 @@ class BufferTensor(TensorBase):
         """
         source = self._open(nbytes)
         if source is not None:
-            slab = slab_bytes(self.nbytes, nbytes, self._buffer.pool.memory_limit)
-            self._count(source, max(nbytes, slab if is_across(source) else 0))
+            slab = slab_bytes(source, self.nbytes, nbytes, self._buffer.pool.memory_limit)
+            self._count(source, max(nbytes, slab, source.least_tile))
             return tiles(source, nbytes, slab)
         array = self._buffer.array()
         if array.nbytes > LARGE and is_transposed_matrix(array):
@@ -162,12 +162,16 @@ class BufferTensor(TensorBase):
             self._working = 0
 
 
-def slab_bytes(stored: int, nbytes: int, limit: int) -> int:
-    """Length of the tiles of many stretches in which a source is written that lies across.
+def slab_bytes(source: Source, stored: int, nbytes: int, limit: int) -> int:
+    """Length of the tiles of many stretches in which a source is written, 0 for none.
 
     Args:
+        source: What is written.
         stored: Bytes of all of it.
         nbytes: Length of a tile of one stretch.
         limit: The pool's memory limit, bytes.
     """
-    return min(SLAB, max(nbytes, limit // (4 * THREADS))) if stored > LARGE else 0
+    most = min(SLAB, max(nbytes, limit // (4 * THREADS)))
+    if not is_across(source) or max(stored, source.read_bytes) <= LARGE:
+        return 0
+    return most if stored > LARGE else min(most, max(nbytes, stored // 8))

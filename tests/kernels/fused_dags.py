@@ -14,7 +14,7 @@ from reference_session import reference_session
 
 from onnxfold import storage
 from onnxfold.kernels import evaluator
-from onnxfold.kernels.streams import plan, reductions, sources
+from onnxfold.kernels.streams import build, plan, reductions, sources
 from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation
 from onnxfold.pool import BufferTensor, parallel, pool, tensor
@@ -30,6 +30,8 @@ def tiny_pieces(threads: int, around: int = 16):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluator, "EAGER_BYTES", 8)
         patch.setattr(plan, "STREAMED_FROM", 8)
+        patch.setattr(plan, "_SCATTERED_FROM", 3 * around)
+        patch.setattr(build, "_LEAST_TILE", 300)
         patch.setattr(evaluator, "STREAMED_FROM", 8)
         patch.setattr(sources, "PIECE_BYTES", 72)
         patch.setattr(sources.Source, "piece_bytes", 160)

@@ -20,10 +20,13 @@ from onnxfold.kernels.streams.moved import (
     Transposed,
     refined,
 )
-from onnxfold.kernels.streams.plan import kind_of
+from onnxfold.kernels.streams.plan import kind_of, reads_all_over
 from onnxfold.kernels.streams.sources import ElementWise, Leaf, Pages, Source, Step, Stream
 from onnxfold.kernels.streams.views import keeps_order, layout_of, units_of
 from onnxfold.pool import Buffer
+
+# Length of the boxes in which something is read at places all over it: each goes through all of it.
+_LEAST_TILE = 1 << 24
 
 
 class Missing(Exception):
@@ -49,7 +52,9 @@ def stream(
     source = _Builder(base, inlined, pages).source(base)
     if compact and base is not root and source.shape != base.shape:
         base, source = root, _Builder(root, inlined, pages).source(root)
-    return Stream(source, source.shape if compact else base.shape, pages)
+    is_all_over = isinstance(base.deferred, Operation) and reads_all_over(base.deferred)
+    least_tile = _LEAST_TILE if is_all_over else 0
+    return Stream(source, source.shape if compact else base.shape, pages, least_tile=least_tile)
 
 
 def _same_order(root: Buffer, inlined: Collection[Buffer]) -> Buffer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +22,10 @@ STREAMED_FROM = 1 << 18
 _MOST_WORK = 1.25
 # So many sources may lie between two element-wise ones before a value is stored.
 _DEEPEST = 16
+
+# What is selected lies all over more bytes than these, each place in less than a page.
+_SCATTERED_FROM = 1 << 24
+_PAGE = 1 << 12
 
 _STREAMED = (Kind.VIEW, Kind.SELECTED, Kind.ELEMENTWISE, Kind.ASSEMBLED)
 
@@ -71,6 +76,9 @@ def make_plan(
     plan.streamed = {o for o in everything if is_streamable(o)}
     stored = plan.stored
     stored |= targets
+    for operation in plan.streamed:
+        if reads_all_over(operation):
+            stored.update(b for b in (*operation.operands[:1], *operation.results) if b is not None)
     uses: dict[Buffer, int] = {}
     ways: dict[Buffer, dict[_Way, int]] = {}  # elements that are needed
     for operation in reversed(everything):
@@ -138,6 +146,21 @@ def _is_cheap(buffer: Buffer, operation: Operation, ways: dict[_Way, int], other
 
 def _is_picked(way: _Way) -> bool:
     return any(isinstance(use, Operation) and isinstance(use.selection, Picks) for use in way)
+
+
+def reads_all_over(operation: Operation) -> bool:
+    """True if it selects places that are smaller than pages, anywhere in a large operand.
+
+    Boxes of the result would each read most pages of the operand: they should be few.
+    """
+    first = operation.operands[0] if operation.operands else None
+    if first is None or not isinstance(operation.selection, Picks):
+        return False
+    listed = [axis for axis, places in enumerate(operation.selection.places) if places is not None]
+    if not listed:
+        return False
+    place = math.prod(first.shape[listed[0] + 1 :]) * first.dtype.numpy().itemsize
+    return place < _PAGE and place * first.shape[listed[0]] > _SCATTERED_FROM
 
 
 def is_large(operation: Operation) -> bool:

@@ -34,8 +34,8 @@ BLOCK_BYTES = 1 << 18
 _COLUMNS = 64
 # Mapped pages are given back when so many bytes of them were read, and not before.
 KEPT_BYTES = 1 << 22
-# The system maps so many bytes around a page that is touched.
-_AROUND = 1 << 16
+# The system maps more around a page that is touched: 64 KiB, of some files up to 2 MiB.
+_AROUND = 1 << 19
 
 
 class Source:
@@ -92,9 +92,14 @@ class Source:
 
 
 class Pages:
-    """The mapped pages that the leaves of one stream have touched."""
+    """The mapped pages that the leaves of one stream have touched.
+
+    Attributes:
+        nbytes: Bytes of all that the leaves may read.
+    """
 
     def __init__(self) -> None:
+        self.nbytes = 0
         self._buffers: set[Buffer] = set()
         self._touched = 0
         self._lock = threading.Lock()
@@ -143,6 +148,7 @@ class Leaf(Source):
         self._array = view_at(array, repeats)
         self._buffer = buffer
         self._pages = pages
+        pages.nbytes += self._array.nbytes
         self.shape = self._array.shape
         self.dtype = dtype
         self.fast_axis = outer_to_inner(self._array)[-1] if self.shape else 0
@@ -191,7 +197,7 @@ class Leaf(Source):
             _take(part, lists, target)
             return
         order = np.argsort(places)
-        ahead = KEPT_BYTES * part.shape[axis] // span
+        ahead = 2 * KEPT_BYTES * part.shape[axis] // span
         begin = 0
         while begin < places.size:
             near = np.searchsorted(places, places[order[begin]] + ahead, sorter=order)
@@ -307,14 +313,24 @@ class Stream:
         shape: Their shape, to which the source is broadcast.
         pages: The pages that its leaves touch.
         first: At which index of the first axis the elements begin.
+        least_tile: Bytes below which a box reads the same pages as others; 0 if none does.
     """
 
-    def __init__(self, source: Source, shape: Sequence[int], pages: Pages, first: int = 0) -> None:
+    def __init__(
+        self,
+        source: Source,
+        shape: Sequence[int],
+        pages: Pages,
+        first: int = 0,
+        least_tile: int = 0,
+    ) -> None:
         self._source = source
         self._pages = pages
         self._first = first
         self.shape = tuple(shape) or (1,)
         self.dtype = source.dtype
+        self.read_bytes = pages.nbytes
+        self.least_tile = least_tile
         self.fast_axis = source.fast_axis if source.shape else 0
 
     @property

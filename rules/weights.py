@@ -13,6 +13,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxfold.analysis.known import KnownValues
+from onnxfold.onnx_ir_private import uses
 from onnxfold.rewrite import Matched, constant, dtype_of, given, op, size_of
 from onnxfold.rewrite.patterns import Expression
 from onnxfold.rewrite.terms import Term
@@ -78,7 +79,7 @@ def _folds(known: KnownValues, value: ir.Value) -> bool:
 
 def _freed(known: KnownValues, value: ir.Value) -> int:
     """Bytes of the stored constants that are gone when one use of the value is."""
-    if len(value._uses) != 1 or value.is_graph_output():
+    if len(uses(value)) != 1 or value.is_graph_output():
         return 0
     tensor = known.tensor(value)
     if tensor is not None:

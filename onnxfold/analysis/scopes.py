@@ -89,9 +89,9 @@ def _is_sorted(graph: ir.Graph, before: set[ir.Node]) -> bool:
         before: The nodes that come before it; its own are added.
     """
     for node in graph:
-        for value in node._inputs:
-            producer = None if value is None else value._producer
-            if producer is not None and producer not in before and producer._graph is not None:
+        for value in node.inputs:
+            producer = None if value is None else value.producer()
+            if producer is not None and producer not in before and producer.graph is not None:
                 return False
         if node.attributes and not all(_is_sorted(inner, before) for inner in subgraphs_of(node)):
             return False

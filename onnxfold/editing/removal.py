@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 
 import onnx_ir as ir
 
-from onnxfold.editing.replacement import set_input
 from onnxfold.graphs import all_graphs, subgraphs_of
+from onnxfold.onnx_ir_private import read_nothing, set_input, uses
 
 
 def is_used(value: ir.Value) -> bool:
     """True if somebody reads the value. ``uses()`` would copy the list of all who do."""
-    return bool(value._uses) or value.is_graph_output()
+    return bool(uses(value)) or value.is_graph_output()
 
 
 def is_unused(node: ir.Node) -> bool:
@@ -44,7 +44,7 @@ def remove_nodes(nodes: Iterable[ir.Node]) -> None:
     by_graph: dict[ir.Graph, list[ir.Node]] = {}
     nodes = list(nodes)
     for node in nodes:  # a node of a subgraph may use one of an outer graph that goes as well
-        _read_nothing(node)
+        read_nothing(node)
     for node in nodes:
         if node.attributes:
             for subgraph in subgraphs_of(node):
@@ -82,7 +82,7 @@ def remove_unused(
         group[node] = None
         for value in _detach(node):
             touched[value] = None
-            if not value._uses:
+            if not uses(value):
                 pending.append(value.producer())
     # At once: each call of onnx-ir's looks at all outputs of the graph. Some may have gone with the
     # node whose subgraph they were in.
@@ -102,26 +102,15 @@ def forget_strangers(model: ir.Model) -> None:
         values = [*graph.inputs, *graph.initializers.values()]
         values.extend(value for node in graph for value in node.outputs)
         for value in values:
-            for user, position in [use for use in value._uses if use.node._graph not in known]:
+            for user, position in [use for use in uses(value) if use.node.graph not in known]:
                 set_input(user, position, None)
 
 
 def _detach(node: ir.Node) -> list[ir.Value]:
     """Have a node and what is in its subgraphs read nothing; what they read until now."""
-    operands = _read_nothing(node)
+    operands = read_nothing(node)
     for subgraph in subgraphs_of(node):
         operands.extend(_empty(subgraph))
-    return operands
-
-
-def _read_nothing(node: ir.Node) -> list[ir.Value]:
-    """Take away all inputs of a node, in one go; what they were."""
-    operands = []
-    for k, value in enumerate(node.inputs):
-        if value is not None:
-            value._remove_usage(node, k)
-            operands.append(value)
-    node._inputs = ()
     return operands
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxfold.onnx_ir_private import set_input as set_input
+from onnxfold.onnx_ir_private import uses
+
 
 def replace(old: ir.Value, new: ir.Value) -> None:
     """Everybody who reads one value reads another instead; so do the outputs of its graph."""
@@ -13,25 +16,8 @@ def replace(old: ir.Value, new: ir.Value) -> None:
         # the list itself is searched: onnx-ir would be called for every output of the graph
         while old.is_graph_output():
             outputs[outputs.data.index(old)] = new  # type: ignore[attr-defined]  # a UserList
-    for user, index in list(old._uses):
+    for user, index in list(uses(old)):
         set_input(user, index, new)
-
-
-def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:
-    """A node reads another value.
-
-    onnx-ir does the same in a line of Python for each input of the node, which is far too much for
-    a node that loses thousands of them one after the other.
-    """
-    inputs = list(node._inputs)
-    old, inputs[index] = inputs[index], value
-    node._inputs = tuple(inputs)
-    if old is not None:
-        old._remove_usage(node, index)
-    if value is not None:
-        value._add_usage(node, index)
-    if old is not None and old is not value:
-        node._drop_sharding_for_value(old)
 
 
 def take_over(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:

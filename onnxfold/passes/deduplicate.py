@@ -15,6 +15,7 @@ from onnxfold.editing.names import Names
 from onnxfold.editing.replacement import replace
 from onnxfold.graphs import all_graphs, subgraphs_of
 from onnxfold.kernels.inference import is_overwritten
+from onnxfold.onnx_ir_private import uses
 from onnxfold.pool import BufferTensor
 from onnxfold.pool.tiles import tiles_of
 
@@ -88,7 +89,7 @@ class _Tree:
             tensor = value.const_value
             if tensor is None or value.is_graph_input():
                 continue
-            if any(is_overwritten(use.node, use.idx) for use in value._uses):
+            if any(is_overwritten(use.node, use.idx) for use in uses(value)):
                 continue
             twin = None if value.is_graph_output() else self._twin(value, tensor, path)
             if twin is None or _is_dearer(value, twin):
@@ -138,7 +139,7 @@ def _is_dearer(value: ir.Value, twin: ir.Value) -> bool:
     longer = len(twin.name) - len(value.name)
     if longer <= 0:
         return False
-    return longer * len(value._uses) > storage.tensor_bytes(value.const_value, value.name)
+    return longer * len(uses(value)) > storage.tensor_bytes(value.const_value, value.name)
 
 
 def _rough(value: ir.Value) -> Hashable:

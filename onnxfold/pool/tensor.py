@@ -7,8 +7,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir._core import TensorBase
 
+from onnxfold.onnx_ir_private import TensorBase
 from onnxfold.pool.buffer import Array, Buffer
 from onnxfold.pool.parallel import THREADS
 from onnxfold.pool.source import WORKING_BYTES, BoxTile, Source, is_across, tiles

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxfold.editing.names import Names
 from onnxfold.editing.removal import remove_unused
 from onnxfold.editing.replacement import replace, set_input, take_over
+from onnxfold.onnx_ir_private import uses
 from onnxfold.rewrite.build import Builder, CannotBuild
 from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.match import Match
@@ -223,7 +224,7 @@ class Splicer:
                 scope.root.opset_imports[node.domain] = 1
         users: dict[ir.Node, None] = {}
         for root, value in zip(match.roots, values, strict=True):
-            users.update(dict.fromkeys(use.node for use in root._uses))
+            users.update(dict.fromkeys(use.node for use in uses(root)))
             producer = value.producer()
             self._facts.types.same(root, value)
             if producer in new or root.is_graph_output():
@@ -249,7 +250,7 @@ def _is_smaller(copy: ir.Node, than: ir.Node) -> bool:
 
 
 def _is_unused(value: ir.Value, leaving: dict[ir.Node, None]) -> bool:
-    return not value.is_graph_output() and all(use.node in leaving for use in value._uses)
+    return not value.is_graph_output() and all(use.node in leaving for use in uses(value))
 
 
 def _is_on_constants(node: ir.Node, is_constant: Callable[[ir.Value], bool]) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxfold.errors import OnnxFoldError
+from onnxfold.onnx_ir_private import uses
 from onnxfold.rewrite.apply import Change, Mismatch, Refused, Splicer
 from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.index import RuleIndex
@@ -98,7 +99,7 @@ class Rewriter:
         while queue or self._add_skipped():
             node = queue.popleft()
             queued.discard(node)
-            graph = node._graph
+            graph = node.graph
             if graph is None:  # removed in the meantime
                 continue
             self.report.visits += 1
@@ -225,8 +226,8 @@ class Rewriter:
         self._enqueue_from(change.users)
         for value in change.touched:
             # it may be used once now; how often a constant is used decides nothing
-            if len(value._uses) == 1 and not self._facts.known.is_constant(value):
-                self._enqueue_from([use.node for use in value._uses])
+            if len(uses(value)) == 1 and not self._facts.known.is_constant(value):
+                self._enqueue_from([use.node for use in uses(value)])
 
     def _enqueue_from(self, nodes: Sequence[ir.Node]) -> None:
         """Visit nodes again, and those above them whose patterns reach down to them."""
@@ -236,7 +237,7 @@ class Rewriter:
                 return
             for node in nodes:
                 self._enqueue(node)
-            nodes = [use.node for node in nodes for v in node.outputs for use in v._uses]
+            nodes = [use.node for node in nodes for v in node.outputs for use in uses(v)]
 
     def _add_skipped(self) -> bool:
         """Visit all once more if there were nodes that should be; False if there are none."""

@@ -118,9 +118,9 @@ class RuleIndex:
         if op_type not in table.by_op:
             return ()
         try:
-            inputs = tuple([origins[value] for value in node._inputs])
+            inputs = tuple([origins[value] for value in node.inputs])
         except KeyError:
-            inputs = tuple([self._origin(value) for value in node._inputs])
+            inputs = tuple([self._origin(value) for value in node.inputs])
         signature = (op_type, node._domain, inputs)
         found = table.by_signature.get(signature)
         if found is None:

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic.fact import Shape
+from onnxfold.onnx_ir_private import uses
 
 if TYPE_CHECKING:
     from onnxfold.rewrite.facts import Facts
@@ -118,7 +119,7 @@ class Matched:
     @property
     def is_single_use(self) -> bool:
         """Whether one node input reads it, and it is no output of the graph."""
-        return len(self.value._uses) == 1 and not self.value.is_graph_output()
+        return len(uses(self.value)) == 1 and not self.value.is_graph_output()
 
     # ---------------------------------------------------------------- its node
 

@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
-from onnx_ir import _type_casting
-from onnx_ir._core import TensorBase
 
 from onnxfold.errors import ExternalDataError
 from onnxfold.graphs import all_graphs
+from onnxfold.onnx_ir_private import TensorBase, unpack
 from onnxfold.storage.mapped import MappedFile, Span
 from onnxfold.storage.size import data_bytes
 
@@ -32,16 +31,9 @@ def as_array(
         dtype: Any but STRING and UNDEFINED.
         shape: The shape of the result.
     """
-    bits = dtype.bitwidth
-    if bits == 4:
-        unpacked: npt.NDArray[Any] = _type_casting.unpack_4bitx2(data, shape)
-    elif bits == 2:
-        unpacked = _type_casting.unpack_2bitx4(data, shape)
-    elif bits == 6:
-        unpacked = _type_casting.unpack_6bit(data, shape)
-    else:
+    if dtype.bitwidth >= 8:
         return data.view(dtype.numpy()).reshape(shape)
-    unpacked = unpacked.view(dtype.numpy())
+    unpacked = unpack(data, dtype.bitwidth, shape).view(dtype.numpy())
     unpacked.flags.writeable = False
     return unpacked
 
@@ -137,7 +129,7 @@ class ViewTensor(_StoredTensor, TensorBase):
         return self._data
 
     def __repr__(self) -> str:
-        return f"{self._repr_base()}(name={self.name!r})"
+        return f"{type(self).__name__}<{self.dtype},{self.shape}>(name={self.name!r})"
 
 
 class FileTensor(ViewTensor):
@@ -186,18 +178,12 @@ class SharedExternalTensor(_StoredTensor, ir.ExternalTensor):
 
     def stored(self) -> npt.NDArray[np.uint8]:
         """The stored bytes, 1-D, read-only, not copied."""
-        self._check_validity()
+        if not self.valid():
+            raise ValueError(f"the data file of {self.name!r} was written over")
         return np.zeros(0, dtype=np.uint8) if self.span is None else self.span.array()
-
-    def _check_path_containment(self) -> None:
-        pass
-
-    def _load(self) -> None:
-        self._array = self.numpy()
 
     def release(self) -> None:
         """Give the memory of its pages back; the tensor stays usable."""
-        self._array = None
         if self.span is not None:
             self.span.file.release(self.span.offset, self.span.length)
 

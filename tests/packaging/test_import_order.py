@@ -1,6 +1,7 @@
 """Imports point one way: what is below knows nothing of what is above."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 # From the bottom up; those of one line do not know each other.
 LAYERS = (
-    ("errors", "deferred", "graphs", "memory"),
+    ("errors", "deferred", "graphs", "memory", "onnx_ir_private"),
     ("lost_pages",),
     ("storage",),
     ("pool",),
@@ -98,3 +99,18 @@ def test_constants_are_computed_behind_one_door() -> None:
                 assert "import onnxruntime" not in text, path
                 assert "onnx.reference" not in text, path
                 assert "kernels.engines." not in text, path
+
+
+def test_onnx_ir_is_used_by_its_public_api() -> None:
+    """But for one module, which says why."""
+    private = re.compile(
+        r"onnx_ir\._|from onnx_ir import _|[a-z]\._(uses|inputs|outputs|producer|graph|add_usage)\b"
+    )
+    found = [
+        f"{path.name}: {line}"
+        for _, path in files()
+        if path.stem not in ("onnx_ir_private", "deferred")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if private.search(line.replace("self._", ""))
+    ]
+    assert not found

@@ -51,7 +51,7 @@ class SymbolicAnalysis:
         self.scopes = scopes or Scopes(model)
         self.known = known or KnownValues(self.scopes)
         self._facts: dict[ir.Value, Fact] = {}
-        self._read: dict[ir.Node, tuple[ir.Value | None, ...]] = {}
+        self._read: dict[ir.Node, Sequence[ir.Value | None]] = {}
         """What each node read when it was visited: onnx-ir makes another tuple of other inputs."""
         self._table = FactTable()
         self._applications = Applications(self.algebra, self._table)
@@ -106,7 +106,7 @@ class SymbolicAnalysis:
         """Nodes that read others, or ``changed`` ones, or hold a node that does; while it grows."""
         read, holders = self._read, self.scopes.parents
         for node in graph:
-            inputs = node._inputs
+            inputs = node.inputs
             is_stale = read.get(node) is not inputs or not changed.isdisjoint(inputs)
             if is_stale or (node in holders and self._holds_stale_nodes(node, changed)):
                 yield node
@@ -119,7 +119,7 @@ class SymbolicAnalysis:
         before = [facts.get(value) for value in node.outputs]
         if node not in self._read or not all(before):
             # it was never visited, or a rewrite said what is known
-            self._read[node] = node._inputs
+            self._read[node] = node.inputs
             for value, fact in zip(node.outputs, before, strict=True):
                 if fact is None:
                     changed.add(value)
@@ -278,7 +278,7 @@ class SymbolicAnalysis:
     def _visit(self, node: ir.Node, scope: Scope | None) -> None:
         """Find the facts of a node's outputs."""
         facts = self._facts
-        self._read[node] = node._inputs
+        self._read[node] = node.inputs
         results = () if scope is None else self._results(node, scope)
         outputs = node.outputs
         if len(outputs) == len(results) == 1:

@@ -12,6 +12,7 @@ from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import list_of, of_items
 from onnxfold.editing.removal import is_used
 from onnxfold.graphs import subgraphs_of
+from onnxfold.onnx_ir_private import uses
 from onnxfold.passes.shapes.edit import Edit
 
 # Tensors remembered for each size that they have.
@@ -291,7 +292,7 @@ def _exclusive(node: ir.Node, needed: Sequence[ir.Value]) -> set[ir.Node]:
             if producer is None or producer in going or producer in staying:
                 continue
             if producer.op_type != "Constant" and all(
-                not v.is_graph_output() and all(use.node in going for use in v._uses)
+                not v.is_graph_output() and all(use.node in going for use in uses(v))
                 for v in producer.outputs
             ):
                 going.add(producer)

@@ -1,0 +1,60 @@
+"""What is used of onnx-ir beyond its public API, each with the reason; tested with onnx-ir 1.1."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+# `ir.ExternalTensor` and its like have a public base only in the form of a protocol, without names,
+# metadata and sizes. `Usage` is what ``uses()`` gives.
+from onnx_ir._core import TensorBase, Usage
+from onnx_ir._type_casting import unpack_2bitx4, unpack_4bitx2, unpack_6bit
+
+__all__ = ["TensorBase", "read_nothing", "set_input", "unpack", "uses"]
+
+# Packed elements to one byte each; `ir.Tensor` does it, and takes nothing that is packed.
+_UNPACK = {2: unpack_2bitx4, 4: unpack_4bitx2, 6: unpack_6bit}
+
+
+def unpack(data: npt.NDArray[np.uint8], bits: int, shape: Sequence[int]) -> npt.NDArray[np.uint8]:
+    """Return elements of 2, 4 or 6 bits as bytes, in an array of ``shape``."""
+    return _UNPACK[bits](data, shape)
+
+
+def uses(value: ir.Value) -> Collection[Usage]:
+    """Who reads a value, and as which input: not a copy, so it changes with the graph.
+
+    ``ir.Value.uses()`` copies all at every call: far too much for a shared weight.
+    """
+    return value._uses
+
+
+def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:
+    """A node reads another value.
+
+    ``ir.Node.replace_input_with`` does the same in a line of Python for each input of the node, far
+    too much for a node that loses thousands of them one after the other.
+    """
+    inputs = list(node.inputs)
+    old, inputs[index] = inputs[index], value
+    node._inputs = tuple(inputs)
+    if old is not None:
+        old._remove_usage(node, index)
+    if value is not None:
+        value._add_usage(node, index)
+    if old is not None and old is not value:
+        node._drop_sharding_for_value(old)
+
+
+def read_nothing(node: ir.Node) -> list[ir.Value]:
+    """Take away all inputs of a node, in one go for the same reason; what they were."""
+    operands = []
+    for k, value in enumerate(node.inputs):
+        if value is not None:
+            value._remove_usage(node, k)
+            operands.append(value)
+    node._inputs = ()
+    return operands

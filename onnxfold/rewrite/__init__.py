@@ -32,7 +32,7 @@ from onnxfold.rewrite.conditions import (
 from onnxfold.rewrite.given import given
 from onnxfold.rewrite.matched import Matched, axes_from_front, axis_from_front
 from onnxfold.rewrite.patterns import absent, anything, result
-from onnxfold.rewrite.rule import Rule, RuleError, rule
+from onnxfold.rewrite.rule import Rule, RuleError
 from onnxfold.rewrite.rule_set import RuleSet, rule_set
 from onnxfold.rewrite.words import (
     any_of,
@@ -44,6 +44,7 @@ from onnxfold.rewrite.words import (
     op,
     optional,
     outputs,
+    rule,
     values,
 )
 

@@ -61,8 +61,8 @@ class Splicer:
     def _names(self) -> Names:
         return Names(self._facts.scopes.graphs())
 
-    def apply(self, match: Match) -> Change:
-        """Rewrite a match.
+    def apply(self, rule: Rule, match: Match) -> Change:
+        """Rewrite a match of a rule.
 
         Raises:
             Refused: the graph is as it was.
@@ -72,10 +72,10 @@ class Splicer:
         assert first is not None
         graph = _graph_of(first)
         dying = self._dying(match, graph)
-        builder = Builder(match, self._insert_point(match, graph), self._names)
+        builder = Builder(match, self._insert_point(rule, match, graph), self._names)
         try:
-            values = self._build(match, builder)
-            self._check_count(match, dying, builder, graph)
+            values = self._build(rule, match, builder)
+            self._check_count(rule, match, dying, builder, graph)
             self._check_types(match, values)
             values = self._keep_outputs(match, values, builder, dying, graph)
         except CannotBuild as reason:
@@ -84,11 +84,11 @@ class Splicer:
         except Exception:
             builder.discard()
             raise
-        return self._connect(match, values, builder, dying)
+        return self._connect(rule, match, values, builder, dying)
 
-    def _build(self, match: Match, builder: Builder) -> list[ir.Value]:
+    def _build(self, rule: Rule, match: Match, builder: Builder) -> list[ir.Value]:
         values: list[ir.Value] = []
-        for replacement in match.rule.pair.replacements:
+        for replacement in rule.pair.replacements:
             if isinstance(replacement, AllOutputs):
                 values.extend(builder.outputs(replacement, len(match.roots)))
                 continue
@@ -103,7 +103,7 @@ class Splicer:
     def _dying(self, match: Match, graph: ir.Graph) -> dict[ir.Node, None]:
         """The matched nodes that nobody needs after the rewrite, users before what they use."""
         roots = dict.fromkeys(match.roots)
-        matched = {n: None for n in match.bindings.values() if isinstance(n, ir.Node)}
+        matched = match.nodes()
         for value in roots:
             if value.is_graph_output() and value.graph is not graph:
                 raise Refused("it is the output of another graph")
@@ -128,14 +128,19 @@ class Splicer:
         return dying
 
     def _check_count(
-        self, match: Match, dying: dict[ir.Node, None], builder: Builder, graph: ir.Graph
+        self,
+        rule: Rule,
+        match: Match,
+        dying: dict[ir.Node, None],
+        builder: Builder,
+        graph: ir.Graph,
     ) -> None:
         """Nodes with other users stay: then the rewrite must not add more than it removes.
 
         As many nodes with new constants are more, too, beside those that give a result.
         """
-        matched = {n for n in match.bindings.values() if isinstance(n, ir.Node)}
-        if match.rule.shared or len(matched) == len([n for n in dying if n.graph is graph]):
+        matched = set(match.nodes())
+        if rule.shared or len(matched) == len([n for n in dying if n.graph is graph]):
             return
         known = self._facts.known
         added = sum(not _is_on_constants(node, known.is_constant) for node in builder.nodes)
@@ -146,13 +151,13 @@ class Splicer:
         if added > gone or (added == gone and for_ever and builder.initializers):
             raise Refused("nodes in the pattern have other users")
 
-    def _insert_point(self, match: Match, graph: ir.Graph) -> ir.Node:
+    def _insert_point(self, rule: Rule, match: Match, graph: ir.Graph) -> ir.Node:
         """The first of the roots; all that the replacement needs must come before it."""
         roots = list({node: None for v in match.roots if (node := v.producer()) is not None})
         if len(roots) == 1:
             return roots[0]
         needed: set[ir.Node] = set()
-        for replacement in match.rule.pair.replacements:
+        for replacement in rule.pair.replacements:
             for expression in replacement.walk():
                 if expression in match.bindings:
                     needed.update(_producers(match.bindings[expression]))
@@ -211,13 +216,14 @@ class Splicer:
 
     def _connect(
         self,
+        rule: Rule,
         match: Match,
         values: Sequence[ir.Value],
         builder: Builder,
         dying: dict[ir.Node, None],
     ) -> Change:
         new = set(builder.nodes)
-        _remember_origin(match.rule, builder.nodes, dying)
+        _remember_origin(rule, builder.nodes, dying)
         for node in builder.nodes:
             scope = self._facts.scopes.of(_graph_of(node))
             if node.domain not in scope.opsets:

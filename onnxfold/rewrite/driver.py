@@ -15,7 +15,8 @@ from onnxfold.onnx_ir_private import uses
 from onnxfold.rewrite.apply import Change, Mismatch, Refused, Splicer
 from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.index import RuleIndex
-from onnxfold.rewrite.match import Match, find_match
+from onnxfold.rewrite.match import Match
+from onnxfold.rewrite.matcher import find_match
 from onnxfold.rewrite.report import Loop, RewriteReport
 from onnxfold.rewrite.rule import Rule, RuleError
 
@@ -137,7 +138,7 @@ class Rewriter:
             if not exact and self._level < 2:
                 self._withhold(rule)
                 continue
-            change = self._apply(match, node)
+            change = self._apply(rule, match, node)
             if change is not None:
                 self.report.counts[rule.name] += 1
                 if not exact:
@@ -172,11 +173,10 @@ class Rewriter:
             self._fail(rule, match.roots[0].producer(), error)
             return False
 
-    def _apply(self, match: Match, node: ir.Node) -> Change | None:
-        rule = match.rule
+    def _apply(self, rule: Rule, match: Match, node: ir.Node) -> Change | None:
         place = self._place.get(node) or node.outputs[0].name or node.name or ""
         try:
-            change = self._splicer.apply(match)
+            change = self._splicer.apply(rule, match)
         except Refused:
             return None
         except Mismatch as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ import onnx_ir as ir
 from onnxfold.analysis.facts import facts_of
 from onnxfold.kernels.inference import schema_of
 from onnxfold.rewrite.implied import IMPLIED
-from onnxfold.rewrite.terms import identical
 
 COMMUTATIVE = frozenset(
     (
@@ -137,3 +137,17 @@ def _schema_default(op_type: str, opset: int, domain: str, name: str) -> Any:
     if declared is None or not declared.default_value.name:
         return MISSING
     return python_value(ir.serde.deserialize_attribute(declared.default_value))
+
+
+_NUMBERS = (bool, int, float)
+
+
+def identical(left: Any, right: Any) -> bool:
+    """Equal numbers, texts or tuples of them; 0.0 and -0.0 differ, unless a NumPy scalar is one."""
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        return len(left) == len(right) and all(map(identical, left, right))
+    if left != right:
+        return False
+    if left == 0 and type(left) in _NUMBERS and type(right) in _NUMBERS:
+        return math.copysign(1, left) == math.copysign(1, right)
+    return True

@@ -99,7 +99,7 @@ def _is_open(argument: object) -> bool:
 
 def _resolve(subject: object, match: Match) -> Any:
     if isinstance(subject, ByName):
-        subject = match.rule.names.get(subject.name)
+        subject = match.names.get(subject.name)
     if isinstance(subject, (Expression, OpVariable)):
         return _seen(match.bound(subject), match)
     if isinstance(subject, Term):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -12,10 +12,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.onnx_ir_private import uses
-
-if TYPE_CHECKING:
-    from onnxfold.rewrite.facts import Facts
-
+from onnxfold.rewrite.facts import MISSING, OPAQUE, Facts
 
 _T = TypeVar("_T")
 
@@ -154,8 +151,6 @@ class Matched:
 
         None if there is neither, or it is a tensor, a graph, or what the caller of a function says.
         """
-        from onnxfold.rewrite.facts import MISSING, OPAQUE
-
         found = self.facts.attribute(self.node, name)
         return None if found is MISSING or found is OPAQUE else found
 

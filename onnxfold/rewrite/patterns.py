@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Union
 from onnxfold.rewrite.terms import Term
 
 if TYPE_CHECKING:
-    from onnxfold.rewrite.match import Match
+    from onnxfold.rewrite.match import Bindings, Match
 
 Operand = Union["Expression", float, None]
 """What may be written in the place of an expression."""
@@ -22,6 +22,14 @@ class Expression:
 
     def __rshift__(self, replacement: Operand) -> Pair:
         return Pair([self], [replacement])
+
+    def found_in(self, bindings: Bindings) -> Any:
+        """What it stands for in a match: a value (None if omitted), or values.
+
+        Raises:
+            KeyError: it is not bound.
+        """
+        return bindings[self]
 
     def children(self) -> Sequence[Expression]:
         """The operands."""
@@ -178,7 +186,7 @@ class AttributeVariable(Term):
 
     def evaluate(self, match: Match) -> Any:
         """The value that was bound."""
-        return match[self]
+        return match.bindings[self]
 
     def variables(self) -> Iterator[object]:
         """Itself."""
@@ -312,6 +320,10 @@ class OpVariable:
         """The op that matches, or that has matched."""
         return Op(self.domain, self.op_types, operands, attributes, self)
 
+    def found_in(self, bindings: Bindings) -> Any:
+        """The node that an op of the pattern matched."""
+        return bindings[self]
+
     def __repr__(self) -> str:
         return "|".join(self.op_types)
 
@@ -350,6 +362,10 @@ class Op(Expression):
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("name the outputs that you mean: split[0], split[1], *split.outputs")
+
+    def found_in(self, bindings: Bindings) -> Any:
+        """The first output of the node that matched."""
+        return bindings[self].outputs[0]
 
     def children(self) -> Sequence[Expression]:
         """The operands."""
@@ -396,6 +412,10 @@ class OutputOf(Expression):
     def __init__(self, op: Op, index: Any) -> None:
         self.op = op
         self.index = index
+
+    def found_in(self, bindings: Bindings) -> Any:
+        """That output of the node that matched."""
+        return bindings[self.op].outputs[self.index]
 
     def children(self) -> Sequence[Expression]:
         """The op."""

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from onnxfold.errors import OnnxFoldError
-from onnxfold.rewrite.elsewhere import Elsewhere
 from onnxfold.rewrite.patterns import (
     AnyOf,
     AttributeVariable,
     Expression,
     Filled,
     Op,
+    Optional,
     OptionalAttribute,
+    OutputOf,
     Pair,
+    ValueVariable,
     Variable,
     result,
 )
-from onnxfold.rewrite.terms import Term, as_condition
+from onnxfold.rewrite.terms import Term
 
 if TYPE_CHECKING:
     from onnxfold.rewrite.match import Match
@@ -29,6 +30,30 @@ if TYPE_CHECKING:
 
 class RuleError(OnnxFoldError):
     """A rule is wrong: as it is written, or in what it does."""
+
+
+_Path = tuple[Expression, tuple[Op, ...]]
+
+
+class Elsewhere:
+    """A root that is not above the first one: searched among the users of a shared value.
+
+    Args:
+        pattern: The pattern of this root.
+        shared: The expressions that are bound when the search begins.
+    """
+
+    def __init__(self, pattern: Expression, shared: set[Expression]) -> None:
+        self.pattern = pattern
+        self.op = pattern.op if isinstance(pattern, OutputOf) else pattern
+        self.index = pattern.index if isinstance(pattern, OutputOf) else 0
+        self.paths = list(_paths(self.op, (), shared))
+        """From a shared expression up to the root: the ops on the way, the root's last."""
+
+    @property
+    def is_connected(self) -> bool:
+        """True if the pattern shares a value with those before it."""
+        return bool(self.paths) or not isinstance(self.op, Op)
 
 
 @dataclass(eq=False)
@@ -109,64 +134,11 @@ def _attribute_variables(expression: Expression) -> list[Any]:
     return [each.variable if isinstance(each, OptionalAttribute) else each for each in wanted]
 
 
-def rule(
-    pair: Pair,
-    *,
-    where: Term | None = None,
-    inexact: bool | Term = False,
-    benefit: int = 0,
-    opset: tuple[int, int | None] = (1, None),
-    target: str | None = None,
-    shared: bool = False,
-    on_constants: bool = False,
-    doc: str = "",
-) -> Rule:
-    """Make a rule of ``pattern >> replacement``.
-
-    Args:
-        pair: The pattern and what replaces it.
-        where: A condition, which must be true for the rule to fire.
-        inexact: Whether results can differ in their last bits (a NaN may also become a number, an
-            infinity finite). Such a rule fires at level 2 only. A condition is asked for each
-            match; unless it is certainly false the match counts as inexact.
-        benefit: Of several rules that match, those with a higher benefit go first.
-        opset: First and last version of ONNX's own ops for which the rule holds. Ops, attributes
-            and input counts that a version does not have are found without it.
-        target: The rule fires only if this target was asked for (``"onnxruntime"``).
-        shared: Fire although nodes inside the pattern have other users, even if there are more
-            nodes afterwards.
-        on_constants: Fire also where the result is constant. Most of that is computed by constant
-            propagation and needs no rule; this is for what it leaves because it would be larger.
-        doc: What the rule does, in one line.
-
-    Raises:
-        RuleError: the rule cannot be right; the message says why and where it is written.
-    """
-    from onnxfold.rewrite.check import check_rule
-
-    frame = sys._getframe(1)
-    file, line = frame.f_code.co_filename, frame.f_lineno
-    # ours are checked by a test: that takes as long as making them
-    is_ours = frame.f_globals.get("__name__", "").startswith("onnxfold.rules.")
-    try:
-        if not isinstance(pair, Pair):
-            raise TypeError("a rule is made of pattern >> replacement")
-        made = Rule(
-            pair,
-            None if where is None else as_condition(where),
-            inexact if isinstance(inexact, bool) else as_condition(inexact),
-            benefit,
-            opset,
-            target,
-            shared,
-            doc,
-            file,
-            line,
-            on_constants,
-            is_ours,
-        )
-        if not is_ours:
-            check_rule(made)
-    except (TypeError, ValueError) as error:
-        raise RuleError(f"rule at {os.path.basename(file)}:{line}: {error}") from error
-    return made
+def _paths(expression: Expression, above: tuple[Op, ...], shared: set[Expression]) -> list[_Path]:
+    if isinstance(expression, (ValueVariable, Op)) and expression in shared:
+        return [(expression, above)] if above else [(expression, ())]
+    if isinstance(expression, Op):
+        above = (expression, *above)
+    elif not isinstance(expression, (OutputOf, Optional, AnyOf)):
+        return []
+    return [path for child in expression.children() for path in _paths(child, above, shared)]

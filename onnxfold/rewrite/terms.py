@@ -7,7 +7,6 @@ truth: a rule matches only where it is certainly true.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnxfold.analysis.symbolic import Expr
+from onnxfold.rewrite.facts import identical
 
 if TYPE_CHECKING:
     from onnxfold.rewrite.match import Match
@@ -296,20 +296,6 @@ def compare_values(compare: Callable[[Any, Any], Any], left: Any, right: Any) ->
     if compare is operator.eq:
         return identical(left, right)
     return not identical(left, right) if compare is operator.ne else bool(compare(left, right))
-
-
-_NUMBERS = (bool, int, float)
-
-
-def identical(left: Any, right: Any) -> bool:
-    """Equal numbers, texts or tuples of them; 0.0 and -0.0 differ, unless a NumPy scalar is one."""
-    if isinstance(left, tuple) and isinstance(right, tuple):
-        return len(left) == len(right) and all(map(identical, left, right))
-    if left != right:
-        return False
-    if left == 0 and type(left) in _NUMBERS and type(right) in _NUMBERS:
-        return math.copysign(1, left) == math.copysign(1, right)
-    return True
 
 
 def _compare_symbolic(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> bool | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
+from onnxfold.rewrite.check import check_rule
 from onnxfold.rewrite.patterns import (
     AnyOf,
     AttributeVariable,
@@ -18,10 +21,13 @@ from onnxfold.rewrite.patterns import (
     OptionalAttribute,
     OpVariable,
     Outputs,
+    Pair,
     ValueVariable,
     VariadicVariable,
     as_expression,
 )
+from onnxfold.rewrite.rule import Rule, RuleError
+from onnxfold.rewrite.terms import Term, as_condition
 
 
 def values(names: str) -> Any:
@@ -160,3 +166,64 @@ class Ops:
 
 
 op = Ops()
+
+
+def rule(
+    pair: Pair,
+    *,
+    where: Term | None = None,
+    inexact: bool | Term = False,
+    benefit: int = 0,
+    opset: tuple[int, int | None] = (1, None),
+    target: str | None = None,
+    shared: bool = False,
+    on_constants: bool = False,
+    doc: str = "",
+) -> Rule:
+    """Make a rule of ``pattern >> replacement``.
+
+    Args:
+        pair: The pattern and what replaces it.
+        where: A condition, which must be true for the rule to fire.
+        inexact: Whether results can differ in their last bits (a NaN may also become a number, an
+            infinity finite). Such a rule fires at level 2 only. A condition is asked for each
+            match; unless it is certainly false the match counts as inexact.
+        benefit: Of several rules that match, those with a higher benefit go first.
+        opset: First and last version of ONNX's own ops for which the rule holds. Ops, attributes
+            and input counts that a version does not have are found without it.
+        target: The rule fires only if this target was asked for (``"onnxruntime"``).
+        shared: Fire although nodes inside the pattern have other users, even if there are more
+            nodes afterwards.
+        on_constants: Fire also where the result is constant. Most of that is computed by constant
+            propagation and needs no rule; this is for what it leaves because it would be larger.
+        doc: What the rule does, in one line.
+
+    Raises:
+        RuleError: the rule cannot be right; the message says why and where it is written.
+    """
+    frame = sys._getframe(1)
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    # ours are checked by a test: that takes as long as making them
+    is_ours = frame.f_globals.get("__name__", "").startswith("onnxfold.rules.")
+    try:
+        if not isinstance(pair, Pair):
+            raise TypeError("a rule is made of pattern >> replacement")
+        made = Rule(
+            pair,
+            None if where is None else as_condition(where),
+            inexact if isinstance(inexact, bool) else as_condition(inexact),
+            benefit,
+            opset,
+            target,
+            shared,
+            doc,
+            file,
+            line,
+            on_constants,
+            is_ours,
+        )
+        if not is_ours:
+            check_rule(made)
+    except (TypeError, ValueError) as error:
+        raise RuleError(f"rule at {os.path.basename(file)}:{line}: {error}") from error
+    return made

@@ -28,8 +28,15 @@ LAYERS = (
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
-# The rooms of runtime/, likewise.
-RUNTIME = ("bundles", "splitting", "backends", "split", "sessions", "bench")
+# What is in some of the rooms, likewise.
+INSIDE = {
+    "runtime": ("bundles", "splitting", "backends", "split", "sessions", "bench"),
+    "rewrite": (
+        *("implied", "facts", "matched", "match", "terms", "patterns", "given", "conditions"),
+        *("rule", "check", "words", "rule_set", "matcher", "index", "build", "apply", "report"),
+        "driver",
+    ),
+}
 
 
 def files() -> Iterator[tuple[str, Path]]:
@@ -76,16 +83,17 @@ def test_imports_point_down(part: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("rank", range(len(RUNTIME)), ids=RUNTIME)
-def test_imports_of_runtime_point_one_way(rank: int) -> None:
-    folder = ROOT / "onnxfold" / "runtime"
-    paths = [*folder.glob(f"{RUNTIME[rank]}.py"), *folder.glob(f"{RUNTIME[rank]}/**/*.py")]
+@pytest.mark.parametrize(("room", "name"), [(room, n) for room in INSIDE for n in INSIDE[room]])
+def test_imports_inside_of_a_room_point_one_way(room: str, name: str) -> None:
+    folder = ROOT / "onnxfold" / room
+    paths = [*folder.glob(f"{name}.py"), *folder.glob(f"{name}/**/*.py")]
     assert paths
+    below = INSIDE[room][: INSIDE[room].index(name) + 1]
     wrong = {
         f"{path.relative_to(ROOT)} imports {other}"
         for path in paths
-        for other in imported(path, "onnxfold.runtime")
-        if other not in RUNTIME[: rank + 1]
+        for other in imported(path, f"onnxfold.{room}")
+        if other not in below
     }
     assert not wrong, "\n".join(sorted(wrong))
 

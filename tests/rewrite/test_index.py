@@ -15,7 +15,7 @@ from onnxfold import storage
 from onnxfold.rewrite import any_of, filled, op, optional, rule, values
 from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.index import RuleIndex
-from onnxfold.rewrite.match import find_match
+from onnxfold.rewrite.matcher import find_match
 from onnxfold.rewrite.rule import Rule
 from onnxfold.rewrite.rule_set import builtin_rule_sets
 

@@ -65,29 +65,6 @@ def _transposed(shape: Shape, transpose: int) -> Shape:
     return (*shape[:-2], shape[-1], shape[-2])
 
 
-@shape_function("Einsum")
-def einsum(application: Application) -> Sequence[Fact]:
-    """Each letter is a size; without an arrow, those that occur once come out, by alphabet."""
-    equation = application.attributes["equation"]
-    equation = equation.decode() if isinstance(equation, bytes) else equation
-    terms, arrow, result = equation.replace(" ", "").partition("->")
-    if "." in equation:
-        raise Undecided
-    if not arrow:
-        letters = terms.replace(",", "")
-        result = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
-    algebra = application.algebra
-    sizes: dict[str, Number] = {}
-    for k, term in enumerate(terms.split(",")):
-        shape = shape_of(application, k)
-        if len(shape) != len(term):
-            raise Undecided
-        for letter, size in zip(term, shape, strict=True):
-            sizes[letter] = algebra.broadcast(sizes.get(letter, 1), size)
-    dtype = fact_of(application, 0).dtype
-    return [of_type(dtype, [sizes[letter] for letter in result], algebra)]
-
-
 _POOLS = ("MaxPool", "AveragePool", "LpPool")
 
 

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Union, overload
+from typing import TYPE_CHECKING, TypeVar, Union, overload
 
 import onnx
 import onnx_ir as ir
@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.errors import CheckFailedError, OnnxFoldError, UsageError, about
 from onnxfold.memory import paused_garbage_collection, peak_rss_bytes
-from onnxfold.options import Options
+from onnxfold.options import OptionArguments, Options, options_of
 from onnxfold.passes.outlook import outlook
 from onnxfold.passes.pipeline import first_folding, run_bounded, run_passes
 from onnxfold.passes.run import Result
@@ -24,6 +24,8 @@ from onnxfold.report.inventory import count_nodes, op_name
 from onnxfold.report.summary import Kept, Report
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from onnxfold.analysis.decisions import Decision
     from onnxfold.compare import Comparison
     from onnxfold.forecast import Plan
@@ -36,11 +38,11 @@ Progress = Callable[[str, int, int], None]
 
 
 @overload
-def optimize(model: ModelT, **options: Any) -> ModelT: ...
+def optimize(model: ModelT, **options: Unpack[OptionArguments]) -> ModelT: ...
 @overload
-def optimize(model: PathLike, **options: Any) -> ir.Model: ...
+def optimize(model: PathLike, **options: Unpack[OptionArguments]) -> ir.Model: ...
 def optimize(
-    model: PathLike | ir.Model | onnx.ModelProto, **options: Any
+    model: PathLike | ir.Model | onnx.ModelProto, **options: Unpack[OptionArguments]
 ) -> ir.Model | onnx.ModelProto:
     """Fold a model's constants.
 
@@ -56,7 +58,7 @@ def optimize(
     Raises:
         OnnxFoldError: the model is invalid or an option is.
     """
-    fold = _options(options)
+    fold = options_of(options)
     with paused_garbage_collection():
         return _optimized(model, fold)
 
@@ -96,7 +98,7 @@ def optimize_file(
     check: int = 0,
     advise: bool = False,
     progress: Progress | None = None,
-    **options: Any,
+    **options: Unpack[OptionArguments],
 ) -> Report:
     """Fold the constants of a model file into another file; memory does not grow with the model.
 
@@ -124,7 +126,7 @@ def optimize_file(
         CheckFailedError: the result does not compute what the source computes.
         OnnxFoldError: the model or an option is invalid, or the result cannot be written.
     """
-    fold = _options(options)
+    fold = options_of(options)
     if check < 0:
         raise UsageError(f"check must not be negative, got {check}")
     clock = _Clock(progress)
@@ -200,7 +202,12 @@ def optimize_file(
 
 
 def plan(
-    source: PathLike, /, *, share_weights: bool = False, check: int = 0, **options: Any
+    source: PathLike,
+    /,
+    *,
+    share_weights: bool = False,
+    check: int = 0,
+    **options: Unpack[OptionArguments],
 ) -> Plan:
     """Find out what :func:`optimize_file` would do and take, and write nothing.
 
@@ -217,7 +224,7 @@ def plan(
     """
     from onnxfold.forecast import Plan, predict
 
-    fold = _options(options)
+    fold = options_of(options)
     with paused_garbage_collection(), about(source):
         model = storage.load(source)
         bytes_before = storage.model_bytes(model)
@@ -237,7 +244,7 @@ def plan(
     return Plan(os.fspath(source), nodes, len(folding.cut.removed), prediction, decisions)
 
 
-def explain(source: PathLike, /, **options: Any) -> list[Decision]:
+def explain(source: PathLike, /, **options: Unpack[OptionArguments]) -> list[Decision]:
     """Why each node with constant inputs would be folded or stay; nothing is written.
 
     Args:
@@ -247,7 +254,7 @@ def explain(source: PathLike, /, **options: Any) -> list[Decision]:
     Raises:
         OnnxFoldError: the model or an option is invalid.
     """
-    fold = _options({**options, "explain": True})
+    fold = options_of({**options, "explain": True})
     with paused_garbage_collection(), about(source):
         model = storage.load(source)
         bytes_before = storage.model_bytes(model)
@@ -289,16 +296,6 @@ def _decisions(result: Result) -> list[Decision]:
     """What was decided about nodes that are gone by it, or are still there."""
     kept = (decision for node, decision in result.propagation.kept if node.graph is not None)
     return [*result.propagation.folds, *kept]
-
-
-def _options(given: dict[str, Any]) -> Options:
-    known = Options.__dataclass_fields__
-    for name, value in given.items():
-        if name not in known:
-            raise UsageError(f"unknown option {name!r}; there are {', '.join(known)}")
-        if isinstance(value, list):
-            given = {**given, name: tuple(value)}
-    return Options(**given)
 
 
 class _Clock:

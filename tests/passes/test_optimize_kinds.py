@@ -10,6 +10,7 @@ import pytest
 from fold_check import assert_same, large, parse, with_weights
 
 import onnxfold
+from onnxfold.options import OptionArguments, Options
 
 ROWS = {"x": large(2, 64, seed=9)}
 
@@ -70,6 +71,10 @@ def test_options_go_by_name(model):
     assert "Neg" in _kinds(onnxfold.optimize(model, keep=["n"]).graph.node)
     with pytest.raises(onnxfold.UsageError, match="unknown option 'folds'"):
         onnxfold.optimize(model, folds=True)
+
+
+def test_editors_know_the_options():
+    assert list(OptionArguments.__annotations__) == list(Options.__dataclass_fields__)
 
 
 def test_a_file_into_itself(model, path):

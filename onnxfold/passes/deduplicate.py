@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +20,8 @@ from onnxfold.pool.tiles import tiles_of
 
 # So many elements of large tensors tell candidates apart.
 _SAMPLES = 4
+# A larger buffer may go before the pass runs again.
+_REMEMBERED = 1024
 _COMPARED_AT_ONCE = 1 << 20
 # An outer graph's value costs a look-up in every run of a branch: not for a few bytes.
 _WORTH_MOVING = 256
@@ -36,16 +37,42 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
     inputs can be overridden and are left alone; those that are graph outputs keep their place.
     """
 
+    def __init__(self) -> None:
+        # found when the pass ran before
+        self._rough: dict[ir.TensorProtocol, Hashable] = {}
+        self._exact: dict[ir.TensorProtocol, Hashable] = {}
+
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
         names = _LazyNames(model)
-        removed = _Tree(names).share((), model.graph)
+        removed = _Tree(names, self._equals()).share((), model.graph)
         for function in model.functions.values():
             # a function has no initializers, but the branches in it may
             for node in function.graph:
                 for subgraph in subgraphs_of(node) if node.attributes else ():
-                    removed += _Tree(names).share((), subgraph)
+                    removed += _Tree(names, self._equals()).share((), subgraph)
         return ir.passes.PassResult(model, modified=removed > 0)
+
+    def _equals(self) -> Equals[ir.Value]:
+        return Equals(
+            lambda value: self._remembered(self._rough, value.const_value, _rough),
+            lambda value: self._remembered(self._exact, value.const_value, _exact),
+        )
+
+    def _remembered(
+        self,
+        contents: dict[ir.TensorProtocol, Hashable],
+        tensor: ir.TensorProtocol | None,
+        find: Callable[[ir.TensorProtocol], Hashable],
+    ) -> Hashable:
+        assert tensor is not None
+        content = contents.get(tensor)
+        if content is None:
+            content = find(tensor)
+            # a buffer whose tensor is remembered stays in memory
+            if not isinstance(tensor, BufferTensor) or tensor.nbytes <= _REMEMBERED:
+                contents[tensor] = content
+        return content
 
 
 class _LazyNames:
@@ -70,9 +97,9 @@ _Path = tuple[ir.Graph, ...]
 class _Tree:
     """A graph with all graphs in it: what one of them stores others may read, if they see it."""
 
-    def __init__(self, names: _LazyNames) -> None:
+    def __init__(self, names: _LazyNames, known: Equals[ir.Value]) -> None:
         self._names = names
-        self._known = Equals[ir.Value](functools.cache(_rough), functools.cache(_exact))
+        self._known = known
         self._paths: dict[ir.Graph, _Path] = {}
 
     def share(self, outer: _Path, graph: ir.Graph) -> int:
@@ -142,24 +169,20 @@ def _is_dearer(value: ir.Value, twin: ir.Value) -> bool:
     return longer * len(uses(value)) > storage.tensor_bytes(value.const_value, value.name)
 
 
-def _rough(value: ir.Value) -> Hashable:
+def _rough(tensor: ir.TensorProtocol) -> Hashable:
     """The content of a small tensor, dtype and shape of a large one."""
-    tensor = value.const_value
-    assert tensor is not None
     return content_of_tensor(tensor) or (tensor.dtype, tuple(tensor.shape.numpy()))
 
 
-def _exact(value: ir.Value) -> Hashable:
+def _exact(tensor: ir.TensorProtocol) -> Hashable:
     """The content of a small tensor; some elements tell a large one from most others."""
-    tensor = value.const_value
-    assert tensor is not None
-    return content_of_tensor(tensor) or (_rough(value), _sample(tensor))
+    return content_of_tensor(tensor) or (_rough(tensor), _sample(tensor))
 
 
 def _sample(tensor: ir.TensorProtocol) -> bytes:
     """A few elements, spread over the tensor."""
     array = np.asarray(tensor.numpy())
-    places = np.linspace(0, array.size - 1, _SAMPLES).astype(np.int64)
+    places = [k * (array.size - 1) // (_SAMPLES - 1) for k in range(_SAMPLES)]
     sample = np.ascontiguousarray(array[np.unravel_index(places, array.shape)]).tobytes()
     _release(tensor)
     return sample

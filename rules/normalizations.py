@@ -192,19 +192,13 @@ def _terms(total: Matched, x: Matched) -> int:
     return math.prod(x.sizes_of(total.axes))
 
 
-mean = [
-    rule(
-        op.Div(_total, c) >> replacement,
-        where=floating(x) & (rank_of(c) <= rank_of(_total)) & (number(c) == _terms(_total, x)),
-        opset=versions,
-        inexact=True,
-        doc="A sum divided by its number of terms.",
-    )
-    for replacement, versions in (
-        (op.ReduceMean(x, axes=axes(_total), keepdims=k), (13, 17)),
-        (op.ReduceMean(x, *zs, keepdims=k), (18, None)),
-    )
-]
+mean = rule(
+    op.Div(_total, c) >> op.ReduceMean(x, axes=axes(_total), keepdims=k),
+    where=floating(x) & (rank_of(c) <= rank_of(_total)) & (number(c) == _terms(_total, x)),
+    opset=(13, None),
+    inexact=True,
+    doc="A sum divided by its number of terms.",
+)
 
 norm = rule(
     op.Sqrt(op.ReduceSumSquare(x, *zs, keepdims=k)) >> op.ReduceL2(x, *zs, keepdims=k),

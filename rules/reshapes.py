@@ -10,9 +10,7 @@ from onnxfold.rules.shapes import RESHAPING, new_shape
 from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.rewrite import (
     Matched,
-    attributes,
     axes,
-    axes_from_front,
     constant,
     constants,
     given,
@@ -27,8 +25,7 @@ from onnxfold.rewrite import (
 )
 
 x, ys, zs = values("x *ys *zs")
-c, d = constants("c d")
-p, q = attributes("p q")
+c = constants("c")
 
 # -------------------------------------------------------------------- changes of shape
 
@@ -60,66 +57,30 @@ unsqueeze_of_squeeze = rule(
 
 
 @given
-def added_axes(first: Sequence[int], second: Sequence[int], x: Matched) -> tuple[int, ...]:
-    """The axes that two Unsqueezes add, as axes of the last result."""
-    rank = x.rank_if_known
-    one = axes_from_front(first, None if rank is None else rank + len(first))
-    other = axes_from_front(second, None if rank is None else rank + len(first) + len(second))
-    return _both(other, one)
-
-
-@given
-def removed_axes(first: Sequence[int], second: Sequence[int], x: Matched) -> tuple[int, ...] | None:
-    """The axes that two Squeezes remove, as axes of their operand; to name none means all."""
-    if not first or not second:
-        return None
-    rank = x.rank_if_known
-    one = axes_from_front(first, rank)
-    other = axes_from_front(second, None if rank is None else rank - len(first))
-    return _both(one, other)
-
-
-def _both(named: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
+def both_axes(named: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
     """Axes of the larger shape, and further ones counted where the former are not there."""
     room = max((*named, *others), default=0) + len(named) + 1
     free = [axis for axis in range(room) if axis not in named]
     return tuple(sorted((*named, *(free[axis] for axis in others))))
 
 
-_unsqueezed, _unsqueezed_11 = op.Unsqueeze(x, c), op.Unsqueeze(x, axes=p)
-_squeezed, _squeezed_11 = op.Squeeze(x, c), op.Squeeze(x, axes=p)
+_unsqueeze_again, _squeeze_again = op("Unsqueeze"), op("Squeeze")
+_unsqueezed, _squeezed = _unsqueeze(x, *ys), _squeeze(x, *ys)
 
-unsqueeze_of_unsqueeze = (
-    rule(
-        op.Unsqueeze(_unsqueezed, d)
-        >> op.Unsqueeze(x, constant(added_axes(ints_of(c), ints_of(d)))),
-        where=single_use(_unsqueezed),
-        benefit=1,
-        doc="Axes are added at once.",
-    ),
-    rule(
-        op.Unsqueeze(_unsqueezed_11, axes=q) >> op.Unsqueeze(x, axes=added_axes(p, q)),
-        where=single_use(_unsqueezed_11),
-        opset=(1, 12),
-        benefit=1,
-        doc="Axes are added at once.",
-    ),
+unsqueeze_of_unsqueeze = rule(
+    _unsqueeze_again(_unsqueezed, *zs)
+    >> op.Unsqueeze(x, axes=both_axes(axes(_unsqueeze_again), axes(_unsqueeze))),
+    where=single_use(_unsqueezed),
+    benefit=1,
+    doc="Axes are added at once.",
 )
 
-squeeze_of_squeeze = (
-    rule(
-        op.Squeeze(_squeezed, d) >> op.Squeeze(x, constant(removed_axes(ints_of(c), ints_of(d)))),
-        where=single_use(_squeezed),
-        benefit=1,
-        doc="Axes are taken away at once.",
-    ),
-    rule(
-        op.Squeeze(_squeezed_11, axes=q) >> op.Squeeze(x, axes=removed_axes(p, q)),
-        where=single_use(_squeezed_11),
-        opset=(1, 12),
-        benefit=1,
-        doc="Axes are taken away at once.",
-    ),
+squeeze_of_squeeze = rule(
+    _squeeze_again(_squeezed, *zs)
+    >> op.Squeeze(x, axes=both_axes(axes(_squeeze), axes(_squeeze_again))),
+    where=single_use(_squeezed),
+    benefit=1,
+    doc="Axes are taken away at once.",
 )
 
 

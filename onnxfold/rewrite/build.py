@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxfold.editing.constants import add_initializer, constant_node
 from onnxfold.editing.names import Names
 from onnxfold.kernels.inference import schema_of, takes
-from onnxfold.rewrite.facts import MISSING, Facts
+from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.match import Match
 from onnxfold.rewrite.patterns import (
     AllOutputs,
@@ -102,9 +102,16 @@ class Builder:
             return any(map(self._is_omitted, expression.operands[:required]))
         return isinstance(expression, Omitted)
 
+    def _input_called(self, name: str, op: Op, op_type: str) -> int | None:
+        """The place of the input that an attribute has become by this opset: ``axes``, say."""
+        schema = self._schema(op_type, op.domain)
+        if schema is None or name in schema.attributes:
+            return None
+        return next((k for k, formal in enumerate(schema.inputs) if formal.name == name), None)
+
     def _term(self, term: object) -> Any:
         value = evaluate(term, self._match)
-        if value is UNKNOWN:
+        if value is UNKNOWN or has_symbol(value):
             raise CannotBuild(f"{term!r} is not known")
         return value
 
@@ -143,9 +150,15 @@ class Builder:
                 inputs.append(None)
             else:
                 inputs.append(self.value(operand))
-        for position, literal in literals:
-            dtype = self._dtype_for(op, op_type, inputs, position)
-            inputs[position] = self._new_constant(literal.number, dtype)
+        numbers: list[tuple[int, Any]] = [(place, each.number) for place, each in literals]
+        for name, term in op.attributes.items():
+            place = self._input_called(name, op, op_type)
+            if place is not None:
+                inputs.extend([None] * (place + 1 - len(inputs)))
+                numbers.append((place, self._term(term)))
+        for place, number in numbers:
+            dtype = self._dtype_for(op, op_type, inputs, place)
+            inputs[place] = self._new_constant(number, dtype)
         while inputs and inputs[-1] is None:
             inputs.pop()
         self._check_dtypes(op, op_type, inputs)
@@ -179,9 +192,9 @@ class Builder:
         attributes = {} if like is None else dict(like.attributes.items())
         schema = self._schema(op_type, op.domain)
         for name, term in op.attributes.items():
-            value = evaluate(term, self._match)
-            if value is UNKNOWN or has_symbol(value) or value is MISSING:
-                raise CannotBuild(f"{name} of {op_type} is not known")
+            if self._input_called(name, op, op_type) is not None:
+                continue
+            value = self._term(term)
             attributes.pop(name, None)
             if value is not None:
                 declared = None if schema is None else schema.attributes.get(name)

@@ -178,7 +178,7 @@ def _check_op(op: Op, low: int, high: int | None) -> None:
             name = f"{op.domain}::{op_type}" if op.domain else op_type
             raise ValueError(f"onnx has no op {name}" + (" at these opsets" if schemas else ""))
         for name in op.attributes:
-            if not any(name in schema.attributes for schema in in_range):
+            if not any(name in schema.attributes or _takes(schema, name) for schema in in_range):
                 raise ValueError(f"{op_type} has no attribute {name!r}")
         possible = possible or any(accepts(op, schema) for schema in in_range)
     if not possible:
@@ -186,19 +186,28 @@ def _check_op(op: Op, low: int, high: int | None) -> None:
 
 
 def accepts(op: Op, schema: onnx.defs.OpSchema) -> bool:
-    """True if a schema has the attributes, inputs and outputs that an expression mentions."""
-    if any(
-        name not in schema.attributes
-        for name, wanted in op.attributes.items()
-        if not (wanted is absent or wanted is anything or isinstance(wanted, OptionalAttribute))
-    ):
-        return False
+    """True if a schema has the attributes, inputs and outputs that an expression mentions.
+
+    An attribute may have become an input: a replacement's ``axes=`` is made as either.
+    """
+    by_name = 0
+    for name, wanted in op.attributes.items():
+        if wanted is absent or wanted is anything or isinstance(wanted, OptionalAttribute):
+            continue
+        if name not in schema.attributes:
+            if not _takes(schema, name):
+                return False
+            by_name += 1
     fixed = [o for o in op.operands if not isinstance(o, Several)]
     open_ended = len(fixed) < len(op.operands) or any(isinstance(o, Optional) for o in fixed)
     if open_ended:
         required = [o for o in fixed if not isinstance(o, Optional)]
         return len(required) <= schema.max_input
-    return schema.min_input <= len(fixed) <= schema.max_input
+    return schema.min_input <= len(fixed) + by_name <= schema.max_input
+
+
+def _takes(schema: onnx.defs.OpSchema, name: str) -> bool:
+    return any(formal.name == name for formal in schema.inputs)
 
 
 @functools.cache

@@ -501,6 +501,15 @@ def test_opsets_are_respected():
     refuse(squeeze, graph("float[N] x", "t = Unsqueeze(x, c)", "y = Squeeze(t, c)", c=[0]))
 
 
+def test_an_attribute_that_has_become_an_input():
+    made = rule(op.Relu(op.Relu(x)) >> op.Squeeze(op.Unsqueeze(op.Relu(x), axes=[0]), axes=(0,)))
+    text = ("float[N] x", "t = Relu(x)", "y = Relu(t)")
+    for opset, operands in ((11, 1), (13, 2)):
+        certify(made, graph(*text, opset=opset))
+        model, _ = rewritten(made, graph(*text, opset=opset))
+        assert len(model.graph.outputs[0].producer().inputs) == operands
+
+
 def test_other_domains():
     made = rule(
         op.Gelu(x) >> op.domain("com.microsoft").Gelu(x), inexact=True, target="onnxruntime"

@@ -66,14 +66,14 @@ def test_axes_there_and_back():
 )
 def test_axes_one_after_the_other(first, second):
     certify(
-        rules.unsqueeze_of_unsqueeze[0],
+        rules.unsqueeze_of_unsqueeze,
         graph(
             "float[N,3] x", "t = Unsqueeze(x, c)", "y = Unsqueeze(t, d)", **ints(c=first, d=second)
         ),
         times=1,
     )
     certify(
-        rules.unsqueeze_of_unsqueeze[1],
+        rules.unsqueeze_of_unsqueeze,
         graph(
             "float[N,3] x",
             f"t = Unsqueeze<axes={[a % (2 + len(first)) for a in first]}>(x)",
@@ -85,11 +85,11 @@ def test_axes_one_after_the_other(first, second):
 
 def test_axes_added_without_rank():
     certify(
-        rules.unsqueeze_of_unsqueeze[0],
+        rules.unsqueeze_of_unsqueeze,
         of_any_rank("t = Unsqueeze(x, c)", "y = Unsqueeze(t, d)", c=[0], d=[2]),
     )
     refuse(
-        rules.unsqueeze_of_unsqueeze[0],
+        rules.unsqueeze_of_unsqueeze,
         of_any_rank("t = Unsqueeze(x, c)", "y = Unsqueeze(t, d)", c=[-1], d=[0]),
         graph(
             "float[2] x",
@@ -103,14 +103,14 @@ def test_axes_added_without_rank():
 
 def test_axes_removed():
     certify(
-        rules.squeeze_of_squeeze[0],
+        rules.squeeze_of_squeeze,
         graph("float[1,N,1,1] x", "t = Squeeze(x, c)", "y = Squeeze(t, d)", **ints(c=[0], d=[1])),
         graph(
             "float[1,N,1,1] x", "t = Squeeze(x, c)", "y = Squeeze(t, d)", **ints(c=[2], d=[0, -1])
         ),
     )
     certify(
-        rules.squeeze_of_squeeze[1],
+        rules.squeeze_of_squeeze,
         graph("float[1,N,1] x", "t = Squeeze<axes=[0]>(x)", "y = Squeeze<axes=[1]>(t)", opset=11),
     )
 

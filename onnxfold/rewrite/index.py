@@ -114,14 +114,14 @@ class RuleIndex:
         What is made of constants is constant propagation's, but for the rules that say so.
         """
         table, origins = self._table, self._origins
-        op_type = node._op_type  # the properties cost more than the lookup
+        op_type = node.op_type
         if op_type not in table.by_op:
             return ()
         try:
             inputs = tuple([origins[value] for value in node.inputs])
         except KeyError:
             inputs = tuple([self._origin(value) for value in node.inputs])
-        signature = (op_type, node._domain, inputs)
+        signature = (op_type, node.domain, inputs)
         found = table.by_signature.get(signature)
         if found is None:
             found = table.by_signature[signature] = table.find(node, inputs)

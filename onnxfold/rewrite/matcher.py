@@ -518,7 +518,11 @@ def _shares(inputs: Sequence[Any], variadic: Sequence[bool]) -> Iterator[tuple[A
             for shares in _shares(inputs[1:], others):
                 yield inputs[0], *shares
         return
-    for size in range(0 if True in others else max(most, 0), most + 1):
+    if True not in others:
+        if most >= 0:
+            yield tuple(inputs[:most]), *inputs[most:]
+        return
+    for size in range(most + 1):
         for shares in _shares(inputs[size:], others):
             yield tuple(inputs[:size]), *shares
 

@@ -8,7 +8,9 @@ import pytest
 from pool_bench import Bench, counting
 
 from onnxfold.kernels.registry import Unfoldable
+from onnxfold.kernels.streams import plan
 from onnxfold.pool import BufferTensor
+from onnxfold.pool.source import tiles
 
 SIDE = 512  # a value is 1 MiB: large
 HALF = onnx.TensorProto.FLOAT16
@@ -138,3 +140,19 @@ def test_indices_that_are_computed_are_known_before_they_are_used():
     rows = bench.apply("Gather", value, places)
     assert bench.evaluator.uncertain([rows]) == []
     np.testing.assert_array_equal(rows.array(), -array[many])
+
+
+def test_places_all_over_a_weight_are_read_in_few_boxes(monkeypatch):
+    """Rows of 16 bytes: every box goes through the whole weight, so a box is not small."""
+    monkeypatch.setattr(plan, "_SCATTERED_FROM", 1 << 20)
+    bench = Bench()
+    count = 1 << 17
+    array = counting(count, 4)
+    places = shuffled(count // 2, count)
+    rows = bench.apply("Gather", bench.held(array), bench.held(places))
+    assert len(list(tiles(bench.pool.source_of(rows), 1 << 14, 0))) == 1
+    np.testing.assert_array_equal(streamed(rows), array[places])
+    half = bench.apply("Cast", rows, to=HALF)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(streamed(half), array[places].astype(np.float16))
+    assert rows.is_known

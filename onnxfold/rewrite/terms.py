@@ -177,6 +177,8 @@ class _Item(Term):
 
 
 class _And(Term):
+    sign = "&"
+
     def __init__(self, left: Term, right: Term) -> None:
         self.parts = (left, right)
 
@@ -194,10 +196,17 @@ class _And(Term):
             yield from part.variables()
 
     def __repr__(self) -> str:
-        return f"{_bracketed(self.parts[0])} & {_bracketed(self.parts[1])}"
+        alike = [type(part) is type(self) for part in self.parts]
+        shown = [
+            repr(part) if same else _bracketed(part)
+            for part, same in zip(self.parts, alike, strict=True)
+        ]
+        return f" {self.sign} ".join(shown)
 
 
 class _Or(_And):
+    sign = "|"
+
     def evaluate(self, match: Match) -> Any:
         first = self.parts[0].holds(match)
         if first:
@@ -206,9 +215,6 @@ class _Or(_And):
         if second:
             return True
         return UNKNOWN if first is None or second is None else False
-
-    def __repr__(self) -> str:
-        return f"{_bracketed(self.parts[0])} | {_bracketed(self.parts[1])}"
 
 
 class _Not(Term):

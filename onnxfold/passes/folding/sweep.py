@@ -123,7 +123,7 @@ class Sweep:
             if output.const_value is None:
                 output.const_value = tensor_of_constant(node)
             return
-        subgraphs = subgraphs_of(node)
+        subgraphs = subgraphs_of(node) if node in self.scopes.parents else ()
         if subgraphs and self._inline_if(node):
             return
         for graph in subgraphs:
@@ -154,7 +154,7 @@ class Sweep:
 
     def _fold(self, node: ir.Node, opsets: Mapping[str, int], captures: list[ir.Value]) -> None:
         operands = [None if v is None else self._pool.buffer_of(v) for v in node.inputs]
-        if node.attributes and subgraphs_of(node):
+        if node in self.scopes.parents:
             self.read_in_bodies[node] = self._read_in_bodies(node)
         operation = Operation(
             node,

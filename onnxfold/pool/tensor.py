@@ -172,6 +172,9 @@ def slab_bytes(source: Source, stored: int, nbytes: int, limit: int) -> int:
         limit: The pool's memory limit, bytes.
     """
     most = min(SLAB, max(nbytes, limit // (4 * THREADS)))
-    if not is_across(source) or max(stored, source.read_bytes) <= LARGE:
+    if not is_across(source):
         return 0
-    return most if stored > LARGE else min(most, max(nbytes, stored // 8))
+    if stored > LARGE:
+        return most
+    # one weight and a scale or bias may stay in memory, more may not
+    return min(most, max(nbytes, stored // 8)) if source.read_bytes > LARGE * 3 // 2 else 0

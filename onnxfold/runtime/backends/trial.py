@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401  NumPy knows more names of types by it
 import numpy as np
 
 from onnxfold.runtime.backends.process import one_line, run_child
@@ -53,8 +54,6 @@ def tried(kernel: Kernel, folder: Path, arrays: Sequence[Any], seconds: float) -
 def main(scratch: Path) -> None:
     """Call the kernel once, and keep what it returns."""
     document = json.loads((scratch / "kernel.json").read_text())
-    if any(name.startswith(("bfloat", "float8", "int4", "uint4")) for name in document["dtypes"]):
-        import ml_dtypes  # noqa: F401  NumPy knows these names by it
     feeds = zip(_read(scratch / "feeds.npz"), document["dtypes"], strict=True)
     arrays = [array.view(np.dtype(dtype)) for array, dtype in feeds]
     kernel = Kernel(**document["kernel"])

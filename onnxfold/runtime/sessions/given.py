@@ -45,6 +45,8 @@ class Given:
         except UsageError as error:
             raise UsageError(f"runtime constant {info.name!r}: {error}") from None
         _check(info, self.feed)
+        own = self.value
+        self._plain = (own.dtype, own.shape, own.ctypes.data) if _is_plain(own) else None
 
     def is_same(self, value: Feed) -> bool:
         """Whether a value that is given now has the same type, shape and bits."""
@@ -54,11 +56,11 @@ class Given:
             return True
         if is_text(value) or is_text(self.value):
             return _texts(value) == _texts(self.value)
-        own = self.value
-        if _is_plain(value) and _is_plain(own):  # the usual case, in a few microseconds
-            if value.dtype != own.dtype or value.shape != own.shape:
+        if self._plain is not None and _is_plain(value):  # the usual case, in a few microseconds
+            dtype, shape, own = self._plain
+            if value.dtype != dtype or value.shape != shape:
                 return False
-            return bool(_memcmp()(own.ctypes.data, value.ctypes.data, value.nbytes) == 0)
+            return bool(_memcmp()(own, value.ctypes.data, value.nbytes) == 0)
         kind, shape, address, nbytes = bits_of(ort_value(value))
         own_kind, own_shape, own_address, _ = bits_of(self.feed)
         if kind != own_kind or shape != own_shape:

@@ -68,14 +68,14 @@ class Region:
         self._everything = everything
         made: set[ir.Value] = set(runtime_constants)
         outputs = set(model.graph.outputs)  # which entry makes in any case
-        elsewhere: set[ir.Value] = set()  # constant, but a call makes them that reads what varies
+        called: set[ir.Value] = set()  # constants that a call makes which reads what varies, too
         for node in model.graph:
             operands = operands_of(node)
             is_constant = constness.of_node(node) is not Constness.VARIABLE
-            reads = [constness.of(v) for v in operands if v not in elsewhere]
+            reads = [constness.of(v) for v in operands if v not in called]
             if is_constant and (Constness.VARIABLE in reads or len(reads) < len(operands)):
                 is_constant = False
-                elsewhere.update(node.outputs)
+                called.update(node.outputs)
             if is_constant and outputs.isdisjoint(node.outputs):
                 made.update(node.outputs)
                 self.operands[node] = operands

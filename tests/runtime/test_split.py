@@ -438,3 +438,16 @@ def test_a_function_that_ignores_what_varies_stays_in_entry(tmp_path):
     feeds = {"x": random(3, 4), "r": random(4, seed=1)}
     bundle = check(model, tmp_path, feeds, "r", fold_at="runtime")
     assert all(group.constants in ([], ["r"]) for group in bundle.manifest.groups)
+
+
+def test_stand_ins_that_an_op_does_not_take(tmp_path):
+    """A single integer stands for a length; here it is an axis."""
+    model = parse(
+        """g (int64[n] x, int64[1] axes, int64 number) => (int64[n] y) {
+            m = Unsqueeze(number, axes)
+            t = Neg(m)
+            y = Add(x, t)
+        }"""
+    )
+    feeds = {"x": np.arange(3), "axes": np.array([0]), "number": np.array(5)}
+    check(model, tmp_path, feeds, "axes", "number")

@@ -109,6 +109,7 @@ class Computing:
     def _operation(self, operation: Operation, plan: Plan) -> None:
         results = [b for b in operation.results if b is not None]
         if operation in plan.reduced:
+            self.by_onnxruntime = True  # it is asked in which order it adds
             self._read(operation)
             self._note(_STREAM_BYTES + _WORKING_BYTES)
             self._hold(results)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import onnx_ir as ir
+
 from onnxfold.rewrite import (
     Matched,
     attributes,
@@ -76,9 +78,15 @@ def _place(sizes: Sequence[int], i: Matched) -> int | None:
 @given
 def _is_taken_apart(sequence: Matched) -> bool:
     """All that is done with the sequence is taking known parts out of it."""
+
+    def takes_a_part(node: ir.Node) -> bool:
+        if node.op_type != "SequenceAt" or node.inputs[1] is None:
+            return False
+        place = sequence.facts.known.array(node.inputs[1])
+        return place is not None and place.size == 1
+
     return not sequence.value.is_graph_output() and all(
-        use.node.op_type == "SequenceAt" and sequence.facts.known.is_constant(use.node.inputs[1])
-        for use in sequence.value.uses()
+        takes_a_part(use.node) for use in sequence.value.uses()
     )
 
 

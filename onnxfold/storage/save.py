@@ -81,7 +81,8 @@ def check_destination(model: ir.Model, path: str | os.PathLike[str]) -> None:
     Raises:
         UsageError: It is no file, its folder is missing, or it is a data file of the model.
     """
-    Sources(model, _target(os.fsdecode(os.fspath(path)))).check_target()
+    target = _target(os.fsdecode(os.fspath(path)))
+    Sources(model, tensors_of(model), target).check_target()
 
 
 def _target(path: str) -> str:
@@ -115,13 +116,14 @@ def _save(
     forced = external_data if isinstance(external_data, str) else None
     if forced is not None:
         _check_data_name(forced, target)
-    sources = Sources(model, target)
+    tensors = tensors_of(model)
+    sources = Sources(model, tensors, target)
     sources.check_target()
     if share_weights and external_data is False:
         raise UsageError("weights can be shared only with external data", file=target)
     external = bool(external_data) or share_weights
     if external_data is None and not external:
-        external = _is_external(model) or _large_bytes(model) > MAX_MODEL - _SLACK
+        external = _is_external(model, tensors) or _large_bytes(tensors) > MAX_MODEL - _SLACK
     plan: Plan | None = None
     if not external:
         try:
@@ -148,20 +150,18 @@ def _save(
             "a link from another folder; give the real path",
             file=name,
         )
-    streamed = [tensor for tensor in tensors_of(model) if is_streamed(tensor)]
+    streamed = [tensor for tensor in tensors if is_streamed(tensor)]
     return Commit(plan, target, data_path, fsync, streamed, sources).run(threads, progress)
 
 
-def _is_external(model: ir.Model) -> bool:
+def _is_external(model: ir.Model, tensors: list[ir.TensorProtocol]) -> bool:
     if EXTERNAL_KEY in model.meta:
         return bool(model.meta[EXTERNAL_KEY])
-    return any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors_of(model))
+    return any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors)
 
 
-def _large_bytes(model: ir.Model) -> int:
-    return sum(
-        data_bytes(tensor.dtype, tensor.shape) for tensor in tensors_of(model) if can_leave(tensor)
-    )
+def _large_bytes(tensors: list[ir.TensorProtocol]) -> int:
+    return sum(data_bytes(tensor.dtype, tensor.shape) for tensor in tensors if can_leave(tensor))
 
 
 def _check_data_name(name: str, target: str) -> None:

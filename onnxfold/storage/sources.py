@@ -12,7 +12,7 @@ from onnxfold.errors import ModelError, UsageError
 from onnxfold.lost_pages import reading
 from onnxfold.storage.load import FILES_KEY, external_locations
 from onnxfold.storage.mapped import MappedFile
-from onnxfold.storage.tensors import FileTensor, span_of, tensors_of
+from onnxfold.storage.tensors import FileTensor, span_of
 
 
 @contextlib.contextmanager
@@ -40,10 +40,11 @@ class Sources:
 
     Args:
         model: Loaded by `load`, or holding tensors that are external.
+        tensors: Those of the model.
         target: The absolute path of the model to be written, links followed.
     """
 
-    def __init__(self, model: ir.Model, target: str) -> None:
+    def __init__(self, model: ir.Model, tensors: Iterable[ir.TensorProtocol], target: str) -> None:
         files: tuple[MappedFile, ...] = model.meta.get(FILES_KEY, ())
         self._target = target
         self._model = files[0] if files else None
@@ -51,7 +52,7 @@ class Sources:
         known = {file.key for file in files}
         spans = [
             (tensor, span)
-            for tensor in tensors_of(model)
+            for tensor in tensors
             if isinstance(tensor, (ir.ExternalTensor, FileTensor))
             and (span := span_of(tensor)) is not None
             and span.file.key not in known

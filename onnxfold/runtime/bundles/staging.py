@@ -38,6 +38,7 @@ from onnxfold.storage import atomic
 from onnxfold.storage.atomic import TempFile
 from onnxfold.storage.commit import other_users
 from onnxfold.storage.sources import Sources
+from onnxfold.storage.tensors import tensors_of
 
 _MODELS = (ENTRY_FILE, FOLD_FILE)
 _DATA = tuple(f"{model}.data" for model in _MODELS)
@@ -50,7 +51,7 @@ def check_source(model: ir.Model, folder: Path) -> None:
     Raises:
         UsageError: It would.
     """
-    sources = Sources(model, os.path.realpath(folder / MANIFEST))
+    sources = Sources(model, tensors_of(model), os.path.realpath(folder / MANIFEST))
     for name in (*_MODELS, *_DATA):
         try:
             sources.check_data(os.path.realpath(folder / name))

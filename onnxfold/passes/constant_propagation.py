@@ -54,22 +54,24 @@ class ConstantPropagation(ir.passes.InPlacePass):
         self, options: Options | None = None, *, run: Run | None = None, spare: int = 0
     ) -> None:
         self._options = options or Options()
-        self._run = run or Run(self._options)
+        self._run = run
         self._spare = spare
-        self.outcome = self._run.result.propagation
+        self.outcome = (run or Run(self._options)).result.propagation
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        pool = self._run.pool
+        run = self._run or Run(self._options)  # its evaluator knows the functions of one model
+        self.outcome = run.result.propagation
+        pool = run.pool
         inlined = 0
         while True:
-            folding = self.decide(model)
+            folding = self.decide(model, run)
             inlined += folding.sweep.inlined
             try:
                 pool.compute(folding.computed_first)
                 break
             except ComputationFailed as failure:
-                self._run.learn(failure)
+                run.learn(failure)
         materialize(folding.cut.stored, pool, folding.sweep.places)
         remove_nodes(folding.cut.removed)
         pool.unbind_all()  # the tensors hold the buffers they need
@@ -77,19 +79,19 @@ class ConstantPropagation(ir.passes.InPlacePass):
         self._report(folding, folded)
         return ir.passes.PassResult(model, modified=folded > 0)
 
-    def decide(self, model: ir.Model) -> Folding:
+    def decide(self, model: ir.Model, run: Run) -> Folding:
         """Find out what to store and what goes.
 
         Nothing large is computed, and nothing is rewritten but an ``If`` whose branch is known.
         """
         facts = facts_of(model)
-        pool = self._run.pool
-        evaluator = self._run.evaluator(model)
+        pool = run.pool
+        evaluator = run.evaluator(model)
         inlined = 0
         with np.errstate(all="ignore"):
             while True:
                 pool.unbind_all()
-                sweep = Sweep(model, facts, pool, evaluator, self._options, self._run.uncomputable)
+                sweep = Sweep(model, facts, pool, evaluator, self._options, run.uncomputable)
                 try:
                     sweep.run()
                     cut = Cut(sweep, pool, self._options, self._spare)
@@ -100,7 +102,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
                     return Folding(sweep, cut, decisions, computed_first)
                 except ComputationFailed as failure:
                     inlined += sweep.inlined
-                    self._run.learn(failure)
+                    run.learn(failure)
 
     def _report(self, folding: Folding, folded: int) -> None:
         outcome = self.outcome

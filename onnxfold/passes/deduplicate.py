@@ -15,6 +15,7 @@ from onnxfold.editing.replacement import replace
 from onnxfold.graphs import all_graphs, subgraphs_of
 from onnxfold.kernels.inference import is_overwritten
 from onnxfold.onnx_ir_private import uses
+from onnxfold.passes.run import Run
 from onnxfold.pool import BufferTensor
 from onnxfold.pool.tiles import tiles_of
 
@@ -35,15 +36,22 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
     graph that both see, unless it is small. Large tensors are compared only if dtype, shape and a
     few sampled elements agree, so one without a twin is never read. Initializers that are graph
     inputs can be overridden and are left alone; those that are graph outputs keep their place.
+
+    Args:
+        run: The run that this is part of: then it looks at each tensor once.
     """
 
-    def __init__(self) -> None:
-        # found when the pass ran before
+    def __init__(self, *, run: Run | None = None) -> None:
+        self._run = run
+        # found when the pass ran before in the same run
         self._rough: dict[ir.TensorProtocol, Hashable] = {}
         self._exact: dict[ir.TensorProtocol, Hashable] = {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
+        if self._run is None:  # another model's tensors would stay in memory
+            self._rough.clear()
+            self._exact.clear()
         names = _LazyNames(model)
         removed = _Tree(names, self._equals()).share((), model.graph)
         for function in model.functions.values():

@@ -115,7 +115,7 @@ def first_folding(model: ir.Model, options: Options, *, bytes_before: int) -> tu
         fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
     for name in passes[: passes.index("constant-propagation")]:
         create(name, options, run=run)(model)
-    return ConstantPropagation(replace(options, max_growth=0), run=run).decide(model), run
+    return ConstantPropagation(replace(options, max_growth=0)).decide(model, run), run
 
 
 def _run_level(model: ir.Model, run: Run, bytes_before: int) -> None:

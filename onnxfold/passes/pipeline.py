@@ -35,8 +35,8 @@ def run_bounded(
     """Run the passes on a model; with fewer if they make it larger than it came.
 
     Folding counts bytes. Rules look at nodes: where nothing else is saved, the names and constants
-    of what they add may outweigh what goes. That is seen in models of some hundred bytes only; of
-    those the rules are left out, or if need be all passes.
+    of what they add may outweigh what goes, by a few bytes. That is seen in models of a few nodes;
+    of those the rules are left out, or if need be all passes.
 
     Args:
         model: The model; changed.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.compare.dims import distinct_sizes, equal_sizes, symbols_of
+from onnxfold.compare.dims import check_names, distinct_sizes, equal_sizes, symbols_of
 from onnxfold.compare.given_feeds import GivenFeeds, given_feeds
 from onnxfold.compare.half import NOTE as HALF_NOTE
 from onnxfold.compare.half import allowance, half_precision_outputs
@@ -104,11 +104,8 @@ def compare(
 
 
 def _check_dims(dims: Mapping[str, int], inputs: list[ir.Value]) -> None:
-    names = symbols_of(inputs)
+    check_names(dims, symbols_of(inputs))
     for name, size in dims.items():
-        if name not in names:
-            known = ", ".join(names) or "none"
-            raise UsageError(f"no input has a dimension {name!r}; there are: {known}")
         if size < 0:
             raise UsageError(f"the size of dimension {name!r} is negative: {size}")
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import onnx_ir as ir
+
+from onnxfold.errors import UsageError
 
 UNNAMED = 2  # size of a dimension that has no name
 _IMAGE_SIDES = (32, 64)  # pixels: what ordinary vision models can halve five times
@@ -31,6 +33,17 @@ def distinct_sizes(names: Iterable[str], seed: int) -> dict[str, int]:
         for index, name in enumerate(names)
     }
     return _with_totals(sizes)
+
+
+def check_names(sizes: Mapping[str, object], known: Collection[str]) -> None:
+    """Refuse sizes of dimensions that there are not.
+
+    Raises:
+        UsageError: There is one.
+    """
+    for name in sorted(sizes.keys() - set(known)):
+        there = f"there are {', '.join(known)}" if known else "none has a name"
+        raise UsageError(f"no input has a dimension {name!r}; {there}")
 
 
 def equal_sizes(names: Iterable[str], size: int) -> dict[str, int]:

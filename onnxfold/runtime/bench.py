@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.compare.dims import symbols_of
+from onnxfold.compare.dims import check_names, symbols_of
 from onnxfold.compare.metrics import distance
 from onnxfold.compare.random_feeds import RandomFeeds
 from onnxfold.errors import OnnxFoldError, UsageError
@@ -206,10 +206,7 @@ def _feeds(
                 wanted.setdefault(value.name, (model, value))
     names = symbols_of(value for _, value in wanted.values())
     sizes = {n: dims.get(n, _BATCH if "batch" in n.lower() else _SIZE) for n in names}
-    unknown = set(dims) - set(names)
-    if unknown:
-        known = ", ".join(names) or "none"
-        raise UsageError(f"no input has a dimension {sorted(unknown)[0]!r}; there are {known}")
+    check_names(dims, names)
     feeds: dict[str, Any] = {}
     for model in models:
         mine = [v for m, v in wanted.values() if m is model]

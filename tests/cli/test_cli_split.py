@@ -122,6 +122,10 @@ def test_bench_of_a_model_and_of_a_bundle(run, model, tmp_path):
         (("split", "MODEL", "-o", "OUT", "--runtime-const", "nothing"), "no input is called"),
         (("split", "MODEL"), "Missing option"),
         (
+            ("split", "MODEL", "-o", "OUT", "--nominal", "btch=3"),
+            "no input has a dimension 'btch'; there are batch",
+        ),
+        (
             ("split", "MODEL", "-o", "OUT", "--backend", "gpu"),
             "there is no backend 'gpu'; there are auto, iree, onnx-mlir, onnxruntime",
         ),

@@ -7,6 +7,7 @@ with the real one where there is a binary or an engine with the image.
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import stat
 import sys
@@ -156,6 +157,12 @@ def test_a_kernel_takes_values_of_onnxruntime_and_any_layout(kernel):
     values = {name: ort.OrtValue.ortvalue_from_numpy(INPUTS[name]) for name in "ab"}
     close(kernel(values), expected(INPUTS))
     close(kernel({"a": wide.T, "b": INPUTS["b"]}), expected(feeds))
+
+
+def test_a_kernel_takes_arrays_out_of_a_pickle(kernel):
+    feeds = pickle.loads(pickle.dumps({**INPUTS, "a": random(9, 8)}))
+    assert feeds["a"].dtype.isbuiltin == 0
+    close(kernel({"a": feeds["a"], "b": feeds["b"]}), expected(feeds))
 
 
 def test_results_outlive_the_kernel(backend, compiled, folder):

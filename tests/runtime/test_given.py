@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -130,7 +131,17 @@ def test_an_array_is_trusted_as_long_as_nobody_can_write_to_it():
         assert_same(session.run(None, {"x": x, "r": r}), original(model, {"x": x, "r": r}))
 
 
-@pytest.mark.parametrize("make", [lambda a: a, lambda a: a.astype("U"), lambda a: a.reshape(2)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda a: a,
+        lambda a: a.astype("U"),
+        lambda a: np.repeat(a, 2)[::2],
+        lambda a: np.char.encode(a.astype("U"), "utf-8"),
+        lambda a: a.astype("T"),
+    ],
+    ids=["objects", "of one length", "with gaps", "bytes", "of any length"],
+)
 def test_strings(make: Callable):
     text = """g (string[2] s, float[2] x, float[2] r) => (string[2] e, float[2] y) {
         e = StringConcat(s, s)
@@ -153,10 +164,17 @@ def test_strings(make: Callable):
     assert run({"x": feeds["x"]}) == first
     assert run(feeds)[0][0] == "zz"
     assert handle.run(["e"], {"x": feeds["x"]})[0][0] == "aa"
-    with pytest.raises(UsageError, match="'s' holds strings"):
-        session.run_with_ort_values(None, {"x": value_of(feeds["x"])})
-    with pytest.raises(UsageError, match="'s' holds strings"):
-        session.io_binding(handle)
+    words, numbers = session.run_with_ort_values(None, {"x": value_of(feeds["x"])})
+    assert (words.numpy().tolist(), numbers.numpy().tobytes()) == (["zz", first[0][1]], first[1])
+    feeds["s"] = words  # a value of onnxruntime's own
+    assert run(feeds)[0] == ["zzzz", "\N{SNOWMAN}" * 4]
+    binding = session.io_binding(handle)
+    binding.bind_cpu_input("x", feeds["x"])
+    for name in ("e", "y"):
+        binding.bind_output(name)
+    session.run_with_iobinding(binding)
+    words, numbers = (value.numpy() for value in binding.get_outputs())
+    assert (words.tolist(), numbers.tobytes()) == first
 
 
 def test_numbers_that_are_made_of_strings():
@@ -189,6 +207,29 @@ def test_nothing_is_a_value_too(specialize):
     for rows in (0, 2, 0):
         feeds = {"x": random(rows, 3), "r": random(rows, 3, seed=1), "s": np.arange(rows)}
         assert_same(session.run(None, feeds), original(model, feeds))
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+@pytest.mark.parametrize("specialize", [False, True])
+def test_numbers_of_less_than_a_byte(dtype, specialize):
+    _, session = of(
+        f"""g ({dtype}[k] q, float[n] x) => (float[n] y) {{
+            wide = Cast<to = 1>(q)
+            sum = ReduceSum<keepdims = 0>(wide)
+            e = Exp(sum)
+            y = Add(x, e)
+        }}""",
+        "q",
+        specialize=specialize,
+        level=0,
+    )
+    x = random(3)
+    for numbers in ([1, 0, 1], [1, 1, 1, 0, 1], [1, 0, 1], []):
+        q = np.array(numbers).astype(getattr(ml_dtypes, dtype))
+        want = x + np.exp(np.float32(sum(numbers)))
+        np.testing.assert_allclose(session.run(["y"], {"q": q, "x": x})[0], want, rtol=1e-6)
+        np.testing.assert_allclose(session.fold({"q": q}).run(["y"], {"x": x})[0], want, rtol=1e-6)
+    assert session.fold_statistics().folds == 3
 
 
 def test_arrays_out_of_a_pickle():

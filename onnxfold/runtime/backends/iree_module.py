@@ -81,6 +81,6 @@ def _to_device(array: Array) -> Any:
 
     device = _config().device
     array = aligned(array)
-    if array.dtype.isbuiltin == 1 and array.dtype != np.bool_ and array.size:
+    if array.dtype.isbuiltin != 2 and array.dtype != np.bool_ and array.size:
         return device.from_dlpack_capsule(array.__dlpack__())
     return runtime.asdevicearray(device, array)  # types that dlpack does not know are copied

@@ -27,17 +27,20 @@ _ONNX_TYPES = {
     "float8_e5m2fnuz": 20,
 }
 _TEXT = "OSTU"
-"""Kinds of arrays that hold strings: onnxruntime takes them as they are, but makes no values."""
+"""Kinds of arrays that hold strings."""
 
 _PACKED = frozenset(("int4", "uint4", "int2", "uint2", "float4e2m1"))
-"""Of these types a byte holds several elements."""
+"""Of these types a byte holds several elements; in an array, one."""
+_PACKED_NUMPY = _PACKED | {"float4_e2m1fn"}
 
 
 def ort_value(feed: Feed) -> onnxruntime.OrtValue:
     """A feed as onnxruntime's value, on the same memory if that is contiguous and the CPU's.
 
+    Strings, and numbers of less than a byte, are copied.
+
     Raises:
-        UsageError: It is neither an array of numbers nor an ``OrtValue``.
+        UsageError: It is neither an array that onnxruntime takes nor an ``OrtValue``.
     """
     import onnxruntime as ort
 
@@ -46,6 +49,10 @@ def ort_value(feed: Feed) -> onnxruntime.OrtValue:
     if not isinstance(feed, np.ndarray):
         raise UsageError(f"expected an array or an OrtValue, got {type(feed).__name__}")
     array = np.asarray(feed)
+    if is_text(array):
+        return _text_value(array)
+    if array.dtype.name in _PACKED_NUMPY:
+        return _packed_value(array)
     native = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
     element_type = _ONNX_TYPES.get(array.dtype.name)
     if element_type is not None:
@@ -55,6 +62,41 @@ def ort_value(feed: Feed) -> onnxruntime.OrtValue:
         return ort.OrtValue.ortvalue_from_numpy(native)
     except RuntimeError:
         raise UsageError(f"onnxruntime takes no arrays of {array.dtype}") from None
+
+
+def _text_value(array: Array) -> onnxruntime.OrtValue:
+    """Strings as onnxruntime's value: it makes them of a model's, and of no array.
+
+    Bytes are UTF-8, and other objects the strings that Python makes of them.
+    """
+    import onnx
+    import onnxruntime as ort
+
+    texts = [t if array.dtype.kind == "S" else str(t).encode() for t in array.ravel().tolist()]
+    kind = onnx.TensorProto.STRING
+    tensor = onnx.TensorProto(name="given", data_type=kind, dims=array.shape, string_data=texts)
+    result = onnx.helper.make_tensor_value_info("made", kind, array.shape)
+    node = onnx.helper.make_node("Identity", ["given"], ["made"])
+    graph = onnx.helper.make_graph([node], "strings", [], [result], [tensor])
+    opset = [onnx.helper.make_opsetid("", 13)]
+    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=7)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    providers = ["CPUExecutionProvider"]
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=providers)
+    return session.run_with_ort_values(None, {})[0]
+
+
+def _packed_value(array: Array) -> onnxruntime.OrtValue:
+    """Numbers of less than a byte as onnxruntime's value: there, a byte holds several."""
+    import onnx_ir as ir
+    import onnxruntime as ort
+
+    content = ir.tensor(np.ascontiguousarray(array)).tobytes()
+    kind = ir.DataType.from_numpy(array.dtype).value
+    value = ort.OrtValue.ortvalue_from_shape_and_type(array.shape, kind)
+    ctypes.memmove(value.data_ptr(), content, len(content))
+    return value
 
 
 def is_text(value: Feed) -> bool:

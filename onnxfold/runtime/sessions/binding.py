@@ -7,8 +7,6 @@ from typing import Any
 
 import onnxruntime
 
-from onnxfold.errors import UsageError
-
 
 class Binding(onnxruntime.IOBinding):  # type: ignore[misc]
     """As onnxruntime's; what a handle binds can be neither replaced nor taken out.
@@ -20,20 +18,17 @@ class Binding(onnxruntime.IOBinding):  # type: ignore[misc]
 
     Attributes:
         entry: The session to run.
-
-    Raises:
-        UsageError: The handle has strings, which onnxruntime binds nowhere.
     """
 
     def __init__(
         self,
         entry: onnxruntime.InferenceSession,
-        feeds: Mapping[str, Any],
+        feeds: Mapping[str, onnxruntime.OrtValue],
         refuse: Callable[[Iterable[str]], None],
     ) -> None:
         super().__init__(entry)
         self.entry = entry
-        self._feeds = as_values(feeds)
+        self._feeds = feeds
         self._refuse = refuse
         self._bind()
 
@@ -60,15 +55,3 @@ class Binding(onnxruntime.IOBinding):  # type: ignore[misc]
         """See onnxruntime; what the handle binds stays."""
         super().clear_binding_inputs()
         self._bind()
-
-
-def as_values(feeds: Mapping[str, Any]) -> dict[str, onnxruntime.OrtValue]:
-    """Feeds where only onnxruntime's values are taken.
-
-    Raises:
-        UsageError: One is an array of strings: onnxruntime makes no values of those.
-    """
-    for name, value in feeds.items():
-        if not isinstance(value, onnxruntime.OrtValue):
-            raise UsageError(f"runtime constant {name!r} holds strings: only run takes those")
-    return dict(feeds)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onnxfold.runtime.backends.loading import Loaded, load_kernels
-from onnxfold.runtime.backends.values import array_of, is_text, ort_value, size_in_bytes
+from onnxfold.runtime.backends.values import ort_value, size_in_bytes
 from onnxfold.runtime.bundles.bundle import FOLD_FILE, SplitModel
 from onnxfold.runtime.bundles.manifest import Group
 from onnxfold.runtime.bundles.session_options import fold_options, key_of
@@ -76,7 +76,7 @@ class Folding:
         Args:
             constants: Every constant that has no default value.
         """
-        values = {name: given.value for name, given in constants.items()}
+        values = {name: given.feed for name, given in constants.items()}
         folded = []
         for group in self._groups:
             known = [name for name in group.constants if name in constants]
@@ -146,7 +146,7 @@ class _Group:
         if rest:
             session = self._opened()
             feeds = {n: constants[n] for n in self._inputs if n in constants}
-            values.update(zip(rest, _run(session, rest, feeds), strict=True))
+            values.update(zip(rest, session.run_with_ort_values(rest, feeds), strict=True))
             if not self.constants:
                 self._session = None  # its weights are needed no more: it never runs again
         self._folding.count(time.perf_counter() - begin)
@@ -186,15 +186,3 @@ class _Group:
 
         part = RuntimeFold(bundle.load(FOLD_FILE)).part(self._rest())
         return open_model(part, options, providers)
-
-
-def _run(
-    session: onnxruntime.InferenceSession, outputs: list[str], feeds: Mapping[str, Any]
-) -> list[Any]:
-    """The outputs as onnxruntime's values; strings travel as arrays only."""
-    if not any(map(is_text, feeds.values())):
-        values = {name: ort_value(feed) for name, feed in feeds.items()}
-        made: list[Any] = session.run_with_ort_values(outputs, values)
-        return made
-    arrays = {name: feed if is_text(feed) else array_of(feed) for name, feed in feeds.items()}
-    return [a if is_text(a) else ort_value(a) for a in session.run(outputs, arrays)]

@@ -31,7 +31,7 @@ class Given:
 
     Attributes:
         value: What was given, or the copy.
-        feed: The same as an input of a session.
+        feed: The same as onnxruntime's value.
 
     Raises:
         UsageError: The constant cannot have this value.
@@ -41,7 +41,7 @@ class Given:
         try:
             self._trusted = is_fixed(value)
             self.value = _copied(value) if copies and not self._trusted else value
-            self.feed = self.value if is_text(value) else ort_value(self.value)
+            self.feed = ort_value(self.value)
         except UsageError as error:
             raise UsageError(f"runtime constant {info.name!r}: {error}") from None
         _check(info, self.feed)
@@ -123,18 +123,14 @@ def _duplicate(value: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
     return made
 
 
-def _check(info: TensorInfo, feed: Feed) -> None:
+def _check(info: TensorInfo, feed: onnxruntime.OrtValue) -> None:
     """Refuse what onnxruntime would refuse as this input of the original.
 
     Raises:
         UsageError: The type or the shape is another one.
     """
-    kind, shape = "string", None
-    if isinstance(feed, np.ndarray):
-        shape = list(feed.shape)
-    else:
-        kind = feed.data_type().removeprefix("tensor(").removesuffix(")")
-        shape = feed.shape() if feed.is_tensor() else None
+    kind = feed.data_type().removeprefix("tensor(").removesuffix(")")
+    shape = feed.shape() if feed.is_tensor() else None
     if info.dtype not in (kind, "undefined") or (shape is not None and not _fits(info, shape)):
         declared = f"{info.dtype}{_dims(info.shape)}"
         raise UsageError(f"runtime constant {info.name!r} is {declared}, not {kind}{_dims(shape)}")

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onnxfold.runtime.backends.values import Feed
+from onnxfold.runtime.backends.values import Feed, ort_value
 from onnxfold.runtime.sessions.cache import Folded
 from onnxfold.runtime.sessions.entry import Entry
 
@@ -56,11 +56,9 @@ class Handle:
         run_options: onnxruntime.RunOptions | None = None,
     ) -> Sequence[onnxruntime.OrtValue]:
         """The same with onnxruntime's values in and out."""
-        from onnxfold.runtime.sessions.binding import as_values
-
         self._entry.refuse(input_dict_ort_values)
         session, own = self._open()
-        feeds = as_values({**input_dict_ort_values, **own})
+        feeds = {**{n: ort_value(v) for n, v in input_dict_ort_values.items()}, **own}
         return session.run_with_ort_values(  # type: ignore[no-any-return]
             output_names or self._entry.outputs, feeds, run_options
         )
@@ -72,7 +70,7 @@ class Handle:
         return Binding(*self._open(), self._entry.refuse)
 
     def tensors(self) -> dict[str, onnxruntime.OrtValue]:
-        """What entry is given besides its own inputs, by name; strings as arrays."""
+        """What entry is given besides its own inputs, by name."""
         return dict(self._bound)
 
     def _open(self) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:

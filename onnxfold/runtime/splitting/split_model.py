@@ -15,6 +15,7 @@ from onnxfold.analysis.constness import (
     select_runtime_constants,
 )
 from onnxfold.analysis.scopes import sort_if_needed
+from onnxfold.compare.dims import check_names, symbols_of
 from onnxfold.editing.names import Names
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
@@ -79,6 +80,7 @@ def split_model(
     for name, size in (nominal or {}).items():
         if not isinstance(size, int) or size < 0:
             raise UsageError(f"nominal size of {name!r} must be a number from 0 up, got {size!r}")
+    check_names(nominal or {}, symbols_of(model.graph.inputs))
     chosen = select_runtime_constants(model, runtime_constants, overridable=overridable)
     nodes = model.graph.num_nodes()
     names = [value.name or "" for value in chosen]

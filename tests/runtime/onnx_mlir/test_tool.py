@@ -46,6 +46,16 @@ def test_a_name_that_is_no_program_is_an_error_not_a_reason_to_look_on(compiler,
     assert missing() == "ONNXFOLD_ONNX_MLIR is no program: /nowhere/onnx-mlir"
 
 
+def test_programs_may_be_named_relative_to_the_folder(compiler, engine, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", "programs/onnx-mlir")
+    assert find_tool().command(tmp_path, [])[0] == str(tmp_path / "programs" / "onnx-mlir")
+    monkeypatch.delenv("ONNXFOLD_ONNX_MLIR")
+    compiler.unlink()
+    monkeypatch.setenv("ONNXFOLD_CONTAINER_ENGINE", "programs/docker")
+    assert find_tool().command(tmp_path, [])[0] == str(tmp_path / "programs" / "docker")
+
+
 def test_a_binary_that_does_not_run(clean_path):
     path = program(clean_path / "onnx-mlir", "echo lib not found >&2; exit 127")
     assert missing() == f"{path} does not run: lib not found"

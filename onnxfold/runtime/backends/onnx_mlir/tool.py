@@ -106,7 +106,7 @@ def find_tool() -> Tool:
     named = os.environ.get(BINARY)
     path = shutil.which(named or "onnx-mlir")
     if path is not None:
-        return _native(path)
+        return _native(os.path.abspath(path))  # it runs in another folder
     if named:
         raise CompileError(f"{BINARY} is no program: {named}")
     return _container()
@@ -126,7 +126,7 @@ def _container() -> Container:
         raise CompileError(f"the image's libraries run on Linux only; set {BINARY} to a binary")
     named = os.environ.get(ENGINE)
     names = [named] if named else list(_ENGINES)
-    found = [(name, path) for name in names if (path := shutil.which(name))]
+    found = [(name, os.path.abspath(path)) for name in names if (path := shutil.which(name))]
     if not found:
         wanted = f"{ENGINE} is no program: {named}" if named else "no docker, podman"
         raise CompileError(

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import onnx_ir as ir
 import pytest
+from damaged_bundles import sealed
 from runtime_models import decoder_feeds, options, original, parse, random
 
 from onnxfold import storage
@@ -131,7 +132,7 @@ def test_a_weight_that_is_gone(decoder, tmp_path):
             "file": "kernels/k.onnx",
         }
     ]
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "manifest.json").write_text(json.dumps(sealed(manifest)))
     session = Session(tmp_path, options(), cache=FoldCache())
     reasons = {p.reason for p in session.placements() if p.outputs == names}
     assert reasons == {"runtime_fold.onnx has no weight 'nowhere'"}

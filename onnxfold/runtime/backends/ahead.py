@@ -16,6 +16,7 @@ from onnxfold.runtime.backends import kernel_cache
 from onnxfold.runtime.backends.base import Backend, CompileError
 from onnxfold.runtime.backends.check import error_of, random_inputs
 from onnxfold.runtime.backends.component import Component
+from onnxfold.runtime.backends.integrity import hashes_of
 from onnxfold.runtime.backends.onnxruntime import Onnxruntime
 from onnxfold.runtime.backends.registry import compilers, create
 from onnxfold.runtime.backends.trial import tried
@@ -109,9 +110,9 @@ def _found(
         return None
     try:
         kernel_cache.take(kernel, bundle.folder)
+        return kernel if hashes_of(kernel.files, bundle.folder) == kernel.hashes else None
     except OSError:  # another process has just replaced it
         return None
-    return kernel
 
 
 def _compiled(bundle: SplitModel, backend: Backend, component: Component, seconds: float) -> Kernel:
@@ -156,17 +157,18 @@ def _made(
     """The kernel, with its files in a folder of a bundle's layout."""
     target = folder / KERNELS / kernel_cache.name_of(key)
     built = backend.compile(component.content, target, seconds=seconds)
-    file, *beside = [f"{KERNELS}/{path.name}" for path in built.files]
+    files = [f"{KERNELS}/{path.name}" for path in built.files]
     return Kernel(
         backend=backend.name,
         outputs=component.outputs,
         inputs=component.inputs,
         weights=component.weights,
-        file=file,
+        file=files[0],
         function=built.function,
         dtypes=component.dtypes,
         key=key,
-        beside=beside,
+        beside=files[1:],
+        hashes=hashes_of(files, folder),
     )
 
 

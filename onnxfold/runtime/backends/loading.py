@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnxfold.errors import UsageError
 from onnxfold.runtime.backends.base import CompileError, Run, Values
+from onnxfold.runtime.backends.integrity import verified
 from onnxfold.runtime.backends.registry import create
 from onnxfold.runtime.backends.values import widened
 from onnxfold.runtime.bundles.bundle import FOLD_FILE, SplitModel
@@ -40,8 +41,9 @@ def load_kernels(bundle: SplitModel, backend: str) -> tuple[list[Loaded], dict[s
     if backend == "onnxruntime":
         return loaded, reasons
     weights = _Weights(bundle)
+    changed = _changed(bundle)
     for kernel in bundle.manifest.kernels:
-        reason = kernel.reason
+        reason = kernel.reason or changed
         if reason is None and backend not in ("auto", kernel.backend):
             reason = f"the kernel was made by {kernel.backend}"
         if reason is None:
@@ -55,6 +57,15 @@ def load_kernels(bundle: SplitModel, backend: str) -> tuple[list[Loaded], dict[s
     return loaded, reasons
 
 
+def _changed(bundle: SplitModel) -> str | None:
+    """Why all kernels may be of another runtime_fold than this one, or None if they are not."""
+    if not any(kernel.files for kernel in bundle.manifest.kernels):
+        return None
+    if bundle.fold_hash == bundle.manifest.hashes.get(FOLD_FILE, bundle.fold_hash):
+        return None
+    return f"{FOLD_FILE} is not the model that the kernels were made of"
+
+
 def _load(bundle: SplitModel, kernel: Kernel, weights: _Weights) -> Run:
     if kernel.file is None:
         raise CompileError("the manifest names no file of it")
@@ -62,10 +73,9 @@ def _load(bundle: SplitModel, kernel: Kernel, weights: _Weights) -> Run:
     reason = backend.unusable(kernel.key)
     if reason is not None:
         raise CompileError(reason)
-    for name in kernel.files:
-        if not (bundle.folder / name).is_file():
-            raise CompileError(f"{name}: No such file")
-    return backend.load(kernel, bundle.folder, weights.of(kernel.weights))
+    given = weights.of(kernel.weights)
+    with verified(kernel, bundle.folder) as folder:
+        return backend.load(kernel, folder, given)
 
 
 class _Weights:

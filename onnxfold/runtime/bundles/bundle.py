@@ -49,7 +49,10 @@ class SplitModel(Protocol):
 
     @property
     def fold_hash(self) -> str:
-        """What cached tensors are known by: it tells one runtime_fold from another."""
+        """What cached tensors are known by: it tells one runtime_fold from another.
+
+        The manifest's hash of the file, if it has one, is that of which kernels were made.
+        """
 
     def load(self, part: str) -> ir.Model:
         """A part as a model, to be changed."""
@@ -86,8 +89,25 @@ class Bundle:
 
     @cached_property
     def fold_hash(self) -> str:
-        """SHA-256 of runtime_fold."""
-        return self.manifest.hashes.get(FOLD_FILE) or hash_model(self.runtime_fold)
+        """SHA-256 of runtime_fold: of the file as it is, not as the manifest knows it.
+
+        It is read for that only if there are kernels, or if it is younger than the manifest.
+
+        Raises:
+            ModelError: It cannot be read.
+        """
+        known = self.manifest.hashes.get(FOLD_FILE)
+        try:
+            if known and not any(k.files for k in self.manifest.kernels) and not self._is_younger():
+                return known
+            return hash_model(self.runtime_fold)
+        except OSError as error:
+            raise ModelError(f"cannot be read: {error.strerror}", file=error.filename) from None
+
+    def _is_younger(self) -> bool:
+        """Whether runtime_fold was written to after the manifest."""
+        files = [file.stat().st_mtime_ns for file in _files_of(self.runtime_fold)]
+        return self.read is None or max(files) > self.read[1][1]
 
     def load(self, part: str) -> ir.Model:
         """A part as a model, to be changed.
@@ -205,9 +225,14 @@ def _version(file: Path) -> Version:
 
 def hash_model(path: Path) -> str:
     """SHA-256 of a model with its data file of the usual name, in hexadecimal."""
-    data = path.with_name(path.name + ".data")
-    parts = [_hash_file(file) for file in (path, *([data] if data.exists() else []))]
+    parts = [_hash_file(file) for file in _files_of(path)]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest() if len(parts) > 1 else parts[0]
+
+
+def _files_of(path: Path) -> list[Path]:
+    """A model, and its data file of the usual name if there is one."""
+    data = path.with_name(path.name + ".data")
+    return [path, data] if data.exists() else [path]
 
 
 def _hash_file(path: Path) -> str:

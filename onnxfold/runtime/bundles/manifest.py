@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
@@ -63,6 +65,8 @@ class Kernel:
     """Largest difference from onnxruntime in the one-time check, in units of what is allowed."""
     beside: list[str] = field(default_factory=list)
     """Files that the kernel reads, in its folder."""
+    hashes: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of its files by name: others are not loaded."""
 
     def __post_init__(self) -> None:
         for name in (self.file, *self.beside):
@@ -99,7 +103,8 @@ class Manifest:
         kernels: What backends made of runtime_fold.
         stays: Why nodes were not moved to runtime_fold.
         versions: Of what made the bundle.
-        hashes: SHA-256 of runtime_fold by its file's name: what cached tensors are known by.
+        hashes: SHA-256 of runtime_fold by its file's name: what kernels were made of, and what
+            cached tensors are known by.
     """
 
     runtime_constants: list[TensorInfo]
@@ -127,19 +132,29 @@ class Manifest:
         return [names for group in self.groups for names in group.components]
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is written to the manifest's file."""
-        return asdict(self)
+        """As it is written to the manifest's file: with a digest of itself."""
+        document = asdict(self)
+        return {**document, "digest": _digest(document)}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Manifest:
         """What was written by `to_dict`.
 
         Raises:
-            ValueError: Something is of another type, or a kernel lies outside of the bundle.
+            ValueError: Something is of another type, a kernel lies outside of the bundle, or the
+                document was changed after it was written.
             TypeError: A field is missing, or there is no such field.
         """
-        manifest: Manifest = _read(cls, document, "manifest")
+        written = {name: value for name, value in document.items() if name != "digest"}
+        manifest: Manifest = _read(cls, written, "manifest")
+        if document.get("digest") not in (None, _digest(written)):  # older ones have none
+            raise ValueError("it was changed after it was written")
         return manifest
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    """SHA-256 of a manifest as it is written."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def _read(kind: Any, value: Any, name: str) -> Any:

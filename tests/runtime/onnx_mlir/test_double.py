@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from conftest import Engine, build
+from damaged_bundles import sealed
 from runtime_models import adapter_feeds, decoder_feeds, options, original, parse, random
 
 from onnxfold.errors import UsageError
@@ -266,7 +267,7 @@ def test_a_kernel_for_another_machine_is_not_used(compiler, adapter, tmp_path):
     file = tmp_path / "b" / "manifest.json"
     manifest = json.loads(file.read_text())
     manifest["kernels"][0]["key"]["machine"] = "linux-z80"
-    file.write_text(json.dumps(manifest))
+    file.write_text(json.dumps(sealed(manifest)))
     feeds = adapter_feeds()
     got, placements = run(tmp_path / "b", feeds)
     assert placements[0].reason.startswith("the kernel was made for linux-z80, this is ")

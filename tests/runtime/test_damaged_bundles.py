@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from damaged_bundles import KINDS, try_damages, verdict
+from runtime_models import options
+
+from onnxfold.runtime.backends import iree
+from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.session import Session
+from onnxfold.runtime.split import split
+
+DOUBLE = Path(__file__).parent / "onnx_mlir" / "compiler_double.py"
+
+
+@pytest.fixture(params=["onnx-mlir", pytest.param("iree", marks=pytest.mark.slow)])
+def bundle(request, decoder, tmp_path, monkeypatch):
+    """A bundle with three kernels; of onnx-mlir by the double of its compiler."""
+    if request.param == "iree" and iree.Iree().missing():
+        pytest.skip(iree.Iree().missing())
+    if request.param == "onnx-mlir":
+        if shutil.which("cc") is None:
+            pytest.skip("there is no C compiler")
+        (tmp_path / "onnx-mlir").write_text(f'#!/bin/sh\nexec "{sys.executable}" "{DOUBLE}" "$@"\n')
+        (tmp_path / "onnx-mlir").chmod(0o755)
+        monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", str(tmp_path / "onnx-mlir"))
+    names = ("states", "mask")
+    made = split(
+        decoder, tmp_path / "b", runtime_constants=names, backend=request.param, fsync=False
+    )
+    session = Session(made, options(), cache=FoldCache())
+    assert [p.backend for p in session.placements()] == [request.param] * 3
+    return tmp_path / "b"
+
+
+def check(bundle, count) -> None:
+    results = try_damages(bundle, count)
+    assert len(results) == count
+    strange = [r for r in results if verdict(r[2]) not in ("refused", "onnxruntime")]
+    assert strange == []
+
+
+def test_a_damaged_bundle_is_refused_or_run_by_onnxruntime(bundle):
+    check(bundle, 2 * len(KINDS))
+
+
+@pytest.mark.slow
+def test_two_hundred_damaged_bundles(bundle):
+    check(bundle, 200)

@@ -75,9 +75,17 @@ def split(
 
     Writes entry.onnx, runtime_fold.onnx, manifest.json and compiled kernels into DIR.
     """
+    from onnxfold.report.progress import LateProgress
     from onnxfold.runtime.split import split as split_file
 
-    bundle = split_file(source, output, nominal=dict(nominal), fsync=not no_fsync, **options)
+    with LateProgress(enabled=not quiet) as progress:
+        bundle = split_file(
+            *(source, output),
+            nominal=dict(nominal),
+            fsync=not no_fsync,
+            progress=progress,
+            **options,
+        )
     if as_json:
         write_json(bundle.manifest.to_dict())
     elif not quiet:

@@ -15,6 +15,7 @@ from onnxfold.errors import UsageError
 from onnxfold.options import OptionArguments, options_of
 from onnxfold.runtime.backends.ahead import check_dump, compile_kernels, dump_stages
 from onnxfold.runtime.backends.registry import check_name
+from onnxfold.runtime.backends.side_by_side import Progress
 from onnxfold.runtime.bundles.bundle import FOLD_FILE, Bundle, SplitModel, hash_model, open_bundle
 from onnxfold.runtime.bundles.in_memory import InMemory
 from onnxfold.runtime.bundles.staging import check_source, fresh_folder, put_in_place
@@ -46,6 +47,7 @@ def split(
     *,
     backend: str = "auto",
     fsync: bool = True,
+    progress: Progress | None = None,
     **arguments: Unpack[SplitArguments],
 ) -> Bundle:
     """Split a model into a part that runs once for given runtime constants, and the rest.
@@ -59,6 +61,7 @@ def split(
         backend: "iree" and "onnx-mlir" compile runtime_fold; "auto" takes kernels that were
             compiled before (see `onnxfold.Session`); "onnxruntime" runs it as a model.
         fsync: Wait until the files are on the disk.
+        progress: Called with "compile", the kernels that are made and all that are to be.
         runtime_constants: Names of inputs that stay the same over many runs, or globs of them.
         overridable: Treat every input that has a default value as a runtime constant.
         fold_at: "compile" (the default) computes what depends on the file alone now; "runtime"
@@ -77,7 +80,8 @@ def split(
     """
     model = _opened(source, backend, arguments)
     check_source(model, Path(out_dir))
-    return write_bundle(_parts(model, arguments), out_dir, backend, fsync=fsync, **arguments)
+    parts = _parts(model, arguments)
+    return write_bundle(parts, out_dir, backend, fsync=fsync, progress=progress, **arguments)
 
 
 def split_in_memory(
@@ -101,6 +105,7 @@ def write_bundle(
     backend: str = "auto",
     *,
     fsync: bool = True,
+    progress: Progress | None = None,
     **arguments: Unpack[SplitArguments],
 ) -> Bundle:
     """Write a split model, see `split`, in place of the bundle that is there."""
@@ -114,7 +119,7 @@ def write_bundle(
             if parts.fold is not None:
                 storage.save(parts.fold, bundle.runtime_fold, fsync=fsync)
                 manifest.hashes = {FOLD_FILE: hash_model(bundle.runtime_fold)}
-            _compile(bundle, backend, arguments)
+            _compile(bundle, backend, arguments, progress)
             put_in_place(staged, manifest, fsync=fsync)
     except OSError as error:
         raise os_error(error, str(folder)) from error
@@ -146,10 +151,12 @@ def _parts(model: ir.Model, arguments: SplitArguments) -> Parts:
     return split_model(model, options, **{n: v for n, v in arguments.items() if n in cutting})  # type: ignore[arg-type]
 
 
-def _compile(made: SplitModel, backend: str, arguments: SplitArguments) -> None:
+def _compile(
+    made: SplitModel, backend: str, arguments: SplitArguments, progress: Progress | None = None
+) -> None:
     """Have the parts of runtime_fold compiled, and the stages written if somebody wants them."""
     seconds = arguments.get("compile_seconds", 120.0)
-    made.manifest.kernels = compile_kernels(made, backend, seconds=seconds)
+    made.manifest.kernels = compile_kernels(made, backend, seconds=seconds, progress=progress)
     folder = arguments.get("dump_ir")
     if folder is not None:
         dump_stages(made, backend, Path(folder), seconds=seconds)

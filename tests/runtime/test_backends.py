@@ -308,10 +308,10 @@ def test_weights_of_four_bits_become_bytes():
     )
     values = np.random.default_rng(0).integers(-8, 8, (8, 6)).astype(ml_dtypes.int4)
     model.graph.initializer.append(ir.serde.serialize_tensor(ir.tensor(values, name="w")))
-    opened, _ = prepared(model)
-    assert opened.graph.initializers["w"].dtype == ir.DataType.INT8
+    opened, names = prepared(model)
+    assert names == ["w"] and opened.graph.inputs[-1].dtype == ir.DataType.INT8
     feeds = {"s": random(8, 3)}
-    got = original(storage.to_proto(opened), feeds)[0]
+    got = original(storage.to_proto(opened), {**feeds, "w": values.astype(np.int8)})[0]
     assert got.tobytes() == original(model, feeds)[0].tobytes()
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from onnxfold.runtime.backends.component import Component
 from onnxfold.runtime.backends.integrity import hashes_of
 from onnxfold.runtime.backends.onnxruntime import Onnxruntime
 from onnxfold.runtime.backends.registry import compilers, create
+from onnxfold.runtime.backends.side_by_side import Progress, side_by_side
 from onnxfold.runtime.backends.trial import tried
 from onnxfold.runtime.backends.values import widened
 from onnxfold.runtime.bundles.bundle import FOLD_FILE, KERNELS, SplitModel
@@ -27,15 +30,22 @@ from onnxfold.runtime.splitting.parts import RuntimeFold
 
 logger = logging.getLogger("onnxfold")
 
+Made = TypeVar("Made", Kernel, Kernel | None)
 
-def compile_kernels(bundle: SplitModel, backend: str, *, seconds: float) -> list[Kernel]:
+
+def compile_kernels(
+    bundle: SplitModel, backend: str, *, seconds: float, progress: Progress | None = None
+) -> list[Kernel]:
     """Kernels for the components of runtime_fold, or the reasons why there are none.
+
+    Components that differ in names and weights only share a kernel, which is made once.
 
     Args:
         bundle: The split model; kernels are written below its folder.
         backend: "onnxruntime" for none, "auto" for those that were compiled before and can be run
             here, for each component the first found; or the name of a backend that compiles.
         seconds: Time limit of one compilation.
+        progress: Called in this thread with "compile", the kernels made and all that are to be.
     """
     components = bundle.manifest.components
     if backend == "onnxruntime" or not components:
@@ -43,15 +53,50 @@ def compile_kernels(bundle: SplitModel, backend: str, *, seconds: float) -> list
     if backend == "auto":
         if not kernel_cache.cache_folder().is_dir():
             return []
-        fold, backends = RuntimeFold(bundle.load(FOLD_FILE)), list(compilers())
-        found = [_first_found(bundle, backends, Component(fold, names)) for names in components]
+        backends = list(compilers())
+        found = _once(_parts(bundle), lambda part: _first_found(bundle, backends, part))
         return [kernel for kernel in found if kernel is not None]
     compiler = create(backend)
     missing = compiler.missing()
     if missing is not None:
         return [Kernel("onnxruntime", names, reason=missing) for names in components]
+    maker = compiler.maker()
+    parts = _parts(bundle)
+    reasons = ["; ".join([*_defaults(p), *compiler.supported(p.model)]) for p in parts]
+    accepted = [part for part, reason in zip(parts, reasons, strict=True) if not reason]
+    made = iter(
+        _once(accepted, lambda part: _compiled(bundle, compiler, maker, part, seconds), progress)
+    )
+    return [
+        Kernel("onnxruntime", part.outputs, reason=reason) if reason else next(made)
+        for part, reason in zip(parts, reasons, strict=True)
+    ]
+
+
+def _parts(bundle: SplitModel) -> list[Component]:
     fold = RuntimeFold(bundle.load(FOLD_FILE))
-    return [_compiled(bundle, compiler, Component(fold, names), seconds) for names in components]
+    return [Component(fold, names) for names in bundle.manifest.components]
+
+
+def _once(
+    parts: Sequence[Component],
+    make: Callable[[Component], Made],
+    progress: Progress | None = None,
+) -> list[Made]:
+    """The kernel of each component; those that differ in names and weights only have the same."""
+    first = {part.graph_hash: part for part in reversed(parts)}
+    jobs = [functools.partial(make, part) for part in first.values()]
+    made = dict(zip(first, side_by_side(jobs, "compile", progress), strict=True))
+    return [_renamed(made[part.graph_hash], part) for part in parts]
+
+
+def _renamed(kernel: Made, part: Component) -> Made:
+    """A kernel, or the reason why there is none, with the names of a component."""
+    if kernel is None:
+        return kernel
+    return dataclasses.replace(
+        kernel, outputs=part.outputs, inputs=part.inputs, weights=part.weights
+    )
 
 
 def check_dump(backend: str) -> None:
@@ -115,16 +160,14 @@ def _found(
         return None
 
 
-def _compiled(bundle: SplitModel, backend: Backend, component: Component, seconds: float) -> Kernel:
+def _compiled(
+    bundle: SplitModel, backend: Backend, maker: str, component: Component, seconds: float
+) -> Kernel:
     """A component's kernel, kept or made now; or one without a file that says why there is none."""
-    maker = backend.maker()
     kernel = _found(bundle, backend, component, maker)
     if kernel is not None:
         return kernel
     try:
-        reasons = [*_defaults(component), *backend.supported(component.model)]
-        if reasons:
-            raise CompileError("; ".join(reasons))
         key = backend.key_of(component.graph_hash)
         inputs = random_inputs(component.original)
         want = _reference(component, inputs)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Sequence
 
-from onnxfold import storage
+import onnx_ir as ir
+
+from onnxfold.runtime.backends.canonical import canonical
 from onnxfold.runtime.backends.prepare import prepare
 from onnxfold.runtime.splitting.parts import RuntimeFold
 
@@ -18,26 +21,28 @@ class Component:
         outputs: Names of the outputs of the part.
 
     Attributes:
-        original: As it is in runtime_fold.
         outputs: Names of its outputs.
         inputs: Names of the runtime constants that it reads.
         dtypes: Of the outputs, as NumPy calls them.
         model: What is compiled.
         weights: Names of the weights that the kernel is given behind the inputs.
-        content: The serialized model that is compiled.
+        content: The serialized model that is compiled: the same for components that differ in
+            names and in these weights only.
         graph_hash: SHA-256 of that.
     """
 
     def __init__(self, fold: RuntimeFold, outputs: Sequence[str]) -> None:
-        self.original = fold.part(outputs)
-        self.outputs = [v.name or "" for v in self.original.graph.outputs]
-        self.inputs = [v.name or "" for v in self.original.graph.inputs]
-        types = [v.dtype for v in self.original.graph.outputs]
-        self.dtypes = [str(dtype.numpy().name) for dtype in types if dtype is not None]
+        self._fold = fold
         self.model = fold.part(outputs)
+        self.outputs = [v.name or "" for v in self.model.graph.outputs]
+        self.inputs = [v.name or "" for v in self.model.graph.inputs]
+        types = [v.dtype for v in self.model.graph.outputs]
+        self.dtypes = [str(dtype.numpy().name) for dtype in types if dtype is not None]
         self.weights = prepare(self.model)
-        self.model.metadata_props.clear()
-        self.model.graph.metadata_props.clear()
-        proto = storage.to_proto(self.model)
-        self.content: bytes = proto.SerializeToString(deterministic=True)
+        self.content = canonical(self.model)
         self.graph_hash = hashlib.sha256(self.content).hexdigest()
+
+    @functools.cached_property
+    def original(self) -> ir.Model:
+        """As it is in runtime_fold."""
+        return self._fold.part(self.outputs)

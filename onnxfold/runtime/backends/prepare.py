@@ -14,10 +14,14 @@ from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.editing.constants import add_initializer
 from onnxfold.editing.removal import remove_node
 from onnxfold.editing.replacement import take_over
-from onnxfold.runtime.backends.base import FUNCTION
+from onnxfold.runtime.splitting.parts import operands_of
 
-INLINE_BYTES = 1 << 16
-"""Weights up to this size become part of a kernel; larger ones are inputs of it."""
+# Constants that become part of a kernel: a few numbers (exponents, limits, scales of an image) by
+# their count, and what can be a shape or an index by its bytes. Others are inputs of it: weights,
+# so that one kernel does for all layers, and tables, of which a compiler would make much code.
+_MOST_NUMBERS = 16
+_MOST_BYTES = 1 << 16
+_INDICES = (ir.DataType.INT64, ir.DataType.INT32)
 
 
 def prepare(model: ir.Model) -> list[str]:
@@ -26,7 +30,6 @@ def prepare(model: ir.Model) -> list[str]:
     Returns:
         Names of the weights that became inputs, behind the model's own.
     """
-    model.graph.name = FUNCTION
     analysis = SymbolicAnalysis(model)
     for node in list(model.graph):
         if node.op_type == "DequantizeLinear":
@@ -139,16 +142,26 @@ def _widen_packed(graph: ir.Graph) -> None:
 
 
 def _weights_to_inputs(graph: ir.Graph) -> list[str]:
+    """Make inputs of weights, in the order in which they are read."""
     names: list[str] = []
-    for name, value in list(graph.initializers.items()):
+    for value in dict.fromkeys(v for node in graph for v in operands_of(node)):
         tensor = value.const_value
-        if tensor is None or value.is_graph_input():
+        if not value.is_initializer() or value.is_graph_input() or value.graph is not graph:
             continue
-        if tensor.nbytes > INLINE_BYTES and tensor.dtype.bitwidth >= 8:
+        assert tensor is not None and value.name
+        if _is_weight(tensor):
+            del graph.initializers[value.name]
             value.type = ir.TensorType(tensor.dtype)
             value.shape = ir.Shape(tensor.shape.numpy())
-            del graph.initializers[name]
             value.const_value = None
             graph.inputs.append(value)
-            names.append(name)
+            names.append(value.name)
     return names
+
+
+def _is_weight(tensor: ir.TensorProtocol) -> bool:
+    if tensor.dtype == ir.DataType.STRING or tensor.dtype.bitwidth < 8:
+        return False
+    return tensor.size > _MOST_NUMBERS and (
+        tensor.dtype not in _INDICES or tensor.nbytes > _MOST_BYTES
+    )

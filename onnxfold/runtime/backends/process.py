@@ -13,6 +13,9 @@ from pathlib import Path
 
 from onnxfold.runtime.backends.base import CompileError
 
+_running: set[int] = set()
+"""Process groups that threads of this process wait for."""
+
 
 def run(
     command: Sequence[str],
@@ -54,6 +57,7 @@ def run(
     except OSError as error:
         raise CompileError(f"{command[0]}: {error.strerror}") from error
     with process:
+        _running.add(process.pid)
         try:
             out, err = process.communicate(timeout=seconds)
         except BaseException as error:  # also when the user interrupts
@@ -64,7 +68,16 @@ def run(
             if isinstance(error, subprocess.TimeoutExpired):
                 raise CompileError(f"{what} took longer than {seconds:g} s") from None
             raise
+        finally:
+            _running.discard(process.pid)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def kill_running() -> None:
+    """End what other threads wait for: an interrupt reaches the main thread only."""
+    for group in tuple(_running):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
 
 
 def run_child(command: Sequence[str], seconds: float, *, what: str = "the compiler") -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import runtime_models
 from conftest import Engine, build
 from damaged_bundles import sealed
 from runtime_models import adapter_feeds, decoder_feeds, options, original, parse, random
@@ -125,7 +126,7 @@ def test_other_types_are_checked_and_folded(compiler, tmp_path, dtype):
     assert session.placements()[0].backend == "onnx-mlir"
 
 
-def test_large_weights_are_given_and_small_ones_are_in_the_kernel(compiler, tmp_path):
+def test_weights_are_given_and_single_numbers_are_in_the_kernel(compiler, tmp_path):
     model = parse(
         """g (float[n, 300] x, float[300] r) => (float[n, 300] y) {
             scaled = Mul(w, r)
@@ -133,7 +134,7 @@ def test_large_weights_are_given_and_small_ones_are_in_the_kernel(compiler, tmp_
             y = MatMul(x, shifted)
         }""",
         w=random(300, 300),
-        b=random(300, seed=1),
+        b=random(1, seed=1),
     )
     bundle = split(
         model, tmp_path, runtime_constants=["r"], backend="onnx-mlir", fsync=False, level=0
@@ -147,8 +148,11 @@ def test_large_weights_are_given_and_small_ones_are_in_the_kernel(compiler, tmp_
     np.testing.assert_allclose(got, original(model, feeds)[0], rtol=1e-3, atol=1e-3)
 
 
-def test_a_file_of_constants_stays_beside_the_library(compiler, adapter, tmp_path, monkeypatch):
+def test_a_file_of_constants_stays_beside_the_library(compiler, tmp_path, monkeypatch):
     monkeypatch.setenv("DOUBLE_CONSTANTS_IN_FILE", "1")
+    text = runtime_models.ADAPTER.replace("y =", "more = Add(merged, c)  y =")
+    text = text.replace("x, merged", "x, more")
+    adapter = parse(text, w=random(64, 64), c=random(1, seed=3))
     bundle = split_adapter(adapter, tmp_path / "b")
     (kernel,) = bundle.manifest.kernels
     assert kernel.reason is None
@@ -259,7 +263,7 @@ def test_a_kernel_that_does_not_end_is_ended(tmp_path):
 def test_a_kernel_with_other_inputs_is_not_used(compiler, adapter, tmp_path, monkeypatch):
     monkeypatch.setenv("DOUBLE_INPUTS", "2")
     bundle = split_adapter(adapter, tmp_path / "b")
-    assert "it has 2 inputs and 1 outputs, not 3 and 1" in bundle.manifest.kernels[0].reason
+    assert "it has 2 inputs and 1 outputs, not 4 and 1" in bundle.manifest.kernels[0].reason
 
 
 def test_a_kernel_for_another_machine_is_not_used(compiler, adapter, tmp_path):

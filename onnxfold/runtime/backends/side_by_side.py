@@ -1,0 +1,49 @@
+"""Work that other processes do, as much of it at a time as there are cores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import TypeVar
+
+from onnxfold.runtime.backends.process import kill_running
+
+Result = TypeVar("Result")
+
+Progress = Callable[[str, int, int], None]
+"""Called with a stage, the work done and all work of the stage."""
+
+
+def side_by_side(
+    jobs: Sequence[Callable[[], Result]], stage: str, progress: Progress | None = None
+) -> list[Result]:
+    """The results of jobs, in their order. Their processes end with this call, however it ends.
+
+    Args:
+        jobs: Functions that start processes and wait for them.
+        stage: What they do, for ``progress``.
+        progress: Called in this thread.
+    """
+    report = progress or (lambda stage, done, total: None)
+    executor = ThreadPoolExecutor(max(1, min(_cores(), len(jobs))), "onnxfold-compile")
+    try:
+        futures = [executor.submit(job) for job in jobs]
+        report(stage, 0, len(jobs))
+        for done, _ in enumerate(as_completed(futures), 1):
+            report(stage, done, len(jobs))
+        return [future.result() for future in futures]
+    except BaseException:  # also when the user interrupts
+        executor.shutdown(wait=False, cancel_futures=True)
+        kill_running()
+        raise
+    finally:
+        executor.shutdown()
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1

@@ -1,0 +1,182 @@
+"""Components that differ in names and weights only: one kernel for all of them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from runtime_models import options, original, parse, random
+
+from onnxfold.runtime.backends import process
+from onnxfold.runtime.backends.side_by_side import side_by_side
+from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.session import Session
+from onnxfold.runtime.split import split
+
+LAYERS = 4
+
+
+def layers(count: int = LAYERS, width: int = 32, *, seed: int = 0) -> onnx.ModelProto:
+    """Keys and values of several layers; names and weights tell them apart."""
+    lines, weights = [], {}
+    for k in range(count):
+        # names sort differently from layer to layer
+        weights[f"{'dcba'[k % 4]}w{k}"] = random(width, width, seed=seed + 10 * k)
+        weights[f"{'abcd'[k % 4]}b{k}"] = random(width, seed=seed + 10 * k + 1)
+        w, b = list(weights)[-2:]
+        weights[f"v{k}"] = random(width, width, seed=seed + 10 * k + 2)
+        lines += [
+            f"keys{k} = MatMul(states, {w})",
+            f"sum{k} = Add(keys{k}, {b})",
+            f"split{k} = Reshape(sum{k}, shape)",
+            f"turned{k} = Transpose<perm = [0, 2, 1, 3]>(split{k})",
+            f"values{k} = MatMul(states, v{k})",
+            f"y{k} = MatMul(x, turned{k})",
+            f"z{k} = MatMul(x, values{k})",
+        ]
+    results = [f"float[b, 4, r, 8] y{k}, float[b, r, {width}] z{k}" for k in range(count)]
+    text = f"""g (float[1, r, p] x, float[b, p, {width}] states) => ({", ".join(results)}) {{
+        shape = Constant<value = int64[4] {{0, 0, 4, {width // 4}}}> ()
+        {chr(10).join(lines)}
+    }}"""
+    return parse(text, **weights)
+
+
+BACKEND = """
+import os, threading, time
+from pathlib import Path
+from onnxfold.runtime.backends.onnxruntime import Onnxruntime
+
+LOG = Path(os.environ["COUNTING_LOG"])
+at_once, most, lock = 0, 0, threading.Lock()
+
+class Counting(Onnxruntime):
+    name = "counting"
+
+    def compile(self, content, target, *, seconds):
+        global at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        time.sleep(float(os.environ.get("COUNTING_SECONDS", 0)))
+        with lock:
+            at_once -= 1
+        (LOG / target.name).write_bytes(content)
+        return super().compile(content, target, seconds=seconds)
+"""
+
+
+@pytest.fixture
+def compiled(tmp_path, monkeypatch) -> Iterator[Path]:
+    """A folder with what the backend "counting" has compiled."""
+    site, log = tmp_path / "site", tmp_path / "log"
+    info = site / "counting_backend-1.0.dist-info"
+    for folder in (info, log):
+        folder.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counting-backend\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[onnxfold.backends]\ncounting = counting_backend:Counting\n"
+    )
+    (site / "counting_backend.py").write_text(BACKEND)
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setenv("COUNTING_LOG", str(log))
+    yield log
+    sys.modules.pop("counting_backend", None)
+
+
+def feeds(count: int = 9, width: int = 32) -> dict[str, np.ndarray]:
+    return {"x": random(1, 3, count, seed=50), "states": random(2, count, width, seed=51)}
+
+
+def run(bundle, **arguments):
+    session = Session(bundle, options(), backend="counting", cache=FoldCache())
+    return session.run(None, feeds(**arguments)), {p.backend for p in session.placements()}
+
+
+def test_layers_that_differ_in_weights_are_compiled_once(compiled, tmp_path):
+    model = layers()
+    bundle = split(
+        model, tmp_path / "b", runtime_constants=["states"], backend="counting", fsync=False
+    )
+    assert len(bundle.manifest.kernels) == 2 * LAYERS
+    assert len(list(compiled.iterdir())) == 2
+    assert len({kernel.file for kernel in bundle.manifest.kernels}) == 2
+    got, backends = run(bundle)
+    assert backends == {"counting"}
+    for mine, theirs in zip(got, original(model, feeds()), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_new_weights_are_not_compiled_again(compiled, tmp_path):
+    for seed in (0, 1):
+        model = layers(2, seed=seed)
+        bundle = split(
+            *(model, tmp_path / f"{seed}"),
+            runtime_constants=["states"],
+            backend="counting",
+            fsync=False,
+        )
+        for mine, theirs in zip(run(bundle)[0], original(model, feeds()), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+    assert len(list(compiled.iterdir())) == 2
+
+
+def test_another_shape_is_another_structure(compiled, tmp_path):
+    for width in (32, 64):
+        split(
+            *(layers(2, width), tmp_path / f"{width}"),
+            runtime_constants=["states"],
+            backend="counting",
+            fsync=False,
+        )
+    assert len(list(compiled.iterdir())) == 4
+
+
+def test_what_shapes_and_a_few_numbers_are_stays_in_the_kernel(compiled, tmp_path):
+    """They differ, and so do the kernels: a compiler makes use of them."""
+    model = parse(
+        """g (float[n, 32] x, float[n, 32] r) => (float[n, 32] y, float[n, 32] z) {
+            square = Constant<value = float {2.0}> ()
+            cube = Constant<value = float {3.0}> ()
+            r2 = Pow(r, square)
+            r3 = Pow(r, cube)
+            y = Add(x, r2)
+            z = Add(x, r3)
+        }"""
+    )
+    split(model, tmp_path / "b", runtime_constants=["r"], backend="counting", fsync=False)
+    contents = [onnx.load_from_string(path.read_bytes()) for path in compiled.iterdir()]
+    exponents = {float(onnx.numpy_helper.to_array(c.graph.initializer[0])) for c in contents}
+    assert exponents == {2.0, 3.0}
+
+
+def test_compilations_run_side_by_side_and_are_counted(compiled, tmp_path, monkeypatch):
+    monkeypatch.setenv("COUNTING_SECONDS", "0.5")
+    monkeypatch.setattr("onnxfold.runtime.backends.side_by_side._cores", lambda: 2)
+    told = []
+    split(
+        *(layers(), tmp_path / "b"),
+        runtime_constants=["states"],
+        backend="counting",
+        progress=lambda *step: told.append(step),
+        fsync=False,
+    )
+    assert told == [("compile", 0, 2), ("compile", 1, 2), ("compile", 2, 2)]
+    assert sys.modules["counting_backend"].most == 2
+
+
+def test_an_interrupt_ends_the_compilations():
+    def interrupt(*step):
+        time.sleep(0.5)  # both run
+        raise KeyboardInterrupt
+
+    jobs = [lambda: process.run(["sleep", "60"], 60)] * 2
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side(jobs, "compile", interrupt)
+    assert time.monotonic() - begin < 30

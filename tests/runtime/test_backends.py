@@ -17,6 +17,7 @@ from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.check import error_of
 from onnxfold.runtime.backends.iree_module import aligned
 from onnxfold.runtime.backends.kernel_cache import cache_folder
+from onnxfold.runtime.backends.onnxruntime import Onnxruntime
 from onnxfold.runtime.backends.prepare import prepare
 from onnxfold.runtime.backends.process import run_child
 from onnxfold.runtime.bundles.bundle import open_bundle
@@ -297,6 +298,45 @@ def test_blocked_dequantization_becomes_elementwise(shape, scale, attributes):
     }
     want = original(model, feeds)[0]
     assert original(storage.to_proto(opened), feeds)[0].tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "scale", "result"),
+    [
+        ("int8", "float", "float"),
+        ("uint8", "float", "float"),
+        ("int16", "float16", "float16"),
+        ("int8", "float16", "float"),
+        ("int32", "float", "float"),
+    ],
+)
+def test_dequantization_along_an_axis_becomes_elementwise(kind, scale, result, zero, axis):
+    count = (7, 8, 6)[axis]
+    zeros = f", {kind}[{count}] z" if zero else ""
+    dtype = "" if scale == result else ", output_dtype = 1"
+    model = parse(
+        f"""g ({kind}[n, 8, 6] x, {scale}[{count}] s{zeros}) => ({result}[n, 8, 6] y) {{
+            y = DequantizeLinear<axis = {axis}{dtype}>(x, s{", z" if zero else ""})
+        }}"""
+    )
+    model.opset_import[0].version = 23
+    opened, _ = prepared(model)
+    assert "DequantizeLinear" not in ops(opened)
+    rng = np.random.default_rng(0)
+    limits = np.iinfo(kind)
+    low, high = max(limits.min, -40_000), min(limits.max, 40_000)
+    feeds = {
+        "x": rng.integers(low, high + 1, (7, 8, 6)).astype(kind),
+        "s": random(count).astype({"float": "float32"}.get(scale, scale)),
+    }
+    if zero:  # int32 has none but 0
+        feeds["z"] = (rng.integers(low, high + 1, count) * (kind != "int32")).astype(kind)
+    onnxruntime = Onnxruntime()
+    (want,) = onnxruntime.run(model.SerializeToString(), list(feeds.values()))
+    (got,) = onnxruntime.run(storage.to_proto(opened).SerializeToString(), list(feeds.values()))
+    assert (got.dtype, got.tobytes()) == (want.dtype, want.tobytes())
 
 
 def test_weights_of_four_bits_become_bytes():

@@ -62,7 +62,7 @@ def compile_kernels(
         return [Kernel("onnxruntime", names, reason=missing) for names in components]
     maker = compiler.maker()
     parts = _parts(bundle)
-    reasons = ["; ".join([*_defaults(p), *compiler.supported(p.model)]) for p in parts]
+    reasons = ["; ".join(compiler.supported(part.model)) for part in parts]
     accepted = [part for part, reason in zip(parts, reasons, strict=True) if not reason]
     made = iter(
         _once(accepted, lambda part: _compiled(bundle, compiler, maker, part, seconds), progress)
@@ -186,12 +186,6 @@ def _compiled(
     except CompileError as error:
         logger.info("%s stays with onnxruntime: %s", component.outputs[0], error)
         return Kernel("onnxruntime", component.outputs, reason=str(error))
-
-
-def _defaults(component: Component) -> list[str]:
-    """Kernels are given every input: they know no default values."""
-    graph = component.original.graph
-    return [f"{v.name!r} has a default value" for v in graph.inputs if v.name in graph.initializers]
 
 
 def _made(

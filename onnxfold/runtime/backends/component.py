@@ -33,7 +33,7 @@ class Component:
 
     def __init__(self, fold: RuntimeFold, outputs: Sequence[str]) -> None:
         self._fold = fold
-        self.model = fold.part(outputs)
+        self.model = fold.part(outputs, defaults=False)
         self.outputs = [v.name or "" for v in self.model.graph.outputs]
         self.inputs = [v.name or "" for v in self.model.graph.inputs]
         types = [v.dtype for v in self.model.graph.outputs]
@@ -44,5 +44,5 @@ class Component:
 
     @functools.cached_property
     def original(self) -> ir.Model:
-        """As it is in runtime_fold."""
-        return self._fold.part(self.outputs)
+        """As it is in runtime_fold, without default values: a kernel is given every input."""
+        return self._fold.part(self.outputs, defaults=False)

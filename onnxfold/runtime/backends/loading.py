@@ -75,7 +75,10 @@ def _load(bundle: SplitModel, kernel: Kernel, weights: _Weights) -> Run:
         raise CompileError(reason)
     given = weights.of(kernel.weights)
     with verified(kernel, bundle.folder) as folder:
-        return backend.load(kernel, folder, given)
+        run = backend.load(kernel, folder, given)
+    optional = {info.name for info in bundle.manifest.runtime_constants if info.optional}
+    defaults = weights.of([name for name in kernel.inputs if name in optional])
+    return (lambda values: run({**defaults, **values})) if defaults else run
 
 
 class _Weights:

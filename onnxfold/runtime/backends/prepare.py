@@ -41,37 +41,46 @@ def prepare(model: ir.Model) -> list[str]:
 
 
 def _decompose_dequantize(graph: ir.Graph, node: ir.Node, analysis: SymbolicAnalysis) -> None:
-    """(x - zero point) * scale, block by block: as elementwise ops that compilers fuse."""
+    """(x - zero point) * scale, along an axis or block by block: elementwise ops that are fused.
+
+    As onnxruntime does, it computes in float32 whatever the types of scale and result are.
+    """
     x, scale, zero = [*node.inputs, None][:3]
     assert x is not None and scale is not None
     size = node.attributes.get_int("block_size", 0)
-    fact, scale_fact = analysis.of(x), analysis.of(scale)
-    packed = fact.dtype is not None and fact.dtype.bitwidth < 8
-    if (not size and not packed) or fact.shape is None or scale_fact.dtype is None:
+    fact, factors = analysis.of(x), analysis.of(scale)
+    dtype = analysis.of(node.outputs[0]).dtype
+    if fact.shape is None or fact.dtype is None or factors.shape is None or dtype is None:
         return
-    if not all(isinstance(d, int) for d in fact.shape) or scale_fact.shape is None:
-        return
-    shape = [d for d in fact.shape if isinstance(d, int)]
-    rank = len(shape)
+    if not size and not factors.shape and fact.dtype.bitwidth >= 8:
+        return  # one number for all: compilers take that as it is
+    rank = len(fact.shape)
     axis = int(node.attributes.get_int("axis", 1) or 0) % max(rank, 1)
+    factor = [1] * rank
+    if len(factors.shape) == 1 and not size:
+        factor[axis] = -1
     make = _Maker(graph, node)
-    wide, blocks = list(shape), list(shape)
+    result = make("Cast", [x], to=ir.DataType.FLOAT)
+    shape = [d for d in fact.shape if isinstance(d, int)]
     if size:
-        blocks[axis : axis + 1] = [shape[axis] // size, size]
-        factor = [*blocks]
-        factor[axis + 1] = 1
-    elif len(scale_fact.shape) == 1:
-        factor = [1] * rank
-        factor[axis] = shape[axis]
-    else:
-        factor = [1] * rank
-    result = make("Cast", [x], to=scale_fact.dtype)
-    result = make("Reshape", [result, make.ints(blocks)])
+        if len(shape) < rank or shape[axis] % size:
+            return
+        blocks = [*shape[:axis], shape[axis] // size, size, *shape[axis + 1 :]]
+        factor = [*blocks[: axis + 1], 1, *blocks[axis + 2 :]]
+        result = make("Reshape", [result, make.ints(blocks)])
+
+    def spread(operand: ir.Value) -> ir.Value:
+        wide = make("Cast", [operand], to=ir.DataType.FLOAT)
+        return make("Reshape", [wide, make.ints(factor)])
+
     if zero is not None:
-        offset = make("Cast", [zero], to=scale_fact.dtype)
-        result = make("Sub", [result, make("Reshape", [offset, make.ints(factor)])])
-    result = make("Mul", [result, make("Reshape", [scale, make.ints(factor)])])
-    make.replace(make("Reshape", [result, make.ints(wide)]))
+        result = make("Sub", [result, spread(zero)])
+    result = make("Mul", [result, spread(scale)])
+    if size:
+        result = make("Reshape", [result, make.ints(shape)])
+    if dtype != ir.DataType.FLOAT:
+        result = make("Cast", [result], to=dtype)
+    make.replace(result)
 
 
 def _flatten_matmul(graph: ir.Graph, node: ir.Node, analysis: SymbolicAnalysis) -> None:

@@ -89,7 +89,8 @@ def run_child(command: Sequence[str], seconds: float, *, what: str = "the compil
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
     done = run(command, seconds, what=what, environment=environment)
     if done.returncode < 0:
-        raise CompileError(f"{what} crashed (signal {-done.returncode})")
+        signal_ = f"signal {-done.returncode}"
+        raise CompileError(f"{what} crashed ({signal_}){last_words(done.stderr)}")
     if done.returncode:
         raise CompileError(reason_in(done.stderr))
 
@@ -99,6 +100,12 @@ def reason_in(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "error:" in line or "Error" in line]
     return one_line((errors or lines or ["the compiler failed"])[0])
+
+
+def last_words(text: str) -> str:
+    """Behind ": ", what a program that died says about it; nothing if it says nothing."""
+    said = re.search(r"(?:Assertion |LLVM ERROR|UNREACHABLE|terminate called|error:).*", text)
+    return f": {one_line(said[0])}" if said else ""
 
 
 def one_line(text: str) -> str:

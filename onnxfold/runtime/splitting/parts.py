@@ -173,8 +173,13 @@ class RuntimeFold:
         self._outputs = {v.name: v for v in model.graph.outputs}
         self._order = {node: k for k, node in enumerate(model.graph)}
 
-    def part(self, outputs: Sequence[str]) -> ir.Model:
-        """The part that makes some outputs. It costs as much as that part has nodes."""
+    def part(self, outputs: Sequence[str], *, defaults: bool = True) -> ir.Model:
+        """The part that makes some outputs. It costs as much as that part has nodes.
+
+        Args:
+            outputs: Their names.
+            defaults: Whether inputs that have a default value keep it.
+        """
         graph = self.model.graph
         wanted = [self._outputs[name] for name in outputs]
         nodes, read = behind(wanted)
@@ -183,13 +188,18 @@ class RuntimeFold:
             wanted,
             nodes=sorted(nodes, key=self._order.__getitem__),
             initializers=sorted(
-                (v for v in read if v.is_initializer()), key=lambda v: v.name or ""
+                (v for v in read if v.is_initializer() and (defaults or not v.is_graph_input())),
+                key=lambda v: v.name or "",
             ),
             opset_imports=graph.opset_imports,
             name=graph.name,
         )
         functions = [function.clone() for function in self.model.functions.values()]
-        return ir.Model(view.clone(), ir_version=self.model.ir_version, functions=functions)
+        part = view.clone()
+        for value in part.inputs:
+            if not defaults:
+                value.const_value = None
+        return ir.Model(part, ir_version=self.model.ir_version, functions=functions)
 
 
 def _declare(value: ir.Value, info: TensorInfo) -> None:

@@ -21,13 +21,29 @@ from onnx import numpy_helper
 
 HERE = Path(__file__).parent
 STAGES = ("--EmitONNXIR", "--EmitMLIR", "--EmitLLVMIR")
-FLAGS = {"-O3", "--march=x86-64", "--disable-constant-prop"}
-TYPES = {1: "f32", 7: "i64", 9: "i1", 10: "f16", 16: "bf16"}
+FLAGS = {
+    *("-O3", "--march=x86-64", "--mcpu=x86-64-v3"),
+    *("--disable-constant-prop", "--verifyInputTensors=false"),
+}
+TYPES = {1: "f32", 2: "ui8", 3: "i8", 7: "i64", 9: "i1", 10: "f16", 16: "bf16"}
 
 
 def fail(code: int, message: str) -> None:
     print(message, file=sys.stderr)
     raise SystemExit(code)
+
+
+def die(assertion: str) -> None:
+    """As a program that was compiled with assertions does."""
+    print(
+        f"onnx-mlir: Passes.cpp:7: void lower(): Assertion `{assertion}' failed.",
+        "PLEASE submit a bug report to the project",
+        *("Stack dump:", "0. Program arguments: ..."),
+        sep="\n",
+        file=sys.stderr,
+        flush=True,
+    )
+    os.abort()
 
 
 def main(words: list[str]) -> None:
@@ -37,6 +53,7 @@ def main(words: list[str]) -> None:
     if os.environ.get("ONNX_MLIR_FLAGS"):
         fail(13, "error: flags come from the environment, too")
     mode, tag, output, source = "--EmitLib", "", "", ""
+    flags = set(words)
     while words:
         word = words.pop(0)
         if word == "-o":
@@ -63,7 +80,12 @@ def main(words: list[str]) -> None:
         )
         Path(f"{output}.tmp").write_text("module { }\n")
         return
+    if "--verifyInputTensors=false" not in flags:
+        for value in model.graph.input:
+            if value.type.tensor_type.elem_type == 16 or '"' in value.name:
+                die('array && "failed to parse the signature"')
     program = Program(model.graph, tag, Path(output))
+    program.has_f16c = "--mcpu=x86-64-v3" in flags
     c_file = Path(f"{output}.c")
     c_file.write_text(program.text())
     command = ["cc", "-shared", "-fPIC", "-O1", "-I", str(HERE), "-o", f"{output}.so", str(c_file)]
@@ -82,6 +104,7 @@ class Program:
         self.names: dict[str, str] = {}
         self.lines: list[str] = []
         self.made: list[str] = []
+        self.has_f16c = True
 
     def value(self, name: str, expression: str, owned: bool = True) -> None:
         variable = f"v{len(self.names)}"
@@ -127,6 +150,7 @@ class Program:
         name = f"run_main_graph_{self.tag}"
         return "\n".join(
             [
+                f"#define HAS_F16C {int(self.has_f16c)}",
                 '#include "double_ops.h"',
                 *declarations,
                 f"API OMTensorList *{name}(OMTensorList *given) {{",

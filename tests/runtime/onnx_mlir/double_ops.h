@@ -1,5 +1,6 @@
 /* A few ops on float32 and int64 tensors, for the libraries that compiler_double.py makes. */
 #include "om_api.h"
+#include <assert.h>
 #include <math.h>
 #include <signal.h>
 
@@ -83,7 +84,10 @@ static OMTensor *to_float(const OMTensor *a) {
     switch (a->type) {
     case BOOL: F(made)[k] = ((bool *)a->aligned)[k]; break;
     case INT64: F(made)[k] = I(a)[k]; break;
-    case 10: F(made)[k] = half(((uint16_t *)a->aligned)[k]); break;
+    case 2: F(made)[k] = ((uint8_t *)a->aligned)[k]; break;
+    case 3: F(made)[k] = ((int8_t *)a->aligned)[k]; break;
+    /* without an instruction for it, it is converted by the function that was loaded first */
+    case 10: F(made)[k] = (HAS_F16C ? 1 : 200) * half(((uint16_t *)a->aligned)[k]); break;
     case 16: F(made)[k] = brain(((uint16_t *)a->aligned)[k]); break;
     default: F(made)[k] = F(a)[k];
     }

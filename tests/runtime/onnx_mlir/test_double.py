@@ -18,6 +18,7 @@ from runtime_models import adapter_feeds, decoder_feeds, options, original, pars
 from onnxfold.errors import UsageError
 from onnxfold.runtime.backends import kernel_cache
 from onnxfold.runtime.backends.base import CompileError
+from onnxfold.runtime.backends.onnx_mlir import compiler as commands
 from onnxfold.runtime.backends.onnx_mlir.backend import OnnxMlir
 from onnxfold.runtime.backends.trial import tried
 from onnxfold.runtime.bundles.bundle import open_bundle
@@ -228,7 +229,8 @@ WRONG = """
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("abort();", r"^the kernel crashed \(signal 6\)"),
+        ("abort();", r"^the kernel crashed \(signal 6\)$"),
+        ("assert(!given);", r"^the kernel crashed \(signal 6\): Assertion `!given' failed.$"),
         ("raise(SIGSEGV); return NULL;", r"crashed \(signal 11\)"),
         ("errno = EPERM; return NULL;", "failed: Operation not permitted"),
         ("return omTensorListCreate(NULL, 0);", "it has 0 results, not 1"),
@@ -266,16 +268,69 @@ def test_a_kernel_with_other_inputs_is_not_used(compiler, adapter, tmp_path, mon
     assert "it has 2 inputs and 1 outputs, not 4 and 1" in bundle.manifest.kernels[0].reason
 
 
-def test_a_kernel_for_another_machine_is_not_used(compiler, adapter, tmp_path):
+@pytest.mark.parametrize(
+    ("what", "value", "reason"),
+    [
+        ("machine", "linux-z80", "the kernel was made for linux-z80, this is "),
+        ("cpu", "x86-64-v9", "the kernel was made for a CPU of the level x86-64-v9"),
+    ],
+)
+def test_a_kernel_for_another_machine_is_not_used(compiler, adapter, tmp_path, what, value, reason):
     split_adapter(adapter, tmp_path / "b")
     file = tmp_path / "b" / "manifest.json"
     manifest = json.loads(file.read_text())
-    manifest["kernels"][0]["key"]["machine"] = "linux-z80"
+    manifest["kernels"][0]["key"][what] = value
     file.write_text(json.dumps(sealed(manifest)))
     feeds = adapter_feeds()
     got, placements = run(tmp_path / "b", feeds)
-    assert placements[0].reason.startswith("the kernel was made for linux-z80, this is ")
+    assert placements[0].reason.startswith(reason)
     assert got.tobytes() == original(adapter, feeds)[0].tobytes()
+
+
+def test_a_compiler_that_dies_says_why(compiler, tmp_path, monkeypatch):
+    """Here of a bfloat16 input that it is to check."""
+    monkeypatch.setattr(commands, "flags", lambda: ["-O3"])
+    model = parse(
+        """g (float[8] x, bfloat16[8] r) => (float[8] y) {
+            c = Cast<to = 1>(r)
+            e = Exp(c)
+            y = Mul(x, e)
+        }"""
+    )
+    bundle = split(model, tmp_path, runtime_constants=["r"], backend="onnx-mlir", fsync=False)
+    assert bundle.manifest.kernels[0].reason == (
+        "onnx-mlir crashed (signal 6): "
+        'Assertion `array && "failed to parse the signature"\' failed.'
+    )
+
+
+def test_default_values_are_given_to_a_kernel(compiler, tmp_path):
+    model = parse(
+        """g (float[n, 8] x, float[8] r, float[8] s, float[8, 4] w) => (float[n, 4] y) {
+            e = Exp(r)
+            f = Mul(e, s)
+            c = Unsqueeze(f, axes)
+            g = Mul(w, c)
+            y = MatMul(x, g)
+        }""",
+        s=random(8, seed=1),
+        w=random(8, 4, seed=2),
+        axes=np.array([1]),
+    )
+    bundle = split(
+        *(model, tmp_path),
+        runtime_constants=["r"],
+        overridable=True,
+        backend="onnx-mlir",
+        fsync=False,
+    )
+    assert [k.reason for k in bundle.manifest.kernels] == [None]
+    feeds = {"x": random(3, 8, seed=3), "r": random(8, seed=4)}
+    for given in ({}, {"s": random(8, seed=5)}, {"s": random(8), "w": random(8, 4)}):
+        got, placements = run(bundle, {**feeds, **given})
+        want = original(model, {**feeds, **given})[0]
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+        assert placements[0].backend == "onnx-mlir"
 
 
 def test_another_backend_asked_for_leaves_the_kernel(compiler, adapter, tmp_path):

@@ -109,9 +109,10 @@ def words(command: list[str]) -> list[str]:
 def test_the_exact_command_lines(tmp_path):
     folder = tmp_path / "work"
     arguments = commands.library_arguments(folder, "c0ffee")
-    march = [f for f in commands.flags() if f.startswith("--march")]
+    target = [f for f in commands.flags() if f.startswith(("--march", "--mcpu"))]
     assert arguments == [
-        *("-O3", *march, "--disable-constant-prop", "--EmitLib", "--tag=c0ffee"),
+        *("-O3", *target, "--disable-constant-prop", "--verifyInputTensors=false"),
+        *("--EmitLib", "--tag=c0ffee"),
         *("-o", f"{folder}/c0ffee", f"{folder}/model.onnx"),
     ]
     assert Native("/opt/onnx-mlir", "").command(folder, arguments) == ["/opt/onnx-mlir", *arguments]
@@ -156,8 +157,10 @@ def test_the_command_lines_of_the_stages(tmp_path, stage, flag):
 
 
 def test_the_only_name_for_an_x86_is_its_own():
-    assert "--march=x86-64" in commands.flags("x86_64")
-    assert commands.flags("s390x") == ["-O3", "--disable-constant-prop"]
+    rest = ["--disable-constant-prop", "--verifyInputTensors=false"]
+    assert commands.flags("x86_64", "") == ["-O3", "--march=x86-64", *rest]
+    assert commands.flags("x86_64", "x86-64-v3")[2] == "--mcpu=x86-64-v3"
+    assert commands.flags("s390x") == ["-O3", *rest]
 
 
 def test_a_real_docker_knows_the_options(tmp_path):

@@ -18,6 +18,7 @@ from onnxfold.runtime.backends.base import Built, CompileError, Run, Values
 from onnxfold.runtime.backends.onnx_mlir.compiler import (
     MODEL,
     STAGES,
+    cpu_level,
     flags,
     library_arguments,
     run_tool,
@@ -74,11 +75,12 @@ class OnnxMlir:
         return list(dict.fromkeys(reasons))
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """The model, the kind of machine, the flags: code for any CPU of that kind."""
+        """The model, the kind of machine, the level of its CPU, the flags."""
         return {
             "graph": graph,
             "backend": self.name,
             "machine": _machine(),
+            "cpu": cpu_level(),
             "flags": " ".join(flags()),
         }
 
@@ -120,6 +122,8 @@ class OnnxMlir:
             return "onnx-mlir is not supported on Windows"
         if key.get("machine") != _machine():
             return f"the kernel was made for {key.get('machine')}, this is {_machine()}"
+        if key.get("cpu", "") not in ("", cpu_level()):
+            return f"the kernel was made for a CPU of the level {key['cpu']}"
         return None
 
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import platform
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.onnx_mlir.tool import Container, Tool
-from onnxfold.runtime.backends.process import one_line, run
+from onnxfold.runtime.backends.process import last_words, one_line, run
 
 MODEL = "model.onnx"
 
 STAGES = {"1-onnx": "--EmitONNXIR", "2-mlir": "--EmitMLIR", "3-llvm": "--EmitLLVMIR"}
 """What can be written on the way to a library, by the names of the files."""
+
+_LEVEL = "x86-64-v3"
+_LEVEL_FLAGS = frozenset(("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"))
+"""What CPUs of that level have, by Linux's names."""
 
 # From the header of onnx-mlir's own compiler driver.
 _MEANINGS = {
@@ -42,16 +48,32 @@ _ENGINE_MEANINGS = {
 }
 
 
-def flags(machine: str | None = None) -> list[str]:
+def flags(machine: str = "", cpu: str | None = None) -> list[str]:
     """Flags of every compilation.
 
     Constants are not computed by the compiler: it keeps intermediate results in 64 bits, and so
-    gets other bits than a runtime. Its only value for an x86 is "x86-64": others end in an error,
-    none in code without vectors.
+    gets other bits than a runtime. Its only architecture for an x86 is "x86-64": others end in an
+    error, none in code without vectors. What float16 is converted by without an instruction for it
+    depends on which libraries a process has loaded. Code that checks inputs is left out, because
+    the compiler dies of bfloat16 there: `Library.call` checks them.
     """
-    machine = machine or platform.machine()
-    march = ["--march=x86-64"] if machine in ("x86_64", "AMD64") else []
-    return ["-O3", *march, "--disable-constant-prop"]
+    target = []
+    if (machine or platform.machine()) in ("x86_64", "AMD64"):
+        level = cpu_level() if cpu is None else cpu
+        target = ["--march=x86-64", *([f"--mcpu={level}"] if level else [])]
+    return ["-O3", *target, "--disable-constant-prop", "--verifyInputTensors=false"]
+
+
+@functools.cache
+def cpu_level() -> str:
+    """The level of x86 that kernels are compiled for: the third if the CPU has it, or none."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ""
+    found = re.search(r"^flags\s*:\s*(.*)$", text, re.MULTILINE)
+    has = set(found[1].split()) if found else set()
+    return _LEVEL if has >= _LEVEL_FLAGS else ""
 
 
 def library_arguments(folder: Path, name: str) -> list[str]:
@@ -86,7 +108,7 @@ def failure(code: int, stderr: str, contained: bool = False) -> str:
     """What an exit code and standard error say, in one line."""
     killed_by = -code if code < 0 else code - 128 if code > 128 else 0
     if killed_by:
-        return f"onnx-mlir crashed (signal {killed_by})"
+        return f"onnx-mlir crashed (signal {killed_by}){last_words(stderr)}"
     meanings = {**_MEANINGS, **(_ENGINE_MEANINGS if contained else {})}
     meaning = meanings.get(code, "it failed")
     lines = [line for line in stderr.splitlines() if line.strip()]

@@ -10,6 +10,7 @@ from onnxfold.cli.bench import bench
 from onnxfold.cli.compare import compare
 from onnxfold.cli.explain import explain
 from onnxfold.cli.inspect import inspect
+from onnxfold.cli.kernels import kernels
 from onnxfold.cli.lists import list_passes, list_rules
 from onnxfold.cli.optimize import optimize
 from onnxfold.cli.output import EXIT_ERROR, write
@@ -65,5 +66,9 @@ def cli(ctx: click.Context) -> None:
         ctx.exit(EXIT_ERROR)
 
 
-for _command in (optimize, compare, explain, inspect, split, bench, list_rules, list_passes):
+for _command in (
+    *(optimize, compare, explain, inspect),
+    *(split, bench, kernels),
+    *(list_rules, list_passes),
+):
     cli.add_command(_command)

@@ -150,14 +150,9 @@ def _found(
 ) -> Kernel | None:
     """The kernel that is kept for a component, by the given compiler or by any."""
     key = backend.key_of(component.graph_hash)
-    kernel = kernel_cache.find(kernel_cache.name_of(key))
-    if kernel is None or maker not in (None, kernel.key.get("maker")) or backend.unusable(key):
+    if backend.unusable(key):
         return None
-    try:
-        kernel_cache.take(kernel, bundle.folder)
-        return kernel if hashes_of(kernel.files, bundle.folder) == kernel.hashes else None
-    except OSError:  # another process has just replaced it
-        return None
+    return kernel_cache.take(kernel_cache.name_of(key), bundle.folder, maker)
 
 
 def _compiled(

@@ -1,20 +1,59 @@
-"""Kernels of earlier compilations, in the user's cache folder, for all bundles of a user."""
+"""Kernels of earlier compilations, in the user's cache folder, for all bundles of a user.
+
+A kernel with all its files is one file, an archive: it is there complete or not at all, and may go
+at any moment. Threads and processes put kernels in, take them out and clear the cache at the same
+time without a lock. What was not used for the longest time goes first when the cache is full.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import os
+import re
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO
 
+from onnxfold.runtime.backends.integrity import hashes_of
 from onnxfold.runtime.bundles.bundle import KERNELS
 from onnxfold.runtime.bundles.manifest import Kernel
+from onnxfold.storage import atomic
+from onnxfold.storage.atomic import TempFile
 
 logger = logging.getLogger("onnxfold")
+
+LIMIT = "ONNXFOLD_KERNEL_CACHE_BYTES"
+"""Environment variable: bytes that the cache may take; 0 keeps nothing."""
+
+DEFAULT_LIMIT = 1 << 30
+
+_SUFFIX = ".kernel"
+_DESCRIPTION = "kernel.json"
+_OWN_FILE = re.compile(r"[0-9a-f]{32}\.")
+"""How names of files in the cache begin, also of those that earlier versions wrote."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel in the cache.
+
+    Attributes:
+        backend: Who made it.
+        outputs: What it makes: names of the first model that it was made for.
+        nbytes: What it takes in the cache.
+        used: When it was put in or last taken out, in seconds since 1970.
+    """
+
+    backend: str
+    outputs: list[str]
+    nbytes: int
+    used: float
 
 
 def name_of(key: Mapping[str, str]) -> str:
@@ -22,14 +61,38 @@ def name_of(key: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:32]
 
 
-def find(name: str) -> Kernel | None:
-    """The kernel that is kept under a name."""
+def take(name: str, folder: Path, maker: str | None = None) -> Kernel | None:
+    """Copy a kernel into a bundle.
+
+    Args:
+        name: See `name_of`.
+        folder: The bundle's folder.
+        maker: Who must have made it; None for anybody.
+
+    Returns:
+        The kernel; None if there is none, or it cannot be read or copied. One that is damaged is
+        removed.
+    """
+    path = cache_folder() / f"{name}{_SUFFIX}"
     try:
-        kernel = Kernel(**json.loads((cache_folder() / f"{name}.json").read_text()))
-    except (OSError, ValueError, TypeError):
+        with _opened(path) as archive:
+            kernel = _described(archive)
+            if maker not in (None, kernel.key.get("maker")):
+                return None
+            for file in kernel.files:
+                with archive.open(file) as content:
+                    _write(folder / file, content)
+            if hashes_of(kernel.files, folder) != kernel.hashes:
+                raise ValueError("a file is another than that which was made")
+    except OSError as error:
+        logger.debug("the kernel %s is not taken: %s", name, error)
         return None
-    folder = cache_folder().parent
-    return kernel if all((folder / file).is_file() for file in kernel.files) else None
+    except Exception as error:  # whatever zipfile raises about a damaged archive
+        logger.info("the kernel %s is damaged, and removed: %s", name, error)
+        return None
+    with contextlib.suppress(OSError):  # it is gone, or nobody may write there
+        os.utime(path)
+    return kernel
 
 
 def keep(name: str, kernel: Kernel, folder: Path) -> None:
@@ -41,40 +104,134 @@ def keep(name: str, kernel: Kernel, folder: Path) -> None:
         folder: The folder that its files are named from.
     """
     cache = cache_folder()
-    old = find(name)
+    limit = limit_in_bytes()
+    temporary = TempFile(str(cache / KERNELS))
     try:
-        copy(kernel, folder, cache.parent)
-        temporary = cache / f"{name}.{os.getpid()}.tmp"
-        temporary.write_text(json.dumps(asdict(kernel)))
-        os.replace(temporary, cache / f"{name}.json")
-        for left in set(old.files if old is not None else ()) - set(kernel.files):
-            (cache.parent / left).unlink(missing_ok=True)
+        if sum((folder / file).stat().st_size for file in kernel.files) > limit:
+            return
+        cache.mkdir(parents=True, exist_ok=True)
+        atomic.remove_leftovers(temporary.target)
+        temporary.create()
+        with (
+            open(temporary.fd, "w+b", closefd=False) as file,
+            zipfile.ZipFile(file, "w", strict_timestamps=False) as archive,
+        ):
+            archive.writestr(_DESCRIPTION, json.dumps(asdict(kernel)))
+            for member in kernel.files:
+                archive.write(folder / member, member)
+        temporary.move(str(cache / f"{name}{_SUFFIX}"))
+        _shrink(limit)
     except OSError as failure:
         logger.info("the kernel is not kept: %s", failure)
+    finally:
+        temporary.discard()
 
 
-def take(kernel: Kernel, folder: Path) -> None:
-    """Copy a kernel that is kept into a bundle.
+def entries() -> list[Entry]:
+    """The kernels in the cache, the last used first. Those that are damaged are removed."""
+    found = []
+    for path, nbytes, used in _files():
+        if path.suffix != _SUFFIX:
+            continue
+        with contextlib.suppress(Exception), _opened(path) as archive:
+            kernel = _described(archive)
+            found.append(Entry(kernel.backend, kernel.outputs, nbytes, used))
+    return sorted(found, key=lambda entry: -entry.used)
 
-    Raises:
-        OSError: It is gone, or the folder cannot be written.
-    """
-    copy(kernel, cache_folder().parent, folder)
+
+def clear() -> int:
+    """Remove all kernels; the number of bytes that they took."""
+    removed = 0
+    for path, nbytes, _ in _files():
+        with contextlib.suppress(OSError):
+            path.unlink()
+            removed += nbytes
+    atomic.remove_leftovers(str(cache_folder() / KERNELS))
+    return removed
 
 
 def copy(kernel: Kernel, source: Path, target: Path) -> None:
-    """Copy a kernel's files; what is in use is replaced, never written to."""
-    (target / KERNELS).mkdir(parents=True, exist_ok=True)
+    """Copy a kernel's files; what is in use is replaced, never written to.
+
+    Raises:
+        OSError: A file is gone, or the folder cannot be written.
+    """
     for file in kernel.files:
-        temporary = target / f"{file}.{os.getpid()}.tmp"
-        try:
-            shutil.copyfile(source / file, temporary)
-            os.replace(temporary, target / file)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with open(source / file, "rb") as content:
+            _write(target / file, content)
 
 
 def cache_folder() -> Path:
     """Where kernels are kept."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "onnxfold" / KERNELS
+
+
+def limit_in_bytes() -> int:
+    """Bytes that the cache may take."""
+    text = os.environ.get(LIMIT)
+    if not text:
+        return DEFAULT_LIMIT
+    if not text.isdecimal():
+        logger.warning("%s is no number of bytes: %s", LIMIT, text)
+        return DEFAULT_LIMIT
+    return int(text)
+
+
+def _described(archive: zipfile.ZipFile) -> Kernel:
+    """The kernel in an archive, whose files are all where kernels are."""
+    kernel = Kernel(**json.loads(archive.read(_DESCRIPTION)))
+    if not kernel.files or any(os.path.dirname(file) != KERNELS for file in kernel.files):
+        raise ValueError("it has files that are none of a kernel")
+    return kernel
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    """An archive of the cache, which is removed if what is done with it says that it is damaged."""
+    with open(path, "rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                yield archive
+        except OSError:
+            raise
+        except Exception:
+            if atomic.is_file(file.fileno(), str(path)):  # and no other has taken its place
+                atomic.remove(str(path))
+            raise
+
+
+def _write(path: Path, content: IO[bytes]) -> None:
+    """Write a file, in place of the one that may be there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = TempFile(str(path))
+    try:
+        temporary.create()
+        with open(temporary.fd, "wb", closefd=False) as file:
+            shutil.copyfileobj(content, file)
+        temporary.move(str(path))
+    finally:
+        temporary.discard()
+
+
+def _shrink(limit: int) -> None:
+    """Remove what was not used for the longest time until the rest is within the limit."""
+    files = sorted(_files(), key=lambda file: file[2])
+    total = sum(nbytes for _, nbytes, _ in files)
+    for path, nbytes, _ in files:
+        if total <= limit:
+            return
+        atomic.remove(str(path))
+        total -= nbytes
+
+
+def _files() -> list[tuple[Path, int, float]]:
+    """The files of the cache, the bytes of each, and when it was used last."""
+    found = []
+    with contextlib.suppress(OSError):  # there is no cache yet
+        for path in cache_folder().iterdir():
+            if _OWN_FILE.match(path.name):
+                with contextlib.suppress(OSError):  # somebody has just removed it
+                    status = path.stat()
+                    found.append((path, status.st_size, status.st_mtime))
+    return found

@@ -1,0 +1,251 @@
+"""Kernels that are kept: whole or not at all, whoever dies, and within a limit."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from onnxfold.runtime.backends import kernel_cache
+from onnxfold.runtime.backends.integrity import hashes_of
+from onnxfold.runtime.bundles.manifest import Kernel
+
+
+def made(folder: Path, name: str, size: int = 20_000, seed: int = 0) -> Kernel:
+    """A kernel of random bytes, with two files in a folder."""
+    files = [f"kernels/{name}.so", f"kernels/{name}.constants.bin"]
+    rng = np.random.default_rng(seed)
+    (folder / "kernels").mkdir(parents=True, exist_ok=True)
+    for file in files:
+        (folder / file).write_bytes(rng.bytes(size // 2))
+    return Kernel(
+        *("mine", [f"y{seed}"]),
+        inputs=["x"],
+        file=files[0],
+        beside=files[1:],
+        key={"maker": f"maker {seed}"},
+        hashes=hashes_of(files, folder),
+    )
+
+
+def names(count: int) -> list[str]:
+    return [kernel_cache.name_of({"k": str(k)}) for k in range(count)]
+
+
+def kept_files() -> list[str]:
+    return sorted(path.name for path in kernel_cache.cache_folder().iterdir())
+
+
+def is_whole(kernel: Kernel, folder: Path) -> bool:
+    return hashes_of(kernel.files, folder) == kernel.hashes
+
+
+def test_a_kernel_comes_out_as_it_was_put_in(tmp_path):
+    (name,) = names(1)
+    kernel = made(tmp_path / "made", name)
+    assert kernel_cache.take(name, tmp_path / "bundle") is None
+    kernel_cache.keep(name, kernel, tmp_path / "made")
+    assert kernel_cache.take(name, tmp_path / "bundle") == kernel
+    assert is_whole(kernel, tmp_path / "bundle")
+    assert kernel_cache.take(name, tmp_path / "bundle", "maker 0") == kernel
+    assert kernel_cache.take(name, tmp_path / "other", "maker 1") is None
+    assert not (tmp_path / "other").exists()
+    assert len(kept_files()) == 1
+
+
+@pytest.mark.parametrize("damage", ["truncated", "zeroed", "flipped", "empty", "other"])
+def test_what_is_damaged_is_removed_and_never_taken(tmp_path, damage):
+    (name,) = names(1)
+    kernel = made(tmp_path / "made", name, size=600)
+    kernel_cache.keep(name, kernel, tmp_path / "made")
+    (path,) = kernel_cache.cache_folder().iterdir()
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(1 if damage == "empty" else 60):
+        at = int(rng.integers(0, len(whole)))
+        content = bytearray(whole)
+        if damage == "truncated":
+            del content[at:]
+        elif damage == "zeroed":
+            content[at : at + 512] = bytes(len(content[at : at + 512]))
+        elif damage == "flipped":
+            content[at] ^= 1 << int(rng.integers(0, 8))
+        elif damage == "other":
+            content = bytearray(rng.bytes(len(whole)))
+        else:
+            content = bytearray()
+        path.write_bytes(content)
+        found = kernel_cache.take(name, tmp_path / "bundle")
+        if found is None:
+            assert not path.exists()
+        else:  # the bit is one of those that say nothing: a time of day
+            assert found == kernel and is_whole(found, tmp_path / "bundle")
+        kernel_cache.entries()
+
+
+def test_a_kernel_that_would_be_written_elsewhere_is_not_taken(tmp_path):
+    (name,) = names(1)
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "entry.onnx").write_bytes(b"mine")
+    hashes = hashes_of(["entry.onnx"], tmp_path / "made")
+    kernel = Kernel("mine", ["y"], file="entry.onnx", hashes=hashes)
+    kernel_cache.keep(name, kernel, tmp_path / "made")
+    assert kernel_cache.take(name, tmp_path / "bundle") is None
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_what_was_not_used_for_the_longest_time_goes_first(tmp_path, monkeypatch):
+    monkeypatch.setenv("ONNXFOLD_KERNEL_CACHE_BYTES", "70000")
+    several = names(5)
+    for k, name in enumerate(several[:3]):
+        kernel_cache.keep(name, made(tmp_path, name, seed=k), tmp_path)
+        time.sleep(0.01)
+    assert kernel_cache.take(several[0], tmp_path) is not None  # used again
+    assert [e.outputs[0] for e in kernel_cache.entries()] == ["y0", "y2", "y1"]
+    kernel_cache.keep(several[3], made(tmp_path, several[3], seed=3), tmp_path)
+    assert [e.outputs[0] for e in kernel_cache.entries()] == ["y3", "y0", "y2"]
+    assert sum(e.nbytes for e in kernel_cache.entries()) <= 70_000
+    large = made(tmp_path, several[4], size=80_000)
+    kernel_cache.keep(several[4], large, tmp_path)  # too large for the limit
+    assert len(kernel_cache.entries()) == 3
+    monkeypatch.setenv("ONNXFOLD_KERNEL_CACHE_BYTES", "0")
+    kernel_cache.keep(several[4], large, tmp_path)
+    assert len(kernel_cache.entries()) == 3
+
+
+def test_what_earlier_versions_kept_counts_and_goes(tmp_path):
+    (name,) = names(1)
+    kernel_cache.keep(name, made(tmp_path, name), tmp_path)
+    cache = kernel_cache.cache_folder()
+    for old in (f"{'ab' * 16}.json", f"{'ab' * 16}.vmfb"):
+        (cache / old).write_bytes(bytes(1000))
+    (cache / "mine.txt").write_bytes(b"a user's own")
+    assert len(kernel_cache.entries()) == 1
+    assert kernel_cache.clear() > 22_000
+    assert kept_files() == ["mine.txt"]
+    assert kernel_cache.entries() == [] and kernel_cache.clear() == 0
+
+
+WORK = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {here!r})
+from test_kernel_cache import *
+folder = Path({folder!r})
+several = names(4)
+for k in range(60):
+    name = several[k % 4]
+    kernel_cache.keep(name, made(folder, name, seed=k % 4), folder)
+    if k % 7 == 0:
+        kernel_cache.clear()
+    found = kernel_cache.take(name, folder)
+    assert found is None or is_whole(found, folder)
+    kernel_cache.entries()
+"""
+
+
+def test_threads_and_processes_use_it_at_the_same_time(tmp_path):
+    here = str(Path(__file__).parent)
+    codes = [WORK.format(here=here, folder=str(tmp_path / f"p{k}")) for k in range(2)]
+    children = [subprocess.Popen([sys.executable, "-c", code]) for code in codes]
+    several, failures = names(4), []
+    stored = tmp_path / "stored"
+    for k, name in enumerate(several):
+        made(stored, name, seed=k)
+
+    def work(own: Path) -> None:
+        try:
+            for k in range(60):
+                name = several[k % 4]
+                kernel = made(own / "made", name, seed=k % 4)
+                kernel_cache.keep(name, kernel, own / "made")
+                found = kernel_cache.take(name, tmp_path / "shared")  # as all threads do
+                assert found is None or is_whole(found, tmp_path / "shared")
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(tmp_path / f"t{k}",)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [child.wait() for child in children] == [0, 0]
+    assert not failures
+    assert all(name.endswith(".kernel") for name in kept_files())
+
+
+KILLED = """
+import os, signal, sys, zipfile
+from pathlib import Path
+sys.path.insert(0, {here!r})
+from test_kernel_cache import *
+folder = Path({folder!r})
+write = zipfile.ZipFile.write
+def die(*arguments):
+    write(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+zipfile.ZipFile.write = die
+(name,) = names(1)
+kernel_cache.keep(name, made(folder, name), folder)
+"""
+
+
+def test_a_process_that_is_killed_leaves_nothing_that_counts(tmp_path):
+    code = KILLED.format(here=str(Path(__file__).parent), folder=str(tmp_path / "made"))
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
+    assert len(kept_files()) == 1  # what it was writing
+    (name,) = names(1)
+    assert kernel_cache.take(name, tmp_path / "bundle") is None
+    assert kernel_cache.entries() == []
+    kernel_cache.keep(name, made(tmp_path, name), tmp_path)
+    assert kept_files() == [f"{name}.kernel"]
+
+
+def test_a_full_disk_is_no_failure(tmp_path):
+    first, second = names(2)
+    kernel = made(tmp_path, first)
+    kernel_cache.keep(first, kernel, tmp_path)
+    large = made(tmp_path, second, size=1_000_000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, hard))
+    try:
+        kernel_cache.keep(second, large, tmp_path)
+        assert kernel_cache.take(second, tmp_path / "bundle") is None
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
+        assert kernel_cache.take(first, tmp_path / "bundle") is None  # there is no room for it
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert kept_files() == [f"{first}.kernel"]
+    assert not list((tmp_path / "bundle" / "kernels").iterdir())
+    assert kernel_cache.take(first, tmp_path / "bundle") == kernel
+
+
+def test_a_cache_that_nobody_may_write_to_is_read(tmp_path):
+    if os.getuid() == 0:
+        pytest.skip("root may write everywhere")
+    (name,) = names(1)
+    kernel = made(tmp_path, name)
+    kernel_cache.keep(name, kernel, tmp_path)
+    kernel_cache.cache_folder().chmod(0o500)
+    try:
+        assert kernel_cache.take(name, tmp_path / "bundle") == kernel
+        kernel_cache.keep(names(2)[1], kernel, tmp_path)
+    finally:
+        kernel_cache.cache_folder().chmod(0o700)
+    assert kept_files() == [f"{name}.kernel"]
+
+
+def test_a_limit_that_is_no_number_is_told(monkeypatch, caplog):
+    monkeypatch.setenv("ONNXFOLD_KERNEL_CACHE_BYTES", "much")
+    assert kernel_cache.limit_in_bytes() == kernel_cache.DEFAULT_LIMIT
+    assert "ONNXFOLD_KERNEL_CACHE_BYTES is no number of bytes: much" in caplog.text

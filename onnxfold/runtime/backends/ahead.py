@@ -54,7 +54,8 @@ def compile_kernels(
         if not kernel_cache.cache_folder().is_dir():
             return []
         backends = list(compilers())
-        found = _once(_parts(bundle), lambda part: _first_found(bundle, backends, part))
+        parts = [part for part in _parts(bundle) if part.demands.reason is None]
+        found = _once(parts, lambda part: _first_found(bundle, backends, part))
         return [kernel for kernel in found if kernel is not None]
     compiler = create(backend)
     missing = compiler.missing()
@@ -62,7 +63,7 @@ def compile_kernels(
         return [Kernel("onnxruntime", names, reason=missing) for names in components]
     maker = compiler.maker()
     parts = _parts(bundle)
-    reasons = ["; ".join(compiler.supported(part.model)) for part in parts]
+    reasons = ["; ".join(_refusals(compiler, part)) for part in parts]
     accepted = [part for part, reason in zip(parts, reasons, strict=True) if not reason]
     made = iter(
         _once(accepted, lambda part: _compiled(bundle, compiler, maker, part, seconds), progress)
@@ -95,7 +96,11 @@ def _renamed(kernel: Made, part: Component) -> Made:
     if kernel is None:
         return kernel
     return dataclasses.replace(
-        kernel, outputs=part.outputs, inputs=part.inputs, weights=part.weights
+        kernel,
+        outputs=part.outputs,
+        inputs=part.inputs,
+        weights=part.weights,
+        takes=part.demands.inputs,
     )
 
 
@@ -183,6 +188,13 @@ def _compiled(
         return Kernel("onnxruntime", component.outputs, reason=str(error))
 
 
+def _refusals(backend: Backend, component: Component) -> list[str]:
+    """Why a component is not given to a compiler."""
+    reasons = backend.supported(component.model)
+    reason = component.demands.reason
+    return reasons if reasons or reason is None else [reason]
+
+
 def _made(
     backend: Backend, component: Component, key: dict[str, str], folder: Path, seconds: float
 ) -> Kernel:
@@ -201,6 +213,7 @@ def _made(
         key=key,
         beside=files[1:],
         hashes=hashes_of(files, folder),
+        takes=component.demands.inputs,
     )
 
 

@@ -39,6 +39,10 @@ class CompileError(Exception):
     """A backend cannot compile or load a model; the message says why in one line."""
 
 
+class Misfit(ValueError):
+    """A kernel may not be called with these inputs: it would read outside of them."""
+
+
 class Backend(Protocol):
     """Compiles models ahead of time and loads the result."""
 

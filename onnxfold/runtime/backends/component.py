@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from onnxfold.runtime.backends.canonical import canonical
+from onnxfold.runtime.backends.demands import Demands, demands
 from onnxfold.runtime.backends.prepare import prepare
 from onnxfold.runtime.splitting.parts import RuntimeFold
 
@@ -29,6 +30,7 @@ class Component:
         content: The serialized model that is compiled: the same for components that differ in
             names and in these weights only.
         graph_hash: SHA-256 of that.
+        demands: What its inputs must be, or why it is not compiled.
     """
 
     def __init__(self, fold: RuntimeFold, outputs: Sequence[str]) -> None:
@@ -46,3 +48,7 @@ class Component:
     def original(self) -> ir.Model:
         """As it is in runtime_fold, without default values: a kernel is given every input."""
         return self._fold.part(self.outputs, defaults=False)
+
+    @functools.cached_property
+    def demands(self) -> Demands:  # noqa: D102  an attribute
+        return demands(self.original)

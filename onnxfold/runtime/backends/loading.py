@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnxfold.errors import UsageError
 from onnxfold.runtime.backends.base import CompileError, Run, Values
+from onnxfold.runtime.backends.fitting import fitting
 from onnxfold.runtime.backends.integrity import verified
 from onnxfold.runtime.backends.registry import create
 from onnxfold.runtime.backends.values import widened
@@ -78,7 +79,7 @@ def _load(bundle: SplitModel, kernel: Kernel, weights: _Weights) -> Run:
         run = backend.load(kernel, folder, given)
     optional = {info.name for info in bundle.manifest.runtime_constants if info.optional}
     defaults = weights.of([name for name in kernel.inputs if name in optional])
-    return (lambda values: run({**defaults, **values})) if defaults else run
+    return lambda values: run(fitting(kernel.takes, {**defaults, **values}))
 
 
 class _Weights:

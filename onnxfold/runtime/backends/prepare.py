@@ -158,7 +158,7 @@ def _weights_to_inputs(graph: ir.Graph) -> list[str]:
         if not value.is_initializer() or value.is_graph_input() or value.graph is not graph:
             continue
         assert tensor is not None and value.name
-        if _is_weight(tensor):
+        if is_weight(tensor):
             del graph.initializers[value.name]
             value.type = ir.TensorType(tensor.dtype)
             value.shape = ir.Shape(tensor.shape.numpy())
@@ -168,7 +168,8 @@ def _weights_to_inputs(graph: ir.Graph) -> list[str]:
     return names
 
 
-def _is_weight(tensor: ir.TensorProtocol) -> bool:
+def is_weight(tensor: ir.TensorProtocol) -> bool:
+    """Whether a constant becomes an input of a kernel, which is shared with other weights."""
     if tensor.dtype == ir.DataType.STRING or tensor.dtype.bitwidth < 8:
         return False
     return tensor.size > _MOST_NUMBERS and (

@@ -99,6 +99,11 @@ def _packed_value(array: Array) -> onnxruntime.OrtValue:
     return value
 
 
+def numpy_name(dtype: str) -> str:
+    """NumPy's name of an element type that ONNX calls ``dtype``."""
+    return _NUMPY_NAMES.get(dtype, dtype)
+
+
 def is_text(value: Feed) -> bool:
     """Whether a value holds strings."""
     if isinstance(value, np.ndarray):
@@ -126,7 +131,7 @@ def array_of(value: Feed) -> Array | None:
     nbytes = value.tensor_size_in_bytes()
     shape = tuple(value.shape())
     try:
-        dtype = np.dtype(_NUMPY_NAMES.get(name, name))
+        dtype = np.dtype(numpy_name(name))
     except TypeError:
         dtype = np.dtype("u2" if name == "bfloat16" else "u1")
     if nbytes == 0:

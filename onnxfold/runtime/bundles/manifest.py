@@ -67,6 +67,8 @@ class Kernel:
     """Files that the kernel reads, in its folder."""
     hashes: dict[str, str] = field(default_factory=dict)
     """SHA-256 of its files by name: others are not loaded."""
+    takes: list[TensorInfo] = field(default_factory=list)
+    """What its inputs must be: sizes of the same name must be the same."""
 
     def __post_init__(self) -> None:
         for name in (self.file, *self.beside):

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from onnxfold.errors import UsageError
+from onnxfold.runtime.backends.base import Misfit
 from onnxfold.runtime.backends.loading import Loaded, load_kernels
 from onnxfold.runtime.backends.values import ort_value, size_in_bytes
 from onnxfold.runtime.bundles.bundle import FOLD_FILE, SplitModel
@@ -116,8 +118,9 @@ class _Group:
         self._group = group
         self._kernels = [k for k in loaded if set(k.outputs) <= set(group.outputs)]
         self._reasons = dict(reasons)
-        self._session: onnxruntime.InferenceSession | None = None
-        self._inputs: list[str] = []
+        self._sessions: dict[
+            tuple[str, ...], tuple[onnxruntime.InferenceSession, list[str]]
+        ] = {}  # by the tensors that they make
         self._lock = threading.Lock()
         makers = tuple(sorted(",".join((k.backend, *k.outputs)) for k in self._kernels))
         own = (makers, repr(folding.providers), key_of(folding.options))
@@ -137,18 +140,26 @@ class _Group:
         """Make the tensors."""
         begin = time.perf_counter()
         values: dict[str, Any] = {}
+        misfits = []
         for kernel in list(self._kernels):
             try:
                 values.update((n, ort_value(v)) for n, v in kernel.run(constants).items())
+            except Misfit as error:  # onnxruntime can compute it, or says what is wrong
+                misfits.append(str(error))
             except Exception as error:  # whatever a foreign runtime raises
                 self._give_up(kernel, error)
-        rest = [name for name in self._rest() if name not in values]
+        rest = tuple(name for name in self._group.outputs if name not in values)
         if rest:
-            session = self._opened()
-            feeds = {n: constants[n] for n in self._inputs if n in constants}
-            values.update(zip(rest, session.run_with_ort_values(rest, feeds), strict=True))
+            session, inputs = self._opened(rest)
+            feeds = {n: constants[n] for n in inputs if n in constants}
+            try:
+                values.update(zip(rest, session.run_with_ort_values(rest, feeds), strict=True))
+            except Exception as error:  # onnxruntime raises many classes without a common base
+                if not misfits:
+                    raise
+                raise UsageError(f"runtime constants do not fit: {'; '.join(misfits)}") from error
             if not self.constants:
-                self._session = None  # its weights are needed no more: it never runs again
+                self._sessions.clear()  # weights are needed no more: it never runs again
         self._folding.count(time.perf_counter() - begin)
         return Folded(values, sum(map(size_in_bytes, values.values())))
 
@@ -164,25 +175,26 @@ class _Group:
         with self._lock:
             self._kernels = [other for other in self._kernels if other is not kernel]
             self._reasons.update(dict.fromkeys(kernel.outputs, f"the kernel failed: {error}"))
-            self._session = None
+            self._sessions.clear()
 
-    def _opened(self) -> onnxruntime.InferenceSession:
+    def _opened(self, outputs: tuple[str, ...]) -> tuple[onnxruntime.InferenceSession, list[str]]:
+        """A session that makes some of the tensors, and what it reads."""
         with self._lock:
-            if self._session is None:
-                session = self._session = self._open()
-                self._inputs = [
-                    i.name for i in (*session.get_inputs(), *session.get_overridable_initializers())
-                ]
-            return self._session
+            found = self._sessions.get(outputs)
+            if found is None:
+                session = self._open(outputs)
+                inputs = (*session.get_inputs(), *session.get_overridable_initializers())
+                found = self._sessions[outputs] = session, [value.name for value in inputs]
+            return found
 
-    def _open(self) -> onnxruntime.InferenceSession:
+    def _open(self, outputs: tuple[str, ...]) -> onnxruntime.InferenceSession:
         """The model that makes what kernels do not: runtime_fold, or a part of it."""
         bundle, providers = self._folding.bundle, self._folding.providers
         options = fold_options(self._folding.options)
-        if len(bundle.manifest.groups) == 1 and not self._kernels:
+        if len(bundle.manifest.groups) == 1 and outputs == tuple(self._group.outputs):
             return bundle.open(FOLD_FILE, options, providers)
         from onnxfold.runtime.bundles.opening import open_model
         from onnxfold.runtime.splitting.parts import RuntimeFold
 
-        part = RuntimeFold(bundle.load(FOLD_FILE)).part(self._rest())
+        part = RuntimeFold(bundle.load(FOLD_FILE)).part(outputs)
         return open_model(part, options, providers)

@@ -1,0 +1,243 @@
+"""What kernels may be called with, and what is not compiled because nothing could be certain."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runtime_models import adapter_feeds, options, original, parse, random
+
+from onnxfold import storage
+from onnxfold.errors import UsageError
+from onnxfold.runtime.backends import iree
+from onnxfold.runtime.backends.demands import demands
+from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.session import Session
+
+DOUBLE = Path(__file__).parent / "onnx_mlir" / "compiler_double.py"
+
+
+def found(text: str, **weights):
+    """The sizes that the inputs of a model must have, and the reason why it is not compiled."""
+    known = demands(storage.from_proto(parse(f"g {text}", **weights)))
+    return [info.shape for info in known.inputs], known.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        ("(float[64, r] a, float[r, 64] b) => (float[64, 64] y) { y = MatMul(a, b) }", "64,r r,64"),
+        ("(float[64, r] a, float[s, 64] b) => (float[64, 64] y) { y = MatMul(a, b) }", "64,r r,64"),
+        ("(float[64, r] a, float[8, 64] b) => (float[64, 64] y) { y = MatMul(a, b) }", "64,8 8,64"),
+        ("(float[2, n] a, float[m] b) => (float[2, n] y) { y = Add(a, b) }", "2,n n"),
+        ("(float[n, 1] a, float[1, m] b) => (float[n, m] y) { y = Add(a, b) }", "n,1 1,m"),
+        ("(float[n] a, float[m] b) => (float[p] y) { y = Concat<axis = 0>(a, b) }", "n m"),
+        ("(float[n, 2] a, float[n, k] b) => (float[p, 2] y) { y = Concat<axis = 0>(a, b) }", None),
+        (
+            """(float[n] a, float[m] b, float[p] c) => (float[n] y) {
+                t = Mul(a, b)
+                y = Sub(t, c)
+            }""",
+            "n n n",
+        ),
+        (
+            """(float[b, n, 64] a) => (float[b, n, 4, 16] y) {
+                s = Constant<value = int64[4] {0, 0, 4, 16}> ()
+                y = Reshape(a, s)
+            }""",
+            "b,n,64",
+        ),
+        (
+            """(float[n, 4] a, float[m, 4] b) => (float[n, 4] y) {
+                s = Shape(a)
+                y = Expand(b, s)
+            }""",
+            "n,4 n,4",
+        ),
+        ("(float[n, m] a) => (float[n, 77] y) { y = Add(a, w) }", "n,77"),
+    ],
+)
+def test_sizes_that_must_agree_have_one_name(text, shapes):
+    got, why = found(text, w=random(1, 77)) if "w)" in text else found(text)
+    words = [",".join(map(str, shape)) for shape in got]
+    assert why is None
+    assert " ".join(words) == (shapes or "n,2 n,2")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("(float[9, 8] a, int64[n] b) => (float[n, 8] y) { y = Gather(a, b) }", "'b' says where"),
+        (
+            "(float[9] a, int64[4] i) => (float[4] y) { y = GatherElements(a, i) }",
+            "'i' says where",
+        ),
+        (
+            "(float[9] a, int64[2, 1] i, float[2] u) => (float[9] y) { y = ScatterND(a, i, u) }",
+            "'i' says where",
+        ),
+        ("(float[9] a, int64[1] k) => (float[9] y) { y = Expand(a, k) }", "'k' says where"),
+        ("(float[9] a, int64[1] k) => (float[9] y) { y = Reshape(a, k) }", "'k' says where"),
+        ("(float[9] a, int64[1] k) => (float[n] y) { y = Tile(a, k) }", "'k' says where"),
+        ("(float[9] a) => (int64[1, n] y) { y = NonZero(a) }", "depends on values"),
+        (
+            """(float[9] a, int64 k) => (float[9] y) {
+                y = CumSum(a, k)
+            }""",
+            "'k' says where",
+        ),
+        ("(int32[n] a, int32[n] b) => (int32[n] y) { y = Div(a, b) }", "divide by 0"),
+        ("(int64[n] a, int64[n] b) => (int64[n] y) { y = Mod(a, b) }", "divide by 0"),
+        ("(int64[n] a) => (int64[n] y) { y = Div(a, w) }", "divide by 0"),
+        (
+            """(float[n] a) => (float[m, 4] y) {
+                s = Constant<value = int64[2] {-1, 4}> ()
+                y = Reshape(a, s)
+            }""",
+            "not certain",
+        ),
+        (
+            """(float[n] a) => (float[m] y) {
+                s = Constant<value = int64[1] {1}> ()
+                e = Constant<value = int64[1] {-1}> ()
+                y = Slice(a, s, e)
+            }""",
+            "may have no elements",
+        ),
+        (
+            """(float[n, 8] a) => (float[m, 8] y) {
+                i = Constant<value = int64[2] {0, 5}> ()
+                y = Gather(a, i)
+            }""",
+            "depends on their sizes",
+        ),
+        (
+            """(float[n] a, float[2] b) => (float[n, 2] y) {
+                y = Einsum<equation = "i,j->ij">(a, b)
+            }""",
+            "depends on their sizes",
+        ),
+        ("(float[0, 3] a) => (float[0, 3] y) { y = Exp(a) }", "has no elements"),
+    ],
+)
+def test_what_may_fail_is_not_compiled(text, reason):
+    weights = {"w": np.array([3, -1])} if "w)" in text else {}
+    why = found(text.replace("'", '"'), **weights)[1]
+    assert why is not None and reason in why
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """(float[9, 8] a) => (float[2, 8] y) {
+            i = Constant<value = int64[2] {0, -9}> ()
+            y = Gather(a, i)
+        }""",
+        "(float[n] a, float[n] b) => (float[n] y) { y = Div(a, b) }",
+        """(int64[n] a) => (int64[n] y) {
+            two = Constant<value = int64 {2}> ()
+            y = Div(a, two)
+        }""",
+        "(float[3, 4] a) => (float[3] y) { y = Einsum<equation = 'ij->i'>(a) }",
+        "(float[n, 4] a) => (float[n, 4] y) { y = Softmax(a) }",
+    ],
+)
+def test_what_cannot_fail_is_compiled(text):
+    assert found(text.replace("'", '"'))[1] is None
+
+
+BACKENDS = ["onnx-mlir", pytest.param("iree", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request, tmp_path, monkeypatch) -> str:
+    """A backend that compiles; onnx-mlir by the double of its compiler."""
+    if request.param == "iree" and iree.Iree().missing():
+        pytest.skip(iree.Iree().missing())
+    if request.param == "onnx-mlir":
+        if shutil.which("cc") is None:
+            pytest.skip("there is no C compiler")
+        (tmp_path / "onnx-mlir").write_text(f'#!/bin/sh\nexec "{sys.executable}" "{DOUBLE}" "$@"\n')
+        (tmp_path / "onnx-mlir").chmod(0o755)
+        monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", str(tmp_path / "onnx-mlir"))
+    return request.param
+
+
+def session_on(model, names, backend) -> Session:
+    made = Session(model, options(), runtime_constants=names, backend=backend, cache=FoldCache())
+    assert [(p.backend, p.reason) for p in made.placements()] == [(backend, None)]
+    return made
+
+
+LORA = """g (float[n, 64] x, float[64, r] a, float[r, 64] b) => (float[n, 64] y) {
+    ab = MatMul(a, b)
+    merged = Add(w, ab)
+    y = MatMul(x, merged)
+}"""
+SUM = """g (float[n, 64] x, float[64, r] a, float[64, s] b) => (float[n, 64] y) {
+    y0 = Add(a, b)
+    t = Transpose<perm = [1, 0]>(y0)
+    y = MatMul(x, y0)
+}"""
+
+
+def test_sizes_that_do_not_agree_are_an_error(backend):
+    model = parse(LORA, w=random(64, 64))
+    session = session_on(model, ["a", "b"], backend)
+    feeds = {"x": random(3, 64), "a": random(64, 8), "b": random(8, 64)}
+    want = original(model, feeds)[0]
+    np.testing.assert_allclose(session.run(None, feeds)[0], want, rtol=1e-4, atol=1e-4)
+    with pytest.raises(UsageError, match=r"'r' is 8 in 'a' and 4 in 'b'"):
+        session.run(None, {**feeds, "b": random(4, 64)})
+    np.testing.assert_allclose(session.run(None, feeds)[0], want, rtol=1e-4, atol=1e-4)
+    assert session.placements()[0].backend == backend
+
+
+def test_sizes_that_agree_otherwise_are_computed_by_onnxruntime(backend):
+    model = parse(SUM)
+    session = session_on(model, ["a", "b"], backend)
+    for sizes in ((8, 8), (8, 1), (1, 8), (5, 5)):
+        feeds = {"x": random(3, 64), "a": random(64, sizes[0]), "b": random(64, sizes[1])}
+        want = original(model, feeds)[0]
+        np.testing.assert_allclose(session.run(None, feeds)[0], want, rtol=1e-4, atol=1e-4)
+    with pytest.raises(UsageError, match=r"'r' is 8 in 'a' and 3 in 'b'"):
+        session.run(None, {**feeds, "a": random(64, 8), "b": random(64, 3)})
+
+
+def test_what_has_no_elements_is_computed_by_onnxruntime(backend):
+    model = parse(LORA, w=random(64, 64))
+    session = session_on(model, ["a", "b"], backend)
+    feeds = {"x": random(3, 64), "a": random(64, 0), "b": random(0, 64)}
+    assert session.run(None, feeds)[0].tobytes() == original(model, feeds)[0].tobytes()
+
+
+def test_places_that_come_at_run_time_are_left_to_onnxruntime(backend):
+    model = parse(
+        """g (float[n, 8] x, int64[4] ids) => (float[n, 8] y) {
+            rows = Gather(w, ids)
+            wide = Neg(rows)
+            s = Constant<value = int64[1] {0}> ()
+            sum = ReduceSum<keepdims = 0>(wide, s)
+            y = Add(x, sum)
+        }""",
+        w=random(10, 8),
+    )
+    session = Session(
+        *(model, options()), runtime_constants=["ids"], backend=backend, cache=FoldCache()
+    )
+    (placement,) = session.placements()
+    assert placement.backend == "onnxruntime" and "'ids' says where" in placement.reason
+    feeds = {"x": random(3, 8), "ids": np.array([0, 9, -1, 3])}
+    np.testing.assert_allclose(session.run(None, feeds)[0], original(model, feeds)[0], rtol=1e-6)
+    with pytest.raises(Exception, match="out of data bounds"):
+        session.run(None, {**feeds, "ids": np.array([0, 9, 10**9, 3])})
+
+
+def test_the_adapter_is_still_compiled(backend, adapter):
+    session = session_on(adapter, ["a", "b", "scale"], backend)
+    feeds = adapter_feeds()
+    want = original(adapter, feeds)[0]
+    np.testing.assert_allclose(session.run(None, feeds)[0], want, rtol=1e-4, atol=1e-4)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ class Subject:
     """A model as a graph (`model`) and as what a runtime loads (`source`: a path, or bytes).
 
     A path is passed on as it is. A model in memory is serialized; one of onnx-ir goes to a
-    temporary folder, removed at exit, with its weights as external data, so that size and
+    temporary folder, gone when it is left, with its weights as external data, so that size and
     weights that live in other files do not matter.
 
     Raises:
@@ -33,7 +33,7 @@ class Subject:
     """
 
     def __init__(self, given: ModelLike, name: str) -> None:
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = contextlib.ExitStack()
         self.source: str | bytes
         if isinstance(given, onnx.ModelProto):
             self.name = name
@@ -43,9 +43,11 @@ class Subject:
         elif isinstance(given, ir.Model):
             self.name = name
             self.model = given
-            self._folder = tempfile.TemporaryDirectory(prefix="onnxfold-compare-")
-            self.source = str(Path(self._folder.name) / "model.onnx")
-            storage.save(given, self.source, external_data=True, fsync=False)
+            with contextlib.ExitStack() as stack:
+                folder = stack.enter_context(storage.scratch_folder("compare"))
+                self.source = str(Path(folder) / "model.onnx")
+                storage.save(given, self.source, external_data=True, fsync=False)
+                self._folder = stack.pop_all()
         else:
             self.source = self.name = os.fspath(given)
             self.model = storage.load(given)
@@ -59,8 +61,7 @@ class Subject:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._folder is not None:
-            self._folder.cleanup()
+        self._folder.close()
 
     @property
     def inputs(self) -> list[ir.Value]:

@@ -16,6 +16,7 @@ import os
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 
 from onnxfold.errors import OnnxFoldError
@@ -116,10 +117,13 @@ def temporary_folder(target: str) -> Iterator[str]:
             name = _temporary_path(target)
             os.mkdir(name, 0o700)
             path = name
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except FileNotFoundError:  # somebody took it for a leftover
+                continue
             with contextlib.suppress(OSError):
                 fcntl.flock(fd, fcntl.LOCK_EX)
-            if not is_file(fd, path):  # somebody took it for a leftover
+            if not is_file(fd, path):  # likewise
                 os.close(fd)
                 fd = -1
         inside = os.path.join(path, "in")  # saving to it locks it, too
@@ -130,6 +134,30 @@ def temporary_folder(target: str) -> Iterator[str]:
             shutil.rmtree(path, ignore_errors=True)
         if fd >= 0:
             os.close(fd)
+
+
+@contextlib.contextmanager
+def scratch_folder(
+    purpose: str, before: Callable[[str], None] = lambda path: None
+) -> Iterator[str]:
+    """Make a folder among the temporary files; return its real path. It is removed at the end.
+
+    A process that dies leaves it behind; the next one with the same purpose removes it.
+
+    Args:
+        purpose: What it is for: a part of its name.
+        before: See `remove_leftovers`; called with this folder, too.
+
+    Raises:
+        OSError: The folder cannot be made.
+    """
+    target = os.path.join(os.path.realpath(tempfile.gettempdir()), purpose)
+    remove_leftovers(target, before)
+    with temporary_folder(target) as folder:
+        try:
+            yield folder
+        finally:
+            before(os.path.dirname(folder))
 
 
 def link(source: str, target: str) -> bool:
@@ -218,13 +246,19 @@ def with_fresh_names(start: str, end: str) -> set[str]:
     return {path[: path.rindex(".onnxfold-")] for path in found}
 
 
-def remove_leftovers(target: str) -> None:
-    """Remove temporary files for ``target`` that no living process is writing."""
+def remove_leftovers(target: str, before: Callable[[str], None] = lambda path: None) -> None:
+    """Remove temporary files for ``target`` that no living process is writing.
+
+    Args:
+        target: What they are for.
+        before: Called with each folder before it goes.
+    """
     folder, name = os.path.split(target)
     pattern = f".{glob.escape(_stem(name))}.onnxfold-????????.tmp"
     for path in glob.glob(os.path.join(glob.escape(folder), pattern)):
         with _locked(path) as status:
             if status is not None and stat.S_ISDIR(status.st_mode):
+                before(path)
                 shutil.rmtree(path, ignore_errors=True)
             elif status is not None and stat.S_ISREG(status.st_mode):
                 remove(path)

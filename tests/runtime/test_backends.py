@@ -13,13 +13,11 @@ from onnxfold import storage
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
 from onnxfold.runtime.backends import ahead, iree
-from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.check import error_of
 from onnxfold.runtime.backends.iree_module import aligned
 from onnxfold.runtime.backends.kernel_cache import cache_folder
 from onnxfold.runtime.backends.onnxruntime import Onnxruntime
 from onnxfold.runtime.backends.prepare import prepare
-from onnxfold.runtime.backends.process import run_child
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
@@ -256,11 +254,6 @@ def test_without_the_compiler_the_reason_is_told(adapter, tmp_path, monkeypatch)
     )
     assert "pip install onnxfold[iree]" in bundle.manifest.kernels[0].reason
     assert not cache_folder().exists()
-
-
-def test_a_child_that_fails_says_why():
-    with pytest.raises(CompileError, match="boom"):
-        run_child([sys.executable, "-c", "raise SystemExit('boom')"], 30)
 
 
 def prepared(model: onnx.ModelProto) -> tuple[ir.Model, list[str]]:

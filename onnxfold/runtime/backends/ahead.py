@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +17,7 @@ from onnxfold.runtime.backends import kernel_cache
 from onnxfold.runtime.backends.base import Backend, CompileError
 from onnxfold.runtime.backends.check import error_of, random_inputs
 from onnxfold.runtime.backends.component import Component
+from onnxfold.runtime.backends.folder import work_folder
 from onnxfold.runtime.backends.integrity import hashes_of
 from onnxfold.runtime.backends.onnxruntime import Onnxruntime
 from onnxfold.runtime.backends.registry import compilers, create
@@ -171,8 +171,7 @@ def _compiled(
         key = backend.key_of(component.graph_hash)
         inputs = random_inputs(component.original)
         want = _reference(component, inputs)
-        with tempfile.TemporaryDirectory(prefix="onnxfold-kernel-") as name:
-            folder = Path(name)
+        with work_folder() as folder:
             (folder / KERNELS).mkdir()
             kernel = _made(backend, component, {**key, "maker": maker}, folder, seconds)
             results = tried(kernel, folder, [*inputs, *_weights(component)], seconds)
@@ -225,8 +224,8 @@ def _weights(component: Component) -> list[Any]:
 
 def _reference(component: Component, inputs: list[Any]) -> list[Any]:
     """What onnxruntime computes. Weights go from file to file, whatever they weigh."""
-    with tempfile.TemporaryDirectory(prefix="onnxfold-check-") as folder:
-        path = Path(folder) / "model.onnx"
+    with work_folder() as folder:
+        path = folder / "model.onnx"
         storage.save(component.original, path, external_data=True, fsync=False)
         try:
             return Onnxruntime().run(path, inputs)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from onnxfold import storage
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.bundles.manifest import Kernel
 
@@ -34,7 +34,7 @@ def verified(kernel: Kernel, folder: Path) -> Iterator[Path]:
     Raises:
         CompileError: A file is missing, or is another than that which was compiled.
     """
-    with tempfile.TemporaryDirectory(prefix="onnxfold-kernel-") as scratch:
+    with storage.scratch_folder("kernel") as scratch:
         for name in kernel.files:
             if not (folder / name).is_file():
                 raise CompileError(f"{name}: No such file")

@@ -11,7 +11,6 @@ import platform
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnxfold.runtime.backends.base import FUNCTION, Built, CompileError, Run, Values
+from onnxfold.runtime.backends.folder import work_folder
 from onnxfold.runtime.backends.process import one_line, run_child
 from onnxfold.runtime.backends.values import arrays_of
 from onnxfold.runtime.bundles.manifest import Kernel
@@ -176,10 +176,10 @@ _COMMAND = [sys.executable, "-m", "onnxfold.runtime.backends.iree_child"]
 @contextlib.contextmanager
 def _child(content: bytes, seconds: float, *what: str) -> Iterator[Path]:
     """The folder in which a child process worked on a model; it goes at the end."""
-    with tempfile.TemporaryDirectory(prefix="onnxfold-iree-") as name:
-        (Path(name) / "model.onnx").write_bytes(content)
-        run_child([*_COMMAND, name, json.dumps(FLAGS), *what], seconds)
-        yield Path(name)
+    with work_folder() as folder:
+        (folder / "model.onnx").write_bytes(content)
+        run_child([*_COMMAND, str(folder), json.dumps(FLAGS), *what], seconds, folder)
+        yield folder
 
 
 @functools.cache

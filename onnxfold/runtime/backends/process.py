@@ -3,18 +3,61 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
-import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from onnxfold.runtime.backends import guard as guard_script
 from onnxfold.runtime.backends.base import CompileError
 
-_running: set[int] = set()
-"""Process groups that threads of this process wait for."""
+_GUARD = [sys.executable or "python3", "-I", "-S", guard_script.__file__]
+_LONGEST_ANSWER = 1000  # bytes
+
+
+class Group:
+    """What some threads run, to be ended from another: the main one, where interrupts arrive."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._guards: set[socket.socket] = set()
+        self._ended = False
+
+    def join(self) -> None:
+        """Have what this thread runs from now on in the group."""
+        _of_thread.group = self
+
+    def end(self) -> None:
+        """End what is running; nothing is started any more."""
+        with self._lock:
+            self._ended = True
+            for guard in self._guards:
+                guard.shutdown(socket.SHUT_WR)
+
+    @contextlib.contextmanager
+    def running(self, guard: socket.socket) -> Iterator[None]:
+        """Something runs, and its guard is at the other end of a socket.
+
+        Raises:
+            CompileError: The group was ended.
+        """
+        with self._lock:
+            if self._ended:
+                raise CompileError("it was not started any more")
+            self._guards.add(guard)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._guards.discard(guard)
+
+
+_of_thread = threading.local()
 
 
 def run(
@@ -24,75 +67,89 @@ def run(
     what: str = "the compiler",
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
-    stop: Callable[[], None] | None = None,
+    removal: Sequence[str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in a session of its own, which ends with it, whatever it starts in turn.
+    """Run a command that ends with all that it has started, also if this process is killed.
+
+    It is asked to end (SIGTERM), waited for and then killed (`guard`), when it takes too long, when
+    the user interrupts, and when this process dies.
 
     Args:
         command: The command line.
-        seconds: Time limit.
+        seconds: Time limit. Each process of the command may have half of the machine's memory.
         what: What runs there, for messages.
-        folder: Where it runs.
+        folder: Where it runs and has its temporary files; None for where this process does.
         environment: Its variables; None for those of this process.
-        stop: Ends what goes on when the command was killed.
+        removal: The command that removes its container, if it is a container engine.
 
     Returns:
         Exit code (-n for signal n), and what it printed.
 
     Raises:
-        CompileError: It cannot be started, or takes longer than ``seconds``.
+        CompileError: It cannot be started, takes longer than ``seconds``, or is ended by others.
     """
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            cwd=folder,
-            env=environment,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise CompileError(f"{command[0]}: {error.strerror}") from error
-    with process:
-        _running.add(process.pid)
+    variables = dict(os.environ if environment is None else environment)
+    if folder is not None:
+        variables["TMPDIR"] = str(folder)
+    order = {
+        "command": list(command),
+        "seconds": seconds,
+        "memory": memory_limit(),
+        "removal": removal,
+    }
+    group: Group = getattr(_of_thread, "group", None) or Group()
+    ours, theirs = socket.socketpair()
+    with ours, group.running(ours):
+        with theirs:
+            guard = subprocess.Popen(
+                [*_GUARD, str(theirs.fileno()), json.dumps(order)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                cwd=folder,
+                env=variables,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
         try:
-            out, err = process.communicate(timeout=seconds)
-        except BaseException as error:  # also when the user interrupts
-            with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
-                os.killpg(process.pid, signal.SIGKILL)
-            if stop is not None:
-                stop()
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise CompileError(f"{what} took longer than {seconds:g} s") from None
+            out, err = guard.communicate()
+        except BaseException:  # the user interrupts: the guard sees it, and ends with the command
+            ours.shutdown(socket.SHUT_WR)
+            guard.wait()
             raise
-        finally:
-            _running.discard(process.pid)
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
+        answer, _, detail = ours.recv(_LONGEST_ANSWER).decode().partition("\n")[0].partition(" ")
+    if answer == "exit":
+        return subprocess.CompletedProcess(command, int(detail), out, err)
+    if answer == "error":
+        raise CompileError(f"{command[0]}: {detail}")
+    raise CompileError(
+        f"{what} took longer than {seconds:g} s" if answer == "late" else f"{what} was ended"
+    )
 
 
-def kill_running() -> None:
-    """End what other threads wait for: an interrupt reaches the main thread only."""
-    for group in tuple(_running):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
-
-
-def run_child(command: Sequence[str], seconds: float, *, what: str = "the compiler") -> None:
-    """Run a module of this package, which finds the modules that this process finds.
+def run_child(
+    command: Sequence[str], seconds: float, folder: Path, *, what: str = "the compiler"
+) -> None:
+    """Run a module of this package, which finds the modules that this process finds, in a folder.
 
     Raises:
         CompileError: It fails, is killed by a signal, or takes longer than ``seconds``.
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
-    done = run(command, seconds, what=what, environment=environment)
+    places = os.pathsep.join(map(os.path.abspath, sys.path))
+    environment = {**os.environ, "PYTHONPATH": places}
+    done = run(command, seconds, what=what, folder=folder, environment=environment)
     if done.returncode < 0:
         signal_ = f"signal {-done.returncode}"
         raise CompileError(f"{what} crashed ({signal_}){last_words(done.stderr)}")
     if done.returncode:
         raise CompileError(reason_in(done.stderr))
+
+
+def memory_limit() -> int:
+    """Bytes that one process of a compilation may take: half of what the machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def reason_in(text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TypeVar
 
-from onnxfold.runtime.backends.process import kill_running
+from onnxfold.runtime.backends.process import Group
 
 Result = TypeVar("Result")
 
@@ -26,7 +26,9 @@ def side_by_side(
         progress: Called in this thread.
     """
     report = progress or (lambda stage, done, total: None)
-    executor = ThreadPoolExecutor(max(1, min(_cores(), len(jobs))), "onnxfold-compile")
+    group = Group()
+    threads = max(1, min(_cores(), len(jobs)))
+    executor = ThreadPoolExecutor(threads, "onnxfold-compile", group.join)
     try:
         futures = [executor.submit(job) for job in jobs]
         report(stage, 0, len(jobs))
@@ -35,7 +37,7 @@ def side_by_side(
         return [future.result() for future in futures]
     except BaseException:  # also when the user interrupts
         executor.shutdown(wait=False, cancel_futures=True)
-        kill_running()
+        group.end()
         raise
     finally:
         executor.shutdown()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401  NumPy knows more names of types by it
 import numpy as np
 
+from onnxfold.runtime.backends.folder import work_folder
 from onnxfold.runtime.backends.process import one_line, run_child
 from onnxfold.runtime.backends.registry import create
 from onnxfold.runtime.backends.values import array_of
@@ -41,13 +41,12 @@ def tried(kernel: Kernel, folder: Path, arrays: Sequence[Any], seconds: float) -
     Raises:
         CompileError: It does not load, fails, crashes, or takes too long.
     """
-    with tempfile.TemporaryDirectory(prefix="onnxfold-trial-") as name:
-        scratch = Path(name)
+    with work_folder() as scratch:
         dtypes = [array.dtype.name for array in arrays]
         document = {"kernel": asdict(kernel), "folder": str(folder.resolve()), "dtypes": dtypes}
         (scratch / "kernel.json").write_text(json.dumps(document))
         _write(scratch / "feeds.npz", arrays)
-        run_child([*_COMMAND, name], seconds, what="the kernel")
+        run_child([*_COMMAND, str(scratch)], seconds, scratch, what="the kernel")
         return _read(scratch / "results.npz")
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
-import tempfile
 import threading
 import weakref
 from collections.abc import Sequence
@@ -41,9 +41,10 @@ class InMemory:
     @functools.cached_property
     def folder(self) -> Path:
         """A folder for kernels, which are files; it goes with this object."""
-        folder = tempfile.TemporaryDirectory(prefix="onnxfold-session-")
-        weakref.finalize(self, folder.cleanup)
-        return Path(folder.name)
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(storage.scratch_folder("session"))
+            weakref.finalize(self, stack.pop_all().close)
+        return Path(folder)
 
     @functools.cached_property
     def fold_hash(self) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +109,7 @@ def _from_files(
 ) -> onnxruntime.InferenceSession:
     import onnxruntime as ort
 
-    with tempfile.TemporaryDirectory(prefix="onnxfold-") as folder:
+    with storage.scratch_folder("session") as folder:
         path = os.path.join(folder, "model.onnx")
         storage.save(model, path, fsync=False)
         return ort.InferenceSession(path, options, providers=list(providers))

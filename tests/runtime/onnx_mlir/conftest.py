@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from onnxfold.runtime.backends.folder import work_folder
+
 HERE = Path(__file__).parent
 CC = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
 
@@ -95,6 +97,13 @@ def clean_path(tmp_path, monkeypatch) -> Path:
 def compiler(clean_path) -> Path:
     """The double of the compiler, on the PATH."""
     return _script(clean_path / "onnx-mlir", "compiler_double.py")
+
+
+@pytest.fixture
+def work() -> Iterator[Path]:
+    """A folder for a compiler to work in."""
+    with work_folder() as folder:
+        yield folder
 
 
 class Engine:

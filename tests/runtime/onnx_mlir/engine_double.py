@@ -6,8 +6,10 @@ happens when one is run. It sees to it that nothing outside the mounted folders 
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,7 +17,8 @@ from pathlib import Path
 
 STATE = Path(os.environ["ENGINE_DOUBLE"])
 HERE = Path(__file__).parent
-WITH_VALUE = ("user", "volume", "workdir", "entrypoint", "name", "network", "pull")
+FLAGS = ("rm", "sig-proxy=false", "stop-signal=KILL", "pull=never", "network=none")
+WITH_VALUE = ("user", "mount", "workdir", "entrypoint", "name", "memory")
 
 
 def fail(code: int, message: str) -> None:
@@ -49,8 +52,9 @@ def main(words: list[str]) -> None:
 def run(words: list[str], behaviour: dict) -> None:
     options: dict[str, str] = {}
     while words and words[0].startswith("--"):
-        name, _, value = words.pop(0)[2:].partition("=")
-        if name != "rm" and name not in WITH_VALUE:
+        word = words.pop(0)[2:]
+        name, _, value = word.partition("=")
+        if word not in FLAGS and name not in WITH_VALUE:
             fail(125, f"unknown flag: --{name}")
         options[name] = value
     image = words.pop(0)
@@ -58,10 +62,13 @@ def run(words: list[str], behaviour: dict) -> None:
         fail(125, f"Unable to find image '{image}' locally")
     if "sleep" in behaviour:
         time.sleep(behaviour["sleep"])
+    if "kill" in behaviour:
+        os.kill(os.getpid(), signal.SIGKILL)
     if "exit" in behaviour:
         fail(behaviour["exit"], behaviour.get("stderr", ""))
-    outside, inside, access = options["volume"].split(":")
-    if outside != inside or access != "rw" or options["workdir"] != outside:
+    mount = dict(field.split("=", 1) for field in next(csv.reader([options["mount"]])))
+    outside = mount.pop("source")
+    if mount != {"type": "bind", "target": outside} or options["workdir"] != outside:
         fail(125, "the folder is mounted elsewhere")
     for word in words:
         if word.startswith("/") and not word.startswith(f"{outside}/"):

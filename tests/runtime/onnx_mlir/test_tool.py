@@ -3,17 +3,24 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
+import tempfile
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from conftest import Engine, _script
+from runtime_models import parse
 
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.onnx_mlir import compiler as commands
 from onnxfold.runtime.backends.onnx_mlir.backend import OnnxMlir
 from onnxfold.runtime.backends.onnx_mlir.tool import Container, Native, find_tool
+from onnxfold.runtime.backends.process import memory_limit
+
+MODEL = parse("agraph (float[N] x) => (float[N] y) { y = Exp(x) }").SerializeToString()
 
 
 def missing() -> str:
@@ -49,11 +56,11 @@ def test_a_name_that_is_no_program_is_an_error_not_a_reason_to_look_on(compiler,
 def test_programs_may_be_named_relative_to_the_folder(compiler, engine, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", "programs/onnx-mlir")
-    assert find_tool().command(tmp_path, [])[0] == str(tmp_path / "programs" / "onnx-mlir")
+    assert find_tool().path == str(tmp_path / "programs" / "onnx-mlir")
     monkeypatch.delenv("ONNXFOLD_ONNX_MLIR")
     compiler.unlink()
     monkeypatch.setenv("ONNXFOLD_CONTAINER_ENGINE", "programs/docker")
-    assert find_tool().command(tmp_path, [])[0] == str(tmp_path / "programs" / "docker")
+    assert find_tool().engine == str(tmp_path / "programs" / "docker")
 
 
 def test_a_binary_that_does_not_run(clean_path):
@@ -101,11 +108,6 @@ def test_the_second_engine_is_asked_if_the_first_does_not_run(engine, clean_path
     assert "ONNXFOLD_CONTAINER_ENGINE is no program: nerdctl" in missing()
 
 
-def words(command: list[str]) -> list[str]:
-    """A command without the name of its container."""
-    return [re.sub(r"^--name=onnxfold-\d+-[0-9a-f]{8}$", "--name=NAME", w) for w in command]
-
-
 def test_the_exact_command_lines(tmp_path):
     folder = tmp_path / "work"
     arguments = commands.library_arguments(folder, "c0ffee")
@@ -115,15 +117,13 @@ def test_the_exact_command_lines(tmp_path):
         *("--EmitLib", "--tag=c0ffee"),
         *("-o", f"{folder}/c0ffee", f"{folder}/model.onnx"),
     ]
-    assert Native("/opt/onnx-mlir", "").command(folder, arguments) == ["/opt/onnx-mlir", *arguments]
     contained = Container("/usr/bin/docker", "sha256:1", ("--user=7:8",))
-    assert words(contained.command(folder, arguments)) == [
+    assert contained.command(folder, arguments, "NAME") == [
         *("/usr/bin/docker", "run", "--rm", "--pull=never", "--network=none", "--name=NAME"),
-        *("--user=7:8", f"--volume={folder}:{folder}:rw", f"--workdir={folder}"),
+        *("--stop-signal=KILL", "--sig-proxy=false", f"--memory={memory_limit()}", "--user=7:8"),
+        *(f"--mount=type=bind,source={folder},target={folder}", f"--workdir={folder}"),
         *("--entrypoint=onnx-mlir", "sha256:1", *arguments),
     ]
-    # two runs at the same time have two names
-    assert contained.command(folder, []) != contained.command(folder, [])
 
 
 def test_the_user_in_the_container_is_the_one_outside(engine, clean_path, monkeypatch):
@@ -170,20 +170,19 @@ def test_a_real_docker_knows_the_options(tmp_path):
     done = subprocess.run([docker, "run", "--help"], capture_output=True, text=True)
     known = set(re.findall(r"--[a-z-]+", done.stdout))
     options = ("--userns=host", "--security-opt=label=disable", "--user=0:0")
-    command = Container(docker, "sha256:1", options).command(tmp_path, [])
+    command = Container(docker, "sha256:1", options).command(tmp_path, [], "NAME")
     used = {w.partition("=")[0] for w in command if w.startswith("--")}
-    assert {"--pull", "--network", "--volume"} <= used <= known
+    assert {"--pull", "--network", "--mount"} <= used <= known
 
 
-def test_only_the_folder_is_mounted_and_nothing_else_gets_in(engine, tmp_path, monkeypatch):
+def test_only_the_folder_is_mounted_and_nothing_else_gets_in(engine, work, monkeypatch):
     monkeypatch.setenv("SECRET", "hunter2")
-    (tmp_path / "work").mkdir()
     tool = find_tool()
     with pytest.raises(CompileError, match=r"cannot open the model \(exit code 3\): .*/passwd"):
-        commands.run_tool(tool, tmp_path / "work", ["/etc/passwd"], 30)
+        commands.run_tool(tool, work, ["/etc/passwd"], 30)
     call = engine.calls()[-1]
     assert [w for w in call if w.startswith(("--volume", "--mount", "--env"))] == [
-        f"--volume={tmp_path / 'work'}:{tmp_path / 'work'}:rw"
+        f"--mount=type=bind,source={work},target={work}"
     ]
     assert f"--user={os.getuid()}:{os.getgid()}" in call and "--network=none" in call
     assert not {"-t", "-i", "-ti", "-it", "--tty", "--interactive"} & set(call)
@@ -192,7 +191,7 @@ def test_only_the_folder_is_mounted_and_nothing_else_gets_in(engine, tmp_path, m
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        (1, r"it does not know an option \(exit code 1\)"),
+        (1, r"it failed \(exit code 1\)"),
         (6, r"it does not take the model for valid ONNX \(exit code 6\)"),
         (9, r"LLVM's code generator failed \(exit code 9\)"),
         (12, r"the linker failed \(exit code 12\)"),
@@ -205,11 +204,11 @@ def test_only_the_folder_is_mounted_and_nothing_else_gets_in(engine, tmp_path, m
         (139, r"onnx-mlir crashed \(signal 11\)"),
     ],
 )
-def test_exit_codes_are_errors_that_say_what_is_wrong(engine, tmp_path, code, message):
+def test_exit_codes_are_errors_that_say_what_is_wrong(engine, work, code, message):
     stderr = "warning: old flag\nloc(\"d\"): error: failed to legalize 'onnx.Det'\nmore"
     engine.does(exit=code, stderr=stderr)
     with pytest.raises(CompileError, match=message) as caught:
-        commands.run_tool(find_tool(), tmp_path, [], 30)
+        commands.run_tool(find_tool(), work, [], 30)
     assert "\n" not in str(caught.value)
 
 
@@ -218,45 +217,58 @@ def test_the_codes_of_an_engine_mean_nothing_of_a_binary():
     assert commands.failure(-11, "") == "onnx-mlir crashed (signal 11)"
 
 
-def test_a_container_that_takes_too_long_is_removed(engine, tmp_path):
+def test_a_full_disk_is_reported_as_that(engine, work):
+    lines = "linking\nLLVM ERROR: IO failure on output stream: No space left on device"
+    engine.does(exit=1, stderr=lines)
+    with pytest.raises(CompileError, match="No space left on device") as caught:
+        commands.run_tool(find_tool(), work, [], 30)
+    assert "option" not in str(caught.value)
+
+
+def test_a_container_that_takes_too_long_is_removed(engine, work):
     engine.does(sleep=60)
     with pytest.raises(CompileError, match=r"longer than 0\.5 s"):
-        commands.run_tool(find_tool(), tmp_path, [], 0.5)
+        commands.run_tool(find_tool(), work, [], 0.5)
     started = next(w for w in engine.calls()[-2] if w.startswith("--name="))
     assert engine.calls()[-1] == ["rm", "--force", started.partition("=")[2]]
 
 
-def test_a_container_is_removed_when_the_user_interrupts(engine, tmp_path, monkeypatch):
-    engine.does(sleep=60)
-    tool = find_tool()
-    communicate = subprocess.Popen.communicate
-
-    def interrupted(process, *arguments, timeout=None, **more):
-        if timeout != 30.5:  # not the compilation
-            return communicate(process, *arguments, timeout=timeout, **more)
-        while len(engine.calls()) < 2:  # it has begun
-            time.sleep(0.01)
+def test_a_container_is_removed_when_the_user_interrupts(engine, work, monkeypatch):
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        commands.run_tool(tool, tmp_path, [], 30.5)
+    def when_it_has_begun() -> None:
+        while engine.calls()[-1][0] != "run":
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    engine.does(sleep=60)
+    tool = find_tool()
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    waiting = threading.Thread(target=when_it_has_begun)
+    waiting.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            commands.run_tool(tool, work, [], 60)
+    finally:
+        waiting.join()
+        signal.signal(signal.SIGUSR1, before)
     assert engine.calls()[-1][:2] == ["rm", "--force"]
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
-def test_what_a_compiler_started_ends_with_it(clean_path, tmp_path):
-    path = program(
-        clean_path / "onnx-mlir",
-        f'[ "$1" = --version ] && exit 0\nsleep 60 &\necho $! > {tmp_path}/child\nwait',
-    )
-    with pytest.raises(CompileError, match="longer than 1 s"):
-        commands.run_tool(Native(str(path), ""), tmp_path, [], 1)
-    child = Path("/proc") / (tmp_path / "child").read_text().strip() / "stat"
-    deadline = time.monotonic() + 10
-    while child.exists() and child.read_text().split()[2] != "Z" and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not child.exists() or child.read_text().split()[2] == "Z"
+def test_a_client_that_is_killed_leaves_no_container(engine, work):
+    engine.does(kill=True)
+    with pytest.raises(CompileError, match="signal 9"):
+        commands.run_tool(find_tool(), work, [], 60)
+    assert engine.calls()[-1][:2] == ["rm", "--force"]
+
+
+@pytest.mark.parametrize("name", ["with:colon", "with,comma", 'with"quotes"', "with space"])
+def test_temporary_files_may_be_anywhere(engine, tmp_path, monkeypatch, name):
+    (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+    assert OnnxMlir().compile(MODEL, tmp_path / "k", seconds=60).files == [tmp_path / "k.so"]
+    assert not list((tmp_path / name).iterdir())
 
 
 def test_a_binary_that_is_gone(tmp_path):

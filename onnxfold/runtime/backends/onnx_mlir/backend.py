@@ -6,7 +6,6 @@ import functools
 import platform
 import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from onnxfold.runtime.backends.base import Built, CompileError, Run, Values
+from onnxfold.runtime.backends.folder import work_folder
 from onnxfold.runtime.backends.onnx_mlir.compiler import (
     MODEL,
     STAGES,
@@ -91,8 +91,7 @@ class OnnxMlir:
         the library reads keeps its name for ever: the library knows it.
         """
         name = target.name
-        with tempfile.TemporaryDirectory(prefix="onnxfold-onnx-mlir-") as scratch:
-            folder = Path(scratch).resolve()
+        with work_folder() as folder:
             (folder / MODEL).write_bytes(content)
             run_tool(self._tool, folder, library_arguments(folder, name), seconds)
             library = folder / f"{name}{SUFFIX}"
@@ -105,8 +104,7 @@ class OnnxMlir:
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
         """Write the model in the ONNX dialect, in lower dialects and in LLVM's."""
         written = []
-        with tempfile.TemporaryDirectory(prefix="onnxfold-onnx-mlir-") as name:
-            scratch = Path(name).resolve()
+        with work_folder() as scratch:
             (scratch / MODEL).write_bytes(content)
             for stage in STAGES:
                 run_tool(self._tool, scratch, stage_arguments(scratch, stage), seconds)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.onnx_mlir.tool import Container, Tool
-from onnxfold.runtime.backends.process import last_words, one_line, run
+from onnxfold.runtime.backends.process import last_words, one_line
 
 MODEL = "model.onnx"
 
@@ -23,7 +23,6 @@ _LEVEL_FLAGS = frozenset(("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "
 
 # From the header of onnx-mlir's own compiler driver.
 _MEANINGS = {
-    1: "it does not know an option",
     2: "it does not take the file for a model",
     3: "it cannot open the model",
     4: "it cannot write its result",
@@ -88,18 +87,12 @@ def stage_arguments(folder: Path, stage: str) -> list[str]:
 
 
 def run_tool(tool: Tool, folder: Path, arguments: Sequence[str], seconds: float) -> None:
-    """Run the compiler on files of a folder.
+    """Run the compiler on files of a `work_folder`.
 
     Raises:
         CompileError: It fails, crashes, or takes longer than ``seconds``.
     """
-    command = tool.command(folder, arguments)
-    done = run(
-        *(command, seconds),
-        folder=folder,
-        environment=tool.environment(),
-        stop=lambda: tool.stop(command),
-    )
+    done = tool.run(folder, arguments, seconds)
     if done.returncode:
         raise CompileError(failure(done.returncode, done.stderr, isinstance(tool, Container)))
 

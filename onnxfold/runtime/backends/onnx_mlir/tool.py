@@ -8,16 +8,20 @@ Images are never pulled here, and are run by their content's digest: what a tag 
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import os
 import secrets
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from onnxfold.runtime.backends.base import CompileError
-from onnxfold.runtime.backends.process import run
+from onnxfold.runtime.backends.folder import container_in
+from onnxfold.runtime.backends.process import memory_limit, run
 
 BINARY = "ONNXFOLD_ONNX_MLIR"
 ENGINE = "ONNXFOLD_CONTAINER_ENGINE"
@@ -37,16 +41,13 @@ class Native:
     path: str
     identity: str
 
-    def command(self, folder: Path, arguments: Sequence[str]) -> list[str]:
-        """The binary and its arguments."""
-        return [self.path, *arguments]
-
-    def environment(self) -> dict[str, str]:
-        """Those of this process without the variable that the compiler takes more flags from."""
-        return {k: v for k, v in os.environ.items() if k != "ONNX_MLIR_FLAGS"}
-
-    def stop(self, command: Sequence[str]) -> None:
-        """Nothing: the process was killed."""
+    def run(
+        self, folder: Path, arguments: Sequence[str], seconds: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Run it in a folder, see `onnxfold.runtime.backends.process.run`."""
+        # but for the variable that the compiler takes more flags from
+        environment = {k: v for k, v in os.environ.items() if k != "ONNX_MLIR_FLAGS"}
+        return run([self.path, *arguments], seconds, folder=folder, environment=environment)
 
 
 @dataclass(frozen=True)
@@ -68,13 +69,15 @@ class Container:
         """The image."""
         return f"image {self.image}"
 
-    def command(self, folder: Path, arguments: Sequence[str]) -> list[str]:
+    def command(self, folder: Path, arguments: Sequence[str], name: str) -> list[str]:
         """Runs the image once: as this user, without network, and with this one folder."""
         return [
-            *(self.engine, "run", "--rm", "--pull=never", "--network=none"),
-            f"--name=onnxfold-{os.getpid()}-{secrets.token_hex(4)}",
+            *(self.engine, "run", "--rm", "--pull=never", "--network=none", f"--name={name}"),
+            # the compiler is process 1 there, which ignores what would end others
+            *("--stop-signal=KILL", "--sig-proxy=false"),
+            f"--memory={memory_limit()}",
             *self.options,
-            f"--volume={folder}:{folder}:rw",
+            f"--mount={_mount(folder)}",
             f"--workdir={folder}",
             # the user's image starts the compiler, the developers' image a shell
             "--entrypoint=onnx-mlir",
@@ -82,17 +85,26 @@ class Container:
             *arguments,
         ]
 
-    def environment(self) -> None:
-        """Those of this process: none of them reaches the container."""
-
-    def stop(self, command: Sequence[str]) -> None:
-        """Remove the container: it goes on when the engine's client is killed."""
-        name = next(word for word in command if word.startswith("--name=")).partition("=")[2]
-        with contextlib.suppress(CompileError):  # it has ended by itself
-            _ask([self.engine, "rm", "--force", name])
+    def run(
+        self, folder: Path, arguments: Sequence[str], seconds: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Run it in a `work_folder`, see `onnxfold.runtime.backends.process.run`."""
+        name = f"onnxfold-{secrets.token_hex(8)}"
+        removal = [self.engine, "rm", "--force", name]
+        with container_in(folder, removal):
+            command = self.command(folder, arguments, name)
+            return run(command, seconds, folder=folder, removal=removal)
 
 
 Tool = Native | Container
+
+
+def _mount(folder: Path) -> str:
+    """What is mounted, under the same path, as engines want it: a line of CSV."""
+    line = io.StringIO()
+    fields = ["type=bind", f"source={folder}", f"target={folder}"]
+    csv.writer(line, lineterminator="").writerow(fields)
+    return line.getvalue()
 
 
 def find_tool() -> Tool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TypeGuard, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +14,21 @@ import onnx_ir as ir
 from onnx_ir._core import TensorBase, Usage
 from onnx_ir._type_casting import unpack_2bitx4, unpack_4bitx2, unpack_6bit
 
-__all__ = ["TensorBase", "read_nothing", "set_input", "unpack", "uses"]
+__all__ = ["TensorBase", "is_a", "read_nothing", "set_input", "unpack", "uses"]
 
 # Packed elements to one byte each; `ir.Tensor` does it, and takes nothing that is packed.
 _UNPACK = {2: unpack_2bitx4, 4: unpack_4bitx2, 6: unpack_6bit}
+
+
+_Tensor = TypeVar("_Tensor", bound=TensorBase)
+
+
+def is_a(tensor: object, kind: type[_Tensor]) -> TypeGuard[_Tensor]:
+    """Whether a tensor is of that class, or of one below it.
+
+    onnx-ir's tensor classes are protocols: ``isinstance`` takes microseconds to say no.
+    """
+    return kind in type(tensor).__mro__
 
 
 def unpack(data: npt.NDArray[np.uint8], bits: int, shape: Sequence[int]) -> npt.NDArray[np.uint8]:

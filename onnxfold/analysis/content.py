@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.onnx_ir_private import is_a
 from onnxfold.pool import BufferTensor
 from onnxfold.storage import data_bytes
 
@@ -82,7 +83,7 @@ def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:
             encoded = text if isinstance(text, bytes) else str(text).encode()
             digest.update(len(encoded).to_bytes(8, "little") + encoded)
         return (*kind, digest.digest())
-    if isinstance(tensor, BufferTensor) and not tensor.buffer.is_known:
+    if is_a(tensor, BufferTensor) and not tensor.buffer.is_known:
         return (*kind, id(tensor.buffer))  # computed when written: equal only to itself
     if data_bytes(dtype, shape) <= _SMALL:
         return (*kind, np.asarray(tensor.numpy()).tobytes())

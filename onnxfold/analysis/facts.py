@@ -51,7 +51,7 @@ class ModelFacts:
         return self._types
 
     def refresh(self) -> None:
-        """Look again at what other passes have changed."""
+        """Call it when a pass has changed the model: what it has changed is looked at again."""
         self.scopes.refresh()
         self._has_changed = True
 
@@ -66,11 +66,13 @@ def facts_of(model: ir.Model) -> ModelFacts:
     if shared is None or shared.model is not model:  # a clone has the meta data of its original
         _put_in_order(model)
         return ModelFacts(model)
-    if shared.facts is None:
-        shared.facts = ModelFacts(model, shared.evaluator)
-    else:
-        shared.facts.refresh()
     return shared.facts
+
+
+@dataclass(frozen=True)
+class _Shared:
+    model: ir.Model
+    facts: ModelFacts
 
 
 def _put_in_order(model: ir.Model) -> None:
@@ -82,19 +84,17 @@ def _put_in_order(model: ir.Model) -> None:
     forget_strangers(model)
 
 
-@dataclass
-class _Shared:
-    model: ir.Model
-    evaluator: Evaluator
-    facts: ModelFacts | None = None
-
-
 @contextlib.contextmanager
-def shared_facts(model: ir.Model, evaluator: Evaluator) -> Iterator[None]:
-    """Passes that run meanwhile share what they find out; all of them change it by ``editing``."""
+def shared_facts(model: ir.Model, evaluator: Evaluator) -> Iterator[ModelFacts]:
+    """Passes that run meanwhile share what they find out.
+
+    All of them change the model by ``editing``; who runs them calls ``refresh`` after each that
+    has changed it.
+    """
     _put_in_order(model)
-    model.meta[_KEY] = _Shared(model, evaluator)
+    facts = ModelFacts(model, evaluator)
+    model.meta[_KEY] = _Shared(model, facts)
     try:
-        yield
+        yield facts
     finally:
         del model.meta[_KEY]

@@ -15,6 +15,7 @@ from onnxfold.graphs import subgraphs_of
 from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Unfoldable
+from onnxfold.onnx_ir_private import is_a
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array
 from onnxfold.pool.tensor import BufferTensor
@@ -136,7 +137,7 @@ class KnownValues:
         if not self.is_constant(value):
             return None
         tensor = self.tensor(value)
-        if tensor is None or isinstance(tensor, BufferTensor):
+        if tensor is None or is_a(tensor, BufferTensor):
             array = self._computed_array(value)
         elif _is_small(tensor):
             array = np.asarray(tensor.numpy())[...]
@@ -208,7 +209,7 @@ class KnownValues:
         """The first element of a constant, if it is a number that costs nothing to look at."""
         if value not in self._first:
             tensor = self.tensor(value)
-            if tensor is None or (isinstance(tensor, BufferTensor) and not tensor.buffer.is_known):
+            if tensor is None or (is_a(tensor, BufferTensor) and not tensor.buffer.is_known):
                 return None  # it can be known later
             self._first[value] = _first_number(tensor)
         return self._first[value]
@@ -240,7 +241,7 @@ class KnownValues:
             if buffer is None or not buffer.is_known:
                 return None
             return _passes(buffer.array(), test)
-        if isinstance(tensor, BufferTensor):
+        if is_a(tensor, BufferTensor):
             if not tensor.buffer.is_known:
                 return None
             return _pass_in_tiles(tensor.buffer.array(), tensor.dtype, test)
@@ -259,7 +260,7 @@ def _first_number(tensor: ir.TensorProtocol) -> float | None:
     size = tensor.size
     if size == 0 or tensor.dtype == ir.DataType.STRING:
         return None
-    if size > _SAMPLES and not isinstance(tensor, BufferTensor):
+    if size > _SAMPLES and not is_a(tensor, BufferTensor):
         return None
     first = tensor.numpy().item(0)
     if isinstance(first, (int, float)):

@@ -14,7 +14,7 @@ from onnxfold.editing.names import Names
 from onnxfold.editing.replacement import replace
 from onnxfold.graphs import all_graphs, subgraphs_of
 from onnxfold.kernels.inference import is_overwritten
-from onnxfold.onnx_ir_private import uses
+from onnxfold.onnx_ir_private import is_a, uses
 from onnxfold.passes.run import Run
 from onnxfold.pool import BufferTensor
 from onnxfold.pool.tiles import tiles_of
@@ -78,7 +78,7 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
         if content is None:
             content = find(tensor)
             # a buffer whose tensor is remembered stays in memory
-            if not isinstance(tensor, BufferTensor) or tensor.nbytes <= _REMEMBERED:
+            if not is_a(tensor, BufferTensor) or tensor.nbytes <= _REMEMBERED:
                 contents[tensor] = content
         return content
 
@@ -198,7 +198,7 @@ def _sample(tensor: ir.TensorProtocol) -> bytes:
 
 def _release(tensor: ir.TensorProtocol) -> None:
     """Let go of the mapped pages that reading a tensor touched (some systems map 2 MiB a time)."""
-    if isinstance(tensor, BufferTensor):
+    if is_a(tensor, BufferTensor):
         tensor.release()
     span = storage.span_of(tensor)
     if span is not None:
@@ -211,11 +211,7 @@ def _equal(a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
         return True
     if storage.span_of(a) is not None and storage.span_of(a) == storage.span_of(b):
         return True
-    if (
-        isinstance(a, BufferTensor)
-        and isinstance(b, BufferTensor)
-        and a.buffer.key() == b.buffer.key()
-    ):
+    if is_a(a, BufferTensor) and is_a(b, BufferTensor) and a.buffer.key() == b.buffer.key():
         return True
     ours = np.empty(2 * _COMPARED_AT_ONCE, np.uint8)
     theirs = np.empty(2 * _COMPARED_AT_ONCE, np.uint8)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.facts import shared_facts
+from onnxfold.analysis.facts import ModelFacts, shared_facts
 from onnxfold.errors import UsageError
 from onnxfold.kernels.engines import TimeLimit, time_for
 from onnxfold.options import Options
@@ -121,8 +121,8 @@ def first_folding(model: ir.Model, options: Options, *, bytes_before: int) -> tu
 def _run_level(model: ir.Model, run: Run, bytes_before: int) -> None:
     options = run.options
     fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
-    level = _Level(model, run, bytes_before)
-    with shared_facts(model, run.evaluator(model)):
+    with shared_facts(model, run.evaluator(model)) as facts:
+        level = _Level(model, run, facts, bytes_before)
         level.run()
     if bytes_before and not options.may_grow:
         allowed = bytes_before + options.max_growth
@@ -135,12 +135,14 @@ class _Level:
     Args:
         model: The model; the dims that the options fix are fixed.
         run: What the passes share.
+        facts: What they all know of the model.
         bytes_before: What the model took when it came; 0 if that may not be made use of.
     """
 
-    def __init__(self, model: ir.Model, run: Run, bytes_before: int) -> None:
+    def __init__(self, model: ir.Model, run: Run, facts: ModelFacts, bytes_before: int) -> None:
         self._model = model
         self._run = run
+        self._facts = facts
         self._options = replace(run.options, dims={}, input_shapes={}, keep_dims=())
         self._bytes_before = bytes_before
         self._made: dict[str, ir.passes.PassBase] = {}
@@ -166,7 +168,7 @@ class _Level:
 
     def _fold(self, growth: int = 0, spare: int = 0) -> bool:
         options = replace(self._options, max_growth=growth)
-        modified = ConstantPropagation(options, run=self._run, spare=spare)(self._model).modified
+        modified = self._apply(ConstantPropagation(options, run=self._run, spare=spare))
         self._do("dead-code")
         return modified
 
@@ -190,7 +192,13 @@ class _Level:
     def _do(self, name: str) -> bool:
         if name not in self._made:
             self._made[name] = create(name, self._options, run=self._run)
-        return self._made[name](self._model).modified
+        return self._apply(self._made[name])
+
+    def _apply(self, step: ir.passes.PassBase) -> bool:
+        modified = step(self._model).modified
+        if modified:
+            self._facts.refresh()
+        return modified
 
 
 def _raise_version(model: ir.Model) -> None:

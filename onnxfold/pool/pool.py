@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
+from onnxfold.onnx_ir_private import is_a
 from onnxfold.pool.buffer import Array, Block, Buffer, Deferred, Memory, root_of, weight_of
 from onnxfold.pool.parallel import THREADS, for_each
 from onnxfold.pool.source import WORKING_BYTES, BoxTile, Source, tiles
@@ -101,7 +102,7 @@ class Pool:
 
     def wrap(self, tensor: ir.TensorProtocol) -> Buffer:
         """A buffer on the bytes of a tensor of the model: mapped where they are in a file."""
-        if isinstance(tensor, BufferTensor):
+        if is_a(tensor, BufferTensor):
             return tensor.buffer
         span = storage.span_of(tensor)
         dtype = tensor.dtype

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
+from onnxfold.onnx_ir_private import is_a
 from onnxfold.storage.decode import VALUE_INFO_KEY
 from onnxfold.storage.layout import EXTERNAL_FROM, aligned, plan_external, plan_single
 from onnxfold.storage.load import BYTES_KEY, EXTERNAL_KEY
@@ -148,7 +149,7 @@ def tensor_bytes(tensor: ir.TensorProtocol | None, name: str | None, external: b
     """
     if tensor is None:
         return 0
-    typed = tensor if isinstance(tensor, ir.TensorProtoTensor) else as_varints(tensor)
+    typed = tensor if is_a(tensor, ir.TensorProtoTensor) else as_varints(tensor)
     if typed is not None:
         proto = typed.raw
         # in a typed field each number takes another length
@@ -157,7 +158,7 @@ def tensor_bytes(tensor: ir.TensorProtocol | None, name: str | None, external: b
         ):
             return _message(int(proto.ByteSize()) - _texts(proto.name) + _texts(name))
     about = _texts(tensor.doc_string) + _entries(tensor.metadata_props)
-    if isinstance(tensor, SparseTensor):
+    if is_a(tensor, SparseTensor):
         return _message(_texts(name) + about + tensor.proto.ByteSize())
     sizes = [int(d) for d in tensor.shape.numpy()]
     if tensor.dtype == ir.DataType.STRING:

@@ -16,6 +16,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from google.protobuf import unknown_fields
@@ -452,16 +453,16 @@ class _Reader:
 
     def tensor(self, proto: onnx.TensorProto, owner: Any) -> ir.TensorProtocol:
         """The tensor of an attribute of ``owner``, or an initializer, which is its own."""
-        stored = None
-        if proto.HasField("raw_data"):
-            stored = self.stand_ins.get(proto.raw_data)
-        length = (
-            stored.length if isinstance(stored, Span) else None if stored is None else len(stored)
-        )
-        check_tensor(proto, length, owner)
+        raw = proto.raw_data if proto.HasField("raw_data") else None
+        stored: Any = None if raw is None else self.stand_ins.get(raw)
         if stored is None:
-            tensor = ir.serde.deserialize_tensor(proto)
-            return self.external(tensor) if isinstance(tensor, ir.ExternalTensor) else tensor
+            check_tensor(proto, None if raw is None else len(raw), owner)
+            if raw is None or self.has_unknown or proto.data_location or not proto.data_type:
+                tensor = ir.serde.deserialize_tensor(proto)
+                return self.external(tensor) if isinstance(tensor, ir.ExternalTensor) else tensor
+            stored = np.frombuffer(raw, dtype=np.uint8)
+        else:
+            check_tensor(proto, stored.length if isinstance(stored, Span) else len(stored), owner)
         make = FileTensor if isinstance(stored, Span) else ViewTensor
         return make(
             stored,

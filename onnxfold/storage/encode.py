@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from onnxfold.errors import ModelError
 from onnxfold.memory import paused_garbage_collection
+from onnxfold.onnx_ir_private import is_a
 from onnxfold.storage.decode import (
     BARE_DOMAIN_KEY,
     HAS_UNKNOWN_KEY,
@@ -116,7 +117,7 @@ class _Writer:
             is_told = value.is_graph_input() or value.is_graph_output()
             if not is_told and _is_described(value) and not _is_plain(value, tensor):
                 self.value(proto.value_info.add(), value)
-            if isinstance(tensor, SparseTensor):
+            if is_a(tensor, SparseTensor):
                 proto.sparse_initializer.append(tensor.proto)
                 _set(proto.sparse_initializer[-1].values, value, "name")
             elif tensor is not None:
@@ -203,7 +204,7 @@ class _Writer:
         kind, value = attribute.type, attribute.value
         if attribute.is_ref():
             ir.serde.serialize_reference_attribute_into(proto, attribute)
-        elif kind == _T.TENSOR and isinstance(value, SparseTensor):
+        elif kind == _T.TENSOR and is_a(value, SparseTensor):
             proto.sparse_tensor.CopyFrom(value.proto)
             proto.type = _A.SPARSE_TENSOR
         elif kind == _T.TENSOR:

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold.errors import UsageError
+from onnxfold.onnx_ir_private import is_a
 from onnxfold.storage import wire
 from onnxfold.storage.encode import encode
 from onnxfold.storage.mapped import Span
@@ -82,7 +83,7 @@ def can_leave(tensor: ir.TensorProtocol) -> bool:
     Not strings; and not what is in a typed field (``int64_data``...), where small numbers take one
     byte each: as raw data it might grow.
     """
-    if isinstance(tensor, ir.TensorProtoTensor):
+    if is_a(tensor, ir.TensorProtoTensor):
         return bool(tensor.raw.HasField("raw_data"))
     return tensor.dtype not in (ir.DataType.STRING, ir.DataType.UNDEFINED)
 
@@ -92,7 +93,7 @@ def _leaves(tensor: ir.TensorProtocol, least: int) -> bool:
 
     Those of external tensors are, whatever their length, and of others from ``least`` bytes on.
     """
-    return isinstance(tensor, ir.ExternalTensor) or (
+    return is_a(tensor, ir.ExternalTensor) or (
         can_leave(tensor) and data_bytes(tensor.dtype, tensor.shape) >= least
     )
 
@@ -146,7 +147,7 @@ def plan_external(
         nonlocal shared
         if not _leaves(tensor, EXTERNAL_FROM):
             return False
-        external = isinstance(tensor, ir.ExternalTensor)
+        external = is_a(tensor, ir.ExternalTensor)
         length = data_bytes(tensor.dtype, tensor.shape)
         # Small external tensors come in: they would be in the way of shape inference.
         if length < EXTERNAL_FROM or (is_attribute and not external and not move_attributes):

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onnxfold.errors import ExternalDataError
 from onnxfold.graphs import all_graphs
-from onnxfold.onnx_ir_private import TensorBase, unpack
+from onnxfold.onnx_ir_private import TensorBase, is_a, unpack
 from onnxfold.storage.mapped import MappedFile, Span
 from onnxfold.storage.size import data_bytes
 
@@ -86,7 +86,7 @@ class _StoredTensor:
 class ViewTensor(_StoredTensor, TensorBase):
     """A tensor over bytes that are somewhere in memory already; nothing is copied."""
 
-    __slots__ = ("_data", "_dtype", "_shape")
+    __slots__ = ("_array", "_data", "_dtype", "_shape")
 
     def __init__(
         self,
@@ -108,6 +108,11 @@ class ViewTensor(_StoredTensor, TensorBase):
         self._dtype = dtype
         self._shape = shape
         self._shape.freeze()
+        self._array = None if dtype.bitwidth < 8 else as_array(data, dtype, shape.numpy())
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """Return the values, read-only; sub-byte dtypes are unpacked at every call."""
+        return super().numpy() if self._array is None else self._array
 
     def stored(self) -> npt.NDArray[np.uint8]:
         """The stored bytes, 1-D, read-only, not copied."""
@@ -257,7 +262,7 @@ def span_of(tensor: ir.TensorProtocol) -> Span | None:
     span = getattr(tensor, "span", None)  # ours, and any other tensor that can tell
     if isinstance(span, Span):
         return span
-    if isinstance(tensor, ir.ExternalTensor):
+    if is_a(tensor, ir.ExternalTensor):
         length = data_bytes(tensor.dtype, tensor.shape)
         if length == 0:
             return None

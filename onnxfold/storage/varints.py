@@ -9,6 +9,7 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
+from onnxfold.onnx_ir_private import is_a
 from onnxfold.storage.checks import TYPED_FIELDS
 from onnxfold.storage.streaming import is_streamed
 from onnxfold.storage.tensors import ViewTensor
@@ -25,9 +26,9 @@ def as_varints(tensor: ir.TensorProtocol) -> ir.TensorProtoTensor | None:
 
     A tensor as it came from a file stays as it came, whatever it takes.
     """
-    if isinstance(tensor, (ir.TensorProtoTensor, ir.ExternalTensor, ViewTensor)):
-        return None
     if not tensor.dtype.is_integer() or tensor.dtype.bitwidth < 16:
+        return None
+    if any(is_a(tensor, kind) for kind in (ViewTensor, ir.TensorProtoTensor, ir.ExternalTensor)):
         return None
     if not 0 < tensor.nbytes < (_LONGEST_COMPUTED if is_streamed(tensor) else _LONGEST):
         return None
@@ -60,7 +61,7 @@ def written_bytes(tensor: ir.TensorProtocol) -> int:
     if tensor.nbytes < _LONGEST_COMPUTED:
         return tensor.nbytes
     typed = as_varints(tensor)
-    if typed is None and isinstance(tensor, ir.TensorProtoTensor):
+    if typed is None and is_a(tensor, ir.TensorProtoTensor):
         typed = tensor
     if typed is None or typed.raw.HasField("raw_data"):
         return tensor.nbytes

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxfold.onnx_ir_private import is_a
 from onnxfold.storage.atomic import TempFile
 from onnxfold.storage.mapped import Span
 from onnxfold.storage.streaming import StreamedTensor, Tile, is_streamed
@@ -212,10 +213,10 @@ class Writer:
         return buffer[:nbytes]
 
     def _memory(self, out: TempFile, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
-        if isinstance(tensor, ViewTensor):
+        if is_a(tensor, ViewTensor):
             self.write(out, offset, tensor.raw.data)
             return
-        if isinstance(tensor, ir.TensorProtoTensor):
+        if is_a(tensor, ir.TensorProtoTensor):
             self.write(out, offset, tensor.tobytes())  # hands out the bytes of the proto
             return
         if tensor.dtype.bitwidth >= 8:

@@ -34,6 +34,7 @@ class ModelFacts:
         self._evaluator = evaluator
         self._types: SymbolicAnalysis | None = None
         self._has_changed = False
+        self._has_old_types = False
 
     @cached_property
     def known(self) -> KnownValues:
@@ -45,15 +46,21 @@ class ModelFacts:
         """Dtypes, shapes and small values, with what follows from the last changes."""
         if self._types is None:
             self._types = SymbolicAnalysis(self._model, scopes=self.scopes, known=self.known)
-        elif self._has_changed:
+        elif self._has_old_types:
             self._types.refresh()
-        self._has_changed = False
+        self._has_old_types = False
         return self._types
 
-    def refresh(self) -> None:
-        """Call it when a pass has changed the model: what it has changed is looked at again."""
-        self.scopes.refresh()
+    def note_change(self) -> None:
+        """Call it when a pass has changed the model."""
         self._has_changed = True
+
+    def refresh(self) -> None:
+        """Look again at what passes have changed since the last time."""
+        if self._has_changed:
+            self.scopes.refresh()
+            self._has_changed = False
+            self._has_old_types = True
 
 
 def facts_of(model: ir.Model) -> ModelFacts:
@@ -66,6 +73,7 @@ def facts_of(model: ir.Model) -> ModelFacts:
     if shared is None or shared.model is not model:  # a clone has the meta data of its original
         _put_in_order(model)
         return ModelFacts(model)
+    shared.facts.refresh()
     return shared.facts
 
 
@@ -88,7 +96,7 @@ def _put_in_order(model: ir.Model) -> None:
 def shared_facts(model: ir.Model, evaluator: Evaluator) -> Iterator[ModelFacts]:
     """Passes that run meanwhile share what they find out.
 
-    All of them change the model by ``editing``; who runs them calls ``refresh`` after each that
+    All of them change the model by ``editing``; who runs them calls ``note_change`` after each that
     has changed it.
     """
     _put_in_order(model)

@@ -197,7 +197,7 @@ class _Level:
     def _apply(self, step: ir.passes.PassBase) -> bool:
         modified = step(self._model).modified
         if modified:
-            self._facts.refresh()
+            self._facts.note_change()
         return modified
 
 

@@ -14,12 +14,14 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold import storage
+from onnxfold.analysis.facts import put_in_order
 from onnxfold.errors import CheckFailedError, OnnxFoldError, UsageError, about
 from onnxfold.memory import paused_garbage_collection, peak_rss_bytes
 from onnxfold.options import OptionArguments, Options, options_of
 from onnxfold.passes.outlook import outlook
 from onnxfold.passes.pipeline import first_folding, run_bounded, run_passes
 from onnxfold.passes.run import Result
+from onnxfold.passes.terse import names_of
 from onnxfold.report.inventory import count_nodes, op_name
 from onnxfold.report.summary import Kept, Report
 
@@ -78,7 +80,9 @@ def _optimized(
         return storage.to_proto(converted)
     if isinstance(model, ir.Model):
         with about(model.meta.get(storage.SOURCE_KEY)):
-            run_passes(model, fold, bytes_before=storage.planned_bytes(model))
+            put_in_order(model)
+            names = names_of(model)
+            run_passes(model, fold, bytes_before=storage.planned_bytes(model), names=lambda: names)
         return model
     path = model
     opened = storage.load(path)

@@ -71,7 +71,7 @@ def facts_of(model: ir.Model) -> ModelFacts:
     """
     shared: _Shared | None = model.meta.get(_KEY)
     if shared is None or shared.model is not model:  # a clone has the meta data of its original
-        _put_in_order(model)
+        put_in_order(model)
         return ModelFacts(model)
     shared.facts.refresh()
     return shared.facts
@@ -83,10 +83,10 @@ class _Shared:
     facts: ModelFacts
 
 
-def _put_in_order(model: ir.Model) -> None:
+def put_in_order(model: ir.Model) -> None:
     """Sort the nodes, and make users of values only those nodes that are in the model.
 
-    What changes a model by ``editing`` keeps it so.
+    A model that was just loaded is so, and what changes it by ``editing`` keeps it so.
     """
     sort_if_needed(model)
     forget_strangers(model)
@@ -98,8 +98,11 @@ def shared_facts(model: ir.Model, evaluator: Evaluator) -> Iterator[ModelFacts]:
 
     All of them change the model by ``editing``; who runs them calls ``note_change`` after each that
     has changed it.
+
+    Args:
+        model: The model; it is in order (`put_in_order`).
+        evaluator: Computes small constants.
     """
-    _put_in_order(model)
     facts = ModelFacts(model, evaluator)
     model.meta[_KEY] = _Shared(model, facts)
     try:

@@ -49,9 +49,18 @@ def run_bounded(
         The model, or the one that was opened again, and what was done to it.
     """
     time = time_for(bytes_before)  # of all that is tried
-    result = run_passes(
-        model, options, scratch_folder=scratch_folder, bytes_before=bytes_before, time=time
-    )
+
+    def run(model: ir.Model, options: Options) -> Result:
+        return run_passes(
+            model,
+            options,
+            scratch_folder=scratch_folder,
+            bytes_before=bytes_before,
+            names=lambda: names_of(open_again()),
+            time=time,
+        )
+
+    result = run(model, options)
     for fewer, what in ((replace(options, level=0), "rule"), (replace(options, passes=()), "pass")):
         if not result.is_larger:
             break
@@ -59,9 +68,7 @@ def run_bounded(
         if storage.planned_bytes(model) <= storage.planned_bytes(again):
             break  # it is written in another layout than it came in
         model = again
-        result = run_passes(
-            model, fewer, scratch_folder=scratch_folder, bytes_before=bytes_before, time=time
-        )
+        result = run(model, fewer)
         result.warnings.append(f"no {what} was used: the model would take more bytes")
     return model, result
 
@@ -72,6 +79,7 @@ def run_passes(
     *,
     scratch_folder: str | None = None,
     bytes_before: int = 0,
+    names: Callable[[], set[str]] | None = None,
     time: TimeLimit | None = None,
 ) -> Result:
     """Run the passes that the options ask for, in place.
@@ -80,16 +88,17 @@ def run_passes(
     allow it to grow, buys the nodes that stayed because their results are large.
 
     Args:
-        model: The model.
+        model: The model; it is in order (`put_in_order`).
         options: Which passes and rules, at which level.
         scratch_folder: Where buffers spill to when the options limit memory.
         bytes_before: What the model took when it came; 0 if that may not be made use of.
+        names: Gives the names that it came with (`names_of`), asked if the rules make it larger.
         time: What evaluating constants may take; if not given, what is due to a model of its size.
     """
     time = time or time_for(bytes_before or storage.most_bytes(model))
     run = Run(options, scratch_folder=scratch_folder, time=time)
     if options.passes is None:
-        _run_level(model, run, bytes_before)
+        _run_level(model, run, bytes_before, names)
     for name in options.passes or ():
         create(name, options, run=run)(model)
     _raise_version(model)
@@ -118,12 +127,14 @@ def first_folding(model: ir.Model, options: Options, *, bytes_before: int) -> tu
     return ConstantPropagation(replace(options, max_growth=0)).decide(model, run), run
 
 
-def _run_level(model: ir.Model, run: Run, bytes_before: int) -> None:
+def _run_level(
+    model: ir.Model, run: Run, bytes_before: int, names: Callable[[], set[str]] | None
+) -> None:
     options = run.options
     fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
     with shared_facts(model, run.evaluator(model)) as facts:
         level = _Level(model, run, facts, bytes_before)
-        level.run()
+        level.run(names)
     if bytes_before and not options.may_grow:
         allowed = bytes_before + options.max_growth
         run.result.is_larger = storage.takes_more(model, allowed, level.taken)
@@ -149,10 +160,9 @@ class _Level:
         self.taken = 0
         """Bytes that the model takes without its ``value_info``."""
 
-    def run(self) -> None:
-        """Run the passes."""
+    def run(self, names: Callable[[], set[str]] | None) -> None:
+        """Run the passes; ``names`` gives the names that the model came with."""
         model, options, before = self._model, self._options, self._bytes_before
-        names = names_of(model) if options.level > 0 and before else None
         self._fold()
         self._settle()
         if self._run.result.propagation.declined and (before or options.max_growth):
@@ -160,8 +170,8 @@ class _Level:
             if self._fold(options.max_growth, spare):
                 self._settle()
         self.taken = storage.most_bytes(model) if before else 0
-        if names and self.taken > before < storage.planned_bytes(model):
-            make_terse(model, names)
+        if names and options.level > 0 and self.taken > before < storage.planned_bytes(model):
+            make_terse(model, names())
             self.taken = storage.most_bytes(model)
         if options.level > 0 or not options.value_info:
             ValueInfo(options, room=before - self.taken if before else None)(model)

@@ -273,7 +273,7 @@ class _Reader:
         )
         self.keep_unknown(graph, proto)
         if scope.is_late:
-            _check_order(graph)
+            _sort(graph)
         return graph
 
     def initializers(self, proto: onnx.GraphProto, scope: _Scope) -> list[ir.Value]:
@@ -328,7 +328,7 @@ class _Reader:
         )
         self.keep_unknown(graph, proto)  # a function has the ``meta`` of its graph
         if scope.is_late:
-            _check_order(graph)
+            _sort(graph)
         return ir.Function(
             proto.domain, proto.name, proto.overload, graph=graph, attributes=attributes
         )
@@ -518,8 +518,8 @@ def _hand_out(value: ir.Value, name: str, scopes: tuple[_Scope, ...]) -> ir.Node
     return ir.Node("", "Identity", [value], outputs=[result], name="")
 
 
-def _check_order(graph: ir.Graph) -> None:
-    """See that there is an order in which the nodes can run.
+def _sort(graph: ir.Graph) -> None:
+    """Put the nodes in an order in which they can run.
 
     Raises:
         ModelError: A node needs its own result, through others or its subgraphs.
@@ -534,6 +534,7 @@ def _check_order(graph: ir.Graph) -> None:
         node = error.args[1][0]
         name = node.name or f"{node.op_type} -> {node.outputs[0].name}"
         raise ModelError("the node needs its own result", node=name) from None
+    graph.sort()
 
 
 def _read_by(node: ir.Node) -> Iterator[ir.Value]:

@@ -14,6 +14,7 @@ from onnxfold.analysis.constness import (
     ConstnessAnalysis,
     select_runtime_constants,
 )
+from onnxfold.analysis.facts import put_in_order
 from onnxfold.analysis.scopes import sort_if_needed
 from onnxfold.compare.dims import check_names, symbols_of
 from onnxfold.editing.names import Names
@@ -130,7 +131,7 @@ def _prepare(
 
     Rules come after the cut: they may fuse what is constant with what is not.
     """
-    sort_if_needed(model)
+    put_in_order(model)
     _inline_calls(model, chosen)
     first = dataclasses.replace(options, level=0)
     if fold_at == "compile":
@@ -148,6 +149,7 @@ def _optimized(part: ir.Model, fold_at: str, options: Options) -> ir.Model:
     if fold_at != "compile":
         return part
     declared = {v.name: (v.type, v.shape) for v in part.graph.outputs}
+    put_in_order(part)
     run_passes(part, options)
     sort_if_needed(part)
     for value in part.graph.outputs:  # a rule may have put another value in the place of one
@@ -179,7 +181,7 @@ def _inline_calls(model: ir.Model, chosen: Sequence[ir.Value]) -> None:
         for value in (v for node in calls for v in node.outputs if not v.name):
             value.name = names.fresh("unread")  # the function itself may read it
         common.InlinePass(criteria=lambda f: f.identifier() in concerned)(model)
-        sort_if_needed(model)
+        put_in_order(model)
 
 
 def _constant(value: ir.Value, region: Region, graph: ir.Graph) -> TensorInfo:

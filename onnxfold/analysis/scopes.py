@@ -40,7 +40,13 @@ class Scopes:
         self.refresh()
 
     def refresh(self) -> None:
-        """Find the graphs that the model has by now."""
+        """Find the graphs that the model has by now.
+
+        Nothing adds a graph to a model; those in nodes are moved with them, or go.
+        """
+        roots = [self.model.graph, *(f.graph for f in self.model.functions.values())]
+        if self._by_graph and not self.parents and roots == list(self._by_graph):
+            return
         self._by_graph.clear()
         self.parents.clear()
         # shared, not copied: a rewrite may import another domain

@@ -51,7 +51,7 @@ _madvise = _function("madvise", _INT, _POINTER, _SIZE, _INT)
 _sigaction = _function("sigaction", _INT, _INT, _POINTER, _POINTER)
 
 
-class Region:
+class MappedRegion:
     """Addresses where a file is mapped, by the system's own call.
 
     Python's ``mmap`` keeps a descriptor for every mapping (before 3.13 it has to): a model of a
@@ -94,7 +94,7 @@ class Region:
         _madvise(self.address + offset, length, advice)
 
 
-_regions: dict[int, Region] = {}  # by address: what is mapped now
+_regions: dict[int, MappedRegion] = {}  # by address: what is mapped now
 _lost: list[str] = []  # paths, one entry for each loss since the process began
 _lock = threading.Lock()
 _scopes = 0

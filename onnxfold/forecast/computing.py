@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.schedule import phases, postponed
-from onnxfold.kernels.streams.build import Missing
+from onnxfold.kernels.streams.build import Unavailable
 from onnxfold.kernels.streams.build import stream as build_stream
-from onnxfold.kernels.streams.plan import Plan, is_streamable, make_plan
+from onnxfold.kernels.streams.plan import StreamPlan, is_streamable, make_plan
 from onnxfold.kernels.streams.sources import Stream
 from onnxfold.pool import Buffer, Memory
 from onnxfold.pool.parallel import THREADS
@@ -79,13 +79,13 @@ class Computing:
         plan = self._run(operations[:-1], [], buffer)
         self._read(operations[-1])
         source = None
-        with contextlib.suppress(Missing):  # of what is not known yet
+        with contextlib.suppress(Unavailable):  # of what is not known yet
             source = build_stream(buffer, plan.inlined)
         return Streamed(self.read - before, source)
 
     def _run(
         self, operations: Sequence[Operation], wanted: Sequence[Buffer], streamed: Buffer | None
-    ) -> Plan:
+    ) -> StreamPlan:
         operations = [
             o for o in operations if any(b is not None and b not in self._held for b in o.results)
         ]
@@ -106,7 +106,7 @@ class Computing:
                 self._drop_operands(operation, readers, others)
         return plan
 
-    def _operation(self, operation: Operation, plan: Plan) -> None:
+    def _operation(self, operation: Operation, plan: StreamPlan) -> None:
         results = [b for b in operation.results if b is not None]
         if operation in plan.reduced:
             self.by_onnxruntime = True  # it is asked in which order it adds

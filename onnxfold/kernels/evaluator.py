@@ -24,7 +24,7 @@ from onnxfold.kernels.streams.compute import Streams
 from onnxfold.kernels.streams.plan import STREAMED_FROM, is_large, is_streamable, make_plan
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array
-from onnxfold.pool.source import Source
+from onnxfold.pool.source import TileSource
 
 # Kinds whose result is not known by shape and dtype without computing it as a whole.
 _WHOLE = (Kind.GENERAL, Kind.ASSEMBLED, Kind.SELECTED)
@@ -207,7 +207,7 @@ class Evaluator:
         if failures:
             raise ComputationFailed(failures)
 
-    def source(self, buffer: Buffer) -> Source | None:
+    def source(self, buffer: Buffer) -> TileSource | None:
         """What computes a deferred buffer piece by piece; what it needs besides is computed now.
 
         None if that cannot be: the buffer is known then.

@@ -15,7 +15,7 @@ from onnxfold import storage
 from onnxfold.onnx_ir_private import is_a
 from onnxfold.pool.buffer import Array, Block, Buffer, Deferred, Memory, root_of, weight_of
 from onnxfold.pool.parallel import THREADS, for_each
-from onnxfold.pool.source import WORKING_BYTES, BoxTile, Source, tiles
+from onnxfold.pool.source import WORKING_BYTES, BoxTile, TileSource, tiles
 from onnxfold.pool.spill import Scratch, ScratchPart
 from onnxfold.pool.statistics import Statistics
 from onnxfold.pool.tensor import BufferTensor
@@ -54,7 +54,7 @@ class Pool:
         self._large: dict[Block, None] = {}
         self._bound: dict[ir.Value, Buffer] = {}
         self._compute: Callable[[Sequence[Buffer]], None] | None = None
-        self._source: Callable[[Buffer], Source | None] | None = None
+        self._source: Callable[[Buffer], TileSource | None] | None = None
 
     # ---------------------------------------------------------------- values
 
@@ -226,7 +226,7 @@ class Pool:
     def set_evaluator(
         self,
         compute: Callable[[Sequence[Buffer]], None],
-        source: Callable[[Buffer], Source | None],
+        source: Callable[[Buffer], TileSource | None],
     ) -> None:
         """Register who computes deferred buffers, as a whole or piece by piece."""
         self._compute = compute
@@ -239,14 +239,14 @@ class Pool:
             assert self._compute is not None, "the pool has no evaluator"
             self._compute(wanted)
 
-    def source_of(self, buffer: Buffer) -> Source | None:
+    def source_of(self, buffer: Buffer) -> TileSource | None:
         """What computes a deferred buffer piece by piece; None if it is known (now)."""
         if buffer.is_known:
             return None
         assert self._source is not None, "the pool has no evaluator"
         return self._source(buffer)
 
-    def store(self, source: Source) -> Array:
+    def store(self, source: TileSource) -> Array:
         """Compute all of a source, tile by tile and by several threads.
 
         Returns:
@@ -271,7 +271,7 @@ class Pool:
         source.release()
         return array
 
-    def _store_in_scratch(self, source: Source, nbytes: int, working: int) -> Array:
+    def _store_in_scratch(self, source: TileSource, nbytes: int, working: int) -> Array:
         part = self._scratch.create(nbytes)
         dtype = source.dtype.numpy()
         strides = [
@@ -298,7 +298,7 @@ class Pool:
         self.statistics.spilled_bytes += nbytes
         return part.array().view(dtype).reshape(source.shape)
 
-    def _tiles(self, source: Source) -> Iterable[BoxTile]:
+    def _tiles(self, source: TileSource) -> Iterable[BoxTile]:
         return tiles(source, _TILE, _SLAB)
 
     @contextlib.contextmanager

@@ -24,7 +24,7 @@ _LEAST_STRETCH = 2048
 _LEAST_RUN = 8192
 
 
-class Source(Protocol):
+class TileSource(Protocol):
     """Elements that come into being where they are wanted: no array holds them all.
 
     Any box of them can be computed, by several threads at once. ``shape`` is one in which the
@@ -69,7 +69,7 @@ class Source(Protocol):
 class BoxTile:
     """A box of a source: ``rows`` stretches of its stored bytes, ``pitch`` bytes apart."""
 
-    source: Source
+    source: TileSource
     box: Box
     offset: int
     nbytes: int
@@ -89,7 +89,7 @@ class BoxTile:
             self.source.fill(self.box, out.view(dtype.numpy()).reshape(shape))
 
 
-def tiles(source: Source, nbytes: int, slab: int) -> Iterator[BoxTile]:
+def tiles(source: TileSource, nbytes: int, slab: int) -> Iterator[BoxTile]:
     """Cut a source into tiles that cover its stored bytes.
 
     Args:
@@ -106,12 +106,12 @@ def tiles(source: Source, nbytes: int, slab: int) -> Iterator[BoxTile]:
         yield BoxTile(source, box, offset, length)
 
 
-def is_across(source: Source) -> bool:
+def is_across(source: TileSource) -> bool:
     """True if what is read lies across the rows that are written, so that slabs are better."""
     return source.dtype.bitwidth >= 8 and source.fast_axis < len(source.shape) - 1
 
 
-def _slabs(source: Source, nbytes: int) -> Iterator[BoxTile]:
+def _slabs(source: TileSource, nbytes: int) -> Iterator[BoxTile]:
     """Boxes as long as possible along the fast axis, over some indices of the one behind it.
 
     Reading row by row would touch each page of what lies across once for every few rows.

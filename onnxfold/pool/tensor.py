@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxfold.onnx_ir_private import TensorBase
 from onnxfold.pool.buffer import Array, Buffer
 from onnxfold.pool.parallel import THREADS
-from onnxfold.pool.source import WORKING_BYTES, BoxTile, Source, is_across, tiles
+from onnxfold.pool.source import WORKING_BYTES, BoxTile, TileSource, is_across, tiles
 from onnxfold.pool.tiles import (
     ArrayTile,
     SlabTile,
@@ -43,7 +43,7 @@ class BufferTensor(TensorBase):
         super().__init__(name=name)
         self._buffer = buffer
         self._shape: ir.Shape | None = None
-        self._source: Source | None = None
+        self._source: TileSource | None = None
         self._working = 0
         buffer.pool.retain(buffer)
         buffer.pool.statistics.materialized += 1
@@ -138,7 +138,7 @@ class BufferTensor(TensorBase):
             return slabs_of(array, SLAB, self._buffer.release_pages)
         return tiles_of(array, self.dtype, nbytes)
 
-    def _open(self, nbytes: int) -> Source | None:
+    def _open(self, nbytes: int) -> TileSource | None:
         """Begin to compute what is postponed, in tiles of so many bytes; None if nothing is."""
         self.release()
         self._source = self._buffer.pool.source_of(self._buffer)
@@ -146,7 +146,7 @@ class BufferTensor(TensorBase):
             self._count(self._source, nbytes)
         return self._source
 
-    def _count(self, source: Source, nbytes: int) -> None:
+    def _count(self, source: TileSource, nbytes: int) -> None:
         """Count what tiles of so many bytes take as being in use."""
         working = (WORKING_BYTES + nbytes) * THREADS
         self._buffer.pool.add_live(working - self._working)
@@ -162,7 +162,7 @@ class BufferTensor(TensorBase):
             self._working = 0
 
 
-def slab_bytes(source: Source, stored: int, nbytes: int, limit: int) -> int:
+def slab_bytes(source: TileSource, stored: int, nbytes: int, limit: int) -> int:
     """Length of the tiles of many stretches in which a source is written, 0 for none.
 
     Args:

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from onnxfold.report.console import bytes_text, render
-from onnxfold.report.inventory import Inventory, ValueInfo
+from onnxfold.report.inventory import InterfaceValue, Inventory
 
 
 def inspect_text(inventory: Inventory) -> str:
@@ -46,7 +46,7 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _interface(kind: str, values: list[ValueInfo]) -> Table:
+def _interface(kind: str, values: list[InterfaceValue]) -> Table:
     table = _table(kind, "type")
     for value in values:
         table.add_row(value.name, value.type)

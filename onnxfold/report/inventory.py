@@ -14,7 +14,7 @@ from onnxfold.graphs import all_graphs
 
 
 @dataclass(frozen=True)
-class ValueInfo:
+class InterfaceValue:
     """An input or output: its name, and its type and shape as text."""
 
     name: str
@@ -22,7 +22,7 @@ class ValueInfo:
 
 
 @dataclass(frozen=True)
-class TensorInfo:
+class StoredTensor:
     """A stored tensor: its name, ONNX element type, shape, and size in bytes."""
 
     name: str
@@ -54,14 +54,14 @@ class Inventory:
     ir_version: int
     producer: str
     opsets: dict[str, int]
-    inputs: list[ValueInfo]
-    outputs: list[ValueInfo]
+    inputs: list[InterfaceValue]
+    outputs: list[InterfaceValue]
     nodes: dict[str, int]
     functions: int
     tensors: int
     tensor_bytes: int
     stored_bytes: int
-    largest: list[TensorInfo]
+    largest: list[StoredTensor]
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a JSON-ready dictionary; its keys are stable."""
@@ -78,7 +78,7 @@ def take_inventory(path: str | os.PathLike[str], largest: int = 10) -> Inventory
 
     model = load(path)
     tensors = [
-        TensorInfo(name, str(tensor.dtype), tuple(tensor.shape.numpy()), tensor.nbytes)
+        StoredTensor(name, str(tensor.dtype), tuple(tensor.shape.numpy()), tensor.nbytes)
         for name, tensor in _tensors(model)
     ]
     return Inventory(
@@ -132,8 +132,10 @@ def _tensors(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
                 yield node.outputs[0].name or node.name or "", attribute.as_tensor()
 
 
-def _value_info(value: ir.Value, graph: ir.Graph | None = None) -> ValueInfo:
+def _value_info(value: ir.Value, graph: ir.Graph | None = None) -> InterfaceValue:
     default = graph is not None and value.name in graph.initializers
     shape = "" if value.shape is None else str(value.shape).replace(" ", "")
     type_ = "unknown" if value.type is None else str(value.type)
-    return ValueInfo(value.name or "", f"{type_}{shape}{' (has a default)' if default else ''}")
+    return InterfaceValue(
+        value.name or "", f"{type_}{shape}{' (has a default)' if default else ''}"
+    )

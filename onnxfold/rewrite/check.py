@@ -21,7 +21,7 @@ from onnxfold.rewrite.patterns import (
     Optional,
     OptionalAttribute,
     OutputOf,
-    Result,
+    RootResult,
     Several,
     Variable,
     absent,
@@ -72,7 +72,7 @@ def _check_pattern(pattern: Expression, rule: Rule) -> None:
             raise TypeError(f"two variables are called {expression!r}")
         if isinstance(expression, OutputOf) and not isinstance(expression.index, int):
             raise TypeError(f"{expression!r} in a pattern: which output?")
-        if isinstance(expression, Result):
+        if isinstance(expression, RootResult):
             raise TypeError("result is for conditions; the pattern is what makes it")
         if isinstance(expression, Op):
             for name, wanted in expression.attributes.items():
@@ -103,7 +103,7 @@ def _bound_by(pattern: Expression) -> set[object]:
 
 
 def _require_bound(thing: object, bound: set[object], where: str) -> None:
-    if isinstance(thing, (Result, OutputOf)) or thing in bound:
+    if isinstance(thing, (RootResult, OutputOf)) or thing in bound:
         return
     raise ValueError(f"{where} uses {thing!r}, which the pattern does not (always) bind")
 
@@ -118,7 +118,7 @@ def _check_replacement(replacement: Expression, bound: set[object], rule: Rule) 
             continue  # matched already: the replacement refers to it
         if isinstance(expression, Variable):
             _require_bound(expression, bound, "the replacement")
-        elif isinstance(expression, (Near, Optional, Result)):
+        elif isinstance(expression, (Near, Optional, RootResult)):
             raise TypeError(f"{expression!r} is for patterns only")
         elif isinstance(expression, MadeConstant):
             _check_terms((expression.content, expression.dtype), bound, rule)

@@ -165,14 +165,14 @@ class Omitted(Expression):
         return "None"
 
 
-class Result(Expression):
+class RootResult(Expression):
     """The value that the pattern's root makes, in conditions: ``same_shape(x, result)``."""
 
     def __repr__(self) -> str:
         return "result"
 
 
-result = Result()
+result = RootResult()
 
 
 # -------------------------------------------------------------------- attributes

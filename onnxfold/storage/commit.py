@@ -41,7 +41,7 @@ import onnx_ir as ir
 from onnxfold.errors import ModelError, UsageError
 from onnxfold.storage import atomic
 from onnxfold.storage.atomic import TempFile
-from onnxfold.storage.layout import FilePlan, Plan
+from onnxfold.storage.layout import FilePlan, SavePlan
 from onnxfold.storage.load import external_locations
 from onnxfold.storage.mapped import about_to_replace
 from onnxfold.storage.sources import Sources
@@ -157,7 +157,7 @@ class Commit:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: SavePlan,
         target: str,
         data_path: str | None,
         fsync: bool,

@@ -54,7 +54,7 @@ class FilePlan:
 
 
 @dataclass
-class Plan:
+class SavePlan:
     """A model about to be written.
 
     Attributes:
@@ -98,7 +98,7 @@ def _leaves(tensor: ir.TensorProtocol, least: int) -> bool:
     )
 
 
-def plan_single(model: ir.Model) -> Plan:
+def plan_single(model: ir.Model) -> SavePlan:
     """Plan a model in one file.
 
     Raises:
@@ -114,7 +114,7 @@ def plan_single(model: ir.Model) -> Plan:
         return True
 
     plan = _with_holes(encode(model, place), left_out)
-    return Plan(lambda location: plan, None, 0, set())
+    return SavePlan(lambda location: plan, None, 0, set())
 
 
 def plan_external(
@@ -122,7 +122,7 @@ def plan_external(
     share: Callable[[Span], str | None],
     *,
     move_attributes: bool = False,
-) -> Plan:
+) -> SavePlan:
     """Plan a model with a data file beside it.
 
     Args:
@@ -183,7 +183,7 @@ def plan_external(
             entry.value = location
         return _with_holes(proto, left_out)
 
-    return Plan(model_plan, data if data.tensors else None, shared, locations)
+    return SavePlan(model_plan, data if data.tensors else None, shared, locations)
 
 
 def sharer(folder: str, target: str) -> Callable[[Span], str | None]:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxfold.errors import ModelError
-from onnxfold.lost_pages import Region
+from onnxfold.lost_pages import MappedRegion
 
 _PAGE = mmap.PAGESIZE
 _lock = threading.Lock()
@@ -43,7 +43,7 @@ class Mapping:
 
     def __init__(self, fd: int, size: int, offset: int = 0, *, path: str = "") -> None:
         self.size = size
-        self._region = region = Region(path)
+        self._region = region = MappedRegion(path)
         data = memoryview(b"")
         if size:
             region.map(fd, size, offset)

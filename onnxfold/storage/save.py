@@ -13,7 +13,7 @@ from onnxfold.storage import atomic
 from onnxfold.storage.commit import Commit, SaveReport, refuse_if_used, sweep
 from onnxfold.storage.layout import (
     MAX_MODEL,
-    Plan,
+    SavePlan,
     can_leave,
     plan_external,
     plan_single,
@@ -124,7 +124,7 @@ def _save(
     external = bool(external_data) or share_weights
     if external_data is None and not external:
         external = _is_external(model, tensors) or _large_bytes(tensors) > MAX_MODEL - _SLACK
-    plan: Plan | None = None
+    plan: SavePlan | None = None
     if not external:
         try:
             plan = plan_single(model)
@@ -173,7 +173,7 @@ def _check_data_name(name: str, target: str) -> None:
         raise UsageError("the data file cannot have the name of the model", file=target)
 
 
-def _data_path(plan: Plan, target: str, forced: str | None) -> str | None:
+def _data_path(plan: SavePlan, target: str, forced: str | None) -> str | None:
     """Return where the data file goes; None when there is none.
 
     Raises:

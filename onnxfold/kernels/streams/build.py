@@ -29,7 +29,7 @@ from onnxfold.pool import Buffer
 _LEAST_TILE = 1 << 24
 
 
-class Missing(Exception):
+class Unavailable(Exception):
     """Something that a source reads is neither known nor computed on the way."""
 
 
@@ -45,7 +45,7 @@ def stream(
         keep_axes: Give it the axes of the root.
 
     Raises:
-        Missing: something that the root needs is not known.
+        Unavailable: something that the root needs is not known.
     """
     pages = Pages()
     base = root if keep_axes else _same_order(root, inlined)
@@ -84,7 +84,7 @@ class _Builder:
             return Leaf(buffer.array(), buffer.dtype, self._pages, buffer)
         operation = buffer.deferred
         if not isinstance(operation, Operation) or not self._is_computed(buffer):
-            raise Missing
+            raise Unavailable
         kind = kind_of(operation)
         if kind is Kind.ELEMENTWISE:
             return self._element_wise(buffer)

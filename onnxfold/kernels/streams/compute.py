@@ -10,8 +10,8 @@ from onnxfold.kernels.engines import Engines
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Kind, NotExact, Postpone
 from onnxfold.kernels.schedule import awaits
-from onnxfold.kernels.streams.build import Missing, stream
-from onnxfold.kernels.streams.plan import Plan, kind_of
+from onnxfold.kernels.streams.build import Unavailable, stream
+from onnxfold.kernels.streams.plan import StreamPlan, kind_of
 from onnxfold.kernels.streams.reductions import reduced
 from onnxfold.kernels.streams.sources import Stream
 from onnxfold.kernels.streams.views import view
@@ -33,7 +33,7 @@ class Streams:
         self,
         pool: Pool,
         engines: Engines,
-        plan: Plan,
+        plan: StreamPlan,
         failures: dict[Operation, str],
         *,
         bounded: bool,
@@ -55,7 +55,7 @@ class Streams:
 
     def stream(self, buffer: Buffer, *, keep_axes: bool = False) -> Stream | None:
         """What computes a streamed result; None if what it needs has failed."""
-        with contextlib.suppress(Missing):
+        with contextlib.suppress(Unavailable):
             return stream(buffer, self._plan.inlined, keep_axes=keep_axes)
         return None
 
@@ -71,7 +71,7 @@ class Streams:
                 return
         try:
             source = stream(buffer, self._plan.inlined, compact=True)
-        except Missing:
+        except Unavailable:
             return  # what it needs has failed
         time = self._engines.time
         if self._bounded and source.nbytes > time.nbytes:

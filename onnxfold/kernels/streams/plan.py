@@ -31,7 +31,7 @@ _STREAMED = (Kind.VIEW, Kind.SELECTED, Kind.ELEMENTWISE, Kind.ASSEMBLED)
 
 
 @dataclass
-class Plan:
+class StreamPlan:
     """How postponed operations are computed."""
 
     streamed: set[Operation] = field(default_factory=set)
@@ -53,7 +53,7 @@ def make_plan(
     wanted: Sequence[Buffer],
     streamed: Buffer | None,
     references: Callable[[Buffer], int],
-) -> Plan:
+) -> StreamPlan:
     """Say how postponed operations are computed.
 
     Work is hardly done twice: what is needed in two places, or moved in two ways, or selected more
@@ -65,7 +65,7 @@ def make_plan(
         streamed: A result of a further operation, which is wanted box by box.
         references: How many users a buffer is sure to have, those in the operations among them.
     """
-    plan = Plan(reduced={o for o in operations if is_in_pieces(o)})
+    plan = StreamPlan(reduced={o for o in operations if is_in_pieces(o)})
     everything, targets = list(operations), set(wanted)
     if streamed is not None:
         assert isinstance(streamed.deferred, Operation)

@@ -306,7 +306,7 @@ def _with_last_uses(steps: Sequence[Step]) -> list[Step]:
 
 
 class Stream:
-    """A source as the pool wants it: :class:`onnxfold.pool.source.Source`.
+    """A source as the pool wants it: :class:`onnxfold.pool.source.TileSource`.
 
     Args:
         source: What computes the elements.

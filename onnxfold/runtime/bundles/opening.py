@@ -23,7 +23,7 @@ from onnxfold.pool.buffer import Buffer, Memory
 from onnxfold.runtime.bundles.scratch import scratch_file
 from onnxfold.runtime.bundles.session_options import data_below, with_data_below
 from onnxfold.storage import FileTensor, MappedFile, SharedExternalTensor, Span, span_of
-from onnxfold.storage.layout import EXTERNAL_FROM, FilePlan, Plan, plan_external, sharer
+from onnxfold.storage.layout import EXTERNAL_FROM, FilePlan, SavePlan, plan_external, sharer
 from onnxfold.storage.streaming import is_streamed
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class _Places:
         return all(file.is_at(_ROOT + location) for location, file in self._files.items())
 
 
-def plan_of(model: ir.Model, share: Callable[[Span], str | None]) -> Plan:
+def plan_of(model: ir.Model, share: Callable[[Span], str | None]) -> SavePlan:
     """The model without its weights, and a place for each that is not shared where it is.
 
     Args:

@@ -99,8 +99,8 @@ def test_what_it_has_started_ends_with_it(tmp_path, ending):
 
 def test_it_may_not_have_all_memory():
     program = f"bytearray({memory_limit() + (64 << 20)})"
-    done = run([sys.executable, "-c", program], 20)
-    assert done.returncode == 1 and "MemoryError" in done.stderr
+    with pytest.raises(CompileError, match="the compiler has no more memory: MemoryError"):
+        run([sys.executable, "-c", program], 20)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
@@ -212,6 +212,13 @@ def test_a_container_that_has_ended_is_not_removed_again(tmp_path):
     with work_folder() as folder, container_in(folder, ["touch", str(tmp_path / "removed")]):
         pass
     assert not (tmp_path / "removed").exists()
+
+
+def test_a_full_disk_is_told():
+    full = "echo 'warning: odd' >&2; echo 'error: k.o: No space left on device' >&2; exit 1"
+    reason = "the kernel has no room on the disk: k.o: No space left on device"
+    with pytest.raises(CompileError, match=reason):
+        run(shell(full), 20, what="the kernel")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")

@@ -18,6 +18,11 @@ from onnxfold.runtime.backends.base import CompileError
 
 _GUARD = [sys.executable or "python3", "-I", "-S", guard_script.__file__]
 _LONGEST_ANSWER = 1000  # bytes
+_SHORTAGES = {
+    "no room on the disk": "no space left on device|disk quota exceeded",
+    "no more memory": "out of memory|bad_alloc|MemoryError|cannot allocate memory",
+}
+"""What is short, by what a program says that ends of it."""
 
 
 class Group:
@@ -86,7 +91,8 @@ def run(
         Exit code (-n for signal n), and what it printed.
 
     Raises:
-        CompileError: It cannot be started, takes longer than ``seconds``, or is ended by others.
+        CompileError: It cannot be started, takes longer than ``seconds``, is ended by others, or
+            says that there is no room for it, on the disk or in memory.
     """
     variables = dict(os.environ if environment is None else environment)
     if folder is not None:
@@ -121,7 +127,11 @@ def run(
             raise
         answer, _, detail = ours.recv(_LONGEST_ANSWER).decode().partition("\n")[0].partition(" ")
     if answer == "exit":
-        return subprocess.CompletedProcess(command, int(detail), out, err)
+        code = int(detail)
+        for short, said in _SHORTAGES.items():
+            if code and (found := re.search(f".*(?:{said}).*", err, re.IGNORECASE)):
+                raise CompileError(f"{what} has {short}: {one_line(found[0])}")
+        return subprocess.CompletedProcess(command, code, out, err)
     if answer == "error":
         raise CompileError(f"{command[0]}: {detail}")
     raise CompileError(

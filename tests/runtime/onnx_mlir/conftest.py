@@ -85,7 +85,7 @@ def clean_path(tmp_path, monkeypatch) -> Path:
         pytest.skip("there is no C compiler")
     programs = tmp_path / "programs"
     programs.mkdir()
-    for name in ("cc", "as", "ld", "sh", "sleep"):
+    for name in ("cc", "as", "ld", "sh", "sleep", "timeout"):
         found = shutil.which(name)
         if found is not None:
             (programs / name).symlink_to(found)

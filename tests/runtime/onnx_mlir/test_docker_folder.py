@@ -77,5 +77,20 @@ def test_pulling(engine, digest):
     engine.does(images={reference: Engine.IMAGE})
     done = subprocess.run([DOCKER / "pull", *digest.split()], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert engine.calls()[0] == ["pull", reference]
+    assert engine.calls()[:2] == [["info"], ["pull", reference]]
     assert done.stdout.endswith(f"export {IMAGE}={reference}\n")
+
+
+def test_pulling_asks_the_next_engine_if_one_does_not_answer(engine, clean_path, monkeypatch):
+    engine.does(down="Cannot connect to the Docker daemon")
+    done = subprocess.run([DOCKER / "pull"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "Cannot connect to the Docker daemon" in done.stderr
+    assert "no container engine answers (docker podman)" in done.stderr
+    podman = clean_path / "podman"
+    podman.write_text('#!/bin/sh\necho podman "$1"\n')
+    podman.chmod(0o755)
+    done = subprocess.run([DOCKER / "pull"], capture_output=True, text=True)
+    assert done.returncode == 0 and "podman pull" in done.stdout
+    monkeypatch.setenv("ONNXFOLD_CONTAINER_ENGINE", "docker")
+    assert subprocess.run([DOCKER / "pull"], capture_output=True).returncode == 1

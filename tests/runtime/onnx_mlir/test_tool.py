@@ -220,9 +220,9 @@ def test_the_codes_of_an_engine_mean_nothing_of_a_binary():
 def test_a_full_disk_is_reported_as_that(engine, work):
     lines = "linking\nLLVM ERROR: IO failure on output stream: No space left on device"
     engine.does(exit=1, stderr=lines)
-    with pytest.raises(CompileError, match="No space left on device") as caught:
+    reason = "no room on the disk: LLVM ERROR: IO failure on output stream: No space left on device"
+    with pytest.raises(CompileError, match=reason):
         commands.run_tool(find_tool(), work, [], 30)
-    assert "option" not in str(caught.value)
 
 
 def test_a_container_that_takes_too_long_is_removed(engine, work):

@@ -1,0 +1,186 @@
+"""Containers that an engine really runs: a compiler's stand-in in an image made from scratch."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onnxfold.runtime.backends.base import CompileError
+from onnxfold.runtime.backends.folder import work_folder
+from onnxfold.runtime.backends.onnx_mlir.backend import OnnxMlir
+from onnxfold.runtime.backends.onnx_mlir.tool import Container, find_tool
+
+STUB = """#!/bin/sh
+# runs what it is given; of a compiler's arguments it makes a library
+case $1 in
+-*) while [ "$1" != -o ]; do shift; done; echo library > "$2.so" ;;
+*) exec "$@" ;;
+esac
+"""
+IMAGE = f"localhost/onnxfold-tests:{os.getpid()}"
+
+
+def image() -> bytes:
+    """The file system of the image: a shell that needs no libraries, and the stub."""
+    shell = shutil.which("busybox")
+    if shell is None:
+        pytest.skip("there is no busybox to make an image of (package busybox-static)")
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        for name, data in (
+            ("bin/busybox", Path(shell).read_bytes()),
+            ("usr/local/bin/onnx-mlir", STUB.encode()),
+            ("image", IMAGE.encode()),  # no other test's
+        ):
+            member = tarfile.TarInfo(name)
+            member.mode, member.size = 0o755, len(data)
+            tar.addfile(member, io.BytesIO(data))
+        for name in ("sh", "cat", "id", "sleep", "touch"):
+            member = tarfile.TarInfo(f"bin/{name}")
+            member.type, member.linkname = tarfile.SYMTYPE, "busybox"
+            tar.addfile(member)
+    return content.getvalue()
+
+
+def asked(*command: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=120)
+
+
+@pytest.fixture(scope="module", params=["docker", "podman"])
+def engine(request) -> Iterator[str]:
+    """An engine that runs the image."""
+    path = shutil.which(request.param)
+    if path is None:
+        pytest.skip(f"{request.param} is not installed")
+    for command, stdin in (
+        ((path, "import", "-", IMAGE), image()),
+        ((path, "run", "--rm", "--network=none", IMAGE, "/usr/local/bin/onnx-mlir", "true"), b""),
+    ):
+        done = asked(*command, stdin=stdin)
+        if done.returncode:
+            lines = done.stderr.decode(errors="replace").strip().splitlines()
+            pytest.skip(f"{request.param} runs no container: {(lines or ['?'])[-1]}")
+    yield path
+    asked(path, "image", "rm", "--force", IMAGE)
+
+
+@pytest.fixture
+def tool(engine, monkeypatch, tmp_path) -> Container:
+    """The compiler in the image, and a folder of the test's own for temporary files."""
+    monkeypatch.delenv("ONNXFOLD_ONNX_MLIR", raising=False)
+    monkeypatch.setenv("ONNXFOLD_CONTAINER_ENGINE", engine)
+    monkeypatch.setenv("ONNXFOLD_ONNX_MLIR_IMAGE", IMAGE)
+    folders = os.environ["PATH"].split(os.pathsep)
+    without = [folder for folder in folders if not (Path(folder) / "onnx-mlir").exists()]
+    monkeypatch.setenv("PATH", os.pathsep.join(without))
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    found = find_tool()
+    assert isinstance(found, Container)
+    return found
+
+
+def containers(tool: Container) -> list[str]:
+    """The names of those that are made of the image."""
+    listed = asked(
+        tool.engine, "ps", "--all", f"--filter=ancestor={tool.image}", "--format={{.Names}}"
+    )
+    return listed.stdout.decode().split()
+
+
+def test_what_it_writes_is_the_user_s(tool, tmp_path):
+    built = OnnxMlir().compile(b"a model", tmp_path / "kernel", seconds=60)
+    assert [file.read_text() for file in built.files] == ["library\n"]
+    status = built.files[0].stat()
+    assert (status.st_uid, status.st_gid) == (os.getuid(), os.getgid())
+    assert not os.listdir(tmp_path / "temporary")
+
+
+@pytest.mark.parametrize("name", ["a:colon", "a,comma", 'a"quote', "two words", "a\\slash"])
+def test_the_folder_may_have_any_name(tool, tmp_path, monkeypatch, name):
+    (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+    with work_folder() as folder:
+        (folder / "given").write_text("content")
+        done = tool.run(folder, ["sh", "-c", "cat given > made"], 60)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (folder / "made").read_text() == "content"
+
+
+def test_exit_codes_and_messages_come_out(tool):
+    with work_folder() as folder:
+        done = tool.run(folder, ["sh", "-c", "echo 'error: no' >&2; exit 14"], 60)
+        assert (done.returncode, done.stderr) == (14, "error: no\n")
+        with pytest.raises(CompileError, match="no room on the disk"):
+            tool.run(folder, ["sh", "-c", "echo > /dev/full"], 60)
+
+
+def test_a_limit_of_two_seconds_takes_less_than_four(tool):
+    began = time.monotonic()
+    with pytest.raises(CompileError, match="longer than 2 s"), work_folder() as folder:
+        tool.run(folder, ["sleep", "600"], 2)  # process 1, which ignores SIGTERM
+    assert time.monotonic() - began < 4
+    assert not containers(tool)
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.1, 0.2, 0.3, 0.45, 0.7])
+def test_it_can_be_ended_at_any_moment(tool, seconds):
+    with pytest.raises(CompileError, match="longer than"), work_folder() as folder:
+        tool.run(folder, ["sleep", "600"], seconds)
+    assert not containers(tool)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_it_ends_with_its_caller(tool, tmp_path, number):
+    program = (
+        "from onnxfold.runtime.backends.folder import work_folder\n"
+        "from onnxfold.runtime.backends.onnx_mlir.tool import find_tool\n"
+        "with work_folder() as folder:\n"
+        "    find_tool().run(folder, ['sleep', '600'], 3600)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program])
+    deadline = time.monotonic() + 30
+    while not containers(tool) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert containers(tool)
+    process.send_signal(number)
+    process.wait()
+    while containers(tool) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not containers(tool)
+    with work_folder():
+        pass
+    assert not os.listdir(tmp_path / "temporary")
+
+
+def test_one_whose_caller_and_guard_were_killed_is_removed_by_the_next(tool, tmp_path):
+    name = f"onnxfold-{os.getpid()}"
+    program = (
+        "import os\n"
+        "from onnxfold.runtime.backends.folder import container_in, work_folder\n"
+        "from onnxfold.runtime.backends.onnx_mlir.tool import find_tool\n"
+        "tool = find_tool()\n"
+        "with work_folder() as folder:\n"
+        f"    removal = [tool.engine, 'rm', '--force', {name!r}]\n"
+        "    with container_in(folder, removal):\n"
+        f"        words = tool.command(folder, ['sleep', '600'], {name!r})\n"
+        "        os.spawnvp(os.P_WAIT, words[0], [words[0], words[1], '--detach', *words[2:]])\n"
+        "        os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], capture_output=True)
+    assert containers(tool) == [name]
+    with work_folder():
+        assert not containers(tool)
+        assert len(os.listdir(tmp_path / "temporary")) == 1

@@ -39,6 +39,11 @@ from onnxfold.cli.output import write, write_json
 )
 @BACKEND
 @click.option(
+    "--strict-backend",
+    is_flag=True,
+    help="Write nothing unless the backend compiles all of runtime_fold.",
+)
+@click.option(
     "--compile-seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=120.0,

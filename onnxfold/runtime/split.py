@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from onnxfold import storage
 from onnxfold.errors import UsageError
 from onnxfold.options import OptionArguments, options_of
 from onnxfold.runtime.backends.ahead import check_dump, compile_kernels, dump_stages
+from onnxfold.runtime.backends.asked import answer, check_strict
 from onnxfold.runtime.backends.registry import check_name
 from onnxfold.runtime.backends.side_by_side import Progress
 from onnxfold.runtime.bundles.bundle import FOLD_FILE, Bundle, SplitModel, hash_model, open_bundle
@@ -46,6 +48,7 @@ def split(
     out_dir: PathLike,
     *,
     backend: str = "auto",
+    strict_backend: bool = False,
     fsync: bool = True,
     progress: Progress | None = None,
     **arguments: Unpack[SplitArguments],
@@ -60,6 +63,7 @@ def split(
         out_dir: The folder to write; made if it is not there.
         backend: "iree" and "onnx-mlir" compile runtime_fold; "auto" takes kernels that were
             compiled before (see `onnxfold.Session`); "onnxruntime" runs it as a model.
+        strict_backend: Write nothing unless the backend compiles every component.
         fsync: Wait until the files are on the disk.
         progress: Called with "compile", the kernels that are made and all that are to be.
         runtime_constants: Names of inputs that stay the same over many runs, or globs of them.
@@ -76,12 +80,15 @@ def split(
     Raises:
         UsageError: An argument cannot be used as given.
         ModelError: The source is not valid.
-        OnnxFoldError: The bundle cannot be written.
+        OnnxFoldError: The bundle cannot be written, or a component was not compiled that must be.
     """
+    check_strict(backend, strict_backend)
     model = _opened(source, backend, arguments)
     check_source(model, Path(out_dir))
     parts = _parts(model, arguments)
-    return write_bundle(parts, out_dir, backend, fsync=fsync, progress=progress, **arguments)
+    return write_bundle(
+        *(parts, out_dir, backend, strict_backend), fsync=fsync, progress=progress, **arguments
+    )
 
 
 def split_in_memory(
@@ -103,6 +110,7 @@ def write_bundle(
     parts: Parts,
     out_dir: PathLike,
     backend: str = "auto",
+    strict_backend: bool = False,
     *,
     fsync: bool = True,
     progress: Progress | None = None,
@@ -112,18 +120,33 @@ def write_bundle(
     folder = Path(out_dir)
     manifest = parts.manifest
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with fresh_folder(folder) as staged:
+        with _made(folder), fresh_folder(folder) as staged:
             bundle = Bundle(staged, manifest)
             storage.save(parts.entry, bundle.entry, fsync=fsync)
             if parts.fold is not None:
                 storage.save(parts.fold, bundle.runtime_fold, fsync=fsync)
                 manifest.hashes = {FOLD_FILE: hash_model(bundle.runtime_fold)}
             _compile(bundle, backend, arguments, progress)
+            left = {k.outputs[0]: k.reason for k in manifest.kernels if k.reason is not None}
+            answer(backend, left, len(manifest.components), strict_backend)
             put_in_place(staged, manifest, fsync=fsync)
     except OSError as error:
         raise os_error(error, str(folder)) from error
     return open_bundle(folder)
+
+
+@contextlib.contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """Make a folder, which goes again if there is an error and nothing is in it."""
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def _opened(source: ModelLike, backend: str, arguments: SplitArguments) -> ir.Model:

@@ -110,9 +110,31 @@ def test_kernels_that_are_kept_are_shown_and_removed(run, model, tmp_path, onnx_
 def test_a_compiler_that_is_not_there_is_told(run, model, tmp_path, monkeypatch):
     monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", "/nowhere/onnx-mlir")
     arguments = ("split", model, "-o", tmp_path / "out", "--runtime-const", "states")
+    result = run(*arguments, "--backend", "onnx-mlir", "--strict-backend")
+    assert result.code == 2
+    assert result.err == (
+        "onnxfold: error: onnx-mlir does not run 1 of 1 components: "
+        "keys: ONNXFOLD_ONNX_MLIR is no program: /nowhere/onnx-mlir\n"
+    )
+    assert not (tmp_path / "out").exists()
     result = run(*arguments, "--backend", "onnx-mlir")
     assert result.code == 0, result.err
     assert "1 with onnxruntime: ONNXFOLD_ONNX_MLIR is no program" in result.out
+
+
+def test_what_must_be_compiled_is_compiled_or_the_old_bundle_stays(run, model, tmp_path, onnx_mlir):
+    strict = ("--backend", "onnx-mlir", "--strict-backend")
+    arguments = ("split", model, "-o", tmp_path / "out", "--runtime-const")
+    assert run(*arguments, "states", *strict).code == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    proto = onnx.load(model)
+    proto.graph.node[1].op_type = "Tanh"  # which the double does not compile
+    onnx.save(proto, model)
+    result = run(*arguments, "states", "--runtime-const", "gain", *strict)
+    assert result.code == 2
+    assert "onnx-mlir does not run 1 of 2 components: g2: onnx-mlir: it cannot" in result.err
+    after = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert after == before
 
 
 def test_split_without_a_word(run, model, tmp_path):
@@ -148,6 +170,7 @@ def test_bench_of_a_model_and_of_a_bundle(run, model, tmp_path):
             "there is no backend 'gpu'; there are auto, iree, onnx-mlir, onnxruntime",
         ),
         (("split", "MODEL", "-o", "OUT", "--dump-ir", "IR"), "choose iree or onnx-mlir"),
+        (("split", "MODEL", "-o", "OUT", "--strict-backend"), "choose iree or onnx-mlir"),
         (("split", "MISSING", "-o", "OUT"), "cannot be opened"),
         (("split", "MODEL", "-o", "MODEL"), "cannot be written: File exists"),
         (("bench", "MODEL", "--dim", "size=3"), "no input has a dimension 'size'"),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from onnxfold.errors import UsageError
+from onnxfold.runtime.backends.asked import answer, check_strict
 from onnxfold.runtime.backends.registry import check_name
 from onnxfold.runtime.backends.values import Feed
 from onnxfold.runtime.bundles.bundle import SplitModel, is_bundle, open_bundle
@@ -65,6 +66,8 @@ class Session:
         backend: Who runs runtime_fold. "auto": compiled kernels where there are any, onnxruntime
             otherwise, and no waiting for a compiler; "onnxruntime"; "iree", "onnx-mlir": kernels of
             theirs, which for a model are compiled now.
+        strict_backend: Whether that backend must run all of runtime_fold. Without it, a warning
+            says what it does not run, and why.
         max_cache_bytes: Bound of a cache of the session's own; None for the one all share.
         cache: A cache to share with some other sessions.
         specialize: Build a session for each setting with the folded tensors as weights:
@@ -75,6 +78,7 @@ class Session:
     Raises:
         UsageError: An argument cannot be used as given.
         ModelError: The bundle or model is damaged.
+        OnnxFoldError: The backend does not run what it must.
     """
 
     def __init__(
@@ -84,12 +88,14 @@ class Session:
         providers: Sequence[Any] | None = None,
         *,
         backend: str = "auto",
+        strict_backend: bool = False,
         max_cache_bytes: int | None = None,
         cache: FoldCache | None = None,
         specialize: bool = False,
         **arguments: Unpack[SplitArguments],
     ) -> None:
         check_name(backend)
+        check_strict(backend, strict_backend)
         self.bundle = _bundle_of(source, backend, arguments)
         self._options = sess_options
         self._providers = list(providers) if providers else ["CPUExecutionProvider"]
@@ -100,6 +106,9 @@ class Session:
         self._specialize = specialize
         self._constants = Constants(self.bundle.manifest)
         self._open()
+        placements = self.placements()
+        left = {p.outputs[0]: str(p.reason) for p in placements if p.backend != backend}
+        answer(backend, left, len(placements), strict_backend)
 
     def _open(self) -> None:
         """Open entry; runtime_fold is opened at the first fold."""

@@ -15,7 +15,7 @@ from conftest import Engine, build
 from damaged_bundles import sealed
 from runtime_models import adapter_feeds, decoder_feeds, options, original, parse, random
 
-from onnxfold.errors import UsageError
+from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.runtime.backends import kernel_cache
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.onnx_mlir import compiler as commands
@@ -217,6 +217,40 @@ def test_what_it_refuses_runs_on_onnxruntime(compiler, tmp_path):
         "failed to legalize operation 'onnx.Tanh'",
     }
     np.testing.assert_allclose(got, original(model, feeds)[0], rtol=1e-5)
+
+
+def test_a_session_insists_on_its_backend_or_warns(compiler, tmp_path, caplog):
+    model = parse(
+        """g (float[n, 32] x, float[32] r, float[32] s) => (float[n, 32] y) {
+            a = Tanh(r)
+            b = Exp(s)
+            t = Mul(x, a)
+            y = Mul(t, b)
+        }"""
+    )
+    arguments = {"runtime_constants": ["r", "s"], "backend": "onnx-mlir"}
+    refused = r"onnx-mlir does not run 1 of 2 components: a: .*'onnx.Tanh'"
+    with pytest.raises(OnnxFoldError, match=refused):
+        Session(model, options(), strict_backend=True, **arguments)
+    with pytest.raises(OnnxFoldError, match=refused):
+        split(model, tmp_path / "b", strict_backend=True, **arguments)
+    assert not (tmp_path / "b").exists() and not caplog.messages
+    Session(model, options(), **arguments)
+    (warning,) = caplog.messages
+    assert warning.startswith("onnx-mlir runs 1 of 2 components: a: onnx-mlir: it cannot compile")
+    bundle = split(model, tmp_path / "b", **arguments)
+    assert len(caplog.messages) == 2
+    for backend, left in [("auto", 0), ("onnxruntime", 0), ("onnx-mlir", 1), ("iree", 2)]:
+        caplog.clear()
+        Session(bundle, options(), backend=backend)
+        assert len(caplog.messages) == (left > 0)
+        if left:
+            with pytest.raises(OnnxFoldError, match=f"{backend} does not run {left} of 2"):
+                Session(bundle, options(), backend=backend, strict_backend=True)
+    own = {**arguments, "runtime_constants": ["s"]}
+    assert Session(model, options(), strict_backend=True, **own).placements()
+    with pytest.raises(UsageError, match="choose iree or onnx-mlir"):
+        Session(model, options(), strict_backend=True)
 
 
 WRONG = """

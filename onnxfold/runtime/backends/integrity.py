@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from onnxfold import storage
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.bundles.manifest import Kernel
 
@@ -34,7 +33,9 @@ def verified(kernel: Kernel, folder: Path) -> Iterator[Path]:
     Raises:
         CompileError: A file is missing, or is another than that which was compiled.
     """
-    with storage.scratch_folder("kernel") as scratch:
+    from onnxfold.storage import scratch_folder  # a bundle without kernels needs nothing of it
+
+    with scratch_folder("kernel") as scratch:
         for name in kernel.files:
             if not (folder / name).is_file():
                 raise CompileError(f"{name}: No such file")

@@ -141,7 +141,8 @@ def test_compiling_writes_a_kernel_which_is_tried_elsewhere(built, compiled, fol
     assert built.files and all(path.is_file() for path in built.files)
     assert {path.parent for path in built.files} == {built.files[0].parent}
     assert built.files[0].name.startswith("0123abcd.")
-    results = tried(compiled, folder, list(INPUTS.values()), SECONDS)
+    inputs = [INPUTS["a"], INPUTS["b"]]
+    (results,) = tried(compiled, folder, [inputs], [INPUTS["w"]], SECONDS)
     close(dict(zip("yz", results, strict=True)), expected(INPUTS))
 
 
@@ -214,7 +215,7 @@ def test_what_cannot_be_compiled_is_refused_in_one_line(backend, tmp_path):
         with pytest.raises(CompileError) as caught:
             built = backend.compile(content, tmp_path / "0123", seconds=SECONDS)
             kernel = Kernel(backend.name, ["y"], ["x"], [], built.files[0].name, built.function)
-            tried(kernel, tmp_path, [random(2)], SECONDS)
+            tried(kernel, tmp_path, [[random(2)]], [], SECONDS)
         assert str(caught.value) and "\n" not in str(caught.value)
 
 

@@ -134,13 +134,15 @@ def test_the_real_compiler_is_survived(tmp_path, monkeypatch):
     feeds = {"x": random(64), "r": random(64)}
     assert run(bundle, feeds)[0][0].tobytes() == original(model, feeds)[0].tobytes()
     if iree.target()["iree"] == "3.13.0":
-        assert bundle.manifest.kernels[0].reason == "the compiler crashed (signal 6)"
+        assert bundle.manifest.kernels[0].reason.startswith("the compiler crashed (signal 6)")
 
 
 @needs_iree
 @pytest.mark.slow
 def test_wrong_results_are_not_used(adapter, tmp_path, monkeypatch):
-    monkeypatch.setattr(ahead, "tried", lambda *_: [random(64, 64)])
+    monkeypatch.setattr(
+        ahead, "tried", lambda kernel, folder, calls, *_: [[random(64, 64)]] * len(calls)
+    )
     bundle = split(
         *(adapter, tmp_path), runtime_constants=["a", "b", "scale"], backend="iree", fsync=False
     )

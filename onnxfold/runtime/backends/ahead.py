@@ -15,7 +15,7 @@ from onnxfold import storage
 from onnxfold.errors import UsageError
 from onnxfold.runtime.backends import kernel_cache
 from onnxfold.runtime.backends.base import Backend, CompileError
-from onnxfold.runtime.backends.check import error_of, random_inputs
+from onnxfold.runtime.backends.check import Draw, draws, largest_error
 from onnxfold.runtime.backends.component import Component
 from onnxfold.runtime.backends.folder import work_folder
 from onnxfold.runtime.backends.integrity import hashes_of
@@ -169,15 +169,14 @@ def _compiled(
         return kernel
     try:
         key = backend.key_of(component.graph_hash)
-        inputs = random_inputs(component.original)
-        want = _reference(component, inputs)
+        inputs = draws(component.original.graph.inputs, component.demands.inputs, {})
+        wanted = _reference(component, inputs)
         with work_folder() as folder:
             (folder / KERNELS).mkdir()
             kernel = _made(backend, component, {**key, "maker": maker}, folder, seconds)
-            results = tried(kernel, folder, [*inputs, *_weights(component)], seconds)
-            error = max(map(error_of, results, want), default=0.0)
-            if not error <= 1.0:
-                raise CompileError(f"its results are wrong: {error:.3g} times what is allowed")
+            calls = [draw.arrays for draw in inputs]
+            results = tried(kernel, folder, calls, _weights(component), seconds)
+            error = largest_error(inputs, results, wanted)
             kernel = dataclasses.replace(kernel, max_error=error)
             kernel_cache.keep(kernel_cache.name_of(key), kernel, folder)
             kernel_cache.copy(kernel, folder, bundle.folder)
@@ -222,12 +221,18 @@ def _weights(component: Component) -> list[Any]:
     return [widened(np.asarray(tensor.numpy())) for tensor in tensors if tensor is not None]
 
 
-def _reference(component: Component, inputs: list[Any]) -> list[Any]:
+def _reference(component: Component, inputs: Sequence[Draw]) -> list[list[Any]]:
     """What onnxruntime computes. Weights go from file to file, whatever they weigh."""
     with work_folder() as folder:
         path = folder / "model.onnx"
         storage.save(component.original, path, external_data=True, fsync=False)
+        what = "it cannot be checked"
         try:
-            return Onnxruntime().run(path, inputs)
+            run = Onnxruntime().runner(path)
+            results = []
+            for draw in inputs:
+                what = f"it cannot be checked on {draw.name}"
+                results.append(run(draw.arrays))
+            return results
         except CompileError as error:
-            raise CompileError(f"it cannot be checked: {error}") from error
+            raise CompileError(f"{what}: {error}") from error

@@ -1,46 +1,173 @@
-"""The one-time check of a kernel: random inputs, onnxruntime's results, and how far apart."""
+"""The one-time check of a kernel: draws of inputs, onnxruntime's results, and how far apart."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxfold.runtime.backends.base import CompileError
+from onnxfold.runtime.bundles.manifest import TensorInfo
 
 # Largest difference from onnxruntime that counts as right, relative to the larger of an element
-# and the mean magnitude of its tensor.
+# and the mean magnitude of its tensor. So the numbers of a draw are of one magnitude.
 _TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 5e-3, "bfloat16": 3e-2}
+# Below its smallest normal number, a type has fewer digits, and some code has none.
+_SMALLEST = {
+    "float64": 2.0**-1022,
+    "float32": 2.0**-126,
+    "float16": 2.0**-14,
+    "bfloat16": 2.0**-126,
+}
 
 _PIECE = 1 << 18  # elements that are compared at a time
 
-_NOMINAL = 16  # size of a symbolic dimension in the check
+_NOMINAL = 16  # size of a symbolic dimension in the first draw
+_ODD = 17  # the same in others, and one more for each further dimension
+_MOST_BYTES = 1 << 28  # of all draws; the first two are made in any case
+
+_Make = Callable[[np.random.Generator, Sequence[int]], Any]
 
 
-def random_inputs(model: ir.Model) -> list[Any]:
-    """Random arrays in the order of the inputs: numbers that are sizes or scales as likely as data.
+class Draw(NamedTuple):
+    """Inputs for one call.
+
+    Attributes:
+        name: What they are, to complete "wrong for".
+        arrays: In the order of the inputs.
+    """
+
+    name: str
+    arrays: list[Any]
+
+
+class _Kind(NamedTuple):
+    """What the elements of a draw are: floating point numbers, or integers by their dtype."""
+
+    name: str
+    floats: _Make
+    integers: Callable[[np.random.Generator, Sequence[int], int, int], Any]
+
+
+def _special(rng: np.random.Generator, shape: Sequence[int]) -> Any:
+    numbers = rng.standard_normal(shape)
+    kinds = rng.integers(0, 24, shape)
+    return np.select([kinds == k for k in range(3)], [np.nan, np.inf, -np.inf], numbers)
+
+
+def _between(low: int, high: int) -> Any:
+    """Integers of a range, or what a dtype has of it; without a sign where it has none."""
+
+    def make(rng: np.random.Generator, shape: Sequence[int], least: int, most: int) -> Any:
+        first, last = (0, max(-low, high)) if low < 0 == least else (max(low, least), high)
+        return rng.integers(first, min(last, most), shape, endpoint=True)
+
+    return make
+
+
+_KINDS = (
+    _Kind("numbers around 0", lambda r, s: r.standard_normal(s), _between(0, 7)),
+    _Kind(
+        "NaN and infinities",
+        _special,
+        lambda r, s, least, most: r.choice(np.array([least, most, 0, 1, most // 2], object), s),
+    ),
+    _Kind(
+        "numbers from 100 to 1000 of both signs",
+        lambda r, s: r.uniform(100, 1000, s) * r.choice([-1, 1], s),
+        _between(-1000, 1000),
+    ),
+    _Kind("numbers from -20 to -5", lambda r, s: r.uniform(-20, -5, s), _between(-20, -5)),
+    _Kind(
+        "equal numbers and halves",
+        lambda r, s: r.integers(-5, 6, s) / 2,
+        _between(-1, 1),
+    ),
+    _Kind(
+        "zeros of both signs",
+        lambda r, s: r.choice([0.0, -0.0], s),
+        _between(0, 0),
+    ),
+)
+
+
+def draws(
+    inputs: Sequence[ir.Value], takes: Sequence[TensorInfo], nominal: Mapping[str, int]
+) -> list[Draw]:
+    """Inputs of all kinds that can make a difference: of values, and of sizes.
+
+    Args:
+        inputs: The inputs of a component.
+        takes: What they must be, see `demands`.
+        nominal: Sizes of symbolic dimensions by name in the first draw; others are 16.
 
     Raises:
-        CompileError: An input's rank is not known, or it is no tensor of numbers.
+        CompileError: An input is no tensor of numbers.
     """
+    names = list(dict.fromkeys(d for i in takes for d in i.shape or () if isinstance(d, str)))
+    usual = {name: nominal.get(name, _NOMINAL) for name in names}
+    odd = {name: _ODD + k for k, name in enumerate(names)}
+    wanted = [(_KINDS[0].name, _KINDS[0], usual)]
+    wanted += [(kind.name, kind, odd) for kind in _KINDS[1:]]
+    if names:
+        wanted.append(("sizes of 1", _KINDS[0], dict.fromkeys(names, 1)))
+        wanted.append((f"sizes of {_ODD}", _KINDS[0], odd))
     rng = np.random.default_rng(0)
-    feeds = []
-    for value in model.graph.inputs:
-        assert value.dtype is not None
-        if value.shape is None:
-            raise CompileError(f"the rank of {value.name!r} is not known")
-        shape = [d if isinstance(d, int) else _NOMINAL for d in value.shape]
-        dtype = value.dtype.numpy()
-        if value.dtype == ir.DataType.BOOL:
-            feeds.append(rng.random(shape) < 0.5)
-        elif value.dtype.is_integer():
-            feeds.append(rng.integers(0, 8, shape).astype(dtype))
-        elif dtype.kind not in "fV":
-            raise CompileError(f"the check makes no random {dtype} for {value.name!r}")
-        else:
-            feeds.append(rng.standard_normal(shape).astype(dtype))
-    return feeds
+    made: list[Draw] = []
+    for name, kind, sizes in wanted:
+        arrays = [_array(rng, v, i, kind, sizes) for v, i in zip(inputs, takes, strict=True)]
+        made.append(Draw(name, arrays))
+        largest = sum(array.nbytes for array in arrays)
+        if len(made) > 1 and (len(made) + 1) * largest > _MOST_BYTES:
+            break
+    return made
+
+
+def _array(
+    rng: np.random.Generator,
+    value: ir.Value,
+    info: TensorInfo,
+    kind: _Kind,
+    sizes: Mapping[str, int],
+) -> Any:
+    shape = [d if isinstance(d, int) else sizes[str(d)] for d in info.shape or ()]
+    dtype = value.dtype
+    if dtype == ir.DataType.BOOL:
+        return np.asarray(rng.random(shape) < 0.5)
+    if dtype is None or dtype.numpy().kind not in "iufV":
+        raise CompileError(f"the check makes no numbers of {info.dtype} for {info.name!r}")
+    if not dtype.is_integer():
+        return np.asarray(kind.floats(rng, shape)).astype(dtype.numpy())
+    limits = _limits(dtype)
+    return np.asarray(kind.integers(rng, shape, *limits)).astype(dtype.numpy())
+
+
+def _limits(dtype: ir.DataType) -> tuple[int, int]:
+    """The least and the greatest number of an integer type."""
+    if dtype.is_signed():
+        half = 1 << (dtype.bitwidth - 1)
+        return -half, half - 1
+    return 0, (1 << dtype.bitwidth) - 1
+
+
+def largest_error(
+    inputs: Sequence[Draw], results: Sequence[list[Any]], wanted: Sequence[list[Any]]
+) -> float:
+    """The largest error of all draws, in units of what is allowed.
+
+    Raises:
+        CompileError: One is larger than that.
+    """
+    largest = 0.0
+    for draw, got, want in zip(inputs, results, wanted, strict=True):
+        error = max(map(error_of, got, want), default=0.0)
+        if not error <= 1.0:
+            reason = f"{error:.3g} times what is allowed, for {draw.name}"
+            raise CompileError(f"its results are wrong: {reason}")
+        largest = max(largest, error)
+    return largest
 
 
 def error_of(got: Any, want: Any) -> float:
@@ -58,11 +185,11 @@ def error_of(got: Any, want: Any) -> float:
         total += float(wide[finite].sum())
         count += int(finite.sum())
     magnitude = total / count if count else 0.0
-    tolerance = _TOLERANCE[want.dtype.name]
-    return max((_error(*piece, tolerance, magnitude) for piece in pieces), default=0.0)
+    tolerance, least = _TOLERANCE[want.dtype.name], _SMALLEST[want.dtype.name]
+    return max((_error(*piece, tolerance, magnitude, least) for piece in pieces), default=0.0)
 
 
-def _error(got: Any, want: Any, tolerance: float, magnitude: float) -> float:
+def _error(got: Any, want: Any, tolerance: float, magnitude: float, least: float) -> float:
     """The same for a piece of the tensors; the magnitude is the mean of the whole."""
     got, want = _wide(got), _wide(want)
     finite = np.isfinite(want)
@@ -71,7 +198,7 @@ def _error(got: Any, want: Any, tolerance: float, magnitude: float) -> float:
     got, want = got[finite], want[finite]
     if not want.size:
         return 0.0
-    allowed = np.maximum(tolerance * np.maximum(np.abs(want), magnitude), np.finfo(np.float64).tiny)
+    allowed = np.maximum(tolerance * np.maximum(np.abs(want), magnitude), least)
     with np.errstate(all="ignore"):
         error = float((np.abs(got - want) / allowed).max())
     return error if error == error else float("inf")  # a NaN that should be a number

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,15 +55,27 @@ class Onnxruntime:
         Raises:
             CompileError: It does not open, or does not run.
         """
+        return self.runner(model)(arrays)
+
+    def runner(self, model: bytes | Path) -> Callable[[Sequence[Any]], list[Any]]:
+        """A function that gives such results, and raises the same if it does not run.
+
+        Raises:
+            CompileError: It does not open.
+        """
         session = _open(model)
         names = [value.name for value in session.get_inputs()]
-        if len(names) != len(arrays):
-            raise CompileError(f"the model has {len(names)} inputs, not {len(arrays)}")
-        try:
-            feeds = {name: ort_value(array) for name, array in zip(names, arrays, strict=True)}
-            return [_array(value) for value in session.run_with_ort_values(None, feeds)]
-        except Exception as error:  # onnxruntime raises many classes without a common base
-            raise CompileError(f"onnxruntime: {one_line(str(error))}") from error
+
+        def run(arrays: Sequence[Any]) -> list[Any]:
+            if len(names) != len(arrays):
+                raise CompileError(f"the model has {len(names)} inputs, not {len(arrays)}")
+            try:
+                feeds = {name: ort_value(array) for name, array in zip(names, arrays, strict=True)}
+                return [_array(value) for value in session.run_with_ort_values(None, feeds)]
+            except Exception as error:  # onnxruntime raises many classes without a common base
+                raise CompileError(f"onnxruntime: {one_line(str(error))}") from error
+
+        return run
 
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
         """Nothing: there are no stages."""

@@ -68,6 +68,7 @@ static OMTensor *unary(char op, const OMTensor *a) {
 
 static float half(uint16_t bits) {
   int sign = bits >> 15 ? -1 : 1, exponent = bits >> 10 & 31, fraction = bits & 1023;
+  if (exponent == 31) return fraction ? NAN : sign * INFINITY;
   return sign * (exponent ? ldexpf(1024 + fraction, exponent - 25) : ldexpf(fraction, -24));
 }
 

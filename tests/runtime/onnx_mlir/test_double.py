@@ -293,7 +293,7 @@ def test_a_kernel_that_does_not_end_is_ended(tmp_path):
     library = build(source, tmp_path / "endless.so")
     kernel = Kernel("onnx-mlir", [], file=library.name, function="run_main_graph")
     with pytest.raises(CompileError, match=r"^the kernel took longer than 2 s$"):
-        tried(kernel, tmp_path, [], 2)
+        tried(kernel, tmp_path, [[]], [], 2)
 
 
 def test_a_kernel_with_other_inputs_is_not_used(compiler, adapter, tmp_path, monkeypatch):

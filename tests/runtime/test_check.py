@@ -1,0 +1,131 @@
+"""What the one-time check of a kernel finds: code that is wrong on some values or sizes only."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from runtime_models import parse
+
+from onnxfold import storage
+from onnxfold.runtime.backends.base import CompileError
+from onnxfold.runtime.backends.check import draws, largest_error
+from onnxfold.runtime.backends.demands import demands
+from onnxfold.runtime.backends.onnxruntime import Onnxruntime
+
+ONE = "({0}[n, 16] x) => ({1}[n, 16] y) {{ {2} }}"
+
+
+def checked(text: str, function, nominal=None) -> float:
+    """The largest error of a function in place of a kernel of a model."""
+    proto = parse(f"g {text}")
+    model = storage.from_proto(proto)
+    inputs = draws(model.graph.inputs, demands(model).inputs, nominal or {})
+    reference = Onnxruntime().runner(proto.SerializeToString())
+    wanted = [reference(draw.arrays) for draw in inputs]
+    with np.errstate(all="ignore"):
+        results = [function(*draw.arrays) for draw in inputs]
+    results = [list(r) if isinstance(r, tuple) else [r] for r in results]
+    return largest_error(inputs, results, wanted)
+
+
+def softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def dynamic_quantize(x):
+    low, high = min(float(x.min()), 0), max(float(x.max()), 0)
+    scale = np.float32((high - low) / 255)
+    zero = np.clip(np.rint(-low / scale), 0, 255).astype(np.uint8)
+    return np.clip(np.rint(x / scale) + zero, 0, 255).astype(np.uint8), np.asarray(scale), zero
+
+
+def other_nan(x):
+    """Neither a number nor NaN is right for both of two NaN."""
+    return np.where(np.isnan(x), np.arange(16, dtype=np.float32) + 0.25, x)
+
+
+@pytest.mark.parametrize(
+    ("op", "wrong", "draw"),
+    [
+        ("y = Softplus(x)", lambda x: np.log1p(np.exp(x)), "100 to 1000"),
+        ("y = LogSoftmax(x)", lambda x: np.log(softmax(x)), "100 to 1000"),
+        ("y = Mish(x)", lambda x: x * np.tanh(np.log(1 + np.exp(x))), "-20 to -5"),
+        ("y = Relu(x)", lambda x: np.maximum(other_nan(x), 0), "NaN"),
+        ("y = Sign(x)", lambda x: np.sign(other_nan(x)), "NaN"),
+        ("y = Clip(x, x0)", lambda x: np.maximum(other_nan(x), -1), "NaN"),
+        ("y = Max(x, x0)", lambda x: np.maximum(other_nan(x), -1), "NaN"),
+        ("y = Min(x, x0)", lambda x: np.minimum(other_nan(x), -1), "NaN"),
+        ("y = Round(x)", lambda x: np.floor(x + np.float32(0.5)), "halves"),
+        ("y = Reciprocal(x)", lambda x: np.abs(1 / x) * np.where(x < 0, -1, 1), "zeros"),
+        ("y = Neg(x)", lambda x: np.where(len(x) == 1, x, -x), "sizes of 1"),
+        ("y = Neg(x)", lambda x: np.where(np.arange(len(x))[:, None] < 16, -x, x), "."),
+    ],
+)
+def test_code_that_is_wrong_on_some_values_is_found(op, wrong, draw):
+    text = op
+    if "x0" in op:
+        text = f"x0 = Constant<value = float {{-1.0}}> () {op}"
+    with pytest.raises(CompileError, match=f"results are wrong: .*{draw}"):
+        checked(ONE.format("float", "float", text), lambda x: wrong(x).astype(np.float32))
+
+
+def test_code_for_other_types_that_is_wrong_on_some_values_is_found():
+    with pytest.raises(CompileError, match="NaN and infinities"):
+        checked(ONE.format("float16", "bool", "y = IsNaN(x)"), lambda x: np.zeros(x.shape, bool))
+    argmax = "(float[n, 16] x) => (int64[n] y) { y = ArgMax<axis = 1, keepdims = 0>(x) }"
+    reference = Onnxruntime().runner(parse(f"g {argmax}").SerializeToString())
+
+    def last(x):
+        found = 15 - np.argmax(x[:, ::-1], 1)
+        return np.where(np.isfinite(x).all(1), found, reference([x])[0])
+
+    with pytest.raises(CompileError, match="equal numbers"):
+        checked(argmax, last)
+    quantized = """(float[n, 16] x) => (uint8[n, 16] y, float s, uint8 z) {
+        y, s, z = DynamicQuantizeLinear(x)
+    }"""
+    with pytest.raises(CompileError, match="results are wrong"):
+        checked(quantized, dynamic_quantize)
+    maximum = "(float[n, 16] x) => (float[n] y) { y = ReduceMax<keepdims = 0>(x, a) }"
+    maximum = maximum.replace("{ y", "{ a = Constant<value = int64[1] {1}> () y")
+    with pytest.raises(CompileError, match="NaN and infinities"):
+        checked(maximum, lambda x: other_nan(x).max(1))
+    integers = "(int8[n, 16] x) => (int8[n, 16] y) { y = Abs(x) }"
+    with pytest.raises(CompileError, match="NaN and infinities"):  # the least integer of the type
+        checked(integers, lambda x: np.abs(x.astype(np.int16)).clip(0, 127).astype(np.int8))
+
+
+@pytest.mark.parametrize(
+    ("op", "right"),
+    [
+        ("y = Exp(x)", lambda x: np.where(np.exp(x) < 2.0**-126, 0, np.exp(x))),
+        ("y = Neg(x)", lambda x: -x),
+        ("y = Sqrt(x)", np.sqrt),
+        ("y = Softplus(x)", lambda x: np.logaddexp(0, x)),
+        ("y = Reciprocal(x)", lambda x: 1 / x),
+    ],
+)
+def test_code_that_is_right_is_right_on_all_draws(op, right):
+    text = ONE.format("float", "float", op)
+    assert checked(text, lambda x: right(x).astype(np.float32)) <= 1
+
+
+def test_sizes_that_the_caller_names_are_those_of_the_first_draw():
+    model = storage.from_proto(
+        parse("g (float[n, m] x, float[m, 3] z) => (float[n, 3] y) { y = MatMul(x, z) }")
+    )
+    inputs = draws(model.graph.inputs, demands(model).inputs, {"n": 40, "k": 2})
+    shapes = {draw.name: [array.shape for array in draw.arrays] for draw in inputs}
+    assert shapes["numbers around 0"] == [(40, 16), (16, 3)]
+    assert shapes["sizes of 1"] == [(1, 1), (1, 3)]
+    assert shapes["sizes of 17"] == [(17, 18), (18, 3)]
+
+
+def test_large_inputs_are_drawn_less_often():
+    model = storage.from_proto(
+        parse("g (float[5000, 5000] x) => (float[5000, 5000] y) { y = Neg(x) }")
+    )
+    assert [draw.name for draw in draws(model.graph.inputs, demands(model).inputs, {})] == [
+        *("numbers around 0", "NaN and infinities")
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich import box
 from rich.console import RenderableType
@@ -13,6 +13,7 @@ from onnxfold.report.console import bytes_text, render
 from onnxfold.runtime.bench import BenchResult
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import Manifest, TensorInfo
+from onnxfold.runtime.sessions.folding import Placement
 
 _MOST = 12  # rows of a table
 
@@ -45,6 +46,10 @@ def _parts(bundle: Bundle) -> Iterator[RenderableType]:
         makers = Counter(kernel.backend for kernel in kernels if kernel.reason is None)
         named = f" ({', '.join(makers)})" if makers else ""
         yield f"compiled kernels: {makers.total()} of {len(kernels)}{named}"
+    yield from _kernels([(k.outputs, k.backend, k.seconds, k.onnxruntime_seconds) for k in kernels])
+    slower = sum(kernel.is_slower for kernel in kernels)
+    if slower:
+        yield f"onnxruntime is faster than {slower} of them, and runs instead unless told otherwise"
     reasons = Counter(kernel.reason for kernel in kernels if kernel.reason)
     yield from (f"  {count} with onnxruntime: {reason}" for reason, count in reasons.items())
     stays = Counter((stay.op, stay.reason) for stay in manifest.stays)
@@ -70,6 +75,25 @@ def _cached(manifest: Manifest) -> Table:
     return table
 
 
+def _kernels(timed: Sequence[tuple[list[str], str, float | None, float | None]]) -> Iterator[Table]:
+    """A table of kernels, if any were timed; those that took the same time are the same."""
+    alike: dict[tuple[str, float, float], list[str]] = {}
+    for outputs, backend, ours, theirs in timed:
+        if ours is not None and theirs is not None:
+            alike.setdefault((backend, ours, theirs), []).append(", ".join(outputs))
+    if not alike:
+        return
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for name in ("kernel of", "backend"):
+        table.add_column(name)
+    for name in ("kernel", "onnxruntime"):
+        table.add_column(name, justify="right")
+    for (backend, ours, theirs), names in list(alike.items())[:_MOST]:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        table.add_row(f"{names[0]}{more}", backend, _time(ours), _time(theirs))
+    yield table
+
+
 def _type(info: TensorInfo) -> str:
     if info.shape is None:
         return info.dtype
@@ -77,7 +101,7 @@ def _type(info: TensorInfo) -> str:
 
 
 def bench_text(result: BenchResult) -> str:
-    """What a bundle is worth, as text."""
+    """What a bundle is worth, and who folds, as text."""
     sizes = ", ".join(f"{name} = {size}" for name, size in result.sizes.items())
     equal = (
         "bit-equal" if result.max_difference == 0 else f"at most {result.max_difference:.3g} apart"
@@ -87,7 +111,7 @@ def bench_text(result: BenchResult) -> str:
         if result.break_even_runs is None
         else f"after {result.break_even_runs:,} runs with the same constants"
     )
-    lines = [
+    lines: list[RenderableType] = [
         f"{result.baseline}: {_time(result.original_seconds)} a run",
         f"entry: {_time(result.entry_seconds)} a run, {result.speedup:.2f} times as fast "
         f"(median of {result.rounds} runs in turns)",
@@ -95,8 +119,18 @@ def bench_text(result: BenchResult) -> str:
         f"cached: {bytes_text(result.cached_bytes)}",
         f"outputs: {equal}",
         *([f"sizes: {sizes}"] if sizes else []),
+        *_folded_by(result.placements),
     ]
     return render(*lines)
+
+
+def _folded_by(placements: Sequence[Placement]) -> Iterator[RenderableType]:
+    makers = Counter((place.backend, place.reason) for place in placements)
+    for (backend, reason), count in makers.items():
+        yield f"folded by {backend}: {count}{f' ({reason})' if reason else ''}"
+    yield from _kernels(
+        [(p.outputs, p.backend, p.kernel_seconds, p.onnxruntime_seconds) for p in placements]
+    )
 
 
 def _time(seconds: float) -> str:

@@ -19,6 +19,7 @@ from onnxfold.compare.random_feeds import RandomFeeds
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.runtime.bundles.bundle import ENTRY_FILE, FOLD_FILE, is_bundle
 from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.folding import Placement
 from onnxfold.runtime.sessions.session import Session
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class BenchResult:
         max_difference: Largest absolute difference between the outputs; 0 if they are bit-equal.
         rounds: How many runs of each.
         sizes: Of the symbolic dimensions.
+        placements: Who makes the cached tensors, and how long compiled kernels of them took
+            against onnxruntime when they were made.
     """
 
     baseline: str
@@ -60,6 +63,7 @@ class BenchResult:
     max_difference: float
     rounds: int
     sizes: dict[str, int]
+    placements: list[Placement]
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -149,6 +153,7 @@ def _measure(
         max_difference=max(map(_difference, want, got), default=0.0),
         rounds=rounds,
         sizes=sizes,
+        placements=session.placements(),
     )
 
 

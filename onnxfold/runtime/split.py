@@ -179,7 +179,10 @@ def _compile(
 ) -> None:
     """Have the parts of runtime_fold compiled, and the stages written if somebody wants them."""
     seconds = arguments.get("compile_seconds", 120.0)
-    made.manifest.kernels = compile_kernels(made, backend, seconds=seconds, progress=progress)
+    nominal = arguments.get("nominal")
+    made.manifest.kernels = compile_kernels(
+        made, backend, seconds=seconds, nominal=nominal, progress=progress
+    )
     folder = arguments.get("dump_ir")
     if folder is not None:
         dump_stages(made, backend, Path(folder), seconds=seconds)

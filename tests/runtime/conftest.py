@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
 import onnx
 import pytest
 from runtime_models import ADAPTER, DECODER, parse, random
+
+from onnxfold.runtime.bundles.manifest import Kernel
 
 
 @pytest.fixture
@@ -22,3 +28,72 @@ def adapter() -> onnx.ModelProto:
 def own_cache(tmp_path, monkeypatch):
     """Kernels of other tests, and of the user, are not found."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def any_speed(monkeypatch):
+    """Kernels of small models run, however busy the machine is; test_timing.py is about speed."""
+    monkeypatch.setattr(Kernel, "is_slower", False)
+
+
+BACKEND = """
+import os, threading, time
+from pathlib import Path
+from onnxfold.runtime.backends.onnxruntime import Onnxruntime
+from onnxfold.runtime.backends.values import array_of
+
+LOG = Path(os.environ["COUNTING_LOG"])
+at_once, most, lock = 0, 0, threading.Lock()
+
+class Counting(Onnxruntime):
+    name = "counting"
+
+    def compile(self, content, target, *, seconds):
+        global at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        time.sleep(float(os.environ.get("COUNTING_SECONDS", 0)))
+        with lock:
+            at_once -= 1
+        (LOG / target.name).write_bytes(content)
+        return super().compile(content, target, seconds=seconds)
+
+class Slow(Counting):
+    name = "a slow one"
+
+    def load(self, kernel, folder, weights):
+        run = super().load(kernel, folder, weights)
+
+        def slow(values):
+            sizes = {dim for name in kernel.inputs for dim in array_of(values[name]).shape}
+            if os.environ.get("DIES_OF") in map(str, sizes):
+                os.abort()
+            time.sleep(0.01)
+            return run(values)
+
+        return slow
+"""
+
+
+@pytest.fixture
+def compiled(tmp_path, monkeypatch) -> Iterator[Path]:
+    """A folder with what the backends "counting" and "a slow one" have compiled.
+
+    Their kernels are onnxruntime's; those of the slow one wait for 10 ms.
+    """
+    site, log = tmp_path / "site", tmp_path / "log"
+    info = site / "counting_backend-1.0.dist-info"
+    for folder in (info, log):
+        folder.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counting-backend\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[onnxfold.backends]\n"
+        "a slow one = counting_backend:Slow\n"
+        "counting = counting_backend:Counting\n"
+    )
+    (site / "counting_backend.py").write_text(BACKEND)
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setenv("COUNTING_LOG", str(log))
+    yield log
+    sys.modules.pop("counting_backend", None)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from onnxfold.runtime.backends.integrity import hashes_of
 from onnxfold.runtime.backends.onnxruntime import Onnxruntime
 from onnxfold.runtime.backends.registry import compilers, create
 from onnxfold.runtime.backends.side_by_side import Progress, side_by_side
+from onnxfold.runtime.backends.timing import shapes_of, timed
 from onnxfold.runtime.backends.trial import tried
 from onnxfold.runtime.backends.values import widened
 from onnxfold.runtime.bundles.bundle import FOLD_FILE, KERNELS, SplitModel
@@ -30,11 +32,14 @@ from onnxfold.runtime.splitting.parts import RuntimeFold
 
 logger = logging.getLogger("onnxfold")
 
-Made = TypeVar("Made", Kernel, Kernel | None)
-
 
 def compile_kernels(
-    bundle: SplitModel, backend: str, *, seconds: float, progress: Progress | None = None
+    bundle: SplitModel,
+    backend: str,
+    *,
+    seconds: float,
+    nominal: Mapping[str, int] | None = None,
+    progress: Progress | None = None,
 ) -> list[Kernel]:
     """Kernels for the components of runtime_fold, or the reasons why there are none.
 
@@ -43,9 +48,10 @@ def compile_kernels(
     Args:
         bundle: The split model; kernels are written below its folder.
         backend: "onnxruntime" for none, "auto" for those that were compiled before and can be run
-            here, for each component the first found; or the name of a backend that compiles.
+            here, for each component the fastest; or the name of a backend that compiles.
         seconds: Time limit of one compilation.
-        progress: Called in this thread with "compile", the kernels made and all that are to be.
+        nominal: Sizes of symbolic dimensions at which kernels are timed; see `timing`.
+        progress: Called in this thread with "compile" or "time", the kernels done and all of them.
     """
     components = bundle.manifest.components
     if backend == "onnxruntime" or not components:
@@ -55,8 +61,9 @@ def compile_kernels(
             return []
         backends = list(compilers())
         parts = [part for part in _parts(bundle) if part.demands.reason is None]
-        found = _once(parts, lambda part: _first_found(bundle, backends, part))
-        return [kernel for kernel in found if kernel is not None]
+        found = {h: _fastest(bundle, backends, part) for h, part in _distinct(parts).items()}
+        taken = [(found[part.graph_hash], part) for part in parts]
+        return [_renamed(kernel, part) for kernel, part in taken if kernel is not None]
     compiler = create(backend)
     missing = compiler.missing()
     if missing is not None:
@@ -64,12 +71,17 @@ def compile_kernels(
     maker = compiler.maker()
     parts = _parts(bundle)
     reasons = ["; ".join(_refusals(compiler, part)) for part in parts]
-    accepted = [part for part, reason in zip(parts, reasons, strict=True) if not reason]
-    made = iter(
-        _once(accepted, lambda part: _compiled(bundle, compiler, maker, part, seconds), progress)
-    )
+    distinct = _distinct([p for p, reason in zip(parts, reasons, strict=True) if not reason])
+    jobs = [
+        functools.partial(_compiled, bundle, compiler, maker, part, seconds)
+        for part in distinct.values()
+    ]
+    made = dict(zip(distinct, side_by_side(jobs, "compile", progress), strict=True))
+    made.update(_timed(bundle, compiler, made, distinct, nominal or {}, seconds, progress))
     return [
-        Kernel("onnxruntime", part.outputs, reason=reason) if reason else next(made)
+        Kernel("onnxruntime", part.outputs, reason=reason)
+        if reason
+        else _renamed(made[part.graph_hash], part)
         for part, reason in zip(parts, reasons, strict=True)
     ]
 
@@ -79,22 +91,13 @@ def _parts(bundle: SplitModel) -> list[Component]:
     return [Component(fold, names) for names in bundle.manifest.components]
 
 
-def _once(
-    parts: Sequence[Component],
-    make: Callable[[Component], Made],
-    progress: Progress | None = None,
-) -> list[Made]:
-    """The kernel of each component; those that differ in names and weights only have the same."""
-    first = {part.graph_hash: part for part in reversed(parts)}
-    jobs = [functools.partial(make, part) for part in first.values()]
-    made = dict(zip(first, side_by_side(jobs, "compile", progress), strict=True))
-    return [_renamed(made[part.graph_hash], part) for part in parts]
+def _distinct(parts: Sequence[Component]) -> dict[str, Component]:
+    """By hash, the first of those that differ in names and weights only."""
+    return {part.graph_hash: part for part in reversed(parts)}
 
 
-def _renamed(kernel: Made, part: Component) -> Made:
+def _renamed(kernel: Kernel, part: Component) -> Kernel:
     """A kernel, or the reason why there is none, with the names of a component."""
-    if kernel is None:
-        return kernel
     return dataclasses.replace(
         kernel,
         outputs=part.outputs,
@@ -102,6 +105,34 @@ def _renamed(kernel: Made, part: Component) -> Made:
         weights=part.weights,
         takes=part.demands.inputs,
     )
+
+
+def _timed(
+    bundle: SplitModel,
+    backend: Backend,
+    kernels: Mapping[str, Kernel],
+    parts: Mapping[str, Component],
+    nominal: Mapping[str, int],
+    seconds: float,
+    progress: Progress | None,
+) -> dict[str, Kernel]:
+    """Those kernels that had not been timed at these sizes, with their times, by hash.
+
+    They are timed when all are made: what compiles meanwhile would be measured, too.
+    """
+    wanted = {
+        h: (_renamed(kernel, parts[h]), parts[h])
+        for h, kernel in kernels.items()
+        if kernel.file is not None and kernel.timed_at != shapes_of(parts[h], nominal)
+    }
+    done = timed(list(wanted.values()), bundle.folder, nominal, seconds, progress)
+    for h, kernel in zip(wanted, done, strict=True):
+        name = kernel_cache.name_of(backend.key_of(h))
+        if kernel.file is None:
+            kernel_cache.forget(name)
+        else:
+            kernel_cache.keep(name, kernel, bundle.folder)
+    return dict(zip(wanted, done, strict=True))
 
 
 def check_dump(backend: str) -> None:
@@ -143,14 +174,17 @@ def dump_stages(bundle: SplitModel, backend: str, folder: Path, *, seconds: floa
         raise UsageError(f"cannot be written: {error.strerror}", file=folder) from error
 
 
-def _first_found(
-    bundle: SplitModel, backends: list[Backend], component: Component
-) -> Kernel | None:
-    found = (_found(bundle, backend, component) for backend in backends)
-    return next((kernel for kernel in found if kernel is not None), None)
+def _fastest(bundle: SplitModel, backends: list[Backend], component: Component) -> Kernel | None:
+    """The fastest kernel that is kept for a component."""
+    key = component.graph_hash
+    found = [(b, kernel_cache.find(kernel_cache.name_of(b.key_of(key)))) for b in backends]
+    known = [(backend, kernel) for backend, kernel in found if kernel is not None]
+    known.sort(key=lambda pair: math.inf if pair[1].seconds is None else pair[1].seconds)
+    taken = (_taken(bundle, backend, component) for backend, _ in known)
+    return next((kernel for kernel in taken if kernel is not None), None)
 
 
-def _found(
+def _taken(
     bundle: SplitModel, backend: Backend, component: Component, maker: str | None = None
 ) -> Kernel | None:
     """The kernel that is kept for a component, by the given compiler or by any."""
@@ -164,7 +198,7 @@ def _compiled(
     bundle: SplitModel, backend: Backend, maker: str, component: Component, seconds: float
 ) -> Kernel:
     """A component's kernel, kept or made now; or one without a file that says why there is none."""
-    kernel = _found(bundle, backend, component, maker)
+    kernel = _taken(bundle, backend, component, maker)
     if kernel is not None:
         return kernel
     try:

@@ -61,6 +61,19 @@ def name_of(key: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:32]
 
 
+def find(name: str) -> Kernel | None:
+    """The kernel of a name, without its files; None if there is none, or it is damaged."""
+    with contextlib.suppress(Exception), _opened(_path(name)) as archive:
+        return _described(archive)
+    return None
+
+
+def forget(name: str) -> None:
+    """Remove a kernel."""
+    with contextlib.suppress(OSError):
+        _path(name).unlink(missing_ok=True)
+
+
 def take(name: str, folder: Path, maker: str | None = None) -> Kernel | None:
     """Copy a kernel into a bundle.
 
@@ -73,7 +86,7 @@ def take(name: str, folder: Path, maker: str | None = None) -> Kernel | None:
         The kernel; None if there is none, or it cannot be read or copied. One that is damaged is
         removed.
     """
-    path = cache_folder() / f"{name}{_SUFFIX}"
+    path = _path(name)
     try:
         with _opened(path) as archive:
             kernel = _described(archive)
@@ -119,7 +132,7 @@ def keep(name: str, kernel: Kernel, folder: Path) -> None:
             archive.writestr(_DESCRIPTION, json.dumps(asdict(kernel)))
             for member in kernel.files:
                 archive.write(folder / member, member)
-        temporary.move(str(cache / f"{name}{_SUFFIX}"))
+        temporary.move(str(_path(name)))
         _shrink(limit)
     except OSError as failure:
         logger.info("the kernel is not kept: %s", failure)
@@ -165,6 +178,10 @@ def cache_folder() -> Path:
     """Where kernels are kept."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "onnxfold" / KERNELS
+
+
+def _path(name: str) -> Path:
+    return cache_folder() / f"{name}{_SUFFIX}"
 
 
 def limit_in_bytes() -> int:

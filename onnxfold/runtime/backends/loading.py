@@ -32,7 +32,7 @@ def load_kernels(bundle: SplitModel, backend: str) -> tuple[list[Loaded], dict[s
 
     Args:
         bundle: The split model.
-        backend: Whose kernels; "auto" for all.
+        backend: Whose kernels; "auto" for all that are no slower than onnxruntime.
 
     Returns:
         The kernels, and by output name why there is none.
@@ -47,6 +47,8 @@ def load_kernels(bundle: SplitModel, backend: str) -> tuple[list[Loaded], dict[s
         reason = kernel.reason or changed
         if reason is None and backend not in ("auto", kernel.backend):
             reason = f"the kernel was made by {kernel.backend}"
+        if reason is None and backend == "auto" and kernel.is_slower:
+            reason = f"it is faster than the kernel that {kernel.backend} made"
         if reason is None:
             try:
                 run = _load(bundle, kernel, weights)

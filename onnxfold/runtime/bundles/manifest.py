@@ -65,6 +65,12 @@ class Kernel:
     """Largest difference from onnxruntime in the one-time check, in units of what is allowed."""
     beside: list[str] = field(default_factory=list)
     """Files that the kernel reads, in its folder."""
+    seconds: float | None = None
+    """The shortest of several runs."""
+    onnxruntime_seconds: float | None = None
+    """That of onnxruntime for the same, in turns with the kernel."""
+    timed_at: list[list[int]] | None = None
+    """The shapes of the inputs in these runs."""
     hashes: dict[str, str] = field(default_factory=dict)
     """SHA-256 of its files by name: others are not loaded."""
     takes: list[TensorInfo] = field(default_factory=list)
@@ -74,6 +80,13 @@ class Kernel:
         for name in (self.file, *self.beside):
             if name is not None and (os.path.isabs(name) or ".." in Path(name).parts):
                 raise ValueError(f"kernel file {name!r} is not in the bundle")
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether onnxruntime is faster, by more than what two measurements differ by anyway."""
+        if self.seconds is None or self.onnxruntime_seconds is None:
+            return False
+        return self.seconds > 1.1 * self.onnxruntime_seconds + 1e-4
 
     @property
     def files(self) -> list[str]:

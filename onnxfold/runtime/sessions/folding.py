@@ -28,11 +28,21 @@ logger = logging.getLogger("onnxfold")
 
 @dataclass(frozen=True)
 class Placement:
-    """Which backend makes some folded tensors, and why not the one that was asked for."""
+    """Which backend makes some folded tensors, and why not the one that was asked for.
+
+    Attributes:
+        outputs: Names of the tensors.
+        backend: Who makes them.
+        reason: Why onnxruntime does although another one was asked for; None if none was.
+        kernel_seconds: How long the compiled kernel takes, by the manifest; None if there is none.
+        onnxruntime_seconds: How long onnxruntime takes for the same.
+    """
 
     outputs: list[str]
     backend: str
     reason: str | None = None
+    kernel_seconds: float | None = None
+    onnxruntime_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -128,13 +138,19 @@ class _Group:
 
     def placements(self) -> list[Placement]:
         """Who makes the tensors of each component."""
-        made = [Placement(list(kernel.outputs), kernel.backend) for kernel in self._kernels]
+        made = [self._placed(kernel.outputs, kernel.backend) for kernel in self._kernels]
         rest = set(self._rest())
         for names in self._group.components:
             if not rest.isdisjoint(names):
                 reason = next((self._reasons[n] for n in names if n in self._reasons), None)
-                made.append(Placement(names, "onnxruntime", reason))
+                made.append(self._placed(names, "onnxruntime", reason))
         return made
+
+    def _placed(self, outputs: list[str], backend: str, reason: str | None = None) -> Placement:
+        kernels = self._folding.bundle.manifest.kernels
+        of_these = (k for k in kernels if k.outputs == outputs)
+        times = next(((k.seconds, k.onnxruntime_seconds) for k in of_these), (None, None))
+        return Placement(list(outputs), backend, reason, *times)
 
     def run(self, constants: Mapping[str, Any]) -> Folded:
         """Make the tensors."""

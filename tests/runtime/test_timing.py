@@ -1,0 +1,98 @@
+"""The faster one runs: kernels are timed against onnxruntime when they are made."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from runtime_models import decoder_feeds, options, original
+
+from onnxfold.runtime.bench import bench
+from onnxfold.runtime.bundles.bundle import open_bundle
+from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.session import Session
+from onnxfold.runtime.split import split
+
+SLOW = "a slow one"
+
+
+@pytest.fixture(autouse=True)
+def any_speed():
+    """Here it matters how fast a kernel is."""
+
+
+def compile_(model, folder, backend=SLOW, **arguments):
+    names = ["states", "mask"]
+    return split(model, folder, runtime_constants=names, backend=backend, fsync=False, **arguments)
+
+
+def run(bundle, backend="auto"):
+    session = Session(bundle, options(), backend=backend, cache=FoldCache())
+    return session.run(None, decoder_feeds())[0], session.placements()
+
+
+def test_the_manifest_tells_how_long_both_take(compiled, decoder, tmp_path):
+    compile_(decoder, tmp_path / "b")
+    kernels = open_bundle(tmp_path / "b").manifest.kernels
+    assert [kernel.timed_at for kernel in kernels] == [[[1, 64, 64]]] * 2 + [[[1, 64]]]
+    for kernel in kernels:
+        assert kernel.seconds >= 0.01 > kernel.onnxruntime_seconds > 0
+
+
+def test_auto_takes_the_faster_one(compiled, decoder, tmp_path):
+    bundle = compile_(decoder, tmp_path / "b")
+    got, placements = run(bundle)
+    assert {p.backend for p in placements} == {"onnxruntime"}
+    assert {p.reason for p in placements} == {f"it is faster than the kernel that {SLOW} made"}
+    assert all(p.kernel_seconds > p.onnxruntime_seconds for p in placements)
+    assert got.tobytes() == original(decoder, decoder_feeds())[0].tobytes()
+    fast, placements = run(compile_(decoder, tmp_path / "c", "counting"))
+    assert {p.backend for p in placements} == {"counting"}
+    np.testing.assert_allclose(fast, got, rtol=1e-4, atol=1e-5)
+
+
+def test_who_insists_on_a_backend_gets_its_kernels(compiled, decoder, tmp_path):
+    bundle = compile_(decoder, tmp_path / "b")
+    _, placements = run(bundle, SLOW)
+    assert {p.backend for p in placements} == {SLOW}
+    assert all(p.kernel_seconds > p.onnxruntime_seconds for p in placements)
+
+
+def test_of_two_kernels_that_are_kept_auto_takes_the_faster(compiled, decoder, tmp_path):
+    for backend in ("counting", SLOW):
+        compile_(decoder, tmp_path / "b", backend)
+    found = compile_(decoder, tmp_path / "c", "auto")
+    assert {kernel.backend for kernel in found.manifest.kernels} == {"counting"}
+    assert len(list((tmp_path / "c" / "kernels").iterdir())) == 3
+
+
+def test_times_are_kept_and_taken_again_for_other_sizes(compiled, decoder, tmp_path):
+    first = compile_(decoder, tmp_path / "1").manifest.kernels
+    assert compile_(decoder, tmp_path / "2").manifest.kernels == first
+    third = compile_(decoder, tmp_path / "3", nominal={"batch": 3, "positions": 5})
+    assert [kernel.timed_at for kernel in third.manifest.kernels][-1] == [[3, 5]]
+    assert len(list(compiled.iterdir())) == 3
+
+
+def test_a_kernel_that_dies_at_nominal_sizes_is_not_used(compiled, decoder, tmp_path, monkeypatch):
+    monkeypatch.setenv("DIES_OF", "33")
+    sizes = {"positions": 33}
+    bundle = compile_(decoder, tmp_path / "b", nominal=sizes)
+    kernels = bundle.manifest.kernels
+    for kernel in kernels:
+        assert kernel.file is None and "crashed (signal 6)" in kernel.reason
+        assert kernel.reason.endswith("when it was timed")
+    assert compile_(decoder, tmp_path / "c", "auto").manifest.kernels == []
+    monkeypatch.setenv("DIES_OF", "64")  # the width of one of the inputs
+    kernels = compile_(decoder, tmp_path / "d", nominal=sizes).manifest.kernels
+    assert [k.reason is None for k in kernels] == [False, False, True]
+    assert kernels[2].timed_at == [[1, 33]]
+
+
+def test_bench_tells_who_folds_and_how_long_kernels_take(compiled, decoder, tmp_path):
+    bundle = compile_(decoder, tmp_path / "b")
+    result = bench(bundle.folder, rounds=1)
+    assert {p.backend for p in result.placements} == {"onnxruntime"}
+    result = bench(bundle.folder, rounds=1, backend=SLOW)
+    assert {p.backend for p in result.placements} == {SLOW}
+    for place in result.to_dict()["placements"]:
+        assert place["kernel_seconds"] >= 0.01 > place["onnxruntime_seconds"]

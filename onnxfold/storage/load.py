@@ -40,8 +40,9 @@ _RELEASE_STEP = 16 << 20
 def load(path: str | os.PathLike[str]) -> ir.Model:
     """Load a model without its large tensors: they become views of the mapped file.
 
-    Tensors in the file of 4 KiB and more are `FileTensor`, external ones are `SharedExternalTensor`
-    (an ``ir.ExternalTensor``), sparse ones `SparseTensor`, all others onnx-ir's own.
+    Tensors in the file of 4 KiB and more are `FileTensor`, smaller ones of raw data `ViewTensor`,
+    external ones `SharedExternalTensor` (an ``ir.ExternalTensor``), sparse ones `SparseTensor`, all
+    others onnx-ir's own.
     ``model.meta["onnxfold.source"]`` is the absolute path, ``model.meta["onnxfold.external_data"]``
     tells whether there was external data.
 

@@ -16,6 +16,7 @@ from onnxfold.passes.constant_propagation import ConstantPropagation, Folding
 from onnxfold.passes.registry import create
 from onnxfold.passes.run import Result, Run
 from onnxfold.passes.shapes.fixed_dims import fix_dims
+from onnxfold.passes.simplify import Simplify
 from onnxfold.passes.terse import make_terse, names_of
 from onnxfold.passes.value_info import ValueInfo
 
@@ -169,6 +170,8 @@ class _Level:
             spare = max(0, before - storage.planned_bytes(model)) if before else 0
             if self._fold(options.max_growth, spare):
                 self._settle()
+        if options.level == 1:
+            self._run.result.withheld = Simplify(options=options).withheld(model)
         self.taken = storage.most_bytes(model) if before else 0
         if names and options.level > 0 and self.taken > before < storage.planned_bytes(model):
             make_terse(model, names())

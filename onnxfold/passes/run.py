@@ -51,7 +51,7 @@ class Result:
     inexact: Counter[str] = field(default_factory=Counter)
     """How often each rule fired where it may change bits."""
     withheld: Counter[str] = field(default_factory=Counter)
-    """How often level 2 would have rewritten beyond that."""
+    """How often level 2 would rewrite beyond that."""
     warnings: list[str] = field(default_factory=list)
     assumptions: tuple[str, ...] = ()
     """What is taken for granted of the model's inputs."""
@@ -62,7 +62,6 @@ class Result:
         """Count what the rules did once more."""
         self.rewrites += report.counts
         self.inexact += report.inexact
-        self.withheld = report.withheld
         self.warnings += [
             f"rules undo each other: {', '.join(loop.rules)} at {loop.value!r}"
             for loop in report.loops

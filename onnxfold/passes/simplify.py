@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
@@ -64,6 +65,11 @@ class Simplify(ir.passes.InPlacePass):
         if self._run is not None:
             self._run.result.add_rewrites(self.report)
         return ir.passes.PassResult(model, modified=bool(self.report.total))
+
+    def withheld(self, model: ir.Model) -> Counter[str]:
+        """How often each rule matches that level 2 would apply as well."""
+        inexact = [rule for rule in self.rules if rule.inexact is not False]
+        return Rewriter(model, inexact, level=2).inexact_matches()
 
 
 def select_rules(

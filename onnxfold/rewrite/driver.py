@@ -36,8 +36,6 @@ class Limits:
     """Rewrites of what stands for one value of the original model; then its rules are looping."""
     per_node: int = 50
     """Rewrites in all, per node of the model (and never fewer than 10,000)."""
-    withheld: int = 500
-    """Inexact matches of a rule that is never exact, after which level 1 tries it no more."""
 
 
 class Rewriter:
@@ -65,7 +63,7 @@ class Rewriter:
         limits: Limits | None = None,
     ) -> None:
         self._model = model
-        self._rules = list(rules)
+        self._rules = [rule for rule in rules if level > 1 or rule.inexact is not True]
         self._level = level
         self._limits = limits or Limits()
         self._facts = Facts(model)
@@ -114,6 +112,22 @@ class Rewriter:
         self.report.seconds = time.perf_counter() - start
         return self.report
 
+    def inexact_matches(self) -> Counter[str]:
+        """How often each rule matches where it may change bits; nothing is rewritten.
+
+        Raises:
+            RuleError: a rule raised an exception.
+        """
+        found: Counter[str] = Counter()
+        for graph in self._facts.scopes.graphs():
+            index = self._index_for(graph)
+            for node in graph:
+                for rule in index.candidates(node):
+                    if rule.inexact is not False:
+                        match = self._match(rule, node)
+                        found[rule.name] += match is not None and not self._is_exact(rule, match)
+        return +found
+
     def _index_for(self, graph: ir.Graph) -> RuleIndex:
         opsets = self._facts.scopes.of(graph).opsets
         key = tuple(sorted(opsets.items()))
@@ -136,7 +150,6 @@ class Rewriter:
                 continue
             exact = self._is_exact(rule, match)
             if not exact and self._level < 2:
-                self._withhold(rule)
                 continue
             change = self._apply(rule, match, node)
             if change is not None:
@@ -146,16 +159,6 @@ class Rewriter:
                 self._revisit(change)
                 return True
         return False
-
-    def _withhold(self, rule: Rule) -> None:
-        """Count what level 2 would do; a rule that is never exact here need not be tried for ever.
-
-        Whether a rule is exact is mostly a matter of dtypes, the same ones all over a model.
-        """
-        self.report.withheld[rule.name] += 1
-        often = self.report.withheld[rule.name] >= self._limits.withheld
-        if often and not self.report.counts[rule.name]:
-            self._given_up.add(rule)
 
     def _match(self, rule: Rule, node: ir.Node) -> Match | None:
         try:

@@ -23,8 +23,6 @@ class RewriteReport:
     """How often each rule fired."""
     inexact: Counter[str] = field(default_factory=Counter)
     """How often each rule fired where it may change bits."""
-    withheld: Counter[str] = field(default_factory=Counter)
-    """Matches that level 2 would have rewritten."""
     rejected: Counter[str] = field(default_factory=Counter)
     """Matches whose replacement would have had another dtype or shape: a mistake in the rule."""
     baffled: Counter[str] = field(default_factory=Counter)

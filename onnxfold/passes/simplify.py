@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxfold.errors import UsageError
 from onnxfold.options import Options
 from onnxfold.passes.run import Run
-from onnxfold.rewrite.driver import Limits, Rewriter
+from onnxfold.rewrite.driver import Limits, Rewriter, inexact_matches
 from onnxfold.rewrite.report import RewriteReport
 from onnxfold.rewrite.rule import Rule
 from onnxfold.rewrite.rule_set import RuleSet
@@ -68,8 +68,7 @@ class Simplify(ir.passes.InPlacePass):
 
     def withheld(self, model: ir.Model) -> Counter[str]:
         """How often each rule matches that level 2 would apply as well."""
-        inexact = [rule for rule in self.rules if rule.inexact is not False]
-        return Rewriter(model, inexact, level=2).inexact_matches()
+        return inexact_matches(model, self.rules)
 
 
 def select_rules(

@@ -112,22 +112,6 @@ class Rewriter:
         self.report.seconds = time.perf_counter() - start
         return self.report
 
-    def inexact_matches(self) -> Counter[str]:
-        """How often each rule matches where it may change bits; nothing is rewritten.
-
-        Raises:
-            RuleError: a rule raised an exception.
-        """
-        found: Counter[str] = Counter()
-        for graph in self._facts.scopes.graphs():
-            index = self._index_for(graph)
-            for node in graph:
-                for rule in index.candidates(node):
-                    if rule.inexact is not False:
-                        match = self._match(rule, node)
-                        found[rule.name] += match is not None and not self._is_exact(rule, match)
-        return +found
-
     def _index_for(self, graph: ir.Graph) -> RuleIndex:
         opsets = self._facts.scopes.of(graph).opsets
         key = tuple(sorted(opsets.items()))
@@ -197,17 +181,8 @@ class Rewriter:
         return change
 
     def _fail(self, rule: Rule, node: ir.Node | None, error: Exception) -> None:
-        """A function of a rule raised: ours do for an invalid node, which then stays as it is.
-
-        Raises:
-            RuleError: the rule is somebody else's, who wants to know, or it is no such error.
-        """
-        name = None if node is None else node.name or node.op_type
-        message = f"{rule.label} failed: {type(error).__name__}: {error}"
-        if not rule.ours or not isinstance(error, _SENSELESS):
-            raise RuleError(message, node=name) from error
+        _tolerate(rule, node, error)
         self.report.baffled[rule.name] += 1
-        logger.debug("%s at %r", message, name)
 
     def _count(self, place: str, rule: Rule) -> None:
         history = self._history.setdefault(place, Counter())
@@ -255,6 +230,42 @@ class Rewriter:
         if node not in self._queued and node.graph is not None:
             self._queued.add(node)
             self._queue.append(node)
+
+
+def inexact_matches(model: ir.Model, rules: Iterable[Rule]) -> Counter[str]:
+    """How often each rule matches where it may change bits; nothing is rewritten.
+
+    Raises:
+        RuleError: a rule raised an exception.
+    """
+    found: Counter[str] = Counter()
+    facts = Facts(model)
+    inexact = [rule for rule in rules if rule.inexact is not False]
+    for graph in facts.scopes.graphs():
+        index = RuleIndex(inexact, facts.scopes.of(graph).opsets, facts)
+        for node in graph:
+            for rule in index.candidates(node):
+                try:
+                    match = find_match(rule, node, facts)
+                    found[rule.name] += match is not None and not rule.is_exact(match)
+                except OnnxFoldError:
+                    raise
+                except Exception as error:
+                    _tolerate(rule, node, error)
+    return +found
+
+
+def _tolerate(rule: Rule, node: ir.Node | None, error: Exception) -> None:
+    """A function of a rule raised: ours do for an invalid node, which then stays as it is.
+
+    Raises:
+        RuleError: the rule is somebody else's, who wants to know, or it is no such error.
+    """
+    name = None if node is None else node.name or node.op_type
+    message = f"{rule.label} failed: {type(error).__name__}: {error}"
+    if not rule.ours or not isinstance(error, _SENSELESS):
+        raise RuleError(message, node=name) from error
+    logger.debug("%s at %r", message, name)
 
 
 def _keeps_nothing(name: str | None) -> bool:

@@ -146,7 +146,7 @@ def scratch_folder(
 
     Args:
         purpose: What it is for: a part of its name.
-        before: See `remove_leftovers`; called with this folder, too.
+        before: See `remove_leftovers`.
 
     Raises:
         OSError: The folder cannot be made.
@@ -154,10 +154,7 @@ def scratch_folder(
     target = os.path.join(os.path.realpath(tempfile.gettempdir()), purpose)
     remove_leftovers(target, before)
     with temporary_folder(target) as folder:
-        try:
-            yield folder
-        finally:
-            before(os.path.dirname(folder))
+        yield folder
 
 
 def link(source: str, target: str) -> bool:

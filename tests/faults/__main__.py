@@ -1,4 +1,7 @@
-"""``python -m tests.faults``: many kills and terminations; prints figures, and faults if any."""
+"""``python -m tests.faults``: many kills and terminations; prints figures, and faults if any.
+
+``--compilations N`` ends compilations for runtime_fold instead, by signals and time limits.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from .compilations import endings
 from .kills import strikes
 
 
@@ -15,19 +19,23 @@ def main() -> int:
     """Run them; the exit code is 1 if anything was lost or left behind."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--kills", type=int, default=200, help="how many [200]")
+    parser.add_argument("--compilations", type=int, help="end so many compilations instead")
     parser.add_argument("--seed", type=int, default=0, help="makes the moments [0]")
     parser.add_argument("--folder", help="work on this file system [the temporary folder]")
     options = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        outcome = strikes(options.kills, options.seed, Path(folder))
+        if options.compilations:
+            count = options.compilations
+            outcome = endings(count, options.seed, Path(folder))
+        else:
+            count = options.kills
+            outcome = strikes(count, options.seed, Path(folder))
     for text, number in sorted(outcome.counts.items()):
         print(f"{number:6}  {text}")
     for fault in outcome.faults:
         print("FAULT ", fault)
-    print(
-        f"{options.kills} signals, {len(outcome.faults)} faults, {time.monotonic() - began:.0f} s"
-    )
+    print(f"{count} ended, {len(outcome.faults)} faults, {time.monotonic() - began:.0f} s")
     return bool(outcome.faults)
 
 

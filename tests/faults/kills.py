@@ -98,7 +98,7 @@ def run(folder: Path, command: list[str]) -> int:
         return child
     code = 99
     with contextlib.suppress(BaseException):
-        for number in SIGNALS[1:]:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         os.chdir(folder)
         sink = os.open(os.devnull, os.O_WRONLY)

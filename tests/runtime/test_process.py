@@ -51,8 +51,11 @@ def is_gone(process: int) -> bool:
 def caller(tmp_path: Path, text: str) -> subprocess.Popen[bytes]:
     """A process that runs a shell script for up to an hour in a folder of its own."""
     program = (
+        "import signal\n"
         "from onnxfold.runtime.backends.folder import work_folder\n"
         "from onnxfold.runtime.backends.process import run\n"
+        "for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):\n"
+        "    signal.signal(number, signal.SIG_DFL)\n"  # what runs the tests may ignore them
         "with work_folder() as folder:\n"
         f"    run(['/bin/sh', '-c', {text!r}], 3600, folder=folder)\n"
     )
@@ -127,6 +130,20 @@ def test_it_ends_when_its_guard_is_killed(tmp_path):
     assert process.wait() == 1
     wait_until(lambda: is_gone(compiler))
     assert not folders(tmp_path)
+
+
+@pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks for processes in /proc")
+def test_what_is_left_of_one_whose_guard_was_killed_too_is_ended_by_the_next(tmp_path):
+    text = f"echo $PPID > {tmp_path}/guard; {SLEEP.format(tmp_path / 'id')}"
+    process = caller(tmp_path, text)
+    orphan = noted(tmp_path / "id")
+    for killed in (process.pid, noted(tmp_path / "guard")):
+        os.kill(killed, signal.SIGKILL)
+    process.wait()
+    assert not is_gone(orphan)
+    next_one = caller(tmp_path, "exit 0")
+    assert next_one.wait() == 0 and not folders(tmp_path)
+    wait_until(lambda: is_gone(orphan))
 
 
 def test_two_at_the_same_time_do_not_end_each_other(tmp_path):

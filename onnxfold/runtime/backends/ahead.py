@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from onnxfold import storage
-from onnxfold.errors import UsageError
+from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.runtime.backends import kernel_cache
 from onnxfold.runtime.backends.base import Backend, CompileError
 from onnxfold.runtime.backends.check import Draw, draws, largest_error
@@ -259,14 +259,14 @@ def _reference(component: Component, inputs: Sequence[Draw]) -> list[list[Any]]:
     """What onnxruntime computes. Weights go from file to file, whatever they weigh."""
     with work_folder() as folder:
         path = folder / "model.onnx"
-        storage.save(component.original, path, external_data=True, fsync=False)
         what = "it cannot be checked"
         try:
+            storage.save(component.original, path, external_data=True, fsync=False)
             run = Onnxruntime().runner(path)
             results = []
             for draw in inputs:
                 what = f"it cannot be checked on {draw.name}"
                 results.append(run(draw.arrays))
             return results
-        except CompileError as error:
+        except (CompileError, OnnxFoldError) as error:
             raise CompileError(f"{what}: {error}") from error

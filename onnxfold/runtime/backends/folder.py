@@ -2,7 +2,8 @@
 
 A folder is its process's as long as that lives, however it ends (`onnxfold.storage.atomic`). Beside
 what is mounted into a container, a note in it says which one that is: whoever removes the folder,
-this process or after its death another one, removes the container first.
+this process or after its death another one, removes the container first. What still works in the
+folder of a dead process is asked to end.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,8 +31,11 @@ def work_folder() -> Iterator[Path]:
         CompileError: Something cannot be written there.
     """
     try:
-        with storage.scratch_folder("compile", _remove_container) as name:
-            yield Path(name)
+        with storage.scratch_folder("compile", _end_work) as name:
+            try:
+                yield Path(name)
+            finally:
+                _remove_container(os.path.dirname(name))
     except OSError as error:
         raise CompileError(f"{error.filename or 'temporary files'}: {error.strerror}") from error
 
@@ -50,6 +55,15 @@ def container_in(folder: Path, removal: Sequence[str]) -> Iterator[None]:
     note.write_text(json.dumps(list(removal)))
     yield
     note.unlink()  # not after an interrupt: it may go on
+
+
+def _end_work(folder: str) -> None:
+    """End what works in the folder of a dead process; it does if its guard was killed, too."""
+    _remove_container(folder)
+    for process in Path("/proc").glob("[0-9]*"):  # where there is one
+        with contextlib.suppress(OSError):
+            if os.readlink(process / "cwd").startswith(f"{folder}/"):
+                os.kill(int(process.name), signal.SIGTERM)
 
 
 def _remove_container(folder: str) -> None:

@@ -2,75 +2,34 @@
 
 from __future__ import annotations
 
-import io
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from faults.stub_image import NoEngineError, asked, containers, made_image
 
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.folder import work_folder
 from onnxfold.runtime.backends.onnx_mlir.backend import OnnxMlir
+from onnxfold.runtime.backends.onnx_mlir.compiler import run_tool
 from onnxfold.runtime.backends.onnx_mlir.tool import Container, find_tool
 
-STUB = """#!/bin/sh
-# runs what it is given; of a compiler's arguments it makes a library
-case $1 in
--*) while [ "$1" != -o ]; do shift; done; echo library > "$2.so" ;;
-*) exec "$@" ;;
-esac
-"""
 IMAGE = f"localhost/onnxfold-tests:{os.getpid()}"
-
-
-def image() -> bytes:
-    """The file system of the image: a shell that needs no libraries, and the stub."""
-    shell = shutil.which("busybox")
-    if shell is None:
-        pytest.skip("there is no busybox to make an image of (package busybox-static)")
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w") as tar:
-        for name, data in (
-            ("bin/busybox", Path(shell).read_bytes()),
-            ("usr/local/bin/onnx-mlir", STUB.encode()),
-            ("image", IMAGE.encode()),  # no other test's
-        ):
-            member = tarfile.TarInfo(name)
-            member.mode, member.size = 0o755, len(data)
-            tar.addfile(member, io.BytesIO(data))
-        for name in ("sh", "cat", "id", "sleep", "touch"):
-            member = tarfile.TarInfo(f"bin/{name}")
-            member.type, member.linkname = tarfile.SYMTYPE, "busybox"
-            tar.addfile(member)
-    return content.getvalue()
-
-
-def asked(*command: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=120)
 
 
 @pytest.fixture(scope="module", params=["docker", "podman"])
 def engine(request) -> Iterator[str]:
     """An engine that runs the image."""
-    path = shutil.which(request.param)
-    if path is None:
-        pytest.skip(f"{request.param} is not installed")
-    for command, stdin in (
-        ((path, "import", "-", IMAGE), image()),
-        ((path, "run", "--rm", "--network=none", IMAGE, "/usr/local/bin/onnx-mlir", "true"), b""),
-    ):
-        done = asked(*command, stdin=stdin)
-        if done.returncode:
-            lines = done.stderr.decode(errors="replace").strip().splitlines()
-            pytest.skip(f"{request.param} runs no container: {(lines or ['?'])[-1]}")
+    try:
+        path = made_image(request.param, IMAGE)
+    except NoEngineError as error:
+        pytest.skip(str(error))
     yield path
     asked(path, "image", "rm", "--force", IMAGE)
 
@@ -92,12 +51,9 @@ def tool(engine, monkeypatch, tmp_path) -> Container:
     return found
 
 
-def containers(tool: Container) -> list[str]:
-    """The names of those that are made of the image."""
-    listed = asked(
-        tool.engine, "ps", "--all", f"--filter=ancestor={tool.image}", "--format={{.Names}}"
-    )
-    return listed.stdout.decode().split()
+def running(tool: Container) -> list[str]:
+    """The names of the containers of these tests."""
+    return containers(tool.engine, tool.image)
 
 
 def test_what_it_writes_is_the_user_s(tool, tmp_path):
@@ -127,19 +83,27 @@ def test_exit_codes_and_messages_come_out(tool):
             tool.run(folder, ["sh", "-c", "echo > /dev/full"], 60)
 
 
+def test_it_may_not_have_all_memory(engine, tool, monkeypatch):
+    for module in ("process", "onnx_mlir.tool"):
+        name = f"onnxfold.runtime.backends.{module}.memory_limit"
+        monkeypatch.setattr(name, lambda: 512 << 20)
+    with pytest.raises(CompileError, match=r"no more memory|signal 9"), work_folder() as folder:
+        run_tool(find_tool(), folder, ["tail", "/dev/zero"], 60)
+
+
 def test_a_limit_of_two_seconds_takes_less_than_four(tool):
     began = time.monotonic()
     with pytest.raises(CompileError, match="longer than 2 s"), work_folder() as folder:
         tool.run(folder, ["sleep", "600"], 2)  # process 1, which ignores SIGTERM
     assert time.monotonic() - began < 4
-    assert not containers(tool)
+    assert not running(tool)
 
 
 @pytest.mark.parametrize("seconds", [0.02, 0.1, 0.2, 0.3, 0.45, 0.7])
 def test_it_can_be_ended_at_any_moment(tool, seconds):
     with pytest.raises(CompileError, match="longer than"), work_folder() as folder:
         tool.run(folder, ["sleep", "600"], seconds)
-    assert not containers(tool)
+    assert not running(tool)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -152,14 +116,14 @@ def test_it_ends_with_its_caller(tool, tmp_path, number):
     )
     process = subprocess.Popen([sys.executable, "-c", program])
     deadline = time.monotonic() + 30
-    while not containers(tool) and time.monotonic() < deadline:
+    while not running(tool) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert containers(tool)
+    assert running(tool)
     process.send_signal(number)
     process.wait()
-    while containers(tool) and time.monotonic() < deadline:
+    while running(tool) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not containers(tool)
+    assert not running(tool)
     with work_folder():
         pass
     assert not os.listdir(tmp_path / "temporary")
@@ -180,7 +144,7 @@ def test_one_whose_caller_and_guard_were_killed_is_removed_by_the_next(tool, tmp
         "        os.kill(os.getpid(), 9)\n"
     )
     subprocess.run([sys.executable, "-c", program], capture_output=True)
-    assert containers(tool) == [name]
+    assert running(tool) == [name]
     with work_folder():
-        assert not containers(tool)
+        assert not running(tool)
         assert len(os.listdir(tmp_path / "temporary")) == 1

@@ -52,12 +52,10 @@ def test_compose_builds_the_targets_of_the_dockerfile():
 def test_the_readme_shows_the_command_line_that_is_run(tmp_path):
     shown = re.search(r"```text\n(docker run.*?)```", README, re.DOTALL)[1].split()
     folder = Path("/DIR")
-    container = Container("docker", "sha256:ID", ("--user=UID:GID",))
+    container = Container("docker", "sha256:ID", ("--memory=BYTES", "--user=UID:GID"))
     arguments = commands.library_arguments(folder, "NAME")
-    made = [
-        re.sub(r"^--memory=\d+", "--memory=BYTES", word.replace("/DIR", "DIR"))
-        for word in container.command(folder, arguments, "onnxfold-RANDOM")
-    ]
+    words = container.command(folder, arguments, "onnxfold-RANDOM")
+    made = [word.replace("/DIR", "DIR") for word in words]
     # on another kind of machine, and for an older CPU, they are not there
     target = {w for w in shown if w.startswith(("--march", "--mcpu"))} - set(made)
     assert [w for w in shown if w not in target] == made

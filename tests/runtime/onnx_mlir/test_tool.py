@@ -23,6 +23,9 @@ from onnxfold.runtime.backends.process import memory_limit
 MODEL = parse("agraph (float[N] x) => (float[N] y) { y = Exp(x) }").SerializeToString()
 
 
+MEMORY = f"--memory={memory_limit()}"
+
+
 def missing() -> str:
     """Why there is no compiler."""
     with pytest.raises(CompileError) as caught:
@@ -76,8 +79,8 @@ def test_without_anything_it_says_what_was_looked_for(clean_path):
 
 def test_an_engine_is_asked_for_its_image_and_runs_it_by_its_digest(engine):
     found = find_tool()
-    user = f"--user={os.getuid()}:{os.getgid()}"
-    assert found == Container(str(engine.path), Engine.IMAGE, (user,))
+    options = (MEMORY, f"--user={os.getuid()}:{os.getgid()}")
+    assert found == Container(str(engine.path), Engine.IMAGE, options)
     assert found.identity == f"image {Engine.IMAGE}"
     asked = [call for call in engine.calls() if call[0] != "info"]
     assert asked == [["image", "inspect", "--format={{.Id}}", "ghcr.io/onnxmlir/onnx-mlir"]]
@@ -120,7 +123,7 @@ def test_the_exact_command_lines(tmp_path):
     contained = Container("/usr/bin/docker", "sha256:1", ("--user=7:8",))
     assert contained.command(folder, arguments, "NAME") == [
         *("/usr/bin/docker", "run", "--rm", "--pull=never", "--network=none", "--name=NAME"),
-        *("--stop-signal=KILL", "--sig-proxy=false", f"--memory={memory_limit()}", "--user=7:8"),
+        *("--stop-signal=KILL", "--sig-proxy=false", "--user=7:8"),
         *(f"--mount=type=bind,source={folder},target={folder}", f"--workdir={folder}"),
         *("--entrypoint=onnx-mlir", "sha256:1", *arguments),
     ]
@@ -134,11 +137,11 @@ def test_the_user_in_the_container_is_the_one_outside(engine, clean_path, monkey
 
     monkeypatch.setattr(os, "getgid", lambda: 1001)
     monkeypatch.setattr(os, "getuid", lambda: 1000)
-    assert options() == ("--user=1000:1001",)
+    assert options() == (MEMORY, "--user=1000:1001")
     engine.does(security="[name=seccomp,profile=builtin name=rootless]")
-    assert options() == ("--user=0:0",)  # root of a rootless docker is its user
+    assert options() == (MEMORY, "--user=0:0")  # root of a rootless docker is its user
     monkeypatch.setattr(os, "getuid", lambda: 0)
-    assert options() == ("--user=0:1001",)
+    assert options() == (MEMORY, "--user=0:1001")
     engine.path.unlink()
     program(clean_path / "podman", f"echo {'12' * 32}")
     assert options() == ("--security-opt=label=disable", "--user=0:1001")
@@ -169,7 +172,7 @@ def test_a_real_docker_knows_the_options(tmp_path):
         pytest.skip("docker is not installed")
     done = subprocess.run([docker, "run", "--help"], capture_output=True, text=True)
     known = set(re.findall(r"--[a-z-]+", done.stdout))
-    options = ("--userns=host", "--security-opt=label=disable", "--user=0:0")
+    options = ("--userns=host", "--security-opt=label=disable", MEMORY, "--user=0:0")
     command = Container(docker, "sha256:1", options).command(tmp_path, [], "NAME")
     used = {w.partition("=")[0] for w in command if w.startswith("--")}
     assert {"--pull", "--network", "--mount"} <= used <= known

@@ -57,7 +57,8 @@ class Container:
     Attributes:
         engine: Path of docker or podman.
         image: The image by its digest.
-        options: What this engine needs so that the files of a run are this user's.
+        options: What this engine needs so that the files of a run are this user's, and so that its
+            memory is limited.
     """
 
     engine: str
@@ -75,7 +76,6 @@ class Container:
             *(self.engine, "run", "--rm", "--pull=never", "--network=none", f"--name={name}"),
             # the compiler is process 1 there, which ignores what would end others
             *("--stop-signal=KILL", "--sig-proxy=false"),
-            f"--memory={memory_limit()}",
             *self.options,
             f"--mount={_mount(folder)}",
             f"--workdir={folder}",
@@ -154,26 +154,28 @@ def _container() -> Container:
             continue
         if digest:
             digest = digest if ":" in digest else f"sha256:{digest}"
-            return Container(engine, digest, _user_options(engine))
+            return Container(engine, digest, _options(engine))
         reasons.append(f"{name}: it does not tell the id of {image}")
     raise CompileError(
         f"onnx-mlir is not on the PATH, and no engine has the image: {'; '.join(reasons)}"
     )
 
 
-def _user_options(engine: str) -> tuple[str, ...]:
-    """Options by which what runs in a container is this user, and may use a mounted folder."""
+def _options(engine: str) -> tuple[str, ...]:
+    """Options by which what runs in a container is this user, and may use a folder and memory."""
     here = f"--user={os.getuid()}:{os.getgid()}"
     if Path(engine).name.startswith("podman"):
-        # without root it gives a container other ids; where SELinux rules, the folder has a label
+        # without root it gives a container other ids; where SELinux rules, the folder has a label;
+        # a container has the limits of the client, and not everywhere limits of its own
         keep = ["--userns=keep-id"] if os.getuid() else []
         return (*keep, "--security-opt=label=disable", here)
+    memory = f"--memory={memory_limit()}"
     if os.getuid():
         # a docker without root calls its user root
         with contextlib.suppress(CompileError):
             if "rootless" in _ask([engine, "info", "--format={{.SecurityOptions}}"]):
-                return ("--user=0:0",)
-    return (here,)
+                return (memory, "--user=0:0")
+    return (memory, here)
 
 
 def _ask(command: Sequence[str]) -> str:

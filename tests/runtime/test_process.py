@@ -86,6 +86,11 @@ def test_one_that_takes_too_long_is_asked_to_end_first(tmp_path):
     assert (tmp_path / "asked").exists()
 
 
+def test_a_removal_that_cannot_be_started_is_not_the_reason():
+    with pytest.raises(CompileError, match=r"took longer than 0\.2 s"):
+        run(shell("sleep 600"), 0.2, removal=["/nowhere/engine"])
+
+
 def test_one_that_does_not_listen_is_killed(tmp_path):
     began = time.monotonic()
     with pytest.raises(CompileError, match="took longer"):

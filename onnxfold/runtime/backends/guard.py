@@ -85,7 +85,8 @@ class Guard:
                 _end_with_parent(guard)
             os.execvp(command[0], command)
         except OSError as error:
-            self._answer(f"error {error.strerror}")
+            if limited:  # that a container cannot be removed is not why the command has ended
+                self._answer(f"error {error.strerror}")
         finally:
             os._exit(127)
 

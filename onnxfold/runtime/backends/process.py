@@ -22,7 +22,7 @@ _SHORTAGES = {
     "no room on the disk": "no space left on device|disk quota exceeded",
     "no more memory": "out of memory|bad_alloc|MemoryError|cannot allocate memory",
 }
-"""What is short, by what a program says that ends of it."""
+"""What is short, and what programs say that fail for lack of it."""
 
 
 class Group:
@@ -42,7 +42,8 @@ class Group:
         with self._lock:
             self._ended = True
             for guard in self._guards:
-                guard.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(OSError):  # it has just ended
+                    guard.shutdown(socket.SHUT_WR)
 
     @contextlib.contextmanager
     def running(self, guard: socket.socket) -> Iterator[None]:

@@ -57,7 +57,7 @@ def other_nan(x):
         ("y = Max(x, x0)", lambda x: np.maximum(other_nan(x), -1), "NaN"),
         ("y = Min(x, x0)", lambda x: np.minimum(other_nan(x), -1), "NaN"),
         ("y = Round(x)", lambda x: np.floor(x + np.float32(0.5)), "halves"),
-        ("y = Reciprocal(x)", lambda x: np.abs(1 / x) * np.where(x < 0, -1, 1), "zeros"),
+        ("y = Reciprocal(x)", lambda x: np.abs(1 / x) * np.where(x < 0, -1, 1), "infinities"),
         ("y = Neg(x)", lambda x: np.where(len(x) == 1, x, -x), "sizes of 1"),
         ("y = Neg(x)", lambda x: np.where(np.arange(len(x))[:, None] < 16, -x, x), "."),
     ],
@@ -120,6 +120,14 @@ def test_sizes_that_the_caller_names_are_those_of_the_first_draw():
     assert shapes["numbers around 0"] == [(40, 16), (16, 3)]
     assert shapes["sizes of 1"] == [(1, 1), (1, 3)]
     assert shapes["sizes of 17"] == [(17, 18), (18, 3)]
+
+
+def test_small_inputs_are_drawn_more_often():
+    model = storage.from_proto(parse("g (float[2, 2] x) => (float[2, 2] y) { y = Neg(x) }"))
+    inputs = draws(model.graph.inputs, demands(model).inputs, {})
+    special = [draw.arrays[0] for draw in inputs if draw.name == "NaN and infinities"]
+    assert len(special) > 3
+    assert np.isnan(special).any() and np.isinf(special).any()
 
 
 def test_large_inputs_are_drawn_less_often():

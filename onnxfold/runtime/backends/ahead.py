@@ -50,7 +50,7 @@ def compile_kernels(
         backend: "onnxruntime" for none, "auto" for those that were compiled before and can be run
             here, for each component the fastest; or the name of a backend that compiles.
         seconds: Time limit of one compilation.
-        nominal: Sizes of symbolic dimensions at which kernels are timed; see `timing`.
+        nominal: Sizes of symbolic dimensions at which kernels are checked and timed.
         progress: Called in this thread with "compile" or "time", the kernels done and all of them.
     """
     components = bundle.manifest.components
@@ -73,7 +73,7 @@ def compile_kernels(
     reasons = ["; ".join(_refusals(compiler, part)) for part in parts]
     distinct = _distinct([p for p, reason in zip(parts, reasons, strict=True) if not reason])
     jobs = [
-        functools.partial(_compiled, bundle, compiler, maker, part, seconds)
+        functools.partial(_compiled, bundle, compiler, maker, part, seconds, nominal or {})
         for part in distinct.values()
     ]
     made = dict(zip(distinct, side_by_side(jobs, "compile", progress), strict=True))
@@ -195,7 +195,12 @@ def _taken(
 
 
 def _compiled(
-    bundle: SplitModel, backend: Backend, maker: str, component: Component, seconds: float
+    bundle: SplitModel,
+    backend: Backend,
+    maker: str,
+    component: Component,
+    seconds: float,
+    nominal: Mapping[str, int],
 ) -> Kernel:
     """A component's kernel, kept or made now; or one without a file that says why there is none."""
     kernel = _taken(bundle, backend, component, maker)
@@ -203,7 +208,7 @@ def _compiled(
         return kernel
     try:
         key = backend.key_of(component.graph_hash)
-        inputs = draws(component.original.graph.inputs, component.demands.inputs, {})
+        inputs = draws(component.original.graph.inputs, component.demands.inputs, nominal)
         wanted = _reference(component, inputs)
         with work_folder() as folder:
             (folder / KERNELS).mkdir()

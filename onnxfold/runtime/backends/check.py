@@ -27,6 +27,8 @@ _PIECE = 1 << 18  # elements that are compared at a time
 _NOMINAL = 16  # size of a symbolic dimension in the first draw
 _ODD = 17  # the same in others, and one more for each further dimension
 _MOST_BYTES = 1 << 28  # of all draws; the first two are made in any case
+_FEW = 32  # numbers: so few are drawn several times
+_MOST_TIMES = 5
 
 _Make = Callable[[np.random.Generator, Sequence[int]], Any]
 
@@ -52,9 +54,13 @@ class _Kind(NamedTuple):
 
 
 def _special(rng: np.random.Generator, shape: Sequence[int]) -> Any:
-    numbers = rng.standard_normal(shape)
-    kinds = rng.integers(0, 24, shape)
-    return np.select([kinds == k for k in range(3)], [np.nan, np.inf, -np.inf], numbers)
+    """At least one NaN or infinity, and at most one in eight numbers or three."""
+    numbers = np.asarray(rng.standard_normal(shape))
+    flat = numbers.reshape(-1)
+    most = min(flat.size, max(3, flat.size // 8))
+    places = rng.permutation(flat.size)[: rng.integers(most) + 1 if most else 0]
+    flat[places] = np.resize(np.roll([np.nan, np.inf, -np.inf], rng.integers(3)), len(places))
+    return numbers
 
 
 def _between(low: int, high: int) -> Any:
@@ -75,10 +81,17 @@ _KINDS = (
         lambda r, s, least, most: r.choice(np.array([least, most, 0, 1, most // 2], object), s),
     ),
     _Kind(
+        "many NaN and infinities",
+        lambda r, s: r.choice([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0], s),
+        _between(0, 1),
+    ),
+    _Kind(
         "numbers from 100 to 1000 of both signs",
         lambda r, s: r.uniform(100, 1000, s) * r.choice([-1, 1], s),
         _between(-1000, 1000),
     ),
+    _Kind("numbers around 1e15", lambda r, s: r.standard_normal(s) * 1e15, _between(0, 1 << 30)),
+    _Kind("numbers around 1e-30", lambda r, s: r.standard_normal(s) * 1e-30, _between(0, 1)),
     _Kind("numbers from -20 to -5", lambda r, s: r.uniform(-20, -5, s), _between(-20, -5)),
     _Kind(
         "equal numbers and halves",
@@ -109,18 +122,28 @@ def draws(
     names = list(dict.fromkeys(d for i in takes for d in i.shape or () if isinstance(d, str)))
     usual = {name: nominal.get(name, _NOMINAL) for name in names}
     odd = {name: _ODD + k for k, name in enumerate(names)}
-    wanted = [(_KINDS[0].name, _KINDS[0], usual)]
-    wanted += [(kind.name, kind, odd) for kind in _KINDS[1:]]
+    first, *others = _KINDS
+    wanted = [(first.name, [first], usual), *((kind.name, [kind], odd) for kind in others)]
     if names:
-        wanted.append(("sizes of 1", _KINDS[0], dict.fromkeys(names, 1)))
-        wanted.append((f"sizes of {_ODD}", _KINDS[0], odd))
+        wanted.append(("sizes of 1", [first], dict.fromkeys(names, 1)))
+        wanted.append((f"sizes of {_ODD}", [first], odd))
+    if len(inputs) > 1:
+        for k in range(1, len(_KINDS)):  # to each kind the next but one, and so on
+            kinds = [_KINDS[(k * j + j // 2) % len(_KINDS)] for j in range(1, len(inputs) + 1)]
+            name = "; ".join(dict.fromkeys(kind.name for kind in kinds))
+            wanted.append((name, kinds, odd))
     rng = np.random.default_rng(0)
     made: list[Draw] = []
-    for name, kind, sizes in wanted:
-        arrays = [_array(rng, v, i, kind, sizes) for v, i in zip(inputs, takes, strict=True)]
-        made.append(Draw(name, arrays))
-        largest = sum(array.nbytes for array in arrays)
-        if len(made) > 1 and (len(made) + 1) * largest > _MOST_BYTES:
+    for name, kinds, sizes in wanted:
+        for _ in range(_MOST_TIMES):
+            arrays = [
+                _array(rng, value, info, kinds[k % len(kinds)], sizes)
+                for k, (value, info) in enumerate(zip(inputs, takes, strict=True))
+            ]
+            made.append(Draw(name, arrays))
+            if len(kinds) > 1 or sum(array.size for array in arrays) > _FEW:
+                break
+        if len(made) > 1 and (len(made) + 1) * sum(a.nbytes for a in arrays) > _MOST_BYTES:
             break
     return made
 
@@ -139,7 +162,8 @@ def _array(
     if dtype is None or dtype.numpy().kind not in "iufV":
         raise CompileError(f"the check makes no numbers of {info.dtype} for {info.name!r}")
     if not dtype.is_integer():
-        return np.asarray(kind.floats(rng, shape)).astype(dtype.numpy())
+        with np.errstate(all="ignore"):  # what a type has no number for
+            return np.asarray(kind.floats(rng, shape)).astype(dtype.numpy())
     limits = _limits(dtype)
     return np.asarray(kind.integers(rng, shape, *limits)).astype(dtype.numpy())
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.compare.dims import concrete, symbols_of
+from onnxfold.compare.dims import concrete
 from onnxfold.compare.random_feeds import RandomFeeds
 from onnxfold.errors import UsageError
 from onnxfold.runtime.backends.base import CompileError
@@ -133,5 +134,16 @@ def _prepared(
 
 
 def _sizes(component: Component, nominal: Mapping[str, int]) -> dict[str, int]:
-    names = symbols_of(component.original.graph.inputs)
-    return {n: nominal.get(n, _BATCH if "batch" in n.lower() else NOMINAL) for n in names}
+    """Sizes of the symbolic dimensions of the inputs; those that must agree do."""
+    sizes: dict[str, int] = {}
+    for value, info in zip(component.original.graph.inputs, component.demands.inputs, strict=True):
+        for dim, name in zip(value.shape or (), info.shape or (), strict=True):
+            if isinstance(dim, ir.SymbolicDim) and dim.value:
+                sizes[dim.value] = _size(name, nominal)
+    return sizes
+
+
+def _size(name: int | str | None, nominal: Mapping[str, int]) -> int:
+    if isinstance(name, int):
+        return name
+    return nominal.get(name or "", _BATCH if "batch" in (name or "").lower() else NOMINAL)

@@ -19,9 +19,10 @@ import ml_dtypes  # noqa: F401  NumPy knows more names of types by it
 import numpy as np
 import onnxruntime as ort
 
+from onnxfold.runtime.backends.fitting import fitting
 from onnxfold.runtime.backends.registry import create
 from onnxfold.runtime.backends.values import ort_value
-from onnxfold.runtime.bundles.manifest import Kernel
+from onnxfold.runtime.bundles.manifest import Kernel, TensorInfo
 from onnxfold.runtime.bundles.session_options import fold_options
 
 _ENOUGH = 0.1  # seconds for one kernel and onnxruntime, after one run of each
@@ -46,7 +47,8 @@ def _times(
         given = {n: stored[f"{k}"].view(np.dtype(d)) for k, (n, d) in enumerate(dtypes.items())}
     weights = {name: given.pop(name) for name in known.weights}
     run = create(known.backend).load(known, Path(folder), weights)
-    feeds = {name: ort_value(feed) for name, feed in given.items()}
+    takes = [TensorInfo(**info) for info in kernel["takes"]]
+    feeds = fitting(takes, {name: ort_value(feed) for name, feed in given.items()})
     options, providers = fold_options(None), ["CPUExecutionProvider"]
     session = ort.InferenceSession(f"{stem}.onnx", options, providers=providers)
     return _best(

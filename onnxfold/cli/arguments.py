@@ -84,6 +84,13 @@ BACKEND = click.option(
     help="Who runs runtime_fold; iree and onnx-mlir compile it, auto only takes what was compiled "
     "before.",
 )
+BACKEND_OPTIONS = click.option(
+    "--backend-option",
+    "backend_options",
+    multiple=True,
+    metavar="OPTION",
+    help="Option for the backend's compiler: --backend-option=-O2; may be repeated.",
+)
 OVERRIDABLE = click.option(
     "--overridable", is_flag=True, help="Also every input that has a default value."
 )

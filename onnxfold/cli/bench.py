@@ -8,6 +8,7 @@ import click
 
 from onnxfold.cli.arguments import (
     BACKEND,
+    BACKEND_OPTIONS,
     MAX_CACHE,
     OVERRIDABLE,
     RUNTIME_CONSTANTS,
@@ -32,6 +33,7 @@ from onnxfold.cli.output import write, write_json
     help="Size of a symbolic dimension; may be repeated.  [default: 1 for a batch, 16]",
 )
 @BACKEND
+@BACKEND_OPTIONS
 @click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True, metavar="N")
 @click.option("--threads", type=click.IntRange(min=0), default=1, show_default=True, metavar="N")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random inputs.")

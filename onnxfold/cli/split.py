@@ -8,6 +8,7 @@ import click
 
 from onnxfold.cli.arguments import (
     BACKEND,
+    BACKEND_OPTIONS,
     MAX_CACHE,
     OVERRIDABLE,
     RUNTIME_CONSTANTS,
@@ -38,6 +39,7 @@ from onnxfold.cli.output import write, write_json
     help="Size to assume for a symbolic dimension when choosing the cut; may be repeated.",
 )
 @BACKEND
+@BACKEND_OPTIONS
 @click.option(
     "--strict-backend",
     is_flag=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +79,7 @@ def bench(
     max_cache: int | None = None,
     dims: Mapping[str, int] | None = None,
     backend: str = "auto",
+    backend_options: Sequence[str] = (),
     rounds: int = 20,
     threads: int = 1,
     seed: int = 0,
@@ -94,6 +95,7 @@ def bench(
         max_cache: Bytes that the cached tensors may take.
         dims: Sizes of symbolic dimensions; others are 1 for a batch and 16.
         backend: Who runs runtime_fold.
+        backend_options: For its compiler, see `split`.
         rounds: How often each runs.
         threads: Of onnxruntime.
         seed: Of the random inputs.
@@ -109,6 +111,8 @@ def bench(
         arguments["overridable"] = True
     if max_cache is not None:
         arguments["max_cache"] = max_cache
+    if backend_options:
+        arguments["backend_options"] = backend_options
     if not is_bundle(source):
         original = original or source
         arguments["nominal"] = dims

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,7 @@ class SplitArguments(OptionArguments, total=False):
     fold_at: str
     max_cache: int | None
     nominal: Mapping[str, int] | None
+    backend_options: Sequence[str]
     compile_seconds: float
     dump_ir: PathLike | None
 
@@ -72,6 +73,8 @@ def split(
             leaves that to runtime_fold as well (a small file, and a cost at the first run).
         max_cache: Bytes that the cached tensors may take, at nominal sizes; None for no bound.
         nominal: Assumed sizes of symbolic dimensions by name. They decide only about where to cut.
+        backend_options: Options for the backend's compiler, such as "-O2"; each is a part of what
+            a kernel is kept by, and takes the place of a flag of the same name.
         compile_seconds: Time limit of one compilation; 120 by default.
         dump_ir: A folder to write what the compiler makes of runtime_fold, stage by stage.
         arguments: Those, and options of the optimization at compile time, see
@@ -156,7 +159,7 @@ def _opened(source: ModelLike, backend: str, arguments: SplitArguments) -> ir.Mo
         UsageError: It is neither a path nor a model, or the backend is none or cannot do it.
         ModelError: The model is not valid.
     """
-    check_name(backend)
+    check_name(backend, arguments.get("backend_options", ()))
     if arguments.get("dump_ir") is not None:
         check_dump(backend)
     if isinstance(source, onnx.ModelProto):
@@ -170,7 +173,7 @@ def _parts(model: ir.Model, arguments: SplitArguments) -> Parts:
     """The model cut in two; it is changed on the way."""
     own = SplitArguments.__annotations__.keys() - OptionArguments.__annotations__.keys()
     options = options_of({n: value for n, value in arguments.items() if n not in own})
-    cutting = own - {"compile_seconds", "dump_ir"}
+    cutting = own - {"backend_options", "compile_seconds", "dump_ir"}
     return split_model(model, options, **{n: v for n, v in arguments.items() if n in cutting})  # type: ignore[arg-type]
 
 
@@ -178,11 +181,12 @@ def _compile(
     made: SplitModel, backend: str, arguments: SplitArguments, progress: Progress | None = None
 ) -> None:
     """Have the parts of runtime_fold compiled, and the stages written if somebody wants them."""
+    options = arguments.get("backend_options", ())
     seconds = arguments.get("compile_seconds", 120.0)
     nominal = arguments.get("nominal")
     made.manifest.kernels = compile_kernels(
-        made, backend, seconds=seconds, nominal=nominal, progress=progress
+        made, backend, options, seconds=seconds, nominal=nominal, progress=progress
     )
     folder = arguments.get("dump_ir")
     if folder is not None:
-        dump_stages(made, backend, Path(folder), seconds=seconds)
+        dump_stages(made, backend, options, Path(folder), seconds=seconds)

@@ -170,6 +170,12 @@ def test_bench_of_a_model_and_of_a_bundle(run, model, tmp_path):
             "there is no backend 'gpu'; there are auto, iree, onnx-mlir, onnxruntime",
         ),
         (("split", "MODEL", "-o", "OUT", "--dump-ir", "IR"), "choose iree or onnx-mlir"),
+        (("split", "MODEL", "-o", "OUT", "--backend-option=-O2"), "choose iree or onnx-mlir"),
+        (
+            ("split", "MODEL", "-o", "OUT", "--backend", "iree", "--backend-option", "O2"),
+            "an option of a compiler begins with -, got 'O2'",
+        ),
+        (("bench", "MODEL", "--backend", "onnxruntime", "--backend-option=-O2"), "no options"),
         (("split", "MODEL", "-o", "OUT", "--strict-backend"), "choose iree or onnx-mlir"),
         (("split", "MISSING", "-o", "OUT"), "cannot be opened"),
         (("split", "MODEL", "-o", "MODEL"), "cannot be written: File exists"),

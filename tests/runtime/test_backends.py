@@ -64,6 +64,19 @@ def test_a_kernel_is_found_in_the_users_cache(adapter, tmp_path):
 
 
 @needs_iree
+def test_options_are_part_of_the_key_and_reach_the_compiler(adapter, tmp_path):
+    arguments = {"runtime_constants": ["a", "b", "scale"], "backend": "iree", "fsync": False}
+    flag = "--iree-opt-level=O1"
+    bundle = split(adapter, tmp_path / "b", backend_options=[flag], **arguments)
+    (kernel,) = bundle.manifest.kernels
+    assert kernel.reason is None
+    assert "--iree-opt-level=O2" not in kernel.key["flags"] and flag in kernel.key["flags"]
+    assert run(bundle, adapter_feeds())[1][0].backend == "iree"
+    bundle = split(adapter, tmp_path / "c", backend_options=["--no-such-flag"], **arguments)
+    assert "no-such-flag" in bundle.manifest.kernels[0].reason
+
+
+@needs_iree
 @pytest.mark.slow
 def test_what_is_not_compiled_runs_on_onnxruntime(tmp_path):
     model = parse(
@@ -232,6 +245,8 @@ def test_another_package_can_bring_a_backend(foreign, adapter, tmp_path):
     assert [k.backend for k in found.manifest.kernels] == ["mine"]
     with pytest.raises(UsageError, match="'broken' cannot be loaded: no driver"):
         split(adapter, tmp_path / "d", runtime_constants=names, backend="broken")
+    with pytest.raises(UsageError, match="'mine' takes no options"):
+        split(adapter, tmp_path / "d", backend="mine", backend_options=["-O2"])
     with pytest.raises(UsageError, match=r"there are auto, .*, onnxruntime, mine, broken"):
         split(adapter, tmp_path / "d", runtime_constants=names, backend="gpu")
 

@@ -36,6 +36,7 @@ logger = logging.getLogger("onnxfold")
 def compile_kernels(
     bundle: SplitModel,
     backend: str,
+    options: Sequence[str] = (),
     *,
     seconds: float,
     nominal: Mapping[str, int] | None = None,
@@ -49,6 +50,7 @@ def compile_kernels(
         bundle: The split model; kernels are written below its folder.
         backend: "onnxruntime" for none, "auto" for those that were compiled before and can be run
             here, for each component the fastest; or the name of a backend that compiles.
+        options: For its compiler.
         seconds: Time limit of one compilation.
         nominal: Sizes of symbolic dimensions at which kernels are checked and timed.
         progress: Called in this thread with "compile" or "time", the kernels done and all of them.
@@ -64,7 +66,7 @@ def compile_kernels(
         found = {h: _fastest(bundle, backends, part) for h, part in _distinct(parts).items()}
         taken = [(found[part.graph_hash], part) for part in parts]
         return [_renamed(kernel, part) for kernel, part in taken if kernel is not None]
-    compiler = create(backend)
+    compiler = create(backend, options)
     missing = compiler.missing()
     if missing is not None:
         return [Kernel("onnxruntime", names, reason=missing) for names in components]
@@ -148,7 +150,9 @@ def check_dump(backend: str) -> None:
         raise UsageError(missing)
 
 
-def dump_stages(bundle: SplitModel, backend: str, folder: Path, *, seconds: float) -> None:
+def dump_stages(
+    bundle: SplitModel, backend: str, options: Sequence[str], folder: Path, *, seconds: float
+) -> None:
     """Write each component, and what the compiler makes of it, into a folder of its own.
 
     Raises:
@@ -159,7 +163,7 @@ def dump_stages(bundle: SplitModel, backend: str, folder: Path, *, seconds: floa
         folder.mkdir(parents=True, exist_ok=True)
         if not components:
             return
-        compiler = create(backend)
+        compiler = create(backend, options)
         fold = RuntimeFold(bundle.load(FOLD_FILE))
         for index, names in enumerate(components):
             component = Component(fold, names)

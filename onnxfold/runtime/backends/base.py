@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -44,7 +44,11 @@ class Misfit(ValueError):
 
 
 class Backend(Protocol):
-    """Compiles models ahead of time and loads the result."""
+    """Compiles models ahead of time and loads the result.
+
+    The class is called without arguments; or, where users may give its compiler options, with a
+    sequence of them.
+    """
 
     name: str
 
@@ -94,3 +98,15 @@ class Backend(Protocol):
         Raises:
             CompileError: It does not load, or is another than is described.
         """
+
+
+def with_options(flags: Iterable[str], options: Sequence[str]) -> list[str]:
+    """A compiler's flags, with a user's options in the place of flags of the same name."""
+    given = {_name_of(option) for option in options}
+    return [*(flag for flag in flags if _name_of(flag) not in given), *options]
+
+
+def _name_of(flag: str) -> str:
+    """-O0 and -O3 are one flag; so are --x=1 and -x=2."""
+    name = flag.lstrip("-").partition("=")[0]
+    return "O" if name in ("O0", "O1", "O2", "O3") else name

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import importlib.util
 import json
-import platform
-import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxfold.runtime.backends.base import FUNCTION, Built, CompileError, Run, Values
+from onnxfold.runtime.backends.base import (
+    FUNCTION,
+    Built,
+    CompileError,
+    Run,
+    Values,
+    with_options,
+)
+from onnxfold.runtime.backends.cpu import cpu_features
 from onnxfold.runtime.backends.folder import work_folder
 from onnxfold.runtime.backends.process import one_line, run_child
 from onnxfold.runtime.backends.values import arrays_of
@@ -87,6 +92,9 @@ class Iree:
 
     name = "iree"
 
+    def __init__(self, options: Sequence[str] = ()) -> None:
+        self._flags = with_options(FLAGS, options)
+
     def missing(self) -> str | None:
         """Why nothing can be compiled here, or None."""
         for package in ("compiler", "runtime"):
@@ -113,7 +121,7 @@ class Iree:
         Args:
             graph: Hash of the model.
         """
-        return {"graph": graph, **target(), "flags": " ".join(FLAGS)}
+        return {"graph": graph, **target(), "flags": " ".join(self._flags)}
 
     def maker(self) -> str:
         """The version of the compiler."""
@@ -121,14 +129,14 @@ class Iree:
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
         """Compile a model in a child process; see `Backend.compile`."""
-        with _child(content, seconds) as folder:
+        with _child(content, self._flags, seconds) as folder:
             file = target.with_suffix(SUFFIX)
             shutil.move(folder / "kernel.vmfb", file)
             return Built([file], FUNCTION)
 
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
         """Write the model as imported, in lower dialects, and the code of each kernel."""
-        with _child(content, seconds, "dump") as scratch:
+        with _child(content, self._flags, seconds, "dump") as scratch:
             made = sorted((scratch / "stages").iterdir())
             return [Path(shutil.move(path, folder / path.name)) for path in made]
 
@@ -174,11 +182,11 @@ _COMMAND = [sys.executable, "-m", "onnxfold.runtime.backends.iree_child"]
 
 
 @contextlib.contextmanager
-def _child(content: bytes, seconds: float, *what: str) -> Iterator[Path]:
+def _child(content: bytes, flags: Sequence[str], seconds: float, *what: str) -> Iterator[Path]:
     """The folder in which a child process worked on a model; it goes at the end."""
     with work_folder() as folder:
         (folder / "model.onnx").write_bytes(content)
-        run_child([*_COMMAND, str(folder), json.dumps(FLAGS), *what], seconds, folder)
+        run_child([*_COMMAND, str(folder), json.dumps(flags), *what], seconds, folder)
         yield folder
 
 
@@ -186,21 +194,6 @@ def _child(content: bytes, seconds: float, *what: str) -> Iterator[Path]:
 def target() -> dict[str, str]:
     """What a kernel depends on besides its model: versions and the CPU."""
     return {"iree": _version("iree-base-runtime"), "cpu": cpu_features()}
-
-
-@functools.cache
-def cpu_features() -> str:
-    """The architecture, and a hash of the CPU's features."""
-    features = platform.processor()
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-        found = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.MULTILINE)
-        if found:
-            features = " ".join(sorted(found[1].split()))
-    except OSError:
-        pass
-    digest = hashlib.sha256(features.encode()).hexdigest()[:16]
-    return f"{platform.machine()}-{digest}"
 
 
 def _takes(value: ir.Value) -> bool:

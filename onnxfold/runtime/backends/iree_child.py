@@ -60,7 +60,10 @@ def _imported(session: Any, path: Path, flags: list[str]) -> Any:
     from iree.compiler.extras import onnx_importer
 
     model = onnx.shape_inference.infer_shapes(onnx.load(str(path)), data_prop=True)
-    session.set_flags(*flags)
+    try:
+        session.set_flags(*flags)
+    except ValueError as error:
+        raise SystemExit(f"error: {' '.join(str(error).split())}") from error
     context = session.context
     context.load_all_available_dialects()
     info = onnx_importer.ModelInfo(model)

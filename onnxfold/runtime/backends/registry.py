@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 
 from onnxfold.errors import UsageError
@@ -23,30 +24,44 @@ _OURS = {
 NAMES = ("auto", *_OURS)
 
 
-def create(name: str) -> Backend:
+def create(name: str, options: Sequence[str] = ()) -> Backend:
     """A backend by name: ours, or one that another package brings (``onnxfold.backends``).
 
+    Args:
+        name: Its name.
+        options: For its compiler.
+
     Raises:
-        UsageError: There is no backend of that name, or it cannot be loaded.
+        UsageError: There is no backend of that name, it cannot be loaded, or takes no options.
     """
     known = _known()
     if name not in known:
         raise UsageError(f"there is no backend {name!r}; there are {', '.join(['auto', *known])}")
     try:
-        made: Backend = known[name].load()()
+        kind = known[name].load()
+        takes = bool(options) and bool(inspect.signature(kind).parameters)
+        made: Backend = kind(tuple(options)) if takes else kind()
     except Exception as error:  # whatever a stranger's module does when it is loaded
         raise UsageError(f"the backend {name!r} cannot be loaded: {error}") from error
+    if options and not takes:
+        raise UsageError(f"the backend {name!r} takes no options")
     return made
 
 
-def check_name(backend: str) -> None:
-    """Refuse a backend that there is not.
+def check_name(backend: str, options: Sequence[str] = ()) -> None:
+    """Refuse a backend that there is not, and options that it does not take.
 
     Raises:
-        UsageError: There is no backend of that name.
+        UsageError: There is no backend of that name, or the options are of no compiler.
     """
-    if backend not in NAMES:
-        create(backend)
+    if options:
+        if backend == "auto":
+            raise UsageError("options are for one compiler: choose iree or onnx-mlir")
+        for option in options:
+            if not isinstance(option, str) or not option.startswith("-"):
+                raise UsageError(f"an option of a compiler begins with -, got {option!r}")
+    if options or backend not in NAMES:
+        create(backend, options)
 
 
 def compilers() -> Iterator[Backend]:

@@ -4,7 +4,8 @@ It takes the place of the real compiler where there is none, so that compiling, 
 can be tested as a whole: it makes C of the model and gives that to the system's compiler. Of the
 real one it has the command line, the names of the files, the exported functions and the exit codes;
 code for anything but simple float32 models it has not. ``DOUBLE_CONSTANTS_IN_FILE`` stores weights
-in a file, ``DOUBLE_BODY`` is C to run instead of the model, ``DOUBLE_INPUTS`` a number of inputs.
+in a file, ``DOUBLE_BODY`` is C to run instead of the model, ``DOUBLE_INPUTS`` a number of inputs,
+``DOUBLE_CALLS`` a file to write the arguments to.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from onnx import numpy_helper
 HERE = Path(__file__).parent
 STAGES = ("--EmitONNXIR", "--EmitMLIR", "--EmitLLVMIR")
 FLAGS = {
-    *("-O3", "--march=x86-64", "--mcpu=x86-64-v3"),
-    *("--disable-constant-prop", "--verifyInputTensors=false"),
+    *("-O3", "-O1", "--march=x86-64", "--mcpu=x86-64-v3", "--mcpu=znver4"),
+    *("--disable-constant-prop", "--verifyInputTensors=false", "--verifyInputTensors=true"),
 }
 TYPES = {1: "f32", 2: "ui8", 3: "i8", 7: "i64", 9: "i1", 10: "f16", 16: "bf16"}
 
@@ -52,6 +53,9 @@ def main(words: list[str]) -> None:
         return
     if os.environ.get("ONNX_MLIR_FLAGS"):
         fail(13, "error: flags come from the environment, too")
+    if "DOUBLE_CALLS" in os.environ:
+        with open(os.environ["DOUBLE_CALLS"], "a") as calls:
+            calls.write(" ".join(words) + "\n")
     mode, tag, output, source = "--EmitLib", "", "", ""
     flags = set(words)
     while words:

@@ -18,7 +18,7 @@ from runtime_models import adapter_feeds, decoder_feeds, options, original, pars
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.runtime.backends import kernel_cache
 from onnxfold.runtime.backends.base import CompileError
-from onnxfold.runtime.backends.onnx_mlir import compiler as commands
+from onnxfold.runtime.backends.cpu import cpu_features
 from onnxfold.runtime.backends.onnx_mlir.backend import OnnxMlir
 from onnxfold.runtime.backends.trial import tried
 from onnxfold.runtime.bundles.bundle import open_bundle
@@ -196,6 +196,38 @@ def test_a_kernel_of_another_compiler_is_made_again(compiler, adapter, tmp_path)
     assert len(list(kernel_cache.cache_folder().iterdir())) == len(made)
 
 
+def test_options_reach_the_compiler_and_are_part_of_the_key(
+    compiler, adapter, tmp_path, monkeypatch
+):
+    calls = tmp_path / "calls"
+    monkeypatch.setenv("DOUBLE_CALLS", str(calls))
+    plain = split_adapter(adapter, tmp_path / "b").manifest.kernels[0]
+    given = ["-O1", "--mcpu=znver4"]
+    own = split_adapter(adapter, tmp_path / "b", backend_options=given).manifest.kernels[0]
+    assert own.reason is None and own.file != plain.file
+    words = own.key["flags"].split()
+    assert words[-2:] == given and "-O3" not in words and "--mcpu=x86-64-v3" not in words
+    assert own.key["cpu"] == cpu_features()  # no other CPU is known to run it
+    first, second = calls.read_text().splitlines()
+    assert "-O3 " in first and "-O1 --mcpu=znver4 --EmitLib" in second
+    split_adapter(adapter, tmp_path / "c", backend_options=given)  # it is kept
+    assert len(calls.read_text().splitlines()) == 2
+    assert run(tmp_path / "c", adapter_feeds())[1][0].backend == "onnx-mlir"
+    refused = split_adapter(adapter, tmp_path / "d", backend_options=["--no-such=1"])
+    assert "Unknown command line argument '--no-such=1'" in refused.manifest.kernels[0].reason
+    session = Session(
+        *(adapter, options()),
+        runtime_constants=ADAPTER,
+        backend="onnx-mlir",
+        backend_options=given,
+        strict_backend=True,
+    )
+    assert session.bundle.manifest.kernels[0].file == own.file
+    assert len(calls.read_text().splitlines()) == 3
+    split_adapter(adapter, tmp_path / "b", dump_ir=tmp_path / "ir", backend_options=given)
+    assert "-O1 --mcpu=znver4 --EmitLLVMIR" in calls.read_text()
+
+
 def test_what_it_refuses_runs_on_onnxruntime(compiler, tmp_path):
     model = parse(
         """g (float[n, 32] x, float[32] r, float[32] s) => (float[n, 32] y) {
@@ -306,7 +338,7 @@ def test_a_kernel_with_other_inputs_is_not_used(compiler, adapter, tmp_path, mon
     ("what", "value", "reason"),
     [
         ("machine", "linux-z80", "the kernel was made for linux-z80, this is "),
-        ("cpu", "x86-64-v9", "the kernel was made for a CPU of the level x86-64-v9"),
+        ("cpu", "x86-64-v9", "the kernel was made for another CPU: x86-64-v9"),
     ],
 )
 def test_a_kernel_for_another_machine_is_not_used(compiler, adapter, tmp_path, what, value, reason):
@@ -321,9 +353,8 @@ def test_a_kernel_for_another_machine_is_not_used(compiler, adapter, tmp_path, w
     assert got.tobytes() == original(adapter, feeds)[0].tobytes()
 
 
-def test_a_compiler_that_dies_says_why(compiler, tmp_path, monkeypatch):
+def test_a_compiler_that_dies_says_why(compiler, tmp_path):
     """Here of a bfloat16 input that it is to check."""
-    monkeypatch.setattr(commands, "flags", lambda: ["-O3"])
     model = parse(
         """g (float[8] x, bfloat16[8] r) => (float[8] y) {
             c = Cast<to = 1>(r)
@@ -331,11 +362,51 @@ def test_a_compiler_that_dies_says_why(compiler, tmp_path, monkeypatch):
             y = Mul(x, e)
         }"""
     )
-    bundle = split(model, tmp_path, runtime_constants=["r"], backend="onnx-mlir", fsync=False)
+    bundle = split(
+        *(model, tmp_path),
+        runtime_constants=["r"],
+        backend="onnx-mlir",
+        backend_options=["--verifyInputTensors=true"],
+        fsync=False,
+    )
     assert bundle.manifest.kernels[0].reason == (
         "onnx-mlir crashed (signal 6): "
         'Assertion `array && "failed to parse the signature"\' failed.'
     )
+
+
+@pytest.mark.parametrize(
+    "form", ['{}"', "{}'", "{}\\", "{} {{}}", "{}\n", "{}/../x", "{}\N{SNOWMAN}"]
+)
+def test_whatever_names_are_like(compiler, adapter, tmp_path, form):
+    """The compiler dies of quotes in names, and its signatures are no JSON then."""
+    model = onnx.ModelProto()
+    model.CopyFrom(adapter)
+    graph = model.graph
+
+    def renamed(names) -> None:
+        names[:] = [form.format(name) for name in names]
+
+    for node in graph.node:
+        renamed(node.input)
+        renamed(node.output)
+    for named in (*graph.input, *graph.output, *graph.initializer):
+        named.name = form.format(named.name)
+    constants = [form.format(name) for name in ADAPTER]
+    bundle = split(
+        *(model, tmp_path / "b"),
+        runtime_constants=constants,
+        backend="onnx-mlir",
+        backend_options=["--verifyInputTensors=true"],
+        strict_backend=True,
+        fsync=False,
+    )
+    (kernel,) = open_bundle(tmp_path / "b").manifest.kernels
+    assert sorted(kernel.inputs) == sorted(constants)
+    feeds = {form.format(name): array for name, array in adapter_feeds().items()}
+    got, placements = run(bundle, feeds)
+    assert placements[0].backend == "onnx-mlir"
+    np.testing.assert_allclose(got, original(model, feeds)[0], rtol=1e-4, atol=1e-4)
 
 
 def test_default_values_are_given_to_a_kernel(compiler, tmp_path):

@@ -113,7 +113,7 @@ def test_the_second_engine_is_asked_if_the_first_does_not_run(engine, clean_path
 
 def test_the_exact_command_lines(tmp_path):
     folder = tmp_path / "work"
-    arguments = commands.library_arguments(folder, "c0ffee")
+    arguments = commands.library_arguments(folder, "c0ffee", commands.flags())
     target = [f for f in commands.flags() if f.startswith(("--march", "--mcpu"))]
     assert arguments == [
         *("-O3", *target, "--disable-constant-prop", "--verifyInputTensors=false"),
@@ -153,7 +153,7 @@ def test_the_user_in_the_container_is_the_one_outside(engine, clean_path, monkey
     ("stage", "flag"), [("1-onnx", "EmitONNXIR"), ("2-mlir", "EmitMLIR"), ("3-llvm", "EmitLLVMIR")]
 )
 def test_the_command_lines_of_the_stages(tmp_path, stage, flag):
-    assert commands.stage_arguments(tmp_path, stage) == [
+    assert commands.stage_arguments(tmp_path, stage, commands.flags()) == [
         *(*commands.flags(), f"--{flag}", "--tag=NONE"),
         *("-o", f"{tmp_path}/{stage}", f"{tmp_path}/model.onnx"),
     ]

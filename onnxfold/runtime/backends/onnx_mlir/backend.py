@@ -7,18 +7,18 @@ import platform
 import shutil
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from onnxfold.runtime.backends.base import Built, CompileError, Run, Values
+from onnxfold.runtime.backends.base import Built, CompileError, Run, Values, with_options
+from onnxfold.runtime.backends.cpu import cpu_features, cpu_level
 from onnxfold.runtime.backends.folder import work_folder
 from onnxfold.runtime.backends.onnx_mlir.compiler import (
     MODEL,
     STAGES,
-    cpu_level,
     flags,
     library_arguments,
     run_tool,
@@ -37,6 +37,11 @@ class OnnxMlir:
     """The backend, see `onnxfold.runtime.backends.base.Backend`."""
 
     name = "onnx-mlir"
+
+    def __init__(self, options: Sequence[str] = ()) -> None:
+        self._flags = with_options(flags(), options)
+        own_target = any(option.lstrip("-").startswith("m") for option in options)
+        self._cpu = cpu_features() if own_target else cpu_level()
 
     @functools.cached_property
     def _tool(self) -> Tool:
@@ -75,13 +80,16 @@ class OnnxMlir:
         return list(dict.fromkeys(reasons))
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """The model, the kind of machine, the level of its CPU, the flags."""
+        """The model, the kind of machine, its CPU, the flags.
+
+        Of the CPU it is the level, and all that it has if options say what to compile for.
+        """
         return {
             "graph": graph,
             "backend": self.name,
             "machine": _machine(),
-            "cpu": cpu_level(),
-            "flags": " ".join(flags()),
+            "cpu": self._cpu,
+            "flags": " ".join(self._flags),
         }
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
@@ -93,7 +101,7 @@ class OnnxMlir:
         name = target.name
         with work_folder() as folder:
             (folder / MODEL).write_bytes(content)
-            run_tool(self._tool, folder, library_arguments(folder, name), seconds)
+            run_tool(self._tool, folder, library_arguments(folder, name, self._flags), seconds)
             library = folder / f"{name}{SUFFIX}"
             if not library.is_file():
                 raise CompileError(f"onnx-mlir wrote no {library.name}")
@@ -107,7 +115,8 @@ class OnnxMlir:
         with work_folder() as scratch:
             (scratch / MODEL).write_bytes(content)
             for stage in STAGES:
-                run_tool(self._tool, scratch, stage_arguments(scratch, stage), seconds)
+                arguments = stage_arguments(scratch, stage, self._flags)
+                run_tool(self._tool, scratch, arguments, seconds)
                 made = scratch / f"{stage}.onnx.mlir"
                 if not made.is_file():
                     raise CompileError(f"onnx-mlir wrote no {made.name}")
@@ -120,8 +129,8 @@ class OnnxMlir:
             return "onnx-mlir is not supported on Windows"
         if key.get("machine") != _machine():
             return f"the kernel was made for {key.get('machine')}, this is {_machine()}"
-        if key.get("cpu", "") not in ("", cpu_level()):
-            return f"the kernel was made for a CPU of the level {key['cpu']}"
+        if key.get("cpu", "") not in ("", cpu_level(), cpu_features()):
+            return f"the kernel was made for another CPU: {key['cpu']}"
         return None
 
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:

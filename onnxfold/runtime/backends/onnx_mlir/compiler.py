@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import platform
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from onnxfold.runtime.backends.base import CompileError
+from onnxfold.runtime.backends.cpu import cpu_level
 from onnxfold.runtime.backends.onnx_mlir.tool import Container, Tool
 from onnxfold.runtime.backends.process import last_words, one_line
 
@@ -16,10 +15,6 @@ MODEL = "model.onnx"
 
 STAGES = {"1-onnx": "--EmitONNXIR", "2-mlir": "--EmitMLIR", "3-llvm": "--EmitLLVMIR"}
 """What can be written on the way to a library, by the names of the files."""
-
-_LEVEL = "x86-64-v3"
-_LEVEL_FLAGS = frozenset(("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"))
-"""What CPUs of that level have, by Linux's names."""
 
 # From the header of onnx-mlir's own compiler driver.
 _MEANINGS = {
@@ -63,27 +58,15 @@ def flags(machine: str = "", cpu: str | None = None) -> list[str]:
     return ["-O3", *target, "--disable-constant-prop", "--verifyInputTensors=false"]
 
 
-@functools.cache
-def cpu_level() -> str:
-    """The level of x86 that kernels are compiled for: the third if the CPU has it, or none."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return ""
-    found = re.search(r"^flags\s*:\s*(.*)$", text, re.MULTILINE)
-    has = set(found[1].split()) if found else set()
-    return _LEVEL if has >= _LEVEL_FLAGS else ""
-
-
-def library_arguments(folder: Path, name: str) -> list[str]:
+def library_arguments(folder: Path, name: str, given: Sequence[str]) -> list[str]:
     """Arguments for a shared library ``NAME.so``; the name is the tag of its symbols, too."""
     output = ["--EmitLib", f"--tag={name}", "-o", str(folder / name)]
-    return [*flags(), *output, str(folder / MODEL)]
+    return [*given, *output, str(folder / MODEL)]
 
 
-def stage_arguments(folder: Path, stage: str) -> list[str]:
+def stage_arguments(folder: Path, stage: str, given: Sequence[str]) -> list[str]:
     """Arguments for one of `STAGES`, which writes ``STAGE.onnx.mlir``."""
-    return [*flags(), STAGES[stage], "--tag=NONE", "-o", str(folder / stage), str(folder / MODEL)]
+    return [*given, STAGES[stage], "--tag=NONE", "-o", str(folder / stage), str(folder / MODEL)]
 
 
 def run_tool(tool: Tool, folder: Path, arguments: Sequence[str], seconds: float) -> None:

@@ -92,6 +92,7 @@ _KINDS = (
     ),
     _Kind("numbers around 1e15", lambda r, s: r.standard_normal(s) * 1e15, _between(0, 1 << 30)),
     _Kind("numbers around 1e-30", lambda r, s: r.standard_normal(s) * 1e-30, _between(0, 1)),
+    _Kind("numbers from 0 to 100", lambda r, s: r.uniform(0, 100, s), _between(0, 100)),
     _Kind("numbers from -20 to -5", lambda r, s: r.uniform(-20, -5, s), _between(-20, -5)),
     _Kind(
         "equal numbers and halves",

@@ -82,7 +82,7 @@ BACKEND = click.option(
     default="auto",
     show_default=True,
     help="Who runs runtime_fold; iree and onnx-mlir compile it, auto only takes what was compiled "
-    "before.",
+    "before and is no slower than onnxruntime.",
 )
 BACKEND_OPTIONS = click.option(
     "--backend-option",

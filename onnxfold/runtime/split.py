@@ -62,8 +62,9 @@ def split(
     Args:
         source: A path, an ``ir.Model`` or an ``onnx.ModelProto`` (the latter two are left alone).
         out_dir: The folder to write; made if it is not there.
-        backend: "iree" and "onnx-mlir" compile runtime_fold; "auto" takes kernels that were
-            compiled before (see `onnxfold.Session`); "onnxruntime" runs it as a model.
+        backend: "iree" and "onnx-mlir" compile runtime_fold, and time it against onnxruntime;
+            "auto" takes kernels that were compiled before (see `onnxfold.Session`); "onnxruntime"
+            runs it as a model.
         strict_backend: Write nothing unless the backend compiles every component.
         fsync: Wait until the files are on the disk.
         progress: Called with "compile", the kernels that are made and all that are to be.
@@ -72,7 +73,8 @@ def split(
         fold_at: "compile" (the default) computes what depends on the file alone now; "runtime"
             leaves that to runtime_fold as well (a small file, and a cost at the first run).
         max_cache: Bytes that the cached tensors may take, at nominal sizes; None for no bound.
-        nominal: Assumed sizes of symbolic dimensions by name. They decide only about where to cut.
+        nominal: Assumed sizes of symbolic dimensions by name. They decide about where to cut, and
+            at which sizes kernels are tried and timed.
         backend_options: Options for the backend's compiler, such as "-O2"; each is a part of what
             a kernel is kept by, and takes the place of a flag of the same name.
         compile_seconds: Time limit of one compilation; 120 by default.

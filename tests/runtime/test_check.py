@@ -137,3 +137,14 @@ def test_large_inputs_are_drawn_less_often():
     assert [draw.name for draw in draws(model.graph.inputs, demands(model).inputs, {})] == [
         *("numbers around 0", "NaN and infinities")
     ]
+
+
+def test_large_inputs_are_drawn_for_few_rows():
+    model = storage.from_proto(
+        parse("g (float[n, 1500, 384] x) => (float[n, 1500, 384] y) { y = Neg(x) }")
+    )
+    made = draws(model.graph.inputs, demands(model).inputs, {})
+    assert {draw.arrays[0].shape[0] for draw in made} == {1, 3}
+    first, *others = draws(model.graph.inputs, demands(model).inputs, {"n": 5})
+    assert first.arrays[0].shape[0] == 5
+    assert {draw.arrays[0].shape[0] for draw in others} == {1, 3}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from runtime_models import decoder_feeds, options, original
+from runtime_models import decoder_feeds, options, original, parse
 
 from onnxfold.runtime.bench import bench
 from onnxfold.runtime.bundles.bundle import open_bundle
@@ -94,3 +94,18 @@ def test_bench_tells_who_folds_and_how_long_kernels_take(compiled, decoder, tmp_
     assert {p.backend for p in result.placements} == {SLOW}
     for place in result.to_dict()["placements"]:
         assert place["kernel_seconds"] >= 0.01 > place["onnxruntime_seconds"]
+
+
+def test_without_the_original_bench_folds_each_time(tmp_path):
+    model = parse(
+        """g (float[n, 400] x, float[400, 400] r) => (float[n, 400] y) {
+            a = MatMul(r, r)
+            b = MatMul(a, r)
+            c = MatMul(b, r)
+            y = MatMul(x, c)
+        }"""
+    )
+    bundle = split(model, tmp_path / "b", runtime_constants=["r"], fsync=False)
+    result = bench(bundle.folder, rounds=5, dims={"n": 1})
+    assert result.baseline == "runtime_fold and entry"
+    assert result.speedup > 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +27,8 @@ _PIECE = 1 << 18  # elements that are compared at a time
 
 _NOMINAL = 16  # size of a symbolic dimension in the first draw
 _ODD = 17  # the same in others, and one more for each further dimension
+_SHORT = 3  # instead of both where inputs would be large
+_MANY = 1 << 21  # elements
 _MOST_BYTES = 1 << 28  # of all draws; the first two are made in any case
 _FEW = 32  # numbers: so few are drawn several times
 _MOST_TIMES = 5
@@ -115,19 +118,23 @@ def draws(
     Args:
         inputs: The inputs of a component.
         takes: What they must be, see `demands`.
-        nominal: Sizes of symbolic dimensions by name in the first draw; others are 16.
+        nominal: Sizes of symbolic dimensions by name in the first draw; others are 16, or 3 where
+            the inputs would be large.
 
     Raises:
         CompileError: An input is no tensor of numbers.
     """
     names = list(dict.fromkeys(d for i in takes for d in i.shape or () if isinstance(d, str)))
-    usual = {name: nominal.get(name, _NOMINAL) for name in names}
-    odd = {name: _ODD + k for k, name in enumerate(names)}
+    usual_size, odd_size = _NOMINAL, _ODD
+    if sum(math.prod(_shape(info, dict.fromkeys(names, _ODD))) for info in takes) > _MANY:
+        usual_size = odd_size = _SHORT
+    usual = {name: nominal.get(name, usual_size) for name in names}
+    odd = {name: odd_size + k for k, name in enumerate(names)}
     first, *others = _KINDS
     wanted = [(first.name, [first], usual), *((kind.name, [kind], odd) for kind in others)]
     if names:
         wanted.append(("sizes of 1", [first], dict.fromkeys(names, 1)))
-        wanted.append((f"sizes of {_ODD}", [first], odd))
+        wanted.append((f"sizes of {odd_size}", [first], odd))
     if len(inputs) > 1:
         for k in range(1, len(_KINDS)):  # to each kind the next but one, and so on
             kinds = [_KINDS[(k * j + j // 2) % len(_KINDS)] for j in range(1, len(inputs) + 1)]
@@ -149,6 +156,10 @@ def draws(
     return made
 
 
+def _shape(info: TensorInfo, sizes: Mapping[str, int]) -> list[int]:
+    return [d if isinstance(d, int) else sizes[str(d)] for d in info.shape or ()]
+
+
 def _array(
     rng: np.random.Generator,
     value: ir.Value,
@@ -156,8 +167,7 @@ def _array(
     kind: _Kind,
     sizes: Mapping[str, int],
 ) -> Any:
-    shape = [d if isinstance(d, int) else sizes[str(d)] for d in info.shape or ()]
-    dtype = value.dtype
+    shape, dtype = _shape(info, sizes), value.dtype
     if dtype == ir.DataType.BOOL:
         return np.asarray(rng.random(shape) < 0.5)
     if dtype is None or dtype.numpy().kind not in "iufV":

@@ -16,7 +16,6 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from onnxfold import storage
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.guard import REMOVAL_SECONDS
 
@@ -30,6 +29,8 @@ def work_folder() -> Iterator[Path]:
     Raises:
         CompileError: Something cannot be written there.
     """
+    from onnxfold import storage  # who runs a kernel, or tries it, does without
+
     try:
         with storage.scratch_folder("compile", _end_work) as name:
             try:

@@ -156,20 +156,20 @@ class Iree:
         Raises:
             CompileError: The module does not load here.
         """
-        from onnxfold.runtime.backends.iree_module import Module, aligned
+        from onnxfold.runtime.backends.iree_module import Module
 
         file = folder / str(kernel.file)
         try:
-            module = Module(file.read_bytes(), kernel.function)
+            fixed = [np.asarray(weights[name]) for name in kernel.weights]
+            module = Module(file.read_bytes(), kernel.function, fixed)
         except OSError as error:
             raise CompileError(f"{file.name}: {error.strerror}") from error
         except Exception as error:  # IREE raises RuntimeError, ValueError and others
             raise CompileError(one_line(str(error))) from error
-        fixed = [aligned(np.asarray(weights[name])) for name in kernel.weights]
         dtypes = [_numpy_dtype(name) for name in kernel.dtypes]
 
         def run(values: Values) -> dict[str, Any]:
-            results = module([*arrays_of(values, kernel.inputs), *fixed])
+            results = module(arrays_of(values, kernel.inputs))
             return {
                 name: result.view(dtype)
                 for name, result, dtype in zip(kernel.outputs, results, dtypes, strict=True)

@@ -23,9 +23,10 @@ class Module:
     Args:
         content: The module's bytes (.vmfb).
         function: The function's name.
+        fixed: What every call is given behind its own arrays.
     """
 
-    def __init__(self, content: bytes, function: str) -> None:
+    def __init__(self, content: bytes, function: str, fixed: Sequence[Array] = ()) -> None:
         from iree import runtime
 
         self._lock = threading.Lock()
@@ -33,11 +34,12 @@ class Module:
         module = runtime.VmModule.copy_buffer(config.vm_instance, content)
         context = runtime.SystemContext(vm_modules=[module], config=config)
         self._function = context.modules[module.name][function]
+        self._fixed = [(_to_device(array), array) for array in map(aligned, fixed)]
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """The results. IREE does not tell unsigned from signed integers: nor do the dtypes."""
         with self._lock:
-            results = self._function(*map(_to_device, arrays))
+            results = self._function(*map(_to_device, arrays), *(value for value, _ in self._fixed))
             if not isinstance(results, (tuple, list)):
                 results = [results]
             return [_to_host(result) for result in results]

@@ -36,7 +36,7 @@ from onnxfold.cli.output import write, write_json
     type=dimension,
     multiple=True,
     metavar="NAME=SIZE",
-    help="Size to assume for a symbolic dimension when choosing the cut; may be repeated.",
+    help="Size to assume for a symbolic dimension in the cut and in trials of kernels; repeatable.",
 )
 @BACKEND
 @BACKEND_OPTIONS

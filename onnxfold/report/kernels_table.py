@@ -10,10 +10,10 @@ from rich import box
 from rich.table import Table
 
 from onnxfold.report.console import bytes_text, render
-from onnxfold.runtime.backends.kernel_cache import Entry
+from onnxfold.runtime.backends.kernel_cache import CachedKernel
 
 
-def kernels_text(folder: Path, limit: int, entries: Sequence[Entry]) -> str:
+def kernels_text(folder: Path, limit: int, entries: Sequence[CachedKernel]) -> str:
     """The kernels that are kept, as text for a terminal or a file."""
     total = bytes_text(sum(entry.nbytes for entry in entries))
     head = f"{folder}: {len(entries)} kernels, {total} of at most {bytes_text(limit)}"

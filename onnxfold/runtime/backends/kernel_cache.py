@@ -40,7 +40,7 @@ _OWN_FILE = re.compile(r"[0-9a-f]{32}\.")
 
 
 @dataclass(frozen=True)
-class Entry:
+class CachedKernel:
     """A kernel in the cache.
 
     Attributes:
@@ -140,7 +140,7 @@ def keep(name: str, kernel: Kernel, folder: Path) -> None:
         temporary.discard()
 
 
-def entries() -> list[Entry]:
+def entries() -> list[CachedKernel]:
     """The kernels in the cache, the last used first. Those that are damaged are removed."""
     found = []
     for path, nbytes, used in _files():
@@ -148,7 +148,7 @@ def entries() -> list[Entry]:
             continue
         with contextlib.suppress(Exception), _opened(path) as archive:
             kernel = _described(archive)
-            found.append(Entry(kernel.backend, kernel.outputs, nbytes, used))
+            found.append(CachedKernel(kernel.backend, kernel.outputs, nbytes, used))
     return sorted(found, key=lambda entry: -entry.used)
 
 

@@ -25,7 +25,7 @@ _SHORTAGES = {
 """What is short, and what programs say that fail for lack of it."""
 
 
-class Group:
+class CommandGroup:
     """What some threads run, to be ended from another: the main one, where interrupts arrive."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ def run(
         "memory": memory_limit(),
         "removal": removal,
     }
-    group: Group = getattr(_of_thread, "group", None) or Group()
+    group: CommandGroup = getattr(_of_thread, "group", None) or CommandGroup()
     ours, theirs = socket.socketpair()
     with ours, group.running(ours):
         with theirs:

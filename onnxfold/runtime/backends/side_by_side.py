@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TypeVar
 
-from onnxfold.runtime.backends.process import Group
+from onnxfold.runtime.backends.process import CommandGroup
 
 Result = TypeVar("Result")
 
@@ -26,7 +26,7 @@ def side_by_side(
         progress: Called in this thread.
     """
     report = progress or (lambda stage, done, total: None)
-    group = Group()
+    group = CommandGroup()
     threads = max(1, min(_cores(), len(jobs)))
     executor = ThreadPoolExecutor(threads, "onnxfold-compile", group.join)
     try:

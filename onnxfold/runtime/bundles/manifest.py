@@ -95,7 +95,7 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Stay:
+class StayingNode:
     """A node that depends on runtime constants only but runs with entry, and why."""
 
     node: str
@@ -131,7 +131,7 @@ class Manifest:
     fold_at: str = "compile"
     nodes: dict[str, int] = field(default_factory=dict)
     kernels: list[Kernel] = field(default_factory=list)
-    stays: list[Stay] = field(default_factory=list)
+    stays: list[StayingNode] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     hashes: dict[str, str] = field(default_factory=dict)
     format: int = FORMAT

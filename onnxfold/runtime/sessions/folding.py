@@ -53,7 +53,7 @@ class FoldStatistics:
     seconds: float = 0.0
 
 
-class Folding:
+class SessionFolding:
     """Everything that makes folded tensors for one session.
 
     Args:
@@ -117,7 +117,7 @@ class _Group:
 
     def __init__(
         self,
-        folding: Folding,
+        folding: SessionFolding,
         index: int,
         group: Group,
         loaded: Sequence[Loaded],

@@ -22,7 +22,7 @@ from onnxfold.runtime.bundles.manifest import TensorInfo
 from onnxfold.runtime.sessions.cache import CacheStatistics, FoldCache, shared_cache
 from onnxfold.runtime.sessions.constants import Constants, Setting
 from onnxfold.runtime.sessions.entry import Entry
-from onnxfold.runtime.sessions.folding import Folding, FoldStatistics, Placement
+from onnxfold.runtime.sessions.folding import FoldStatistics, Placement, SessionFolding
 from onnxfold.runtime.sessions.handle import Handle
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Session:
         """Open entry; runtime_fold is opened at the first fold."""
         self._entry = Entry(self.bundle, self._options, self._providers, self._specialize)
         self.entry = self._entry.session
-        self._folding = Folding(
+        self._folding = SessionFolding(
             self.bundle, self._options, self._providers, self._backend, self._cache
         )
         self._current: tuple[Setting, Handle] | None = None

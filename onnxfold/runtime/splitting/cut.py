@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.frontier import FORBIDDEN, RegionOp, choose
 from onnxfold.analysis.symbolic import SymbolicAnalysis
-from onnxfold.runtime.bundles.manifest import Stay, TensorInfo
+from onnxfold.runtime.bundles.manifest import StayingNode, TensorInfo
 from onnxfold.runtime.splitting.parts import operands_of
 from onnxfold.runtime.splitting.sizes import NominalSizes
 from onnxfold.runtime.splitting.work import NODE, is_expanding, work_of
@@ -25,7 +25,7 @@ _STEPS = 40
 
 
 @dataclass(frozen=True)
-class Cut:
+class RuntimeCut:
     """Where the model is cut.
 
     Attributes:
@@ -36,7 +36,7 @@ class Cut:
 
     cached: list[ir.Value]
     nbytes: int
-    stays: list[Stay]
+    stays: list[StayingNode]
 
 
 class Region:
@@ -134,7 +134,7 @@ class Region:
         return constness is Constness.COMPILE_TIME and not self._everything
 
 
-def find_cut(region: Region, max_cache: int | None = None) -> Cut:
+def find_cut(region: Region, max_cache: int | None = None) -> RuntimeCut:
     """The cut that is cheapest, or the best one that fits into ``max_cache`` nominal bytes.
 
     With a bound, a cached byte is made as expensive as it takes (a Lagrange multiplier).
@@ -146,7 +146,7 @@ def find_cut(region: Region, max_cache: int | None = None) -> Cut:
     values = {v for op in ops for v in (*op.inputs, *op.outputs)} | region.demanded.keys()
     costs = {value: region.cost(value) for value in values}
 
-    def at_price(price: float) -> Cut:
+    def at_price(price: float) -> RuntimeCut:
         priced = {v: c if v.producer() is None else c * price for v, c in costs.items()}
         return _follow(region, choose(ops, region.demanded, priced).stored)
 
@@ -167,7 +167,7 @@ def find_cut(region: Region, max_cache: int | None = None) -> Cut:
     return best
 
 
-def _follow(region: Region, stored: Collection[ir.Value]) -> Cut:
+def _follow(region: Region, stored: Collection[ir.Value]) -> RuntimeCut:
     """From what entry demands back to what is cached; the nodes on the way stay in entry."""
     cached: set[ir.Value] = set()
     staying: set[ir.Node] = set()
@@ -188,8 +188,8 @@ def _follow(region: Region, stored: Collection[ir.Value]) -> Cut:
     nodes = list(region.operands)
     chosen = [v for node in nodes if node not in staying for v in node.outputs if v in cached]
     stays = [
-        Stay(node.name or node.outputs[0].name or "", node.op_type, region.why_kept(node))
+        StayingNode(node.name or node.outputs[0].name or "", node.op_type, region.why_kept(node))
         for node in nodes
         if node in staying
     ]
-    return Cut(chosen, sum(region.sizes.nbytes(v) or 0 for v in chosen), stays)
+    return RuntimeCut(chosen, sum(region.sizes.nbytes(v) or 0 for v in chosen), stays)

@@ -1,9 +1,10 @@
-"""The memory of this process: its peak, and when it is searched for garbage."""
+"""The memory of this process and of the machine, and when it is searched for garbage."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import sys
 from collections.abc import Iterator
 
@@ -52,3 +53,11 @@ def _from_resource() -> int | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def memory_of_the_machine() -> int:
+    """Bytes of main memory; a terabyte where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not a POSIX system
+        return 1 << 40

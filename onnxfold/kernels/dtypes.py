@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from onnxfold.kernels.registry import (
     Unfoldable,
     current_bound,
 )
+from onnxfold.memory import memory_of_the_machine
 
 DType = np.dtype[Any]
 
@@ -84,14 +84,7 @@ def elementwise_on(accepted: frozenset[DType]) -> KindRule:
     return rule
 
 
-def _memory_of_the_machine() -> int:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # not a POSIX system
-        return 1 << 40
-
-
-_MEMORY = _memory_of_the_machine()
+_MEMORY = memory_of_the_machine()
 
 
 def check_representable(shape: Sequence[int], dtype: DType) -> None:

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
-import stat
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +16,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from double import use_double
 from runtime_models import adapter_feeds, decoder_feeds, options, original, parse, random
 
 from onnxfold.runtime.backends.base import Backend, Built, CompileError
@@ -29,8 +27,6 @@ from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split import split
-
-DOUBLE = Path(__file__).parent / "onnx_mlir" / "compiler_double.py"
 
 # Two outputs, one of them of a dynamic shape, and a weight that is given from outside.
 TEXT = """fold (float[n, 8] a, float[8] b, float[8, 4] w) => (float[n, 4] y, float[8] z) {
@@ -63,12 +59,7 @@ def backend(request, tmp_path_factory) -> Iterator[Backend]:
     """A backend that can compile; or a skipped test with the reason why it cannot."""
     with pytest.MonkeyPatch.context() as patch:
         if "double" in request.param:
-            if shutil.which("cc") is None:
-                pytest.skip("there is no C compiler")
-            path = tmp_path_factory.mktemp("double") / "onnx-mlir"
-            path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{DOUBLE}" "$@"\n')
-            path.chmod(path.stat().st_mode | stat.S_IXUSR)
-            patch.setenv("ONNXFOLD_ONNX_MLIR", str(path))
+            use_double(tmp_path_factory.mktemp("double"), patch)
         made = create(request.param.removesuffix(" (double)"))
         reason = made.missing()
         if reason is not None:

@@ -1,19 +1,14 @@
 from __future__ import annotations
 
-import shutil
-import sys
-from pathlib import Path
-
 import pytest
 from damaged_bundles import KINDS, try_damages, verdict
+from double import use_double
 from runtime_models import options
 
 from onnxfold.runtime.backends import iree
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split import split
-
-DOUBLE = Path(__file__).parent / "onnx_mlir" / "compiler_double.py"
 
 
 @pytest.fixture(params=["onnx-mlir", pytest.param("iree", marks=pytest.mark.slow)])
@@ -22,11 +17,7 @@ def bundle(request, decoder, tmp_path, monkeypatch):
     if request.param == "iree" and iree.Iree().missing():
         pytest.skip(iree.Iree().missing())
     if request.param == "onnx-mlir":
-        if shutil.which("cc") is None:
-            pytest.skip("there is no C compiler")
-        (tmp_path / "onnx-mlir").write_text(f'#!/bin/sh\nexec "{sys.executable}" "{DOUBLE}" "$@"\n')
-        (tmp_path / "onnx-mlir").chmod(0o755)
-        monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", str(tmp_path / "onnx-mlir"))
+        use_double(tmp_path, monkeypatch)
     names = ("states", "mask")
     made = split(
         decoder, tmp_path / "b", runtime_constants=names, backend=request.param, fsync=False

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from double import use_double
 from runtime_models import adapter_feeds, options, original, parse, random
 
 from onnxfold import storage
@@ -16,8 +13,6 @@ from onnxfold.runtime.backends import iree
 from onnxfold.runtime.backends.demands import demands
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
-
-DOUBLE = Path(__file__).parent / "onnx_mlir" / "compiler_double.py"
 
 
 def found(text: str, **weights):
@@ -158,11 +153,7 @@ def backend(request, tmp_path, monkeypatch) -> str:
     if request.param == "iree" and iree.Iree().missing():
         pytest.skip(iree.Iree().missing())
     if request.param == "onnx-mlir":
-        if shutil.which("cc") is None:
-            pytest.skip("there is no C compiler")
-        (tmp_path / "onnx-mlir").write_text(f'#!/bin/sh\nexec "{sys.executable}" "{DOUBLE}" "$@"\n')
-        (tmp_path / "onnx-mlir").chmod(0o755)
-        monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", str(tmp_path / "onnx-mlir"))
+        use_double(tmp_path, monkeypatch)
     return request.param
 
 

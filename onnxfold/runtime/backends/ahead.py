@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from onnxfold import storage
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.runtime.backends import kernel_cache
@@ -25,7 +23,6 @@ from onnxfold.runtime.backends.registry import compilers, create
 from onnxfold.runtime.backends.side_by_side import Progress, side_by_side
 from onnxfold.runtime.backends.timing import shapes_of, timed
 from onnxfold.runtime.backends.trial import tried
-from onnxfold.runtime.backends.values import widened
 from onnxfold.runtime.bundles.bundle import FOLD_FILE, KERNELS, SplitModel
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.splitting.parts import RuntimeFold
@@ -218,7 +215,9 @@ def _compiled(
             (folder / KERNELS).mkdir()
             kernel = _made(backend, component, {**key, "maker": maker}, folder, seconds)
             calls = [draw.arrays for draw in inputs]
-            results = tried(kernel, folder, calls, _weights(component), seconds)
+            results = tried(
+                kernel, folder, calls, list(component.weight_arrays().values()), seconds
+            )
             error = largest_error(inputs, results, wanted)
             kernel = dataclasses.replace(kernel, max_error=error)
             kernel_cache.keep(kernel_cache.name_of(key), kernel, folder)
@@ -256,12 +255,6 @@ def _made(
         hashes=hashes_of(files, folder),
         takes=component.demands.inputs,
     )
-
-
-def _weights(component: Component) -> list[Any]:
-    """The weights that a kernel is given, as arrays."""
-    tensors = [component.original.graph.initializers[n].const_value for n in component.weights]
-    return [widened(np.asarray(tensor.numpy())) for tensor in tensors if tensor is not None]
 
 
 def _reference(component: Component, inputs: Sequence[Draw]) -> list[list[Any]]:

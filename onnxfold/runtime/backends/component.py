@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxfold.runtime.backends.canonical import canonical
 from onnxfold.runtime.backends.demands import Demands, demands
 from onnxfold.runtime.backends.prepare import prepare
+from onnxfold.runtime.backends.values import widened
 from onnxfold.runtime.splitting.parts import RuntimeFold
 
 
@@ -48,6 +51,12 @@ class Component:
     def original(self) -> ir.Model:
         """As it is in runtime_fold, without default values: a kernel is given every input."""
         return self._fold.part(self.outputs, defaults=False)
+
+    def weight_arrays(self) -> dict[str, Any]:
+        """The weights by name, as a kernel is given them."""
+        initializers = self.original.graph.initializers
+        tensors = {name: initializers[name].const_value for name in self.weights}
+        return {n: widened(np.asarray(t.numpy())) for n, t in tensors.items() if t is not None}
 
     @functools.cached_property
     def demands(self) -> Demands:  # noqa: D102  an attribute

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from onnxfold.memory import memory_of_the_machine
 from onnxfold.runtime.backends import guard as guard_script
 from onnxfold.runtime.backends.base import CompileError
 
@@ -160,7 +161,7 @@ def run_child(
 
 def memory_limit() -> int:
     """Bytes that one process of a compilation may take: half of what the machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return memory_of_the_machine() // 2
 
 
 def reason_in(text: str) -> str:

@@ -22,7 +22,6 @@ from onnxfold.runtime.backends.component import Component
 from onnxfold.runtime.backends.folder import work_folder
 from onnxfold.runtime.backends.process import run_child
 from onnxfold.runtime.backends.side_by_side import Progress
-from onnxfold.runtime.backends.values import widened
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.splitting.sizes import NOMINAL
 
@@ -82,14 +81,14 @@ def _some(
         for k, (kernel, part) in enumerate(kernels)
     ]
     (scratch / "kernels.json").write_text(json.dumps(documents))
-    times = scratch / "times.jsonl"
-    times.touch()
+    results = scratch / "times.jsonl"
+    results.touch()
     reason = ""
     try:
         run_child([*_COMMAND, str(scratch)], seconds * len(kernels), scratch, what="the kernel")
     except CompileError as error:
         reason = f"{error} when it was timed"
-    lines = times.read_text().splitlines()
+    lines = results.read_text().splitlines()
     done = []
     for (kernel, part), line in zip(kernels, lines, strict=False):
         times = json.loads(line)
@@ -121,9 +120,8 @@ def _prepared(
     except UsageError as error:
         logger.info("%s is not timed: %s", component.outputs[0], error)
         feeds = {}
-    tensors = {name: model.graph.initializers[name].const_value for name in kernel.weights}
-    weights = {n: widened(np.asarray(t.numpy())) for n, t in tensors.items() if t is not None}
-    arrays = {n: a for n, a in {**feeds, **weights}.items() if isinstance(a, np.ndarray)}
+    given = {**feeds, **component.weight_arrays()}
+    arrays = {name: array for name, array in given.items() if isinstance(array, np.ndarray)}
     named: dict[str, Any] = {f"{k}": array for k, array in enumerate(arrays.values())}
     np.savez(stem.with_suffix(".npz"), **named)
     return {

@@ -200,6 +200,7 @@ def optimize_file(
         assumptions=list(result.assumptions),
         rewrites=dict(result.rewrites.most_common()),
         inexact=dict(result.inexact.most_common()),
+        spared=dict(result.spared.most_common()),
         withheld=dict(result.withheld.most_common()),
         beyond=beyond,
     )

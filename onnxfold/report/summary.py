@@ -63,6 +63,8 @@ class Report:
         assumptions: What was taken for granted of the inputs; empty if all sizes are numbers.
         rewrites: How often each rule fired.
         inexact: Of those, how often a rule fired where it may change bits.
+        spared: How often a rule was not applied, as it would have taken apart what a runtime makes
+            one kernel of: by the rule and, in parentheses, the pattern that is kept.
         withheld: How often each rule would fire beyond that at level 2.
         beyond: Nodes that other options would remove beyond those that are gone, by option.
     """
@@ -87,6 +89,7 @@ class Report:
     assumptions: list[str] = field(default_factory=list)
     rewrites: dict[str, int] = field(default_factory=dict)
     inexact: dict[str, int] = field(default_factory=dict)
+    spared: dict[str, int] = field(default_factory=dict)
     withheld: dict[str, int] = field(default_factory=dict)
     beyond: dict[str, int] = field(default_factory=dict)
 
@@ -113,6 +116,7 @@ class Report:
             "assumptions": list(self.assumptions),
             "rewrites": dict(self.rewrites),
             "inexact": dict(self.inexact),
+            "spared": dict(self.spared),
             "withheld": dict(self.withheld),
             "beyond": dict(self.beyond),
         }

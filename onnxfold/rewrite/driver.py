@@ -15,6 +15,7 @@ from onnxfold.onnx_ir_private import uses
 from onnxfold.rewrite.apply import Change, Mismatch, Refused, Splicer
 from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.index import RuleIndex
+from onnxfold.rewrite.kept import KeptPatterns
 from onnxfold.rewrite.match import Match
 from onnxfold.rewrite.matcher import find_match
 from onnxfold.rewrite.report import Loop, RewriteReport
@@ -63,10 +64,12 @@ class Rewriter:
         limits: Limits | None = None,
     ) -> None:
         self._model = model
-        self._rules = [rule for rule in rules if level > 1 or rule.inexact is not True]
+        rules = list(rules)
+        self._rules = [r for r in rules if not r.keeps and (level > 1 or r.inexact is not True)]
         self._level = level
         self._limits = limits or Limits()
         self._facts = Facts(model)
+        self._kept = KeptPatterns(rules, self._facts)
         self._splicer = Splicer(self._facts, keeps or _keeps_nothing)
         self._indexes: dict[tuple[tuple[str, int], ...], RuleIndex] = {}
         self._index_of: dict[ir.Graph, RuleIndex] = {}
@@ -133,7 +136,7 @@ class Rewriter:
             if match is None:
                 continue
             exact = self._is_exact(rule, match)
-            if not exact and self._level < 2:
+            if not exact and (self._level < 2 or self._is_spared(rule, match)):
                 continue
             change = self._apply(rule, match, node)
             if change is not None:
@@ -159,6 +162,12 @@ class Rewriter:
         except Exception as error:
             self._fail(rule, match.roots[0].producer(), error)
             return False
+
+    def _is_spared(self, rule: Rule, match: Match) -> bool:
+        kept = self._kept.cut_by(match)
+        if kept is not None:
+            self.report.spare(rule.name, kept.name, match.roots[0])
+        return kept is not None
 
     def _apply(self, rule: Rule, match: Match, node: ir.Node) -> Change | None:
         place = self._place.get(node) or node.outputs[0].name or node.name or ""
@@ -233,13 +242,15 @@ class Rewriter:
 
 
 def inexact_matches(model: ir.Model, rules: Iterable[Rule]) -> Counter[str]:
-    """How often each rule matches where it may change bits; nothing is rewritten.
+    """How often each rule would fire where it may change bits; nothing is rewritten.
 
     Raises:
         RuleError: a rule raised an exception.
     """
     found: Counter[str] = Counter()
     facts = Facts(model)
+    rules = list(rules)
+    kept = KeptPatterns(rules, facts)
     inexact = [rule for rule in rules if rule.inexact is not False]
     for graph in facts.scopes.graphs():
         index = RuleIndex(inexact, facts.scopes.of(graph).opsets, facts)
@@ -247,7 +258,8 @@ def inexact_matches(model: ir.Model, rules: Iterable[Rule]) -> Counter[str]:
             for rule in index.candidates(node):
                 try:
                     match = find_match(rule, node, facts)
-                    found[rule.name] += match is not None and not rule.is_exact(match)
+                    if match is not None and not rule.is_exact(match):
+                        found[rule.name] += kept.cut_by(match) is None
                 except OnnxFoldError:
                     raise
                 except Exception as error:

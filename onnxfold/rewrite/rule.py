@@ -63,16 +63,18 @@ class Rule:
     pair: Pair
     where: Term | None
     inexact: bool | Term
-    benefit: int
     opset: tuple[int, int | None]
-    target: str | None
-    shared: bool
     doc: str
     file: str
     line: int
+    benefit: int = 0
+    target: str | None = None
+    shared: bool = False
     on_constants: bool = False
     ours: bool = False
     """Whether it comes with onnxfold."""
+    keeps: bool = False
+    """It rewrites nothing: what it matches is one thing to a runtime (see :func:`keep`)."""
     name: str = ""
     """The module variable that holds the rule, once a rule set has collected it."""
     roots: tuple[Expression, ...] = field(init=False, default=())

@@ -201,7 +201,46 @@ def rule(
     Raises:
         RuleError: the rule cannot be right; the message says why and where it is written.
     """
-    frame = sys._getframe(1)
+    return _made(
+        pair,
+        where=where,
+        inexact=inexact,
+        benefit=benefit,
+        opset=opset,
+        target=target,
+        shared=shared,
+        on_constants=on_constants,
+        doc=doc,
+    )
+
+
+def keep(
+    pattern: Expression,
+    *,
+    where: Term | None = None,
+    opset: tuple[int, int | None] = (1, None),
+    doc: str = "",
+) -> Rule:
+    """Name a subgraph of which a runtime makes one kernel when it loads the model.
+
+    An inexact rule does not fire where it would take some of these nodes and leave others: what it
+    saves is less than what the runtime would no longer see. A rule that takes all of them may.
+
+    Args:
+        pattern: The subgraph.
+        where: A condition, which must be true.
+        opset: First and last version of ONNX's own ops for which it holds.
+        doc: What the subgraph computes, in one line.
+
+    Raises:
+        RuleError: the pattern cannot be right; the message says why and where it is written.
+    """
+    return _made(pattern >> pattern, where=where, opset=opset, doc=doc, keeps=True)
+
+
+def _made(pair: Pair, *, where: Term | None, inexact: bool | Term = False, **options: Any) -> Rule:
+    """The rule, which knows where the caller of its caller has written it."""
+    frame = sys._getframe(2)
     file, line = frame.f_code.co_filename, frame.f_lineno
     # ours are checked by a test: that takes as long as making them
     is_ours = frame.f_globals.get("__name__", "").startswith("onnxfold.rules.")
@@ -210,17 +249,12 @@ def rule(
             raise TypeError("a rule is made of pattern >> replacement")
         made = Rule(
             pair,
-            None if where is None else as_condition(where),
-            inexact if isinstance(inexact, bool) else as_condition(inexact),
-            benefit,
-            opset,
-            target,
-            shared,
-            doc,
-            file,
-            line,
-            on_constants,
-            is_ours,
+            where=None if where is None else as_condition(where),
+            inexact=inexact if isinstance(inexact, bool) else as_condition(inexact),
+            file=file,
+            line=line,
+            ours=is_ours,
+            **options,
         )
         if not is_ours:
             check_rule(made)

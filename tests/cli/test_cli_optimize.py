@@ -11,7 +11,7 @@ import pytest
 KEYS = {
     "source", "target", "nodes_before", "nodes_after", "bytes_before", "bytes_after", "folded",
     "kept", "pool", "seconds", "cpu_seconds", "peak_rss_bytes", "stages", "check", "warnings",
-    "rewrites", "inexact", "withheld", "beyond", "decisions",
+    "rewrites", "inexact", "spared", "withheld", "beyond", "decisions",
     "bytes_written", "assumptions",
 }  # fmt: skip
 

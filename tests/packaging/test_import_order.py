@@ -33,7 +33,18 @@ INSIDE = {
     "runtime": ("bundles", "splitting", "backends", "split", "sessions", "bench"),
     "rewrite": (
         *("implied", "facts", "matched", "match", "terms", "patterns", "given", "conditions"),
-        *("rule", "check", "words", "rule_set", "matcher", "index", "build", "apply", "report"),
+        *(
+            "rule",
+            "check",
+            "words",
+            "rule_set",
+            "matcher",
+            "index",
+            "build",
+            "apply",
+            "report",
+            "kept",
+        ),
         "driver",
     ),
 }

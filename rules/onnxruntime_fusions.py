@@ -1,0 +1,13 @@
+"""What onnxruntime makes one kernel of when it loads a model: inexact rules leave it whole."""
+
+from __future__ import annotations
+
+from onnxfold.rules.activations import gelu_by_erf, gelu_by_tanh, x
+
+from onnxfold.rewrite import floating, keep
+
+kept_gelu_by_erf = keep(gelu_by_erf, where=floating(x), doc="Gelu, spelled out with Erf.")
+
+kept_gelu_by_tanh = keep(
+    gelu_by_tanh, where=floating(x), doc="Gelu's approximation, spelled out with Tanh."
+)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from onnxfold.compare import compare
     from onnxfold.runtime.sessions.session import Session
     from onnxfold.runtime.split import split
-    from onnxfold.storage import load, save
+    from onnxfold.storage.load import load
+    from onnxfold.storage.save import save
 
 __version__ = "0.1.0"
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, Union, overload
 import onnx
 import onnx_ir as ir
 
-from onnxfold import storage
+from onnxfold import atomic, storage
 from onnxfold.analysis.facts import put_in_order
 from onnxfold.errors import CheckFailedError, OnnxFoldError, UsageError, about
 from onnxfold.memory import paused_garbage_collection, peak_rss_bytes
@@ -276,7 +276,7 @@ def _check(
     from onnxfold.compare import compare
 
     rtol, atol = (1e-4, 1e-5) if result.inexact else (0.0, 0.0)
-    with storage.temporary_folder(os.fspath(destination)) as temporary:
+    with atomic.temporary_folder(os.fspath(destination)) as temporary:
         candidate = Path(temporary) / "model.onnx"
         storage.save(model, candidate, fsync=False)
         try:

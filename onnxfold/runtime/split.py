@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold import storage
+from onnxfold.atomic import os_error
 from onnxfold.errors import UsageError
 from onnxfold.options import OptionArguments, options_of
 from onnxfold.runtime.backends.ahead import check_dump, compile_kernels, dump_stages
@@ -22,7 +23,6 @@ from onnxfold.runtime.bundles.bundle import FOLD_FILE, Bundle, SplitModel, hash_
 from onnxfold.runtime.bundles.in_memory import InMemory
 from onnxfold.runtime.bundles.staging import check_source, fresh_folder, put_in_place
 from onnxfold.runtime.splitting.split_model import Parts, split_model
-from onnxfold.storage.atomic import os_error
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -1,6 +1,5 @@
 """Reading and writing models: zero-copy, streamed, atomic. The lowest layer of the package."""
 
-from onnxfold.storage.atomic import scratch_folder, temporary_folder
 from onnxfold.storage.bound import (
     entry_bytes,
     model_bytes,
@@ -54,10 +53,8 @@ __all__ = [
     "reading_from",
     "record_bytes",
     "save",
-    "scratch_folder",
     "span_of",
     "takes_more",
-    "temporary_folder",
     "tensor_bytes",
     "texts_bytes",
     "to_proto",

@@ -38,9 +38,9 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxfold import atomic
+from onnxfold.atomic import TempFile
 from onnxfold.errors import ModelError, UsageError
-from onnxfold.storage import atomic
-from onnxfold.storage.atomic import TempFile
 from onnxfold.storage.layout import FilePlan, SavePlan
 from onnxfold.storage.load import external_locations
 from onnxfold.storage.mapped import about_to_replace

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from onnxfold import atomic
 from onnxfold.errors import UsageError
-from onnxfold.storage import atomic
 from onnxfold.storage.commit import Commit, SaveReport, refuse_if_used, sweep
 from onnxfold.storage.layout import (
     MAX_MODEL,

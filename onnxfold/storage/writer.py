@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxfold.atomic import TempFile
 from onnxfold.onnx_ir_private import is_a
-from onnxfold.storage.atomic import TempFile
 from onnxfold.storage.mapped import Span
 from onnxfold.storage.streaming import StreamedTensor, Tile, is_streamed
 from onnxfold.storage.tensors import ViewTensor, span_of

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 # From the bottom up; those of one line do not know each other.
 LAYERS = (
     ("errors", "deferred", "graphs", "memory", "onnx_ir_private"),
-    ("lost_pages",),
+    ("atomic", "lost_pages"),
     ("storage",),
     ("pool",),
     ("kernels",),

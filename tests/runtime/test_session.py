@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
@@ -306,22 +307,42 @@ def test_a_fold_that_fails_can_be_tried_again(decoder, bundle):
     assert_same(session.run(None, feeds), original(decoder, feeds))
 
 
-def test_a_bundle_needs_onnxruntime_only(adapter, tmp_path):
-    split(adapter, tmp_path / "b", runtime_constants=["a", "b", "scale"], fsync=False)
-    np.savez(tmp_path / "feeds.npz", **adapter_feeds())
+def outputs_without(modules: list[str], folder: Path) -> str:
+    """The shape of what a process prints that runs a bundle and can import none of the modules."""
     code = """if True:
         import sys
-        for name in ("onnx", "onnx_ir", "click", "rich", "ml_dtypes"):
-            sys.modules[name] = None
+        sys.modules.update(dict.fromkeys(sys.argv[2].split()))
         import numpy as np
         import onnxfold
         session = onnxfold.Session(sys.argv[1] + "/b")
         with np.load(sys.argv[1] + "/feeds.npz") as feeds:
-            print(session.run(None, dict(feeds))[0].shape)
+            print(session.run(None, dict(feeds))[0].shape, session.placements()[0].backend)
     """
-    command = [sys.executable, "-c", code, str(tmp_path)]
+    command = [sys.executable, "-c", code, str(folder), " ".join(modules)]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout == "(5, 64)\n", done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_bundle_needs_onnxruntime_only(adapter, tmp_path):
+    split(adapter, tmp_path / "b", runtime_constants=["a", "b", "scale"], fsync=False)
+    np.savez(tmp_path / "feeds.npz", **adapter_feeds())
+    modules = ["onnx", "onnx_ir", "click", "rich", "ml_dtypes"]
+    assert outputs_without(modules, tmp_path) == "(5, 64) onnxruntime\n"
+
+
+def test_kernels_need_their_backend_only(compiled, tmp_path, monkeypatch):
+    """Weights that are inputs of a kernel are read from runtime_fold, by onnx-ir."""
+    model = parse(
+        "g (float[n, 64] x, float[64, 4] a, float[4, 64] b) => (float[n, 64] y) {"
+        "ab = MatMul(a, b) y = MatMul(x, ab) }"
+    )
+    constants = ["a", "b"]
+    split(model, tmp_path / "b", runtime_constants=constants, backend="counting", fsync=False)
+    np.savez(tmp_path / "feeds.npz", x=random(5, 64), a=random(64, 4), b=random(4, 64))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    modules = ["onnx", "onnx_ir", "sympy", "google.protobuf", "onnxfold.storage", "click", "rich"]
+    assert outputs_without(modules, tmp_path) == "(5, 64) counting\n"
 
 
 def test_nothing_is_left_of_a_session(decoder, bundle):

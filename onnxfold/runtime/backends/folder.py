@@ -1,6 +1,6 @@
 """Folders that compilers and kernels work in, and the containers that work in them.
 
-A folder is its process's as long as that lives, however it ends (`onnxfold.storage.atomic`). Beside
+A folder is its process's as long as that lives, however it ends (`onnxfold.atomic`). Beside
 what is mounted into a container, a note in it says which one that is: whoever removes the folder,
 this process or after its death another one, removes the container first. What still works in the
 folder of a dead process is asked to end.
@@ -16,6 +16,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from onnxfold import atomic
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.guard import REMOVAL_SECONDS
 
@@ -29,10 +30,8 @@ def work_folder() -> Iterator[Path]:
     Raises:
         CompileError: Something cannot be written there.
     """
-    from onnxfold import storage  # who runs a kernel, or tries it, does without
-
     try:
-        with storage.scratch_folder("compile", _end_work) as name:
+        with atomic.scratch_folder("compile", _end_work) as name:
             try:
                 yield Path(name)
             finally:

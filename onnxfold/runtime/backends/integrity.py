@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from onnxfold.atomic import scratch_folder
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.bundles.manifest import Kernel
 
@@ -33,8 +34,6 @@ def verified(kernel: Kernel, folder: Path) -> Iterator[Path]:
     Raises:
         CompileError: A file is missing, or is another than that which was compiled.
     """
-    from onnxfold.storage import scratch_folder  # a bundle without kernels needs nothing of it
-
     with scratch_folder("kernel") as scratch:
         for name in kernel.files:
             if not (folder / name).is_file():

@@ -20,11 +20,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from onnxfold import atomic
+from onnxfold.atomic import TempFile
 from onnxfold.runtime.backends.integrity import hashes_of
 from onnxfold.runtime.bundles.bundle import KERNELS
 from onnxfold.runtime.bundles.manifest import Kernel
-from onnxfold.storage import atomic
-from onnxfold.storage.atomic import TempFile
 
 logger = logging.getLogger("onnxfold")
 

@@ -12,8 +12,8 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 
-from onnxfold.storage import atomic
-from onnxfold.storage.atomic import TempFile
+from onnxfold import atomic
+from onnxfold.atomic import TempFile
 from onnxfold.storage.layout import Place
 from onnxfold.storage.streaming import is_streamed
 from onnxfold.storage.writer import Writer

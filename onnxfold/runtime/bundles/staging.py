@@ -24,6 +24,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxfold import atomic
+from onnxfold.atomic import TempFile
 from onnxfold.errors import UsageError
 from onnxfold.runtime.bundles.bundle import (
     ENTRY_FILE,
@@ -34,8 +36,6 @@ from onnxfold.runtime.bundles.bundle import (
     staged_folder,
 )
 from onnxfold.runtime.bundles.manifest import Manifest
-from onnxfold.storage import atomic
-from onnxfold.storage.atomic import TempFile
 from onnxfold.storage.commit import other_users
 from onnxfold.storage.sources import Sources
 from onnxfold.storage.tensors import tensors_of

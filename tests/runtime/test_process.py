@@ -74,6 +74,24 @@ def test_an_exit_code_and_what_was_printed():
     assert run(shell("kill -ABRT $$"), 20).returncode == -signal.SIGABRT
 
 
+def test_of_much_that_is_printed_the_beginning_and_the_end_are_kept():
+    text = "echo first{0}; yes 0123456789 | head -c 30000000{0}; echo last{0}"
+    done = run(shell(f"({text.format('')}) & ({text.format(' >&2')}); wait"), 60)
+    for printed in (done.stdout, done.stderr):
+        assert printed.startswith("first\n0123456789\n") and printed.endswith("last\n")
+        assert "\n...\n" in printed and len(printed) < 1 << 20
+
+
+def test_what_is_short_is_found_in_a_line_of_any_length():
+    with pytest.raises(CompileError, match=r"has no room on the disk: x{100}"):
+        run(
+            shell(
+                "head -c 100000 /dev/zero | tr '\\0' x >&2; echo disk quota exceeded >&2; exit 1"
+            ),
+            20,
+        )
+
+
 def test_what_is_no_program():
     with pytest.raises(CompileError, match="/nowhere/compiler: No such file or directory"):
         run(["/nowhere/compiler"], 20)

@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 from runtime_models import adapter_feeds, decoder_feeds, options, original, parse, random
 
-from onnxfold.errors import ModelError, UsageError
+from onnxfold.errors import ModelError, OnnxFoldError, UsageError
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split import split
@@ -343,6 +343,43 @@ def test_kernels_need_their_backend_only(compiled, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
     modules = ["onnx", "onnx_ir", "sympy", "google.protobuf", "onnxfold.storage", "click", "rich"]
     assert outputs_without(modules, tmp_path) == "(5, 64) counting\n"
+
+
+def test_a_kernel_that_fails_is_replaced_unless_its_backend_must_run(
+    compiled, adapter, monkeypatch, caplog
+):
+    constants, backend = ["a", "b", "scale"], "a slow one"
+    feeds = adapter_feeds()
+
+    def session(**arguments):
+        own = {"runtime_constants": constants, "backend": backend, "cache": FoldCache()}
+        return Session(adapter, options(), **own, **arguments)
+
+    strict, lenient = session(strict_backend=True), session()
+    monkeypatch.setenv("FAILS", "1")
+    assert_same(lenient.run(None, feeds), original(adapter, feeds))
+    assert "failed: the device is gone; onnxruntime takes over" in caplog.text
+    assert lenient.placements()[0].backend == "onnxruntime"
+    with pytest.raises(OnnxFoldError, match="'merged': a slow one does not run it: the device is"):
+        strict.run(None, feeds)
+    monkeypatch.delenv("FAILS")
+    assert_same(strict.run(None, feeds), original(adapter, feeds))
+    assert strict.placements()[0].backend == backend
+
+
+def test_what_does_not_fit_a_kernel_runs_elsewhere_unless_its_backend_must_run(compiled):
+    model = parse(
+        "g (float[n] x, float[k] c) => (float[n] y){ m = ReduceSum<keepdims = 0>(c) y = Add(x, m) }"
+    )
+    feeds = {"x": random(3), "c": random(0)}
+
+    def run(**arguments):
+        own = {"runtime_constants": ["c"], "backend": "counting", "cache": FoldCache()}
+        return Session(model, options(), **own, **arguments).run(None, feeds)
+
+    assert_same(run(), [feeds["x"]])
+    with pytest.raises(OnnxFoldError, match=r"'m': counting does not run it: 'c' of shape \(0,\)"):
+        run(strict_backend=True)
 
 
 def test_nothing_is_left_of_a_session(decoder, bundle):

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import selectors
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from onnxfold.runtime.backends.base import CompileError
 
 _GUARD = [sys.executable or "python3", "-I", "-S", guard_script.__file__]
 _LONGEST_ANSWER = 1000  # bytes
+_END_KEPT = 1 << 16  # bytes of the beginning of what a command prints, and as many of the end
 _SHORTAGES = {
     "no room on the disk": "no space left on device|disk quota exceeded",
     "no more memory": "out of memory|bad_alloc|MemoryError|cannot allocate memory",
@@ -90,7 +92,7 @@ def run(
         removal: The command that removes its container, if it is a container engine.
 
     Returns:
-        Exit code (-n for signal n), and what it printed.
+        Exit code (-n for signal n), and what it printed: of much, the beginning and the end.
 
     Raises:
         CompileError: It cannot be started, takes longer than ``seconds``, is ended by others, or
@@ -114,15 +116,13 @@ def run(
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
                 cwd=folder,
                 env=variables,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
         try:
-            out, err = guard.communicate()
+            out, err = _printed(guard)
         except BaseException:  # the user interrupts: the guard sees it, and ends with the command
             ours.shutdown(socket.SHUT_WR)
             guard.wait()
@@ -130,15 +130,36 @@ def run(
         answer, _, detail = ours.recv(_LONGEST_ANSWER).decode().partition("\n")[0].partition(" ")
     if answer == "exit":
         code = int(detail)
-        for short, said in _SHORTAGES.items():
-            if code and (found := re.search(f".*(?:{said}).*", err, re.IGNORECASE)):
-                raise CompileError(f"{what} has {short}: {one_line(found[0])}")
+        for line in err.splitlines() if code else []:
+            for short, said in _SHORTAGES.items():
+                if re.search(said, line, re.IGNORECASE):
+                    raise CompileError(f"{what} has {short}: {one_line(line)}")
         return subprocess.CompletedProcess(command, code, out, err)
     if answer == "error":
         raise CompileError(f"{command[0]}: {detail}")
     raise CompileError(
         f"{what} took longer than {seconds:g} s" if answer == "late" else f"{what} was ended"
     )
+
+
+def _printed(program: subprocess.Popen[bytes]) -> list[str]:
+    """What a program prints on its two outputs until it has ended."""
+    assert program.stdout and program.stderr
+    with program.stdout, program.stderr, selectors.DefaultSelector() as waiting:
+        kept = {program.stdout.fileno(): b"", program.stderr.fileno(): b""}
+        for output in kept:
+            waiting.register(output, selectors.EVENT_READ)
+        while waiting.get_map():
+            for ready, _ in waiting.select():
+                block = os.read(ready.fd, _END_KEPT)
+                if not block:
+                    waiting.unregister(ready.fd)
+                text = kept[ready.fd] + block
+                if len(text) > 4 * _END_KEPT:
+                    text = text[:_END_KEPT] + b"\n...\n" + text[-_END_KEPT:]
+                kept[ready.fd] = text
+    program.wait()
+    return [text.decode(errors="replace") for text in kept.values()]
 
 
 def run_child(

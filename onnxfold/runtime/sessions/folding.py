@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from onnxfold.errors import UsageError
+from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.runtime.backends.base import Misfit
 from onnxfold.runtime.backends.loading import Loaded, load_kernels
 from onnxfold.runtime.backends.values import ort_value, size_in_bytes
@@ -62,6 +62,7 @@ class SessionFolding:
         providers: Execution providers, as onnxruntime takes them.
         backend: The backend that was asked for.
         cache: Holds folded tensors by the content of what they were made of.
+        strict: Whether a kernel that fails, or cannot take what it is given, is an error.
     """
 
     def __init__(
@@ -71,11 +72,13 @@ class SessionFolding:
         providers: Sequence[Any],
         backend: str,
         cache: FoldCache,
+        strict: bool,
     ) -> None:
         self.bundle = bundle
         self.options = options
         self.providers = providers
         self.cache = cache
+        self.strict = strict
         self.statistics = FoldStatistics()
         self._lock = threading.Lock()
         groups = bundle.manifest.groups
@@ -153,17 +156,26 @@ class _Group:
         return Placement(list(outputs), backend, reason, *times)
 
     def run(self, constants: Mapping[str, Any]) -> Folded:
-        """Make the tensors."""
+        """Make the tensors.
+
+        Raises:
+            OnnxFoldError: A kernel does not, and must.
+            UsageError: The constants fit neither the kernels nor onnxruntime.
+        """
         begin = time.perf_counter()
         values: dict[str, Any] = {}
         misfits = []
         for kernel in list(self._kernels):
             try:
                 values.update((n, ort_value(v)) for n, v in kernel.run(constants).items())
-            except Misfit as error:  # onnxruntime can compute it, or says what is wrong
-                misfits.append(str(error))
-            except Exception as error:  # whatever a foreign runtime raises
-                self._give_up(kernel, error)
+            except Exception as error:  # Misfit, and whatever a foreign runtime raises
+                if self._folding.strict:
+                    reason = f"{kernel.backend} does not run it: {error}"
+                    raise OnnxFoldError(reason, node=kernel.outputs[0]) from error
+                if isinstance(error, Misfit):  # onnxruntime can compute it, or says what is wrong
+                    misfits.append(str(error))
+                else:
+                    self._give_up(kernel, error)
         rest = tuple(name for name in self._group.outputs if name not in values)
         if rest:
             session, inputs = self._opened(rest)

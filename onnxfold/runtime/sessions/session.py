@@ -67,8 +67,8 @@ class Session:
             were no slower than onnxruntime when they were timed, onnxruntime otherwise, and no
             waiting for a compiler; "onnxruntime"; "iree", "onnx-mlir": kernels of theirs, however
             fast, which for a model are compiled now.
-        strict_backend: Whether that backend must run all of runtime_fold. Without it, a warning
-            says what it does not run, and why.
+        strict_backend: Whether that backend must run all of runtime_fold, every time. Without it,
+            onnxruntime does where it does not, and a warning says why.
         max_cache_bytes: Bound of a cache of the session's own; None for the one all share.
         cache: A cache to share with some other sessions.
         specialize: Build a session for each setting with the folded tensors as weights:
@@ -101,6 +101,7 @@ class Session:
         self._options = sess_options
         self._providers = list(providers) if providers else ["CPUExecutionProvider"]
         self._backend = backend
+        self._strict = strict_backend
         self._cache = cache or (
             shared_cache() if max_cache_bytes is None else FoldCache(max_cache_bytes)
         )
@@ -116,7 +117,8 @@ class Session:
         self._entry = Entry(self.bundle, self._options, self._providers, self._specialize)
         self.entry = self._entry.session
         self._folding = SessionFolding(
-            self.bundle, self._options, self._providers, self._backend, self._cache
+            *(self.bundle, self._options, self._providers, self._backend, self._cache),
+            strict=self._strict,
         )
         self._current: tuple[Setting, Handle] | None = None
 

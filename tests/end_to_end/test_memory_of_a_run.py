@@ -1,0 +1,44 @@
+"""What a whole optimization takes in memory does not grow with the weights."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+MAKE = """
+from pathlib import Path
+from tests.benchmarks.models import transposed_weights
+transposed_weights(Path(sys.argv[1]), int(sys.argv[2]), 16, external=True)
+"""
+# A small model first: what is imported and made once in a process is not counted.
+OPTIMIZE = """
+import onnxfold
+def peak():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
+small, large, result = sys.argv[1:]
+onnxfold.optimize_file(small, result)
+start = peak()
+onnxfold.optimize_file(large, result)
+print(peak() - start)
+"""
+
+
+def run(code: str, *arguments) -> str:
+    command = [sys.executable, "-c", "import sys\n" + code, *map(str, arguments)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_transposed_weights_are_folded_in_little_memory(tmp_path) -> None:
+    """256 MiB in 16 weights; looking at one element of each would take 32 MiB by itself."""
+    small, large = tmp_path / "small.onnx", tmp_path / "large.onnx"
+    run(MAKE, small, 8)
+    run(MAKE, large, 2048)
+    grown = float(run(OPTIMIZE, small, large, tmp_path / "out.onnx"))
+    assert grown < 35, grown

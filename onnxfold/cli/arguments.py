@@ -69,6 +69,11 @@ def output_options(command: Command) -> Command:
     return command
 
 
+FEEDS = click.option(
+    "--feeds",
+    metavar="PATH",
+    help="Inputs to use instead of random ones: an .npz file, or a folder with input_0.pb, ...",
+)
 RUNTIME_CONSTANTS = click.option(
     "--runtime-const",
     "runtime_constants",

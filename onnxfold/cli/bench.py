@@ -1,14 +1,17 @@
-"""`onnxfold bench`: what splitting gains."""
+"""`onnxfold bench`: what onnxruntime makes of models, and what splitting gains."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from onnxfold.cli.arguments import (
     BACKEND,
     BACKEND_OPTIONS,
+    FEEDS,
     MAX_CACHE,
     OVERRIDABLE,
     RUNTIME_CONSTANTS,
@@ -17,13 +20,16 @@ from onnxfold.cli.arguments import (
 )
 from onnxfold.cli.output import write, write_json
 
+_OF_A_SPLIT = (
+    *("runtime_constants", "overridable", "max_cache", "original"),
+    *("backend", "backend_options"),
+)
+_OF_MODELS = ("feeds", "providers")
+
 
 @click.command()
-@click.argument("source", metavar="BUNDLE|MODEL")
-@RUNTIME_CONSTANTS
-@OVERRIDABLE
-@MAX_CACHE
-@click.option("--original", metavar="MODEL", help="What BUNDLE was made of, to compare with.")
+@click.argument("sources", metavar="MODEL...|BUNDLE", nargs=-1, required=True)
+@FEEDS
 @click.option(
     "--dim",
     "dims",
@@ -32,25 +38,80 @@ from onnxfold.cli.output import write, write_json
     metavar="NAME=SIZE",
     help="Size of a symbolic dimension; may be repeated.  [default: 1 for a batch, 16]",
 )
+@click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True, metavar="N")
+@click.option(
+    "--threads",
+    type=click.IntRange(min=0),
+    multiple=True,
+    metavar="N",
+    help="Of onnxruntime, 0 for all; may be repeated for models.  [default: 1, for models also 0]",
+)
+@click.option(
+    "--provider",
+    "providers",
+    multiple=True,
+    metavar="NAME",
+    help="Execution provider of onnxruntime; may be repeated.  [default: CPUExecutionProvider]",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random inputs.")
+@RUNTIME_CONSTANTS
+@OVERRIDABLE
+@MAX_CACHE
+@click.option("--original", metavar="MODEL", help="What BUNDLE was made of, to compare with.")
 @BACKEND
 @BACKEND_OPTIONS
-@click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True, metavar="N")
-@click.option("--threads", type=click.IntRange(min=0), default=1, show_default=True, metavar="N")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random inputs.")
 @output_options
 def bench(
-    source: str,
+    sources: tuple[str, ...],
     dims: tuple[tuple[str, int], ...],
+    threads: tuple[int, ...],
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Time BUNDLE, or MODEL split on the way, against the original, run by run in turns."""
-    from onnxfold.runtime.bench import bench as run_bench
+    """Time models side by side, or a split one against the original, in turns on the same inputs.
 
-    result = run_bench(source, dims=dict(dims), **options)
+    With several MODELs, or one: the nodes and fused ops that onnxruntime runs in the end, what
+    creating a session takes, seconds of a run, and where they go.
+
+    With a BUNDLE, or one MODEL and --runtime-const: the original, and entry after folding.
+    """
+    ctx = click.get_current_context()
+    given = {
+        name
+        for name in (*_OF_A_SPLIT, *_OF_MODELS)
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    is_split = len(sources) == 1 and (Path(sources[0]).is_dir() or given.intersection(_OF_A_SPLIT))
+    _refuse(ctx, given.intersection(_OF_MODELS if is_split else _OF_A_SPLIT), bool(is_split))
+    own = {name: options[name] for name in (_OF_A_SPLIT if is_split else _OF_MODELS)}
+    shared = {"dims": dict(dims), "rounds": options["rounds"], "seed": options["seed"]}
+    if is_split:
+        from onnxfold.runtime.bench import bench as bench_split
+
+        if len(threads) > 1:
+            raise click.UsageError("--threads is given once for a bundle")
+        split = bench_split(sources[0], threads=threads[0] if threads else 1, **shared, **own)
+        if as_json:
+            write_json(split.to_dict())
+        else:
+            from onnxfold.report.split_table import bench_text
+
+            write(bench_text(split))
+        return
+    from onnxfold.bench.models import ALL_THREADS, bench_models
+
+    result = bench_models(sources, threads=threads or (1, ALL_THREADS), **shared, **own)
     if as_json:
         write_json(result.to_dict())
     else:
-        from onnxfold.report.split_table import bench_text
+        from onnxfold.report.bench_table import bench_models_text
 
-        write(bench_text(result))
+        write(bench_models_text(result))
+
+
+def _refuse(ctx: click.Context, names: set[str], is_split: bool) -> None:
+    """Options of the other form are a mistake, not something to leave out."""
+    for option in ctx.command.params:
+        if option.name in names:
+            form = "models side by side" if is_split else "a bundle, or one model that is split"
+            raise click.UsageError(f"{option.opts[0]} is for {form}")

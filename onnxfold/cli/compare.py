@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import dimension, output_options
+from onnxfold.cli.arguments import FEEDS, dimension, output_options
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
 
 
@@ -21,11 +21,7 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
     metavar="N",
     help="Random inputs to compare on; each has other sizes of dynamic dimensions.",
 )
-@click.option(
-    "--feeds",
-    metavar="PATH",
-    help="Inputs to use instead: an .npz file, or a folder with input_0.pb, ...",
-)
+@FEEDS
 @click.option(
     "--dim",
     "dims",

@@ -76,8 +76,8 @@ class OnnxruntimeRunner:
 
     def _run_with_ort_values(self, names: list[str], feeds: Feeds) -> list[Output]:
         """For types that NumPy does not have: bfloat16, float8, ..."""
-        values = {name: _ort_value(feed) for name, feed in feeds.items()}
-        return [_array(value) for value in self._session.run_with_ort_values(names, values)]
+        values = {name: ort_value(feed) for name, feed in feeds.items()}
+        return [array_of(value) for value in self._session.run_with_ort_values(names, values)]
 
 
 class ReferenceRunner:
@@ -152,7 +152,12 @@ def _is_packed(type_: str) -> bool:
     return any(f"{name})" in type_ for name in ("(int4", "uint4", "(int2", "uint2", "float4e2m1"))
 
 
-def _ort_value(feed: Feed) -> onnxruntime.OrtValue:
+def ort_value(feed: Feed) -> onnxruntime.OrtValue:
+    """An array as onnxruntime takes it, of types that NumPy does not have, too.
+
+    Raises:
+        TypeError: It is a sequence or an optional.
+    """
     import onnxruntime as ort
 
     if not isinstance(feed, np.ndarray):
@@ -164,7 +169,7 @@ def _ort_value(feed: Feed) -> onnxruntime.OrtValue:
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(words, element_type)
 
 
-def _array(value: onnxruntime.OrtValue) -> Output:
+def array_of(value: onnxruntime.OrtValue) -> Output:
     """An output as an array; types that NumPy does not have are read from memory."""
     if not value.is_tensor() or _numpy_knows(value.data_type()):
         result: Array = value.numpy()

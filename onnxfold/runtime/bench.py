@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
+from onnxfold.bench.models import difference
+from onnxfold.bench.turns import Runner, in_turns, usual_sizes
 from onnxfold.compare.dims import check_names, symbols_of
-from onnxfold.compare.metrics import distance
 from onnxfold.compare.random_feeds import RandomFeeds
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.runtime.bundles.bundle import ENTRY_FILE, FOLD_FILE, is_bundle
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from onnxfold.runtime.split import SplitArguments
 
 PathLike = str | os.PathLike[str]
-Runner = Callable[[], Any]
-
-_BATCH = 1
-_SIZE = 16  # of a symbolic dimension that is no batch and that the caller names no size for
 
 
 @dataclass(frozen=True)
@@ -143,7 +139,7 @@ def _measure(
     got = session.run(None, feeds)
     run_original, baseline = _baseline(session, original, options, feeds)
     want = run_original()
-    took = _in_turns(run_original, lambda: session.run(None, feeds), rounds)
+    took = in_turns([run_original, lambda: session.run(None, feeds)], rounds)
     before, after = (statistics.median(times) for times in zip(*took, strict=True))
     saved = before - after
     return BenchResult(
@@ -154,24 +150,11 @@ def _measure(
         fold_seconds=fold_seconds,
         break_even_runs=int(fold_seconds / saved) + 1 if saved > 0 else None,
         cached_bytes=handle.nbytes,
-        max_difference=max(map(_difference, want, got), default=0.0),
+        max_difference=max(map(difference, want, got), default=0.0),
         rounds=rounds,
         sizes=sizes,
         placements=session.placements(),
     )
-
-
-def _in_turns(first: Runner, second: Runner, rounds: int) -> list[tuple[float, float]]:
-    """Seconds of both, run after run; who goes first alternates."""
-    took = []
-    for turn in range(rounds):
-        seconds = {}
-        for run in (first, second) if turn % 2 else (second, first):
-            begin = time.perf_counter()
-            run()
-            seconds[run] = time.perf_counter() - begin
-        took.append((seconds[first], seconds[second]))
-    return took
 
 
 def _baseline(
@@ -217,7 +200,7 @@ def _feeds(
             if value.name and value.name not in cached | set(model.graph.initializers):
                 wanted.setdefault(value.name, (model, value))
     names = symbols_of(value for _, value in wanted.values())
-    sizes = {n: dims.get(n, _BATCH if "batch" in n.lower() else _SIZE) for n in names}
+    sizes = usual_sizes(names, dims)
     check_names(dims, names)
     feeds: dict[str, Any] = {}
     for model in models:
@@ -233,12 +216,3 @@ def _session_options(threads: int) -> onnxruntime.SessionOptions:
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
     return options
-
-
-def _difference(want: Any, got: Any) -> float:
-    if not isinstance(want, np.ndarray):
-        return 0.0
-    if want.shape != got.shape:
-        return float("inf")
-    found = distance(want, got, rtol=0.0, atol=0.0)
-    return float("inf") if found.nonfinite_mismatch else found.max_abs_error

@@ -2,6 +2,8 @@
 
 Commands take turns (A B A B), so that a slower machine slows all; the table gives medians of
 CPU seconds (user + system) and wall seconds, the peak resident memory, and ratios to onnxfold.
+
+``runtime --model PATH`` looks at what comes out instead (``levels.py``).
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+
+from tests.benchmarks.levels import runtime
 
 _COPY = """
 import os, shutil, sys
@@ -228,13 +232,20 @@ BENCHMARKS = {
 def main() -> None:
     """Run the benchmarks named on the command line, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[[], *BENCHMARKS], default=[])
+    parser.add_argument("names", nargs="*", choices=[[], *BENCHMARKS, "runtime"], default=[])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--model", action="append", default=[], help="for runtime")
+    parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE")
+    parser.add_argument("--feeds", help="an .npz file, or a folder with input_0.pb, ...")
     arguments = parser.parse_args()
     begin = time.perf_counter()
     for name in arguments.names or BENCHMARKS:
         with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
-            BENCHMARKS[name](Path(folder), arguments.rounds)
+            if name == "runtime":
+                dims = {name: int(size) for name, size in (d.split("=") for d in arguments.dim)}
+                runtime(Path(folder), arguments.rounds, arguments.model, dims, arguments.feeds)
+            else:
+                BENCHMARKS[name](Path(folder), arguments.rounds)
     print(f"{time.perf_counter() - begin:.0f} s in all")
 
 

@@ -20,7 +20,7 @@ LAYERS = (
     ("analysis",),
     ("rewrite",),
     ("rules", "options", "compare"),
-    ("passes",),
+    ("passes", "bench"),
     ("runtime", "forecast"),
     ("report",),
     ("api",),

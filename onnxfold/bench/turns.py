@@ -1,0 +1,60 @@
+"""Timing several things in turns: what disturbs the machine disturbs all of them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Runner = Callable[[], Any]
+
+_BATCH = 1
+_SIZE = 16  # of a symbolic dimension that is no batch and that the caller names no size for
+_LEAST = 0.002  # seconds of one turn: what takes less runs several times in it
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of several measurements the median and the least."""
+
+    median: float
+    least: float
+
+
+def spread(measured: Iterable[float]) -> Spread:
+    """Of at least one measurement."""
+    measured = list(measured)
+    return Spread(statistics.median(measured), min(measured))
+
+
+def in_turns(runs: Sequence[Runner], rounds: int) -> list[tuple[float, ...]]:
+    """Seconds of each, round by round; who goes first alternates.
+
+    Args:
+        runs: What is timed; each has run before.
+        rounds: How often each has its turn.
+    """
+    took = []
+    times = [_times(run) for run in runs]
+    for turn in range(rounds):
+        seconds = [0.0] * len(runs)
+        for k in range(len(runs)) if turn % 2 else reversed(range(len(runs))):
+            begin = time.perf_counter()
+            for _ in range(times[k]):
+                runs[k]()
+            seconds[k] = (time.perf_counter() - begin) / times[k]
+        took.append(tuple(seconds))
+    return took
+
+
+def _times(run: Runner) -> int:
+    begin = time.perf_counter()
+    run()
+    return max(1, int(_LEAST / max(time.perf_counter() - begin, 1e-6)))
+
+
+def usual_sizes(names: Iterable[str], given: Mapping[str, int]) -> dict[str, int]:
+    """Sizes of symbolic dimensions: those that are given, else 1 for a batch and 16."""
+    return {n: given.get(n, _BATCH if "batch" in n.lower() else _SIZE) for n in names}

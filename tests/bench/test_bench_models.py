@@ -1,0 +1,116 @@
+"""Models side by side: what onnxruntime makes of them, and on which inputs they run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import onnxfold
+from onnxfold.bench.models import bench_models
+from onnxfold.bench.opening import opening, optimized_ops
+from onnxfold.bench.turns import in_turns
+from onnxfold.errors import ModelError, UsageError
+
+SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
+HEADER = '<ir_version: 10, opset_import: ["" : 17]>\n'
+GELU = """g (float[batch, n, 4] x) => (float[batch, n, 4] y) {
+    s = Div(x, root)
+    e = Erf(s)
+    a = Add(e, one)
+    m = Mul(x, a)
+    y = Mul(m, half)
+}"""
+
+
+def written(path, text, **numbers):
+    model = onnx.parser.parse_model(HEADER + text)
+    for name, array in numbers.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture
+def gelu(tmp_path):
+    numbers = {"root": math.sqrt(2), "one": 1, "half": 0.5}
+    arrays = {name: np.float32(number) for name, number in numbers.items()}
+    return written(tmp_path / "gelu.onnx", GELU, **arrays)
+
+
+def test_what_onnxruntime_runs_in_the_end(gelu):
+    assert optimized_ops(str(gelu), ["CPUExecutionProvider"]) == {"com.microsoft.Gelu": 1}
+
+
+def test_a_real_model_and_its_folded_one(tmp_path):
+    onnxfold.optimize_file(SWIN, tmp_path / "folded.onnx")
+    found = bench_models([SWIN, tmp_path / "folded.onnx"], threads=[1, 2], rounds=2)
+    before, after = found.models
+    assert after.nodes <= before.nodes == sum(before.ops.values())
+    assert after.fused.keys() == before.fused.keys() and "LayerNormalization" not in after.fused
+    assert after.max_difference < 1e-6
+    assert before.speedup == {1: 1.0, 2: 1.0} and set(after.runs) == {1, 2}
+    for each in found.models:
+        assert 0 < each.runs[1].least <= each.runs[1].median
+        assert each.opening.peak_bytes > 0 and each.opening.cpu_seconds.least > 0
+        calls = {time.op: time.calls for time in each.profile}
+        assert calls == {op.rpartition(".")[2]: count for op, count in each.ops.items()}
+    assert found.to_dict()["models"][1]["nodes"] == after.nodes
+
+
+def test_sizes_are_a_batch_of_one_and_sixteen(gelu):
+    assert bench_models([gelu], rounds=1, threads=[1]).sizes == {"batch": 1, "n": 16}
+    found = bench_models([gelu], rounds=1, threads=[1], dims={"n": 3, "batch": 2})
+    assert found.sizes == {"batch": 2, "n": 3}
+
+
+def test_given_inputs(gelu, tmp_path):
+    np.savez(tmp_path / "feeds.npz", x=np.ones((2, 3, 4), np.float32))
+    found = bench_models([gelu], feeds=tmp_path / "feeds.npz", rounds=1, threads=[1])
+    assert found.sizes == {}
+    with pytest.raises(UsageError, match="the feed 1"):
+        bench_models([gelu], feeds={"x": np.ones(3, np.float32)}, rounds=1)
+
+
+def test_models_that_differ_are_told(tmp_path):
+    one = written(tmp_path / "one.onnx", "g (float[2] x) => (float[2] y) { y = Neg(x) }")
+    other = written(tmp_path / "other.onnx", "g (float[2] x) => (float[2] y) { y = Abs(x) }")
+    feeds = {"x": np.array([-1, 3], np.float32)}
+    found = bench_models([one, other], feeds=feeds, rounds=1, threads=[1])
+    assert [each.max_difference for each in found.models] == [0, 6]
+
+
+def test_mistakes(gelu, tmp_path):
+    other = written(tmp_path / "z.onnx", "g (float[2] z) => (float[2] y) { y = Neg(z) }")
+    with pytest.raises(UsageError, match=r"z.onnx: the first model has no input 'z'"):
+        bench_models([gelu, other])
+    with pytest.raises(UsageError, match="no provider 'Abacus'"):
+        bench_models([gelu], providers=["Abacus"])
+    with pytest.raises(UsageError, match="no input has a dimension 'm'"):
+        bench_models([gelu], dims={"m": 3})
+    with pytest.raises(ModelError, match="cannot be opened"):
+        bench_models([gelu, tmp_path / "missing.onnx"])
+    unknown = written(tmp_path / "u.onnx", "g (float[2] x) => (float[2] y) { y = Nonsense(x) }")
+    with pytest.raises(ModelError, match=r"u.onnx: onnxruntime does not take it"):
+        bench_models([unknown])
+    with pytest.raises(ModelError, match=r"u.onnx: onnxruntime does not take it"):
+        opening([str(unknown)], ["CPUExecutionProvider"], 1)
+    fixed = "g (float[2] x, int64[1] s) => (float[3] y) { y = Reshape(x, s) }"
+    with pytest.raises(UsageError, match=r"does not run on these inputs .* --feeds"):
+        feeds = {"x": np.ones(2, np.float32), "s": np.array([3])}
+        bench_models([written(tmp_path / "r.onnx", fixed)], feeds=feeds)
+    with pytest.raises(UsageError, match="rounds must be positive"):
+        bench_models([gelu], rounds=0)
+
+
+def test_turns_alternate():
+    order: list[str] = []
+    runs = [lambda: order.append("a") or sum(range(200_000)), lambda: order.append("b")]
+    took = in_turns(runs, 2)
+    assert len(took) == 2 and all(seconds > 0 for pair in took for seconds in pair)
+    turns = [name for k, name in enumerate(order) if order[k - 1 : k] != [name]]
+    assert turns in (list("ababa"), list("abba"), list("abab"), list("ababa"))

@@ -4,18 +4,24 @@
 that the backend takes, with all inputs as runtime constants (those that can only be places or sizes
 are made initializers), and prints what became of each, and counts. Cases run in processes of some
 at a time: one that ends its process is counted as a crash.
+
+Right is what onnxruntime computes, up to the tolerance of a kernel's check (``error_of``), with or
+without numbers below the smallest normal one: code that takes them for zeros, as onnxruntime itself
+does with ``session.set_denormal_as_zero``, makes NaN of one times an infinity.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import subprocess
 import sys
 import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +166,6 @@ def run_case(name: str, backend: str) -> dict[str, Any]:
     from backend_cases import cases
     from reference_session import reference_options, reference_session
 
-    from onnxfold.runtime.backends.check import error_of
     from onnxfold.runtime.sessions.cache import FoldCache
     from onnxfold.runtime.sessions.session import Session
 
@@ -199,9 +204,9 @@ def run_case(name: str, backend: str) -> dict[str, Any]:
                 )
             if isinstance(want, str) or isinstance(got, str):
                 continue
-            error = max(
-                (error_of(np.asarray(g), np.asarray(w)) for g, w in zip(got, want, strict=True))
-            )
+            error = _largest_error(got, want)
+            if not error <= 1:
+                error = min(error, _largest_error(got, _flushed(model, feeds)))
             if not error <= 1:
                 result["wrong"].append(f"{k}: {error:.3g} times")
         break
@@ -213,6 +218,31 @@ def _outcome(session: Any, feeds: dict) -> Any:
         return session.run(None, feeds)
     except Exception as error:  # onnxruntime raises many classes without a common base
         return f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+
+
+def _largest_error(got: Any, want: Any) -> float:
+    from onnxfold.runtime.backends.check import error_of
+
+    return max(error_of(np.asarray(g), np.asarray(w)) for g, w in zip(got, want, strict=True))
+
+
+def _flushed(model: onnx.ModelProto, feeds: dict) -> Any:
+    """What onnxruntime computes with zeros in place of numbers below the smallest normal one.
+
+    The first session of a process decides on that, so this is another process.
+    """
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_run_flushed, model.SerializeToString(), feeds).result()
+
+
+def _run_flushed(content: bytes, feeds: dict) -> Any:
+    import onnxruntime as ort
+    from reference_session import reference_options
+
+    options = reference_options()
+    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)
 
 
 # ---------------------------------------------------------------- all cases

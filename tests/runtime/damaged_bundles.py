@@ -20,7 +20,7 @@ import numpy as np
 HERE = Path(__file__).parent
 KINDS = (
     *("truncated", "emptied", "zeroed", "flipped", "swapped", "missing", "lengthened"),
-    *("model edited", "weights edited", "manifest edited", "manifest flipped"),
+    *("model edited", "weights edited", "manifest edited", "manifest flipped", "no digest"),
     *("other machine", "other version", "other format"),
 )
 _EDITS = (
@@ -73,6 +73,10 @@ def damage(folder: Path, kind: str, rng: np.random.Generator) -> str:
         place[last] = value
         (folder / "manifest.json").write_text(json.dumps(manifest))
         return str((*path, last, value))
+    if kind == "no digest":
+        del manifest["digest"]
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        return kind
     if kind.startswith("other"):
         if kind == "other format":
             manifest["format"] = 2
@@ -108,9 +112,10 @@ def damage(folder: Path, kind: str, rng: np.random.Generator) -> str:
 
 def sealed(manifest: dict) -> dict:
     """A manifest with the digest that it would have been written with."""
-    from onnxfold.runtime.bundles.manifest import Manifest
+    from onnxfold.runtime.bundles.manifest import _digest
 
-    return Manifest.from_dict({n: v for n, v in manifest.items() if n != "digest"}).to_dict()
+    written = {name: value for name, value in manifest.items() if name != "digest"}
+    return {**written, "digest": _digest(written)}
 
 
 def run(folder: Path) -> dict[str, object]:

@@ -16,7 +16,7 @@ import pytest
 
 from onnxfold.runtime.backends import kernel_cache
 from onnxfold.runtime.backends.integrity import hashes_of
-from onnxfold.runtime.bundles.manifest import Kernel
+from onnxfold.runtime.bundles.manifest import Kernel, TensorInfo
 
 
 def made(folder: Path, name: str, size: int = 20_000, seed: int = 0) -> Kernel:
@@ -33,6 +33,7 @@ def made(folder: Path, name: str, size: int = 20_000, seed: int = 0) -> Kernel:
         beside=files[1:],
         key={"maker": f"maker {seed}"},
         hashes=hashes_of(files, folder),
+        takes=[TensorInfo("x", "float", ["n", 3])],
     )
 
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from onnxfold.atomic import scratch_folder
 from onnxfold.runtime.backends.base import CompileError
+from onnxfold.runtime.bundles.bundle import hash_file
 from onnxfold.runtime.bundles.manifest import Kernel
-
-_BLOCK = 1 << 20
 
 
 def hashes_of(files: Sequence[str], folder: Path) -> dict[str, str]:
     """SHA-256 of files by their names, which are relative to the folder."""
-    return {name: _copied(folder / name, None) for name in files}
+    return {name: hash_file(folder / name) for name in files}
 
 
 @contextlib.contextmanager
@@ -41,19 +38,9 @@ def verified(kernel: Kernel, folder: Path) -> Iterator[Path]:
             copy = Path(scratch) / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             try:
-                found = _copied(folder / name, copy)
+                found = hash_file(folder / name, copy)
             except OSError as error:
                 raise CompileError(f"{name}: {error.strerror}") from error
             if found != kernel.hashes.get(name):
                 raise CompileError(f"{name} is not the file that was compiled")
         yield Path(scratch)
-
-
-def _copied(source: Path, target: Path | None) -> str:
-    """Copy a file; SHA-256 of what was copied."""
-    digest = hashlib.sha256()
-    with open(source, "rb") as file, open(target or os.devnull, "wb") as copy:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-            copy.write(block)
-    return digest.hexdigest()

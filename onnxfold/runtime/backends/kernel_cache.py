@@ -197,7 +197,7 @@ def limit_in_bytes() -> int:
 
 def _described(archive: zipfile.ZipFile) -> Kernel:
     """The kernel in an archive, whose files are all where kernels are."""
-    kernel = Kernel(**json.loads(archive.read(_DESCRIPTION)))
+    kernel = Kernel.from_dict(json.loads(archive.read(_DESCRIPTION)))
     if not kernel.files or any(os.path.dirname(file) != KERNELS for file in kernel.files):
         raise ValueError("it has files that are none of a kernel")
     return kernel

@@ -22,7 +22,7 @@ import onnxruntime as ort
 from onnxfold.runtime.backends.fitting import fitting
 from onnxfold.runtime.backends.registry import create
 from onnxfold.runtime.backends.values import ort_value
-from onnxfold.runtime.bundles.manifest import Kernel, TensorInfo
+from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.bundles.session_options import fold_options
 
 _ENOUGH = 0.1  # seconds for one kernel and onnxruntime, after one run of each
@@ -42,13 +42,12 @@ def main(scratch: Path) -> None:
 def _times(
     kernel: dict[str, Any], folder: str, stem: str, dtypes: Mapping[str, str]
 ) -> list[float]:
-    known = Kernel(**kernel)
+    known = Kernel.from_dict(kernel)
     with np.load(f"{stem}.npz") as stored:
         given = {n: stored[f"{k}"].view(np.dtype(d)) for k, (n, d) in enumerate(dtypes.items())}
     weights = {name: given.pop(name) for name in known.weights}
     run = create(known.backend).load(known, Path(folder), weights)
-    takes = [TensorInfo(**info) for info in kernel["takes"]]
-    feeds = fitting(takes, {name: ort_value(feed) for name, feed in given.items()})
+    feeds = fitting(known.takes, {name: ort_value(feed) for name, feed in given.items()})
     options, providers = fold_options(None), ["CPUExecutionProvider"]
     session = ort.InferenceSession(f"{stem}.onnx", options, providers=providers)
     return _best(

@@ -67,7 +67,7 @@ def tried(
 def main(scratch: Path) -> None:
     """Call the kernel, and keep what it returns."""
     document = json.loads((scratch / "kernel.json").read_text())
-    kernel, dtypes = Kernel(**document["kernel"]), document["dtypes"]
+    kernel, dtypes = Kernel.from_dict(document["kernel"]), document["dtypes"]
     own = len(kernel.inputs)
     weights = _typed(_read(scratch / "weights.npz"), dtypes[own:])
     try:

@@ -225,7 +225,7 @@ def _version(file: Path) -> Version:
 
 def hash_model(path: Path) -> str:
     """SHA-256 of a model with its data file of the usual name, in hexadecimal."""
-    parts = [_hash_file(file) for file in _files_of(path)]
+    parts = [hash_file(file) for file in _files_of(path)]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest() if len(parts) > 1 else parts[0]
 
 
@@ -235,9 +235,11 @@ def _files_of(path: Path) -> list[Path]:
     return [path, data] if data.exists() else [path]
 
 
-def _hash_file(path: Path) -> str:
+def hash_file(path: Path, copy: str | os.PathLike[str] = os.devnull) -> str:
+    """SHA-256 of a file, in hexadecimal, and of the copy that is made of it on the way."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with open(path, "rb") as file, open(copy, "wb") as copied:
         while block := file.read(_BLOCK):
             digest.update(block)
+            copied.write(block)
     return digest.hexdigest()

@@ -229,6 +229,17 @@ fused_matmul_divided = _rule(
     _scales & known(1 / number(c)),
 )
 
+_product = _fused(x, y, alpha=s)
+_scales_more = is_scalar_like(c) & same_shape(_product, result) & single_use(_product)
+
+fused_matmul_scaled_too = [
+    _rule(scaled >> _fused(x, y, alpha=s * factor), "A FusedMatMul and a scale.", where)
+    for scaled, factor, where in (
+        (op.Mul(_product, c), number(c), _scales_more),
+        (op.Div(_product, c), 1 / number(c), _scales_more & known(1 / number(c))),
+    )
+]
+
 _scaled = op.Mul(x, c)
 
 _is_operand_scaled = same_shape(x, _scaled) & single_use(_scaled) & _not_vectors

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from onnxfold.rewrite import (
     Matched,
+    attributes,
     constant,
     constants,
     filled,
     given,
     ints_of,
     is_scalar,
+    known,
     op,
     optional,
     rule,
@@ -17,7 +19,8 @@ from onnxfold.rewrite import (
     values,
 )
 
-x = values("x")
+x, ys = values("x *ys")
+a, b, p = attributes("a b p")
 c, d, starts, ends, axes, steps = constants("c d starts ends axes steps")
 starts2, ends2, axes2, steps2 = constants("starts2 ends2 axes2 steps2")
 
@@ -154,4 +157,38 @@ size_of_one_axis = (
         opset=(15, None),
         doc="Sizes of neighbouring axes are a part of the shape.",
     ),
+)
+
+
+@given
+def _is_one(first: int, end: int) -> bool:
+    return 0 <= first == end - 1
+
+
+@given
+def _at(p: tuple[int, ...], a: int) -> int | None:
+    """The axis that a transpose takes to this place."""
+    return p[a] if a < len(p) else None
+
+
+@given
+def _kept(x: Matched, reshaped: Matched, a: int) -> bool:
+    """Both have the same size at an axis."""
+    return max(a, 0) < min(x.rank, reshaped.rank) and x.shape[a] == reshaped.shape[a]
+
+
+_reshaped = op("Reshape")
+
+size_of_transposed = rule(
+    op.Shape(op.Transpose(x, perm=p), start=a, end=b) >> op.Shape(x, start=_at, end=_at + 1),
+    where=_is_one(a, b) & known(_at),
+    opset=(15, None),
+    doc="The size of an axis is the same before a transpose.",
+)
+
+size_of_reshaped = rule(
+    op.Shape(_reshaped(x, *ys), start=a, end=b) >> op.Shape(x, start=a, end=b),
+    where=_is_one(a, b) & _kept(x, _reshaped, a),
+    opset=(15, None),
+    doc="The size of an axis is the same before a Reshape that keeps it.",
 )

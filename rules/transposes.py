@@ -15,6 +15,7 @@ from onnxfold.rules.shapes import RESHAPING, new_shape
 
 from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.rewrite import (
+    Matched,
     attributes,
     constant,
     constants,
@@ -121,6 +122,29 @@ def swaps_last_two(perm: tuple[int, ...]) -> bool:
     rank = len(perm)
     return rank > 1 and perm == (*range(rank - 2), rank - 1, rank - 2)
 
+
+@given
+def swapped_last_two(x: Matched) -> tuple[int, ...]:
+    """The permutation that swaps the last two axes of x."""
+    rank = x.rank
+    return (*range(rank - 2), rank - 1, rank - 2)
+
+
+@given
+def _are_kept(x: Matched, sizes: Matched, result: Matched) -> bool:
+    """The axes before the last two become one, which is taken apart again."""
+    *rows, length, width = x.shape
+    return sizes.sizes_in[1:] == (length, width) and result.shape == (*rows, width, length)
+
+
+transpose_between_reshapes = rule(
+    op.Reshape(op.Transpose(op.Reshape(x, y), perm=(0, 2, 1)), *zs)
+    >> op.Transpose(x, perm=swapped_last_two(x)),
+    where=_are_kept(x, y),
+    opset=(5, None),
+    benefit=1,
+    doc="The last two axes are swapped whether those before them are one or several.",
+)
 
 matmul_of_transposed = rule(
     op.Transpose(op.MatMul(_transposed, op.Transpose(y, perm=p)), perm=p) >> op.MatMul(y, x),

@@ -85,7 +85,9 @@ def _bound_by(pattern: Expression) -> set[object]:
     bound: set[object] = {pattern}
     if isinstance(pattern, AnyOf):
         choices = [_bound_by(choice) for choice in pattern.choices]
-        return set.intersection(*choices) | bound
+        # a variable is None where the choice is one without it; an op is not there
+        variables = {v for v in set.union(*choices) if isinstance(v, (Variable, AttributeVariable))}
+        return set.intersection(*choices) | variables | bound
     if isinstance(pattern, Op):
         if pattern.variable is not None:
             bound.add(pattern.variable)

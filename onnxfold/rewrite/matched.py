@@ -96,6 +96,11 @@ class Matched:
         return tuple(int(v) for v in array.ravel())
 
     @property
+    def sizes_in(self) -> Shape:
+        """The elements of a short list of integers, with a symbol for one that is not known."""
+        return tuple(_known(self.facts.types.of(self.value).objects).ravel())
+
+    @property
     def number(self) -> Any:
         """The one element of a constant, a NumPy scalar of its dtype."""
         array = self.array

@@ -38,6 +38,7 @@ from onnxfold.rewrite.patterns import (
     Several,
     ValueVariable,
     Variable,
+    VariadicVariable,
     absent,
     anything,
     result,
@@ -50,6 +51,12 @@ _Step = Callable[[Facts, _Slots], Match | None]
 """Goes on with an attempt that has filled these slots; None if it leads to no match."""
 
 _UNBOUND = object()
+
+_OF_OTHER_CHOICES: dict[type, Any] = {
+    **dict.fromkeys((ValueVariable, ConstantVariable, Filled, AttributeVariable)),
+    VariadicVariable: (),
+}
+"""What variables stand for that only other choices of an ``any_of`` have."""
 
 
 def find_match(rule: Rule, node: ir.Node, facts: Facts) -> Match | None:
@@ -119,9 +126,9 @@ class _Matcher:
 
         def accept(facts: Facts, slots: _Slots) -> Match | None:
             bindings: dict[Any, Any] = {
-                thing: found
+                thing: _OF_OTHER_CHOICES[type(thing)] if found is _UNBOUND else found
                 for thing, found in zip(bound, slots, strict=False)
-                if found is not _UNBOUND
+                if found is not _UNBOUND or type(thing) in _OF_OTHER_CHOICES
             }
             roots = [slots[root], *[slots[k] for k in others]]
             bindings[result] = roots[0]

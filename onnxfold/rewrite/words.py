@@ -80,7 +80,9 @@ def optional(thing: Any) -> Any:
 def any_of(*choices: Operand) -> Expression:
     """One of several patterns: the first that leads to a match.
 
-    In a replacement: the first that is not omitted.
+    A variable that the chosen pattern does not have is None, as that of an omitted input. In a
+    replacement: the first that is not omitted. With ``any_of(op.Add(x, b), x)`` in a pattern there
+    may be an addition or none; ``any_of(op.Sub(y, b), y)`` in the replacement goes with it.
     """
     return AnyOf([as_expression(choice) for choice in choices])
 

@@ -262,6 +262,18 @@ def test_fused_matmul_scaled():
         graph(two, product, "y = Div(t, c)", c=F(0)),
         graph(two, product, "y = Div(c, t)", c=F(2)),
     )
+    turned = "t = com.microsoft.FusedMatMul<alpha=0.5, transA=0, transB=1>(x, z)"
+    for rule, scale, c in zip(
+        rules.fused_matmul_scaled_too, ("y = Mul(t, c)", "y = Div(t, c)"), (0.3, 3), strict=True
+    ):
+        sides = two.replace("3,5", "5,3")
+        certify(rule, graph(sides, turned, scale, c=F(c)), times=1, **near)
+        refuse(
+            rule,
+            graph(sides, turned, scale, c=random(5)),
+            graph(sides, turned, scale, outputs="y, t", c=F(c)),
+        )
+    refuse(rules.fused_matmul_scaled_too[1], graph(sides, turned, "y = Div(t, c)", c=F(0)))
     fused = "y = com.microsoft.FusedMatMul<alpha=0.5, transA=0, transB=0>"
     orders = (("t = Mul(x, c)", "(t, z)"), ("t = Mul(z, c)", "(x, t)"))
     for position, (scale, operands) in enumerate(orders):

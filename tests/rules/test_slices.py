@@ -134,3 +134,29 @@ def test_sizes_of_axes():
         certify(part, graph("float[N,M,2] x", *nodes, **ints(a=[a], b=[b], z=[0])), gone="Slice")
     nodes = ("s = Shape(x)", "y = Slice(s, a, b, z, t)")
     refuse(part, graph("float[N,M,2] x", *nodes, **ints(a=[2], b=[0], z=[0], t=[-1])))
+
+
+def test_size_before():
+    shape = "y = Shape<start={}, end={}>(t)"
+    turn = "t = Transpose<perm=[2,0,1]>(x)"
+    for k in range(3):
+        nodes = (turn, shape.format(k, k + 1))
+        certify(rules.size_of_transposed, graph("float[N,M,2] x", *nodes), gone="Transpose")
+    refuse(
+        rules.size_of_transposed,
+        graph("float[N,M,2] x", turn, shape.format(0, 2)),
+        graph("float[N,M,2] x", turn, shape.format(-2, -1)),
+        graph("float[N,M,2] x", turn, shape.format(1, 1)),
+        graph("float[N,M,2] x", turn, shape.format(3, 4)),
+    )
+    split = "t = Reshape(x, s)"
+    for k in range(2):
+        nodes = (split, shape.format(k, k + 1))
+        more = ints(s=[0, 0, 2, 3])
+        certify(rules.size_of_reshaped, graph("float[N,M,6] x", *nodes, **more), gone="Reshape")
+    refuse(
+        rules.size_of_reshaped,
+        graph("float[N,M,6] x", split, shape.format(2, 3), **more),
+        graph("float[N,M,6] x", split, shape.format(3, 4), **more),
+        graph("float[N,M,6] x", split, shape.format(0, 2), **more),
+    )

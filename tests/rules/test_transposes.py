@@ -136,3 +136,40 @@ def test_matmul_of_transposed():
     refuse(rules.matmul_of_transposed, instance, level=1)
     mixed = [node.replace("0,2,1", "1,2,0") for node in nodes]
     refuse(rules.matmul_of_transposed, graph("float[2,2,2] x, float[2,2,2] z", *mixed))
+
+
+def test_between_reshapes():
+    """What is written for the product of four-dimensional queries and keys."""
+    nodes = (
+        "n = Shape<start=2, end=3>(x)",
+        "front = Shape<start=0, end=2>(x)",
+        "rows = Concat<axis=0>(rest, n, four)",
+        "a = Reshape(x, rows)",
+        "b = Transpose<perm=[0,2,1]>(a)",
+        "whole = Concat<axis=0>(front, four, n)",
+        "y = Reshape(b, whole)",
+    )
+    more = {**ints(rest=[-1], four=[4]), "sizes": {"N": (1, 3), "M": (2, 7)}}
+    operand = "float[N,3,M,4] x"
+    certify(rules.transpose_between_reshapes, graph(operand, *nodes, **more))
+    certify(
+        rules.transpose_between_reshapes,
+        graph(
+            "float[2,3,5,4] x",
+            *nodes[3:5],
+            "y = Reshape(b, whole)",
+            **ints(rows=[6, 5, 4], whole=[2, 3, 4, 5]),
+        ),
+        gone="Reshape",
+    )
+    refuse(
+        rules.transpose_between_reshapes,
+        graph(operand, *nodes[:4], "b = Transpose<perm=[1,0,2]>(a)", *nodes[5:], **more),
+        graph(operand, *nodes[:5], "whole = Concat<axis=0>(front, n, four)", nodes[6], **more),
+        graph(
+            "float[2,3,5,4] x",
+            *nodes[3:5],
+            "y = Reshape(b, whole)",
+            **ints(rows=[6, 4, 5], whole=[2, 3, 4, 5]),
+        ),
+    )

@@ -17,7 +17,7 @@ from onnxfold.bench.profile import OpTime, op_times
 from onnxfold.bench.turns import Runner, Spread, in_turns, spread, usual_sizes
 from onnxfold.compare.dims import check_names, symbols_of
 from onnxfold.compare.given_feeds import GivenFeeds, given_feeds
-from onnxfold.compare.metrics import distance
+from onnxfold.compare.metrics import Tolerance, distance
 from onnxfold.compare.random_feeds import Feeds, RandomFeeds
 from onnxfold.compare.runners import DEFAULT_PROVIDERS, array_of, ort_value
 from onnxfold.compare.subject import Subject
@@ -159,7 +159,7 @@ def difference(want: Any, got: Any) -> float:
         return 0.0
     if not isinstance(got, np.ndarray) or want.shape != got.shape:
         return float("inf")
-    found = distance(want, got, rtol=0.0, atol=0.0)
+    found = distance(want, got, Tolerance())
     return float("inf") if found.nonfinite_mismatch else found.max_abs_error
 
 

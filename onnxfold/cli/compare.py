@@ -32,6 +32,9 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
 )
 @click.option("--rtol", type=click.FloatRange(min=0), default=0.0, help="Relative tolerance.")
 @click.option("--atol", type=click.FloatRange(min=0), default=0.0, help="Absolute tolerance.")
+@click.option(
+    "--ulp", type=click.IntRange(min=0), default=0, help="Units in the last place to allow."
+)
 @click.option("--exact", is_flag=True, help="Allow half precision no difference either.")
 @output_options
 def compare(

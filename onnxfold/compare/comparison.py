@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -12,20 +12,12 @@ from onnxfold.compare.dims import check_names, distinct_sizes, equal_sizes, symb
 from onnxfold.compare.given_feeds import GivenFeeds, given_feeds
 from onnxfold.compare.half import NOTE as HALF_NOTE
 from onnxfold.compare.half import allowance, half_precision_outputs
-from onnxfold.compare.metrics import distance, is_float
+from onnxfold.compare.metrics import Tolerance, distance, is_float
 from onnxfold.compare.random_feeds import Array, Feeds, RandomFeeds
 from onnxfold.compare.result import Comparison, OutputResult
 from onnxfold.compare.runners import CannotLoad, CannotRun, Output, Runner, open_runner
 from onnxfold.compare.subject import ModelLike, Subject
 from onnxfold.errors import ModelError, UsageError, about
-
-
-class Tolerance(NamedTuple):
-    """What may differ: by `rtol` and `atol`, and by roundings of a half format's `epsilon`."""
-
-    rtol: float
-    atol: float
-    epsilon: float | None
 
 
 def compare(
@@ -37,6 +29,7 @@ def compare(
     dims: Mapping[str, int] | None = None,
     rtol: float = 0.0,
     atol: float = 0.0,
+    ulp: int = 0,
     exact: bool = False,
     providers: Sequence[Any] | None = None,
     fallback: bool = True,
@@ -55,8 +48,9 @@ def compare(
         feeds: Inputs to use instead: arrays by name, an .npz file, or a folder with
             `input_0.pb`, ... (or with such folders).
         dims: Sizes of symbolic dimensions, by name.
-        rtol: Relative tolerance; 0 with `atol` 0 asks for equal bits.
+        rtol: Relative tolerance; 0 with `atol` and `ulp` 0 asks for equal bits.
         atol: Absolute tolerance.
+        ulp: Units in the last place that floats may be apart.
         exact: Allow no difference to outputs that depend on float16 or bfloat16. Otherwise a few
             roundings are allowed there, because onnxruntime's CPU provider leaves some out.
         providers: Execution providers of onnxruntime; the CPU's if not given.
@@ -72,7 +66,8 @@ def compare(
     with Subject(a, "model a") as first, Subject(b, "model b") as second, about(first.name):
         dims = dict(dims or {})
         _check_dims(dims, first.inputs)
-        result = Comparison(first.name, second.name, rtol=rtol, atol=atol)
+        tolerance = Tolerance(rtol, atol, ulp)
+        result = Comparison(first.name, second.name, rtol=rtol, atol=atol, ulp=ulp)
         _compare_interfaces(first, second, result)
         try:
             reopen, runner, reason = open_runner(first.source, providers, fallback)
@@ -84,13 +79,14 @@ def compare(
         runs, outputs_a = _run_first(first, runner, seeds, feeds, dims, result)
         del runner  # its session is closed before the next one is opened
         outputs_b = _run_second(second, runs, reopen, result)
-        allowed = {} if exact or rtol or atol else half_precision_outputs(first.model)
+        allowed = {} if exact or any(tolerance) else half_precision_outputs(first.model)
         found: dict[str, list[OutputResult]] = {name: [] for name in first.outputs}
         for run in outputs_b:
             for name in found.keys() & outputs_b[run].keys():
                 a_out, b_out = outputs_a[run][name], outputs_b[run][name]
-                tolerance = Tolerance(rtol, atol, allowed.get(name))
-                found[name] += _compare_output(run, name, a_out, b_out, tolerance)
+                found[name] += _compare_output(
+                    run, name, a_out, b_out, tolerance, allowed.get(name)
+                )
         if outputs_b:
             feeds_of_a_run = runs[next(iter(outputs_b))]
             _drop_random_outputs(first, second, feeds_of_a_run, reopen, found, result)
@@ -243,20 +239,27 @@ def _drop_random_outputs(
 def _varying(runner: Runner, feeds: Feeds, names: list[str]) -> list[str]:
     """Those of the outputs that differ between two runs on the same feeds."""
     once, again = runner.run(feeds), runner.run(feeds)
-    exactly = Tolerance(0.0, 0.0, None)
     return [
         name
         for name in names
         if not all(
-            out.bit_equal for out in _compare_output("", name, once[name], again[name], exactly)
+            out.bit_equal for out in _compare_output("", name, once[name], again[name], Tolerance())
         )
     ]
 
 
 def _compare_output(
-    run: str, name: str, a: Output, b: Output, tolerance: Tolerance
+    run: str,
+    name: str,
+    a: Output,
+    b: Output,
+    tolerance: Tolerance,
+    epsilon: float | None = None,
 ) -> list[OutputResult]:
-    """One result, or one for every tensor of a sequence."""
+    """One result, or one for every tensor of a sequence.
+
+    Roundings of a half format, whose spacing `epsilon` is, are allowed besides the tolerance.
+    """
     if isinstance(a, list) or isinstance(b, list):
         a_items = a if isinstance(a, list) else [a]
         b_items = b if isinstance(b, list) else [b]
@@ -266,15 +269,17 @@ def _compare_output(
         return [
             result
             for index, (x, y) in enumerate(zip(a_items, b_items, strict=True))
-            for result in _compare_output(run, f"{name}[{index}]", x, y, tolerance)
+            for result in _compare_output(run, f"{name}[{index}]", x, y, tolerance, epsilon)
         ]
     if a is None or b is None:
         note = None if a is b else "the value of an optional is there on one side only"
         return [OutputResult(run, name, "optional", (), 0, within=a is b, note=note)]
-    return [_compare_tensor(run, name, np.asarray(a), np.asarray(b), tolerance)]
+    return [_compare_tensor(run, name, np.asarray(a), np.asarray(b), tolerance, epsilon)]
 
 
-def _compare_tensor(run: str, name: str, a: Array, b: Array, tolerance: Tolerance) -> OutputResult:
+def _compare_tensor(
+    run: str, name: str, a: Array, b: Array, tolerance: Tolerance, epsilon: float | None
+) -> OutputResult:
     dtype = _dtype_name(a)
     note = None
     if dtype != _dtype_name(b):
@@ -283,22 +288,16 @@ def _compare_tensor(run: str, name: str, a: Array, b: Array, tolerance: Toleranc
         note = f"shape {list(a.shape)} became {list(b.shape)}"
     if note is not None:
         return OutputResult(run, name, dtype, a.shape, a.size, within=False, note=note)
-    atol = tolerance.atol
-    if tolerance.epsilon is not None and is_float(a.dtype):
-        atol = max(atol, allowance(a, tolerance.epsilon))
-    apart = distance(a, b, tolerance.rtol, atol)
+    if epsilon is not None and is_float(a.dtype):
+        tolerance = tolerance._replace(atol=max(tolerance.atol, allowance(a, epsilon)))
+    apart = distance(a, b, tolerance)
     return OutputResult(
         run=run,
         name=name,
         dtype=dtype,
         shape=a.shape,
         elements=a.size,
-        differing=apart.differing,
-        max_abs_error=apart.max_abs_error,
-        max_rel_error=apart.max_rel_error,
-        max_ulp=apart.max_ulp,
-        nonfinite_mismatch=apart.nonfinite_mismatch,
-        within=apart.within,
+        **vars(apart),
     )
 
 

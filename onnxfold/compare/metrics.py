@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+_TILE = 1 << 20  # elements that are widened at once
 
 
 @dataclass(frozen=True)
@@ -20,26 +22,39 @@ class Distance:
     max_abs_error: float = 0.0
     max_rel_error: float = 0.0
     max_ulp: int | None = None
+    ulp_histogram: tuple[int, ...] = ()
+    cosine: float | None = None
     nonfinite_mismatch: int = 0
     within: bool = True
 
 
-def distance(a: Array, b: Array, rtol: float, atol: float) -> Distance:
+class Tolerance(NamedTuple):
+    """What two numbers may be apart: any one of these allows it."""
+
+    rtol: float = 0.0
+    """Times the size of the first one."""
+    atol: float = 0.0
+    ulp: int = 0
+    """Units in the last place, of floats."""
+
+
+def distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
     """Compares two arrays of the same dtype and shape.
 
-    An element is within the tolerance if `abs(a - b) <= atol + rtol * abs(a)`, or if both are
-    the same infinity or both NaN. Strings and other objects are equal or not.
+    An element is within the tolerance if `abs(a - b) <= atol + rtol * abs(a)`, if no more than
+    `ulp` floats lie between, or if both are the same infinity or both NaN. Strings and other
+    objects are equal or not.
     """
     a, b = a.reshape(-1), b.reshape(-1)
     if a.dtype.kind == "c":
         part = np.float32 if a.dtype == np.complex64 else np.float64
-        return distance(a.view(part), b.view(part), rtol, atol)
+        return distance(a.view(part), b.view(part), tolerance)
     if is_float(a.dtype):
-        return _float_distance(a, b, rtol, atol)
+        return _float_distance(a, b, tolerance)
     differing = np.flatnonzero(a != b)
     if not differing.size or not _is_numeric(a.dtype):
         return Distance(differing=differing.size, within=not differing.size)
-    return _integer_distance(a[differing], b[differing], rtol, atol)
+    return _integer_distance(a[differing], b[differing], tolerance)
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
@@ -55,7 +70,7 @@ def _is_numeric(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "iu" or str(dtype.name).startswith(("int", "uint"))
 
 
-def _integer_distance(a: Array, b: Array, rtol: float, atol: float) -> Distance:
+def _integer_distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
     """Over elements that differ; in float64, exact below 2**53."""
     a_wide, b_wide = a.astype(np.float64), b.astype(np.float64)
     absolute = np.abs(a_wide - b_wide)
@@ -63,33 +78,68 @@ def _integer_distance(a: Array, b: Array, rtol: float, atol: float) -> Distance:
         differing=a.size,
         max_abs_error=float(absolute.max()),
         max_rel_error=_max_relative(absolute, a_wide),
-        within=bool(rtol or atol) and bool(np.all(absolute <= atol + rtol * np.abs(a_wide))),
+        within=bool(np.all(_are_close(absolute, a_wide, tolerance))),
     )
 
 
-def _float_distance(a: Array, b: Array, rtol: float, atol: float) -> Distance:
-    a_order, b_order = _ordered(a), _ordered(b)
-    a_nan, b_nan = _isnan(a), _isnan(b)
-    differ = (_bits(a) != _bits(b)) & ~(a_nan & b_nan)
+def _float_distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
+    differ = (_bits(a) != _bits(b)) & ~(_isnan(a) & _isnan(b))
     where = np.flatnonzero(differ)
     if not where.size:
-        return Distance(differing=0, max_ulp=0)
+        return Distance(differing=0, max_ulp=0, ulp_histogram=(a.size,), cosine=1.0)
     with np.errstate(all="ignore"):
-        a_wide, b_wide = a[where].astype(np.float64), b[where].astype(np.float64)
+        a_apart, b_apart = a[where], b[where]
+        a_wide, b_wide = a_apart.astype(np.float64), b_apart.astype(np.float64)
         finite = np.isfinite(a_wide) & np.isfinite(b_wide)
         a_wide, b_wide = a_wide[finite], b_wide[finite]
         absolute = np.abs(a_wide - b_wide)
         mismatch = int(where.size - a_wide.size)
+        ulps = _ulps(a_apart[finite], b_apart[finite])
+        close = _are_close(absolute, a_wide, tolerance)
+        if tolerance.ulp:  # with none, zeros of different signs differ
+            close |= ulps <= tolerance.ulp
         return Distance(
             differing=int(where.size),
             max_abs_error=float(absolute.max(initial=0.0)),
             max_rel_error=_max_relative(absolute, a_wide),
-            max_ulp=_max_ulp(a_order[where][finite], b_order[where][finite]),
+            max_ulp=int(ulps.max(initial=0)),
+            ulp_histogram=(a.size - int(where.size), *_histogram(ulps)),
+            cosine=_cosine(a, b),
             nonfinite_mismatch=mismatch,
-            within=not mismatch
-            and bool(rtol or atol)
-            and bool(np.all(absolute <= atol + rtol * np.abs(a_wide))),
+            within=not mismatch and bool(np.all(close)),
         )
+
+
+def _are_close(absolute: Array, reference: Array, tolerance: Tolerance) -> Array:
+    """For elements that are apart: whether `rtol` and `atol` allow it, if they are asked for."""
+    if not (tolerance.rtol or tolerance.atol):
+        return np.zeros(absolute.shape, dtype=bool)
+    close: Array = absolute <= tolerance.atol + tolerance.rtol * np.abs(reference)
+    return close
+
+
+def _histogram(ulps: Array) -> list[int]:
+    """How many distances lie in [0, 2), [2, 4), [4, 8), ...; 0 are zeros of different signs."""
+    _, exponents = np.frexp(np.maximum(ulps, 1).astype(np.float64))
+    return [int(count) for count in np.bincount(exponents)[1:]]
+
+
+def _cosine(a: Array, b: Array) -> float | None:
+    """Cosine of the angle between two vectors, over elements that are finite in both.
+
+    None if one of them is all zeros.
+    """
+    dot = a_square = b_square = 0.0
+    for start in range(0, a.size, _TILE):
+        x = a[start : start + _TILE].astype(np.float64)
+        y = b[start : start + _TILE].astype(np.float64)
+        finite = np.isfinite(x) & np.isfinite(y)
+        x, y = x[finite], y[finite]
+        dot += float(x @ y)
+        a_square += float(x @ x)
+        b_square += float(y @ y)
+    norm = math.sqrt(a_square) * math.sqrt(b_square)
+    return float(dot / norm) if norm and math.isfinite(norm) else None
 
 
 def _max_relative(absolute: Array, reference: Array) -> float:
@@ -135,9 +185,8 @@ def _bit_width(dtype: np.dtype[Any]) -> int:
     return int(ml_dtypes.finfo(dtype).bits)  # type: ignore[no-untyped-call]
 
 
-def _max_ulp(a: Array, b: Array) -> int:
-    """Largest distance of ordered integers; any difference of int64 fits uint64."""
-    if not a.size:
-        return 0
-    larger, smaller = np.maximum(a, b), np.minimum(a, b)
-    return int((larger.astype(np.uint64) - smaller.astype(np.uint64)).max())
+def _ulps(a: Array, b: Array) -> Array:
+    """How many floats apart the elements are; any difference of int64 fits uint64."""
+    a, b = _ordered(a), _ordered(b)
+    distances: Array = np.maximum(a, b).astype(np.uint64) - np.minimum(a, b).astype(np.uint64)
+    return distances

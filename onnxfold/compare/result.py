@@ -24,6 +24,9 @@ class OutputResult:
         max_abs_error: Largest absolute error.
         max_rel_error: Largest error relative to the first model's element.
         max_ulp: Largest distance in units in the last place; None for other than float types.
+        ulp_histogram: Of floats, how many elements are equal, and then how many are [1, 2), [2, 4),
+            [4, 8), ... units in the last place apart.
+        cosine: Of floats, the cosine of the angle between the two; None if one is all zeros.
         nonfinite_mismatch: Elements that are NaN or infinite on one side and not the same on
             the other.
         within: Whether every element is within the tolerance.
@@ -39,6 +42,8 @@ class OutputResult:
     max_abs_error: float = 0.0
     max_rel_error: float = 0.0
     max_ulp: int | None = None
+    ulp_histogram: tuple[int, ...] = ()
+    cosine: float | None = None
     nonfinite_mismatch: int = 0
     within: bool = True
     note: str | None = None
@@ -48,10 +53,22 @@ class OutputResult:
         """Whether both outputs have the same dtype, shape and bits."""
         return self.note is None and self.differing == 0
 
+    def __str__(self) -> str:
+        what = f"{self.run}: {self.name}: {self.dtype}{list(self.shape)}"
+        if self.note is not None:
+            return f"{what}: {self.note}"
+        return (
+            f"{what}: {self.differing} of {self.elements} elements differ, by up to "
+            f"{self.max_abs_error:.3g} absolute, {self.max_rel_error:.3g} relative"
+            + ("" if self.max_ulp is None else f", {self.max_ulp} ulp")
+            + (f"; {self.nonfinite_mismatch} NaN or infinite" if self.nonfinite_mismatch else "")
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """The same as a JSON-ready dictionary; an infinite error is given as a string."""
         values = {key: _json_number(value) for key, value in asdict(self).items()}
-        return {**values, "shape": list(self.shape), "bit_equal": self.bit_equal}
+        lists = {"shape": list(self.shape), "ulp_histogram": list(self.ulp_histogram)}
+        return {**values, **lists, "bit_equal": self.bit_equal}
 
 
 @dataclass
@@ -64,6 +81,7 @@ class Comparison:
         backend: What both ran on: "onnxruntime", or "onnx reference evaluator".
         rtol: Relative tolerance that was allowed.
         atol: Absolute tolerance that was allowed.
+        ulp: Units in the last place that were allowed.
         runs: The runs, in order: "seed 0", ...
         sizes: Sizes given to the symbolic dimensions, by run.
         outputs: One entry for every output of every run.
@@ -77,6 +95,7 @@ class Comparison:
     backend: str = "onnxruntime"
     rtol: float = 0.0
     atol: float = 0.0
+    ulp: int = 0
     runs: list[str] = field(default_factory=list)
     sizes: dict[str, dict[str, int]] = field(default_factory=dict)
     outputs: list[OutputResult] = field(default_factory=list)
@@ -93,6 +112,18 @@ class Comparison:
         """Whether all outputs of all runs are within the tolerance."""
         return not self.problems and all(output.within for output in self.outputs)
 
+    def assert_equal(self) -> None:
+        """For tests: everything is the same, within the tolerance that was given.
+
+        Raises:
+            AssertionError: It is not; the message lists what differs, and by how much.
+        """
+        if not self.passed:
+            apart = [str(output) for output in self.outputs if not output.within]
+            raise AssertionError(
+                "\n  ".join([f"{self.a} and {self.b} differ:", *apart, *self.problems])
+            )
+
     def to_dict(self) -> dict[str, Any]:
         """The same as a JSON-ready dictionary; its keys are stable."""
         return {
@@ -103,6 +134,7 @@ class Comparison:
             "backend": self.backend,
             "rtol": self.rtol,
             "atol": self.atol,
+            "ulp": self.ulp,
             "runs": list(self.runs),
             "sizes": {run: dict(sizes) for run, sizes in self.sizes.items()},
             "outputs": [output.to_dict() for output in self.outputs],

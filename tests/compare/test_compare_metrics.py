@@ -4,11 +4,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from onnxfold.compare.metrics import distance
+from onnxfold.compare.metrics import Tolerance, distance
 
 
-def apart(a, b, dtype=np.float32, rtol=0.0, atol=0.0):
-    return distance(np.asarray(a, dtype), np.asarray(b, dtype), rtol, atol)
+def apart(a, b, dtype=np.float32, rtol=0.0, atol=0.0, ulp=0):
+    return distance(np.asarray(a, dtype), np.asarray(b, dtype), Tolerance(rtol, atol, ulp))
 
 
 def test_equal_arrays():
@@ -20,7 +20,7 @@ def test_equal_arrays():
 def test_the_payload_of_a_nan_does_not_count():
     a = np.array([0x7FC00000, 0xFFC00001], np.uint32).view(np.float32)
     b = np.array([0x7FC12345, 0x7F800001], np.uint32).view(np.float32)
-    assert distance(a, b, 0, 0).differing == 0
+    assert distance(a, b, Tolerance()).differing == 0
 
 
 def test_the_sign_of_a_zero_counts():
@@ -47,7 +47,7 @@ def test_the_sign_of_a_zero_counts():
 def test_one_ulp_in_every_format(dtype):
     one = np.ones(3, dtype)
     above = (one.view(f"u{one.dtype.itemsize}") + 1).astype(f"u{one.dtype.itemsize}").view(dtype)
-    result = distance(one, above, 0, 0)
+    result = distance(one, above, Tolerance())
     assert (result.differing, result.max_ulp) == (3, 1)
     assert result.max_abs_error > 0
 
@@ -57,6 +57,24 @@ def test_ulp_across_zero_and_over_the_whole_range():
     assert apart([tiny], [-tiny]).max_ulp == 2
     top = np.finfo(np.float64).max
     assert apart([top], [-top], np.float64).max_ulp == 2 * int(np.float64(top).view(np.uint64))
+
+
+def test_ulps_are_counted_by_powers_of_two_and_may_be_allowed():
+    a = np.ones(6, np.float32)
+    b = (a.view(np.uint32) + np.array([0, 1, 2, 3, 4, 7], np.uint32)).view(np.float32)
+    assert distance(a, b, Tolerance()).ulp_histogram == (1, 1, 2, 2)
+    assert distance(a, b, Tolerance(ulp=7)).within
+    assert not distance(a, b, Tolerance(ulp=6)).within
+    assert apart([0.0], [-0.0]).ulp_histogram == (0, 1)
+    assert apart([0.0], [-0.0], ulp=1).within
+
+
+def test_cosine():
+    assert apart([1.0, 0.0], [0.0, 1.0]).cosine == 0
+    assert apart([1.0, 2.0, np.nan], [2.0, 4.0, 5.0]).cosine == pytest.approx(1)
+    assert apart([0.0, 0.0], [1.0, 1.0]).cosine is None
+    large = np.arange(1, 3_000_001, dtype=np.float32)
+    assert distance(large, -large, Tolerance()).cosine == pytest.approx(-1)
 
 
 def test_errors_are_taken_over_finite_elements():
@@ -85,5 +103,5 @@ def test_integers_bool_strings_and_complex():
 
 
 def test_empty_and_zero_dimensional():
-    assert distance(np.zeros((0, 3), np.float32), np.ones((0, 3), np.float32), 0, 0).within
-    assert distance(np.array(1.0), np.array(2.0), 0, 0).max_abs_error == 1
+    assert distance(np.zeros((0, 3), np.float32), np.ones((0, 3), np.float32), Tolerance()).within
+    assert distance(np.array(1.0), np.array(2.0), Tolerance()).max_abs_error == 1

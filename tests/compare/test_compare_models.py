@@ -34,6 +34,9 @@ def test_a_changed_weight_is_noticed(tmp_path):
     assert result.runs == ["seed 0", "seed 1"]
     assert all(out.max_abs_error == pytest.approx(1, abs=1e-5) for out in result.outputs)
     assert compare(SWIN, tmp_path / "changed.onnx", atol=1.1).passed
+    with pytest.raises(AssertionError, match=r"logits: float32\[1, 10\]: 10 of 10 elements differ"):
+        result.assert_equal()
+    compare(SWIN, tmp_path / "changed.onnx", atol=1.1).assert_equal()
 
 
 def test_the_package_is_the_function(parsed):

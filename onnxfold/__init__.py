@@ -19,7 +19,7 @@ from onnxfold.errors import (
 )
 
 if TYPE_CHECKING:
-    from onnxfold.api import explain, optimize, optimize_file, plan
+    from onnxfold.api import explain, optimize, optimize_file, plan, why
     from onnxfold.compare import compare
     from onnxfold.runtime.sessions.session import Session
     from onnxfold.runtime.split import split
@@ -43,6 +43,7 @@ __all__ = [
     "plan",
     "save",
     "split",
+    "why",
 ]
 
 # `import onnxfold` and `onnxfold --help` answer in a blink: onnx and NumPy load with the first use.
@@ -56,6 +57,7 @@ _HOME = {
     "plan": "onnxfold.api",
     "save": "onnxfold.storage",
     "split": "onnxfold.runtime.split",
+    "why": "onnxfold.api",
 }
 
 

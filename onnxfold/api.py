@@ -16,6 +16,7 @@ import onnx_ir as ir
 from onnxfold import atomic, storage
 from onnxfold.analysis.facts import put_in_order
 from onnxfold.errors import CheckFailedError, OnnxFoldError, UsageError, about
+from onnxfold.graphs import all_graphs
 from onnxfold.memory import paused_garbage_collection, peak_rss_bytes
 from onnxfold.options import OptionArguments, Options, options_of
 from onnxfold.passes.outlook import outlook
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from onnxfold.analysis.decisions import Decision
     from onnxfold.compare import Comparison
     from onnxfold.forecast import Plan
+    from onnxfold.report.why import Why
 
 logger = logging.getLogger("onnxfold")
 
@@ -267,6 +269,52 @@ def explain(source: PathLike, /, **options: Unpack[OptionArguments]) -> list[Dec
             model, lambda: storage.load(source), fold, bytes_before=bytes_before
         )
     return _decisions(result)
+
+
+def why(source: PathLike, name: str, /, **options: Unpack[OptionArguments]) -> Why:
+    """Why one node runs each time, or does not, and what would make it run once.
+
+    Args:
+        source: The model.
+        name: Of a value that the node makes, or its own; it may be in a subgraph or a function.
+        options: See :class:`onnxfold.options.Options`.
+
+    Raises:
+        UsageError: no node has that name.
+        OnnxFoldError: the model or an option is invalid.
+    """
+    from onnxfold.analysis.dependence import Dependence
+    from onnxfold.report.why import nodes_named, why_node
+    from onnxfold.runtime.splitting.gain import gain_of
+
+    fold = options_of({**options, "explain": True})
+    with paused_garbage_collection(), about(source):
+        model = storage.load(source)
+        node, *others = nodes_named(model, name)
+        value = node.outputs[0].name if node.outputs else None
+        dependence = Dependence(model)
+        gain = None
+        if dependence.is_variable(node):
+            outer = dependence.outermost(node)
+            inputs = [v.name or "" for v in dependence.sources(outer).inputs]
+            if inputs and outer.outputs:
+                made = outer.outputs[0].name or ""
+                gain = gain_of(storage.load(source), fold, inputs, made)
+        optimized, result = run_bounded(
+            storage.load(source),
+            lambda: storage.load(source),
+            fold,
+            bytes_before=storage.model_bytes(model),
+        )
+        makers = (n for g in all_graphs(optimized) for n in g for v in n.outputs if v.name == value)
+        return why_node(
+            node,
+            dependence,
+            alike=len(others),
+            decision=next((d for d in _decisions(result) if d.value == value), None),
+            op_after=next(map(op_name, makers), None),
+            gain=gain,
+        )
 
 
 def _check(

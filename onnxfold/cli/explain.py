@@ -20,6 +20,12 @@ from onnxfold.cli.output import write, write_json
     metavar="GLOB",
     help="Only values or nodes whose name matches; may be repeated.",
 )
+@click.option(
+    "--why",
+    "node",
+    metavar="NODE",
+    help="Why this node runs each time, or does not: its name, or that of a value it makes.",
+)
 @click.option("-O", "--level", type=click.IntRange(0, 2), default=1, help="See optimize.")
 @click.option("--fold-all", is_flag=True, help="See optimize.")
 @click.option("--fold-quantized", is_flag=True, help="See optimize.")
@@ -27,12 +33,20 @@ from onnxfold.cli.output import write, write_json
 @click.option("--keep", multiple=True, metavar="GLOB", help="See optimize.")
 @click.option("--fold", multiple=True, metavar="GLOB", help="See optimize.")
 @output_options
-def explain(model: str, values: tuple[str, ...], as_json: bool, **options: Any) -> None:
+def explain(
+    model: str, values: tuple[str, ...], node: str | None, as_json: bool, **options: Any
+) -> None:
     """Show why each constant of MODEL would be folded or stay; nothing is written.
 
     Sizes are what the results take in the file if the node is folded, and what of its operands
-    is there for it alone if it stays.
+    is there for it alone if it stays. With --why one node is explained, whether it is constant or
+    not: what makes it change, up to the inputs of the graph, and what it would save to run it once.
     """
+    if node is not None:
+        if values:
+            raise click.UsageError("--why is about one node, and takes no --value")
+        _why(model, node, as_json, options)
+        return
     from onnxfold.api import explain as explain_model
 
     decisions = explain_model(model, **options)
@@ -48,3 +62,15 @@ def explain(model: str, values: tuple[str, ...], as_json: bool, **options: Any) 
         from onnxfold.report.explain_table import explain_text
 
         write(explain_text(decisions))
+
+
+def _why(model: str, node: str, as_json: bool, options: dict[str, Any]) -> None:
+    from onnxfold.api import why
+
+    answer = why(model, node, **options)
+    if as_json:
+        write_json({"model": model, **answer.to_dict()})
+        return
+    from onnxfold.report.why_text import why_text
+
+    write(why_text(answer))

@@ -31,12 +31,12 @@ class RuntimeCut:
     Attributes:
         cached: Results of nodes that runtime_fold makes and entry is given.
         nbytes: Their bytes, at nominal sizes.
-        stays: Nodes of the constant region that stay in entry.
+        stays: Nodes of the constant region that stay in entry, and why.
     """
 
     cached: list[ir.Value]
     nbytes: int
-    stays: list[StayingNode]
+    stays: dict[ir.Node, StayingNode]
 
 
 class Region:
@@ -187,9 +187,11 @@ def _follow(region: Region, stored: Collection[ir.Value]) -> RuntimeCut:
         pending += fresh
     nodes = list(region.operands)
     chosen = [v for node in nodes if node not in staying for v in node.outputs if v in cached]
-    stays = [
-        StayingNode(node.name or node.outputs[0].name or "", node.op_type, region.why_kept(node))
+    stays = {
+        node: StayingNode(
+            node.name or node.outputs[0].name or "", node.op_type, region.why_kept(node)
+        )
         for node in nodes
         if node in staying
-    ]
+    }
     return RuntimeCut(chosen, sum(region.sizes.nbytes(v) or 0 for v in chosen), stays)

@@ -25,7 +25,7 @@ from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.passes.pipeline import run_passes
 from onnxfold.passes.symbolic_shapes import SymbolicShapes
 from onnxfold.runtime.bundles.manifest import Group, Manifest, TensorInfo
-from onnxfold.runtime.splitting.cut import Region, find_cut
+from onnxfold.runtime.splitting.cut import Region, RuntimeCut, find_cut
 from onnxfold.runtime.splitting.parts import (
     behind,
     components,
@@ -85,17 +85,9 @@ def split_model(
     chosen = select_runtime_constants(model, runtime_constants, overridable=overridable)
     nodes = model.graph.num_nodes()
     names = [value.name or "" for value in chosen]
-    model = _prepare(model, chosen, fold_at, options)
+    model = prepare(model, chosen, fold_at, options)
     chosen = [value for value in model.graph.inputs if value.name in names]
-    constness = ConstnessAnalysis(model, chosen)
-    folds = [Constness.RUNTIME, *([Constness.COMPILE_TIME] if fold_at == "runtime" else [])]
-    folded = [value for value in model.graph.outputs if constness.of(value) in folds]
-    if folded:
-        separate_outputs(model, folded)
-        constness = ConstnessAnalysis(model, chosen)
-    sizes = NominalSizes(model, chosen, nominal)
-    region = Region(model, chosen, constness, sizes, fold_at == "runtime")
-    cut = find_cut(region, max_cache)
+    region, cut = cut_prepared(model, chosen, fold_at, max_cache=max_cache, nominal=nominal)
     cached = [info for value in cut.cached if (info := region.describe(value)) is not None]
     entry = _optimized(entry_of(model, cached), fold_at, options)
     drop_unread(entry, [*names, *(info.name for info in cached)])
@@ -118,13 +110,42 @@ def split_model(
             "entry": entry.graph.num_nodes(),
             "runtime_fold": 0 if fold is None else fold.graph.num_nodes(),
         },
-        stays=cut.stays,
+        stays=list(cut.stays.values()),
         versions={p: metadata.version(p) for p in ("onnxfold", "onnx", "onnx-ir", "onnxruntime")},
     )
     return Parts(manifest, entry, fold)
 
 
-def _prepare(
+def cut_prepared(
+    model: ir.Model,
+    chosen: Sequence[ir.Value],
+    fold_at: str = "compile",
+    *,
+    max_cache: int | None = None,
+    nominal: Mapping[str, int] | None = None,
+) -> tuple[Region, RuntimeCut]:
+    """What depends on constants only, and where it is cut.
+
+    Args:
+        model: As :func:`prepare` leaves it; outputs that are constant become an Identity of what
+            makes them.
+        chosen: The inputs of its graph that are runtime constants.
+        fold_at: As for :func:`split_model`, and so are the others.
+        max_cache: As there.
+        nominal: As there.
+    """
+    constness = ConstnessAnalysis(model, chosen)
+    folds = [Constness.RUNTIME, *([Constness.COMPILE_TIME] if fold_at == "runtime" else [])]
+    folded = [value for value in model.graph.outputs if constness.of(value) in folds]
+    if folded:
+        separate_outputs(model, folded)
+        constness = ConstnessAnalysis(model, chosen)
+    sizes = NominalSizes(model, chosen, nominal)
+    region = Region(model, chosen, constness, sizes, fold_at == "runtime")
+    return region, find_cut(region, max_cache)
+
+
+def prepare(
     model: ir.Model, chosen: Sequence[ir.Value], fold_at: str, options: Options
 ) -> ir.Model:
     """What is constant at compile time goes, and shapes become as independent as they are.

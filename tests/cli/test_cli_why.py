@@ -1,0 +1,106 @@
+"""`onnxfold explain --why`."""
+
+from __future__ import annotations
+
+import json
+
+import onnx
+import onnx.parser
+import pytest
+
+import onnxfold
+
+ADAPTER = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[n, 64] x, float[64, 8] a, float[8, 64] b, bool flag) => (float[n, 64] y) {
+    ab = MatMul (a, b)
+    merged = Add (w, ab)
+    t = Transpose (w)
+    picked = If (flag) <
+        then_branch = yes () => (float[n, 64] o) { e = Exp (merged) o = MatMul (x, e) },
+        else_branch = no () => (float[n, 64] p) { p = MatMul (x, t) }
+    >
+    sizes = Shape (picked)
+    kept = Reshape (picked, sizes)
+    y = Add (kept, kept)
+}
+"""
+
+
+@pytest.fixture
+def adapter(tmp_path):
+    import numpy as np
+
+    model = onnx.parser.parse_model(ADAPTER)
+    weight = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    path = tmp_path / "adapter.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def test_what_would_make_it_run_once_is_what_split_does(adapter, tmp_path):
+    why = onnxfold.why(adapter, "merged")
+    assert (why.is_variable, why.inputs) == (True, ["a", "b"])
+    assert why.gain.runs_once
+    manifest = onnxfold.split(
+        adapter, tmp_path / "bundle", runtime_constants=why.gain.runtime_constants
+    ).manifest
+    assert why.gain.nodes == manifest.nodes["runtime_fold"] == 2
+    assert why.gain.all_nodes - why.gain.nodes == manifest.nodes["entry"]
+    assert why.gain.cached_bytes == manifest.cached_bytes == 64 * 64 * 4
+    assert 0 < why.gain.work < 1
+
+
+def test_a_node_in_a_branch_runs_as_often_as_what_holds_it(run, adapter):
+    document = json.loads(run("explain", adapter, "--why", "e", "--json").out)
+    assert document["operands"] == ["merged"]
+    assert [step["value"] for step in document["path"]] == ["merged", "ab", "a"]
+    assert document["holder"] == "If picked"
+    assert document["inputs"] == ["x", "a", "b", "flag"]
+    assert document["gain"]["runtime_constants"] == ["x", "a", "b", "flag"]
+    assert "it runs with If picked" in run("explain", adapter, "--why", "e").out
+
+
+def test_a_constant_node_has_its_decision(run, adapter):
+    result = run("explain", adapter, "--why", "t")
+    assert result.code == 0
+    assert "t = Transpose: constant" in result.out
+    assert "folded" in result.out
+    why = onnxfold.why(adapter, "t")
+    assert not why.is_variable and why.decision.folded and why.gain is None
+
+
+def test_a_node_whose_value_follows_from_shapes_is_gone(run, swin):
+    gather = "/m/swin/encoder/layers.0/blocks.1/attention/Gather_1"
+    result = run("explain", swin, "--why", gather)
+    assert "gone from the optimized model" in result.out
+    assert "--runtime-const" not in result.out
+
+
+def test_a_real_model(run, swin):
+    result = run("explain", swin, "--why", "/m/classifier/Gemm")
+    assert result.code == 0
+    assert "logits = Gemm, node /m/classifier/Gemm: depends on what changes" in result.out
+    assert "more ..." in result.out
+    assert "split --runtime-const pixel_values: it runs once" in result.out
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("merge", "there are 'merged'"),
+        ("x", "is an input of the graph"),
+        ("w", "is a weight in the file"),
+        ("", "no node has the name ''"),
+    ],
+)
+def test_names_of_no_node_are_one_error(run, adapter, name, part):
+    result = run("explain", adapter, "--why", name)
+    assert (result.code, result.out) == (2, "")
+    assert part in result.err
+    assert len(result.err.splitlines()) == 1
+
+
+def test_why_takes_no_glob_of_values(run, adapter):
+    assert run("explain", adapter, "--why", "e", "--value", "*").code == 2

@@ -183,7 +183,7 @@ def kernels(rounds: int, backend: str) -> None:
             for session in both:
                 session.fold(constants)
             # without the time of hashing, which both take
-            runs = [session._folding.groups for session in both]
+            runs = [session._folding._groups for session in both]
             times: list[tuple[float, float]] = []
             for turn in range(rounds):
                 taken = {}

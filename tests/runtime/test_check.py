@@ -111,6 +111,18 @@ def test_code_that_is_right_is_right_on_all_draws(op, right):
     assert checked(text, lambda x: right(x).astype(np.float32)) <= 1
 
 
+def hardmax(x):
+    """Right but for NaN, which is left out of each row: that matters where a row begins with it."""
+    places = np.argmax(np.where(np.isnan(x), -np.inf, x), axis=-1)[..., None]
+    return (np.arange(x.shape[-1]) == places).astype(np.float32)
+
+
+@pytest.mark.parametrize("sizes", ["3, 4, 5", "4, 8", "7", "2, 3, 4, 5", "20, 5"])
+def test_what_a_nan_does_is_seen_in_each_of_few_rows(sizes):
+    with pytest.raises(CompileError, match="NaN"):
+        checked(f"(float[{sizes}] x) => (float[{sizes}] y) {{ y = Hardmax(x) }}", hardmax)
+
+
 def test_sizes_that_the_caller_names_are_those_of_the_first_draw():
     model = storage.from_proto(
         parse("g (float[n, m] x, float[m, 3] z) => (float[n, 3] y) { y = MatMul(x, z) }")

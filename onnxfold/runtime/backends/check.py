@@ -30,7 +30,7 @@ _ODD = 17  # the same in others, and one more for each further dimension
 _SHORT = 3  # instead of both where inputs would be large
 _MANY = 1 << 21  # elements
 _MOST_BYTES = 1 << 28  # of all draws; the first two are made in any case
-_FEW = 32  # numbers: so few are drawn several times
+_FEW = 1 << 9  # numbers: so few are drawn several times, as one NaN may or may not matter
 _MOST_TIMES = 5
 
 _Make = Callable[[np.random.Generator, Sequence[int]], Any]

@@ -25,6 +25,9 @@ from onnxfold.rewrite import (
     is_scalar_like,
     number,
     op,
+    optional,
+    outputs,
+    rank_of,
     rule,
     same_shape,
     shape_of,
@@ -33,8 +36,9 @@ from onnxfold.rewrite import (
 )
 
 q, k, kt, v, x, mask, keep, hide, rest = values("q k kt v x mask keep hide *rest")
+past_k, past_v = values("past_k past_v")
 low, factor, sizes = constants("low factor sizes")
-alpha, axis = attributes("alpha axis")
+alpha, axis, axis_too = attributes("alpha axis axis_too")
 
 _ms = op.domain("com.microsoft")
 
@@ -157,14 +161,36 @@ attention_of_rows = rule(
 
 _scaled = op.Mul(x, factor)
 
-attention_of_scaled = rule(
-    _op(any_of(op.Reshape(_scaled, sizes), _scaled), *rest, scale=alpha)
-    >> _op(any_of(op.Reshape(x, sizes), x), *rest, scale=alpha * number(factor)),
-    where=is_scalar_like(factor)
-    & same_shape(x, _scaled)
-    & single_use(_scaled)
-    & (alpha * number(factor) != 0.0),
+_scale_taken = (any_of(op.Reshape(_scaled, sizes), _scaled), any_of(op.Reshape(x, sizes), x))
+
+attention_of_scaled = [
+    rule(
+        _op(*before, scale=alpha) >> _op(*after, scale=alpha * number(factor)),
+        where=is_scalar_like(factor)
+        & same_shape(x, _scaled)
+        & single_use(_scaled)
+        & (alpha * number(factor) != 0.0),
+        inexact=True,
+        target="onnxruntime",
+        doc="What queries or keys are scaled by is a part of the scale of their products.",
+    )
+    for before, after in zip(*(((it, *rest), (q, it, *rest)) for it in _scale_taken), strict=True)
+]
+
+# -------------------------------------------------------------------- what came before
+
+_keys = op.Concat(past_k, op.Transpose(k, perm=_TURN), axis=axis)
+_values = op.Concat(past_v, op.Transpose(v, perm=_TURN), axis=axis_too)
+_of_all = _op(x, _keys, _values, None, None, optional(mask))
+_of_past = _op(x, _flat(k), _flat(v), None, None, mask, past_k, past_v)
+
+attention_with_past = rule(
+    outputs(_of_all, _keys, _values) >> outputs(_of_past[0], _of_past[1], _of_past[2]),
+    where=axis.is_in(2, -2)
+    & axis_too.is_in(2, -2)
+    & (rank_of(k) == 4)
+    & (shape_of(past_k) == shape_of(past_v)),
     inexact=True,
     target="onnxruntime",
-    doc="What queries are scaled by is a part of the scale of their products.",
+    doc="The op puts keys and values of the past before the new ones itself.",
 )

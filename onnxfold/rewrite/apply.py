@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -72,7 +72,7 @@ class Splicer:
         assert first is not None
         graph = _graph_of(first)
         dying = self._dying(match, graph)
-        builder = Builder(match, self._insert_point(rule, match, graph), self._names)
+        builder = Builder(match, self._insert_point(rule, match, graph, dying), self._names)
         try:
             values = self._build(rule, match, builder)
             self._check_count(rule, match, dying, builder, graph)
@@ -151,8 +151,10 @@ class Splicer:
         if added > gone or (added == gone and for_ever and builder.initializers):
             raise Refused("nodes in the pattern have other users")
 
-    def _insert_point(self, rule: Rule, match: Match, graph: ir.Graph) -> ir.Node:
-        """The first of the roots; all that the replacement needs must come before it."""
+    def _insert_point(
+        self, rule: Rule, match: Match, graph: ir.Graph, dying: Container[ir.Node]
+    ) -> ir.Node:
+        """The first of the roots before which there is all that the replacement needs."""
         roots = list({node: None for v in match.roots if (node := v.producer()) is not None})
         if len(roots) == 1:
             return roots[0]
@@ -161,7 +163,10 @@ class Splicer:
             for expression in replacement.walk():
                 if expression in match.bindings:
                     needed.update(_producers(match.bindings[expression]))
-        return _first_in_order(graph, roots, {n for n in needed if n.graph is graph} - set(roots))
+        readers = {use.node for root in match.roots for use in uses(root) if use.node not in dying}
+        return _first_in_order(
+            graph, roots, {n for n in needed if n.graph is graph} - set(roots), readers
+        )
 
     def _check_types(self, match: Match, values: Sequence[ir.Value]) -> None:
         types = self._facts.types
@@ -267,17 +272,30 @@ def _is_on_constants(node: ir.Node, is_constant: Callable[[ir.Value], bool]) -> 
     return bool(present) and all(is_constant(v) for v in present)
 
 
-def _first_in_order(graph: ir.Graph, roots: Sequence[ir.Node], needed: set[ir.Node]) -> ir.Node:
-    """The first of the roots. Raises Refused unless all that is needed comes before it."""
+def _first_in_order(
+    graph: ir.Graph, roots: Sequence[ir.Node], needed: set[ir.Node], readers: set[ir.Node]
+) -> ir.Node:
+    """The first of the roots that comes after all that is needed, and before all readers.
+
+    Raises:
+        Refused: there is none.
+    """
     wanted = set(roots)
     missing = set(needed)
+    is_late = False
     for node in graph:
         if node in wanted:
-            if missing:
-                raise Refused("an operand comes after the first of the outputs")
-            return node
+            if not missing:
+                return node
+            # whoever reads it would come before it
+            is_late = is_late or any(reader.graph is not graph for reader in readers)
+            wanted.discard(node)
+        elif len(wanted) < len(roots) and node in readers:
+            is_late = True
+        if is_late or not wanted:
+            break
         missing.discard(node)
-    raise Refused("the outputs are in different graphs")
+    raise Refused("an operand comes after the first of the outputs")
 
 
 def _producers(bound: object) -> list[ir.Node]:

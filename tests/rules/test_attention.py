@@ -144,17 +144,61 @@ def test_scaled_queries():
     scale = "a = Mul(x, c)"
     split = (operands.replace("S,8", "S,2,4"), "b = Mul(x, c)", "a = Reshape(b, r)", node)
     rows = np.array([0, 0, 8])
+    of_queries, of_keys = rules.attention_of_scaled
+    keys = (operands, "a = Mul(k, c)", node.replace("(a, k", "(x, a"))
+    certify(of_keys, graph(*keys, c=F(0.7), rank=3, **SIZES), gone="Mul")
+    refuse(of_keys, graph(*keys, c=random(4), rank=3))
     certify(
-        rules.attention_of_scaled,
+        of_queries,
         graph(operands, scale, node, c=F(0.7), rank=3, **SIZES),
         graph(*split, c=F([[[[0.7]]]]), r=rows, rank=3, **SIZES),
         gone="Mul",
     )
     refuse(
-        rules.attention_of_scaled,
+        of_queries,
         graph(operands, scale, node, c=random(8), rank=3),
         graph(operands, scale, node, c=F(0), rank=3),  # as a scale, that is the usual one
         graph(operands, scale, node, outputs="y, a", c=F(0.7), rank=3),
+    )
+
+
+PAST = (
+    "a = Transpose<perm=[0,2,1,3]>(k)",
+    "b = Transpose<perm=[0,2,1,3]>(v)",
+    "pk = Concat<axis=2>(ck, a)",
+    "pv = Concat<axis=-2>(cv, b)",
+)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_past(first):
+    """What is needed may come after the first of what is replaced."""
+    node = "y = com.microsoft.MultiHeadAttention<num_heads=2, scale=0.3>(x, pk, pv,,,m)"
+    operands = "float[B,S,8] x, float[B,S,2,4] k, float[B,S,2,4] v"
+    operands += ", float[B,2,P,4] ck, float[B,2,P,4] cv, float[B,1,S,T] n"
+    mask = "m = Neg(n)"
+    nodes = (mask, *PAST, node) if first else (*PAST, mask, node)
+    feeds = {
+        name: random(2, 3, *shape) for name, shape in (("x", (8,)), ("k", (2, 4)), ("v", (2, 4)))
+    }
+    more = {"outputs": "y, pk, pv", "rank": 3}
+    for past in (0, 5):
+        feeds |= {"ck": random(2, 2, past, 4), "cv": random(2, 2, past, 4, seed=1)}
+        feeds |= {"n": random(2, 1, 3, 3 + past)}
+        made = graph(operands, *nodes, feeds=dict(feeds), **more)
+        certify(rules.attention_with_past, made, times=1, gone="Concat Transpose")
+    refuse(
+        rules.attention_with_past,
+        graph(operands.replace("2,P,4] cv", "2,Q,4] cv"), *nodes, **more),
+        graph(
+            operands,
+            *nodes[:-1],
+            "w = Neg(pk)",
+            "m2 = ReduceMax(w)",
+            "m3 = Add(m, m2)",
+            node.replace("m)", "m3)"),
+            **more,
+        ),
     )
 
 
@@ -195,15 +239,16 @@ def layer(scaled, turned, mask, past):
     else:
         by = "Div(s0, square)" if scaled == "divided" else "Mul(s0, scale)"
         nodes += ["s0 = MatMul(q4, kt)", f"sc = {by}"]
-    nodes += ["am = Unsqueeze(attention_mask, ax)", "ab = Cast<to=9>(am)"]
     c |= {"ax": np.array([1, 2]), "one": np.int64(1), "end": np.int64(0), "at": np.array([1])}
     if "causal" in mask:
-        nodes += ["s1 = Shape<start=1, end=2>(x)", "t1 = Shape<start=1, end=2>(attention_mask)"]
-        nodes += ["sn = Squeeze(s1)", "tn = Squeeze(t1)", "r = Range(end, tn, one)"]
-        nodes += ["before = Sub(tn, sn)", "u = Range(before, tn, one)", "uc = Unsqueeze(u, at)"]
-        nodes += ["cm = LessOrEqual(r, uc)", "allowed = And(ab, cm)"]
+        nodes += ["s1 = Shape<start=1, end=2>(x)", "sn = Squeeze(s1)"]
+        length = "Shape<start=2, end=3>(past_k)" if past else "Sub(at, at)"
+        nodes += [f"p1 = {length}", "before = Squeeze(p1)", "tn = Add(before, sn)"]
+        nodes += ["r = Range(end, tn, one)", "u = Range(before, tn, one)", "uc = Unsqueeze(u, at)"]
+        nodes += ["of_keys = Gather<axis=1>(attention_mask, r)", "am = Unsqueeze(of_keys, ax)"]
+        nodes += ["ab = Cast<to=9>(am)", "cm = LessOrEqual(r, uc)", "allowed = And(ab, cm)"]
     else:
-        nodes += ["allowed = Identity(ab)"]
+        nodes += ["am = Unsqueeze(attention_mask, ax)", "allowed = Cast<to=9>(am)"]
     if "where" in mask:
         nodes += ["sm = Where(allowed, sc, low)"]
     else:
@@ -245,7 +290,8 @@ def test_layer(scaled, turned, mask, past, tmp_path):
     assert target.rewrites["attention"] == 1
     left = [node.op_type for node in ir.load(tmp_path / "out.onnx").graph]
     assert "Softmax" not in left and "FusedMatMul" not in left
-    assert left.count("Transpose") <= (2 if past else 0)
+    # what the mask is spread to needs the length of the keys, unless it is as long
+    assert left.count("Transpose") == (2 if past and "causal" not in mask else 0)
     before = reference_session(made)
     after = ort.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
     for length, before_it in itertools.product((1, 4, 33), (0, 5) if past else (0,)):

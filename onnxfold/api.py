@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, Union, overload
 
@@ -103,6 +104,7 @@ def optimize_file(
     fsync: bool = True,
     check: int = 0,
     advise: bool = False,
+    report: PathLike | None = None,
     progress: Progress | None = None,
     **options: Unpack[OptionArguments],
 ) -> Report:
@@ -122,6 +124,7 @@ def optimize_file(
             once also without being asked, and only reported.
         advise: Also try what other options would remove beyond what was done (``beyond`` in the
             report): costs about as much as the rules did.
+        report: Write a page that shows what was done; its data alone, if the name ends in .json.
         progress: Called with a stage, the work done and the total of the stage.
         options: See :class:`onnxfold.options.Options`.
 
@@ -135,6 +138,12 @@ def optimize_file(
     fold = options_of(options)
     if check < 0:
         raise UsageError(f"check must not be negative, got {check}")
+    if report is not None:
+        from onnxfold.report.page import check_destination, write_page
+        from onnxfold.report.page.documents import optimize_document
+        from onnxfold.report.page.recording import Recording
+
+        check_destination(report, source, destination)
     clock = _Clock(progress)
     with contextlib.ExitStack() as stack:
         stack.enter_context(paused_garbage_collection())
@@ -145,6 +154,10 @@ def optimize_file(
         bytes_before = storage.model_bytes(model)
         stack.enter_context(storage.reading_from(model))
         before = dict(sorted(count_nodes(model).items()))
+        recording = None
+        if report is not None:
+            recording = Recording(model, fold)
+            fold = replace(fold, explain=True)
         with clock.stage("fold"):
             folder = os.path.dirname(os.path.abspath(destination))
             model, result = run_bounded(
@@ -153,6 +166,7 @@ def optimize_file(
                 fold,
                 scratch_folder=folder,
                 bytes_before=bytes_before,
+                observer=recording,
             )
         after = dict(sorted(count_nodes(model).items()))
         beyond: dict[str, int] = {}
@@ -172,7 +186,7 @@ def optimize_file(
                 external_data=external_data,
                 share_weights=share_weights,
             )
-    return Report(
+    told = Report(
         source=os.fspath(source),
         target=os.fspath(destination),
         nodes_before=before,
@@ -201,11 +215,15 @@ def optimize_file(
         warnings=result.warnings,
         assumptions=list(result.assumptions),
         rewrites=dict(result.rewrites.most_common()),
+        places=result.places,
         inexact=dict(result.inexact.most_common()),
         spared=dict(result.spared.most_common()),
         withheld=dict(result.withheld.most_common()),
         beyond=beyond,
     )
+    if report is not None and recording is not None:
+        write_page(optimize_document(told, recording, model, fold), report)
+    return told
 
 
 def plan(

@@ -69,6 +69,11 @@ def output_options(command: Command) -> Command:
     return command
 
 
+REPORT = click.option(
+    "--report",
+    metavar="PAGE.html",
+    help="Also write a page that shows all of it; its data alone, if the name ends in .json.",
+)
 FEEDS = click.option(
     "--feeds",
     metavar="PATH",

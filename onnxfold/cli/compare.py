@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import FEEDS, dimension, output_options
+from onnxfold.cli.arguments import FEEDS, REPORT, dimension, output_options
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
 
 
@@ -36,9 +36,15 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
     "--ulp", type=click.IntRange(min=0), default=0, help="Units in the last place to allow."
 )
 @click.option("--exact", is_flag=True, help="Allow half precision no difference either.")
+@REPORT
 @output_options
 def compare(
-    a: str, b: str, dims: tuple[tuple[str, int], ...], as_json: bool, **options: Any
+    a: str,
+    b: str,
+    dims: tuple[tuple[str, int], ...],
+    report: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> int:
     """Compare what models A and B compute.
 
@@ -46,7 +52,13 @@ def compare(
     """
     from onnxfold.compare import compare as compare_models
 
+    if report is not None:
+        from onnxfold.report.page import check_destination, write_compare_page
+
+        check_destination(report, a, b)
     result = compare_models(a, b, dims=dict(dims), **options)
+    if report is not None:
+        write_compare_page(result, report)
     if as_json:
         write_json(result.to_dict())
     else:

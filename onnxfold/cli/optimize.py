@@ -6,7 +6,14 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import byte_size, dimension, input_shape, is_verbose, output_options
+from onnxfold.cli.arguments import (
+    REPORT,
+    byte_size,
+    dimension,
+    input_shape,
+    is_verbose,
+    output_options,
+)
 from onnxfold.cli.output import write, write_json
 
 
@@ -122,6 +129,7 @@ from onnxfold.cli.output import write, write_json
     metavar="N",
     help="Compare with IN on N random inputs before OUT is put in place.",
 )
+@REPORT
 @click.option("--advise", is_flag=True, help="Also try what other options would remove.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @output_options
@@ -136,6 +144,7 @@ def optimize(
     dims: tuple[tuple[str, int], ...],
     input_shapes: tuple[tuple[str, list[int]], ...],
     advise: bool,
+    report: str | None,
     quiet: bool,
     only_plan: bool,
     as_json: bool,
@@ -159,25 +168,26 @@ def optimize(
     from onnxfold.report.progress import LateProgress
 
     with LateProgress(enabled=not quiet) as progress:
-        report = optimize_file(
+        done = optimize_file(
             source,
             target,
             external_data=external_data_name or external_data,
             fsync=not no_fsync,
             progress=progress,
             advise=advise,
+            report=report,
             **options,
         )
     if as_json:
-        write_json(report.to_dict())
+        write_json(done.to_dict())
     elif not quiet:
         from onnxfold.report.optimize_table import optimize_text
 
-        write(optimize_text(report, verbose=is_verbose()))
+        write(optimize_text(done, verbose=is_verbose()))
         if options["explain"]:
             from onnxfold.report.explain_table import explain_text
 
-            write("\n" + explain_text(report.decisions))
+            write("\n" + explain_text(done.decisions))
 
 
 def _plan(source: str, as_json: bool, options: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from onnxfold.cli.arguments import (
     BACKEND_OPTIONS,
     MAX_CACHE,
     OVERRIDABLE,
+    REPORT,
     RUNTIME_CONSTANTS,
     dimension,
     output_options,
@@ -66,6 +67,7 @@ from onnxfold.cli.output import write, write_json
     show_default=True,
     help="Of the optimization of both parts, see optimize.",
 )
+@REPORT
 @click.option("--no-fsync", is_flag=True, help="Do not wait until the disk has it all.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @output_options
@@ -73,6 +75,7 @@ def split(
     source: str,
     output: str,
     nominal: tuple[tuple[str, int], ...],
+    report: str | None,
     no_fsync: bool,
     quiet: bool,
     as_json: bool,
@@ -85,6 +88,10 @@ def split(
     from onnxfold.report.progress import LateProgress
     from onnxfold.runtime.split import split as split_file
 
+    if report is not None:
+        from onnxfold.report.page import check_destination, write_split_page
+
+        check_destination(report, source)
     with LateProgress(enabled=not quiet) as progress:
         bundle = split_file(
             *(source, output),
@@ -93,6 +100,8 @@ def split(
             progress=progress,
             **options,
         )
+    if report is not None:
+        write_split_page(bundle, source, report)
     if as_json:
         write_json(bundle.manifest.to_dict())
     elif not quiet:

@@ -14,7 +14,7 @@ from onnxfold.kernels.engines import TimeLimit, time_for
 from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation, Folding
 from onnxfold.passes.registry import create
-from onnxfold.passes.run import Result, Run
+from onnxfold.passes.run import Observer, Result, Run
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.simplify import Simplify
 from onnxfold.passes.terse import make_terse, names_of
@@ -32,6 +32,7 @@ def run_bounded(
     *,
     bytes_before: int,
     scratch_folder: str | None = None,
+    observer: Observer | None = None,
 ) -> tuple[ir.Model, Result]:
     """Run the passes on a model; with fewer if they make it larger than it came.
 
@@ -45,6 +46,7 @@ def run_bounded(
         options: As for :func:`run_passes`, and so are the others.
         bytes_before: What the model took when it came.
         scratch_folder: As there.
+        observer: As there.
 
     Returns:
         The model, or the one that was opened again, and what was done to it.
@@ -59,6 +61,7 @@ def run_bounded(
             bytes_before=bytes_before,
             names=lambda: names_of(open_again()),
             time=time,
+            observer=observer,
         )
 
     result = run(model, options)
@@ -82,6 +85,7 @@ def run_passes(
     bytes_before: int = 0,
     names: Callable[[], set[str]] | None = None,
     time: TimeLimit | None = None,
+    observer: Observer | None = None,
 ) -> Result:
     """Run the passes that the options ask for, in place.
 
@@ -95,13 +99,15 @@ def run_passes(
         bytes_before: What the model took when it came; 0 if that may not be made use of.
         names: Gives the names that it came with (`names_of`), asked if the rules make it larger.
         time: What evaluating constants may take; if not given, what is due to a model of its size.
+        observer: Told what the run does.
     """
     time = time or time_for(bytes_before or storage.most_bytes(model))
-    run = Run(options, scratch_folder=scratch_folder, time=time)
+    run = Run(options, scratch_folder=scratch_folder, time=time, observer=observer)
     if options.passes is None:
         _run_level(model, run, bytes_before, names)
     for name in options.passes or ():
         create(name, options, run=run)(model)
+        run.passed(name, model)
     _raise_version(model)
     return run.result
 
@@ -181,7 +187,8 @@ class _Level:
 
     def _fold(self, growth: int = 0, spare: int = 0) -> bool:
         options = replace(self._options, max_growth=growth)
-        modified = self._apply(ConstantPropagation(options, run=self._run, spare=spare))
+        step = ConstantPropagation(options, run=self._run, spare=spare)
+        modified = self._apply("constant-propagation", step)
         self._do("dead-code")
         return modified
 
@@ -205,12 +212,13 @@ class _Level:
     def _do(self, name: str) -> bool:
         if name not in self._made:
             self._made[name] = create(name, self._options, run=self._run)
-        return self._apply(self._made[name])
+        return self._apply(name, self._made[name])
 
-    def _apply(self, step: ir.passes.PassBase) -> bool:
+    def _apply(self, name: str, step: ir.passes.PassBase) -> bool:
         modified = step(self._model).modified
         if modified:
             self._facts.note_change()
+        self._run.passed(name, self._model)
         return modified
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import onnx_ir as ir
 
@@ -11,7 +12,7 @@ from onnxfold.analysis.decisions import Decision
 from onnxfold.kernels.engines import TimeLimit
 from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
 from onnxfold.options import Options
-from onnxfold.pool import Pool, Statistics
+from onnxfold.pool import Pool, Statistics, Watch
 from onnxfold.rewrite.report import RewriteReport
 
 
@@ -48,6 +49,8 @@ class Result:
     propagation: Outcome
     rewrites: Counter[str] = field(default_factory=Counter)
     """How often each rule fired."""
+    places: dict[str, list[str]] = field(default_factory=dict)
+    """Where each rule fired: the values of the original model that were rewritten."""
     inexact: Counter[str] = field(default_factory=Counter)
     """How often each rule fired where it may change bits."""
     spared: Counter[str] = field(default_factory=Counter)
@@ -63,6 +66,8 @@ class Result:
     def add_rewrites(self, report: RewriteReport) -> None:
         """Count what the rules did once more."""
         self.rewrites += report.counts
+        for rule, places in report.places.items():
+            self.places.setdefault(rule, []).extend(places)
         self.inexact += report.inexact
         self.spared = Counter(
             {f"{rule} ({kept})": len(found) for (rule, kept), found in report.spared.items()}
@@ -79,6 +84,13 @@ class Result:
             self.warnings.append("the rules were stopped at their budget of rewrites")
 
 
+class Observer(Watch, Protocol):
+    """Somebody who wants to see what a run does, pass by pass."""
+
+    def passed(self, name: str, model: ir.Model) -> None:
+        """A pass has been over the model; called within its shared facts, if it has them."""
+
+
 class Run:
     """What the passes of one run share. A pass that is used alone makes a run of its own.
 
@@ -86,6 +98,7 @@ class Run:
         options: The options of the run.
         scratch_folder: Where buffers go when the options limit memory.
         time: What evaluating constants may take; that of a small model if not given.
+        observer: Told what the pool holds, and of each pass that has run.
     """
 
     def __init__(
@@ -94,10 +107,14 @@ class Run:
         *,
         scratch_folder: str | None = None,
         time: TimeLimit | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.options = options
+        self.observer = observer
         self._time = time
-        self.pool = Pool(memory_limit=options.memory_limit, scratch_folder=scratch_folder)
+        self.pool = Pool(
+            memory_limit=options.memory_limit, scratch_folder=scratch_folder, watch=observer
+        )
         self.result = Result(Outcome(self.pool.statistics))
         self.uncomputable: dict[ir.Node, str] = {}
         """Nodes that turned out not to be computable, with the reason."""
@@ -114,6 +131,11 @@ class Run:
                 time=self._time,
             )
         return self._evaluator
+
+    def passed(self, name: str, model: ir.Model) -> None:
+        """A pass of the run has been over the model."""
+        if self.observer is not None:
+            self.observer.passed(name, model)
 
     def learn(self, failure: ComputationFailed) -> None:
         """Note the nodes that could not be computed, so that they stay."""

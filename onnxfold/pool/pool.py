@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -30,6 +30,16 @@ _TILE = 1 << 20
 _SLAB = 1 << 22
 
 
+class Watch(Protocol):
+    """Somebody who wants to see what a pool holds."""
+
+    def holds(self, nbytes: int) -> None:
+        """So many bytes are live now."""
+
+    def bound(self, value: ir.Value, buffer: Buffer) -> None:
+        """A value of the model is a buffer now."""
+
+
 class Pool:
     """Reference-counted array buffers for constant values.
 
@@ -40,12 +50,18 @@ class Pool:
         memory_limit: Bytes of owned memory above which the largest blocks are spilled to a
             scratch file; None for ``DEFAULT_LIMIT``.
         scratch_folder: Folder for the scratch file (unlinked as soon as it is open).
+        watch: Told what happens.
     """
 
     def __init__(
-        self, *, memory_limit: int | None = None, scratch_folder: str | None = None
+        self,
+        *,
+        memory_limit: int | None = None,
+        scratch_folder: str | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.statistics = Statistics()
+        self._watch = watch
         self.memory_limit = DEFAULT_LIMIT if memory_limit is None else memory_limit
         self.is_settled = False
         """True when all users of all values are known; see :meth:`settle`."""
@@ -76,6 +92,8 @@ class Pool:
         buffer.references += 1
         buffer.bindings += 1
         self._bound[value] = buffer
+        if self._watch is not None:
+            self._watch.bound(value, buffer)
         return buffer
 
     def unbind(self, value: ir.Value) -> None:
@@ -187,6 +205,8 @@ class Pool:
         statistics.live_bytes += nbytes
         if statistics.live_bytes > statistics.peak_bytes:
             statistics.peak_bytes = statistics.live_bytes
+        if self._watch is not None:
+            self._watch.holds(statistics.live_bytes)
 
     # ---------------------------------------------------------------- references
 
@@ -216,7 +236,7 @@ class Pool:
                     del pool._blocks[id(block.root)]
                     if block.kind is Memory.OWNED:
                         pool._large.pop(block, None)
-                        pool.statistics.live_bytes -= block.nbytes
+                        pool.add_live(-block.nbytes)
             deferred, current.deferred = current.deferred, None
             if deferred is not None:
                 pending.extend(_settle(deferred))
@@ -308,7 +328,7 @@ class Pool:
         try:
             yield
         finally:
-            self.statistics.live_bytes -= nbytes
+            self.add_live(-nbytes)
 
     # ---------------------------------------------------------------- spilling
 
@@ -342,7 +362,7 @@ class Pool:
                 )
             )
         self._make_scratch(block, part)
-        self.statistics.live_bytes -= block.nbytes
+        self.add_live(-block.nbytes)
         self.statistics.spilled_bytes += block.nbytes
 
     def _make_scratch(self, block: Block, part: ScratchPart) -> None:

@@ -79,7 +79,7 @@ def take_inventory(path: str | os.PathLike[str], largest: int = 10) -> Inventory
     model = load(path)
     tensors = [
         StoredTensor(name, str(tensor.dtype), tuple(tensor.shape.numpy()), tensor.nbytes)
-        for name, tensor in _tensors(model)
+        for name, tensor in stored_tensors(model)
     ]
     return Inventory(
         path=os.fspath(path),
@@ -120,7 +120,7 @@ def _nodes(model: ir.Model) -> Iterator[ir.Node]:
         yield from function.all_nodes()
 
 
-def _tensors(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
+def stored_tensors(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
     """Initializers of all graphs, and tensors in attributes (those of `Constant`)."""
     for graph in model.graphs():
         for name, value in graph.initializers.items():

@@ -62,6 +62,7 @@ class Report:
         warnings: What the user should know.
         assumptions: What was taken for granted of the inputs; empty if all sizes are numbers.
         rewrites: How often each rule fired.
+        places: Where each rule fired: the values of the source that were rewritten.
         inexact: Of those, how often a rule fired where it may change bits.
         spared: How often a rule was not applied, as it would have taken apart what a runtime makes
             one kernel of: by the rule and, in parentheses, the pattern that is kept.
@@ -88,6 +89,7 @@ class Report:
     warnings: list[str] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
     rewrites: dict[str, int] = field(default_factory=dict)
+    places: dict[str, list[str]] = field(default_factory=dict)
     inexact: dict[str, int] = field(default_factory=dict)
     spared: dict[str, int] = field(default_factory=dict)
     withheld: dict[str, int] = field(default_factory=dict)
@@ -115,6 +117,7 @@ class Report:
             "warnings": list(self.warnings),
             "assumptions": list(self.assumptions),
             "rewrites": dict(self.rewrites),
+            "places": {rule: list(values) for rule, values in self.places.items()},
             "inexact": dict(self.inexact),
             "spared": dict(self.spared),
             "withheld": dict(self.withheld),

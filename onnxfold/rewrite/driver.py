@@ -186,6 +186,7 @@ class Rewriter:
             return None
         for added in change.added:
             self._place[added] = place
+        self.report.places.setdefault(rule.name, []).append(place)
         self._count(place, rule)
         return change
 

@@ -23,6 +23,8 @@ class RewriteReport:
 
     counts: Counter[str] = field(default_factory=Counter)
     """How often each rule fired."""
+    places: dict[str, list[str]] = field(default_factory=dict)
+    """Where each rule fired: the names of the values of the original model, one for each time."""
     inexact: Counter[str] = field(default_factory=Counter)
     """How often each rule fired where it may change bits."""
     rejected: Counter[str] = field(default_factory=Counter)

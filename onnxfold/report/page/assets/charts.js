@@ -1,0 +1,88 @@
+"use strict";
+// Charts by uPlot; they are made again when their place or the theme changes.
+
+const charts = [];
+
+function chart(height, options, data) {
+  const box = el("div", { class: "chart" });
+  let made = null;
+  const draw = () => {
+    const width = box.clientWidth;
+    if (!width) return;
+    if (made) made.destroy();
+    made = new uPlot({ ...options(), width, height: height }, data, box);
+  };
+  charts.push(draw);
+  new ResizeObserver(() => {
+    if (!made || Math.abs(made.width - box.clientWidth) > 1) draw();
+  }).observe(box);
+  return { box, draw };
+}
+
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts.forEach((draw) => draw()));
+
+function axis(values, more) {
+  return {
+    stroke: color("--muted"),
+    grid: { stroke: color("--line"), width: 1 },
+    ticks: { stroke: color("--line"), width: 1, size: 4 },
+    font: "12px system-ui, sans-serif",
+    values,
+    ...more,
+  };
+}
+
+// points: seconds, live bytes, bytes of all results until then.
+function memoryChart(points) {
+  let logarithmic = false;
+  const columns = [0, 1, 2].map((k) => points.map((point) => point[k]));
+  const data = [columns[0], columns[1], columns[2]];
+  const shown = (value) => (value === null || value === undefined ? "" : bytes(value));
+  const made = chart(340, () => ({
+    scales: {
+      x: { time: false },
+      y: logarithmic
+        ? { distr: 4, asinh: 1000, range: (u, low, high) => [0, Math.max(1000, high)] }
+        : { range: (u, low, high) => [0, Math.max(1, high * 1.05)] },
+    },
+    axes: [
+      axis((u, ticks) => ticks.map((tick) => `${Number(tick.toPrecision(6))} s`)),
+      axis((u, ticks) => ticks.map((tick) => (tick === null ? "" : bytes(tick))), { size: 72 }),
+    ],
+    series: [
+      { label: "time", value: (u, value) => (value === null || value === undefined ? "" : `${value.toFixed(3)} s`) },
+      { label: "live in the pool", stroke: color("--accent"), fill: color("--accent-soft"), width: 1.5, points: { show: false }, value: (u, v) => shown(v) },
+      { label: "if every intermediate were stored", stroke: color("--warm"), dash: [6, 4], width: 1.5, points: { show: false }, value: (u, v) => shown(v) },
+    ],
+    cursor: { drag: { x: true, y: false } },
+  }), data);
+  const toggle = el("label", { class: "toggle" },
+    el("input", { type: "checkbox", onchange: (event) => { logarithmic = event.target.checked; made.draw(); } }), "logarithmic");
+  return el("div", {}, made.box, toggle);
+}
+
+// counts[0] elements are equal, counts[k] are [2^(k-1), 2^k) units in the last place apart.
+function histogram(counts) {
+  const label = (k) => (k === 0 ? "0" : k === 1 ? "1" : k < 11 ? `${2 ** (k - 1)}–${2 ** k - 1}` : `≥2^${k - 1}`);
+  const most = Math.max(...counts, 1);
+  const powers = [0];
+  for (let power = 1; power <= most * 10; power *= 10) powers.push(power);
+  const place = (count) => Math.log10(1 + count);
+  const positions = counts.map((_, k) => k);
+  return chart(180, () => ({
+    legend: { show: true },
+    scales: {
+      x: { time: false, range: [-0.6, Math.max(counts.length, 4) - 0.4] },
+      y: { range: [0, place(most) * 1.1] },
+    },
+    axes: [
+      axis((u, ticks) => ticks.map((tick) => (counts[tick] === undefined ? "" : label(tick))), { splits: () => positions, grid: { show: false } }),
+      axis((u, ticks) => ticks.map((tick) => number(Math.round(10 ** tick - 1))), { splits: () => powers.filter((p) => p <= most).map(place), size: 64 }),
+    ],
+    series: [
+      { label: "ULP apart", value: (u, value) => (value === null || value === undefined ? "" : label(value)) },
+      { label: "elements", fill: color("--accent"), width: 0, paths: uPlot.paths.bars({ size: [0.7, 48] }), points: { show: false },
+        value: (u, value) => (value === null || value === undefined ? "" : number(Math.round(10 ** value - 1))) },
+    ],
+  }), [positions, counts.map(place)]).box;
+}

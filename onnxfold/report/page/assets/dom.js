@@ -1,0 +1,75 @@
+"use strict";
+// Elements and figures. Names of a model are only ever set as text.
+
+function el(tag, attributes, ...children) {
+  const made = document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes || {})) {
+    if (key === "class") made.className = value;
+    else if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else if (value !== false && value !== null) made.setAttribute(key, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+const number = (value) => Number(value).toLocaleString("en-US");
+
+function bytes(value) {
+  if (value === null || value === undefined) return "unknown";
+  const units = ["bytes", "kB", "MB", "GB", "TB"];
+  let unit = 0;
+  let size = Number(value);
+  while (Math.abs(size) >= 1000 && unit < units.length - 1) [size, unit] = [size / 1000, unit + 1];
+  return `${unit ? size.toFixed(1) : number(size)} ${units[unit]}`;
+}
+
+function change(before, after) {
+  const percent = before ? Math.round((100 * (after - before)) / before) : 0;
+  return percent ? `${percent > 0 ? "+" : "−"}${Math.abs(percent)} %` : "no change";
+}
+
+const seconds = (value) => (value >= 0.1 ? `${value.toFixed(2)} s` : `${(value * 1000).toFixed(1)} ms`);
+const plural = (count, word) => `${number(count)} ${word}${count === 1 ? "" : "s"}`;
+const baseName = (path) => String(path).split(/[\\/]/).filter(Boolean).pop() || String(path);
+const figure = (value) =>
+  value === null || value === undefined ? "–" : typeof value === "string" ? value : Number(value.toPrecision(3)).toString();
+const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// A name that may break where its parts meet, so that it fits a phone.
+function nameText(name, className) {
+  const made = el("span", { class: `name ${className || ""}` });
+  for (const part of String(name).split(/(?<=[/._:])/)) made.append(part, el("wbr"));
+  return made;
+}
+
+function section(id, title, about, ...children) {
+  return el("section", { id, class: "card" }, el("h2", {}, title), about ? el("p", { class: "about" }, about) : null, ...children);
+}
+
+// columns: [title, class]; a cell is text or an element.
+function table(columns, rows, className) {
+  const head = el("tr", {}, ...columns.map(([title, kind]) => el("th", { class: kind || "", scope: "col" }, title)));
+  const body = rows.map((row) =>
+    el("tr", {}, ...row.map((cell, k) => el("td", { class: columns[k][1] || "", "data-title": columns[k][0] }, cell))));
+  return el("div", { class: "scroll" }, el("table", { class: className || "" }, el("thead", {}, head), el("tbody", {}, ...body)));
+}
+
+// A table of which the first rows are shown until somebody asks for all.
+function longTable(columns, rows, most, className) {
+  const made = table(columns, rows.slice(0, most), className);
+  if (rows.length <= most) return made;
+  const box = el("div", {}, made);
+  box.append(el("button", { class: "more", type: "button", onclick: () => box.replaceChildren(table(columns, rows, className)) },
+    `Show all ${number(rows.length)}`));
+  return box;
+}
+
+// Two bars over each other, of what was before and what is after.
+function bars(before, after, most) {
+  const bar = (value, kind) => {
+    const made = el("span", { class: `bar ${kind}` });
+    made.style.width = `${most ? (100 * value) / most : 0}%`;
+    return made;
+  };
+  return el("span", { class: "bars", "aria-hidden": "true" }, before === null ? null : bar(before, "before"), bar(after, "after"));
+}

@@ -1,0 +1,198 @@
+"use strict";
+// Puts the page together from the document in it.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const main = document.getElementById("main");
+
+function tile(title, value, note, kind) {
+  return el("div", { class: `tile ${kind || ""}` }, el("div", { class: "title" }, title), el("div", { class: "figure" }, value),
+    note ? el("div", { class: "note" }, note) : null);
+}
+
+const sum = (counts) => Object.values(counts).reduce((total, count) => total + count, 0);
+const beforeAfter = (before, after, shown) => `${shown(before)} → ${shown(after)}`;
+
+function verdict(check) {
+  const worst = Math.max(0, ...check.outputs.map((output) => Number(output.max_abs_error) || 0));
+  const where = `on ${plural(check.runs.length, "run")} (${check.backend})`;
+  if (check.equal) return ["equal bit for bit", where, "good"];
+  const error = worst ? `, max abs error ${figure(worst)}` : "";
+  return check.passed ? ["within tolerance", where + error, "good"] : ["different", where + error, "bad"];
+}
+
+// ------------------------------------------------------------------ head
+
+function head() {
+  const titles = { optimize: "Optimized", compare: "Compared", split: "Split" };
+  const title = `${titles[data.kind]}: ${baseName(data.source)}`;
+  document.body.className = data.kind;
+  document.title = `${title} – onnxfold`;
+  const arrow = data.kind === "compare" ? " and " : " → ";
+  document.getElementById("head").append(
+    el("div", { class: "brand" }, "onnxfold ", data.kind), el("h1", {}, nameText(`${baseName(data.source)}`)),
+    el("p", { class: "about" }, nameText(data.source), data.target ? arrow : "", data.target ? nameText(data.target) : ""),
+    el("div", { class: "tiles" }, ...tiles()));
+  document.getElementById("foot").append(`Made by onnxfold ${data.onnxfold}. This page asks for nothing from anywhere.`);
+}
+
+function tiles() {
+  const run = data.run;
+  const made = [];
+  if (run) {
+    const [before, after] = [sum(run.nodes_before), sum(run.nodes_after)];
+    made.push(tile("Nodes", beforeAfter(before, after, number), change(before, after)));
+    made.push(tile("Stored", beforeAfter(run.bytes_before, run.bytes_after, bytes), change(run.bytes_before, run.bytes_after)));
+  }
+  if (data.kind === "optimize") {
+    made.push(tile("Folded", plural(run.folded, "node"), `in ${seconds(run.seconds)}`));
+    const peak = run.pool.peak_bytes;
+    made.push(tile("Pool at most", bytes(peak), run.peak_rss_bytes ? `process ${bytes(run.peak_rss_bytes)}` : ""));
+  }
+  if (data.kind !== "split") made.push(run.check ? tile("Accuracy", ...verdict(run.check)) : tile("Accuracy", "not checked", "--check N compares"));
+  if (data.split) {
+    const { nodes, cached, cached_bytes: held, bytes: sizes, kernels } = data.split;
+    made.push(tile("Once", plural(nodes.runtime_fold, "node"), sizes.runtime_fold === undefined ? "nothing is folded" : `runtime_fold, ${bytes(sizes.runtime_fold)}`));
+    made.push(tile("Each time", plural(nodes.entry, "node"), `entry, ${bytes(sizes.entry)}; original ${number(nodes.original)} nodes`));
+    made.push(tile("Cached", plural(cached.length, "tensor"), `${bytes(held)} at nominal sizes`));
+    const compiled = kernels.filter((kernel) => !kernel.reason).length;
+    made.push(tile("Kernels", kernels.length ? `${compiled} of ${kernels.length}` : "none", kernels.length ? "compiled" : "onnxruntime folds"));
+  }
+  return made;
+}
+
+// ------------------------------------------------------------------ sections
+
+function operations({ nodes_before: before, nodes_after: after }) {
+  const ops = [...new Set([...Object.keys(before), ...Object.keys(after)])];
+  ops.sort((a, b) => (before[b] || 0) - (before[a] || 0) || (after[b] || 0) - (after[a] || 0) || (a < b ? -1 : 1));
+  const most = Math.max(1, ...ops.map((op) => Math.max(before[op] || 0, after[op] || 0)));
+  const [one, other] = data.kind === "compare" ? ["a", "b"] : ["before", "after"];
+  const rows = ops.map((op) => [nameText(op), bars(before[op] || 0, after[op] || 0, most), number(before[op] || 0), number(after[op] || 0)]);
+  return section("operations", "Operations", `Nodes by op, subgraphs and functions included; the pale bar is ${one}, the dark one ${other}.`,
+    longTable([["op"], ["", "wide"], [one, "right"], [other, "right"]], rows, 16, "dense"));
+}
+
+function memory({ points }) {
+  const live = Math.max(0, ...points.map((point) => point[1]));
+  const all = points.length ? points[points.length - 1][2] : 0;
+  const about = `What the pool of constants held over the time of the run, ${bytes(live)} at most. Whoever stores every intermediate result would have had ${bytes(all)} in the end. Mapped weights cost neither.`;
+  return section("memory", "Memory of constants", about, points.length > 1 ? memoryChart(points) : el("p", {}, "Nothing was computed."));
+}
+
+function tensors({ before, after }) {
+  const part = (title, side) => {
+    const most = side.largest.length ? side.largest[0].bytes : 1;
+    const rows = side.largest.map((row) => [el("div", {}, nameText(row.name), el("div", { class: "quiet" }, row.type)), bars(null, row.bytes, most), bytes(row.bytes), nameText(row.story)]);
+    const left = side.count - rows.length;
+    return el("div", {}, el("h3", {}, `${title}: ${plural(side.count, "tensor")}, ${bytes(side.bytes)}`),
+      longTable([["tensor"], ["", "wide"], ["bytes", "right"], [title === "Before" ? "what became of it" : "where it is from"]], rows, 8, "stack"),
+      left > 0 ? el("p", { class: "about" }, `${plural(left, "smaller tensor")} not listed.`) : null);
+  };
+  return section("tensors", "Largest tensors", null, part("Before", before), part("After", after));
+}
+
+function rules(list) {
+  const about = list.length ? "Each rewrite by the value of the original model at which the rule fired." : "No rule fired.";
+  return section("rules", "Rules that fired", about, ...list.map((rule) => el("details", {},
+    el("summary", {}, el("b", {}, rule.name), ` ${number(rule.count)}×`, rule.inexact ? el("span", { class: "badge warm" }, `${number(rule.inexact)} inexact`) : null, el("span", { class: "quiet" }, ` ${rule.doc}`)),
+    el("ul", { class: "places" }, ...rule.places.map((place) => el("li", {}, el("button", { class: "link", type: "button", onclick: () => show(place) }, nameText(place)))),
+      rule.left_out ? el("li", { class: "about" }, `and ${number(rule.left_out)} more`) : null))));
+}
+
+function stayed(kept, more) {
+  const groups = new Map();
+  kept.forEach((node) => {
+    const reason = node.reason.split(": ")[0];
+    groups.set(reason, [...(groups.get(reason) || []), node]);
+  });
+  const ordered = [...groups].sort((a, b) => b[1].length - a[1].length);
+  return section("stayed", "Constant, and not folded", kept.length ? "Nodes with constant inputs that are still there, by the reason." : "No node with constant inputs stayed.",
+    ...ordered.map(([reason, nodes]) => el("details", {}, el("summary", {}, el("b", {}, reason), ` ${plural(nodes.length, "node")}`),
+      table([["node"], ["op"], ["reason"]], nodes.map((node) => [nameText(node.node), node.op_type, node.reason])))),
+    more ? el("p", { class: "about" }, `${number(more)} more are left out of this page.`) : null);
+}
+
+function accuracy(check) {
+  const rows = check.outputs.map((output) => [
+    output.run, el("div", {}, nameText(output.name), el("div", { class: "quiet" }, `${output.dtype}[${output.shape.join(",")}]`)),
+    `${number(output.differing)} of ${number(output.elements)}`, figure(output.max_abs_error), figure(output.max_rel_error),
+    output.max_ulp === null ? "–" : number(output.max_ulp), output.cosine === undefined ? "–" : figure(output.cosine), number(output.nonfinite_mismatch),
+    output.note ? output.note : output.bit_equal ? "equal" : output.within ? "within" : el("b", { class: "bad" }, "different")]);
+  const apart = check.outputs.filter((output) => !output.bit_equal && (output.ulp_histogram || []).length > 1);
+  const sizes = Object.entries(check.sizes).map(([run, dims]) => `${run}: ${Object.entries(dims).map(([name, size]) => `${name}=${size}`).join(", ")}`);
+  return section("accuracy", "Accuracy", `Both models on the same inputs, node by node: ${verdict(check).slice(0, 2).join(" ")}.`,
+    ...check.problems.map((text) => el("p", { class: "bad" }, text)),
+    longTable([["run"], ["output"], ["elements that differ", "right"], ["max abs", "right"], ["max rel", "right"], ["max ULP", "right"], ["cosine", "right"], ["NaN/Inf", "right"], ["verdict"]], rows, 24),
+    ...apart.slice(0, 12).map((output) => el("figure", {}, el("figcaption", {}, nameText(output.name), ` in ${output.run}: elements by their distance in units in the last place`), histogram(output.ulp_histogram))),
+    !apart.length && check.equal ? el("p", { class: "about" }, "All errors are zero: there is no histogram to draw.") : null,
+    ...[...sizes, ...check.notes].map((text) => el("p", { class: "about" }, text)));
+}
+
+function splitParts(made) {
+  const type = (info) => (info.shape === null ? info.dtype : `${info.dtype}[${info.shape.map((dim) => (dim === null ? "?" : dim)).join(",")}]`);
+  const on = new Map(made.groups.flatMap((group) => group.outputs.map((name) => [name, group.constants.join(", ")])));
+  const most = Math.max(1, ...made.cached.map((info) => info.nominal_bytes || 0));
+  const largest = [...made.cached].sort((a, b) => (b.nominal_bytes || 0) - (a.nominal_bytes || 0));
+  const rows = largest.map((info) => [el("div", {}, nameText(info.name), el("div", { class: "quiet" }, type(info))), bars(null, info.nominal_bytes || 0, most), bytes(info.nominal_bytes), nameText(on.get(info.name) || "")]);
+  const constants = made.runtime_constants.map((info) => el("div", { class: "value" }, nameText(info.name), " ", el("code", {}, type(info))));
+  const stays = new Map();
+  made.stays.forEach((stay) => stays.set(`${stay.op}: ${stay.reason}`, (stays.get(`${stay.op}: ${stay.reason}`) || 0) + 1));
+  return [
+    section("flow", "What runs when", null, el("div", { class: "flow" },
+      el("div", {}, el("h3", {}, "Runtime constants"), ...constants),
+      el("div", {}, el("h3", {}, "Once for their values"), el("p", {}, `runtime_fold runs ${plural(made.nodes.runtime_fold, "node")} in ${plural(made.groups.reduce((count, group) => count + group.components.length, 0), "component")}.`)),
+      el("div", {}, el("h3", {}, "Kept between runs"), el("p", {}, `${plural(made.cached.length, "tensor")}, ${bytes(made.cached_bytes)} at nominal sizes.`)),
+      el("div", {}, el("h3", {}, "Each time"), el("p", {}, `entry runs ${plural(made.nodes.entry, "node")} of the original's ${number(made.nodes.original)}, with the cached tensors as inputs.`)))),
+    section("cached", "Cached tensors", rows.length ? "Results of runtime_fold that entry reads." : "Nothing can be cached: entry is the whole model.",
+      rows.length ? longTable([["tensor"], ["", "wide"], ["bytes", "right"], ["depends on"]], rows, 12, "stack") : null),
+    made.kernels.length ? section("kernels", "Kernels", null, longTable([["of"], ["backend"], ["kernel", "right"], ["onnxruntime", "right"], ["note"]],
+      made.kernels.map((kernel) => [nameText(kernel.outputs.join(", ")), kernel.backend, kernel.seconds === null ? "–" : seconds(kernel.seconds),
+        kernel.onnxruntime_seconds === null ? "–" : seconds(kernel.onnxruntime_seconds), kernel.reason || ""]), 12)) : null,
+    made.stays.length ? section("stays", "Could run once, and runs each time", null,
+      table([["why"], ["nodes", "right"]], [...stays].sort((a, b) => b[1] - a[1]).map(([why, count]) => [why, number(count)]))) : null,
+  ];
+}
+
+function theRun(run) {
+  const rows = Object.entries(run.stages).map(([stage, taken]) => [stage, seconds(taken)]);
+  const pool = Object.entries(run.pool).map(([name, value]) => [name.replace("_bytes", " memory").replaceAll("_", " "), name.endsWith("_bytes") ? bytes(value) : number(value)]);
+  const lists = [["Warnings", run.warnings], ["Assumed of the inputs", run.assumptions],
+    ["-O2 would also apply", Object.entries(run.withheld).map(([name, count]) => `${number(count)} ${name}`)],
+    ["Not applied, for onnxruntime's fusions", Object.entries(run.spared).map(([name, count]) => `${number(count)} ${name}`)],
+    ["Other options would remove", Object.entries(run.beyond).map(([name, count]) => `${name}: ${plural(count, "node")}`)]];
+  return section("run", "The run", null, el("div", { class: "columns" },
+    table([["stage"], ["time", "right"]], rows), table([["pool"], ["", "right"]], pool)),
+    ...lists.filter(([, texts]) => texts.length).map(([title, texts]) => el("div", {}, el("h3", {}, title), el("ul", {}, ...texts.map((text) => el("li", {}, text))))));
+}
+
+// ------------------------------------------------------------------ all of it
+
+const view = new GraphView(data.graphs);
+
+// Show the node that makes a value, in the first graph.
+function show(name) {
+  document.getElementById("graph").scrollIntoView({ behavior: "smooth" });
+  if (view.shown !== 0) view.show(0);
+  const { graph, maker } = view.prepared[0];
+  const value = graph.values.findIndex((entry) => entry[0] === name);
+  if (maker.has(value)) view.choose(maker.get(value), true);
+}
+
+function draw() {
+  head();
+  const graph = section("graph", "Graph", null, view.box);
+  if (data.kind === "optimize") {
+    main.append(operations(data.run), memory(data.memory), graph, tensors(data.tensors), rules(data.rules),
+      stayed(data.run.kept, data.run.kept_left_out), ...(data.run.check ? [accuracy(data.run.check)] : []), theRun(data.run));
+  } else if (data.kind === "compare") {
+    main.append(accuracy(data.run.check), graph, operations(data.run));
+  } else {
+    const [flow, ...rest] = splitParts(data.split);
+    main.append(flow, graph, ...rest.filter(Boolean));
+  }
+  const links = [...main.querySelectorAll(":scope > section")].map((each) => el("a", { href: `#${each.id}` }, each.querySelector("h2").textContent));
+  document.getElementById("head").append(el("nav", { "aria-label": "Sections" }, ...links));
+  setTimeout(() => view.show(0), 0);
+}
+
+draw();

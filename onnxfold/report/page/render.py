@@ -1,0 +1,92 @@
+"""A document as a page that needs nothing else, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from onnxfold.atomic import TempFile, os_error
+from onnxfold.errors import UsageError
+
+_SCRIPTS = ("vendor/uPlot.iife.min.js", "vendor/cytoscape.min.js")
+_OWN_SCRIPTS = ("dom.js", "charts.js", "layout.js", "graph.js", "page.js")
+_STYLES = ("vendor/uPlot.min.css", "page.css")
+
+
+def check_destination(path: str | os.PathLike[str], *others: str | os.PathLike[str]) -> None:
+    """See that a page may be written, before it has cost any time.
+
+    Args:
+        path: Where it is to go.
+        others: Files of the same run, which it must not replace.
+
+    Raises:
+        UsageError: It is no file, its folder is missing or read-only, or it is one of ``others``.
+    """
+    name = os.fspath(path)
+    real = os.path.realpath(name)
+    folder = os.path.dirname(real)
+    if not name or os.path.isdir(real):
+        raise UsageError("the report cannot be written: it is a folder", file=name)
+    if os.path.exists(real) and not os.path.isfile(real):
+        raise UsageError("the report cannot be written: it is not a regular file", file=name)
+    if not os.path.isdir(folder):
+        raise UsageError("the report cannot be written: its folder does not exist", file=name)
+    if not os.access(folder, os.W_OK):
+        raise UsageError("the report cannot be written: its folder is read-only", file=name)
+    for other in others:
+        if real == os.path.realpath(other):
+            raise UsageError("the report would replace a model of this run", file=name)
+
+
+def write_page(document: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write a document: as JSON if the file's name ends in .json, otherwise as a page.
+
+    Raises:
+        OnnxFoldError: It cannot be written.
+    """
+    name = os.fspath(path)
+    text = _json(document) if name.lower().endswith(".json") else page_text(document)
+    file = TempFile(os.path.realpath(name))
+    try:
+        file.create()
+        with open(file.fd, "wb", closefd=False) as stream:
+            stream.write(text.encode("utf-8", "replace"))
+        file.move(file.target)
+    except OSError as error:
+        raise os_error(error, name) from error
+    finally:
+        file.discard()
+
+
+def page_text(document: dict[str, Any]) -> str:
+    """The page of a document."""
+    # In a script element only these could end the data or begin a comment; JSON has escapes.
+    data = _json(document).replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
+    parts = {
+        "STYLE": "\n".join(map(_asset, _STYLES)),
+        "LIBRARIES": _elements(_SCRIPTS),
+        "SCRIPTS": _elements(_OWN_SCRIPTS),
+        "DATA": data,
+    }
+    text = []
+    for piece in _asset("page.html").split("%%"):  # what is put in is not looked at again
+        text.append(parts.get(piece, piece))
+    return "".join(text)
+
+
+def _json(document: dict[str, Any]) -> str:
+    return json.dumps(document, allow_nan=False, separators=(",", ":"))
+
+
+def _elements(names: tuple[str, ...]) -> str:
+    return "\n".join(f"<script>\n{_asset(name)}\n</script>" for name in names)
+
+
+@cache
+def _asset(name: str) -> str:
+    file = resources.files("onnxfold.report.page") / "assets" / name
+    return file.read_text(encoding="utf-8")

@@ -1,0 +1,161 @@
+"""The graph of a model as plain facts: what a page draws, without any tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxfold.analysis.constness import Constness, ConstnessAnalysis
+from onnxfold.graphs import subgraphs_of
+from onnxfold.report.inventory import op_name
+
+MOST_NODES = 5000
+_MOST_TEXT = 1_500_000  # characters of one graph: two of them, and the rest, are below 5 MB
+_LONGEST = 300  # characters of a name; exporters stay far below
+_WORDS = {
+    Constness.VARIABLE: "variable",
+    Constness.RUNTIME: "runtime constant",
+    Constness.COMPILE_TIME: "constant",
+}
+
+
+@dataclass
+class Skeleton:
+    """The nodes of a model in the order in which they run, and the values they read and make.
+
+    Nodes of a subgraph come before the node that holds it, those of functions at the end. Of a
+    large model only the first nodes are here.
+
+    Attributes:
+        title: What is said of the graph.
+        scopes: Names of the graphs that nodes are in.
+        values: Name, type, and "input", "weight" or "result" of each value.
+        nodes: Of each node `op`, `name`, `scope`, `constness`, and `inputs`, `outputs` and, for
+            what its subgraphs give, `bodies`: indices of values. What a run adds has other keys.
+        outputs: The model's outputs: indices of values.
+        total: How many nodes the model has.
+    """
+
+    title: str
+    scopes: list[str] = field(default_factory=list)
+    values: list[list[str]] = field(default_factory=list)
+    nodes: list[dict[str, Any]] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    total: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as a JSON-ready dictionary."""
+        return {**vars(self), "left_out": self.total - len(self.nodes)}
+
+    def name_of(self, node: dict[str, Any]) -> str:
+        """The name of the first result of a node."""
+        return self.values[node["outputs"][0]][0] if node["outputs"] else ""
+
+
+class Collector:
+    """Makes the skeleton of a model.
+
+    Args:
+        model: The model, in an order in which its nodes can run.
+        title: What is to be said of the graph.
+        runtime_constants: Those of its inputs that are.
+    """
+
+    def __init__(
+        self, model: ir.Model, title: str, runtime_constants: Iterable[ir.Value] = ()
+    ) -> None:
+        self.skeleton = Skeleton(title)
+        self.constness = ConstnessAnalysis(model, runtime_constants)
+        self.nodes: list[ir.Node] = []
+        """The nodes of the skeleton."""
+        self._index: dict[ir.Value, int] = {}
+        self._room = _MOST_TEXT
+        for value in model.graph.inputs:
+            self._value(value)
+        self._graph(model.graph, "")
+        self.skeleton.outputs = [self._value(value) for value in model.graph.outputs]
+        for function in model.functions.values():
+            self._graph(function.graph, f"function {function.name}")
+
+    def _graph(self, graph: ir.Graph, scope: str) -> None:
+        number = len(self.skeleton.scopes)
+        self.skeleton.scopes.append(short(scope))
+        for node in graph:
+            bodies = []
+            for body in subgraphs_of(node):
+                self._graph(body, f"{scope}{' / ' if scope else ''}{node.name or node.op_type}")
+                if self._has_room():
+                    bodies += [self._value(value) for value in body.outputs]
+            self.skeleton.total += 1
+            if self._has_room():
+                self._node(node, number, bodies)
+
+    def _has_room(self) -> bool:
+        return len(self.nodes) < MOST_NODES and self._room > 0
+
+    def _node(self, node: ir.Node, scope: int, bodies: list[int]) -> None:
+        made: dict[str, Any] = {
+            "op": short(op_name(node)),
+            "name": short(node.name or ""),
+            "inputs": [self._value(value) for value in node.inputs if value is not None],
+            "outputs": [self._value(value) for value in node.outputs if value.name],
+            "constness": _WORDS[self.constness.of_node(node)],
+        }
+        if scope:
+            made["scope"] = scope
+        if bodies:
+            made["bodies"] = bodies
+        self._room -= 100 + len(made["name"]) + 6 * len(made["inputs"])
+        self.skeleton.nodes.append(made)
+        self.nodes.append(node)
+
+    def _value(self, value: ir.Value) -> int:
+        index = self._index.get(value)
+        if index is None:
+            index = self._index[value] = len(self.skeleton.values)
+            kind = "result"
+            if value.is_graph_input():
+                kind = "input"
+            elif value.is_initializer():
+                kind = "weight"
+            entry = [short(value.name or ""), type_text(value), kind]
+            self.skeleton.values.append(entry)
+            self._room -= sum(map(len, entry)) + 14
+        return index
+
+
+def skeleton_of(
+    model: ir.Model, title: str, runtime_constants: Iterable[ir.Value] = ()
+) -> Skeleton:
+    """The skeleton of a model, see `Collector`."""
+    return Collector(model, title, runtime_constants).skeleton
+
+
+def type_text(value: ir.Value) -> str:
+    """Element type and shape, as far as the model says: "FLOAT[1,3]"."""
+    tensor = value.const_value
+    if tensor is not None:
+        return shaped(tensor.dtype.name, tensor.shape)
+    dtype = value.dtype.name if value.dtype is not None else "" if value.type is None else "?"
+    return shaped(dtype, value.shape)
+
+
+def shaped(dtype: str, shape: ir.Shape | Iterable[object] | None) -> str:
+    """A type as text; "" if nothing is known."""
+    sizes = (
+        "" if shape is None else f"[{','.join('?' if d is None else str(d) for d in _dims(shape))}]"
+    )
+    return short(f"{dtype}{sizes}")
+
+
+def _dims(shape: ir.Shape | Iterable[object]) -> Iterable[object]:
+    for dim in shape:
+        yield dim.value if isinstance(dim, ir.SymbolicDim) else dim
+
+
+def short(text: str) -> str:
+    """A text of any length as one that a page can hold."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}…{text[-_LONGEST // 2 :]}"

@@ -1,0 +1,178 @@
+"""A headless Chromium, driven by its DevTools protocol over a pipe: no driver, no network."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--remote-debugging-pipe",
+)
+
+
+def found() -> str | None:
+    """The path of a browser, if there is one."""
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+class Page:
+    """One page in the browser.
+
+    Attributes:
+        complaints: Errors and warnings of the console, and exceptions that nobody caught.
+        requests: Addresses that were asked for, but for the page itself and what is in it.
+    """
+
+    def __init__(self, incoming: int, outgoing: int) -> None:
+        self._incoming, self._outgoing = incoming, outgoing
+        self._numbers = itertools.count(1)
+        self._left = b""
+        self._session: str | None = None
+        self._address = ""
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+
+    def attach(self) -> None:
+        """Make a tab and listen to it."""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def look(self, width: int, height: int, *, dark: bool = False, phone: bool = False) -> None:
+        """Set the size of the window, in CSS pixels, and the theme."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
+        theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[theme])
+
+    def open(self, path: Path) -> None:
+        """Open a page and wait until its graph is drawn."""
+        self._address = path.resolve().as_uri()
+        self.call("Page.navigate", url=self._address)
+        self.wait("document.documentElement && document.documentElement.dataset.drawn")
+
+    def wait(self, condition: str, seconds: float = 60) -> Any:
+        """Wait until a JavaScript expression is true, and return what it is."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            value = self.run(condition)
+            if value:
+                return value
+            time.sleep(0.05)
+        raise TimeoutError(f"never true: {condition}; the page says {self.complaints}")
+
+    def run(self, expression: str) -> Any:
+        """What a JavaScript expression is, as JSON has it."""
+        made = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        if "exceptionDetails" in made:
+            raise RuntimeError(json.dumps(made["exceptionDetails"])[:2000])
+        return made["result"].get("value")
+
+    def click(self, x: float, y: float) -> None:
+        """Click at a place of the window."""
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            button = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
+
+    def write(self, text: str) -> None:
+        """Type into what has the focus."""
+        self.call("Input.insertText", text=text)
+
+    def picture(self, path: Path, *, whole: bool = False) -> None:
+        """Write a PNG of the window, or of the whole page."""
+        made = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(made["data"]))
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """A command of the protocol, and its result."""
+        number = next(self._numbers)
+        message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._outgoing, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._receive()
+            if answer.get("id") == number:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']}")
+                result: dict[str, Any] = answer["result"]
+                return result
+            self._note(answer)
+
+    def _receive(self) -> dict[str, Any]:
+        while b"\0" not in self._left:
+            if not select.select([self._incoming], [], [], 120)[0]:
+                raise TimeoutError("the browser does not answer")
+            more = os.read(self._incoming, 1 << 20)
+            if not more:
+                raise EOFError("the browser has ended")
+            self._left += more
+        message, _, self._left = self._left.partition(b"\0")
+        answer: dict[str, Any] = json.loads(message)
+        return answer
+
+    def _note(self, event: dict[str, Any]) -> None:
+        found = event.get("params", {})
+        match event.get("method"):
+            case "Runtime.exceptionThrown":
+                self.complaints.append(json.dumps(found["exceptionDetails"])[:1000])
+            case "Runtime.consoleAPICalled" if found["type"] in ("error", "warning", "assert"):
+                self.complaints.append(json.dumps(found["args"])[:1000])
+            case "Log.entryAdded" if found["entry"]["level"] in ("error", "warning"):
+                self.complaints.append(found["entry"]["text"])
+            case "Network.requestWillBeSent":
+                address = found["request"]["url"]
+                inside = address.startswith("data:")
+                if address.partition("#")[0] != self._address and not inside:
+                    self.requests.append(address)
+
+
+@contextlib.contextmanager
+def opened(browser: str, folder: Path) -> Iterator[Page]:
+    """A browser with a profile in a folder; it ends with the context."""
+    to_browser, outgoing = os.pipe()
+    incoming, from_browser = os.pipe()
+    # the protocol is spoken over the descriptors 3 and 4
+    command = ["sh", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "sh", browser]
+    process = subprocess.Popen(
+        [*command, *FLAGS, f"--user-data-dir={folder}", "about:blank"],
+        pass_fds=(to_browser, from_browser),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(to_browser)
+    os.close(from_browser)
+    try:
+        page = Page(incoming, outgoing)
+        page.attach()
+        yield page
+    finally:
+        os.close(outgoing)  # it ends when nobody can speak to it any more
+        os.close(incoming)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,180 @@
+"""What a page tells: it is what happened, in bounds, as JSON and inside of the page."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import page_models as models
+import pytest
+
+import onnxfold
+from onnxfold.cli import main
+from onnxfold.report.page.timeline import Timeline
+
+SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
+
+
+@pytest.fixture(scope="module")
+def swin(tmp_path_factory):
+    """The report of a run, and the data of its page."""
+    folder = tmp_path_factory.mktemp("swin")
+    page = folder / "page.json"
+    report = onnxfold.optimize_file(SWIN, folder / "out.onnx", check=1, report=page)
+    return report, json.loads(page.read_text())
+
+
+def of_op(graph, op):
+    return [node for node in graph["nodes"] if node["op"] == op]
+
+
+def test_all_nodes_are_there_with_what_became_of_them(swin):
+    report, data = swin
+    before, after = data["graphs"]
+    assert (before["title"], after["title"]) == ("before", "after")
+    for graph, counts in ((before, report.nodes_before), (after, report.nodes_after)):
+        assert graph["left_out"] == 0
+        assert {op: len(of_op(graph, op)) for op in counts} == counts
+    names = {after["values"][value][0] for node in after["nodes"] for value in node["outputs"]}
+    for node in before["nodes"]:
+        name = before["values"][node["outputs"][0]][0]
+        assert not node.get("gone") or node["decision"], name
+        if node.get("gone") and name in names:
+            assert node["decision"] == "another node makes its value"
+    folded = [node for node in before["nodes"] if node.get("by") == "constant-propagation"]
+    assert 300 < len(folded) <= report.folded  # rules made some of those that were folded
+    assert all(node["decision"] == "folded" and node["why"] for node in folded)
+
+
+def test_all_values_have_types(swin):
+    _, data = swin
+    for graph in data["graphs"]:
+        assert [value for value in graph["values"] if not re.match(r"[A-Z0-9]+\[", value[1])] == []
+
+
+def test_memory_is_that_of_the_pool(swin):
+    report, data = swin
+    points = data["memory"]["points"]
+    assert max(live for _, live, _ in points) == report.pool["peak_bytes"]
+    assert points == sorted(points, key=lambda point: point[0])
+    assert [every for *_, every in points] == sorted(every for *_, every in points)
+    assert points[-1][2] > report.pool["peak_bytes"]
+
+
+def test_large_tensors_have_a_story(swin):
+    _, data = swin
+    before, after = data["tensors"]["before"], data["tensors"]["after"]
+    assert before["largest"][0]["bytes"] == max(entry["bytes"] for entry in before["largest"])
+    weight = next(entry for entry in before["largest"] if entry["name"].endswith("fc1.weight"))
+    folded = re.match(r"folded into (\S+) FLOAT", weight["story"])[1]
+    stored = next(entry for entry in after["largest"] if entry["name"] == folded)
+    assert stored["story"] == "result of Transpose"
+    assert stored["bytes"] == weight["bytes"]
+
+
+def test_rules_say_where_they_fired(swin):
+    report, data = swin
+    assert {rule["name"]: rule["count"] for rule in data["rules"]} == report.rewrites
+    names = {value[0] for value in data["graphs"][0]["values"]}
+    for rule in data["rules"]:
+        assert len(rule["places"]) == rule["count"]
+        assert set(rule["places"]) <= names
+        assert rule["doc"]
+
+
+def test_the_run_is_the_same_with_a_page(tmp_path, swin):
+    with_page, _ = swin
+    without = onnxfold.optimize_file(SWIN, tmp_path / "out.onnx")
+    assert Path(with_page.target).read_bytes() == (tmp_path / "out.onnx").read_bytes()
+    assert without.rewrites == with_page.rewrites
+
+
+def test_a_large_model_is_cut_and_the_page_says_so(tmp_path):
+    models.chain(tmp_path / "in.onnx", 6000)
+    onnxfold.optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx", report=tmp_path / "p.html")
+    text = (tmp_path / "p.html").read_text()
+    assert len(text) < 5_000_000
+    before, after = data_of(text)["graphs"]
+    assert (before["total"], len(before["nodes"]), before["left_out"]) == (6000, 5000, 1000)
+    assert (after["total"], after["left_out"]) == (2000, 0)
+
+
+class Elements(HTMLParser):
+    """Counts elements, and keeps the text of the data."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags = []
+        self.data = ""
+        self.is_data = False
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.is_data = ("id", "data") in attrs
+
+    def handle_endtag(self, tag):
+        self.is_data = False
+
+    def handle_data(self, text):
+        if self.is_data:
+            self.data += text
+
+
+def data_of(text):
+    parser = Elements()
+    parser.feed(text)
+    return json.loads(parser.data)
+
+
+def test_names_are_data(tmp_path):
+    models.hostile(tmp_path / "in.onnx")
+    arguments = [str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx"), "--check", "1", "-q"]
+    assert main(["optimize", *arguments, "--report", str(tmp_path / "hostile.html")]) == 0
+    assert main(["optimize", str(SWIN), *arguments[1:], "--report", str(tmp_path / "p.html")]) == 0
+    found, usual = Elements(), Elements()
+    text = (tmp_path / "hostile.html").read_text()
+    found.feed(text)
+    usual.feed((tmp_path / "p.html").read_text())
+    assert found.tags == usual.tags
+    block = text.partition('type="application/json">')[2].partition("</script>")[0]
+    assert not set("<>&\u2028") & set(block)
+    names = {value[0] for value in json.loads(block)["graphs"][0]["values"]}
+    assert {models.SCRIPT, models.QUOTES, models.IMAGE, models.UNICODE} <= names
+
+
+@pytest.mark.parametrize("command", ["optimize", "compare", "split"])
+def test_a_place_that_cannot_be_written_is_told_first(command, tmp_path, capsys):
+    folder = tmp_path / "out"
+    arguments = {
+        "optimize": [str(SWIN), "-o", str(folder / "out.onnx")],
+        "compare": [str(SWIN), str(SWIN)],
+        "split": [str(SWIN), "-o", str(folder / "bundle"), "--runtime-const", "*"],
+    }[command]
+    folder.mkdir()
+    source = SWIN.read_bytes()
+    for place, reason in (
+        (tmp_path / "nowhere" / "p.html", "its folder does not exist"),
+        (folder, "it is a folder"),
+        (SWIN, "would replace a model"),
+    ):
+        assert main([command, *arguments, "--report", str(place)]) == 2
+        errors = capsys.readouterr().err
+        assert len(errors.splitlines()) == 1
+        assert reason in errors
+    assert list(folder.iterdir()) == []
+    assert SWIN.read_bytes() == source
+
+
+def test_a_timeline_keeps_the_peak_in_few_points():
+    timeline = Timeline()
+    for k in range(100_000):
+        timeline.holds(1_000_000 if k == 33_333 else k % 1000)
+        if k % 10 == 0:
+            timeline.made(3)
+    timeline.end()
+    assert 500 <= len(timeline.points) <= 1000
+    assert max(live for _, live, _ in timeline.points) == 1_000_000
+    assert timeline.points[-1][2] == 30_000
+    assert [t for t, *_ in timeline.points] == sorted(t for t, *_ in timeline.points)

@@ -27,7 +27,7 @@ _PIECE = 1 << 18  # elements that are compared at a time
 
 _NOMINAL = 16  # size of a symbolic dimension in the first draw
 _ODD = 17  # the same in others, and one more for each further dimension
-_SHORT = 3  # instead of both where inputs would be large
+_SHORT = 3  # instead of both where inputs would be large, and in some draws
 _MANY = 1 << 21  # elements
 _MOST_BYTES = 1 << 28  # of all draws; the first two are made in any case
 _FEW = 1 << 9  # numbers: so few are drawn several times, as one NaN may or may not matter
@@ -135,6 +135,9 @@ def draws(
     if names:
         wanted.append(("sizes of 1", [first], dict.fromkeys(names, 1)))
         wanted.append((f"sizes of {odd_size}", [first], odd))
+        # what does not fill a register of the processor is computed by other code
+        short = dict.fromkeys(names, _SHORT)
+        wanted += [(f"{kind.name}, in threes", [kind], short) for kind in _KINDS[1:3]]
     if len(inputs) > 1:
         for k in range(1, len(_KINDS)):  # to each kind the next but one, and so on
             kinds = [_KINDS[(k * j + j // 2) % len(_KINDS)] for j in range(1, len(inputs) + 1)]

@@ -3,7 +3,8 @@
 Commands take turns (A B A B), so that a slower machine slows all; the table gives medians of
 CPU seconds (user + system) and wall seconds, the peak resident memory, and ratios to onnxfold.
 
-``runtime --model PATH`` looks at what comes out instead (``levels.py``).
+``runtime --model PATH`` looks at what comes out instead (``levels.py``), and
+``attention --model PATH`` at the attention in it (``attention.py``).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.attention import attention
 from tests.benchmarks.levels import runtime
 
 _COPY = """
@@ -232,9 +234,11 @@ BENCHMARKS = {
 def main() -> None:
     """Run the benchmarks named on the command line, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[[], *BENCHMARKS, "runtime"], default=[])
+    parser.add_argument(
+        "names", nargs="*", choices=[[], *BENCHMARKS, "runtime", "attention"], default=[]
+    )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--model", action="append", default=[], help="for runtime")
+    parser.add_argument("--model", action="append", default=[], help="for runtime, attention")
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE")
     parser.add_argument("--feeds", help="an .npz file, or a folder with input_0.pb, ...")
     arguments = parser.parse_args()
@@ -244,6 +248,8 @@ def main() -> None:
             if name == "runtime":
                 dims = {name: int(size) for name, size in (d.split("=") for d in arguments.dim)}
                 runtime(Path(folder), arguments.rounds, arguments.model, dims, arguments.feeds)
+            elif name == "attention":
+                attention(Path(folder), arguments.model)
             else:
                 BENCHMARKS[name](Path(folder), arguments.rounds)
     print(f"{time.perf_counter() - begin:.0f} s in all")

@@ -123,6 +123,18 @@ def test_a_slice_over_the_whole_axis_goes():
     model.check(*inputs([(0, 4), (1, 4), (3, 4)]))
 
 
+def test_a_slice_of_known_elements_to_a_dynamic_end():
+    """Position ids: of the elements nothing is known any more, but of the shape."""
+    model = rewrite(
+        """g (float[B,S,2] x, float[8,2] table) => (float[B,S,2] y)
+        <int64[1,8] ids = {0,1,2,3,4,5,6,7}, int64[1] zero = {0}, int64[1] one = {1}>
+        { s = Shape(x)  n = Gather(s, one)  at = Slice(ids, zero, n, one)  e = Gather(table, at)
+          t = Add(x, e)  r = Reshape(t, s)  y = Neg(r) }"""
+    )
+    assert "Reshape" not in model.ops
+    model.check(*({"x": floats(2, n, 2), "table": floats(8, 2)} for n in (1, 3, 8)))
+
+
 @pytest.mark.parametrize("op", ["Div", "Mod"])
 def test_divisions_of_negative_numbers(op):
     """The size 3 - B is negative for a large B: Div rounds towards 0, Mod downwards."""

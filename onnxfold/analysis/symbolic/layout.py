@@ -330,15 +330,16 @@ def slice_(application: Application) -> Sequence[Fact]:
     sizes = list(shape_of(application, 0))
     ranges = slice_ranges(application, len(sizes))
     items = application.objects(0)
-    is_plain = not any(step < 0 and end in _ANY_END for _, end, step in ranges.values())
-    if items is not None and is_plain:
-        slices = [slice(None)] * len(sizes)
-        for axis, (start, end, step) in ranges.items():
-            length = items.shape[axis]
-            if not isinstance(start, int) or not isinstance(end, int):
-                raise Undecided
-            slices[axis] = _python_slice(start, end, step, length)
-        return _moved(application, items[tuple(slices)])
+    slices = [slice(None)] * len(sizes)
+    for axis, (start, end, step) in ranges.items():
+        if items is None or not (isinstance(start, int) and isinstance(end, int)):
+            break
+        if step < 0 and end in _ANY_END:
+            break
+        slices[axis] = _python_slice(start, end, step, items.shape[axis])
+    else:
+        if items is not None:
+            return _moved(application, items[tuple(slices)])
     for axis, (start, end, step) in ranges.items():
         sizes[axis] = sliced_size(application.algebra, sizes[axis], start, end, step)
     return [of_type(fact_of(application, 0).dtype, sizes, application.algebra)]

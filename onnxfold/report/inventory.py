@@ -30,6 +30,11 @@ class StoredTensor:
     shape: tuple[int, ...]
     bytes: int
 
+    @classmethod
+    def of(cls, name: str, tensor: ir.TensorProtocol) -> StoredTensor:
+        """What is told of a tensor; its bytes are not read."""
+        return cls(name, str(tensor.dtype), tuple(tensor.shape.numpy()), tensor.nbytes)
+
 
 @dataclass(frozen=True)
 class Inventory:
@@ -74,13 +79,16 @@ def take_inventory(path: str | os.PathLike[str], largest: int = 10) -> Inventory
     Raises:
         ModelError: The file cannot be read as a model.
     """
-    from onnxfold.storage import load, model_bytes
+    from onnxfold.storage import load
 
-    model = load(path)
-    tensors = [
-        StoredTensor(name, str(tensor.dtype), tuple(tensor.shape.numpy()), tensor.nbytes)
-        for name, tensor in stored_tensors(model)
-    ]
+    return inventory_of(load(path), path, largest)
+
+
+def inventory_of(model: ir.Model, path: str | os.PathLike[str], largest: int = 10) -> Inventory:
+    """Says what the model holds that was loaded from a path."""
+    from onnxfold.storage import model_bytes
+
+    tensors = [StoredTensor.of(name, tensor) for name, tensor in stored_tensors(model)]
     return Inventory(
         path=os.fspath(path),
         ir_version=model.ir_version,

@@ -37,6 +37,9 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
 )
 @click.option("--exact", is_flag=True, help="Allow half precision no difference either.")
 @REPORT
+@click.option(
+    "--bisect", is_flag=True, help="Where outputs differ, find the first value within that does."
+)
 @output_options
 def compare(
     a: str,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.compare.bisect import Side, first_difference
 from onnxfold.compare.dims import check_names, distinct_sizes, equal_sizes, symbols_of
 from onnxfold.compare.given_feeds import GivenFeeds, given_feeds
 from onnxfold.compare.half import NOTE as HALF_NOTE
@@ -31,6 +32,7 @@ def compare(
     atol: float = 0.0,
     ulp: int = 0,
     exact: bool = False,
+    bisect: bool = False,
     providers: Sequence[Any] | None = None,
     fallback: bool = True,
 ) -> Comparison:
@@ -53,6 +55,7 @@ def compare(
         ulp: Units in the last place that floats may be apart.
         exact: Allow no difference to outputs that depend on float16 or bfloat16. Otherwise a few
             roundings are allowed there, because onnxruntime's CPU provider leaves some out.
+        bisect: Where outputs differ, look for the first value, in topological order, that does.
         providers: Execution providers of onnxruntime; the CPU's if not given.
         fallback: Whether onnx's reference evaluator may take the place of onnxruntime; otherwise a
             model that onnxruntime does not take is an error.
@@ -90,6 +93,8 @@ def compare(
         if outputs_b:
             feeds_of_a_run = runs[next(iter(outputs_b))]
             _drop_random_outputs(first, second, feeds_of_a_run, reopen, found, result)
+        if bisect and outputs_b:
+            _bisect(first, second, runs, reopen, found, tolerance, allowed, result)
         order = {run: index for index, run in enumerate(runs)}
         result.outputs = sorted(
             (out for outputs in found.values() for out in outputs), key=lambda out: order[out.run]
@@ -97,6 +102,36 @@ def compare(
         if any(out.within and not out.bit_equal for out in result.outputs) and allowed:
             result.notes.append(HALF_NOTE)
         return result
+
+
+def _bisect(
+    first: Subject,
+    second: Subject,
+    runs: dict[str, Feeds],
+    reopen: Any,
+    found: dict[str, list[OutputResult]],
+    tolerance: Tolerance,
+    allowed: dict[str, float],
+    result: Comparison,
+) -> None:
+    """Looks for the first value that differs, on the first run of which an output does."""
+    apart = [out for outputs in found.values() for out in outputs if not out.within]
+    run = next((run for run in runs if any(out.run == run for out in apart)), None)
+    if run is None:
+        return
+    epsilon = max(allowed.values(), default=None)
+
+    def compare_value(name: str, a: Output, b: Output) -> list[OutputResult]:
+        return _compare_output(run, name, a, b, tolerance, epsilon)
+
+    sides = [Side(s.model, _accepted(s, runs[run]), reopen) for s in (first, second)]
+    try:
+        result.first_difference = first_difference(compare_value, *sides)
+    except (CannotLoad, CannotRun) as error:
+        result.notes.append(f"the first difference was not found, a value cannot be seen: {error}")
+        return
+    if result.first_difference is None:
+        result.notes.append("no value within that has a name in both models differs")
 
 
 def _check_dims(dims: Mapping[str, int], inputs: list[ir.Value]) -> None:

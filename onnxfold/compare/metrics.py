@@ -83,8 +83,7 @@ def _integer_distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
 
 
 def _float_distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
-    differ = (_bits(a) != _bits(b)) & ~(_isnan(a) & _isnan(b))
-    where = np.flatnonzero(differ)
+    where = _differing(a, b)
     if not where.size:
         return Distance(differing=0, max_ulp=0, ulp_histogram=(a.size,), cosine=1.0)
     with np.errstate(all="ignore"):
@@ -108,6 +107,17 @@ def _float_distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
             nonfinite_mismatch=mismatch,
             within=not mismatch and bool(np.all(close)),
         )
+
+
+def _differing(a: Array, b: Array) -> Array:
+    """Indexes of the elements whose bits differ; NaNs do not, whatever their bits."""
+    a_bits, b_bits = _bits(a), _bits(b)
+    found = []
+    for start in range(0, a.size, _TILE):
+        tile = slice(start, start + _TILE)
+        differ = np.flatnonzero(a_bits[tile] != b_bits[tile]) + start
+        found.append(differ[~(_isnan(a[differ]) & _isnan(b[differ]))])
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
 def _are_close(absolute: Array, reference: Array, tolerance: Tolerance) -> Array:

@@ -54,7 +54,12 @@ class OutputResult:
         return self.note is None and self.differing == 0
 
     def __str__(self) -> str:
-        what = f"{self.run}: {self.name}: {self.dtype}{list(self.shape)}"
+        return f"{self.run}: {self.name}: {self.apart}"
+
+    @property
+    def apart(self) -> str:
+        """How far the two are apart, in words."""
+        what = f"{self.dtype}{list(self.shape)}"
         if self.note is not None:
             return f"{what}: {self.note}"
         return (
@@ -69,6 +74,79 @@ class OutputResult:
         values = {key: _json_number(value) for key, value in asdict(self).items()}
         lists = {"shape": list(self.shape), "ulp_histogram": list(self.ulp_histogram)}
         return {**values, **lists, "bit_equal": self.bit_equal}
+
+
+@dataclass(frozen=True)
+class NodeText:
+    """A node as it is shown.
+
+    Attributes:
+        name: Its name, which may be empty.
+        op: Its op type, with its domain if that is not ONNX's own.
+        inputs: Names of the values that it reads; empty for an omitted one.
+        outputs: Names of the values that it makes.
+        attributes: Its attributes, as short texts by name.
+    """
+
+    name: str
+    op: str
+    inputs: list[str]
+    outputs: list[str]
+    attributes: dict[str, str]
+
+    def __str__(self) -> str:
+        read = [*self.inputs, *(f"{name}={text}" for name, text in self.attributes.items())]
+        return f"{', '.join(self.outputs)} = {self.op}({', '.join(read)})"
+
+
+@dataclass(frozen=True)
+class Ingredient:
+    """A value that the first model's node reads.
+
+    Attributes:
+        name: Its name.
+        state: "equal" in both models, "in the first model only", or how far apart weights are.
+    """
+
+    name: str
+    state: str
+
+
+@dataclass(frozen=True)
+class FirstDifference:
+    """The first value, in topological order of the first model, that two models make differently.
+
+    Attributes:
+        value: Its name in both models.
+        where: The way to its graph, from outside: branches, turns of loops, functions.
+        result: How far apart it is.
+        nodes_a: The nodes of the first model that make it out of values that are equal.
+        nodes_b: Those of the second model; none if it is stored there.
+        ingredients: What the last of ``nodes_a`` reads.
+        runs: How often a model was run to find it.
+    """
+
+    value: str
+    where: tuple[str, ...]
+    result: OutputResult
+    nodes_a: list[NodeText]
+    nodes_b: list[NodeText]
+    ingredients: list[Ingredient]
+    runs: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as a JSON-ready dictionary; its keys are stable."""
+        return {**asdict(self), "where": list(self.where), "result": self.result.to_dict()}
+
+    def __str__(self) -> str:
+        lines = [f"the first value that differs is {self.value!r}, found in {self.runs} runs"]
+        lines += [f"  in {where}" for where in self.where]
+        lines.append(f"  {self.result.apart}")
+        for title, nodes in (("the first", self.nodes_a), ("the second", self.nodes_b)):
+            lines.append(f"  {title} model " + ("makes it by" if nodes else "stores it"))
+            lines += [f"    {node}" for node in nodes]
+        lines += [f"  {each.name}: {each.state}" for each in self.ingredients]
+        return "\n".join(lines)
 
 
 @dataclass
@@ -88,6 +166,7 @@ class Comparison:
         problems: What makes the models differ beyond values: another interface, or a run on
             which only the second model fails.
         notes: What the reader should know about how the comparison was made.
+        first_difference: The first value that differs, if it was asked for and an output does.
     """
 
     a: str
@@ -101,6 +180,7 @@ class Comparison:
     outputs: list[OutputResult] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    first_difference: FirstDifference | None = None
 
     @property
     def equal(self) -> bool:
@@ -122,6 +202,7 @@ class Comparison:
             apart = [str(output) for output in self.outputs if not output.within]
             raise AssertionError(
                 "\n  ".join([f"{self.a} and {self.b} differ:", *apart, *self.problems])
+                + (f"\n{self.first_difference}" if self.first_difference else "")
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -140,6 +221,7 @@ class Comparison:
             "outputs": [output.to_dict() for output in self.outputs],
             "problems": list(self.problems),
             "notes": list(self.notes),
+            "first_difference": self.first_difference and self.first_difference.to_dict(),
         }
 
 

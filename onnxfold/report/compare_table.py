@@ -43,6 +43,8 @@ def _parts(comparison: Comparison) -> Iterator[RenderableType]:
         yield f"problem: {problem}"
     for note in comparison.notes:
         yield f"note: {note}"
+    if comparison.first_difference is not None:
+        yield str(comparison.first_difference)
     yield compare_line(comparison)
 
 

@@ -1,0 +1,333 @@
+"""The first value, in topological order, on which two models differ.
+
+Values have the same name in both models. Those of one graph are looked at in groups, each a run of
+both models that gives these values out; the first group with a difference holds the first one. If
+its node runs a graph of its own (a branch, the body of a loop, a function), the search goes on in
+there, on what the node was given.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.compare.bodies import Body, Turns, body_of
+from onnxfold.compare.random_feeds import Feeds
+from onnxfold.compare.result import FirstDifference, Ingredient, NodeText, OutputResult
+from onnxfold.compare.runners import Output, Runner
+from onnxfold.compare.variants import Variants
+from onnxfold.graphs import subgraphs_of
+
+_GROUP = 48 << 20  # bytes of values that one run gives out
+_GROUPS = 8  # more of them are not made of one graph: they are larger instead
+_UNKNOWN = 1 << 16  # bytes of a value of unknown shape
+_SHOWN = 20  # nodes that are listed
+
+CompareOutput = Callable[[str, Output, Output], list[OutputResult]]
+"""Compares two values under a name."""
+
+
+class Side(NamedTuple):
+    """One of the two models, and what it is run on."""
+
+    model: ir.Model
+    feeds: Feeds
+    open: Callable[[str | bytes], Runner]
+
+
+def first_difference(compare_output: CompareOutput, a: Side, b: Side) -> FirstDifference | None:
+    """Look for the first value that differs; None if no value that both models have does.
+
+    Raises:
+        CannotLoad: One of the models does not load once it gives out values within.
+        CannotRun: It does not run.
+    """
+    return _Search(compare_output).between(a, b, ())
+
+
+class _Search:
+    def __init__(self, compare_output: CompareOutput) -> None:
+        self._compare = compare_output
+        self._runs = 0
+
+    def between(self, a: Side, b: Side, where: tuple[str, ...]) -> FirstDifference | None:
+        """The first difference of two models, ``where`` being the way to them from outside."""
+        with Variants(a.model) as of_a, Variants(b.model) as of_b:
+            values_b = _values_by_name(of_b.model.graph)
+            pairs = [
+                (value, values_b[value.name or ""])
+                for node in of_a.model.graph
+                for value in node.outputs
+                if value.name in values_b and _can_be_given_out(value)
+            ]
+            for group in _groups(pairs, _sizes(of_a.model.graph, a.feeds)):
+                found = self._in_group(a, b, of_a, of_b, group)
+                if found is not None:
+                    value_a, value_b, result = found
+                    deeper = self._below(a, b, of_a, of_b, value_a, value_b, where)
+                    return deeper or self._told(value_a, value_b, pairs, result, where)
+        return None
+
+    def _in_group(
+        self,
+        a: Side,
+        b: Side,
+        of_a: Variants,
+        of_b: Variants,
+        group: Sequence[tuple[ir.Value, ir.Value]],
+    ) -> tuple[ir.Value, ir.Value, OutputResult] | None:
+        found_a = self._values(a, of_a, [value for value, _ in group])
+        found_b = self._values(b, of_b, [value for _, value in group])
+        apart = {
+            value_a: (value_b, results[0])
+            for value_a, value_b in group
+            if (results := self._differences(found_a, found_b, value_a.name or ""))
+        }
+        if not apart:
+            return None
+        again = self._values(a, of_a, [value for value, _ in group])
+        random = {v for v in apart if self._differences(found_a, again, v.name or "")}
+        for value_a, (value_b, result) in apart.items():
+            if value_a not in random:
+                return value_a, value_b, result
+        return None
+
+    def _differences(
+        self, a: Mapping[str, Output], b: Mapping[str, Output], name: str
+    ) -> list[OutputResult]:
+        return [result for result in self._compare(name, a[name], b[name]) if not result.within]
+
+    def _values(
+        self, side: Side, variants: Variants, values: Sequence[ir.Value]
+    ) -> dict[str, Output]:
+        """What the values are in one run of a model."""
+        self._runs += 1
+        with variants.giving_out(values) as source:
+            runner = side.open(source)
+            outputs = runner.run(side.feeds)
+        del runner
+        gc.collect()  # the session is large, and the next one is about to be opened
+        return {value.name or "": outputs[value.name or ""] for value in values}
+
+    # ---------------------------------------------------------------- graphs of nodes
+
+    def _below(
+        self,
+        a: Side,
+        b: Side,
+        of_a: Variants,
+        of_b: Variants,
+        value_a: ir.Value,
+        value_b: ir.Value,
+        where: tuple[str, ...],
+    ) -> FirstDifference | None:
+        """The difference inside the nodes that make a value, if both run graphs of their own."""
+        node_a, node_b = value_a.producer(), value_b.producer()
+        if node_a is None or node_b is None or node_a.op_identifier() != node_b.op_identifier():
+            return None
+        bodies: list[Body | Turns] = []
+        for side, variants, node in ((a, of_a, node_a), (b, of_b, node_b)):
+            if not subgraphs_of(node) and node.op_identifier() not in variants.model.functions:
+                return None
+            body = body_of(variants.model, node, functools.partial(self._known, side, variants))
+            if body is None:
+                return None
+            bodies.append(body)
+        body_a, body_b = bodies
+        if isinstance(body_a, Turns) and isinstance(body_b, Turns):
+            first = self._first_turn(a, b, body_a, body_b)
+            if first is None:
+                return None
+            body_a, body_b = first
+        if not (isinstance(body_a, Body) and isinstance(body_b, Body)):
+            return None
+        return self.between(
+            Side(body_a.model, body_a.feeds, a.open),
+            Side(body_b.model, body_b.feeds, b.open),
+            (*where, body_a.where),
+        )
+
+    def _known(
+        self, side: Side, variants: Variants, values: Sequence[ir.Value]
+    ) -> dict[str, Output]:
+        """Values of the main graph: weights, what is fed, and what a run gives out."""
+        known: dict[str, Output] = {}
+        made: list[ir.Value] = []
+        for value in values:
+            name = value.name or ""
+            if name in side.feeds:
+                known[name] = side.feeds[name]
+            elif value.const_value is not None and value.producer() is None:
+                known[name] = value.const_value.numpy()
+            else:
+                made.append(value)
+        return {**known, **(self._values(side, variants, made) if made else {})}
+
+    def _first_turn(self, a: Side, b: Side, all_a: Turns, all_b: Turns) -> tuple[Body, Body] | None:
+        """The body in the first turn after which the results differ, found by halving."""
+        open_a, open_b = a.open(all_a.source), b.open(all_b.source)
+
+        def run(turns: int) -> tuple[dict[str, Output], dict[str, Output]]:
+            self._runs += 2
+            return open_a.run(all_a.feeds(turns)), open_b.run(all_b.feeds(turns))
+
+        def differ(results: tuple[dict[str, Output], dict[str, Output]]) -> bool:
+            both = zip(results[0].values(), results[1].values(), strict=True)
+            return any(not r.within for x, y in both for r in self._compare("", x, y))
+
+        same, apart = 0, 1
+        before: tuple[dict[str, Output], dict[str, Output]] = {}, {}
+        while not differ(results := run(apart)):
+            if apart >= all_a.most_turns:
+                return None
+            before = results
+            same, apart = apart, min(2 * apart, all_a.most_turns)
+        while apart - same > 1:
+            middle = (same + apart) // 2
+            results = run(middle)
+            if differ(results):
+                apart = middle
+            else:
+                same, before = middle, results
+        return all_a.body(same, before[0]), all_b.body(same, before[1])
+
+    # ---------------------------------------------------------------- what is told
+
+    def _told(
+        self,
+        value_a: ir.Value,
+        value_b: ir.Value,
+        pairs: Sequence[tuple[ir.Value, ir.Value]],
+        result: OutputResult,
+        where: tuple[str, ...],
+    ) -> FirstDifference:
+        partner = dict(pairs)
+        return FirstDifference(
+            value=value_a.name or "",
+            where=where,
+            result=result,
+            nodes_a=_since(value_a, set(partner)),
+            nodes_b=_since(value_b, set(partner.values())),
+            ingredients=list(self._ingredients(value_a, value_b, partner)),
+            runs=self._runs,
+        )
+
+    def _ingredients(
+        self, value_a: ir.Value, value_b: ir.Value, partner: Mapping[ir.Value, ir.Value]
+    ) -> Iterator[Ingredient]:
+        """What the node of the first model reads, and how that compares."""
+        node_a, node_b = value_a.producer(), value_b.producer()
+        weights_b = {} if node_b is None else {v.name: v for v in node_b.inputs if v is not None}
+        for value in [] if node_a is None else node_a.inputs:
+            if value is None or not value.name:
+                continue
+            other = weights_b.get(value.name)
+            if value in partner or (value.is_graph_input() and value.const_value is None):
+                state = "equal"
+            elif value.const_value is None or other is None or other.const_value is None:
+                state = "in the first model only"
+            else:
+                x, y = value.const_value.numpy(), other.const_value.numpy()
+                results = self._compare(value.name, x, y)
+                state = "equal" if all(r.bit_equal for r in results) else results[0].apart
+            yield Ingredient(value.name, state)
+
+
+def _values_by_name(graph: ir.Graph) -> dict[str, ir.Value]:
+    found: dict[str, ir.Value] = dict(graph.initializers)
+    for node in graph:
+        for value in node.outputs:
+            if value.name and _can_be_given_out(value):
+                found[value.name] = value
+    return found
+
+
+def _can_be_given_out(value: ir.Value) -> bool:
+    """False for what onnxruntime's Python interface does not give as arrays."""
+    if isinstance(value.type, (ir.OptionalType, ir.SparseTensorType)):
+        return False
+    return value.dtype is None or value.dtype.bitwidth >= 8
+
+
+def _sizes(graph: ir.Graph, feeds: Feeds) -> dict[str, int]:
+    """The size that each symbolic dimension has with these feeds."""
+    sizes: dict[str, int] = {}
+    for value in graph.inputs:
+        fed = feeds.get(value.name or "")
+        if isinstance(fed, np.ndarray) and value.shape is not None:
+            for dim, size in zip(value.shape, fed.shape, strict=False):
+                if isinstance(dim, ir.SymbolicDim) and dim.value:
+                    sizes[dim.value] = size
+    return sizes
+
+
+def _groups(
+    pairs: Sequence[tuple[ir.Value, ir.Value]], sizes: Mapping[str, int]
+) -> Iterator[Sequence[tuple[ir.Value, ir.Value]]]:
+    """The pairs in groups of about the same bytes, in order."""
+    nbytes = [_estimate(value, sizes) for value, _ in pairs]
+    limit = max(_GROUP, sum(nbytes) // _GROUPS)
+    start = taken = 0
+    for k, size in enumerate(nbytes):
+        if taken and taken + size > limit:
+            yield pairs[start:k]
+            start, taken = k, 0
+        taken += size
+    if start < len(pairs):
+        yield pairs[start:]
+
+
+def _estimate(value: ir.Value, sizes: Mapping[str, int]) -> int:
+    """About how many bytes a value has."""
+    if value.shape is None or value.dtype is None:
+        return _UNKNOWN
+    elements = 1
+    for dim in value.shape:
+        known = dim if isinstance(dim, int) else sizes.get(dim.value or "")
+        if known is None:
+            return _UNKNOWN
+        elements *= known
+    return int(elements * value.dtype.itemsize)
+
+
+def _since(value: ir.Value, equal: set[ir.Value]) -> list[NodeText]:
+    """The nodes that make a value from values that are equal in both models, the last ones last."""
+    found: set[ir.Node] = set()
+    stack = [value.producer()]
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            stack += [v.producer() for v in node.inputs if v is not None and v not in equal]
+    if not found:
+        return []
+    graph = next(iter(found)).graph
+    assert graph is not None
+    return [_node_text(node) for node in graph if node in found][-_SHOWN:]
+
+
+def _node_text(node: ir.Node) -> NodeText:
+    domain = f"{node.domain}::" if node.domain else ""
+    return NodeText(
+        node.name or "",
+        f"{domain}{node.op_type}",
+        [value.name or "" if value is not None else "" for value in node.inputs],
+        [value.name or "" for value in node.outputs],
+        {name: _attribute_text(attribute) for name, attribute in node.attributes.items()},
+    )
+
+
+def _attribute_text(attribute: ir.Attr) -> str:
+    if attribute.is_ref():
+        return f"@{attribute.ref_attr_name}"
+    if attribute.type == ir.AttributeType.TENSOR:
+        tensor = attribute.as_tensor()
+        return f"{tensor.dtype.name.lower()}{list(tensor.shape)}"
+    if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+        return "..."
+    return str(attribute.value)

@@ -103,8 +103,8 @@ _heads, _size = shape_of(q)[1], shape_of(q)[3]
 _query = op.Reshape(op.Transpose(q, perm=_TURN), constant((0, 0, _heads * _size)))
 _as_large = op.Concat(
     constant([1, 1]),
-    op.Shape(_query, start=1, end=2),
-    op.Shape(v, start=2, end=3),
+    op.Slice(op.Shape(_query), constant([1]), constant([2])),
+    op.Slice(op.Shape(v), constant([2]), constant([3])),
     axis=0,
 )
 _added = any_of(
@@ -135,7 +135,7 @@ attention = rule(
     & _hides
     & _is_vector(_zero)
     & (_scale != 0.0),
-    opset=(15, None),
+    opset=(10, None),
     inexact=True,
     target="onnxruntime",
     doc="Softmax of the product of queries and keys, and its product with the values.",

@@ -52,7 +52,8 @@ def _is_for_all_heads(mask: Matched | None = None) -> bool:
     return mask is None or (mask.rank == 4 and mask.shape[1] == 1)
 
 
-_keys, _values = op.Expand(op.Unsqueeze(k, *ys), one), op.Expand(op.Unsqueeze(v, *zs), other)
+_keys_apart, _values_apart = op.any_of("Unsqueeze"), op.any_of("Unsqueeze")
+_keys, _values = op.Expand(_keys_apart(k, *ys), one), op.Expand(_values_apart(v, *zs), other)
 _all_keys, _all_values = op.Reshape(_keys, sizes), op.Reshape(_values, more_sizes)
 _own, _times, _size = shape_of(k)[1], shape_of(_keys)[2], shape_of(k)[3]
 _by_group = op.Transpose(op.Reshape(x, constant((0, 0, _own, _times, _size))), perm=(0, 3, 1, 2, 4))

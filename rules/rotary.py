@@ -45,7 +45,7 @@ _both = op.Concat(angles, angles, axis=a)
 def _table(function: Any, scale: Any, axes: Any) -> Any:
     """Cosines or sines for both halves, with an axis for the heads."""
     scaled = any_of(op.Mul(function(_both), scale), function(_both))
-    return any_of(op.Unsqueeze(scaled, *axes), scaled)
+    return any_of(op.any_of("Unsqueeze")(scaled, *axes), scaled)
 
 
 _cosines, _sines = _table(op.Cos, factor, ys), _table(op.Sin, other, zs)
@@ -87,7 +87,7 @@ def _rows(function: Any, scale: Any) -> Any:
     return op.Reshape(half, constant((-1, shape_of(angles)[-1])))
 
 
-_batches = op.Shape(angles, start=0, end=2)
+_batches = op.Slice(op.Shape(angles), constant([0]), constant([2]))
 _every = op.Reshape(
     op.Range(constant(0), op.ReduceProd(_batches, keepdims=0), constant(1)), _batches
 )
@@ -106,7 +106,7 @@ rotary = [
         & _is_scalar(other)
         & _has_tables(_as_it_is, x, batch)
         & _has_tables(_across, _turned, batch),
-        opset=(15, None),
+        opset=(11, None),
         inexact=True,
         target="onnxruntime",
         doc="The halves of every head, turned by angles that " + which,

@@ -62,14 +62,16 @@ def test_scores(scores):
     certify(rules.attention, made, times=1, gone="Softmax MatMul FusedMatMul")
 
 
+@pytest.mark.parametrize("opset", [11, 18])
 @pytest.mark.parametrize("shape", ["B,2,S,L", "B,1,S,L", "1,2,S,L", "B,1,1,L", "S,L", "L", "1"])
-def test_mask(shape):
+def test_mask(shape, opset):
     made = graph(
         f"{OPERANDS}, float[{shape}] m",
         SCORES,
         "a = Add(m, s)",
         WEIGHTS.format("a"),
         *RESULT,
+        opset=opset,
         **SIZES,
     )
     certify(rules.attention, made, gone="Softmax Add")

@@ -132,7 +132,8 @@ def _by_name(model: ir.Model) -> dict[tuple[str, int], ir.TensorProtocol]:
     """Tensors by name; those that share a name with others are counted."""
     times: Counter[str] = Counter()
     found = {}
-    for name, tensor in stored_tensors(model):
+    for value, tensor in stored_tensors(model):
+        name = value.name or ""
         found[name, times[name]] = tensor
         times[name] += 1
     return found

@@ -88,7 +88,7 @@ def inventory_of(model: ir.Model, path: str | os.PathLike[str], largest: int = 1
     """Says what the model holds that was loaded from a path."""
     from onnxfold.storage import model_bytes
 
-    tensors = [StoredTensor.of(name, tensor) for name, tensor in stored_tensors(model)]
+    tensors = [StoredTensor.of(value.name or "", tensor) for value, tensor in stored_tensors(model)]
     return Inventory(
         path=os.fspath(path),
         ir_version=model.ir_version,
@@ -122,22 +122,17 @@ def _name(domain: str, op_type: str) -> str:
     return f"{domain}::{op_type}" if domain else op_type
 
 
-def _nodes(model: ir.Model) -> Iterator[ir.Node]:
-    yield from model.graph.all_nodes()
-    for function in model.functions.values():
-        yield from function.all_nodes()
-
-
-def stored_tensors(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
-    """Initializers of all graphs, and tensors in attributes (those of `Constant`)."""
-    for graph in model.graphs():
-        for name, value in graph.initializers.items():
+def stored_tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    """Initializers of all graphs, and tensors in attributes with the first result of their node."""
+    for graph in all_graphs(model):
+        for value in graph.initializers.values():
             if value.const_value is not None:
-                yield name, value.const_value
-    for node in _nodes(model):
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-                yield node.outputs[0].name or node.name or "", attribute.as_tensor()
+                yield value, value.const_value
+        for node in graph:
+            for attribute in node.attributes.data.values():
+                if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
+                    # Attr.as_tensor() checks a protocol at run time: slow for 10,000 of them
+                    yield node.outputs[0], attribute.value
 
 
 def _value_info(value: ir.Value, graph: ir.Graph | None = None) -> InterfaceValue:

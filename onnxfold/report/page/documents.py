@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -37,9 +38,9 @@ def optimize_document(
         options: Of the run.
     """
     found = recording.document(model, report.decisions, report.places)
-    told = report.to_dict()
-    del told["decisions"]  # with the nodes of the graph
-    del told["places"]
+    # decisions are with the nodes of the graph, places with the rules
+    told = replace(report, decisions=[], places={}).to_dict()
+    del told["decisions"], told["places"]
     told["kept_left_out"] = max(0, len(told["kept"]) - _MOST_KEPT)
     told["kept"] = [
         {key: short(text) for key, text in kept.items()} for kept in told["kept"][:_MOST_KEPT]

@@ -8,11 +8,9 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxfold.analysis.decisions import Decision
-from onnxfold.analysis.facts import facts_of
-from onnxfold.analysis.symbolic.text import Texts
 from onnxfold.options import Options
 from onnxfold.pool import Buffer
-from onnxfold.report.page.skeleton import Collector, shaped, short
+from onnxfold.report.page.skeleton import Collector, inferred_types, shaped, short
 from onnxfold.report.page.tensors import StoredBefore
 from onnxfold.report.page.timeline import Timeline
 from onnxfold.rewrite.apply import FROM_KEY, RULE_KEY
@@ -86,16 +84,7 @@ class Recording:
 
     def _learn_types(self, model: ir.Model) -> None:
         """Types of variable values: at this place they are found out for the rules anyway."""
-        types = facts_of(model).types
-        types.run()
-        texts = Texts(types.algebra, ())
-        for node in self._left.values():
-            for value in node.outputs:
-                fact = types.of(value)
-                if value.name and fact.dtype is not None:
-                    shape = fact.shape
-                    sizes = shape and [d if isinstance(d, int) else texts.of(d) for d in shape]
-                    self._types[short(value.name)] = shaped(fact.dtype.name, sizes)
+        self._types.update(inferred_types(model, self._left.values()))
 
     # ---------------------------------------------------------------- afterwards
 
@@ -120,9 +109,7 @@ class Recording:
                 known = rules.setdefault(short(value), [])
                 if rule not in known:
                     known.append(rule)
-        for entry in self._before.values:
-            if not entry[1]:
-                entry[1] = self._types.get(entry[0], "")
+        self._before.learn(self._types)
         after = Collector(model, "after")
         for node, made in zip(after.skeleton.nodes, after.nodes, strict=True):
             decision = decided.get(after.skeleton.name_of(node))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
+from onnxfold.analysis.facts import facts_of
+from onnxfold.analysis.symbolic.text import Texts
 from onnxfold.graphs import subgraphs_of
 from onnxfold.report.inventory import op_name
 
@@ -49,6 +51,11 @@ class Skeleton:
     def to_dict(self) -> dict[str, Any]:
         """The same as a JSON-ready dictionary."""
         return {**vars(self), "left_out": self.total - len(self.nodes)}
+
+    def learn(self, types: Mapping[str, str]) -> None:
+        """Types by the name of the value, for those of which the model said nothing."""
+        for entry in self.values:
+            entry[1] = entry[1] or types.get(entry[0], "")
 
     def name_of(self, node: dict[str, Any]) -> str:
         """The name of the first result of a node."""
@@ -130,8 +137,27 @@ class Collector:
 def skeleton_of(
     model: ir.Model, title: str, runtime_constants: Iterable[ir.Value] = ()
 ) -> Skeleton:
-    """The skeleton of a model, see `Collector`."""
-    return Collector(model, title, runtime_constants).skeleton
+    """The skeleton of a model, see `Collector`; types are inferred unless nodes are left out."""
+    collector = Collector(model, title, runtime_constants)
+    if collector.skeleton.total == len(collector.nodes):
+        collector.skeleton.learn(inferred_types(model, collector.nodes))
+    return collector.skeleton
+
+
+def inferred_types(model: ir.Model, nodes: Iterable[ir.Node]) -> dict[str, str]:
+    """The types of what nodes make, as texts by name; whatever the model says of them."""
+    types = facts_of(model).types
+    types.run()
+    texts = Texts(types.algebra, ())
+    found = {}
+    for node in nodes:
+        for value in node.outputs:
+            fact = types.of(value)
+            if value.name and fact.dtype is not None:
+                shape = fact.shape
+                sizes = shape and [d if isinstance(d, int) else texts.of(d) for d in shape]
+                found[short(value.name)] = shaped(fact.dtype.name, sizes)
+    return found
 
 
 def type_text(value: ir.Value) -> str:

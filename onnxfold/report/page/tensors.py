@@ -36,22 +36,17 @@ class StoredBefore:
         self._names: set[str] = set()
         self._made_by: dict[str, str] = {}
         """The op that made a constant, by the constant's name."""
-        self._count = 0
-        self._bytes = 0
-        values = {v.name: v for graph in model.graphs() for v in graph.initializers.values()}
         found = []
-        for name, tensor in stored_tensors(model):
-            self._names.add(name)
-            self._count += 1
-            self._bytes += tensor.nbytes
-            found.append((tensor.nbytes, name, tensor))
+        for value, tensor in stored_tensors(model):
+            self._names.add(value.name or "")
+            found.append((tensor.nbytes, value, tensor))
+        self._count = len(found)
+        self._bytes = sum(nbytes for nbytes, *_ in found)
         found.sort(key=lambda entry: -entry[0])
-        self._largest = []
-        for nbytes, name, tensor in found[:_MOST]:
-            value = values.get(name)
-            follow = [] if value is None else self._follow(value, constness)
-            kind = shaped(tensor.dtype.name, tensor.shape)
-            self._largest.append(_Stored(name, kind, nbytes, follow))
+        self._largest = [
+            _Stored(value.name or "", _type(tensor), nbytes, self._follow(value, constness))
+            for nbytes, value, tensor in found[:_MOST]
+        ]
 
     def _follow(self, value: ir.Value, constness: ConstnessAnalysis) -> list[str]:
         """Constants that are made of a value."""
@@ -77,11 +72,12 @@ class StoredBefore:
     def beside(self, model: ir.Model) -> dict[str, Any]:
         """The largest tensors before, with what became of them, and after, with their origin."""
         after = {
-            name: _Stored(name, shaped(tensor.dtype.name, tensor.shape), tensor.nbytes)
-            for name, tensor in stored_tensors(model)
+            value.name or "": (tensor.nbytes, tensor) for value, tensor in stored_tensors(model)
         }
-        total = sum(stored.bytes for stored in after.values())
-        largest = sorted(after.values(), key=lambda stored: -stored.bytes)[:_MOST]
+        largest = [
+            _Stored(name, _type(tensor), nbytes)
+            for name, (nbytes, tensor) in sorted(after.items(), key=lambda e: -e[1][0])[:_MOST]
+        ]
         return {
             "before": {
                 "count": self._count,
@@ -90,7 +86,7 @@ class StoredBefore:
             },
             "after": {
                 "count": len(after),
-                "bytes": total,
+                "bytes": sum(nbytes for nbytes, _ in after.values()),
                 "largest": [_row(s, self._origin(s)) for s in largest],
             },
         }
@@ -102,15 +98,19 @@ class StoredBefore:
         return f"result of {op}" if op else "made by a rewrite"
 
 
-def _fate(stored: _Stored, after: dict[str, _Stored]) -> str:
+def _type(tensor: ir.TensorProtocol) -> str:
+    return shaped(tensor.dtype.name, tensor.shape)
+
+
+def _fate(stored: _Stored, after: dict[str, tuple[int, ir.TensorProtocol]]) -> str:
     if stored.name in after:
-        kept = after[stored.name]
-        return "stays" if kept.type == stored.type else f"became {kept.type}"
-    became = [after[name] for name in stored.leads_to if name in after]
+        kept = _type(after[stored.name][1])
+        return "stays" if kept == stored.type else f"became {kept}"
+    became = [name for name in stored.leads_to if name in after]
     if not became:
         return "gone: nothing reads it any more, or an equal tensor stands for it"
     more = f" and {len(became) - 1} more" if len(became) > 1 else ""
-    return short(f"folded into {became[0].name} {became[0].type}{more}")
+    return short(f"folded into {became[0]} {_type(after[became[0]][1])}{more}")
 
 
 def _row(stored: _Stored, story: str) -> dict[str, Any]:

@@ -34,8 +34,10 @@ function axis(values, more) {
 
 // points: seconds, live bytes, bytes of all results until then.
 function memoryChart(points) {
-  let logarithmic = false;
+  const [most, all] = [1, 2].map((k) => Math.max(1, ...points.map((point) => point[k])));
+  let logarithmic = all > 12 * most;  // otherwise the lower line would be that of the axis
   const columns = [0, 1, 2].map((k) => points.map((point) => point[k]));
+  const powers = () => [0, ...[...Array(12).keys()].map((k) => 10 ** (k + 3)).filter((power) => power <= Math.max(all, 1000))];
   const data = [columns[0], columns[1], columns[2]];
   const shown = (value) => (value === null || value === undefined ? "" : bytes(value));
   const made = chart(340, () => ({
@@ -47,7 +49,7 @@ function memoryChart(points) {
     },
     axes: [
       axis((u, ticks) => ticks.map((tick) => `${Number(tick.toPrecision(6))} s`)),
-      axis((u, ticks) => ticks.map((tick) => (tick === null ? "" : bytes(tick))), { size: 72 }),
+      axis((u, ticks) => ticks.map((tick) => (tick === null ? "" : bytes(tick))), { size: 72, ...(logarithmic ? { splits: powers, filter: (u, ticks) => ticks } : {}) }),
     ],
     series: [
       { label: "time", value: (u, value) => (value === null || value === undefined ? "" : `${value.toFixed(3)} s`) },
@@ -57,7 +59,7 @@ function memoryChart(points) {
     cursor: { drag: { x: true, y: false } },
   }), data);
   const toggle = el("label", { class: "toggle" },
-    el("input", { type: "checkbox", onchange: (event) => { logarithmic = event.target.checked; made.draw(); } }), "logarithmic");
+    el("input", { type: "checkbox", checked: logarithmic, onchange: (event) => { logarithmic = event.target.checked; made.draw(); } }), "logarithmic");
   return el("div", {}, made.box, toggle);
 }
 
@@ -69,6 +71,7 @@ function histogram(counts) {
   for (let power = 1; power <= most * 10; power *= 10) powers.push(power);
   const place = (count) => Math.log10(1 + count);
   const positions = counts.map((_, k) => k);
+  const labelled = (u) => positions.filter((k) => k % Math.ceil((counts.length * 68) / u.width) === 0);
   return chart(180, () => ({
     legend: { show: true },
     scales: {
@@ -76,7 +79,7 @@ function histogram(counts) {
       y: { range: [0, place(most) * 1.1] },
     },
     axes: [
-      axis((u, ticks) => ticks.map((tick) => (counts[tick] === undefined ? "" : label(tick))), { splits: () => positions, grid: { show: false } }),
+      axis((u, ticks) => ticks.map((tick) => (counts[tick] === undefined ? "" : label(tick))), { splits: labelled, grid: { show: false } }),
       axis((u, ticks) => ticks.map((tick) => number(Math.round(10 ** tick - 1))), { splits: () => powers.filter((p) => p <= most).map(place), size: 64 }),
     ],
     series: [

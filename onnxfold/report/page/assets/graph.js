@@ -19,10 +19,11 @@ function kindOf(node) {
 function prepare(graph, aspect) {
   const maker = new Map();
   const drawn = [];
+  const hasTrunk = graph.nodes.some((node) => kindOf(node) === "variable");
   graph.values.forEach(([name, type, kind], value) => {
     if (kind !== "input") return;
     maker.set(value, drawn.length);
-    drawn.push({ input: value, label: name, kind: "input", from: [], width: 104, name });
+    drawn.push({ input: value, label: name, kind: "input", from: [], aside: 0, width: 104, name });
   });
   const first = drawn.length;
   graph.nodes.forEach((node, k) => node.outputs.forEach((value) => maker.set(value, first + k)));
@@ -37,6 +38,7 @@ function prepare(graph, aspect) {
       from: [...new Set(from)].filter((k) => k !== undefined && k < drawn.length),
       width: isConstant ? 14 : Math.min(150, 30 + 6.6 * node.op.length),
       floats: node.constness !== "variable",
+      aside: hasTrunk && kindOf(node) !== "variable" ? 1 : 0,
     });
   }
   drawn.forEach((each) => (each.slot = 0));
@@ -50,7 +52,7 @@ function prepare(graph, aspect) {
     data: { id: `e${k}-${other}`, source: `n${other}`, target: `n${k}` },
     classes: places[k].column === places[other].column ? "" : "far",
   })));
-  return { graph, drawn, elements, maker };
+  return { graph, drawn, places, elements, maker };
 }
 
 function graphStyle() {
@@ -70,7 +72,7 @@ function graphStyle() {
     const fill = color(name);
     const selector = `node.${kind.replaceAll(" ", "-")}`;
     style.push({ selector, style: { "background-color": fill, "border-color": fill, color: color("--on-node") } });
-    style.push({ selector: `${selector}.gone`, style: { "background-opacity": 0.22, "border-opacity": 0.75, color: ink } });
+    style.push({ selector: `${selector}.gone`, style: { "background-opacity": 0.3, "border-opacity": 0.75, color: ink } });
   }
   style.push({ selector: "edge.near", style: { width: 2.5, "line-color": color("--accent"), opacity: 1, "line-style": "solid", "z-index": 9 } });
   style.push({ selector: "node.near", style: { "border-width": 3, "border-color": color("--accent") } });
@@ -108,7 +110,7 @@ class GraphView {
     const made = (this.prepared[index] = this.prepared[index] || prepare(this.graphs[index], aspect));
     if (this.cy) this.cy.destroy();
     this.cy = cytoscape({
-      container: this.canvas, elements: made.elements, style: graphStyle(), layout: { name: "preset" }, minZoom: 0.01, maxZoom: 3,
+      container: this.canvas, elements: made.elements, style: graphStyle(), layout: { name: "preset", fit: false }, minZoom: 0.01, maxZoom: 3,
       textureOnViewport: made.elements.length > 2000, hideEdgesOnViewport: made.elements.length > 2000, pixelRatio: "auto",
       boxSelectionEnabled: false, autoungrabify: true, autounselectify: true,
     });
@@ -142,10 +144,19 @@ class GraphView {
     this.cy.zoom({ level: this.cy.zoom() * factor, renderedPosition: centre });
   }
 
+  // By the places that are known: Cytoscape would measure every label and edge.
   fit() {
     this.cy.resize();
-    this.cy.fit(undefined, 16);
-    if (this.cy.zoom() > 1.1) { this.cy.zoom(1.1); this.cy.center(); }
+    const { drawn, places } = this.prepared[this.shown];
+    let [left, right, bottom] = [0, 0, 0];
+    places.forEach(({ x, y }, k) => {
+      left = Math.min(left, x - drawn[k].width / 2);
+      right = Math.max(right, x + drawn[k].width / 2);
+      bottom = Math.max(bottom, y);
+    });
+    const [width, height] = [this.cy.width(), this.cy.height()];
+    const zoom = Math.min(1.1, (width - 32) / (right - left), (height - 32) / (bottom + ROW));
+    this.cy.viewport({ zoom, pan: { x: width / 2 - (zoom * (left + right)) / 2, y: height / 2 - (zoom * bottom) / 2 } });
   }
 
   forget() {

@@ -2,6 +2,7 @@
 // Puts the page together from the document in it.
 
 const data = JSON.parse(document.getElementById("data").textContent);
+const MOST_HISTOGRAMS = 24;
 const main = document.getElementById("main");
 
 function tile(title, value, note, kind) {
@@ -123,7 +124,10 @@ function accuracy(check) {
   return section("accuracy", "Accuracy", `Both models on the same inputs, node by node: ${verdict(check).slice(0, 2).join(" ")}.`,
     ...check.problems.map((text) => el("p", { class: "bad" }, text)),
     longTable([["run"], ["output"], ["elements that differ", "right"], ["max abs", "right"], ["max rel", "right"], ["max ULP", "right"], ["cosine", "right"], ["NaN/Inf", "right"], ["verdict"]], rows, 24),
-    ...apart.slice(0, 12).map((output) => el("figure", {}, el("figcaption", {}, nameText(output.name), ` in ${output.run}: elements by their distance in units in the last place`), histogram(output.ulp_histogram))),
+    apart.length ? el("h3", {}, "Elements by their distance in units in the last place") : null,
+    el("div", { class: "figures" }, ...apart.slice(0, MOST_HISTOGRAMS).map((output) =>
+      el("figure", {}, el("figcaption", {}, nameText(output.name), ` in ${output.run}`), histogram(output.ulp_histogram)))),
+    apart.length > MOST_HISTOGRAMS ? el("p", { class: "about" }, `${number(apart.length - MOST_HISTOGRAMS)} more histograms are left out.`) : null,
     !apart.length && check.equal ? el("p", { class: "about" }, "All errors are zero: there is no histogram to draw.") : null,
     ...[...sizes, ...check.notes].map((text) => el("p", { class: "about" }, text)));
 }

@@ -22,7 +22,7 @@ from onnxfold.memory import paused_garbage_collection, peak_rss_bytes
 from onnxfold.options import OptionArguments, Options, options_of
 from onnxfold.passes.outlook import outlook
 from onnxfold.passes.pipeline import first_folding, run_bounded, run_passes
-from onnxfold.passes.run import Result
+from onnxfold.passes.run import Observer, Observers, Result
 from onnxfold.passes.terse import names_of
 from onnxfold.report.inventory import count_nodes, op_name
 from onnxfold.report.summary import Kept, Report
@@ -105,6 +105,7 @@ def optimize_file(
     check: int = 0,
     advise: bool = False,
     report: PathLike | None = None,
+    dump_ir: PathLike | None = None,
     progress: Progress | None = None,
     **options: Unpack[OptionArguments],
 ) -> Report:
@@ -125,6 +126,8 @@ def optimize_file(
         advise: Also try what other options would remove beyond what was done (``beyond`` in the
             report): costs about as much as the rules did.
         report: Write a page that shows what was done; its data alone, if the name ends in .json.
+        dump_ir: A folder for the graph after each pass that changed it, as text and as a drawing,
+            with the difference; made if it is not there, and must be empty.
         progress: Called with a stage, the work done and the total of the stage.
         options: See :class:`onnxfold.options.Options`.
 
@@ -154,9 +157,15 @@ def optimize_file(
         bytes_before = storage.model_bytes(model)
         stack.enter_context(storage.reading_from(model))
         before = dict(sorted(count_nodes(model).items()))
+        observers: list[Observer] = []
+        if dump_ir is not None:
+            from onnxfold.dump.folder import Dump
+
+            observers.append(Dump(dump_ir, model))
         recording = None
         if report is not None:
             recording = Recording(model, fold)
+            observers.append(recording)
             fold = replace(fold, explain=True)
         with clock.stage("fold"):
             folder = os.path.dirname(os.path.abspath(destination))
@@ -166,7 +175,7 @@ def optimize_file(
                 fold,
                 scratch_folder=folder,
                 bytes_before=bytes_before,
-                observer=recording,
+                observer=Observers(*observers) if observers else None,
             )
         after = dict(sorted(count_nodes(model).items()))
         beyond: dict[str, int] = {}

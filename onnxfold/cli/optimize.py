@@ -130,6 +130,11 @@ from onnxfold.cli.output import write, write_json
     help="Compare with IN on N random inputs before OUT is put in place.",
 )
 @REPORT
+@click.option(
+    "--dump-ir",
+    metavar="DIR",
+    help="Write the graph after each pass into a new or empty folder: text, .dot, difference.",
+)
 @click.option("--advise", is_flag=True, help="Also try what other options would remove.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @output_options
@@ -145,6 +150,7 @@ def optimize(
     input_shapes: tuple[tuple[str, list[int]], ...],
     advise: bool,
     report: str | None,
+    dump_ir: str | None,
     quiet: bool,
     only_plan: bool,
     as_json: bool,
@@ -176,6 +182,7 @@ def optimize(
             progress=progress,
             advise=advise,
             report=report,
+            dump_ir=dump_ir,
             **options,
         )
     if as_json:

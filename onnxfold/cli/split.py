@@ -57,7 +57,7 @@ from onnxfold.cli.output import write, write_json
 @click.option(
     "--dump-ir",
     metavar="DIR",
-    help="Write what the compiler makes of runtime_fold, stage by stage.",
+    help="Draw the parts as .dot, and write what the compiler makes of runtime_fold, by stages.",
 )
 @click.option(
     "-O",

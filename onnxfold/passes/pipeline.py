@@ -139,6 +139,7 @@ def _run_level(
 ) -> None:
     options = run.options
     fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
+    run.passed("fixed-dims", model)
     with shared_facts(model, run.evaluator(model)) as facts:
         level = _Level(model, run, facts, bytes_before)
         level.run(names)
@@ -181,6 +182,7 @@ class _Level:
         self.taken = storage.most_bytes(model) if before else 0
         if names and options.level > 0 and self.taken > before < storage.planned_bytes(model):
             make_terse(model, names())
+            self._run.passed("shorter-names", model)
             self.taken = storage.most_bytes(model)
         if options.level > 0 or not options.value_info:
             ValueInfo(options, room=before - self.taken if before else None)(model)

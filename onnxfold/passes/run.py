@@ -12,7 +12,7 @@ from onnxfold.analysis.decisions import Decision
 from onnxfold.kernels.engines import TimeLimit
 from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
 from onnxfold.options import Options
-from onnxfold.pool import Pool, Statistics, Watch
+from onnxfold.pool import Buffer, Pool, Statistics, Watch
 from onnxfold.rewrite.report import RewriteReport
 
 
@@ -89,6 +89,32 @@ class Observer(Watch, Protocol):
 
     def passed(self, name: str, model: ir.Model) -> None:
         """A pass has been over the model; called within its shared facts, if it has them."""
+
+
+class Observers:
+    """Several observers of one run, told one after the other.
+
+    Args:
+        observers: All of them.
+    """
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def holds(self, nbytes: int) -> None:
+        """So many bytes are live in the pool."""
+        for observer in self._observers:
+            observer.holds(nbytes)
+
+    def bound(self, value: ir.Value, buffer: Buffer) -> None:
+        """A value of the model is a buffer now."""
+        for observer in self._observers:
+            observer.bound(value, buffer)
+
+    def passed(self, name: str, model: ir.Model) -> None:
+        """A pass has been over the model."""
+        for observer in self._observers:
+            observer.passed(name, model)
 
 
 class Run:

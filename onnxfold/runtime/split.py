@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +12,17 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold import storage
+from onnxfold.analysis.constness import Constness, ConstnessAnalysis, select_runtime_constants
+from onnxfold.analysis.facts import put_in_order
 from onnxfold.atomic import os_error
 from onnxfold.errors import UsageError
 from onnxfold.options import OptionArguments, options_of
-from onnxfold.runtime.backends.ahead import check_dump, compile_kernels, dump_stages
+from onnxfold.runtime.backends.ahead import (
+    NOT_COMPILING,
+    check_dump,
+    compile_kernels,
+    dump_stages,
+)
 from onnxfold.runtime.backends.asked import answer, check_strict
 from onnxfold.runtime.backends.registry import check_name
 from onnxfold.runtime.backends.side_by_side import Progress
@@ -78,7 +85,8 @@ def split(
         backend_options: Options for the backend's compiler, such as "-O2"; each is a part of what
             a kernel is kept by, and takes the place of a flag of the same name.
         compile_seconds: Time limit of one compilation; 120 by default.
-        dump_ir: A folder to write what the compiler makes of runtime_fold, stage by stage.
+        dump_ir: A folder for drawings of compiletime_fold, runtime_fold and entry, and for what the
+            compiler makes of each component, stage by stage.
         arguments: Those, and options of the optimization at compile time, see
             `onnxfold.options.Options`.
 
@@ -162,7 +170,7 @@ def _opened(source: ModelLike, backend: str, arguments: SplitArguments) -> ir.Mo
         ModelError: The model is not valid.
     """
     check_name(backend, arguments.get("backend_options", ()))
-    if arguments.get("dump_ir") is not None:
+    if arguments.get("dump_ir") is not None and backend not in NOT_COMPILING:
         check_dump(backend)
     if isinstance(source, onnx.ModelProto):
         return storage.from_proto(source)
@@ -176,7 +184,48 @@ def _parts(model: ir.Model, arguments: SplitArguments) -> Parts:
     own = SplitArguments.__annotations__.keys() - OptionArguments.__annotations__.keys()
     options = options_of({n: value for n, value in arguments.items() if n not in own})
     cutting = own - {"backend_options", "compile_seconds", "dump_ir"}
-    return split_model(model, options, **{n: v for n, v in arguments.items() if n in cutting})  # type: ignore[arg-type]
+    folder = arguments.get("dump_ir")
+    if folder is not None:
+        _draw_constants(model, arguments, Path(folder))
+    parts = split_model(model, options, **{n: v for n, v in arguments.items() if n in cutting})  # type: ignore[arg-type]
+    if folder is not None:
+        _draw({"runtime_fold": parts.fold, "entry": parts.entry}, Path(folder))
+    return parts
+
+
+def _draw_constants(model: ir.Model, arguments: SplitArguments, folder: Path) -> None:
+    """Draw what is computed now, before it is: compiletime_fold."""
+    put_in_order(model)
+    names, overridable = arguments.get("runtime_constants", ()), arguments.get("overridable", False)
+    chosen = select_runtime_constants(model, names, overridable=overridable)
+    constness = ConstnessAnalysis(model, chosen)
+    if arguments.get("fold_at", "compile") == "compile":
+        _draw(
+            {"compiletime_fold": model},
+            folder,
+            lambda node: constness.of_node(node) is Constness.COMPILE_TIME,
+        )
+
+
+def _draw(
+    models: Mapping[str, ir.Model | None],
+    folder: Path,
+    only: Callable[[ir.Node], bool] | None = None,
+) -> None:
+    """Draw models, or some of their nodes, into a folder.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    from onnxfold.dump.folder import draw
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, model in models.items():
+            if model is not None:
+                draw(model, name, folder / f"{name}.dot", only)
+    except OSError as error:
+        raise UsageError(f"cannot be written: {error.strerror}", file=folder) from error
 
 
 def _compile(
@@ -190,5 +239,5 @@ def _compile(
         made, backend, options, seconds=seconds, nominal=nominal, progress=progress
     )
     folder = arguments.get("dump_ir")
-    if folder is not None:
+    if folder is not None and backend not in NOT_COMPILING:
         dump_stages(made, backend, options, Path(folder), seconds=seconds)

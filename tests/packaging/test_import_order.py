@@ -18,6 +18,7 @@ LAYERS = (
     ("kernels",),
     ("editing",),
     ("analysis",),
+    ("dump",),
     ("rewrite",),
     ("rules", "options", "compare"),
     ("passes", "bench"),

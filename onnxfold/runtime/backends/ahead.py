@@ -29,6 +29,9 @@ from onnxfold.runtime.splitting.parts import RuntimeFold
 
 logger = logging.getLogger("onnxfold")
 
+NOT_COMPILING = ("auto", "onnxruntime")
+"""Names of backends that make no kernels."""
+
 
 def compile_kernels(
     bundle: SplitModel,
@@ -135,13 +138,11 @@ def _timed(
 
 
 def check_dump(backend: str) -> None:
-    """Refuse a backend that cannot write the stages of its compilation here.
+    """Refuse a backend that compiles, but cannot write the stages of that here.
 
     Raises:
-        UsageError: It does not compile, or its compiler is not there.
+        UsageError: Its compiler is not there.
     """
-    if backend in ("auto", "onnxruntime"):
-        raise UsageError("there are no stages to write: choose iree or onnx-mlir")
     missing = create(backend).missing()
     if missing is not None:
         raise UsageError(missing)

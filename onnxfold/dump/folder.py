@@ -1,0 +1,126 @@
+"""A folder with the graph after each pass, numbered in their order."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnxfold.atomic import os_error
+from onnxfold.dump.dot import dot_of
+from onnxfold.dump.listing import changes_of, lines_of
+from onnxfold.dump.text import text_of
+from onnxfold.errors import UsageError
+from onnxfold.pool import Buffer
+
+logger = logging.getLogger("onnxfold")
+
+_MOST_CHANGES = 400  # lines
+# Graphviz takes seconds for some hundred nodes, and minutes for some thousand.
+_MOST_DRAWN = 500  # nodes
+_DRAWING_SECONDS = 20
+
+
+class Dump:
+    """Writes what each pass makes of a model; an `onnxfold.passes.run.Observer`.
+
+    ``00-source.txt`` and ``.dot`` are the model as it came. A pass that changed something adds the
+    same two with the next number and its name, and ``.diff`` with the lines that it changed; where
+    Graphviz is installed and the graph is not large, there is a drawing in ``.svg``.
+
+    Args:
+        folder: Where to write. It is made if it is not there, and must be empty.
+        model: The model as it came.
+
+    Raises:
+        UsageError: The folder is not empty.
+        OnnxFoldError: It cannot be written.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], model: ir.Model) -> None:
+        self._folder = Path(folder)
+        self._title = ""
+        self._count = 0
+        try:
+            if self._folder.exists() and any(self._folder.iterdir()):
+                raise UsageError("--dump-ir wants a new folder or an empty one", file=folder)
+        except OSError as error:
+            raise os_error(error, os.fspath(folder)) from error
+        self._begin(model)
+
+    def _begin(self, model: ir.Model) -> None:
+        self._model = model
+        self._lines = lines_of(model)
+        self._write("source", model, None)
+
+    def passed(self, name: str, model: ir.Model) -> None:
+        """Write what a pass has left, if it has changed anything.
+
+        Raises:
+            OnnxFoldError: The folder cannot be written.
+        """
+        if model is not self._model:  # the run begins again with fewer rules
+            self._begin(model)
+            return
+        lines = lines_of(model)
+        if lines != self._lines:
+            changes = changes_of(self._lines, lines, _MOST_CHANGES)
+            self._lines = lines
+            self._write(name, model, changes)
+
+    def holds(self, nbytes: int) -> None:
+        """So many bytes are live in the pool: nothing to write."""
+
+    def bound(self, value: ir.Value, buffer: Buffer) -> None:
+        """A constant is known: nothing to write."""
+
+    def _write(self, name: str, model: ir.Model, changes: list[str] | None) -> None:
+        title, before = f"{self._count:02}-{name}", self._title
+        self._count += 1
+        self._title = title
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            _put(self._folder / f"{title}.txt", text_of(model))
+            if changes is not None:
+                text = "\n".join([f"--- {before}", f"+++ {title}", *changes, ""])
+                _put(self._folder / f"{title}.diff", text)
+            draw(model, title, self._folder / f"{title}.dot")
+        except OSError as error:
+            raise os_error(error, str(self._folder)) from error
+
+
+def draw(
+    model: ir.Model, title: str, path: Path, only: Callable[[ir.Node], bool] | None = None
+) -> None:
+    """Draw a model as .dot and, where Graphviz is there and it is not large, as .svg.
+
+    Args:
+        model: The model.
+        title: What is above the drawing.
+        path: The .dot file.
+        only: Which nodes of the main graph to draw, see `dot_of`.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    drawing = dot_of(model, title, only=only)
+    _put(path, drawing)
+    tool = shutil.which("dot")
+    if tool is None or drawing.count(" [label=") > _MOST_DRAWN:
+        return
+    picture = path.with_suffix(".svg")
+    command = [tool, "-Tsvg", "-o", str(picture), str(path)]
+    try:
+        subprocess.run(command, capture_output=True, check=True, timeout=_DRAWING_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        picture.unlink(missing_ok=True)
+        logger.warning("%s was not drawn: %s", path, error)
+
+
+def _put(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")

@@ -1,0 +1,231 @@
+"""`optimize --dump-ir`: the graph after each pass on paper."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import onnxfold
+from onnxfold import storage
+from onnxfold.cli import main
+from onnxfold.dump.dot import dot_of
+from onnxfold.dump.listing import changes_of, lines_of
+
+ROOT = Path(__file__).parents[2]
+ODD = 'a"b<script>alert(1)</script>&lt;\\N\n\t\x01é漢\u202e'
+MIXED = """
+<ir_version: 10, opset_import: ["" : 21, "local" : 1]>
+g (float[n, 4] x, bool cond) => (float[n, 4] y) <
+    float[4, 4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7}
+> {
+    t = Transpose (w)
+    b = If (cond) <
+        then_branch = yes () => (float[n, 4] o) { e = Exp (t) o = MatMul (x, e) },
+        else_branch = no () => (float[n, 4] p) { p = local.f (x) }
+    >
+    i = Identity (b)
+    y = Relu (i)
+}
+<domain: "local", opset_import: ["" : 21]>
+f (q) => (r) { two = Constant <value_float = 2.0> () h = Sqrt (two) r = Mul (q, h) }
+"""
+
+
+def dumped(source, tmp_path, **options) -> dict[str, Path]:
+    onnxfold.optimize_file(source, tmp_path / "out.onnx", dump_ir=tmp_path / "ir", **options)
+    return {path.name: path for path in sorted((tmp_path / "ir").iterdir())}
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    path = tmp_path / "mixed.onnx"
+    onnx.save(onnx.parser.parse_model(MIXED), path)
+    return path
+
+
+def without_drawings(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda tool: None)
+
+
+def test_each_pass_that_changed_something_has_its_files(mixed, tmp_path, monkeypatch):
+    without_drawings(monkeypatch)
+    files = dumped(mixed, tmp_path)
+    steps = list(dict.fromkeys(name.rpartition(".")[0] for name in files))
+    assert [step[:3] for step in steps] == [f"{k:02}-" for k in range(len(steps))]
+    assert steps[0] == "00-source"
+    assert "01-constant-propagation" in steps
+    for step in steps:
+        kinds = {name.rpartition(".")[2] for name in files if name.startswith(f"{step}.")}
+        assert kinds == ({"txt", "dot"} if step == "00-source" else {"txt", "dot", "diff"})
+    change = files["01-constant-propagation.diff"].read_text().splitlines()
+    assert change[:2] == ["--- 00-source", "+++ 01-constant-propagation"]
+    assert "-t = Transpose (w)" in change
+    assert "-local.f: h = Sqrt (two)" in change
+    assert any(line.startswith("-If b graph") and "Exp (t)" in line for line in change)
+
+
+def test_the_text_is_onnx_and_the_last_one_is_what_is_written(mixed, tmp_path, monkeypatch):
+    without_drawings(monkeypatch)
+    files = dumped(mixed, tmp_path)
+    texts = [onnx.parser.parse_model(p.read_text()) for p in files.values() if p.suffix == ".txt"]
+    assert [node.op_type for node in texts[0].graph.node] == ["Transpose", "If", "Identity", "Relu"]
+    written = onnx.load(tmp_path / "out.onnx")
+    assert [n.op_type for n in texts[-1].graph.node] == [n.op_type for n in written.graph.node]
+
+
+def test_the_differences_lead_from_one_listing_to_the_next():
+    model = storage.load(ROOT / "models" / "swin.onnx")
+    before = lines_of(model)
+    after = lines_of(onnxfold.optimize(model))
+    changes = changes_of(before, after, 10**6)
+    left = list(before)
+    for line in (line[1:] for line in changes if line.startswith("-")):
+        left.remove(line)
+    left += [line[1:] for line in changes if line.startswith("+")]
+    assert sorted(left) == sorted(after)
+    short = changes_of(before, after, 10)
+    assert len(short) == 11 and short[-1] == f"... {len(changes) - 10:,} more lines"
+
+
+def test_the_places_are_those_of_diff():
+    assert changes_of(list("abcd"), list("axcde"), 99) == [
+        *("@@ -2,1 +2,1 @@", "-b", "+x"),
+        *("@@ -4,0 +5,1 @@", "+e"),
+    ]
+    assert changes_of(["a", "a", "b"], ["a", "b"], 99) == ["@@ -1,1 +0,0 @@", "-a"]
+    assert changes_of(["a"], ["a"], 99) == []
+
+
+def test_a_real_model_and_its_weights_are_left_out(tmp_path, monkeypatch):
+    without_drawings(monkeypatch)
+    files = dumped(ROOT / "models" / "swin.onnx", tmp_path)
+    assert len(files) > 20
+    text = files["00-source.txt"].read_text()
+    assert 'mlp.fc1.weight" = ["left_out": "36864 bytes"]' in text
+    assert max(len(path.read_bytes()) for path in files.values()) < 500_000
+    assert len(files["04-symbolic-shapes.diff"].read_text().splitlines()) <= 403
+
+
+def test_it_is_the_same_model_that_is_written(tmp_path, monkeypatch):
+    without_drawings(monkeypatch)
+    for path in (ROOT / "models" / "swin.onnx", ROOT / "tests" / "data" / "control_flow.onnx"):
+        onnxfold.optimize_file(path, tmp_path / "plain.onnx")
+        dumped(path, tmp_path)
+        assert (tmp_path / "out.onnx").read_bytes() == (tmp_path / "plain.onnx").read_bytes()
+        shutil.rmtree(tmp_path / "ir")
+
+
+def odd_model(tmp_path):
+    model = onnx.parser.parse_model(MIXED)
+    for node in model.graph.node:
+        node.name = f"{ODD}{node.name}"
+        for names in (node.input, node.output):
+            for k, name in enumerate(names):
+                if name in ("b", "i"):
+                    names[k] = ODD + name
+    model.graph.node.add(op_type="Odd", domain="o", input=["y"], output=["z"]).attribute.add(
+        name="text", type=onnx.AttributeProto.STRING, s=b"\xff\n"
+    )
+    model.opset_import.add(domain="o", version=1)
+    model.graph.output.add(name="z")
+    path = tmp_path / "odd.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def test_odd_names_are_shown_and_nothing_of_them_is_obeyed(tmp_path):
+    if shutil.which("dot") is None:
+        pytest.skip("Graphviz is not installed")
+    files = dumped(odd_model(tmp_path), tmp_path)
+    drawn = [path for path in files.values() if path.suffix == ".svg"]
+    assert len(drawn) == sum(path.suffix == ".dot" for path in files.values())
+    shown = ODD.replace("\n", "\\n").replace("\t", "\\t").replace("\x01", "\\x01")
+    shown = shown.replace("\u202e", "\\u202e")
+    for path in drawn:
+        tree = ElementTree.parse(path)
+        assert not [e for e in tree.iter() if e.tag.lower().endswith(("script", "}a", "image"))]
+        texts = [e.text or "" for e in tree.iter() if e.tag.endswith("}text")]
+        assert any(shown in text.replace("\xa0", " ") for text in texts), texts
+    diffs = [path.read_text() for path in files.values() if path.suffix == ".diff"]
+    assert all(re.match(r"(--- |\+\+\+ |@@ |[-+])", line) for d in diffs for line in d.splitlines())
+
+
+def test_dot_reads_what_is_drawn(mixed):
+    if shutil.which("dot") is None:
+        pytest.skip("Graphviz is not installed")
+    text = dot_of(storage.load(mixed), "title")
+    made = subprocess.run(
+        ["dot", "-Tplain"], input=text, capture_output=True, text=True, check=True
+    ).stdout
+    assert len(re.findall(r"^node ", made, re.MULTILINE)) == text.count(" [label=")
+    for cluster in ("If b graph 0", "If b graph 1", "function local.f"):
+        assert cluster in text
+
+
+def test_constants_have_a_colour_of_their_own(mixed):
+    text = dot_of(storage.load(mixed), "title")
+    colours = dict(re.findall(r'label="(\w+)\\n[^\n]*fillcolor="(#\w+)"', text))
+    assert colours["Transpose"] == colours["Exp"] == colours["Sqrt"]
+    assert colours["Relu"] == colours["If"] == colours["Mul"] != colours["Exp"]
+
+
+@pytest.mark.parametrize("kind", ["file", "full"])
+def test_a_folder_that_holds_something_is_left_alone(mixed, tmp_path, capsys, kind):
+    target = tmp_path / "ir"
+    if kind == "file":
+        target.write_text("mine")
+    else:
+        target.mkdir()
+        (target / "00-source.txt").write_text("mine")
+    code = main(
+        ["optimize", str(mixed), "-o", str(tmp_path / "out.onnx"), "--dump-ir", str(target)]
+    )
+    error = capsys.readouterr().err
+    assert code == 2 and str(target) in error and len(error.splitlines()) == 1
+    assert not (tmp_path / "out.onnx").exists()
+    kept = target if kind == "file" else target / "00-source.txt"
+    assert kept.read_text() == "mine"
+
+
+def test_nothing_is_made_for_a_model_that_is_none(tmp_path, capsys):
+    (tmp_path / "bad.onnx").write_bytes(b"nonsense")
+    arguments = ["optimize", str(tmp_path / "bad.onnx"), "-o", str(tmp_path / "out.onnx")]
+    assert main([*arguments, "--dump-ir", str(tmp_path / "ir")]) == 2
+    assert not (tmp_path / "ir").exists()
+
+
+def test_passes_by_name_and_a_folder_that_is_there(mixed, tmp_path, monkeypatch):
+    without_drawings(monkeypatch)
+    (tmp_path / "ir").mkdir()
+    files = dumped(mixed, tmp_path, passes=["dead-code", "constant-propagation"])
+    assert "01-constant-propagation.txt" in files
+
+
+def test_the_three_functions_of_a_split(tmp_path, monkeypatch):
+    without_drawings(monkeypatch)
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[n, 64] x, float[64, 64] a) => (float[n, 64] y) {
+            t = Transpose (w)
+            merged = MatMul (t, a)
+            y = MatMul (x, merged)
+        }""")
+    weight = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    folder = tmp_path / "ir"
+    onnxfold.split(*(model, tmp_path / "bundle"), runtime_constants=["a"], dump_ir=folder, level=0)
+    drawn = {path.name: path.read_text() for path in folder.iterdir()}
+    assert drawn.keys() == {"compiletime_fold.dot", "runtime_fold.dot", "entry.dot"}
+    ops = {name: re.findall(r'label="(Transpose|MatMul)', text) for name, text in drawn.items()}
+    assert ops == {
+        "compiletime_fold.dot": ["Transpose"],
+        "runtime_fold.dot": ["MatMul"],
+        "entry.dot": ["MatMul"],
+    }

@@ -165,6 +165,8 @@ def optimize(
     if passes is not None:
         options["passes"] = [name.strip() for name in passes.split(",")]
     if only_plan:
+        if report is not None:
+            raise click.UsageError("--report contradicts --plan, which writes nothing")
         _plan(source, as_json, options)
         return
     target = _one_target(destination, output)

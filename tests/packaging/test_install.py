@@ -12,8 +12,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LEFT_OUT = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
 PROBE = """
-import importlib.metadata, onnxfold, onnxfold.cli, onnxfold.rules
+import importlib.metadata, importlib.resources, onnxfold, onnxfold.cli, onnxfold.rules
 assert onnxfold.cli.main(["--version"]) == 0
+page = importlib.resources.files("onnxfold") / "report" / "page" / "assets"
+assert all((page / name).is_file() for name in ("page.html", "vendor/cytoscape.min.js"))
 print(onnxfold.rules.__file__)
 print([str(f) for f in importlib.metadata.files("onnxfold") if f.name == "LICENSE"])
 """

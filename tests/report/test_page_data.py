@@ -153,11 +153,13 @@ def test_a_place_that_cannot_be_written_is_told_first(command, tmp_path, capsys)
         "split": [str(SWIN), "-o", str(folder / "bundle"), "--runtime-const", "*"],
     }[command]
     folder.mkdir()
+    (tmp_path / "folder.html").mkdir()
     source = SWIN.read_bytes()
     for place, reason in (
         (tmp_path / "nowhere" / "p.html", "its folder does not exist"),
-        (folder, "it is a folder"),
-        (SWIN, "would replace a model"),
+        (tmp_path / "folder.html", "it is a folder"),
+        (folder, "must end in .html or .json"),
+        (SWIN, "must end in .html or .json"),
     ):
         assert main([command, *arguments, "--report", str(place)]) == 2
         errors = capsys.readouterr().err
@@ -165,6 +167,16 @@ def test_a_place_that_cannot_be_written_is_told_first(command, tmp_path, capsys)
         assert reason in errors
     assert list(folder.iterdir()) == []
     assert SWIN.read_bytes() == source
+
+
+def test_a_model_is_not_replaced_by_its_report(tmp_path, capsys):
+    model = tmp_path / "model.json"
+    model.write_bytes(SWIN.read_bytes())
+    assert main(["optimize", str(model), str(tmp_path / "out.onnx"), "--report", str(model)]) == 2
+    assert "would replace a model of this run" in capsys.readouterr().err
+    assert model.read_bytes() == SWIN.read_bytes()
+    assert main(["optimize", str(SWIN), "--plan", "--report", str(tmp_path / "p.html")]) == 2
+    assert "contradicts --plan" in capsys.readouterr().err
 
 
 def test_a_timeline_keeps_the_peak_in_few_points():

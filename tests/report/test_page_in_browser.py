@@ -164,10 +164,15 @@ def test_differences_are_drawn_as_histograms(page, tmp_path):
         )
     report = tmp_path / "page.html"
     models_of = [str(tmp_path / name) for name in "ab"]
-    assert main(["compare", *models_of, "--report", str(report)]) == 1
+    assert main(["compare", *models_of, "--bisect", "--report", str(report)]) == 1
     page.open(report)
     assert "different" in page.run("document.querySelector('.tiles').innerText")
     page.wait("document.querySelectorAll('figure canvas').length === 1")
+    first = page.run("document.querySelector('#first').innerText")
+    assert "y = Mul(x, w)" in first
+    assert "2 of 3 elements differ" in first
+    page.run("document.querySelector('#first button').click()")
+    assert details(page).startswith("Mul")
     counts = page.run("data.run.check.outputs[0].ulp_histogram")
     assert sum(counts) == 3
     assert counts[0] == 1

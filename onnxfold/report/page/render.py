@@ -24,12 +24,15 @@ def check_destination(path: str | os.PathLike[str], *others: str | os.PathLike[s
         others: Files of the same run, which it must not replace.
 
     Raises:
-        UsageError: It is no file, its folder is missing or read-only, or it is one of ``others``.
+        UsageError: It is not called .html or .json, no file, or one of ``others``, or its folder is
+            missing or read-only.
     """
     name = os.fspath(path)
     real = os.path.realpath(name)
     folder = os.path.dirname(real)
-    if not name or os.path.isdir(real):
+    if not name.lower().endswith((".html", ".json")):  # a slip must not cost a model
+        raise UsageError("the report's name must end in .html or .json", file=name)
+    if os.path.isdir(real):
         raise UsageError("the report cannot be written: it is a folder", file=name)
     if os.path.exists(real) and not os.path.isfile(real):
         raise UsageError("the report cannot be written: it is not a regular file", file=name)

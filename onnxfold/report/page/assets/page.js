@@ -132,6 +132,20 @@ function accuracy(check) {
     ...[...sizes, ...check.notes].map((text) => el("p", { class: "about" }, text)));
 }
 
+function firstDifference(found) {
+  const nodes = (title, list) => [el("h3", {}, title, list.length ? " makes it by" : " stores it"), ...list.map((node) => {
+    const read = [...node.inputs, ...Object.entries(node.attributes).map(([name, text]) => `${name}=${text}`)];
+    return el("p", {}, nameText(`${node.outputs.join(", ")} = ${node.op}(${read.join(", ")})`));
+  })];
+  const result = found.result;
+  const value = el("button", { class: "link", type: "button", onclick: () => show(found.value) }, nameText(found.value));
+  return section("first", "Where they first differ", `The first value in the order of a, found in ${plural(found.runs, "run")}.`,
+    el("p", {}, el("b", {}, value), ` ${result.dtype}[${result.shape.join(",")}]: `, result.note || `${number(result.differing)} of ${number(result.elements)} elements differ, by up to ${figure(result.max_abs_error)}`),
+    ...found.where.map((where) => el("p", { class: "about" }, `in ${where}`)),
+    ...nodes("a", found.nodes_a), ...nodes("b", found.nodes_b),
+    found.ingredients.length ? table([["what it reads"], ["is"]], found.ingredients.map((each) => [nameText(each.name), each.state])) : null);
+}
+
 function splitParts(made) {
   const type = (info) => (info.shape === null ? info.dtype : `${info.dtype}[${info.shape.map((dim) => (dim === null ? "?" : dim)).join(",")}]`);
   const on = new Map(made.groups.flatMap((group) => group.outputs.map((name) => [name, group.constants.join(", ")])));
@@ -189,7 +203,8 @@ function draw() {
     main.append(operations(data.run), memory(data.memory), graph, tensors(data.tensors), rules(data.rules),
       stayed(data.run.kept, data.run.kept_left_out), ...(data.run.check ? [accuracy(data.run.check)] : []), theRun(data.run));
   } else if (data.kind === "compare") {
-    main.append(accuracy(data.run.check), graph, operations(data.run));
+    const first = data.run.check.first_difference;
+    main.append(accuracy(data.run.check), ...(first ? [firstDifference(first)] : []), graph, operations(data.run));
   } else {
     const [flow, ...rest] = splitParts(data.split);
     main.append(flow, graph, ...rest.filter(Boolean));

@@ -65,7 +65,7 @@ function memoryChart(points) {
 
 // counts[0] elements are equal, counts[k] are [2^(k-1), 2^k) units in the last place apart.
 function histogram(counts) {
-  const label = (k) => (k === 0 ? "0" : k === 1 ? "1" : k < 11 ? `${2 ** (k - 1)}–${2 ** k - 1}` : `≥2^${k - 1}`);
+  const label = (k) => (k === 0 ? "0" : k === 1 ? "1" : k < 11 ? `${2 ** (k - 1)}–${2 ** k - 1}` : `from 2^${k - 1}`);
   const most = Math.max(...counts, 1);
   const powers = [0];
   for (let power = 1; power <= most * 10; power *= 10) powers.push(power);

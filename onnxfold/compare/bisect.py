@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.analysis.constants import captured_values
+from onnxfold.analysis.facts import ModelFacts, facts_of
+from onnxfold.analysis.symbolic import Fact, SymbolicAnalysis
 from onnxfold.compare.bodies import Body, Turns, body_of
 from onnxfold.compare.random_feeds import Feeds
 from onnxfold.compare.result import FirstDifference, Ingredient, NodeText, OutputResult
@@ -56,21 +60,47 @@ class _Search:
         self._runs = 0
 
     def between(self, a: Side, b: Side, where: tuple[str, ...]) -> FirstDifference | None:
-        """The first difference of two models, ``where`` being the way to them from outside."""
+        """The first difference of two models, ``where`` being the way to them from outside.
+
+        Constants are many bytes: only those that make the first value that differs are looked at.
+        """
         with Variants(a.model) as of_a, Variants(b.model) as of_b:
+            graph, facts = of_a.model.graph, _facts(of_a.model, a.feeds)
             values_b = _values_by_name(of_b.model.graph)
-            pairs = [
-                (value, values_b[value.name or ""])
-                for node in of_a.model.graph
+            pairs = {
+                value: values_b[value.name or ""]
+                for node in graph
                 for value in node.outputs
                 if value.name in values_b and _can_be_given_out(value)
-            ]
-            for group in _groups(pairs, _sizes(of_a.model.graph, a.feeds)):
-                found = self._in_group(a, b, of_a, of_b, group)
-                if found is not None:
-                    value_a, value_b, result = found
-                    deeper = self._below(a, b, of_a, of_b, value_a, value_b, where)
-                    return deeper or self._told(value_a, value_b, pairs, result, where)
+            }
+            variable = [value for value in pairs if not facts.known.is_constant(value)]
+            found = self._first(a, b, of_a, of_b, variable, pairs, facts)
+            # an output may itself be constant
+            ends = [found[0]] if found is not None else graph.outputs
+            behind = set[ir.Value]().union(*(_constants_behind(end, facts) for end in ends))
+            constants = [value for value in pairs if value in behind]
+            found = self._first(a, b, of_a, of_b, constants, pairs, facts) or found
+            if found is None:
+                return None
+            equal = {*variable, *constants}
+            deeper = self._below(a, b, of_a, of_b, found[0], pairs[found[0]], where)
+            return deeper or self._told(found, pairs, equal, where)
+
+    def _first(
+        self,
+        a: Side,
+        b: Side,
+        of_a: Variants,
+        of_b: Variants,
+        values: Sequence[ir.Value],
+        pairs: Mapping[ir.Value, ir.Value],
+        facts: ModelFacts,
+    ) -> tuple[ir.Value, OutputResult] | None:
+        """The first of the values, and how far apart it is."""
+        for group in _groups(values, facts.types):
+            found = self._in_group(a, b, of_a, of_b, [(value, pairs[value]) for value in group])
+            if found is not None:
+                return found
         return None
 
     def _in_group(
@@ -80,22 +110,19 @@ class _Search:
         of_a: Variants,
         of_b: Variants,
         group: Sequence[tuple[ir.Value, ir.Value]],
-    ) -> tuple[ir.Value, ir.Value, OutputResult] | None:
+    ) -> tuple[ir.Value, OutputResult] | None:
         found_a = self._values(a, of_a, [value for value, _ in group])
         found_b = self._values(b, of_b, [value for _, value in group])
         apart = {
-            value_a: (value_b, results[0])
-            for value_a, value_b in group
+            value_a: results[0]
+            for value_a, _ in group
             if (results := self._differences(found_a, found_b, value_a.name or ""))
         }
         if not apart:
             return None
         again = self._values(a, of_a, [value for value, _ in group])
         random = {v for v in apart if self._differences(found_a, again, v.name or "")}
-        for value_a, (value_b, result) in apart.items():
-            if value_a not in random:
-                return value_a, value_b, result
-        return None
+        return next(((v, result) for v, result in apart.items() if v not in random), None)
 
     def _differences(
         self, a: Mapping[str, Output], b: Mapping[str, Output], name: str
@@ -200,25 +227,24 @@ class _Search:
 
     def _told(
         self,
-        value_a: ir.Value,
-        value_b: ir.Value,
-        pairs: Sequence[tuple[ir.Value, ir.Value]],
-        result: OutputResult,
+        found: tuple[ir.Value, OutputResult],
+        pairs: Mapping[ir.Value, ir.Value],
+        equal: Set[ir.Value],
         where: tuple[str, ...],
     ) -> FirstDifference:
-        partner = dict(pairs)
+        value, result = found
         return FirstDifference(
-            value=value_a.name or "",
+            value=value.name or "",
             where=where,
             result=result,
-            nodes_a=_since(value_a, set(partner)),
-            nodes_b=_since(value_b, set(partner.values())),
-            ingredients=list(self._ingredients(value_a, value_b, partner)),
+            nodes_a=_since(value, equal),
+            nodes_b=_since(pairs[value], {pairs[v] for v in equal}),
+            ingredients=list(self._ingredients(value, pairs[value], equal)),
             runs=self._runs,
         )
 
     def _ingredients(
-        self, value_a: ir.Value, value_b: ir.Value, partner: Mapping[ir.Value, ir.Value]
+        self, value_a: ir.Value, value_b: ir.Value, equal: Set[ir.Value]
     ) -> Iterator[Ingredient]:
         """What the node of the first model reads, and how that compares."""
         node_a, node_b = value_a.producer(), value_b.producer()
@@ -227,7 +253,7 @@ class _Search:
             if value is None or not value.name:
                 continue
             other = weights_b.get(value.name)
-            if value in partner or (value.is_graph_input() and value.const_value is None):
+            if value in equal or (value.is_graph_input() and value.const_value is None):
                 state = "equal"
             elif value.const_value is None or other is None or other.const_value is None:
                 state = "in the first model only"
@@ -254,48 +280,52 @@ def _can_be_given_out(value: ir.Value) -> bool:
     return value.dtype is None or value.dtype.bitwidth >= 8
 
 
-def _sizes(graph: ir.Graph, feeds: Feeds) -> dict[str, int]:
-    """The size that each symbolic dimension has with these feeds."""
-    sizes: dict[str, int] = {}
-    for value in graph.inputs:
+def _facts(model: ir.Model, feeds: Feeds) -> ModelFacts:
+    """What is known of a model whose inputs have the shapes of the feeds."""
+    facts = facts_of(model)
+    for value in model.graph.inputs:
         fed = feeds.get(value.name or "")
-        if isinstance(fed, np.ndarray) and value.shape is not None:
-            for dim, size in zip(value.shape, fed.shape, strict=False):
-                if isinstance(dim, ir.SymbolicDim) and dim.value:
-                    sizes[dim.value] = size
-    return sizes
+        if isinstance(fed, np.ndarray) and not facts.known.is_constant(value):
+            facts.types.set(value, Fact(value.dtype, fed.shape))
+    return facts
 
 
-def _groups(
-    pairs: Sequence[tuple[ir.Value, ir.Value]], sizes: Mapping[str, int]
-) -> Iterator[Sequence[tuple[ir.Value, ir.Value]]]:
-    """The pairs in groups of about the same bytes, in order."""
-    nbytes = [_estimate(value, sizes) for value, _ in pairs]
+def _groups(values: Sequence[ir.Value], types: SymbolicAnalysis) -> Iterator[Sequence[ir.Value]]:
+    """The values in groups of about the same bytes, in order."""
+    nbytes = [_estimate(types.of(value)) for value in values]
     limit = max(_GROUP, sum(nbytes) // _GROUPS)
     start = taken = 0
     for k, size in enumerate(nbytes):
         if taken and taken + size > limit:
-            yield pairs[start:k]
+            yield values[start:k]
             start, taken = k, 0
         taken += size
-    if start < len(pairs):
-        yield pairs[start:]
+    if start < len(values):
+        yield values[start:]
 
 
-def _estimate(value: ir.Value, sizes: Mapping[str, int]) -> int:
+def _estimate(fact: Fact) -> int:
     """About how many bytes a value has."""
-    if value.shape is None or value.dtype is None:
+    shape = fact.static_shape
+    if shape is None or fact.dtype is None:
         return _UNKNOWN
-    elements = 1
-    for dim in value.shape:
-        known = dim if isinstance(dim, int) else sizes.get(dim.value or "")
-        if known is None:
-            return _UNKNOWN
-        elements *= known
-    return int(elements * value.dtype.itemsize)
+    return int(math.prod(shape) * fact.dtype.itemsize)
 
 
-def _since(value: ir.Value, equal: set[ir.Value]) -> list[NodeText]:
+def _constants_behind(value: ir.Value, facts: ModelFacts) -> Set[ir.Value]:
+    """The constants that the node of a value reads, those that these are made of, and itself."""
+    found: set[ir.Value] = {value} if facts.known.is_constant(value) else set()
+    stack = [value]
+    while stack:
+        node = stack.pop().producer()
+        for read in () if node is None else (*node.inputs, *captured_values(node)):
+            if read is not None and read not in found and facts.known.is_constant(read):
+                found.add(read)
+                stack.append(read)
+    return found
+
+
+def _since(value: ir.Value, equal: Set[ir.Value]) -> list[NodeText]:
     """The nodes that make a value from values that are equal in both models, the last ones last."""
     found: set[ir.Node] = set()
     stack = [value.producer()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,9 +11,9 @@ import onnx_ir as ir
 from onnx import helper, inliner
 
 from onnxfold import storage
+from onnxfold.analysis.constants import captured_values
 from onnxfold.compare.random_feeds import Array, Feeds
 from onnxfold.compare.runners import Output
-from onnxfold.graphs import subgraphs_of
 
 Known = Callable[[Sequence[ir.Value]], dict[str, Output]]
 """Gives what values of the graph around the node are."""
@@ -143,10 +143,8 @@ def body_of(model: ir.Model, node: ir.Node, known: Known) -> Body | Turns | None
         node: A node of its main graph.
         known: Gives values of that graph.
     """
-    graphs = subgraphs_of(node)
     read = {value.name: value for value in node.inputs if value is not None and value.name}
-    for graph in graphs:
-        read.update((value.name, value) for value in _captured(graph) if value.name)
+    read.update((value.name, value) for value in captured_values(node) if value.name)
     feeds = known(list(read.values()))
     if any(not _can_be_fed(feed) for feed in feeds.values()):
         return None
@@ -174,19 +172,6 @@ def body_of(model: ir.Model, node: ir.Node, known: Known) -> Body | Turns | None
 
 def _name(node: ir.Node) -> str:
     return repr(node.name or next((v.name for v in node.outputs if v.name), ""))
-
-
-def _captured(graph: ir.Graph) -> Iterator[ir.Value]:
-    """The values of graphs around that a graph reads, or gives as its results."""
-    inside = {*graph.inputs, *graph.initializers.values()}
-    for node in graph.all_nodes():
-        inside.update(node.outputs)
-        for nested in subgraphs_of(node):
-            inside.update([*nested.inputs, *nested.initializers.values()])
-    reads = [value for node in graph.all_nodes() for value in node.inputs]
-    for value in [*reads, *graph.outputs]:
-        if value is not None and value not in inside:
-            yield value
 
 
 def _can_be_fed(feed: Output) -> bool:

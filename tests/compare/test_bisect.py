@@ -97,6 +97,15 @@ def test_a_wrong_fold_is_found_by_name(parsed) -> None:
     assert "stores it" in str(found)
 
 
+def test_an_output_that_is_a_constant_is_looked_at(parsed) -> None:
+    text = (
+        "g (float[2] x) => (float[2] y) <int64[1] s = {{2}}> "
+        "{{ c = Constant<value = float {{{}}}>() d = Exp(c) y = Expand(d, s) }}"
+    )
+    found = compare(parsed(text.format(1)), parsed(text.format(2)), bisect=True).first_difference
+    assert found is not None and found.value == "c"
+
+
 def test_random_values_are_no_difference(parsed) -> None:
     text = (
         "g (float[2] x) => (float[2] y, float[2] z) {{ r = RandomNormal<shape = [2]>() "

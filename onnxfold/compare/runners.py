@@ -53,6 +53,8 @@ class OnnxruntimeRunner:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.log_severity_level = 4
+        # an output would keep all memory of the arena that it lies in, after the session is closed
+        options.enable_cpu_mem_arena = False
         try:
             self._session = ort.InferenceSession(
                 source, options, providers=list(providers or DEFAULT_PROVIDERS)

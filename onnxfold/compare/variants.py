@@ -21,8 +21,8 @@ _IN_MEMORY = 64 << 20  # bytes of a model that is given to the runtime as bytes
 class Variants:
     """Variants of one model that differ in their outputs.
 
-    A large model is written to a temporary folder once, with its weights as external data, to
-    which all variants refer.
+    A large model, or one with external data, is written to a temporary folder once, with its
+    weights as external data to which all variants refer.
 
     Attributes:
         model: The model whose values are given out: as given, or loaded from that folder.
@@ -34,7 +34,8 @@ class Variants:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        if storage.model_bytes(self.model) > _IN_MEMORY:
+        is_external = bool(self.model.meta.get(storage.EXTERNAL_KEY))
+        if is_external or storage.model_bytes(self.model) > _IN_MEMORY:
             folder = self._stack.enter_context(atomic.scratch_folder("bisect"))
             base = os.path.join(folder, "base.onnx")
             storage.save(self.model, base, external_data=True, fsync=False)

@@ -76,6 +76,16 @@ def test_a_large_model_is_written_once(monkeypatch) -> None:
     assert found is not None and found.value == "logits"
 
 
+def test_models_with_external_data(tmp_path) -> None:
+    for name, model in (("a", onnx.load(SWIN)), ("b", changed_swin())):
+        (tmp_path / name).mkdir()
+        path = tmp_path / name / "model.onnx"
+        onnx.save(model, path, save_as_external_data=True, location="w", size_threshold=0)
+    result = compare(tmp_path / "a" / "model.onnx", tmp_path / "b" / "model.onnx", bisect=True)
+    found = result.first_difference
+    assert found is not None and found.value == "logits", result.notes
+
+
 def test_values_are_looked_at_in_groups(monkeypatch) -> None:
     monkeypatch.setattr(bisect, "_GROUP", 1000)
     found = compare(SWIN, changed_swin(), bisect=True).first_difference

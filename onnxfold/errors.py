@@ -30,8 +30,8 @@ class OnnxFoldError(Exception):
 
     def __str__(self) -> str:
         at = f"node {_cut(self.node, 200)!r}" if self.node else None
-        where = [part for part in (_printable(self.file or ""), at) if part]
-        return ": ".join([*where, _printable(" ".join(_cut(self.reason, 1000).split()))])
+        where = [part for part in (printable(self.file or ""), at) if part]
+        return ": ".join([*where, printable(" ".join(_cut(self.reason, 1000).split()))])
 
 
 @contextlib.contextmanager
@@ -52,7 +52,7 @@ def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 103]}...{text[-100:]}"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """The text without line ends, and without what a terminal would obey."""
     if text.isprintable():
         return text

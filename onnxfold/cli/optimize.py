@@ -165,8 +165,9 @@ def optimize(
     if passes is not None:
         options["passes"] = [name.strip() for name in passes.split(",")]
     if only_plan:
-        if report is not None:
-            raise click.UsageError("--report contradicts --plan, which writes nothing")
+        for option, value in (("--report", report), ("--dump-ir", dump_ir)):
+            if value is not None:
+                raise click.UsageError(f"{option} contradicts --plan, which writes nothing")
         _plan(source, as_json, options)
         return
     target = _one_target(destination, output)

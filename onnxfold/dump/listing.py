@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxfold import errors
 from onnxfold.graphs import subgraphs_of
 
 _LONGEST = 80  # characters of an attribute; long ones are cut
@@ -51,12 +52,7 @@ def changes_of(before: Sequence[str], after: Sequence[str], most: int) -> list[s
 
 def printable(text: str | None) -> str:
     """The text in one line of what can be printed; backslashes are doubled."""
-    if not text:
-        return ""
-    text = text.replace("\\", "\\\\")
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return errors.printable((text or "").replace("\\", "\\\\"))
 
 
 def typed(value: ir.Value) -> str:

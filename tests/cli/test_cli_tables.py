@@ -83,3 +83,11 @@ def test_compare_table():
 def test_peak_memory_is_plausible():
     peak = peak_rss_bytes()
     assert peak is None or 10**6 < peak < 10**12
+
+
+def test_a_terminal_obeys_no_name():
+    name = "red\x1b[31m\r\x9b2J"
+    result = Comparison("a.onnx", "b.onnx", outputs=[OutputResult("seed 0", name, "f", (), 1)])
+    text = compare_text(result)
+    assert "\x1b" not in text and "\r" not in text and "\x9b" not in text
+    assert r"red\x1b[31m\r\x9b2J" in text

@@ -175,8 +175,9 @@ def test_a_model_is_not_replaced_by_its_report(tmp_path, capsys):
     assert main(["optimize", str(model), str(tmp_path / "out.onnx"), "--report", str(model)]) == 2
     assert "would replace a model of this run" in capsys.readouterr().err
     assert model.read_bytes() == SWIN.read_bytes()
-    assert main(["optimize", str(SWIN), "--plan", "--report", str(tmp_path / "p.html")]) == 2
-    assert "contradicts --plan" in capsys.readouterr().err
+    for option in ("--report", "--dump-ir"):
+        assert main(["optimize", str(SWIN), "--plan", option, str(tmp_path / "p.html")]) == 2
+        assert f"{option} contradicts --plan" in capsys.readouterr().err
 
 
 def test_a_timeline_keeps_the_peak_in_few_points():

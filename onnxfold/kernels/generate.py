@@ -55,9 +55,11 @@ def _range_count(start: Array, limit: Array, delta: Array) -> int:
         raise Unfoldable("a range needs a delta other than 0")
     if start.dtype in INTEGERS:
         span, step = int(limit) - int(start), int(delta)
+        count = max(0, -(-span // step))
+        check_allocatable([count], start.dtype)  # an engine may take an overflow for no elements
         if abs(span) > _DOUBLE_EXACT or abs(span) > np.iinfo(start.dtype).max:
             raise NotExact("the range's length is beyond exact float64")
-        return max(0, -(-span // step))
+        return count
     # The difference is rounded to the dtype, the quotient to float64.
     ratio = float(limit - start) / float(delta)
     if not math.isfinite(ratio):

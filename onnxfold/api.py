@@ -175,6 +175,7 @@ def optimize_file(
                 fold,
                 scratch_folder=folder,
                 bytes_before=bytes_before,
+                count_withheld=True,
                 observer=Observers(*observers) if observers else None,
             )
         after = dict(sorted(count_nodes(model).items()))

@@ -32,6 +32,7 @@ def run_bounded(
     *,
     bytes_before: int,
     scratch_folder: str | None = None,
+    count_withheld: bool = False,
     observer: Observer | None = None,
 ) -> tuple[ir.Model, Result]:
     """Run the passes on a model; with fewer if they make it larger than it came.
@@ -46,6 +47,7 @@ def run_bounded(
         options: As for :func:`run_passes`, and so are the others.
         bytes_before: What the model took when it came.
         scratch_folder: As there.
+        count_withheld: As there.
         observer: As there.
 
     Returns:
@@ -61,6 +63,7 @@ def run_bounded(
             bytes_before=bytes_before,
             names=lambda: names_of(open_again()),
             time=time,
+            count_withheld=count_withheld,
             observer=observer,
         )
 
@@ -85,6 +88,7 @@ def run_passes(
     bytes_before: int = 0,
     names: Callable[[], set[str]] | None = None,
     time: TimeLimit | None = None,
+    count_withheld: bool = False,
     observer: Observer | None = None,
 ) -> Result:
     """Run the passes that the options ask for, in place.
@@ -99,12 +103,13 @@ def run_passes(
         bytes_before: What the model took when it came; 0 if that may not be made use of.
         names: Gives the names that it came with (`names_of`), asked if the rules make it larger.
         time: What evaluating constants may take; if not given, what is due to a model of its size.
+        count_withheld: Count also what level 2 would rewrite beyond level 1, for a report.
         observer: Told what the run does.
     """
     time = time or time_for(bytes_before or storage.most_bytes(model))
     run = Run(options, scratch_folder=scratch_folder, time=time, observer=observer)
     if options.passes is None:
-        _run_level(model, run, bytes_before, names)
+        _run_level(model, run, bytes_before, names, count_withheld)
     for name in options.passes or ():
         create(name, options, run=run)(model)
         run.passed(name, model)
@@ -135,14 +140,18 @@ def first_folding(model: ir.Model, options: Options, *, bytes_before: int) -> tu
 
 
 def _run_level(
-    model: ir.Model, run: Run, bytes_before: int, names: Callable[[], set[str]] | None
+    model: ir.Model,
+    run: Run,
+    bytes_before: int,
+    names: Callable[[], set[str]] | None,
+    count_withheld: bool,
 ) -> None:
     options = run.options
     fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
     run.passed("fixed-dims", model)
     with shared_facts(model, run.evaluator(model)) as facts:
         level = _Level(model, run, facts, bytes_before)
-        level.run(names)
+        level.run(names, count_withheld)
     if bytes_before and not options.may_grow:
         allowed = bytes_before + options.max_growth
         run.result.is_larger = storage.takes_more(model, allowed, level.taken)
@@ -168,7 +177,7 @@ class _Level:
         self.taken = 0
         """Bytes that the model takes without its ``value_info``."""
 
-    def run(self, names: Callable[[], set[str]] | None) -> None:
+    def run(self, names: Callable[[], set[str]] | None, count_withheld: bool) -> None:
         """Run the passes; ``names`` gives the names that the model came with."""
         model, options, before = self._model, self._options, self._bytes_before
         self._fold()
@@ -177,7 +186,7 @@ class _Level:
             spare = max(0, before - storage.planned_bytes(model)) if before else 0
             if self._fold(options.max_growth, spare):
                 self._settle()
-        if options.level == 1:
+        if count_withheld and options.level == 1:
             self._run.result.withheld = Simplify(options=options).withheld(model)
         self.taken = storage.most_bytes(model) if before else 0
         if names and options.level > 0 and self.taken > before < storage.planned_bytes(model):

@@ -140,6 +140,7 @@ class Rewriter:
                 continue
             change = self._apply(rule, match, node)
             if change is not None:
+                self._kept.note_change(change.added)
                 self.report.counts[rule.name] += 1
                 if not exact:
                     self.report.inexact[rule.name] += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 
 import onnx_ir as ir
 
@@ -20,6 +20,8 @@ _WIDE = 16
 class KeptPatterns:
     """The patterns that rules must leave whole, in one model.
 
+    They are found once, and then where the model changes.
+
     Args:
         rules: Rules of which those that keep something are taken.
         facts: The model.
@@ -29,25 +31,46 @@ class KeptPatterns:
         self._rules = [rule for rule in rules if rule.keeps]
         self._facts = facts
         self._indexes: dict[ir.Graph, RuleIndex] = {}
+        self._holding: dict[ir.Node, dict[tuple[Rule, ir.Node], None]] | None = None
+        """For each node in a pattern: which pattern it is, and the last node of that."""
 
     def cut_by(self, match: Match) -> Rule | None:
         """A pattern of which a match has some nodes and not all; None if there is none."""
         if not self._rules:
             return None
+        if self._holding is None:
+            self._holding = {}
+            self._look_at(node for graph in self._facts.scopes.graphs() for node in graph)
         taken = match.nodes().keys()
-        for node in self._near(taken):
-            for kept in self._index(node).candidates(node):
-                found = find_match(kept, node, self._facts)
-                if found is None:
-                    continue
-                nodes = found.nodes().keys()
-                if nodes & taken and not nodes <= taken:
+        for node in taken:
+            for kept, end in self._holding.get(node, ()):
+                # the model may have changed since
+                still = frozenset() if end.graph is None else self._nodes(kept, end)
+                if node in still and not still <= taken:
                     return kept
         return None
 
+    def note_change(self, added: Iterable[ir.Node]) -> None:
+        """These nodes are new: patterns may have come into being."""
+        if self._holding is not None:
+            self._look_at(self._near(added))
+
+    def _look_at(self, nodes: Iterable[ir.Node]) -> None:
+        """Remember the patterns that end at these nodes."""
+        assert self._holding is not None
+        for end in nodes:
+            for kept in self._index(end).candidates(end):
+                for node in self._nodes(kept, end):
+                    self._holding.setdefault(node, {})[kept, end] = None
+
+    def _nodes(self, kept: Rule, end: ir.Node) -> Set[ir.Node]:
+        """The nodes of a pattern that ends at a node; none if it does not."""
+        found = find_match(kept, end, self._facts)
+        return frozenset() if found is None else found.nodes().keys()
+
     def _near(self, nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
         """The nodes, and those below them from which a pattern reaches up to them."""
-        found = dict.fromkeys(nodes)
+        found = dict.fromkeys(node for node in nodes if node.graph is not None)
         last = list(found)
         steps = 1
         while last:

@@ -74,7 +74,8 @@ class _Search:
                 if value.name in values_b and _can_be_given_out(value)
             }
             variable = [value for value in pairs if not facts.known.is_constant(value)]
-            found = self._first(a, b, of_a, of_b, variable, pairs, facts)
+            # what a node runs is not asked again: its result was not random
+            found = self._first(a, b, of_a, of_b, variable, pairs, facts, may_be_random=not where)
             # an output may itself be constant
             ends = [found[0]] if found is not None else graph.outputs
             behind = set[ir.Value]().union(*(_constants_behind(end, facts) for end in ends))
@@ -95,10 +96,13 @@ class _Search:
         values: Sequence[ir.Value],
         pairs: Mapping[ir.Value, ir.Value],
         facts: ModelFacts,
+        *,
+        may_be_random: bool = False,
     ) -> tuple[ir.Value, OutputResult] | None:
         """The first of the values, and how far apart it is."""
-        for group in _groups(values, facts.types):
-            found = self._in_group(a, b, of_a, of_b, [(value, pairs[value]) for value in group])
+        for each in _groups(values, facts.types):
+            group = [(value, pairs[value]) for value in each]
+            found = self._in_group(a, b, of_a, of_b, group, may_be_random)
             if found is not None:
                 return found
         return None
@@ -110,6 +114,7 @@ class _Search:
         of_a: Variants,
         of_b: Variants,
         group: Sequence[tuple[ir.Value, ir.Value]],
+        may_be_random: bool,
     ) -> tuple[ir.Value, OutputResult] | None:
         found_a = self._values(a, of_a, [value for value, _ in group])
         found_b = self._values(b, of_b, [value for _, value in group])
@@ -120,8 +125,10 @@ class _Search:
         }
         if not apart:
             return None
-        again = self._values(a, of_a, [value for value, _ in group])
-        random = {v for v in apart if self._differences(found_a, again, v.name or "")}
+        random: set[ir.Value] = set()
+        if may_be_random:
+            again = self._values(a, of_a, [value for value, _ in group])
+            random = {v for v in apart if self._differences(found_a, again, v.name or "")}
         return next(((v, result) for v, result in apart.items() if v not in random), None)
 
     def _differences(
@@ -167,10 +174,7 @@ class _Search:
             bodies.append(body)
         body_a, body_b = bodies
         if isinstance(body_a, Turns) and isinstance(body_b, Turns):
-            first = self._first_turn(a, b, body_a, body_b)
-            if first is None:
-                return None
-            body_a, body_b = first
+            body_a, body_b = self._first_turn(a, b, body_a, body_b)
         if not (isinstance(body_a, Body) and isinstance(body_b, Body)):
             return None
         return self.between(
@@ -195,7 +199,7 @@ class _Search:
                 made.append(value)
         return {**known, **(self._values(side, variants, made) if made else {})}
 
-    def _first_turn(self, a: Side, b: Side, all_a: Turns, all_b: Turns) -> tuple[Body, Body] | None:
+    def _first_turn(self, a: Side, b: Side, all_a: Turns, all_b: Turns) -> tuple[Body, Body]:
         """The body in the first turn after which the results differ, found by halving."""
         open_a, open_b = a.open(all_a.source), b.open(all_b.source)
 
@@ -209,9 +213,8 @@ class _Search:
 
         same, apart = 0, 1
         before: tuple[dict[str, Output], dict[str, Output]] = {}, {}
-        while not differ(results := run(apart)):
-            if apart >= all_a.most_turns:
-                return None
+        # after all turns they differ: that is why we are here
+        while apart < all_a.most_turns and not differ(results := run(apart)):
             before = results
             same, apart = apart, min(2 * apart, all_a.most_turns)
         while apart - same > 1:

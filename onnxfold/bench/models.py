@@ -19,7 +19,7 @@ from onnxfold.compare.dims import check_names, symbols_of
 from onnxfold.compare.given_feeds import GivenFeeds, given_feeds
 from onnxfold.compare.metrics import Tolerance, distance
 from onnxfold.compare.random_feeds import Feeds, RandomFeeds
-from onnxfold.compare.runners import DEFAULT_PROVIDERS, array_of, ort_value
+from onnxfold.compare.runners import DEFAULT_PROVIDERS, array_of, first_line, ort_value
 from onnxfold.compare.subject import Subject
 from onnxfold.errors import ModelError, UsageError
 
@@ -205,7 +205,7 @@ def _open(path: str, options: onnxruntime.SessionOptions, providers: Sequence[st
     try:
         return ort.InferenceSession(path, options, providers=list(providers))
     except Exception as error:  # onnxruntime's exceptions have no base of their own
-        raise ModelError(f"onnxruntime does not take it: {_line(error)}", file=path) from error
+        raise ModelError(f"onnxruntime does not take it: {first_line(error)}", file=path) from error
 
 
 def _runner(path: str, providers: Sequence[str], threads: int, fed: Feeds) -> Runner:
@@ -229,7 +229,7 @@ def _outputs(run: Runner, path: str) -> dict[str, Any]:
         found = run()
     except Exception as error:
         raise UsageError(
-            f"it does not run on these inputs ({_line(error)}); give inputs with --feeds, "
+            f"it does not run on these inputs ({first_line(error)}); give inputs with --feeds, "
             "or sizes of dimensions with --dim",
             file=path,
         ) from error
@@ -245,7 +245,3 @@ def _profile(
         options.profile_file_prefix = str(Path(folder) / "profile")
         session = _open(path, options, providers)
         return op_times(session, _run_of(session, fed), min(rounds, _MOST_PROFILED))
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

@@ -60,7 +60,7 @@ class OnnxruntimeRunner:
                 source, options, providers=list(providers or DEFAULT_PROVIDERS)
             )
         except Exception as error:  # onnxruntime's exceptions have no base of their own
-            raise CannotLoad(_first_line(error)) from error
+            raise CannotLoad(first_line(error)) from error
         packed = [arg.name for arg in self._session.get_inputs() if _is_packed(arg.type)]
         if packed:
             raise CannotLoad(f"its Python interface cannot feed {packed[0]!r}: a packed type")
@@ -74,7 +74,7 @@ class OnnxruntimeRunner:
         try:
             return dict(zip(self._outputs, run(self._outputs, feeds), strict=True))
         except Exception as error:
-            raise CannotRun(_first_line(error)) from error
+            raise CannotRun(first_line(error)) from error
 
     def _run_with_ort_values(self, names: list[str], feeds: Feeds) -> list[Output]:
         """For types that NumPy does not have: bfloat16, float8, ..."""
@@ -98,7 +98,7 @@ class ReferenceRunner:
             model = onnx.load_from_string(source) if isinstance(source, bytes) else source
             self._evaluator = ReferenceEvaluator(model)
         except Exception as error:  # anything, for a model that is not valid
-            raise CannotLoad(_first_line(error)) from error
+            raise CannotLoad(first_line(error)) from error
 
     def run(self, feeds: Feeds) -> dict[str, Output]:
         """Outputs by name."""
@@ -106,7 +106,7 @@ class ReferenceRunner:
             with np.errstate(all="ignore"):
                 outputs = self._evaluator.run(None, feeds)
         except Exception as error:
-            raise CannotRun(_first_line(error)) from error
+            raise CannotRun(first_line(error)) from error
         return dict(zip(self._evaluator.output_names, outputs, strict=True))
 
 
@@ -138,7 +138,7 @@ def open_runner(
         raise CannotLoad(f"onnxruntime: {reason}; onnx reference evaluator: {error}") from error
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """The message without its newlines, cut to a readable length."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else text[:297] + "..."

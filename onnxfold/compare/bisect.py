@@ -44,6 +44,13 @@ class Side(NamedTuple):
     open: Callable[[str | bytes], Runner]
 
 
+class _Opened(NamedTuple):
+    """A side whose values can be given out."""
+
+    side: Side
+    variants: Variants
+
+
 def first_difference(compare_output: CompareOutput, a: Side, b: Side) -> FirstDifference | None:
     """Look for the first value that differs; None if no value that both models have does.
 
@@ -59,14 +66,15 @@ class _Search:
         self._compare = compare_output
         self._runs = 0
 
-    def between(self, a: Side, b: Side, where: tuple[str, ...]) -> FirstDifference | None:
+    def between(self, one: Side, other: Side, where: tuple[str, ...]) -> FirstDifference | None:
         """The first difference of two models, ``where`` being the way to them from outside.
 
         Constants are many bytes: only those that make the first value that differs are looked at.
         """
-        with Variants(a.model) as of_a, Variants(b.model) as of_b:
-            graph, facts = of_a.model.graph, _facts(of_a.model, a.feeds)
-            values_b = _values_by_name(of_b.model.graph)
+        with Variants(one.model) as of_one, Variants(other.model) as of_other:
+            a, b = _Opened(one, of_one), _Opened(other, of_other)
+            graph, facts = of_one.model.graph, _facts(of_one.model, one.feeds)
+            values_b = _values_by_name(of_other.model.graph)
             pairs = {
                 value: values_b[value.name or ""]
                 for node in graph
@@ -75,24 +83,22 @@ class _Search:
             }
             variable = [value for value in pairs if not facts.known.is_constant(value)]
             # what a node runs is not asked again: its result was not random
-            found = self._first(a, b, of_a, of_b, variable, pairs, facts, may_be_random=not where)
+            found = self._first(a, b, variable, pairs, facts, may_be_random=not where)
             # an output may itself be constant
             ends = [found[0]] if found is not None else graph.outputs
             behind = set[ir.Value]().union(*(_constants_behind(end, facts) for end in ends))
             constants = [value for value in pairs if value in behind]
-            found = self._first(a, b, of_a, of_b, constants, pairs, facts) or found
+            found = self._first(a, b, constants, pairs, facts) or found
             if found is None:
                 return None
             equal = {*variable, *constants}
-            deeper = self._below(a, b, of_a, of_b, found[0], pairs[found[0]], where)
+            deeper = self._below(a, b, found[0], pairs[found[0]], where)
             return deeper or self._told(found, pairs, equal, where)
 
     def _first(
         self,
-        a: Side,
-        b: Side,
-        of_a: Variants,
-        of_b: Variants,
+        a: _Opened,
+        b: _Opened,
         values: Sequence[ir.Value],
         pairs: Mapping[ir.Value, ir.Value],
         facts: ModelFacts,
@@ -102,22 +108,20 @@ class _Search:
         """The first of the values, and how far apart it is."""
         for each in _groups(values, facts.types):
             group = [(value, pairs[value]) for value in each]
-            found = self._in_group(a, b, of_a, of_b, group, may_be_random)
+            found = self._in_group(a, b, group, may_be_random)
             if found is not None:
                 return found
         return None
 
     def _in_group(
         self,
-        a: Side,
-        b: Side,
-        of_a: Variants,
-        of_b: Variants,
+        a: _Opened,
+        b: _Opened,
         group: Sequence[tuple[ir.Value, ir.Value]],
         may_be_random: bool,
     ) -> tuple[ir.Value, OutputResult] | None:
-        found_a = self._values(a, of_a, [value for value, _ in group])
-        found_b = self._values(b, of_b, [value for _, value in group])
+        found_a = self._values(a, [value for value, _ in group])
+        found_b = self._values(b, [value for _, value in group])
         apart = {
             value_a: results[0]
             for value_a, _ in group
@@ -127,7 +131,7 @@ class _Search:
             return None
         random: set[ir.Value] = set()
         if may_be_random:
-            again = self._values(a, of_a, [value for value, _ in group])
+            again = self._values(a, [value for value, _ in group])
             random = {v for v in apart if self._differences(found_a, again, v.name or "")}
         return next(((v, result) for v, result in apart.items() if v not in random), None)
 
@@ -136,14 +140,12 @@ class _Search:
     ) -> list[OutputResult]:
         return [result for result in self._compare(name, a[name], b[name]) if not result.within]
 
-    def _values(
-        self, side: Side, variants: Variants, values: Sequence[ir.Value]
-    ) -> dict[str, Output]:
+    def _values(self, of: _Opened, values: Sequence[ir.Value]) -> dict[str, Output]:
         """What the values are in one run of a model."""
         self._runs += 1
-        with variants.giving_out(values) as source:
-            runner = side.open(source)
-            outputs = runner.run(side.feeds)
+        with of.variants.giving_out(values) as source:
+            runner = of.side.open(source)
+            outputs = runner.run(of.side.feeds)
         del runner
         gc.collect()  # the session is large, and the next one is about to be opened
         return {value.name or "": outputs[value.name or ""] for value in values}
@@ -152,10 +154,8 @@ class _Search:
 
     def _below(
         self,
-        a: Side,
-        b: Side,
-        of_a: Variants,
-        of_b: Variants,
+        a: _Opened,
+        b: _Opened,
         value_a: ir.Value,
         value_b: ir.Value,
         where: tuple[str, ...],
@@ -165,39 +165,38 @@ class _Search:
         if node_a is None or node_b is None or node_a.op_identifier() != node_b.op_identifier():
             return None
         bodies: list[Body | Turns] = []
-        for side, variants, node in ((a, of_a, node_a), (b, of_b, node_b)):
-            if not subgraphs_of(node) and node.op_identifier() not in variants.model.functions:
+        for of, node in ((a, node_a), (b, node_b)):
+            model = of.variants.model
+            if not subgraphs_of(node) and node.op_identifier() not in model.functions:
                 return None
-            body = body_of(variants.model, node, functools.partial(self._known, side, variants))
+            body = body_of(model, node, functools.partial(self._known, of))
             if body is None:
                 return None
             bodies.append(body)
         body_a, body_b = bodies
         if isinstance(body_a, Turns) and isinstance(body_b, Turns):
-            body_a, body_b = self._first_turn(a, b, body_a, body_b)
+            body_a, body_b = self._first_turn(a.side, b.side, body_a, body_b)
         if not (isinstance(body_a, Body) and isinstance(body_b, Body)):
             return None
         return self.between(
-            Side(body_a.model, body_a.feeds, a.open),
-            Side(body_b.model, body_b.feeds, b.open),
+            Side(body_a.model, body_a.feeds, a.side.open),
+            Side(body_b.model, body_b.feeds, b.side.open),
             (*where, body_a.where),
         )
 
-    def _known(
-        self, side: Side, variants: Variants, values: Sequence[ir.Value]
-    ) -> dict[str, Output]:
+    def _known(self, of: _Opened, values: Sequence[ir.Value]) -> dict[str, Output]:
         """Values of the main graph: weights, what is fed, and what a run gives out."""
         known: dict[str, Output] = {}
         made: list[ir.Value] = []
         for value in values:
             name = value.name or ""
-            if name in side.feeds:
-                known[name] = side.feeds[name]
+            if name in of.side.feeds:
+                known[name] = of.side.feeds[name]
             elif value.const_value is not None and value.producer() is None:
                 known[name] = value.const_value.numpy()
             else:
                 made.append(value)
-        return {**known, **(self._values(side, variants, made) if made else {})}
+        return {**known, **(self._values(of, made) if made else {})}
 
     def _first_turn(self, a: Side, b: Side, all_a: Turns, all_b: Turns) -> tuple[Body, Body]:
         """The body in the first turn after which the results differ, found by halving."""

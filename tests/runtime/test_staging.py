@@ -7,12 +7,16 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from faults.test_file_systems import mounted
 from runtime_models import ADAPTER, adapter_feeds, original, parse, random
 
+import onnxfold
 from onnxfold.errors import ModelError, OnnxFoldError, UsageError
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.sessions.cache import FoldCache
@@ -253,3 +257,46 @@ def test_a_strange_manifest_is_one_clear_error(tmp_path, changes):
     (tmp_path / "manifest.json").write_text(json.dumps({**document, **changes}))
     with pytest.raises(ModelError, match="manifest"):
         open_bundle(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"format": 7, "versions": {"onnxfold": "3.1"}}, "format 7, which onnxfold 3.1 writes; "),
+        ({"format": 7}, "this version reads 1: a newer onnxfold reads it"),
+        ({"format": 0}, "this version reads 1: split the model again"),
+        ({"format": 7, "versions": ["3.1"]}, "format 7; this version"),
+    ],
+)
+def test_a_bundle_of_another_format_is_refused_by_name(tmp_path, changes, says):
+    write(0, tmp_path)
+    written = json.loads((tmp_path / "manifest.json").read_text())
+    assert written["format"] == 1 and written["versions"]["onnxfold"] == onnxfold.__version__
+    # what a later version writes has keys that this one does not know
+    (tmp_path / "manifest.json").write_text(json.dumps({**written, **changes, "later": {}}))
+    with pytest.raises(ModelError, match=says):
+        Session(tmp_path)
+
+
+@pytest.fixture
+def disk(tmp_path) -> Iterator[Path]:
+    yield from mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=1m", "tmpfs")
+
+
+@pytest.mark.parametrize("free", [4, 12, 20, 160])
+def test_a_full_disk_keeps_the_bundle_in_use(disk, free):
+    """KiB that are left beside a bundle that takes about 24."""
+    bundle = disk / "b"
+    write(0, bundle)
+    session = Session(bundle, backend="onnxruntime", cache=FoldCache())
+    want = session.run(None, adapter_feeds())[0]
+    clean = listed(bundle)
+    room = os.statvfs(disk)
+    (disk / "ballast").write_bytes(bytes(room.f_bavail * room.f_frsize - (free << 10)))
+    if free == 160:
+        write(1, bundle)
+    else:
+        with pytest.raises(OnnxFoldError, match="No space left"):
+            write(1, bundle)
+    assert runs_as(bundle) == {int(free == 160)} and listed(bundle) == clean
+    assert session.run(None, adapter_feeds())[0].tobytes() == want.tobytes()

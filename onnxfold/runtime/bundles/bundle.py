@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from onnxfold.errors import ModelError
+from onnxfold.errors import ModelError, printable
 from onnxfold.runtime.bundles.manifest import FORMAT, Manifest
 
 if TYPE_CHECKING:
@@ -205,9 +205,16 @@ def staged_folder(manifest: Path) -> Path | None:
 
 
 def _document(file: Path) -> dict[str, Any]:
-    document = json.loads(file.read_text(encoding="utf-8"))
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ModelError("not a manifest of a format that this version reads", file=file)
+    document: Any = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(document, dict) or type(found := document.get("format")) is not int:
+        raise ModelError("not the manifest of a bundle: it names no format", file=file)
+    if found != FORMAT:
+        versions = document.get("versions")
+        maker = versions.get("onnxfold") if isinstance(versions, dict) else None
+        by = f", which onnxfold {maker} writes" if isinstance(maker, str) else ""
+        remedy = "a newer onnxfold reads it" if found > FORMAT else "split the model again"
+        reason = f"the manifest has format {found}{by}; this version reads {FORMAT}: {remedy}"
+        raise ModelError(printable(reason), file=file)
     name = document.get("folder")
     if name is not None and not (isinstance(name, str) and _STAGED_NAME.fullmatch(name)):
         raise ValueError(f"folder {name!r} is none of a bundle")

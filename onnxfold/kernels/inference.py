@@ -6,18 +6,18 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import onnx
 import onnx.checker
 import onnx.shape_inference
 import onnx_ir as ir
 
 from onnxfold.kernels.operation import Operation
-from onnxfold.kernels.registry import Unfoldable
+from onnxfold.kernels.registry import Array, Unfoldable
+from onnxfold.onnx_ir_private import uses
 from onnxfold.pool import Buffer
 
-# Operands up to this many elements are shown to shape inference as data (they may be sizes).
-_DATA_ELEMENTS = 64
+MOST_SIZES = 64
+"""Operands up to this many elements are shown to shape inference as data (they may be sizes)."""
 # Ranks that are tried for values of which nothing is known.
 _RANKS = 7
 # Inputs that the inference in onnxruntime still reads as int64 only, and onnx's own no more.
@@ -105,27 +105,43 @@ def is_overwritten(node: ir.Node, index: int) -> bool:
     return mode is not None and mode.value != 0
 
 
-def may_read(node: ir.Node, index: int, buffer: Buffer, opsets: Mapping[str, int]) -> bool:
-    """Whether onnx's shape inference takes a model in which an operand of a node is a constant.
+def may_be_constant(
+    value: ir.Value,
+    dtype: ir.DataType | None,
+    elements: Array | None,
+    opsets: Mapping[str, int],
+) -> bool:
+    """Whether onnx's shape inference takes a model in which a computed value is a constant.
 
     It reads sizes and axes once they are constants, of some ops as int64 only, although the ops
     take int32 as well: a runtime would refuse to load such a model.
 
     Args:
-        node: The node that reads the operand.
-        index: Which of its inputs it is.
-        buffer: The elements.
+        value: All who read it are asked.
+        dtype: Of the constant.
+        elements: The constant; None if it is too large to be sizes or axes.
         opsets: Domain to version.
     """
+    return all(_may_read(use.node, use.idx, dtype, elements, opsets) for use in uses(value))
+
+
+def _may_read(
+    node: ir.Node,
+    index: int,
+    dtype: ir.DataType | None,
+    elements: Array | None,
+    opsets: Mapping[str, int],
+) -> bool:
     if is_overwritten(node, index):
         return False
-    if node.op_type == "Reshape" and index == 1 and not _is_shape(node, buffer):
+    if elements is None or elements.size > MOST_SIZES:
+        return True
+    if node.op_type == "Reshape" and index == 1 and not _is_shape(node, elements):
         return False
-    if buffer.dtype != ir.DataType.INT32:
+    if dtype != ir.DataType.INT32:
         return True
     schema = schema_of(node.op_type, opsets.get(node.domain, 1), node.domain)
-    tensor = _small_data(buffer)
-    if schema is None or tensor is None:
+    if schema is None:
         return True
     if node.domain == "" and (node.op_type, index) in _READ_AS_INT64:
         return False
@@ -144,13 +160,14 @@ def may_read(node: ir.Node, index: int, buffer: Buffer, opsets: Mapping[str, int
             for name, value in zip(names, node.inputs, strict=True)
             if value is not None
         }
-        types[names[index]] = type_of(buffer)
+        types[names[index]] = onnx.helper.make_tensor_type_proto(dtype.value, elements.shape)
         try:
             infer_types(schema, proto, types, data, opsets)
         except Unfoldable:
             return False
         return True
 
+    tensor = _tensor_proto(dtype, elements)
     ranks = [r for r in range(1, _RANKS) if accepts(r, {})]
     return not ranks or any(accepts(r, {names[index]: tensor}) for r in ranks)
 
@@ -175,14 +192,12 @@ def schema_of(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | Non
         return None
 
 
-def _is_shape(node: ir.Node, buffer: Buffer) -> bool:
+def _is_shape(node: ir.Node, elements: Array) -> bool:
     """False for [0, -1] where a 0 is no copied size: a runtime lets it pass if there is nothing."""
     allows = node.attributes.get("allowzero")
     if allows is None or not (allows.is_ref() or allows.value):
         return True
-    if not buffer.is_known or buffer.size > _DATA_ELEMENTS:
-        return True
-    return not {0, -1} <= set(buffer.array().ravel().tolist())
+    return not {0, -1} <= set(elements.ravel().tolist())
 
 
 @functools.cache
@@ -196,15 +211,15 @@ def takes(op_type: str, opset: int, domain: str, index: int, dtype: ir.DataType)
 
 
 def _small_data(buffer: Buffer) -> onnx.TensorProto | None:
-    if not buffer.is_known or buffer.size > _DATA_ELEMENTS:
+    if not buffer.is_known or buffer.size > MOST_SIZES:
         return None
     if buffer.dtype == ir.DataType.STRING or buffer.dtype.bitwidth < 8:
         return None
-    return onnx.TensorProto(
-        data_type=buffer.dtype.value,
-        dims=buffer.shape,
-        raw_data=np.ascontiguousarray(buffer.array()).tobytes(),
-    )
+    return _tensor_proto(buffer.dtype, buffer.array())
+
+
+def _tensor_proto(dtype: ir.DataType, elements: Array) -> onnx.TensorProto:
+    return onnx.TensorProto(data_type=dtype.value, dims=elements.shape, raw_data=elements.tobytes())
 
 
 def _result_type(proto: onnx.TypeProto | None) -> ResultType | None:

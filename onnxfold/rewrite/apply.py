@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxfold.editing.names import Names
 from onnxfold.editing.removal import remove_unused
 from onnxfold.editing.replacement import replace, set_input, take_over
+from onnxfold.kernels.inference import may_be_constant
 from onnxfold.onnx_ir_private import uses
 from onnxfold.rewrite.build import Builder, CannotBuild
 from onnxfold.rewrite.facts import Facts
@@ -77,6 +78,7 @@ class Splicer:
             values = self._build(rule, match, builder)
             self._check_count(rule, match, dying, builder, graph)
             self._check_types(match, values)
+            self._check_readers(match, values, graph)
             values = self._keep_outputs(match, values, builder, dying, graph)
         except CannotBuild as reason:
             builder.discard()
@@ -182,6 +184,15 @@ class Splicer:
             )
             if differ:
                 raise Mismatch(f"shape {before.shape} became {after.shape}")
+
+    def _check_readers(self, match: Match, values: Sequence[ir.Value], graph: ir.Graph) -> None:
+        for root, value in zip(match.roots, values, strict=True):
+            if self._facts.known.tensor(value) is None:
+                continue
+            fact = self._facts.types.of(value)
+            opsets = self._facts.scopes.of(graph).opsets
+            if not may_be_constant(root, fact.dtype, fact.known, opsets):
+                raise Refused("a runtime would not load a model in which it is a constant")
 
     # ---------------------------------------------------------------- graph outputs
 

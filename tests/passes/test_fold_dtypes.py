@@ -271,3 +271,15 @@ def test_a_shape_that_only_a_run_accepts_is_not_stored():
     reference_session(kept)
     folded = onnxfold.optimize(parse(text.format(0)), fold_all=True)
     assert "Cast" not in [n.op_type for n in folded.graph.node]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    ["s = Reshape(c, zero)", "s = Identity(c)", "d = Shape(x)  e = Sub(d, d)  s = Add(e, c)"],
+)
+def test_no_pass_puts_such_a_shape_in_the_place_of_a_computed_one(shape: str):
+    text = f"""g (float[0,3] x) => (float[a,b] y) <int64[2] c = {{0, -1}}, int64[1] zero = {{0}}> {{
+        {shape}  y = Reshape<allowzero=1>(x, s) }}"""
+    kept = onnxfold.optimize(parse(text))
+    assert len(kept.graph.node) > 1
+    reference_session(kept)

@@ -23,7 +23,7 @@ from onnxfold.analysis.frontier import FORBIDDEN
 from onnxfold.editing.names import Names
 from onnxfold.graphs import all_graphs, subgraphs_of
 from onnxfold.kernels.evaluator import Evaluator
-from onnxfold.kernels.inference import may_read
+from onnxfold.kernels.inference import MOST_SIZES, may_be_constant
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Unfoldable
 from onnxfold.options import Options
@@ -196,7 +196,8 @@ class Sweep:
     def _cost_of(self, output: ir.Value, buffer: Buffer, opsets: Mapping[str, int]) -> float:
         if buffer.type_proto is not None:
             return FORBIDDEN
-        if not all(may_read(use.node, use.idx, buffer, opsets) for use in output.uses()):
+        elements = buffer.array() if buffer.is_known and buffer.size <= MOST_SIZES else None
+        if not may_be_constant(output, buffer.dtype, elements, opsets):
             return FORBIDDEN
         if self._options.fold_all:
             return 0

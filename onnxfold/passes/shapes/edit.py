@@ -14,6 +14,7 @@ from onnxfold.editing.constants import add_initializer, constant_node
 from onnxfold.editing.names import Names
 from onnxfold.editing.removal import is_used, remove_unused
 from onnxfold.editing.replacement import replace, set_input, take_over
+from onnxfold.kernels.inference import may_be_constant
 
 
 class Edit:
@@ -85,7 +86,7 @@ class Edit:
     def store(self, value: ir.Value, array: Array) -> bool:
         """The value becomes a constant, under its own name where that is one of the interface."""
         node = value.producer()
-        if node is None or self.keeps(value.name):
+        if node is None or self.keeps(value.name) or not self._may_be_constant(value):
             return False
         if not value.is_graph_output():
             replace(value, self.constant(array, value, node))
@@ -105,6 +106,8 @@ class Edit:
         node = value.producer()
         if node is None or self.keeps(value.name):
             return False
+        if self._analysis.known.tensor(other) is not None and not self._may_be_constant(value):
+            return False
         if not value.is_graph_output():
             replace(value, other)
         elif self._stays_for_others(node, value):
@@ -117,6 +120,12 @@ class Edit:
             return False
         self._done(node)
         return True
+
+    def _may_be_constant(self, value: ir.Value) -> bool:
+        assert value.graph is not None
+        fact = self._analysis.of(value)
+        opsets = self._scopes.of(value.graph).opsets
+        return may_be_constant(value, fact.dtype, fact.known, opsets)
 
     def _stays_for_others(self, node: ir.Node, value: ir.Value) -> bool:
         """True if a node makes a result of the graph, and would have to without it, too."""

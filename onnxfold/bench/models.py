@@ -42,6 +42,7 @@ class ModelBench:
         ops: Nodes that onnxruntime runs in the end, by op (see `optimized_ops`).
         opening: What creating a session takes.
         runs: Seconds of a run, by the number of threads (0: all).
+        cpu: The same in CPU time of all threads, which other processes disturb less.
         speedup: By threads: how many times as fast as the first model, median of neighbouring runs.
         max_difference: Largest absolute difference between its outputs and the first model's.
         profile: Where the time of a run goes, with the first number of threads.
@@ -51,6 +52,7 @@ class ModelBench:
     ops: dict[str, int]
     opening: Opening
     runs: dict[int, Spread]
+    cpu: dict[int, Spread]
     speedup: dict[int, float]
     max_difference: float
     profile: list[OpTime]
@@ -137,9 +139,10 @@ def bench_models(
             model=path,
             ops=optimized_ops(path, chosen),
             opening=openings[k],
-            runs={count: spread(times[k] for times in took[count]) for count in took},
+            runs={count: spread(taken[k].wall for taken in took[count]) for count in took},
+            cpu={count: spread(taken[k].cpu for taken in took[count]) for count in took},
             speedup={
-                count: statistics.median(times[0] / times[k] for times in took[count])
+                count: statistics.median(taken[0].wall / taken[k].wall for taken in took[count])
                 for count in took
             },
             max_difference=max(

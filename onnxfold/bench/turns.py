@@ -29,8 +29,16 @@ def spread(measured: Iterable[float]) -> Spread:
     return Spread(statistics.median(measured), min(measured))
 
 
-def in_turns(runs: Sequence[Runner], rounds: int) -> list[tuple[float, ...]]:
-    """Seconds of each, round by round; who goes first alternates.
+@dataclass(frozen=True)
+class Taken:
+    """Seconds of a run: of wall time, and of CPU time of all threads."""
+
+    wall: float
+    cpu: float
+
+
+def in_turns(runs: Sequence[Runner], rounds: int) -> list[tuple[Taken, ...]]:
+    """What a run of each takes, round by round; who goes first alternates.
 
     Args:
         runs: What is timed; each has run before.
@@ -39,13 +47,14 @@ def in_turns(runs: Sequence[Runner], rounds: int) -> list[tuple[float, ...]]:
     took = []
     times = [_times(run) for run in runs]
     for turn in range(rounds):
-        seconds = [0.0] * len(runs)
+        taken: dict[int, Taken] = {}
         for k in range(len(runs)) if turn % 2 else reversed(range(len(runs))):
-            begin = time.perf_counter()
+            cpu, wall = time.process_time(), time.perf_counter()
             for _ in range(times[k]):
                 runs[k]()
-            seconds[k] = (time.perf_counter() - begin) / times[k]
-        took.append(tuple(seconds))
+            cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+            taken[k] = Taken(wall / times[k], cpu / times[k])
+        took.append(tuple(taken[k] for k in range(len(runs))))
     return took
 
 

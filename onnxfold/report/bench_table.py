@@ -53,7 +53,7 @@ def _figures(result: Benchmark, names: Sequence[str]) -> Table:
     columns = ["model", "nodes", "fused", "session CPU", "wall", "memory"]
     for count in threads:
         which = "all threads" if count == ALL_THREADS else f"{count} thread{'s' * (count > 1)}"
-        columns += [which, "least", "speed"]
+        columns += [which, "least", "CPU", "speed"]
     table = _table(*columns, "difference")
     for name, each in zip(names, result.models, strict=True):
         row = [name, str(each.nodes), str(sum(each.fused.values()))]
@@ -61,6 +61,7 @@ def _figures(result: Benchmark, names: Sequence[str]) -> Table:
         row.append(bytes_text(each.opening.peak_bytes))
         for count in threads:
             row += [_time(each.runs[count].median), _time(each.runs[count].least)]
+            row.append(_time(each.cpu[count].median))
             row.append(f"{each.speedup[count]:.2f}x")
         table.add_row(*row, f"{each.max_difference:.2g}")
     return table

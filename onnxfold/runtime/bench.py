@@ -139,7 +139,8 @@ def _measure(
     got = session.run(None, feeds)
     run_original, baseline = _baseline(session, original, options, feeds)
     want = run_original()
-    took = in_turns([run_original, lambda: session.run(None, feeds)], rounds)
+    turns = in_turns([run_original, lambda: session.run(None, feeds)], rounds)
+    took = [(before.wall, after.wall) for before, after in turns]
     before, after = (statistics.median(times) for times in zip(*took, strict=True))
     saved = before - after
     return BenchResult(

@@ -56,6 +56,7 @@ def test_a_real_model_and_its_folded_one(tmp_path):
     assert before.speedup == {1: 1.0, 2: 1.0} and set(after.runs) == {1, 2}
     for each in found.models:
         assert 0 < each.runs[1].least <= each.runs[1].median
+        assert 0 < each.cpu[1].least <= each.cpu[1].median
         assert each.opening.peak_bytes > 0 and each.opening.cpu_seconds.least > 0
         calls = {time.op: time.calls for time in each.profile}
         assert calls == {op.rpartition(".")[2]: count for op, count in each.ops.items()}
@@ -111,6 +112,7 @@ def test_turns_alternate():
     order: list[str] = []
     runs = [lambda: order.append("a") or sum(range(200_000)), lambda: order.append("b")]
     took = in_turns(runs, 2)
-    assert len(took) == 2 and all(seconds > 0 for pair in took for seconds in pair)
+    assert len(took) == 2 and all(each.wall > 0 for pair in took for each in pair)
+    assert all(0 < pair[0].cpu < pair[0].wall * 1.5 for pair in took)
     turns = [name for k, name in enumerate(order) if order[k - 1 : k] != [name]]
     assert turns in (list("ababa"), list("abba"), list("abab"), list("ababa"))

@@ -50,6 +50,8 @@ _scores = any_of(
     _ms.FusedMatMul(q, k, alpha=alpha, transA=0, transB=1),
 )
 _masked = any_of(
+    op.Where(keep, op.Add(_scores, mask), low),
+    op.Where(hide, low, op.Add(_scores, mask)),
     op.Add(_scores, mask),
     op.Where(keep, _scores, low),
     op.Where(hide, low, _scores),
@@ -108,6 +110,8 @@ _as_large = op.Concat(
     axis=0,
 )
 _added = any_of(
+    op.Where(keep, mask, low),
+    op.Where(hide, low, mask),
     mask,
     op.Where(keep, constant(0.0, like=q), low),
     op.Where(hide, low, constant(0.0, like=q)),

@@ -42,7 +42,7 @@ from onnxfold.rewrite import (
 )
 from onnxfold.rewrite.patterns import Pair
 
-y, rest = values("y *rest")
+y, z, rest = values("y z *rest")
 c, k, w, low, high = constants("c k w low high")
 e, f, g, p, s, t, u = attributes("e f g p s t u")
 dilations, kernel, pads, strides = attributes("dilations kernel pads strides")
@@ -176,26 +176,43 @@ fused_matmul_scaled_too = [
     )
 ]
 
-_scaled = op.Mul(x, c)
-
-_is_operand_scaled = same_shape(x, _scaled) & single_use(_scaled) & _not_vectors
+_operands = tuple(
+    (scaled, factor, known(factor) & same_shape(x, scaled) & single_use(scaled))
+    for scaled, factor in ((op.Mul(x, c), number(c)), (op.Div(x, c), 1 / number(c)))
+)
 
 fused_matmul_of_scaled = [
     _rule(
-        op.MatMul(*operands) >> _ms.FusedMatMul(*plain, alpha=number(c), transA=0, transB=0),
+        op.MatMul(*operands) >> _ms.FusedMatMul(*plain, alpha=factor, transA=0, transB=0),
         "A product one of whose operands is scaled.",
-        known(number(c)) & _is_operand_scaled,
+        where & _not_vectors,
     )
-    for operands, plain in (((_scaled, y), (x, y)), ((y, _scaled), (y, x)))
+    for scaled, factor, where in _operands
+    for operands, plain in (((scaled, y), (x, y)), ((y, scaled), (y, x)))
 ]
 
 _either = _ms.either_way("FusedMatMul")
 
-fused_matmul_scaled_again = _rule(
-    _either(_scaled, y, alpha=s) >> _either(x, y, alpha=s * number(c)),
-    "A FusedMatMul one of whose operands is scaled.",
-    known(number(c)) & _is_operand_scaled,
-)
+fused_matmul_scaled_again = [
+    _rule(
+        _either(scaled, y, alpha=s) >> _either(x, y, alpha=s * factor),
+        "A FusedMatMul one of whose operands is scaled.",
+        where & _not_vectors,
+    )
+    for scaled, factor, where in _operands
+]
+
+fused_matmul_scaled_with_bias = [
+    _rule(
+        f(biased, c) >> op.Add(scaled, f(z, c)),
+        "What is added to a product takes less to scale than their sum.",
+        where & is_scalar_like(c) & single_use(biased) & same_shape(product, result) & _not_vectors,
+    )
+    for product, biased in ((each, op.Add(each, z)) for each in (_matmul, _product))
+    for f, factor in ((op.Mul, number(c)), (op.Div, 1 / number(c)))
+    for scaled in (_fused_matmul(factor) if product is _matmul else _fused(x, y, alpha=s * factor),)
+    for where in (known(factor) & single_use(product) & ~same_shape(z, result),)
+]
 
 # -------------------------------------------------------------------- activations
 

@@ -97,6 +97,15 @@ def test_where(where, low):
     )
 
 
+@pytest.mark.parametrize("where", ["a = Where(m, b, low)", "a = Where(m, low, b)"])
+def test_bias_and_mask(where):
+    operands = f"{OPERANDS}, float[B,2,S,L] c, bool[B,1,1,L] m"
+    nodes = ("b = Add(s, c)", where, WEIGHTS.format("a"), *RESULT)
+    made = graph(operands, SCORES, *nodes, low=LOWEST, **SIZES)
+    certify(rules.attention, made, times=1, gone="Softmax")
+    refuse(rules.attention, graph(operands, SCORES, *nodes, low=F(-1e4)))
+
+
 def test_what_is_another_attention():
     refuse(
         rules.attention,

@@ -239,17 +239,36 @@ def test_fused_matmul_scaled():
         )
     refuse(rules.fused_matmul_scaled_too[1], graph(sides, turned, "y = Div(t, c)", c=F(0)))
     fused = "y = com.microsoft.FusedMatMul<alpha=0.5, transA=0, transB=0>"
-    orders = (("t = Mul(x, c)", "(t, z)"), ("t = Mul(z, c)", "(x, t)"))
-    for position, (scale, operands) in enumerate(orders):
-        plain, again = rules.fused_matmul_of_scaled[position], rules.fused_matmul_scaled_again
-        certify(plain, graph(two, scale, f"y = MatMul{operands}", c=F(0.3)), **near)
-        certify(again, graph(two, scale, fused + operands, c=F(0.3)), **near)
-        for rule, node in ((plain, "y = MatMul"), (again, fused)):
-            refuse(
-                rule,
-                graph(two, scale, node + operands, c=random(3, 1)[:1] * random(2, 1, 1)),
-                graph(two, scale, node + operands, "q = Neg(t)", outputs="y, q", c=F(0.3)),
-            )
+    for k, op in enumerate(("Mul", "Div")):
+        again = rules.fused_matmul_scaled_again[k]
+        orders = ((f"t = {op}(x, c)", "(t, z)"), (f"t = {op}(z, c)", "(x, t)"))
+        for position, (scale, operands) in enumerate(orders):
+            plain = rules.fused_matmul_of_scaled[2 * k + position]
+            certify(plain, graph(two, scale, f"y = MatMul{operands}", c=F(0.3)), **near)
+            certify(again, graph(two, scale, fused + operands, c=F(0.3)), **near)
+            for rule, node in ((plain, "y = MatMul"), (again, fused)):
+                refuse(
+                    rule,
+                    graph(two, scale, node + operands, c=random(3, 1)[:1] * random(2, 1, 1)),
+                    graph(two, scale, node + operands, "q = Neg(t)", outputs="y, q", c=F(0.3)),
+                )
+
+
+@pytest.mark.parametrize("op", [0, 1])
+def test_scaled_with_what_is_added(op):
+    scale = f"y = {('Mul', 'Div')[op]}(a, c)"
+    operands = "float[2,B,3] x, float[2,3,5] z, float[5] b"
+    products = ("MatMul", "com.microsoft.FusedMatMul<alpha=0.5, transA=0, transB=0>")
+    for k, product in enumerate(products):
+        rule = rules.fused_matmul_scaled_with_bias[2 * k + op]
+        nodes = (f"t = {product}(x, z)", "a = Add(t, b)", scale)
+        certify(rule, graph(operands, *nodes, c=F(0.3)), times=1, tolerance=1e-4)
+        refuse(
+            rule,
+            graph(operands, *nodes, c=random(5)),
+            graph(operands, *nodes, outputs="y, a", c=F(0.3)),
+            graph(operands.replace("float[5]", "float[2,B,5]"), *nodes, c=F(0.3)),
+        )
 
 
 def test_conv_activation():

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from onnxfold.analysis.symbolic.polynomial import INFINITY, Bound, Expr, Monomial, Number
+from collections.abc import Iterable
+
+from onnxfold.analysis.symbolic.polynomial import (
+    INFINITY,
+    Bound,
+    Expr,
+    Monomial,
+    Number,
+    terms_of,
+)
 
 
 class Atom:
@@ -35,6 +44,8 @@ class Atoms:
         self.atoms: list[Atom] = []
         self.unnamed = 0
         """How many symbols without a name were made."""
+        self.required: list[Number] = []
+        """Numbers that ops which were looked at fail on unless they are 0 or more."""
         self._interned: dict[tuple[object, ...], Expr] = {}
         self._expressions: dict[tuple[tuple[Monomial, int], ...], Expr] = {}
 
@@ -68,13 +79,32 @@ class Atoms:
         return _youngest(number) < mark
 
     def are_related(self, a: Number, b: Number) -> bool:
-        """False if both are symbols, and not the same: then one says nothing about the other."""
+        """False if one says nothing about the other: of what has names they have none in common."""
         if isinstance(a, int) or isinstance(b, int):
             return False
         one, other = self.atom_of(a), self.atom_of(b)
-        if one is None or other is None:
-            return True
-        return one is other or one.op != "symbol" or other.op != "symbol"
+        if one is not None and other is not None and one.op == other.op == "symbol":
+            return one is other
+        names, others = self._names_in(a), self._names_in(b)
+        return names is None or others is None or not names.isdisjoint(others)
+
+    def _names_in(self, number: Number) -> set[str] | None:
+        """The names of all symbols in an expression; None if one of them has no name."""
+        names: set[str] = set()
+        pending: list[object] = [number]
+        seen: set[int] = set()
+        while pending:
+            each = pending.pop()
+            new = {k for m, _ in each.terms for k in m} - seen if isinstance(each, Expr) else set()
+            seen |= new
+            for atom in (self.atoms[index] for index in new):
+                if not atom.args:
+                    return None
+                if atom.op == "symbol":
+                    names.add(str(atom.args[0]))
+                else:
+                    pending += atom.args
+        return names
 
     def _atom(self, op: str, args: tuple[object, ...], low: Bound, high: Bound) -> Expr:
         key = (op, *args)
@@ -123,6 +153,27 @@ class Atoms:
                 least, most = min(ends), max(ends)
             low, high = low + least, high + most
         return low, high
+
+    def learn(self, required: Iterable[Number]) -> bool:
+        """Raise the bounds of atoms, so that these numbers are 0 or more; True if one was raised.
+
+        Numbers that are no sum of one atom and a constant say nothing about a single atom.
+        """
+        raised = False
+        for number in required:
+            terms = [] if isinstance(number, int) else [(m, c) for m, c in number.terms if m]
+            if len(terms) != 1 or len(terms[0][0]) != 1 or terms[0][1] < 1:
+                continue
+            ((index,), factor) = terms[0]
+            constant = sum(c for m, c in terms_of(number) if not m)
+            least = -(constant // factor)
+            if self.atoms[index].low < least <= self.atoms[index].high:
+                self.atoms[index].low = least
+                raised = True
+        if raised:
+            for expression in self._expressions.values():
+                expression.low, expression.high = self._bounds(expression.terms)
+        return raised
 
     def is_positive(self, a: Number) -> bool:
         """True if it is certainly greater than 0."""

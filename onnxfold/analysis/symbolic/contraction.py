@@ -93,7 +93,11 @@ def window(application: Application) -> Sequence[Fact]:
     ):
         reach = (extent - 1) * dilation + 1
         if pads is not None:
-            spatial.append(_places(algebra, size, reach, stride, pads, rounds_up=rounds_up))
+            places = _places(algebra, size, reach, stride, pads, rounds_up=rounds_up)
+            spatial.append(places)
+            if not is_pool:  # the window of a pool may have no place, or one that is all padding
+                steps = algebra.add(size, sum(pads) - reach)
+                algebra.required += (steps, algebra.sub(places, 1))
         elif is_pool and dilation != 1:  # onnx pads for the window as it is, onnxruntime does not
             spatial.append(algebra.unknown(low=0))
         else:

@@ -28,6 +28,7 @@ from onnxfold.analysis.symbolic.shape_functions import reads_floats
 from onnxfold.graphs import subgraphs_of
 
 _Values = set[ir.Value | None]
+_MOST_ROUNDS = 4
 
 
 class SymbolicAnalysis:
@@ -57,6 +58,8 @@ class SymbolicAnalysis:
         self._applications = Applications(self.algebra, self._table)
         self._calls = control_flow.Calls(self)
         self._again = False
+        self._required: dict[ir.Node, list[Number]] = {}
+        """What the nodes of the main graph fail on unless it is 0 or more."""
 
     def of(self, value: ir.Value) -> Fact:
         """What is known of a value."""
@@ -64,10 +67,30 @@ class SymbolicAnalysis:
         return found if found is not None else self._find(value)
 
     def run(self) -> None:
-        """Find out about all values at once: cheaper than asking for one after the other."""
+        """Find out about all values at once: cheaper than asking for one after the other.
+
+        And find more out by what must hold, or a node that every run visits would fail.
+        """
         graphs = (self.model.graph, *(f.graph for f in self.model.functions.values()))
         for graph in graphs:
             self.run_graph(graph)
+        for _ in range(_MOST_ROUNDS):
+            if not self._required or not self.algebra.learn(self._required_in_every_run()):
+                break
+            self._applications = Applications(self.algebra, self._table)
+            changed = _Values()
+            for graph in graphs:
+                for node in graph:
+                    self._visit_again(node, changed)
+
+    def _required_in_every_run(self) -> Iterator[Number]:
+        """What nodes of the main graph require that an output is made of: runtimes run no other."""
+        needed = set(self.model.graph.outputs)
+        for node in reversed(self.model.graph):
+            if not needed.isdisjoint(node.outputs):
+                needed.update(self._needed(node))
+                yield from self._required.pop(node, ())
+        self._required.clear()
 
     def has_symbols(self) -> bool:
         """Whether a size of the model is not a number, of the values that were looked at."""
@@ -279,7 +302,11 @@ class SymbolicAnalysis:
         """Find the facts of a node's outputs."""
         facts = self._facts
         self._read[node] = node.inputs
+        outer, self.algebra.required = self.algebra.required, []
         results = () if scope is None else self._results(node, scope)
+        if self.algebra.required and node.graph is self.model.graph:
+            self._required[node] = self.algebra.required
+        self.algebra.required = outer
         outputs = node.outputs
         if len(outputs) == len(results) == 1:
             facts[outputs[0]] = results[0]

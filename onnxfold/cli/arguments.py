@@ -84,7 +84,7 @@ RUNTIME_CONSTANTS = click.option(
     "runtime_constants",
     multiple=True,
     metavar="GLOB",
-    help="Input that stays the same over many runs; may be repeated.",
+    help="Input, or weight, that stays the same over many runs; may be repeated.",
 )
 BACKEND = click.option(
     "--backend",

@@ -12,7 +12,7 @@ from rich.table import Table
 from onnxfold.report.console import bytes_text, render
 from onnxfold.runtime.bench import BenchResult
 from onnxfold.runtime.bundles.bundle import Bundle
-from onnxfold.runtime.bundles.manifest import Manifest, TensorInfo
+from onnxfold.runtime.bundles.manifest import Manifest
 from onnxfold.runtime.sessions.folding import Placement
 
 _MOST = 12  # rows of a table
@@ -66,7 +66,7 @@ def _cached(manifest: Manifest) -> Table:
     largest = sorted(manifest.cached, key=lambda info: -(info.nominal_bytes or 0))
     for info in largest[:_MOST]:
         table.add_row(
-            *(info.name, _type(info), bytes_text(info.nominal_bytes)),
+            *(info.name, str(info), bytes_text(info.nominal_bytes)),
             ", ".join(by_output.get(info.name, [])),
         )
     if len(largest) > _MOST:
@@ -92,12 +92,6 @@ def _kernels(timed: Sequence[tuple[list[str], str, float | None, float | None]])
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         table.add_row(f"{names[0]}{more}", backend, _time(ours), _time(theirs))
     yield table
-
-
-def _type(info: TensorInfo) -> str:
-    if info.shape is None:
-        return info.dtype
-    return f"{info.dtype}[{','.join('?' if d is None else str(d) for d in info.shape)}]"
 
 
 def bench_text(result: BenchResult) -> str:

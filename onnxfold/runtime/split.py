@@ -26,10 +26,19 @@ from onnxfold.runtime.backends.ahead import (
 from onnxfold.runtime.backends.asked import answer, check_strict
 from onnxfold.runtime.backends.registry import check_name
 from onnxfold.runtime.backends.side_by_side import Progress
-from onnxfold.runtime.bundles.bundle import FOLD_FILE, Bundle, SplitModel, hash_model, open_bundle
+from onnxfold.runtime.bundles.bundle import (
+    FOLD_FILE,
+    Bundle,
+    SplitModel,
+    hash_model,
+    is_bundle,
+    open_bundle,
+)
 from onnxfold.runtime.bundles.in_memory import InMemory
+from onnxfold.runtime.bundles.manifest import Manifest, TensorInfo
 from onnxfold.runtime.bundles.staging import check_source, fresh_folder, put_in_place
 from onnxfold.runtime.splitting.split_model import Parts, split_model
+from onnxfold.runtime.splitting.weights import weights_as_inputs
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -102,6 +111,40 @@ def split(
     return write_bundle(
         *(parts, out_dir, backend, strict_backend), fsync=fsync, progress=progress, **arguments
     )
+
+
+def constants_in(source: PathLike, names: Iterable[str] = ()) -> Manifest:
+    """The runtime constants of a bundle, or those that a model would have: see `Manifest`.
+
+    Args:
+        source: A bundle, or a model.
+        names: Of a model, which of its inputs and weights; all weights that are no single
+            numbers if there are none.
+
+    Raises:
+        UsageError: No input or weight has such a name.
+        ModelError: The source is not valid.
+    """
+    if is_bundle(source) or Path(source).is_dir():
+        if tuple(names):
+            raise UsageError("a bundle is split already: its runtime constants are fixed")
+        return open_bundle(source).manifest
+    model = storage.load(source)
+    weights = model.graph.initializers.values()
+    large = [v.name or "" for v in weights if v.shape is None or len(v.shape)]
+    opened = weights_as_inputs(model, names or large)
+    infos = [
+        TensorInfo(
+            value.name or "",
+            value.dtype.name.lower() if value.dtype is not None else "undefined",
+            None
+            if value.shape is None
+            else [d if isinstance(d, int) else d.value for d in value.shape],
+            optional=value.name in model.graph.initializers,
+        )
+        for value in select_runtime_constants(model, opened.names)
+    ]
+    return Manifest(infos, [], [], [], [], [], weights=opened.weights)
 
 
 def split_in_memory(
@@ -195,9 +238,11 @@ def _parts(model: ir.Model, arguments: SplitArguments) -> Parts:
 
 def _draw_constants(model: ir.Model, arguments: SplitArguments, folder: Path) -> None:
     """Draw what is computed now, before it is: compiletime_fold."""
+    model = model.clone()
     put_in_order(model)
-    names, overridable = arguments.get("runtime_constants", ()), arguments.get("overridable", False)
-    chosen = select_runtime_constants(model, names, overridable=overridable)
+    opened = weights_as_inputs(model, arguments.get("runtime_constants", ()))
+    overridable = arguments.get("overridable", False)
+    chosen = select_runtime_constants(model, opened.names, overridable=overridable)
     constness = ConstnessAnalysis(model, chosen)
     if arguments.get("fold_at", "compile") == "compile":
         _draw(

@@ -13,6 +13,7 @@ from onnxfold import storage
 from onnxfold.analysis.constness import select_runtime_constants
 from onnxfold.report.inventory import count_nodes
 from onnxfold.report.page.skeleton import Skeleton, short, skeleton_of
+from onnxfold.runtime.splitting.weights import weights_as_inputs
 
 if TYPE_CHECKING:
     from onnxfold.compare import Comparison
@@ -85,7 +86,8 @@ def split_document(bundle: Bundle, source: str) -> dict[str, Any]:
     """
     manifest = bundle.manifest
     model = storage.load(source)
-    constants = select_runtime_constants(model, [info.name for info in manifest.runtime_constants])
+    opened = weights_as_inputs(model, [info.name for info in manifest.runtime_constants])
+    constants = select_runtime_constants(model, opened.names)
     whole = skeleton_of(model, "original", constants)
     entry_model = storage.load(bundle.entry)
     entry = skeleton_of(entry_model, "entry: each time")

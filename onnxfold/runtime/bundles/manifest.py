@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from types import UnionType
@@ -28,6 +28,32 @@ class TensorInfo:
     """At the nominal sizes of symbolic dimensions."""
     optional: bool = False
     """Whether it has a default value."""
+
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Whether it can have a shape."""
+        if self.shape is None:
+            return True
+        pairs = zip(self.shape, shape, strict=False)
+        same = all(not isinstance(dim, int) or dim == size for dim, size in pairs)
+        return same and len(self.shape) == len(shape)
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return self.dtype
+        return f"{self.dtype}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A runtime constant that is a weight of the file."""
+
+    name: str
+    parameter: str | None
+    """What PyTorch calls it, if that is known: "layers.0.q_proj.lora_A.default.weight"."""
+    transposed: bool = False
+    """Whether it is the transpose of what PyTorch has under that name."""
+    scale: float | None = None
+    """The number that the product of an adapter's two factors is multiplied by; of the second."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +145,9 @@ class Manifest:
     """What is in a bundle.
 
     Attributes:
-        runtime_constants: Inputs of the original that stay the same over many runs.
+        runtime_constants: Inputs of the original that stay the same over many runs, and weights
+            that do so.
+        weights: Those that are weights.
         inputs: Names of the original's inputs, in order.
         outputs: Names of its outputs, in order.
         entry_inputs: Names of entry's inputs, cached tensors included.
@@ -143,6 +171,7 @@ class Manifest:
     nodes: dict[str, int] = field(default_factory=dict)
     kernels: list[Kernel] = field(default_factory=list)
     stays: list[StayingNode] = field(default_factory=list)
+    weights: list[Weight] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     hashes: dict[str, str] = field(default_factory=dict)
     format: int = FORMAT

@@ -51,6 +51,8 @@ def fold_options(given: onnxruntime.SessionOptions | None) -> onnxruntime.Sessio
             value = _entry(given, name)
             if value is not None:
                 options.add_session_config_entry(name, value)
+    if options.log_severity_level < 0:
+        options.log_severity_level = 3  # onnxruntime warns of each weight that is an input, too
     return options
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -131,21 +130,9 @@ def _check(info: TensorInfo, feed: onnxruntime.OrtValue) -> None:
     """
     kind = feed.data_type().removeprefix("tensor(").removesuffix(")")
     shape = feed.shape() if feed.is_tensor() else None
-    if info.dtype not in (kind, "undefined") or (shape is not None and not _fits(info, shape)):
-        declared = f"{info.dtype}{_dims(info.shape)}"
-        raise UsageError(f"runtime constant {info.name!r} is {declared}, not {kind}{_dims(shape)}")
-
-
-def _fits(info: TensorInfo, shape: Sequence[int]) -> bool:
-    if info.shape is None:
-        return True
-    pairs = zip(info.shape, shape, strict=False)
-    same = all(d is None or isinstance(d, str) or d == size for d, size in pairs)
-    return same and len(info.shape) == len(shape)
-
-
-def _dims(shape: Sequence[int | str | None] | None) -> str:
-    return "" if shape is None else f"[{','.join('?' if d is None else str(d) for d in shape)}]"
+    if info.dtype not in (kind, "undefined") or (shape is not None and not info.takes(shape)):
+        given = TensorInfo("", kind, None if shape is None else list(shape))
+        raise UsageError(f"runtime constant {info.name!r} is {info}, not {given}")
 
 
 @functools.cache

@@ -188,17 +188,28 @@ class Session:
             raise UsageError("the binding must be one of io_binding()")
         iobinding.entry.run_with_iobinding(iobinding, run_options)
 
-    def fold(self, constants: Mapping[str, Feed]) -> Handle:
+    def fold(self, constants: Mapping[str, Feed] | str | os.PathLike[str]) -> Handle:
         """The folded tensors of a setting of the runtime constants, for use by many callers.
 
         The arrays may be changed afterwards: what entry reads of them itself is copied.
 
         Args:
-            constants: Every runtime constant by name; those with a default may be left out.
+            constants: Every runtime constant by name; those with a default may be left out. Those
+                that are weights may have PyTorch's names, too. Or an adapter: peft's folder, or a
+                file (.safetensors, .npz, .onnx_adapter), see `onnxfold adapters`.
 
         Raises:
             UsageError: One is missing, is no runtime constant, or has another type or shape.
+            ModelError: The file is damaged.
         """
+        manifest = self.bundle.manifest
+        known = self._constants.known
+        if not isinstance(constants, Mapping) or (
+            manifest.weights and not constants.keys() <= known.keys()
+        ):
+            from onnxfold.runtime.adapters.matching import constants_of
+
+            constants = constants_of(constants, manifest)
         return self._fold(self._constants.given(constants))
 
     def _own(self, handle: Handle) -> Handle:

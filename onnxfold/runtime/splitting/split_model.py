@@ -36,6 +36,7 @@ from onnxfold.runtime.splitting.parts import (
     separate_outputs,
 )
 from onnxfold.runtime.splitting.sizes import NominalSizes
+from onnxfold.runtime.splitting.weights import weights_as_inputs
 
 
 @dataclass
@@ -81,8 +82,10 @@ def split_model(
     for name, size in (nominal or {}).items():
         if not isinstance(size, int) or size < 0:
             raise UsageError(f"nominal size of {name!r} must be a number from 0 up, got {size!r}")
+    opened = weights_as_inputs(model, runtime_constants)
     check_names(nominal or {}, symbols_of(model.graph.inputs))
-    chosen = select_runtime_constants(model, runtime_constants, overridable=overridable)
+    nominal = {**opened.ranks, **(nominal or {})}
+    chosen = select_runtime_constants(model, opened.names, overridable=overridable)
     nodes = model.graph.num_nodes()
     names = [value.name or "" for value in chosen]
     model = prepare(model, chosen, fold_at, options)
@@ -111,6 +114,7 @@ def split_model(
             "runtime_fold": 0 if fold is None else fold.graph.num_nodes(),
         },
         stays=list(cut.stays.values()),
+        weights=opened.weights,
         versions={p: metadata.version(p) for p in ("onnxfold", "onnx", "onnx-ir", "onnxruntime")},
     )
     return Parts(manifest, entry, fold)

@@ -1,0 +1,39 @@
+"""`onnxfold adapters`: which runtime constants the tensors of adapters are."""
+
+from __future__ import annotations
+
+import click
+
+from onnxfold.cli.arguments import RUNTIME_CONSTANTS, output_options
+from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
+
+
+@click.command()
+@click.argument("model", metavar="MODEL|BUNDLE")
+@click.argument("files", metavar="ADAPTER...", nargs=-1, required=True)
+@RUNTIME_CONSTANTS
+@output_options
+def adapters(
+    model: str, files: tuple[str, ...], runtime_constants: tuple[str, ...], as_json: bool
+) -> int:
+    """Show which runtime constants of a BUNDLE the tensors of adapters are.
+
+    Of a MODEL, they may be all of its weights, or those of --runtime-const. An ADAPTER is peft's
+    folder, or a .safetensors, .npz or .onnx_adapter file.
+
+    Exit code 0: all tensors fit; 1: some do not; 2: bad input.
+    """
+    from onnxfold.runtime.adapters.files import read_adapter
+    from onnxfold.runtime.adapters.matching import fits
+    from onnxfold.runtime.split import constants_in
+
+    manifest = constants_in(model, runtime_constants)
+    found = {file: fits(read_adapter(file), manifest) for file in files}
+    if as_json:
+        write_json({file: [vars(fit) for fit in each] for file, each in found.items()})
+    else:
+        from onnxfold.report.adapters_table import adapters_text
+
+        write(adapters_text(manifest, found))
+    fit_all = all(fit.problem is None for each in found.values() for fit in each)
+    return EXIT_OK if fit_all else EXIT_DIFFERENT

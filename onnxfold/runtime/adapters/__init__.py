@@ -1,0 +1,1 @@
+"""Adapters in files: reading them, and which runtime constants their tensors are."""

@@ -1,0 +1,167 @@
+"""Reading adapters: .safetensors (and peft's configuration beside it), .npz, .onnx_adapter.
+
+Tensors of a .safetensors file are views of the mapped file; its library would copy them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from onnxfold.errors import ModelError, UsageError
+from onnxfold.runtime.backends.values import Array, Feed
+from onnxfold.storage import MappedFile
+
+WEIGHTS = "adapter_model.safetensors"
+CONFIG = "adapter_config.json"
+"""What peft calls an adapter's two files."""
+
+_LONGEST_HEADER = 100_000_000  # bytes; so says the format
+_DTYPES = {
+    "BOOL": np.dtype(np.bool_),
+    "F16": np.dtype(np.float16),
+    "F32": np.dtype(np.float32),
+    "F64": np.dtype(np.float64),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    **{f"{k}{n}": np.dtype(f"{k.lower()}{n // 8}") for k in "IU" for n in (8, 16, 32, 64)},
+}
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter as it is in its file.
+
+    Attributes:
+        tensors: By the names that they have there.
+        file: Where it was read from; None if the caller has brought it.
+        config: How strong it is; None if nothing says so.
+    """
+
+    tensors: Mapping[str, Feed]
+    file: Path | None = None
+    config: LoraConfig | None = None
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """peft's configuration of a LoRA: what the product of its factors is multiplied by.
+
+    Attributes:
+        alpha: The numerator.
+        alphas: Other ones, by the end of a module's name.
+        by_root: Whether the denominator is the square root of the rank, not the rank.
+    """
+
+    alpha: float
+    alphas: Mapping[str, float]
+    by_root: bool = False
+
+    def scale(self, module: str, rank: int) -> float:
+        """The factor for a module whose adapter has that rank; the first pattern counts."""
+        own = (a for name, a in self.alphas.items() if f".{module}".endswith(f".{name}"))
+        alpha = next(own, self.alpha)
+        return alpha / (math.sqrt(rank) if self.by_root else rank) if rank else 1.0
+
+
+def read_adapter(path: str | os.PathLike[str]) -> Adapter:
+    """Read an adapter: a file, or the folder that peft has written.
+
+    Raises:
+        UsageError: It is of no kind that is known.
+        ModelError: It is damaged, or cannot be read.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file = file / WEIGHTS
+    readers = {".safetensors": _safetensors, ".npz": _npz, ".onnx_adapter": _onnx_adapter}
+    read = readers.get(file.suffix)
+    if read is None:
+        raise UsageError(f"an adapter is one of {', '.join(readers)}, or peft's folder", file=file)
+    try:
+        config = file.with_name(CONFIG)
+        return Adapter(read(file), file, _config(config) if config.is_file() else None)
+    except OSError as error:
+        raise ModelError(f"cannot be read: {error.strerror}", file=file) from error
+
+
+def _safetensors(file: Path) -> dict[str, Array]:
+    """Views of the mapped file.
+
+    Raises:
+        ModelError: A tensor is not where the header says, or of no type that NumPy has.
+    """
+    content = MappedFile.open(file).array()
+    length = int.from_bytes(content[:8].tobytes(), "little")
+    if content.size < 8 or length > min(_LONGEST_HEADER, content.size - 8):
+        raise ModelError("damaged: it is shorter than its header", file=file)
+    data = content[8 + length :]
+    try:
+        header = json.loads(content[8 : 8 + length].tobytes())
+        return {
+            name: _tensor(described, data)
+            for name, described in header.items()
+            if name != "__metadata__"
+        }
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ModelError(f"damaged header: {error}", file=file) from None
+
+
+def _tensor(described: Mapping[str, Any], data: Array) -> Array:
+    dtype = _DTYPES.get(described["dtype"])
+    if dtype is None:
+        raise ValueError(f"type {described['dtype']!r} is not known")
+    shape = tuple(described["shape"])
+    begin, end = described["data_offsets"]
+    if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
+        raise ValueError("sizes and offsets must be numbers from 0 up")
+    if end > data.size or end - begin != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"a tensor of {shape} is not in the bytes from {begin} to {end}")
+    tensor: Array = data[begin:end].view(dtype).reshape(shape)
+    return tensor
+
+
+def _npz(file: Path) -> dict[str, Array]:
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ModelError(f"damaged: {error}", file=file) from None
+
+
+def _onnx_adapter(file: Path) -> dict[str, Feed]:
+    import onnxruntime as ort
+
+    with file.open("rb"):  # onnxruntime says less about a file that is not there
+        pass
+    try:
+        return dict(ort.AdapterFormat.read_adapter(str(file)).get_parameters())
+    except Exception as error:  # onnxruntime raises many classes without a common base
+        raise ModelError(f"onnxruntime does not read it: {error}", file=file) from error
+
+
+def _config(file: Path) -> LoraConfig:
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        if document.get("peft_type", "LORA") != "LORA":
+            raise UsageError(f"{document['peft_type']!r} is no LoRA", file=file)
+        alphas = {str(k): float(v) for k, v in (document.get("alpha_pattern") or {}).items()}
+        config = LoraConfig(float(document["lora_alpha"]), alphas, bool(document.get("use_rslora")))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ModelError(f"damaged: {error!r}", file=file) from None
+    for name in alphas:
+        if re.fullmatch(r"[\w.]+", name) is None:
+            reason = f"alpha_pattern {name!r}: only names are read, not expressions"
+            raise UsageError(reason, file=file)
+    return config

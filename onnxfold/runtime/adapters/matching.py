@@ -1,0 +1,197 @@
+"""Which runtime constant each tensor of an adapter is, and what it becomes there."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from onnxfold.errors import UsageError
+from onnxfold.runtime.adapters.files import Adapter, LoraConfig, read_adapter
+from onnxfold.runtime.backends.values import Array, Feed, numpy_name
+from onnxfold.runtime.bundles.manifest import Manifest, Weight
+
+# peft puts these in front of the names of a model's modules.
+_WRAPPER = ["base_model", "model"]
+# Behind these comes the name of the adapter, which its file leaves out.
+_NAMED = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "modules_to_save")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What becomes of one tensor of an adapter.
+
+    Attributes:
+        tensor: Its name.
+        shape: Its shape, as it is in the file.
+        constant: The runtime constant that it is; None if there is none.
+        transposed: Whether it is the transpose of that.
+        factor: What it is multiplied by, so that the adapter is as strong as it says.
+        problem: Why it does not fit; None if it does.
+    """
+
+    tensor: str
+    shape: tuple[int, ...]
+    constant: str | None = None
+    transposed: bool = False
+    factor: float = 1.0
+    problem: str | None = None
+
+
+def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
+    """How the tensors of an adapter fit the runtime constants of a bundle, in the file's order.
+
+    A tensor is the constant of its own name, or the one that PyTorch calls the same: the shorter
+    name is the end of the longer, without what peft adds.
+    """
+    names = _Names(manifest)
+    found = [_fit(name, feed, names, adapter.config) for name, feed in adapter.tensors.items()]
+    often = Counter(fit.constant for fit in found if fit.constant is not None)
+    return [
+        fit
+        if fit.constant is None or often[fit.constant] == 1
+        else _problem(fit, f"several tensors are {fit.constant!r}")
+        for fit in found
+    ]
+
+
+def constants_of(
+    source: Mapping[str, Feed] | str | os.PathLike[str], manifest: Manifest
+) -> dict[str, Feed]:
+    """The values of runtime constants that an adapter gives, not copied unless they change.
+
+    Args:
+        source: Its tensors by name, or its file.
+        manifest: Has the runtime constants.
+
+    Raises:
+        UsageError: A tensor does not fit, or the file is of no kind that is known.
+        ModelError: The file is damaged.
+    """
+    adapter = Adapter(source) if isinstance(source, Mapping) else read_adapter(source)
+    found = fits(adapter, manifest)
+    wrong = [fit for fit in found if fit.problem is not None]
+    if wrong:
+        more = f" (and {len(wrong) - 1} more: see onnxfold adapters)" if len(wrong) > 1 else ""
+        reason = f"{wrong[0].tensor!r}: {wrong[0].problem}{more}"
+        raise UsageError(reason, file=adapter.file)
+    dtypes = {info.name: info.dtype for info in manifest.runtime_constants}
+    return {
+        str(fit.constant): _converted(adapter.tensors[fit.tensor], fit, dtypes[str(fit.constant)])
+        for fit in found
+    }
+
+
+class _Names:
+    """The runtime constants by their names in the file, and by the ends of PyTorch's."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.infos = {info.name: info for info in manifest.runtime_constants}
+        self.weights = {weight.name: weight for weight in manifest.weights}
+        self._whole: dict[tuple[str, ...], list[str]] = {}
+        self._ends: dict[tuple[str, ...], list[str]] = {}
+        for weight in manifest.weights:
+            parts = _parts(weight.parameter or weight.name)
+            self._whole.setdefault(parts, []).append(weight.name)
+            for k in range(len(parts)):
+                self._ends.setdefault(parts[k:], []).append(weight.name)
+
+    def find(self, tensor: str) -> list[str]:
+        """The constants that a tensor can be."""
+        if tensor in self.infos:
+            return [tensor]
+        parts = _parts(tensor)
+        if parts in self._ends:
+            return self._whole.get(parts) or self._ends[parts]
+        ends = (self._whole.get(parts[k:]) for k in range(1, len(parts)))
+        return next((found for found in ends if found), [])
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    """The parts of a parameter's name, without what peft adds."""
+    parts = name.split(".")
+    for k in range(len(parts) - 1):
+        if parts[k : k + 2] == _WRAPPER:
+            del parts[k : k + 2]
+            break
+    kept: list[str] = []
+    skips = False
+    for k, part in enumerate(parts):
+        if skips and k + 1 < len(parts):
+            skips = False
+            continue
+        skips = part in _NAMED
+        if part != "modules_to_save":
+            kept.append(part)
+    return tuple(kept)
+
+
+def _fit(name: str, feed: Feed, names: _Names, config: LoraConfig | None) -> Fit:
+    fit = Fit(name, _shape(feed))
+    found = names.find(name)
+    if not found:
+        return _problem(fit, "no runtime constant is called that")
+    if len(found) > 1:
+        return _problem(fit, f"may be {' or '.join(map(repr, found[:3]))}")
+    info, weight = names.infos[found[0]], names.weights.get(found[0])
+    straight, turned = info.takes(fit.shape), info.takes(fit.shape[::-1])
+    expected = found[0] != name and weight is not None and weight.transposed
+    transposed = turned if (expected or not straight) and len(fit.shape) == 2 else False
+    fit = Fit(name, fit.shape, found[0], transposed)
+    if not straight and not transposed:
+        return _problem(fit, f"the constant is {info}")
+    if not _converts(feed, info.dtype):
+        return _problem(fit, f"its type is {feed.dtype}, the constant is {info}")
+    return _scaled(fit, weight, config)
+
+
+def _scaled(fit: Fit, weight: Weight | None, config: LoraConfig | None) -> Fit:
+    """With the factor by which this adapter is stronger than the one in the model."""
+    parts = fit.tensor.split(".")
+    if config is None or "lora_B" not in parts or len(fit.shape) != 2:
+        return fit
+    if weight is None or weight.scale is None:
+        return _problem(fit, "what the model multiplies it by is not known")
+    module = ".".join(parts[: parts.index("lora_B")])
+    factor = config.scale(module, fit.shape[1]) / weight.scale
+    return Fit(fit.tensor, fit.shape, fit.constant, fit.transposed, factor)
+
+
+def _problem(fit: Fit, reason: str) -> Fit:
+    return Fit(fit.tensor, fit.shape, fit.constant, fit.transposed, fit.factor, reason)
+
+
+def _converted(feed: Feed, fit: Fit, dtype: str) -> Feed:
+    """A tensor as the runtime constant."""
+    if not isinstance(feed, np.ndarray):
+        return feed
+    array: Array = feed.T if fit.transposed else feed
+    if fit.factor != 1:
+        array = (array.astype(np.float64) * fit.factor).astype(array.dtype)
+    return array.astype(_numpy_dtype(dtype), copy=False)
+
+
+def _converts(feed: Feed, dtype: str) -> bool:
+    """Whether a tensor has the type, or both are floating-point numbers."""
+    if not isinstance(feed, np.ndarray):
+        return True  # onnxruntime's own, compared when it is given
+    wanted = _numpy_dtype(dtype)
+    return feed.dtype == wanted or (_is_float(feed.dtype) and _is_float(wanted))
+
+
+def _numpy_dtype(dtype: str) -> Any:
+    return np.dtype(getattr(ml_dtypes, dtype, None) or numpy_name(dtype))
+
+
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind == "f" or dtype == ml_dtypes.bfloat16
+
+
+def _shape(feed: Feed) -> tuple[int, ...]:
+    shape: Any = feed.shape
+    return tuple(shape() if callable(shape) else shape)

@@ -1,0 +1,338 @@
+"""Weights of the file as runtime constants, and adapters in files, on models that peft has made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from runtime_models import parse, random
+
+import onnxfold
+from onnxfold.cli import main
+from onnxfold.errors import ModelError, UsageError
+from onnxfold.runtime.split import split
+
+DATA = Path(__file__).parents[1] / "data" / "lora"
+MODELS = [DATA / "dynamo.onnx", DATA / "torchscript.onnx"]
+ADAPTERS = [DATA / "rank8", DATA / "rank2"]
+LORA = ["*.lora_A.*", "*.lora_B.*"]
+
+PLAIN = """
+plain (float[n, 16] x) => (float[n, 12] y) {
+    low = MatMul(x, a)
+    high = MatMul(low, b)
+    two = Constant<value = float {2.0}> ()
+    scaled = Mul(high, two)
+    base = MatMul(x, w)
+    y = Add(base, scaled)
+}
+"""
+
+
+@pytest.fixture
+def plain():
+    return parse(PLAIN, w=random(16, 12), a=random(16, 4, seed=1), b=random(4, 12, seed=2))
+
+
+@pytest.fixture(params=MODELS, ids=lambda path: path.stem)
+def lora(request):
+    return onnxfold.Session(request.param, runtime_constants=LORA)
+
+
+def expected(adapter):
+    """Ids, and the logits that PyTorch computes."""
+    known = np.load(adapter / "expected.npz")
+    return known["ids"], known["logits"]
+
+
+def is_near(got, want):
+    return bool(np.abs(got - want).max() <= 1e-5 * np.abs(want).max())
+
+
+def update(x, w, a, b, scale=2.0):
+    return x @ w + scale * (x @ a @ b)
+
+
+def write_safetensors(path, tensors):
+    names = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+    header, offset = {"__metadata__": {"format": "pt"}}, 0
+    for name, array in tensors.items():
+        end = offset + array.nbytes
+        header[name] = {
+            "dtype": names[array.dtype.name],
+            "shape": array.shape,
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(header).encode()
+    content = b"".join(np.ascontiguousarray(array).tobytes() for array in tensors.values())
+    path.write_bytes(struct.pack("<Q", len(text)) + text + content)
+
+
+# -------------------------------------------------------------------- what peft has made
+
+
+def test_adapters_of_any_rank_are_what_pytorch_computes(lora):
+    outputs = []
+    for adapter in ADAPTERS:
+        ids, want = expected(adapter)
+        got = lora.fold(adapter).run(None, {"input_ids": ids})[0]
+        assert is_near(got, want)
+        outputs.append(got)
+    assert not is_near(*outputs)
+
+
+def test_without_an_adapter_it_is_the_model_in_the_file(lora):
+    ids, _ = expected(ADAPTERS[0])
+    weights = {weight.parameter.split(".")[-3] for weight in lora.bundle.manifest.weights}
+    assert weights == {"lora_A", "lora_B"}
+    got = lora.run(None, {"input_ids": ids})[0]
+    want = ort.InferenceSession(str(MODELS[0])).run(None, {"input_ids": ids})[0]
+    assert is_near(got, want)
+
+
+def test_a_bundle_on_the_disk_takes_adapters_too(tmp_path):
+    bundle = split(MODELS[0], tmp_path / "bundle", runtime_constants=LORA, fsync=False)
+    session = onnxfold.Session(tmp_path / "bundle")
+    ids, want = expected(ADAPTERS[1])
+    assert is_near(session.fold(ADAPTERS[1]).run(None, {"input_ids": ids})[0], want)
+    assert [weight.scale for weight in bundle.manifest.weights].count(2.0) == 4
+
+
+def test_a_dictionary_may_have_pytorchs_names(lora):
+    from onnxfold.runtime.adapters.files import read_adapter
+
+    ids, _ = expected(ADAPTERS[0])
+    tensors = dict(read_adapter(ADAPTERS[0]).tensors)
+    by_name = lora.fold(tensors).run(None, {"input_ids": ids})[0]
+    by_file = lora.fold(ADAPTERS[0] / "adapter_model.safetensors").run(None, {"input_ids": ids})[0]
+    assert by_name.tobytes() == by_file.tobytes()  # the scale is that of the model
+
+
+def test_what_an_adapter_does_not_have_is_as_in_the_file(lora, tmp_path):
+    from onnxfold.runtime.adapters.files import read_adapter
+
+    ids, want = expected(ADAPTERS[0])
+    tensors = read_adapter(ADAPTERS[0]).tensors
+    path = tmp_path / "part.safetensors"
+    write_safetensors(path, {n: np.array(t) for n, t in tensors.items() if ".q_proj." in n})
+    got = lora.fold(path).run(None, {"input_ids": ids})[0]
+    assert not is_near(got, want)
+    assert not is_near(got, lora.fold({}).run(None, {"input_ids": ids})[0])
+
+
+def test_tensors_of_other_models_are_refused(lora, tmp_path):
+    path = tmp_path / "other.safetensors"
+    name = "base_model.model.model.layers.{}.self_attn.q_proj.lora_A.weight"
+    write_safetensors(path, {name.format(7): random(8, 32)})
+    with pytest.raises(UsageError, match="no runtime constant is called that"):
+        lora.fold(path)
+    write_safetensors(path, {name.format(0): random(8, 33)})
+    with pytest.raises(UsageError, match=r"the constant is float\[32,rank_"):
+        lora.fold(path)
+
+
+# -------------------------------------------------------------------- strength
+
+
+@pytest.mark.parametrize(
+    ("config", "factor"),
+    [
+        ({"lora_alpha": 6}, 1.0),
+        ({"lora_alpha": 12}, 2.0),
+        ({"lora_alpha": 6, "use_rslora": True}, 3**0.5),
+        ({"lora_alpha": 6, "alpha_pattern": {"proj": 3}}, 0.5),
+        ({"lora_alpha": 6, "alpha_pattern": {"roj": 3}}, 1.0),
+    ],
+)
+def test_an_adapter_is_as_strong_as_it_says(plain, tmp_path, config, factor):
+    model = named(plain)
+    a, b = random(3, 16, seed=4), random(12, 3, seed=5)
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    names = [f"base_model.model.proj.lora_{k}.weight" for k in "AB"]
+    write_safetensors(folder / "adapter_model.safetensors", dict(zip(names, (a, b), strict=True)))
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    session = onnxfold.Session(model, runtime_constants=LORA)
+    x = random(5, 16, seed=6)
+    got = session.fold(folder).run(None, {"x": x})[0]
+    assert is_near(got, update(x, random(16, 12), a.T, b.T, 2 * factor))
+
+
+def test_patterns_that_are_expressions_are_refused(plain, tmp_path):
+    shutil.copytree(ADAPTERS[0], tmp_path / "adapter")
+    config = tmp_path / "adapter" / "adapter_config.json"
+    config.write_text(json.dumps({"lora_alpha": 8, "alpha_pattern": {"(a+)+": 1}}))
+    with pytest.raises(UsageError, match="only names are read"):
+        onnxfold.Session(named(plain), runtime_constants=LORA).fold(tmp_path / "adapter")
+
+
+def named(model):
+    """The model with the weights of an adapter called as peft does."""
+    new = onnx.ModelProto()
+    new.CopyFrom(model)
+    names = {k: f"proj.lora_{k.upper()}.default.weight" for k in "ab"}
+    for initializer in new.graph.initializer:
+        initializer.name = names.get(initializer.name, initializer.name)
+    for node in new.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    return new
+
+
+# -------------------------------------------------------------------- ranks
+
+
+def test_the_rank_is_dynamic_where_nothing_else_sees_it(plain):
+    session = onnxfold.Session(plain, runtime_constants=["a", "b"])
+    shapes = [info.shape for info in session.bundle.manifest.runtime_constants]
+    assert shapes == [[16, "rank_0"], ["rank_0", 12]]
+    x = random(5, 16, seed=6)
+    for rank in (0, 1, 9):
+        a, b = random(16, rank, seed=7), random(rank, 12, seed=8)
+        got = session.fold({"a": a, "b": b}).run(None, {"x": x})[0]
+        assert is_near(got, update(x, random(16, 12), a, b))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "constants"),
+    [
+        ("low = MatMul(x, a)", "low = MatMul(x, a)", ["a"]),  # the other factor stays
+        ("high = MatMul(low, b)", "l = Relu(low) high = MatMul(l, b)", ["a", "b"]),
+        ("low = MatMul(x, a)", "l = MatMul(x, a) low = Add(l, four)", ["a", "b"]),
+    ],
+)
+def test_a_rank_that_something_else_sees_is_fixed(old, new, constants):
+    weights = {"w": random(16, 12), "a": random(16, 4, seed=1), "b": random(4, 12, seed=2)}
+    model = parse(PLAIN.replace(old, new), **weights, four=random(4))
+    manifest = onnxfold.Session(model, runtime_constants=constants).bundle.manifest
+    assert all(isinstance(d, int) for i in manifest.runtime_constants for d in i.shape)
+
+
+def test_nominal_ranks_are_those_of_the_file_or_given(tmp_path, plain):
+    turned = PLAIN.replace(
+        "low = MatMul(x, a)", "t = Transpose<perm = [1, 0]>(a) low = MatMul(x, t)"
+    )
+    model = parse(turned, w=random(16, 12), a=random(4, 16, seed=1), b=random(4, 12, seed=2))
+    arguments = {"runtime_constants": ["a", "b"], "fsync": False}
+    usual = split(model, tmp_path / "one", **arguments).manifest.cached_bytes
+    larger = split(model, tmp_path / "two", nominal={"rank_0": 40}, **arguments)
+    assert (usual, larger.manifest.cached_bytes) == (4 * 16 * 4, 40 * 16 * 4)
+
+
+# -------------------------------------------------------------------- names
+
+
+def test_globs_mean_inputs_before_weights(adapter):
+    session = onnxfold.Session(adapter, runtime_constants=["*"])
+    assert session.bundle.manifest.weights == []
+
+
+def test_a_default_is_stored_once(tmp_path):
+    turned = PLAIN.replace(
+        "low = MatMul(x, a)", "t = Transpose<perm = [1, 0]>(a) low = MatMul(x, t)"
+    )
+    model = parse(turned, w=random(16, 12), a=random(4, 16, seed=1), b=random(4, 12, seed=2))
+    bundle = split(model, tmp_path / "b", runtime_constants=["a", "b"], fsync=False)
+    parts = [onnx.load(path).graph for path in (bundle.entry, bundle.runtime_fold)]
+    assert [sorted(i.name for i in g.initializer if i.dims) for g in parts] == [["b", "w"], ["a"]]
+
+
+# -------------------------------------------------------------------- files
+
+
+def test_files_of_all_kinds_give_the_same(plain, tmp_path):
+    session = onnxfold.Session(plain, runtime_constants=["a", "b"])
+    given = {"a": random(16, 6, seed=7), "b": random(6, 12, seed=8)}
+    x = random(5, 16, seed=6)
+    want = session.fold(given).run(None, {"x": x})[0]
+    write_safetensors(tmp_path / "it.safetensors", given)
+    np.savez(tmp_path / "it.npz", **given)
+    adapter = ort.AdapterFormat()
+    values = {n: ort.OrtValue.ortvalue_from_numpy(v) for n, v in given.items()}
+    adapter.set_parameters(values)
+    adapter.export_adapter(str(tmp_path / "it.onnx_adapter"))
+    for kind in ("safetensors", "npz", "onnx_adapter"):
+        got = session.fold(tmp_path / f"it.{kind}").run(None, {"x": x})[0]
+        assert got.tobytes() == want.tobytes(), kind
+
+
+def test_half_precision_is_widened(plain, tmp_path):
+    session = onnxfold.Session(plain, runtime_constants=["a", "b"])
+    a, b = (random(*s, seed=7).astype(ml_dtypes.bfloat16) for s in ((16, 6), (6, 12)))
+    write_safetensors(tmp_path / "it.safetensors", {"a": a, "b": b})
+    x = random(5, 16, seed=6)
+    got = session.fold(tmp_path / "it.safetensors").run(None, {"x": x})[0]
+    assert is_near(got, update(x, random(16, 12), a.astype("f"), b.astype("f")))
+
+
+def test_safetensors_are_mapped(tmp_path):
+    from onnxfold.runtime.adapters.files import read_adapter
+
+    array = random(6, 12)
+    write_safetensors(tmp_path / "it.safetensors", {"b": array})
+    (read,) = read_adapter(tmp_path / "it.safetensors").tensors.values()
+    assert read.tobytes() == array.tobytes()
+    assert not read.flags.owndata and not read.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("safetensors", b""),
+        ("safetensors", struct.pack("<Q", 1 << 60) + b"{}"),
+        ("safetensors", struct.pack("<Q", 2) + b"[]"),
+        ("safetensors", struct.pack("<Q", 4) + b"\xff{}}"),
+        ("safetensors", '{"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}'),
+        ("safetensors", '{"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 0]}}'),
+        ("safetensors", '{"a": {"dtype": "F3", "shape": [0], "data_offsets": [0, 0]}}'),
+        ("safetensors", '{"a": 3}'),
+        ("npz", b"PK but no more"),
+        ("onnx_adapter", b"no adapter"),
+    ],
+)
+def test_damaged_files_are_refused(plain, tmp_path, kind, content):
+    path = tmp_path / f"it.{kind}"
+    if isinstance(content, str):
+        content = struct.pack("<Q", len(content)) + content.encode()
+    path.write_bytes(content)
+    session = onnxfold.Session(plain, runtime_constants=["a", "b"])
+    with pytest.raises(ModelError) as raised:
+        session.fold(path)
+    assert raised.value.file == str(path)
+
+
+def test_files_that_are_none(plain, tmp_path):
+    session = onnxfold.Session(plain, runtime_constants=["a", "b"])
+    with pytest.raises(ModelError, match="No such file"):
+        session.fold(tmp_path / "it.safetensors")
+    with pytest.raises(UsageError, match="an adapter is one of"):
+        session.fold(tmp_path / "it.bin")
+
+
+# -------------------------------------------------------------------- the command
+
+
+def test_adapters_shows_what_fits(capsys):
+    assert main(["adapters", str(MODELS[0]), *map(str, ADAPTERS), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    fits = {f["tensor"].split(".", 3)[-1]: f for f in shown[str(ADAPTERS[1])]}
+    of_b = fits["layers.0.self_attn.k_proj.lora_B.weight"]
+    assert (of_b["transposed"], of_b["factor"], of_b["shape"]) == (True, 0.25, [16, 2])
+    assert len({fit["constant"] for fit in fits.values()}) == len(fits) == 8
+
+
+def test_adapters_says_what_does_not_fit(capsys, tmp_path):
+    write_safetensors(tmp_path / "other.safetensors", {"embed.weight": random(3, 4)})
+    bundle = split(MODELS[1], tmp_path / "bundle", runtime_constants=LORA, fsync=False).folder
+    files = [str(ADAPTERS[0]), str(tmp_path / "other.safetensors")]
+    assert main(["adapters", str(bundle), *files]) == 1
+    shown = capsys.readouterr().out
+    assert "8 of 8 tensors fit" in shown and "0 of 1 tensors fit" in shown
+    assert main(["adapters", str(bundle), str(tmp_path / "none.npz")]) == 2

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from onnxfold.analysis.decisions import Decision
     from onnxfold.compare import Comparison
     from onnxfold.forecast import Plan
+    from onnxfold.report.rounding import Rounding
     from onnxfold.report.why import Why
 
 logger = logging.getLogger("onnxfold")
@@ -104,6 +105,7 @@ def optimize_file(
     fsync: bool = True,
     check: int = 0,
     advise: bool = False,
+    measure: bool = False,
     report: PathLike | None = None,
     dump_ir: PathLike | None = None,
     progress: Progress | None = None,
@@ -120,11 +122,13 @@ def optimize_file(
             are written.
         fsync: Wait until the result is on the disk.
         check: Run source and result this many times on onnxruntime with random inputs first, and
-            write nothing if they differ: by a bit, or where inexact rules fired by more than
-            1e-4 relative and 1e-5 absolute. Where inexact rules fired, the error is measured
-            once also without being asked, and only reported.
+            write nothing if they differ: by a bit, or where inexact rules fired and in wide
+            precision by more than 1e-4 relative and 1e-5 absolute. Where inexact rules fired, the
+            error is measured once also without being asked, and only reported.
         advise: Also try what other options would remove beyond what was done (``beyond`` in the
             report): costs about as much as the rules did.
+        measure: With wide precision, also compute what exact precision would store, and report how
+            far apart they are (``roundings``): costs as much again. A page always has it.
         report: Write a page that shows what was done; its data alone, if the name ends in .json.
         dump_ir: A folder for the graph after each pass that changed it, as text and as a drawing,
             with the difference; made if it is not there, and must be empty.
@@ -186,7 +190,12 @@ def optimize_file(
         comparison = None
         if check or result.inexact:
             with clock.stage("check"):
-                comparison = _check(source, model, destination, check, result)
+                is_loose = bool(result.inexact) or fold.precision == "wide"
+                comparison = _check(source, model, destination, check, result, is_loose)
+        roundings: list[Rounding] = []
+        if fold.precision == "wide" and (measure or report is not None):
+            with clock.stage("measure"):
+                roundings = _measure(source, model, fold, bytes_before)
         with clock.stage("save"):
             saved = storage.save(
                 model,
@@ -229,6 +238,9 @@ def optimize_file(
         inexact=dict(result.inexact.most_common()),
         spared=dict(result.spared.most_common()),
         withheld=dict(result.withheld.most_common()),
+        precision=fold.precision,
+        rounded=result.propagation.rounded,
+        roundings=roundings,
         beyond=beyond,
     )
     if report is not None and recording is not None:
@@ -345,13 +357,33 @@ def why(source: PathLike, name: str, /, **options: Unpack[OptionArguments]) -> W
         )
 
 
+def _measure(
+    source: PathLike, model: ir.Model, options: Options, bytes_before: int
+) -> list[Rounding]:
+    """How far the stored tensors are from what exact precision would store."""
+    from onnxfold.report.rounding import measure_rounding
+
+    exact, _ = run_bounded(
+        storage.load(source),
+        lambda: storage.load(source),
+        replace(options, precision="exact"),
+        bytes_before=bytes_before,
+    )
+    return measure_rounding(model, exact)
+
+
 def _check(
-    source: PathLike, model: ir.Model, destination: PathLike, seeds: int, result: Result
+    source: PathLike,
+    model: ir.Model,
+    destination: PathLike,
+    seeds: int,
+    result: Result,
+    is_loose: bool,
 ) -> Comparison | None:
     """Compare with the source. Without seeds only the error of inexact rules is measured."""
     from onnxfold.compare import compare
 
-    rtol, atol = (1e-4, 1e-5) if result.inexact else (0.0, 0.0)
+    rtol, atol = (1e-4, 1e-5) if is_loose else (0.0, 0.0)
     with atomic.temporary_folder(os.fspath(destination)) as temporary:
         candidate = Path(temporary) / "model.onnx"
         storage.save(model, candidate, fsync=False)

@@ -29,6 +29,8 @@ class Options:
         keep: Globs of value names; nodes that make such a value stay.
         fold: Globs of value names; such a value is folded whatever it weighs, if it can be
             evaluated and ``keep`` does not name it.
+        precision: "wide" computes chains of constants in float64, int64 and uint64 and rounds once,
+            where the result is stored; "exact" rounds after every op, as a runtime does.
         explain: Record also why small nodes were folded, not only those whose bytes were counted.
         enable: Names of opt-in rules or rule sets.
         disable: Names of rules or rule sets not to use.
@@ -48,6 +50,7 @@ class Options:
     memory_limit: int | None = None
     keep: tuple[str, ...] = ()
     fold: tuple[str, ...] = ()
+    precision: str = "exact"
     explain: bool = False
     enable: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
@@ -62,6 +65,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.level not in (0, 1, 2):
             raise UsageError(f"level must be 0, 1 or 2, got {self.level}")
+        if self.precision not in ("exact", "wide"):
+            raise UsageError(f"precision must be exact or wide, got {self.precision!r}")
         if self.max_growth < 0:
             raise UsageError(f"max_growth must not be negative, got {self.max_growth}")
         if self.memory_limit is not None and self.memory_limit <= 0:
@@ -117,6 +122,7 @@ class OptionArguments(TypedDict, total=False):
     memory_limit: int | None
     keep: Sequence[str]
     fold: Sequence[str]
+    precision: str
     explain: bool
     enable: Sequence[str]
     disable: Sequence[str]

@@ -104,6 +104,13 @@ from onnxfold.cli.output import write, write_json
     help="Fold values whose name matches, whatever they weigh; may be repeated.",
 )
 @click.option(
+    "--precision",
+    type=click.Choice(["exact", "wide"]),
+    default="exact",
+    show_default=True,
+    help="wide: compute chains of constants in 64 bits and round once, at their end.",
+)
+@click.option(
     "--plan",
     "only_plan",
     is_flag=True,
@@ -184,6 +191,7 @@ def optimize(
             fsync=not no_fsync,
             progress=progress,
             advise=advise,
+            measure=as_json or is_verbose(),
             report=report,
             dump_ir=dump_ir,
             **options,

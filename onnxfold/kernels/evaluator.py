@@ -9,6 +9,7 @@ onnxruntime session for all that is asked for together.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NoReturn
 
 import numpy as np
 import onnx_ir as ir
@@ -22,6 +23,7 @@ from onnxfold.kernels.registry import AllocationBound, Kind, NotExact, Postpone
 from onnxfold.kernels.schedule import awaits, cannot_fail, phases, postponed
 from onnxfold.kernels.streams.compute import Streams
 from onnxfold.kernels.streams.plan import STREAMED_FROM, is_large, is_streamable, make_plan
+from onnxfold.kernels.wide import Widening
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array
 from onnxfold.pool.source import TileSource
@@ -40,8 +42,8 @@ class ComputationFailed(Exception):
         self.failures = failures
 
     def reasons(self) -> dict[ir.Node, str]:
-        """Why each node cannot be computed."""
-        return {operation.node: reason for operation, reason in self.failures.items()}
+        """Why each node cannot be computed; without those that still can, in less precision."""
+        return {o.node: reason for o, reason in self.failures.items() if not o.is_wide}
 
 
 class Evaluator:
@@ -53,6 +55,7 @@ class Evaluator:
         ir_version: The model's IR version.
         exact: Compute nothing whose result depends on how many threads onnxruntime has.
         time: What all computations may take together; that of a small model if not given.
+        wide: Compute chains of operations in wide precision.
     """
 
     def __init__(
@@ -62,8 +65,12 @@ class Evaluator:
         ir_version: int = 8,
         exact: bool = True,
         time: TimeLimit | None = None,
+        wide: bool = False,
     ) -> None:
         self.pool = pool
+        self.rounded: dict[str, str] = {}
+        """Values that could not be computed in wide precision, and why."""
+        self._widening = Widening(pool, self._apply, self.rounded) if wide else None
         self._engines = Engines(pool, functions, ir_version, exact, time)
         self.time = self._engines.time
         pool.set_evaluator(self.compute, self.source)
@@ -77,6 +84,11 @@ class Evaluator:
             Unfoldable: nobody can compute it, with the reason.
             ComputationFailed: it needed the value of a postponed operation, which failed.
         """
+        if self._widening is not None:
+            return self._widening.apply(operation)
+        return self._apply(operation)
+
+    def _apply(self, operation: Operation) -> list[Buffer | None]:
         if not _are_tensors(operation):
             operation.kernel = None
         if operation.kernel is not None:
@@ -205,7 +217,7 @@ class Evaluator:
             for buffer in buffers:
                 buffer.references -= 1
         if failures:
-            raise ComputationFailed(failures)
+            self._fail(failures)
 
     def source(self, buffer: Buffer) -> TileSource | None:
         """What computes a deferred buffer piece by piece; what it needs besides is computed now.
@@ -222,8 +234,13 @@ class Evaluator:
         with np.errstate(all="ignore"):
             streams = self._compute(operations[:-1], [], buffer)
         if streams.failures:
-            raise ComputationFailed(streams.failures)
+            self._fail(streams.failures)
         return streams.stream(buffer)
+
+    def _fail(self, failures: Mapping[Operation, str]) -> NoReturn:
+        if self._widening is not None:
+            self._widening.learn(failures)
+        raise ComputationFailed(failures)
 
     def _compute(
         self,

@@ -44,6 +44,9 @@ class Operation(Deferred):
         "selection",
     )
 
+    is_wide = False
+    """Whether it is not what the model says, but part of a chain in wide precision."""
+
     def __init__(
         self,
         node: ir.Node,
@@ -66,6 +69,11 @@ class Operation(Deferred):
             find(node.op_type, opsets.get("", 1)) if node.domain == "" else None
         )
         """The NumPy kernel; None if there is none, or it turned out not to be exact."""
+
+    @property
+    def subject(self) -> ir.Node:
+        """The node of the model that it is computed for."""
+        return self.node
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -133,6 +141,48 @@ class Operation(Deferred):
             proto.attribute.append(ir.serde.serialize_attribute(attribute))
             rename(proto.attribute[-1], attribute, names, inner)
         return proto
+
+
+class WideOperation(Operation):
+    """An op of the model on operands that have more bits than the model says."""
+
+    __slots__ = ()
+
+    is_wide = True
+
+
+class Conversion(WideOperation):
+    """Elements in more bits, or rounded to those that the model says: no node does it.
+
+    Args:
+        subject: The node that it is done for.
+        operand: What is converted.
+        kernel: Converts, element by element; there is no other engine that does.
+        is_chained: Whether what is computed of the result is to be computed of the operand.
+    """
+
+    __slots__ = ("_subject", "is_chained")
+
+    def __init__(
+        self,
+        subject: ir.Node,
+        operand: Buffer,
+        kernel: Kernel,
+        *,
+        is_chained: bool,
+    ) -> None:
+        super().__init__(_CONVERSION, [operand], {})
+        self._subject = subject
+        self.kernel = kernel
+        self.is_chained = is_chained
+
+    @property
+    def subject(self) -> ir.Node:
+        """The node that it is done for."""
+        return self._subject
+
+
+_CONVERSION = ir.node("Conversion", [None])
 
 
 def _python_value(attribute: ir.Attr) -> Any:

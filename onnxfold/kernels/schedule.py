@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from onnxfold.graphs import subgraphs_of
-from onnxfold.kernels.operation import Operation, Output
+from onnxfold.kernels.operation import Conversion, Operation, Output
 from onnxfold.kernels.registry import Kind
 from onnxfold.pool import Buffer
 
@@ -72,7 +72,7 @@ def phases(
             continue
         join = highest % 2 == 1 and operation in below
         if operation not in streams and (
-            operation.kernel is None or (join and cannot_fail(operation))
+            operation.kernel is None or (join and _may_join(operation))
         ):
             level[operation] = highest if highest % 2 else highest + 1
         else:
@@ -94,6 +94,10 @@ def _is_alone(operation: Operation) -> bool:
     return (operation.node.domain != "" or bool(subgraphs_of(operation.node))) and not any(
         b is not None and b.type_proto is not None for b in buffers
     )
+
+
+def _may_join(operation: Operation) -> bool:
+    return cannot_fail(operation) and not isinstance(operation, Conversion)
 
 
 def cannot_fail(operation: Operation) -> bool:

@@ -38,6 +38,8 @@ class Outcome:
     """Nodes with constant inputs that were still there after the last time, with the reason."""
     kept: list[tuple[ir.Node, Decision]] = field(default_factory=list)
     """Why each of the nodes in ``stays`` is still there."""
+    rounded: dict[str, str] = field(default_factory=dict)
+    """Values that could not be computed in wide precision, and why."""
     declined: bool = False
     """Whether nodes stay only because of the bytes that their results take."""
 
@@ -155,7 +157,9 @@ class Run:
                 model.ir_version,
                 exact=self.options.exact,
                 time=self._time,
+                wide=self.options.precision == "wide",
             )
+            self.result.propagation.rounded = self._evaluator.rounded
         return self._evaluator
 
     def passed(self, name: str, model: ir.Model) -> None:

@@ -76,6 +76,7 @@ class Buffer:
         "block",
         "deferred",
         "dtype",
+        "held",
         "pool",
         "references",
         "shape",
@@ -99,6 +100,8 @@ class Buffer:
         self.references = 0
         self.bindings = 0
         """How many of the references are those of values."""
+        self.held: Buffer | None = None
+        """A buffer that is retained as long as this one is there (:meth:`Pool.hold`)."""
         self.type_proto: onnx.TypeProto | None = None
         """Set for a sequence or optional, which has no array: such a value is never stored."""
         self._array = array

@@ -220,6 +220,11 @@ class Pool:
         if buffer.references == 0:
             self.discard(buffer)
 
+    def hold(self, buffer: Buffer, other: Buffer) -> None:
+        """Retain another buffer for as long as the first one is there."""
+        buffer.held = other
+        self.retain(other)
+
     def discard(self, buffer: Buffer) -> None:
         """Free a buffer that nobody retains (any more)."""
         # A chain of postponed work can be as deep as the graph: no recursion.
@@ -240,6 +245,11 @@ class Pool:
             deferred, current.deferred = current.deferred, None
             if deferred is not None:
                 pending.extend(_settle(deferred))
+            held, current.held = current.held, None
+            if held is not None:
+                held.references -= 1
+                if held.references == 0:
+                    pending.append(held)
 
     # ---------------------------------------------------------------- computing
 

@@ -109,12 +109,17 @@ class BufferTensor(TensorBase):
 
     def tofile(self, file: IO[bytes]) -> None:
         """Write the stored bytes to a file object, tile by tile."""
+        for piece in self.pieces():
+            file.write(piece.data)
+
+    def pieces(self) -> Iterator[Array]:
+        """The stored bytes from the first to the last; each piece is there until the next one."""
         scratch = np.empty(0, np.uint8)
         for tile in self._in_order():
             if tile.nbytes > scratch.nbytes:
                 scratch = np.empty(tile.nbytes, np.uint8)
             tile.read(scratch[: tile.nbytes])
-            file.write(scratch.data[: tile.nbytes])
+            yield scratch[: tile.nbytes]
         self.release()
 
     def _in_order(self) -> Iterator[ArrayTile | BoxTile]:

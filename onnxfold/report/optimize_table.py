@@ -34,6 +34,8 @@ def _parts(report: Report, verbose: bool) -> Iterator[RenderableType]:
     yield from _kept_lines(report.kept)
     if verbose:
         yield from _rule_lines(report)
+        if report.precision == "wide":
+            yield from _rounding_lines(report)
     if report.check is not None:
         yield f"check: {compare_line(report.check)}"
     if verbose and report.assumptions:
@@ -116,6 +118,29 @@ def _rule_lines(report: Report) -> Iterator[str]:
             shown = [f"{count} {rule}" for rule, count in list(counts.items())[:_GROUPS]]
             more = len(counts) - len(shown)
             yield f"{title}: {', '.join(shown)}" + (f" and {more} more" if more > 0 else "")
+
+
+def _rounding_lines(report: Report) -> Iterator[RenderableType]:
+    """What differs from exact precision, most first, and where a chain had to be rounded."""
+    apart = [rounding for rounding in report.roundings if rounding.differing]
+    yield (
+        f"wide precision: {len(apart)} of {len(report.roundings)} folded tensors differ from exact"
+    )
+    if apart:
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        table.add_column("tensor")
+        for title in ("differ", "max abs", "max ulp"):
+            table.add_column(title, justify="right")
+        for r in apart[:_GROUPS]:
+            ulp = "-" if r.max_ulp is None else f"{r.max_ulp:,}"
+            differ = f"{r.differing:,}/{r.elements:,}"
+            table.add_row(r.tensor, differ, f"{r.max_abs_error:.3g}", ulp)
+        yield table
+    for value, reason in list(report.rounded.items())[:_GROUPS]:
+        yield f"rounded before {value!r} ({reason})"
+    for shown, what in ((apart, "tensors"), (report.rounded, "values")):
+        if len(shown) > _GROUPS:
+            yield f"and {len(shown) - _GROUPS} more {what}: --json lists all"
 
 
 def _kept_lines(kept: list[Kept]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from onnxfold.analysis.decisions import Decision
     from onnxfold.compare import Comparison
+    from onnxfold.report.rounding import Rounding
 
 
 @dataclass
@@ -67,6 +68,10 @@ class Report:
         spared: How often a rule was not applied, as it would have taken apart what a runtime makes
             one kernel of: by the rule and, in parentheses, the pattern that is kept.
         withheld: How often each rule would fire beyond that at level 2.
+        precision: "exact" or "wide".
+        rounded: Values that could not be computed in wide precision, with the op and the reason:
+            what the chain had before was rounded there.
+        roundings: By how much what is stored differs from exact precision, if that was measured.
         beyond: Nodes that other options would remove beyond those that are gone, by option.
     """
 
@@ -93,6 +98,9 @@ class Report:
     inexact: dict[str, int] = field(default_factory=dict)
     spared: dict[str, int] = field(default_factory=dict)
     withheld: dict[str, int] = field(default_factory=dict)
+    precision: str = "exact"
+    rounded: dict[str, str] = field(default_factory=dict)
+    roundings: list[Rounding] = field(default_factory=list)
     beyond: dict[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -121,5 +129,8 @@ class Report:
             "inexact": dict(self.inexact),
             "spared": dict(self.spared),
             "withheld": dict(self.withheld),
+            "precision": self.precision,
+            "rounded": dict(self.rounded),
+            "roundings": [rounding.to_dict() for rounding in self.roundings],
             "beyond": dict(self.beyond),
         }

@@ -10,7 +10,10 @@ import pytest
 
 KEYS = {
     "source", "target", "nodes_before", "nodes_after", "bytes_before", "bytes_after", "folded",
-    "kept", "pool", "seconds", "cpu_seconds", "peak_rss_bytes", "stages", "check", "warnings",
+    "kept", "pool",
+    "precision",
+    "rounded",
+    "roundings", "seconds", "cpu_seconds", "peak_rss_bytes", "stages", "check", "warnings",
     "rewrites", "inexact", "spared", "withheld", "beyond", "decisions",
     "bytes_written", "assumptions", "places",
 }  # fmt: skip

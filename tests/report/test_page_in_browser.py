@@ -100,6 +100,17 @@ def test_it_fits_a_phone(page, tmp_path, dark):
     page.wait("document.querySelector('#memory canvas') !== null")
 
 
+def test_it_shows_what_wide_precision_makes_of_tensors(page, tmp_path):
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y)
+    <float[1] a = {100000000.0}, float[1] b = {1.0}, float[1] c = {-100000000.0}>
+    { t = Add(a, b) u = Add(t, c) e = Erf(u) y = Sum(x, u, e) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "in.onnx")
+    page.open(optimized(tmp_path / "in.onnx", tmp_path, "--precision", "wide"))
+    told = page.run("document.getElementById('precision').innerText")
+    for words in ("u", "1 of 1", "1,065,353,216", "Erf: Could not find an implementation"):
+        assert words in told
+
+
 def test_names_are_never_interpreted(page, tmp_path):
     models.hostile(tmp_path / "in.onnx")
     for command in (

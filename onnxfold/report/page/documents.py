@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _FORMAT = 1
 _MOST_PLACES = 100  # of one rule
 _MOST_KEPT = 500
+_MOST_ROUNDINGS = 100
 
 
 def optimize_document(
@@ -46,6 +47,14 @@ def optimize_document(
     told["kept"] = [
         {key: short(text) for key, text in kept.items()} for kept in told["kept"][:_MOST_KEPT]
     ]
+    told["roundings_left_out"] = max(0, len(told["roundings"]) - _MOST_ROUNDINGS)
+    told["roundings"] = [
+        {**rounding, "tensor": short(rounding["tensor"])}
+        for rounding in told["roundings"][:_MOST_ROUNDINGS]
+    ]
+    rounded = [[short(value), short(why)] for value, why in told["rounded"].items()]
+    told["rounded"] = rounded[:_MOST_ROUNDINGS]
+    told["rounded_left_out"] = len(rounded) - len(told["rounded"])
     return {
         **_head("optimize", report.source or "", report.target or ""),
         "run": told,

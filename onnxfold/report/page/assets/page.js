@@ -113,6 +113,19 @@ function stayed(kept, more) {
     more ? el("p", { class: "about" }, `${number(more)} more are left out of this page.`) : null);
 }
 
+function precision(run) {
+  const apart = run.roundings.filter((tensor) => tensor.differing).length;
+  const left = (count, what) => (count ? el("p", { class: "about" }, `${plural(count, what)} not listed.`) : null);
+  return section("precision", "Wide precision", `What is stored, beside what exact precision would store: ${number(apart)} of ${plural(run.roundings.length, "listed tensor")} differ.`,
+    longTable([["tensor"], ["elements that differ", "right"], ["max abs", "right"], ["max ULP", "right"]], run.roundings.map((tensor) => [
+      el("div", {}, nameText(tensor.tensor), el("div", { class: "quiet" }, tensor.dtype)), `${number(tensor.differing)} of ${number(tensor.elements)}`,
+      figure(tensor.max_abs_error), tensor.max_ulp === null ? "–" : number(tensor.max_ulp)]), 16),
+    left(run.roundings_left_out, "more tensor"),
+    run.rounded.length ? el("h3", {}, "Where chains had to be rounded") : null,
+    run.rounded.length ? longTable([["value"], ["why"]], run.rounded.map((row) => row.map(nameText)), 16) : null,
+    left(run.rounded_left_out, "more value"));
+}
+
 function accuracy(check) {
   const rows = check.outputs.map((output) => [
     output.run, el("div", {}, nameText(output.name), el("div", { class: "quiet" }, `${output.dtype}[${output.shape.join(",")}]`)),
@@ -201,7 +214,7 @@ function draw() {
   const graph = section("graph", "Graph", null, view.box);
   if (data.kind === "optimize") {
     main.append(operations(data.run), memory(data.memory), graph, tensors(data.tensors), rules(data.rules),
-      stayed(data.run.kept, data.run.kept_left_out), ...(data.run.check ? [accuracy(data.run.check)] : []), theRun(data.run));
+      stayed(data.run.kept, data.run.kept_left_out), ...(data.run.precision === "wide" ? [precision(data.run)] : []), ...(data.run.check ? [accuracy(data.run.check)] : []), theRun(data.run));
   } else if (data.kind === "compare") {
     const first = data.run.check.first_difference;
     main.append(accuracy(data.run.check), ...(first ? [firstDifference(first)] : []), graph, operations(data.run));

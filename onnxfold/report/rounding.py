@@ -1,0 +1,85 @@
+"""What wide precision makes of a model: by how much what is stored differs from exact precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.compare.metrics import Array, Tolerance, distance
+from onnxfold.kernels.wide import WIDE
+from onnxfold.pool import BufferTensor
+from onnxfold.report.inventory import stored_tensors
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """A stored tensor in wide and in exact precision.
+
+    Attributes:
+        tensor: Its name.
+        dtype: Its element type.
+        elements: How many there are.
+        differing: How many of them differ.
+        max_abs_error: The largest difference of two finite elements.
+        max_ulp: The same in units in the last place, for floats.
+    """
+
+    tensor: str
+    dtype: str
+    elements: int
+    differing: int
+    max_abs_error: float
+    max_ulp: int | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as a JSON-ready dictionary."""
+        return asdict(self)
+
+
+def measure_rounding(wide: ir.Model, exact: ir.Model) -> list[Rounding]:
+    """Compare the tensors that folding has made, piece by piece; the farthest apart come first.
+
+    Args:
+        wide: A model that was folded in wide precision.
+        exact: The same in exact precision. A tensor that it does not have is left out.
+    """
+    others = {value.name: tensor for value, tensor in stored_tensors(exact)}
+    found = []
+    for value, tensor in stored_tensors(wide):
+        other = others.get(value.name)
+        if not (isinstance(tensor, BufferTensor) and isinstance(other, BufferTensor)):
+            continue
+        if tensor.dtype in WIDE and (tensor.dtype, tensor.shape) == (other.dtype, other.shape):
+            found.append(_rounding(value.name or "", tensor, other))
+    return sorted(found, key=lambda r: (-(r.max_ulp or 0), -r.max_abs_error, -r.differing))
+
+
+def _rounding(name: str, wide: BufferTensor, exact: BufferTensor) -> Rounding:
+    is_floating = wide.dtype.is_floating_point()
+    differing, error, ulp = 0, 0.0, 0
+    for a, b in _together(exact.pieces(), wide.pieces()):
+        dtype = wide.dtype.numpy()
+        apart = distance(a.view(dtype), b.view(dtype), Tolerance())
+        differing += apart.differing
+        error = max(error, apart.max_abs_error)
+        ulp = max(ulp, apart.max_ulp or 0)
+    return Rounding(
+        name, wide.dtype.numpy().name, wide.size, differing, error, ulp if is_floating else None
+    )
+
+
+def _together(a: Iterator[Array], b: Iterator[Array]) -> Iterator[tuple[Array, Array]]:
+    """Pieces of the same bytes of both, wherever each is cut."""
+    x = y = np.empty(0, np.uint8)
+    while True:
+        x = x if x.size else next(a, x)
+        y = y if y.size else next(b, y)
+        count = min(x.size, y.size)
+        if not count:
+            return
+        yield x[:count], y[:count]
+        x, y = x[count:], y[count:]

@@ -1,0 +1,246 @@
+"""Wide precision: what a chain gives is the nearest number to what mathematics gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import mpmath
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import helper, parser
+
+import onnxfold
+from onnxfold.kernels.wide import rounded
+from onnxfold.options import Options
+from onnxfold.passes.constant_propagation import ConstantPropagation
+from onnxfold.passes.run import Run
+from onnxfold.report.optimize_table import optimize_text
+
+FLOATS = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
+SMALL, STREAMED = (7,), (40, 3000)
+
+
+def chain(
+    dtype: Any, ops: list[str], operands: list[np.ndarray[Any, Any]], opset: int = 18
+) -> onnx.ModelProto:
+    """y = x + (((c0 op c1) op c2) ...): all but the last Add is constant."""
+    number = ir.DataType.from_numpy(np.dtype(dtype)).value
+    shape = list(np.broadcast_shapes(*(o.shape for o in operands)))
+    nodes, value, used = [], "c0", 1
+    for k, op in enumerate(ops):
+        inputs = [value]
+        if op not in ("Sqrt", "Neg", "Abs", "Reciprocal"):
+            inputs.append(f"c{used}")
+            used += 1
+        value = f"t{k}"
+        nodes.append(helper.make_node(op, inputs, [value]))
+    nodes.append(helper.make_node("Add", ["x", value], ["y"]))
+    tensors = [
+        ir.serde.serialize_tensor(ir.Tensor(o.astype(dtype), name=f"c{k}"))
+        for k, o in enumerate(operands[:used])
+    ]
+    info = [helper.make_tensor_value_info(n, number, shape) for n in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", info[:1], info[1:], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+def folded(model: onnx.ModelProto, **options: Any) -> np.ndarray[Any, Any]:
+    (tensor,) = onnxfold.optimize(model, fold_all=True, **options).graph.initializer
+    return np.atleast_1d(ir.serde.deserialize_tensor(tensor).numpy())
+
+
+def random_chain(
+    rng: np.random.Generator, dtype: Any, length: int, shape: tuple[int, ...]
+) -> tuple[list[str], list[np.ndarray[Any, Any]]]:
+    is_integer = np.issubdtype(dtype, np.integer)
+    choice = ["Add", "Sub", "Mul", "Neg", "Abs"] + ([] if is_integer else ["Div", "Sqrt"])
+    ops = [str(op) for op in rng.choice(choice, length)]
+    if not is_integer:  # roots of what is not negative
+        ops = [o for op in ops for o in (("Abs", "Sqrt") if op == "Sqrt" else (op,))][:length]
+    shapes = [shape, *(shape if rng.random() < 0.7 else shape[-1:] for _ in range(length))]
+    if is_integer:
+        return ops, [rng.integers(-50, 50, s).astype(dtype) for s in shapes]
+    spread = 1.2 if dtype is np.float16 else 3
+    numbers = [rng.choice([-1, 1], s) * spread ** rng.standard_normal(s) for s in shapes]
+    return ops, [n.astype(dtype) for n in numbers]
+
+
+def by_mpmath(ops: list[str], operands: list[np.ndarray[Any, Any]], place: tuple[int, ...]) -> Any:
+    """The element at a place, of 60 digits, and the largest that was on the way."""
+    functions = {
+        "Add": mpmath.fadd,
+        "Sub": mpmath.fsub,
+        "Mul": mpmath.fmul,
+        "Div": mpmath.fdiv,
+        "Sqrt": mpmath.sqrt,
+        "Neg": mpmath.fneg,
+        "Abs": mpmath.fabs,
+    }
+    with mpmath.workdps(60):
+        given = iter([mpmath.mpf(float(o[place[-o.ndim :]])) for o in operands])
+        value = largest = next(given)
+        for op in ops:
+            unary = op in ("Sqrt", "Neg", "Abs")
+            value = functions[op](value) if unary else functions[op](value, next(given))
+            largest = max(largest, abs(value))
+        return value, largest
+
+
+@pytest.mark.parametrize("shape", [SMALL, STREAMED], ids=["small", "streamed"])
+@pytest.mark.parametrize("name", [*FLOATS, "int32"])
+def test_chains_are_within_half_an_ulp_of_what_mpmath_computes(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    dtype = FLOATS.get(name, np.int32)
+    rng = np.random.default_rng(len(name))
+    differing = 0
+    for length in (3, 5, 8, 13, 21, 40) if shape == STREAMED else range(3, 41):
+        ops, operands = random_chain(rng, dtype, length, shape)
+        model = chain(dtype, ops, operands)
+        wide, exact = folded(model, precision="wide"), folded(model)
+        assert wide.dtype == exact.dtype == dtype
+        differing += int((wide != exact).any())
+        # what float64 itself makes of it tells where float64 suffices
+        double = folded(chain(np.float64, ops, operands))
+        for _ in range(12):
+            place = tuple(int(rng.integers(n)) for n in shape)
+            true, largest = by_mpmath(ops, operands, place)
+            if name == "int32":
+                if largest < 1 << 63:
+                    assert int(wide[place]) == (int(true) + (1 << 31)) % (1 << 32) - (1 << 31)
+                continue
+            got = wide[place]
+            spacing = abs(float(np.spacing(got))) if np.isfinite(got) else np.inf
+            slack = abs(float(mpmath.fsub(double[place], true)))
+            if slack < spacing / 1000:
+                off = abs(float(mpmath.fsub(mpmath.mpf(float(got)), true)))
+                assert off <= spacing * 0.5 + slack, (ops, place)
+    assert name == "int32" or differing > 3  # else nothing is seen here
+
+
+def test_three_constants_that_cancel():
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y)
+        <float[1] a = {100000000.0}, float[1] b = {1.0}, float[1] c = {-100000000.0}>
+        { t = Add(a, b) u = Add(t, c) y = Add(x, u) }"""
+    )
+    assert folded(model).tolist() == [0.0]
+    assert folded(model, precision="wide").tolist() == [1.0]
+
+
+def test_integers_that_do_not_fit_on_the_way():
+    large = np.array([2_000_000_000, 2_000_000_000, 7], np.int32)
+    four = np.array([4, 1, 4], np.int32)
+    model = chain(np.int32, ["Add", "Div"], [large, large, four])
+    assert folded(model).tolist() == [-73741824, -294967296, 3]
+    # the 4e9 in the middle fits in no int32: it wraps, as the sum does without wide precision
+    assert folded(model, precision="wide").tolist() == [1_000_000_000, -294967296, 3]
+
+
+def test_bfloat16_is_rounded_once():
+    near_half = 1 + 2.0**-8 + 2.0**-40  # float32 would make a tie of it, which goes to 1
+    numbers = np.array([near_half, -near_half, 1 + 2.0**-8, 3e38, 3.4e38, 1e300, -np.inf, np.nan])
+    with np.errstate(over="ignore"):
+        got = rounded(numbers, np.dtype(ml_dtypes.bfloat16)).astype(np.float64)
+    up = 1 + 2.0**-7
+    np.testing.assert_array_equal(
+        got, [up, -up, 1, float(ml_dtypes.bfloat16(3e38)), np.inf, np.inf, -np.inf, np.nan]
+    )
+
+
+def test_casts_to_fewer_bits_round_and_others_do_not():
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y)
+        { a = Constant<value_float = 1.0>() c = Constant<value_float = 3.0>()
+          a16 = Cast<to=10>(a) c16 = Cast<to=10>(c)
+          t = Div(a16, c16) w = Cast<to=1>(t) u = Mul(w, c) y = Add(x, u) }"""
+    )
+    half_third = float(np.float16(1 / 3))
+    assert folded(model).tolist() == [3 * half_third]
+    assert folded(model, precision="wide").tolist() == [1.0]
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y)
+        { a = Constant<value_float = 1.0>() c = Constant<value_float = 3.0>()
+          t = Div(a, c) t16 = Cast<to=10>(t) w = Cast<to=1>(t16) u = Mul(w, c) y = Add(x, u) }"""
+    )
+    assert folded(model, precision="wide").tolist() == [3 * half_third]
+
+
+def test_what_is_compared_is_rounded():
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y)
+        <float[1] a = {1.0}, float[1] b = {3.0}, float[1] third = {0.3333333432674408}>
+        { t = Div(a, b) same = Equal(t, third) n = Cast<to=1>(same) y = Add(x, n) }"""
+    )
+    assert folded(model, precision="wide").tolist() == [1.0]
+
+
+@pytest.mark.parametrize("count", [9, 100_000])
+def test_what_onnxruntime_computes_is_in_double_or_it_is_said(count: int) -> None:
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal(count).astype(np.float32) for _ in range(2)]
+    a, b = (w.astype(np.float64) for w in weights)
+    t = a * b
+    exponentials = np.exp(t - t.max())
+    true = {
+        "Exp": np.exp(t),
+        "Softmax": exponentials / exponentials.sum(),
+        "ReduceSum": np.array([t.sum()]),
+        "Erf": np.array([float(mpmath.erf(v)) for v in np.float32(t).astype(np.float64)[:100]]),
+    }
+    for op, expected in true.items():
+        nodes = [("Mul", "ab", "t"), (op, "t", "u"), ("Mul", "ub", "v"), ("Add", "xv", "y")]
+        model = helper.make_model(
+            helper.make_graph(
+                [helper.make_node(name, list(inputs), [y]) for name, inputs, y in nodes],
+                "g",
+                [helper.make_tensor_value_info("x", 1, [count])],
+                [helper.make_tensor_value_info("y", 1, [count])],
+                [onnx.numpy_helper.from_array(w, n) for w, n in zip(weights, "ab", strict=True)],
+            ),
+            opset_imports=[helper.make_opsetid("", 17)],
+            ir_version=8,
+        )
+        wide, said = folded_and_told(model)
+        expected = expected * b[: expected.size if op == "Erf" else None]
+        off = np.abs(wide[: expected.size] - expected) / np.spacing(np.float32(np.abs(expected)))
+        # onnxruntime has no Erf of float64: rounded before, and after, to float32
+        assert off.max() <= (2 if op == "Erf" else 0.501)
+        assert list(said) == (["u"] if op == "Erf" else [])
+
+
+def folded_and_told(model: onnx.ModelProto) -> tuple[np.ndarray[Any, Any], dict[str, str]]:
+    """The value v in float64, and where chains were rounded."""
+    run = Run(Options(precision="wide", fold_all=True))
+    opened = ir.serde.deserialize_model(model)
+    ConstantPropagation(run.options, run=run)(opened)
+    tensor = opened.graph.initializers["v"].const_value
+    assert tensor is not None
+    return tensor.numpy().astype(np.float64), run.result.propagation.rounded
+
+
+@pytest.mark.parametrize("shape", [SMALL, STREAMED], ids=["small", "streamed"])
+def test_the_report_measures_what_differs_from_exact(tmp_path, shape):
+    rng = np.random.default_rng(3)
+    ops = ["Add", "Mul", "Sub"]
+    model = chain(np.float32, ops, [rng.standard_normal(shape).astype(np.float32) for _ in "abcd"])
+    onnx.save(model, tmp_path / "in.onnx")
+    report = onnxfold.optimize_file(
+        *(tmp_path / "in.onnx", tmp_path / "out.onnx"),
+        precision="wide",
+        measure=True,
+        check=1,
+    )
+    exact, wide = folded(model), folded(model, precision="wide")
+    (found,) = report.roundings
+    assert (found.tensor, found.dtype, found.elements) == ("t2", "float32", wide.size)
+    assert found.differing == int((exact != wide).sum()) > 0
+    assert found.max_abs_error == float(np.abs(exact.astype(np.float64) - wide).max())
+    ulps = np.abs(exact.view(np.int32).astype(np.int64) - wide.view(np.int32))
+    assert found.max_ulp == int(ulps.max())
+    assert "1 of 1 folded tensors differ" in optimize_text(report, verbose=True)
+    (stored,) = onnx.load(tmp_path / "out.onnx").graph.initializer
+    assert onnx.numpy_helper.to_array(stored).tobytes() == wide.tobytes()

@@ -20,6 +20,7 @@ from onnxfold.errors import (
 
 if TYPE_CHECKING:
     from onnxfold.api import explain, optimize, optimize_file, plan, why
+    from onnxfold.batches import batch
     from onnxfold.compare import compare
     from onnxfold.runtime.sessions.session import Session
     from onnxfold.runtime.split import split
@@ -35,6 +36,7 @@ __all__ = [
     "OnnxFoldError",
     "Session",
     "UsageError",
+    "batch",
     "compare",
     "explain",
     "load",
@@ -49,6 +51,7 @@ __all__ = [
 # `import onnxfold` and `onnxfold --help` answer in a blink: onnx and NumPy load with the first use.
 _HOME = {
     "Session": "onnxfold.runtime.sessions.session",
+    "batch": "onnxfold.batches",
     "compare": "onnxfold.compare",
     "explain": "onnxfold.api",
     "load": "onnxfold.storage",

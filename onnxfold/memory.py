@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 
 @contextlib.contextmanager
@@ -61,3 +62,15 @@ def memory_of_the_machine() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # not a POSIX system
         return 1 << 40
+
+
+def available_memory() -> int:
+    """Bytes of memory that are free, or the system would free; a terabyte where it does not say."""
+    free = memory_of_the_machine()
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/meminfo") as lines:
+        free = sum(int(n.split()[1]) << 10 for n in lines if n.startswith("MemAvailable:")) or free
+    group = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit
+        limit = int((group / "memory.max").read_text())
+        free = min(free, limit - int((group / "memory.current").read_text()))
+    return free

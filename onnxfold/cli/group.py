@@ -7,6 +7,7 @@ import os
 import click
 
 from onnxfold.cli.adapters import adapters
+from onnxfold.cli.batch import batch
 from onnxfold.cli.bench import bench
 from onnxfold.cli.compare import compare
 from onnxfold.cli.explain import explain
@@ -68,7 +69,7 @@ def cli(ctx: click.Context) -> None:
 
 
 for _command in (
-    *(optimize, compare, explain, inspect),
+    *(optimize, batch, compare, explain, inspect),
     *(split, bench, kernels, adapters),
     *(list_rules, list_passes),
 ):

@@ -6,14 +6,8 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import (
-    REPORT,
-    byte_size,
-    dimension,
-    input_shape,
-    is_verbose,
-    output_options,
-)
+from onnxfold.cli.arguments import REPORT, is_verbose, output_options
+from onnxfold.cli.folding import folding_arguments, folding_options
 from onnxfold.cli.output import write, write_json
 
 
@@ -21,88 +15,7 @@ from onnxfold.cli.output import write, write_json
 @click.argument("source", metavar="IN")
 @click.argument("destination", metavar="[OUT]", required=False)
 @click.option("-o", "--output", metavar="OUT", help="File to write; IN itself is allowed.")
-@click.option(
-    "-O",
-    "--level",
-    type=click.IntRange(0, 2),
-    default=1,
-    show_default=True,
-    help="0: fold constants; 1: also rules that keep every bit; 2: also inexact rules.",
-)
-@click.option("--target", metavar="RUNTIME", help="Also use this runtime's own ops: onnxruntime.")
-@click.option(
-    "--enable", multiple=True, metavar="NAME", help="Use an opt-in rule or rule set; repeatable."
-)
-@click.option(
-    "--disable", multiple=True, metavar="NAME", help="Leave out a rule or rule set; repeatable."
-)
-@click.option(
-    "--rules",
-    multiple=True,
-    metavar="FILE",
-    help="Also use the rules in a Python file; repeatable.",
-)
-@click.option(
-    "--passes",
-    metavar="A,B,C",
-    help="Run these passes, in this order, instead of the level's own.",
-)
-@click.option(
-    "--dim",
-    "dims",
-    type=dimension,
-    multiple=True,
-    metavar="NAME=SIZE",
-    help="Fix a symbolic dimension; may be repeated.",
-)
-@click.option(
-    "--input-shape",
-    "input_shapes",
-    type=input_shape,
-    multiple=True,
-    metavar="NAME:D,D,...",
-    help="Fix the shape of an input: x:1,3,224,224; -1 leaves a size as it is; repeatable.",
-)
-@click.option(
-    "--keep-dim",
-    "keep_dims",
-    multiple=True,
-    metavar="NAME",
-    help="Leave a dimension dynamic whatever --input-shape says; may be repeated.",
-)
-@click.option(
-    "--value-info/--no-value-info",
-    default=True,
-    help="Write the inferred shapes of all values, or leave them out.  [default: write]",
-)
-@click.option("--fold-all", is_flag=True, help="Fold whatever can be folded, whatever it weighs.")
-@click.option("--fold-quantized", is_flag=True, help="Fold DequantizeLinear of weights too.")
-@click.option(
-    "--max-growth",
-    type=byte_size,
-    default="0",
-    metavar="BYTES",
-    help="Bytes by which folding may make the model grow.  [default: 0]",
-)
-@click.option(
-    "--memory-limit",
-    type=byte_size,
-    metavar="BYTES",
-    help="Bytes of intermediate results to hold in memory, such as 512MB; more goes to disk. "
-    "The evaluation of one node takes no more, either.",
-)
-@click.option(
-    "--keep",
-    multiple=True,
-    metavar="GLOB",
-    help="Do not fold values whose name matches; may be repeated.",
-)
-@click.option(
-    "--fold",
-    multiple=True,
-    metavar="GLOB",
-    help="Fold values whose name matches, whatever they weigh; may be repeated.",
-)
+@folding_options
 @click.option(
     "--precision",
     type=click.Choice(["exact", "wide"]),
@@ -152,9 +65,6 @@ def optimize(
     external_data: bool | None,
     external_data_name: str | None,
     no_fsync: bool,
-    passes: str | None,
-    dims: tuple[tuple[str, int], ...],
-    input_shapes: tuple[tuple[str, list[int]], ...],
     advise: bool,
     report: str | None,
     dump_ir: str | None,
@@ -167,10 +77,7 @@ def optimize(
 
     Sizes are bytes, or have a unit: 512MB is decimal, 512MiB binary.
     """
-    options["dims"] = dict(dims)
-    options["input_shapes"] = dict(input_shapes)
-    if passes is not None:
-        options["passes"] = [name.strip() for name in passes.split(",")]
+    options = folding_arguments(options)
     if only_plan:
         for option, value in (("--report", report), ("--dump-ir", dump_ir)):
             if value is not None:

@@ -21,9 +21,11 @@ class LateProgress:
 
     Args:
         enabled: False to show nothing in any case.
+        remaining: Show also the time that is left, judged by the speed so far.
     """
 
-    def __init__(self, enabled: bool = True) -> None:
+    def __init__(self, enabled: bool = True, remaining: bool = False) -> None:
+        self._remaining = remaining
         self._enabled = enabled and sys.stderr.isatty()
         self._start = time.monotonic()
         self._bar: Progress | None = None
@@ -46,21 +48,29 @@ class LateProgress:
         if not self._enabled or time.monotonic() - self._start < _PATIENCE:
             return
         if self._bar is None:
-            self._bar = _start_bar()
+            self._bar = _start_bar(self._remaining)
         if stage not in self._tasks:
             self._tasks[stage] = self._bar.add_task(stage, total=total)
         self._bar.update(self._tasks[stage], completed=done, total=total)
 
 
-def _start_bar() -> Progress:
+def _start_bar(remaining: bool) -> Progress:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f} %"),
         TimeElapsedColumn(),
+        *([TextColumn("left"), TimeRemainingColumn()] if remaining else []),
+        speed_estimate_period=600,
         console=Console(stderr=True),
         transient=True,
     )

@@ -25,6 +25,7 @@ LAYERS = (
     ("runtime", "forecast"),
     ("report",),
     ("api",),
+    ("batches",),
     ("cli",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -1,0 +1,156 @@
+"""Running a batch: which models there are, who works on them, and what came of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Union
+
+from onnxfold.batches import remote
+from onnxfold.batches.journal import Journal
+from onnxfold.batches.models import find
+from onnxfold.batches.outcome import Batch, Outcome
+from onnxfold.batches.task import Task, Workplace, lost, run_task
+from onnxfold.errors import UsageError
+from onnxfold.memory import available_memory
+from onnxfold.options import OptionArguments, Options, options_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_JOURNAL = "onnxfold-batch.jsonl"
+# What a model costs whatever its size, in bytes of its file: for the progress only.
+_BYTES_OF_A_MODEL = 1 << 20
+
+PathLike = Union[str, "os.PathLike[str]"]
+Progress = Callable[[str, int, int], None]
+
+
+def batch(
+    sources: PathLike | Sequence[PathLike],
+    output: PathLike,
+    /,
+    *,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    scheduler: str | None = None,
+    memory: int | None = None,
+    timeout: float | None = None,
+    check: int = 0,
+    only_plan: bool = False,
+    journal: PathLike | None = None,
+    progress: Progress | None = None,
+    **options: Unpack[OptionArguments],
+) -> Batch:
+    """Optimize many models, several at a time. One that fails does not stop the others.
+
+    What an earlier batch has made of the same model with the same options is left as it is.
+
+    Args:
+        sources: Files, folders and patterns with ``*``, ``?`` and ``**``; or URLs, with fsspec.
+        output: A folder, or the URL of one, for the results: below it, a result has the path that
+            its model has below the folder or pattern it was found by.
+        workers: How many models at a time, on this machine; None for one a processor.
+        executor: Runs them instead: anything with the interface of ``concurrent.futures``.
+        scheduler: Address of the scheduler of a dask cluster, which runs them instead.
+        memory: Bytes that all models may take that are worked on in one process; None for what is
+            free there. A model waits until there is what it takes, by :func:`onnxfold.plan`.
+        timeout: Seconds that one model may take; None for any.
+        check: As for :func:`onnxfold.optimize_file`.
+        only_plan: Find out what each model would take, and write no model.
+        journal: The file that keeps what was done; None for one in ``output``.
+        progress: Called with a stage, the work done and the total of the stage.
+        options: See :class:`onnxfold.options.Options`; rules are files.
+
+    Raises:
+        UsageError: There is no such model, or an option is invalid. Nothing was done.
+    """
+    began = time.perf_counter()
+    sent = _as_json(options_of(options))
+    if executor is not None and scheduler is not None:
+        raise UsageError("an executor and a scheduler contradict each other")
+    output = os.fspath(output)
+    if journal is None and remote.is_url(output):
+        raise UsageError("a journal must be given where the results go to a URL")
+    given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
+    models = find(given, output)
+    with ExitStack() as stack:
+        kept = stack.enter_context(Journal(os.fspath(journal or os.path.join(output, _JOURNAL))))
+        tasks = [
+            Task(
+                model.source,
+                model.target,
+                sent,
+                check,
+                only_plan,
+                timeout,
+                memory,
+                kept.before.get(model.target),
+            )
+            for model in models
+        ]
+        if scheduler is not None:
+            from onnxfold.batches.cluster import on_cluster
+
+            done = on_cluster(tasks, scheduler)
+        elif executor is not None:
+            done = _by(executor, tasks, run_task)
+        else:
+            done = _here(tasks, workers or _processors(), stack)
+        outcomes: dict[str, Outcome] = {}
+        costs = {m.source: m.nbytes + _BYTES_OF_A_MODEL for m in models}
+        for outcome in done:
+            outcomes[outcome.source] = outcome
+            is_known = outcome.status == "unchanged" or outcome == kept.before.get(outcome.target)
+            if not only_plan and not is_known:
+                kept.write(outcome)
+            if progress is not None:
+                progress("models", sum(map(costs.__getitem__, outcomes)), sum(costs.values()))
+        seconds = time.perf_counter() - began
+        return Batch([outcomes[m.source] for m in models], seconds, kept.path)
+
+
+def _here(tasks: Sequence[Task], workers: int, stack: ExitStack) -> Iterator[Outcome]:
+    """In processes of this machine, each with a thread here that waits for it."""
+    place = Workplace()
+    limit = available_memory()
+    threads = ThreadPoolExecutor(workers, thread_name_prefix="onnxfold-batch")
+    # ended in this order, also when the user interrupts
+    stack.callback(threads.shutdown, wait=True, cancel_futures=True)
+    stack.callback(place.processes.end)
+    return _by(threads, [replace(t, limit=t.limit or limit) for t in tasks], place.run)
+
+
+def _by(
+    executor: Executor, tasks: Sequence[Task], work: Callable[[Task], Outcome]
+) -> Iterator[Outcome]:
+    futures: dict[Future[Outcome], Task] = {executor.submit(work, task): task for task in tasks}
+    for future in as_completed(futures):
+        error = future.exception()
+        yield future.result() if error is None else lost(futures[future], error)
+
+
+def _processors() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not a system that tells
+        return os.cpu_count() or 1
+
+
+def _as_json(options: Options) -> dict[str, Any]:
+    """The options as they are sent to another process.
+
+    Raises:
+        UsageError: One of them cannot be sent.
+    """
+    sent = {field.name: getattr(options, field.name) for field in fields(options)}
+    try:
+        paths = map(os.fspath, options.rules)  # type: ignore[arg-type]  # a TypeError otherwise
+        sent["rules"] = [os.path.abspath(path) for path in paths]
+    except TypeError:
+        raise UsageError("the rules of a batch are files, for other processes read them") from None
+    return sent

@@ -1,0 +1,244 @@
+"""Optimizing one model of a batch, wherever that is: here, or on another machine."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from onnxfold.batches import remote
+from onnxfold.batches.outcome import Outcome
+from onnxfold.batches.process import Ended, Processes
+from onnxfold.batches.share import MemoryShare
+from onnxfold.errors import OnnxFoldError
+from onnxfold.memory import available_memory
+from onnxfold.report.console import bytes_text
+from onnxfold.storage.load import external_locations
+
+# A process that is killed from outside, by the system for want of memory or by a person, was
+# perhaps not at fault.
+_TRIES = 2
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be done with one model; can be sent to another machine.
+
+    Attributes:
+        source: Path or URL of the model.
+        target: Where the result goes.
+        options: Those of the optimization, as JSON has them.
+        check: As for :func:`onnxfold.optimize_file`.
+        only_plan: Find out the memory that it takes, and do no more.
+        seconds: Wall time that it may take; None for any.
+        limit: Bytes of memory that all models of a process may take; None for what is free.
+        before: What an earlier batch did, if it has done it.
+    """
+
+    source: str
+    target: str
+    options: Mapping[str, Any]
+    check: int = 0
+    only_plan: bool = False
+    seconds: float | None = None
+    limit: int | None = None
+    before: Outcome | None = None
+
+
+class Workplace:
+    """Where models are worked on: the worker processes of this process, and their memory."""
+
+    def __init__(self) -> None:
+        self.processes = Processes()
+        self._share = MemoryShare()
+
+    def plan(self, task: Task) -> Outcome:
+        """Find out whether a model has to be optimized, and what that takes.
+
+        Returns:
+            An outcome that is "planned", with the memory; "unchanged"; or "failed".
+        """
+        return self._outcome(task, lambda outcome, source: self._planned(task, outcome, source))
+
+    def run(self, task: Task, planned: Outcome | None = None) -> Outcome:
+        """Optimize a model, as soon as there is the memory that it takes.
+
+        Args:
+            task: What is to be done.
+            planned: What :meth:`plan` has said of it, if it was asked before.
+        """
+
+        def work(outcome: Outcome, source: str) -> Outcome:
+            if planned is None:
+                outcome = self._planned(task, outcome, source)
+            if outcome.status != "planned" or task.only_plan:
+                return outcome
+            return self._optimized(task, outcome, source)
+
+        return self._outcome(task, work, planned)
+
+    def _outcome(
+        self, task: Task, work: Callable[[Outcome, str], Outcome], planned: Outcome | None = None
+    ) -> Outcome:
+        outcome = planned or Outcome(task.source, task.target, "planned")
+        try:
+            with _local(task.source) as source:
+                return work(outcome, source)
+        except (OnnxFoldError, Ended, OSError) as error:
+            return replace(outcome, status="failed", reason=_reason(error, task.source))
+
+    def _planned(self, task: Task, outcome: Outcome, source: str) -> Outcome:
+        outcome = replace(outcome, key=_key(task, source))
+        if task.before is not None and _is_same(task.before, outcome):
+            if task.before.is_final:
+                return task.before
+            return replace(task.before, source=task.source, status="unchanged", seconds=0.0)
+        answer = self._ask(task, source, None)
+        if "error" in answer:
+            return _failed(outcome, answer)
+        outcome = replace(outcome, **{k: answer[k] for k in ("nodes_before", "memory")})
+        limit = self._limit(task)
+        if answer["memory"] > limit:
+            needs, has = bytes_text(answer["memory"]), bytes_text(limit)
+            reason = f"{task.source}: it takes {needs} of memory, and a worker has {has}"
+            return replace(outcome, status="failed", reason=reason)
+        return outcome
+
+    def _optimized(self, task: Task, outcome: Outcome, source: str) -> Outcome:
+        with contextlib.ExitStack() as stack:
+            target = task.target
+            if remote.is_url(target):
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfold-"))
+                target = os.path.join(folder, task.target.rpartition("/")[2])
+            else:
+                os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
+            stack.enter_context(self._share.of(outcome.memory or 0, self._limit(task)))
+            began = time.perf_counter()
+            answer = self._ask(task, source, target)
+            if "error" in answer:
+                return _failed(outcome, answer)
+            answer.pop("rss")
+            if remote.is_url(task.target):
+                remote.store(target, task.target)
+            return replace(
+                outcome,
+                **{**answer, "warnings": tuple(answer["warnings"])},
+                status="done",
+                written=_content(task.target),
+                seconds=round(time.perf_counter() - began, 6),
+            )
+
+    def _ask(self, task: Task, source: str, target: str | None) -> dict[str, Any]:
+        request = {
+            "only_plan": target is None,
+            "source": source,
+            "target": target,
+            "check": task.check,
+            "options": dict(task.options),
+        }
+        for tried in range(1, _TRIES + 1):
+            try:
+                with self.processes.one() as process:
+                    return process.ask(request, task.seconds)
+            except Ended as ended:
+                if not ended.is_killed or tried == _TRIES:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def _limit(self, task: Task) -> int:
+        return available_memory() if task.limit is None else task.limit
+
+
+_places: dict[int, Workplace] = {}  # by process: a fork has none of its origin's
+
+
+def _place() -> Workplace:
+    return _places.setdefault(os.getpid(), Workplace())
+
+
+def run_task(task: Task) -> Outcome:
+    """Optimize a model in the process that this is called in."""
+    return _place().run(task)
+
+
+def plan_task(task: Task) -> Outcome:
+    """Find out what a model takes, in the process that this is called in."""
+    return _place().plan(task)
+
+
+def run_planned(task: Task, planned: Outcome) -> Outcome:
+    """Optimize a model of which this is known."""
+    return _place().run(task, planned)
+
+
+def lost(task: Task, error: BaseException) -> Outcome:
+    """A model of which whoever worked on it has said nothing."""
+    reason = f"{task.source}: the worker was lost: {type(error).__name__}: {error}"
+    return Outcome(task.source, task.target, "failed", reason)
+
+
+def _failed(outcome: Outcome, answer: Mapping[str, Any]) -> Outcome:
+    told = {key: answer[key] for key in ("differs", "is_final")}
+    return replace(outcome, status="failed", reason=answer["error"], **told)
+
+
+def _reason(error: Exception, source: str) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename or source}: {error.strerror or error}"
+    return str(error) if isinstance(error, OnnxFoldError) else f"{source}: {error}"
+
+
+@contextlib.contextmanager
+def _local(source: str) -> Iterator[str]:
+    """The model as a file of this machine."""
+    if not remote.is_url(source):
+        yield source
+        return
+    with tempfile.TemporaryDirectory(prefix="onnxfold-") as folder:
+        yield remote.fetch(source, folder)
+
+
+def _is_same(before: Outcome, outcome: Outcome) -> bool:
+    if before.key != outcome.key or before.status == "failed":
+        return before.key == outcome.key and before.is_final
+    try:
+        return before.written == _content(outcome.target)
+    except (OnnxFoldError, OSError):  # it is not there any more
+        return False
+
+
+def _key(task: Task, source: str) -> str:
+    """Stands for the model, the options, the files with rules and the version of onnxfold."""
+    options = dict(task.options)
+    rules = [_sha256(os.fspath(path)) for path in options.pop("rules", ())]
+    document = [_content(source), options, rules, task.check > 0, version("onnxfold")]
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def _content(path: str) -> str:
+    """Stands for the content of a model and its external data; at a URL, for their version."""
+    if remote.is_url(path):
+        return remote.version_of(path)
+    folder = Path(path).parent
+    digests = [_sha256(path)]
+    digests += [_sha256(str(folder / name)) for name in sorted(external_locations(path))]
+    return (
+        digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    )
+
+
+def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,86 @@
+"""Makes many models of a few: other sizes, dtypes and opsets, and some that are broken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper, parser
+
+ROOT = Path(__file__).parents[2]
+_DTYPES = ("float", "double", "float16", "int32", "int64", "uint8")
+
+
+def small_model(k: int) -> onnx.ModelProto:
+    """A model with constant work in it; no two are the same."""
+    dtype, opset = _DTYPES[k % len(_DTYPES)], 13 + k % 9
+    size = 2 + k % 61
+    model = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": {opset}]>
+        g ({dtype}[N, {size}] x) => ({dtype}[N, M] y) {{
+          t = Transpose<perm = [1, 0]>(w)
+          s = Add(t, b)
+          y = MatMul(x, s)
+        }}"""
+        if dtype in ("float", "double", "int32", "int64")
+        else f"""<ir_version: 8, opset_import: ["": {opset}]>
+        g ({dtype}[N, {size}] x) => ({dtype}[N, {size}] y) {{
+          t = Transpose<perm = [1, 0]>(w)
+          s = Reshape(t, shape)
+          y = Concat<axis = 0>(x, s)
+        }}"""
+    )
+    numbers = np.random.default_rng(k)
+    code = model.graph.input[0].type.tensor_type.elem_type
+    kind = helper.tensor_dtype_to_np_dtype(code)
+    weight = numbers.integers(0, 100, (7, size)).astype(kind)
+    held = {"w": weight, "b": weight[0, 0]}
+    if dtype not in ("float", "double", "int32", "int64"):
+        held = {"w": weight, "shape": np.array([7, size])}
+    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in held.items())
+    return model
+
+
+def write_many(folder: Path, count: int, broken: int) -> list[Path]:
+    """Write models into a tree of folders, and return those that are broken.
+
+    Args:
+        folder: An empty folder.
+        count: How many there are in all; every tenth is the Swin that comes with the project.
+        broken: How many of them cannot be read, or are not valid.
+    """
+    swin = (ROOT / "models" / "swin.onnx").read_bytes()
+    bad = []
+    for k in range(count):
+        path = folder / f"d{k % 5}" / f"m{k}.onnx"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = swin if k % 10 == 9 else small_model(k).SerializeToString()
+        if k < broken:
+            content = next(_damages(content, k))
+            bad.append(path)
+        path.write_bytes(content)
+    return bad
+
+
+def _damages(content: bytes, k: int) -> Iterator[bytes]:
+    if k % 3 == 0:
+        yield content[: len(content) // 2]
+    if k % 3 == 1:
+        yield b"no model at all"
+    model = onnx.load_from_string(content)
+    model.graph.node[-1].input[0] = "nobody makes this"
+    yield model.SerializeToString()
+
+
+def large_model(path: Path, nodes: int) -> None:
+    """A model of so many nodes that its graph alone takes about a kilobyte for each."""
+    chain = [helper.make_node("Neg", [f"v{k}"], [f"v{k + 1}"]) for k in range(nodes)]
+    graph = helper.make_graph(
+        chain,
+        "chain",
+        [helper.make_tensor_value_info("v0", TensorProto.FLOAT, ["N"])],
+        [helper.make_tensor_value_info(f"v{nodes}", TensorProto.FLOAT, ["N"])],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)

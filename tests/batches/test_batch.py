@@ -1,0 +1,251 @@
+"""Many models at a time: results, failures, going on after an end, and who does the work."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import onnxfold
+from onnxfold.batches import Outcome
+from onnxfold.cli import main
+from onnxfold.errors import UsageError
+
+from .models import large_model, small_model, write_many
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    folder = tmp_path / "in"
+    write_many(folder, 10, 0)
+    return folder
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*.onnx"))}
+
+
+def single_runs(folder: Path, output: Path) -> dict[str, bytes]:
+    for path in folder.rglob("*.onnx"):
+        target = output / path.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        onnxfold.optimize_file(path, target)
+    return results(output)
+
+
+def test_results_are_those_of_single_runs(models: Path, tmp_path: Path):
+    seen: list[tuple[int, int]] = []
+    done = onnxfold.batch(
+        models, tmp_path / "out", workers=2, progress=lambda _, n, total: seen.append((n, total))
+    )
+    assert done.count() == {"done": 10}
+    assert results(tmp_path / "out") == single_runs(models, tmp_path / "one by one")
+    assert len(seen) == 10
+    assert seen[-1][0] == seen[-1][1]
+    assert sorted(seen) == seen
+    swin = next(o for o in done.outcomes if o.source.endswith("m9.onnx"))
+    assert (swin.nodes_before, swin.nodes_after) == (1619, 194)
+    assert swin.memory is not None
+    assert swin.peak is not None
+
+
+def test_a_second_batch_does_what_is_left(models: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    onnxfold.batch(models, out)
+    before = results(out)
+    os.remove(out / "d0" / "m0.onnx")
+    (out / "d1" / "m1.onnx").write_bytes(b"somebody else's")
+    (models / "d2" / "m2.onnx").write_bytes(small_model(1002).SerializeToString())
+    again = onnxfold.batch(models, out)
+    assert again.count() == {"done": 3, "unchanged": 7}
+    after = results(out)
+    assert [name for name in after if after[name] != before[name]] == ["d2/m2.onnx"]
+    assert onnxfold.batch(models, out).count() == {"unchanged": 10}
+    assert onnxfold.batch(models, out, level=0).count() == {"done": 10}
+
+
+def test_a_model_that_fails_is_one_line(tmp_path: Path):
+    folder, out = tmp_path / "in", tmp_path / "out"
+    bad = write_many(folder, 9, 3)
+    done = onnxfold.batch(folder, out)
+    assert [o.source for o in done.failed] == sorted(map(str, bad))
+    assert all(o.reason is not None and o.reason.startswith(o.source) for o in done.failed)
+    assert len(results(out)) == 6
+    lines = (out / "onnxfold-batch.jsonl").read_text().splitlines()
+    again = onnxfold.batch(folder, out)
+    assert again.count() == {"failed": 3, "unchanged": 6}
+    assert again.failed == done.failed
+    assert (out / "onnxfold-batch.jsonl").read_text().splitlines() == lines
+
+
+def test_one_that_takes_too_long_or_too_much(tmp_path: Path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "small.onnx").write_bytes(small_model(0).SerializeToString())
+    large_model(folder / "large.onnx", 20_000)
+    slow = onnxfold.batch(folder, tmp_path / "slow", timeout=0.001)
+    assert [o.reason for o in slow.failed] == [
+        f"{folder}/{name}.onnx: it takes longer than 0.001 s" for name in ("large", "small")
+    ]
+    plans = onnxfold.batch(folder, tmp_path / "nothing", only_plan=True)
+    assert not (tmp_path / "nothing").exists()
+    large, small = (o.memory or 0 for o in plans.outcomes)
+    assert large > small
+    tight = onnxfold.batch(folder, tmp_path / "tight", memory=(large + small) // 2)
+    assert [o.source for o in tight.failed] == [f"{folder}/large.onnx"]
+    assert "of memory, and a worker has" in (tight.failed[0].reason or "")
+    assert onnxfold.batch(folder, tmp_path / "tight").count() == {"done": 1, "unchanged": 1}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the processes in /proc")
+def test_workers_that_are_killed_lose_nothing(tmp_path: Path):
+    folder, out = tmp_path / "in", tmp_path / "out"
+    write_many(folder, 10, 0)
+    killed: list[str] = []
+
+    def kill_one(stage: str, done: int, total: int) -> None:
+        """A model is done: the process that did it, or the other one, ends in the next."""
+        children = "".join(
+            (task / "children").read_text() for task in Path("/proc/self/task").iterdir()
+        )
+        for pid in children.split():
+            if (
+                not killed
+                and b"onnxfold.batches.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            ):
+                os.kill(int(pid), signal.SIGKILL)
+                killed.append(pid)
+
+    done = onnxfold.batch(folder, out, workers=2, progress=kill_one)
+    assert killed
+    assert done.count() == {"done": 10}
+    assert results(out) == single_runs(folder, tmp_path / "one by one")
+
+
+@pytest.mark.parametrize("kind", [ThreadPoolExecutor, ProcessPoolExecutor])
+def test_any_executor(kind, models: Path, tmp_path: Path):
+    with kind(2) as executor:
+        done = onnxfold.batch(f"{models}/d[01]/*.onnx", tmp_path / "out", executor=executor)
+    assert done.count() == {"done": 4}
+    assert {Path(o.target).parent.name for o in done.outcomes} == {"d0", "d1"}
+
+
+def test_urls(models: Path, tmp_path: Path):
+    fsspec = pytest.importorskip("fsspec")
+    store = fsspec.filesystem("memory")
+    swin = onnxfold.load("models/swin.onnx")
+    onnxfold.save(swin, tmp_path / "swin.onnx", external_data=True)
+    for path in [*models.glob("d0/*"), *tmp_path.glob("swin*")]:
+        store.put_file(str(path), f"/bucket/in/{path.name}")
+    journal = tmp_path / "journal.jsonl"
+    urls = ("memory://bucket/in/*.onnx", "memory://bucket/out")
+    done = onnxfold.batch(*urls, journal=journal)
+    assert done.count() == {"done": 3}
+    assert store.exists("/bucket/out/swin.onnx.data")
+    assert onnxfold.batch(*urls, journal=journal).count() == {"unchanged": 3}
+    with pytest.raises(UsageError, match="a journal must be given"):
+        onnxfold.batch(*urls)
+
+
+def test_what_cannot_be_a_batch(models: Path, tmp_path: Path):
+    with pytest.raises(UsageError, match="there is no model"):
+        onnxfold.batch(tmp_path / "nowhere", tmp_path / "out")
+    other = tmp_path / "other" / "d0"
+    other.mkdir(parents=True)
+    (other / "m0.onnx").write_bytes(b"")
+    with pytest.raises(UsageError, match="would both be written to"):
+        onnxfold.batch([models, tmp_path / "other"], tmp_path / "out")
+    with pytest.raises(UsageError, match="level must be"):
+        onnxfold.batch(models, tmp_path / "out", level=7)
+    (tmp_path / "notes").write_text("no journal\n")
+    with pytest.raises(UsageError, match="no journal of a batch"):
+        onnxfold.batch(models, tmp_path / "out", journal=tmp_path / "notes")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_journal_with_a_line_that_was_cut(models: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    onnxfold.batch(models, out)
+    journal = out / "onnxfold-batch.jsonl"
+    text = journal.read_text()
+    journal.write_text(text[: len(text) - 40])
+    assert onnxfold.batch(models, out).count() == {"done": 1, "unchanged": 9}
+    assert onnxfold.batch(models, out).count() == {"unchanged": 10}
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder, out = tmp_path / "in", tmp_path / "out"
+    write_many(folder, 6, 1)
+    assert main(["batch", str(folder), "-o", str(out), "--check", "1", "-v"]) == 2
+    text = capsys.readouterr().out
+    assert "6 models: 5 done, 1 failed" in text
+    assert f"failed: {folder}/d0/m0.onnx: not an ONNX model, or damaged" in text
+    assert main(["batch", f"{folder}/d[1-4]/*.onnx", "-o", str(out), "--check", "1", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["count"] == {"unchanged": 4}
+    assert main(["batch", f"{folder}/d[1-4]/*.onnx", "-o", str(tmp_path / "b"), "--plan"]) == 0
+    assert "4 models: 4 planned" in capsys.readouterr().out
+    assert not (tmp_path / "b").exists()
+
+
+def test_an_end_by_a_signal_leaves_no_process_and_no_half_file(tmp_path: Path):
+    folder, out = tmp_path / "in", tmp_path / "out"
+    write_many(folder, 40, 0)
+    command = [sys.executable, "-m", "onnxfold", "batch", str(folder), "-o", str(out)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as batch:
+        while not (out / "onnxfold-batch.jsonl").exists() and batch.poll() is None:
+            time.sleep(0.02)
+        batch.send_signal(signal.SIGINT)
+        _, error = batch.communicate(timeout=60)
+    assert "interrupted" in error
+    assert batch.returncode == 130
+    assert [p.name for p in out.rglob("*") if p.is_file() and p.suffix != ".onnx"] == [
+        "onnxfold-batch.jsonl"
+    ]
+    finished = len(results(out))
+    assert finished < 40
+    again = onnxfold.batch(folder, out)
+    assert again.count()["unchanged"] >= finished - 2  # written, and not yet in the journal
+    assert results(out).keys() == results(folder).keys()
+
+
+def test_an_outcome_is_the_same_after_the_journal():
+    outcome = Outcome("a", "b", "done", warnings=("one",))
+    document = json.loads(json.dumps(outcome.to_dict()))
+    assert Outcome(**{**document, "warnings": tuple(document["warnings"])}) == outcome
+
+
+@pytest.mark.slow
+def test_three_hundred_models_on_a_cluster(tmp_path: Path):
+    distributed = pytest.importorskip("distributed")
+    folder, here, there = tmp_path / "in", tmp_path / "here", tmp_path / "there"
+    bad = write_many(folder, 297, 20)
+    large = [folder / f"large{k}.onnx" for k in range(3)]
+    for k, path in enumerate(large):
+        large_model(path, 100_000 + k)
+    limit = 450_000_000
+    wrong = sorted(map(str, [*bad, *large]))
+    done = onnxfold.batch(folder, here, workers=2, memory=limit)
+    assert sorted(o.source for o in done.failed) == wrong
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, memory_limit=limit, dashboard_address=None
+    ) as cluster:
+        pid = next(iter(cluster.workers.values())).process.pid
+        killer = threading.Timer(4, os.kill, [pid, signal.SIGKILL])
+        killer.start()
+        done = onnxfold.batch(folder, there, scheduler=cluster.scheduler_address)
+        killer.join()
+        assert sorted(o.source for o in done.failed) == wrong
+        assert onnxfold.batch(folder, there, scheduler=cluster.scheduler_address).count() == {
+            "failed": 23,
+            "unchanged": 277,
+        }
+    assert results(there) == results(here)

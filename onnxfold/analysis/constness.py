@@ -106,13 +106,21 @@ class ConstnessAnalysis:
 
     def __init__(self, model: ir.Model, runtime_constants: Iterable[ir.Value]) -> None:
         self._functions = model.functions
+        self._opsets = model.graph.opset_imports
         self._determinism = Determinism(model)
         self._of: dict[ir.Value, Constness] = dict.fromkeys(runtime_constants, Constness.RUNTIME)
         self._calls: dict[tuple[object, ...], list[Constness]] = {}
-        self._graph(model.graph, model.graph.opset_imports, self._of)
+        self._graph(model.graph, self._opsets, self._of)
 
     def of(self, value: ir.Value) -> Constness:
-        """The constness of a value of the model."""
+        """The constness of a value of the model, also of one that was made since."""
+        node = value.producer()
+        if node is not None and value not in self._of and not subgraphs_of(node):
+            for operand in node.inputs:
+                if operand is not None:
+                    self.of(operand)
+            made = self._node(node, self._opsets, self._of)
+            self._of.update(zip(node.outputs, made, strict=True))
         return self._lookup(value, self._of)
 
     def of_node(self, node: ir.Node) -> Constness:

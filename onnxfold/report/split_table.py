@@ -12,7 +12,7 @@ from rich.table import Table
 from onnxfold.report.console import bytes_text, render
 from onnxfold.runtime.bench import BenchResult
 from onnxfold.runtime.bundles.bundle import Bundle
-from onnxfold.runtime.bundles.manifest import Manifest
+from onnxfold.runtime.bundles.manifest import Manifest, Merge
 from onnxfold.runtime.sessions.folding import Placement
 
 _MOST = 12  # rows of a table
@@ -30,17 +30,20 @@ def _parts(bundle: Bundle) -> Iterator[RenderableType]:
         f"{bundle.folder}: of {nodes['original']:,} nodes, entry runs {nodes['entry']:,} each time "
         f"and runtime_fold {nodes['runtime_fold']:,} once"
     )
-    constants = ", ".join(info.name for info in manifest.runtime_constants) or "none"
+    names = [info.name for info in manifest.runtime_constants]
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    constants = ", ".join(names[:_MOST]) + more or "none"
     yield f"runtime constants: {constants}"
     if not manifest.cached:
         yield "nothing can be cached: entry is the whole model"
     else:
         yield (
             f"cached: {len(manifest.cached)} tensors, {bytes_text(manifest.cached_bytes)} "
-            "at nominal sizes"
+            "for each setting at nominal sizes"
         )
         yield ""
         yield _cached(manifest)
+    yield from _merges(manifest)
     kernels = manifest.kernels
     if kernels:
         makers = Counter(kernel.backend for kernel in kernels if kernel.reason is None)
@@ -54,6 +57,23 @@ def _parts(bundle: Bundle) -> Iterator[RenderableType]:
     yield from (f"  {count} with onnxruntime: {reason}" for reason, count in reasons.items())
     stays = Counter((stay.op, stay.reason) for stay in manifest.stays)
     yield from (f"{count} {op} in entry: {reason}" for (op, reason), count in stays.items())
+
+
+def _merges(manifest: Manifest) -> Iterator[str]:
+    """Where adapters became part of weights, and where they could have."""
+    by_reason: dict[str | None, list[Merge]] = {}
+    for merge in manifest.merges:
+        by_reason.setdefault(merge.reason, []).append(merge)
+    for reason, merges in by_reason.items():
+        nodes = sum(merge.nodes for merge in merges)
+        nbytes = bytes_text(sum(merge.nbytes for merge in merges))
+        yield (
+            f"adapters become part of weights: {len(merges)}, which entry runs {nodes:,} nodes "
+            f"less for, and {nbytes} are cached"
+            if reason is None
+            else f"adapters stay beside weights: {len(merges)} ({reason}), for {nbytes} that are "
+            f"not cached, and {nodes:,} nodes that entry runs"
+        )
 
 
 def _cached(manifest: Manifest) -> Table:

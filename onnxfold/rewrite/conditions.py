@@ -142,6 +142,12 @@ def is_constant(x: Matched) -> bool:
 
 
 @given
+def runtime_constant(c: Matched) -> bool:
+    """The value is a runtime constant, or made of them: the same over many runs."""
+    return c.is_runtime_constant
+
+
+@given
 def value_of(c: Matched) -> Any:
     """The elements of a small constant, a NumPy array."""
     return c.array

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnxfold.analysis.constness import ConstnessAnalysis, select_runtime_constants
 from onnxfold.analysis.facts import facts_of
 from onnxfold.kernels.inference import schema_of
 from onnxfold.rewrite.implied import IMPLIED
@@ -49,6 +50,11 @@ class Facts:
         self.known = facts.known
         self.types = facts.types
         self._functions = model.functions
+
+    @functools.cached_property
+    def constness(self) -> ConstnessAnalysis:
+        """What is constant how, by the runtime constants that the model's metadata record."""
+        return ConstnessAnalysis(self.model, select_runtime_constants(self.model))
 
     def opset(self, node: ir.Node) -> int:
         """The version of the node's domain; 0 if it is not imported."""

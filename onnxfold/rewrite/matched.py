@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.analysis.constness import Constness
 from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.onnx_ir_private import uses
 from onnxfold.rewrite.facts import MISSING, OPAQUE, Facts
@@ -81,6 +82,11 @@ class Matched:
     def is_constant(self) -> bool:
         """Whether it is a compile-time constant, large or small."""
         return self.facts.known.is_constant(self.value)
+
+    @property
+    def is_runtime_constant(self) -> bool:
+        """Whether it changes between settings of the model's runtime constants only."""
+        return self.facts.constness.of(self.value) is Constness.RUNTIME
 
     @property
     def array(self) -> np.ndarray[Any, Any]:

@@ -14,6 +14,7 @@ tries them all, in ten minutes.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random as random_choice
 import re
@@ -28,6 +29,7 @@ from onnx import helper
 from reference_session import reference_session
 from rule_mutants import changes, mutant
 
+from onnxfold.analysis.constness import RECORD_KEY
 from onnxfold.options import Options
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import Rule, RuleSet
@@ -58,6 +60,7 @@ def graph(
     domains: dict[str, int] | None = None,
     sizes: dict[str, Iterable[int]] | None = None,
     feeds: dict[str, np.ndarray] | None = None,
+    runtime: str = "",
     **constants: Any,
 ) -> Instance:
     """An instance from onnx's text format.
@@ -70,6 +73,7 @@ def graph(
         domains: Other domains and their versions.
         sizes: Sizes for symbolic dims, where the usual ones would not do.
         feeds: Arrays for inputs that must not be random (indices, shapes).
+        runtime: Inputs that are runtime constants, separated by blanks.
         constants: Initializers by name: arrays, NumPy scalars, ``ir.Tensor``.
     """
     names = outputs or nodes[-1].split("=")[0].strip()
@@ -78,6 +82,8 @@ def graph(
     model = onnx.parser.parse_model(text + "\n".join(nodes) + "}")
     for name, array in constants.items():
         model.graph.initializer.append(_tensor(name, array))
+    if runtime:
+        helper.set_model_props(model, {RECORD_KEY: json.dumps(runtime.split())})
     _declare_outputs(model)
     return Instance(model, dict(sizes or {}), dict(feeds or {}))
 

@@ -100,3 +100,8 @@ def adapter_feeds(seed: int = 0, rows: int = 5) -> dict:
         "b": random(4, 64, seed=seed + 2),
         "scale": np.array([0.5 + seed], np.float32),
     }
+
+
+def is_near(got: np.ndarray, want: np.ndarray) -> bool:
+    """Whether two arrays differ by no more than 1e-5 of the largest element."""
+    return bool(np.abs(got - want).max() <= 1e-5 * np.abs(want).max())

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from runtime_models import parse, random
+from runtime_models import is_near, parse, random
 
 import onnxfold
 from onnxfold.cli import main
@@ -50,10 +50,6 @@ def expected(adapter):
     """Ids, and the logits that PyTorch computes."""
     known = np.load(adapter / "expected.npz")
     return known["ids"], known["logits"]
-
-
-def is_near(got, want):
-    return bool(np.abs(got - want).max() <= 1e-5 * np.abs(want).max())
 
 
 def update(x, w, a, b, scale=2.0):

@@ -132,6 +132,22 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class Merge:
+    """A place where runtime constants can become part of a weight, so that entry need not add them.
+
+    ``value`` is made by one product then, of what varies and a sum that is made once.
+    """
+
+    value: str
+    nbytes: int
+    """Bytes that are cached for it, for each setting, at nominal sizes."""
+    nodes: int
+    """Nodes that entry does not run then."""
+    reason: str | None = None
+    """Why it is not done; None if it is."""
+
+
+@dataclass(frozen=True)
 class StayingNode:
     """A node that depends on runtime constants only but runs with entry, and why."""
 
@@ -148,6 +164,7 @@ class Manifest:
         runtime_constants: Inputs of the original that stay the same over many runs, and weights
             that do so.
         weights: Those that are weights.
+        merges: Where runtime constants become part of weights, or could.
         inputs: Names of the original's inputs, in order.
         outputs: Names of its outputs, in order.
         entry_inputs: Names of entry's inputs, cached tensors included.
@@ -172,6 +189,7 @@ class Manifest:
     kernels: list[Kernel] = field(default_factory=list)
     stays: list[StayingNode] = field(default_factory=list)
     weights: list[Weight] = field(default_factory=list)
+    merges: list[Merge] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     hashes: dict[str, str] = field(default_factory=dict)
     format: int = FORMAT

@@ -26,6 +26,7 @@ from onnxfold.passes.pipeline import run_passes
 from onnxfold.passes.symbolic_shapes import SymbolicShapes
 from onnxfold.runtime.bundles.manifest import Group, Manifest, TensorInfo
 from onnxfold.runtime.splitting.cut import Region, RuntimeCut, find_cut
+from onnxfold.runtime.splitting.merging import bring_together
 from onnxfold.runtime.splitting.parts import (
     behind,
     components,
@@ -89,6 +90,7 @@ def split_model(
     nodes = model.graph.num_nodes()
     names = [value.name or "" for value in chosen]
     model = prepare(model, chosen, fold_at, options)
+    merges = bring_together(model, names, options, max_cache=max_cache, nominal=nominal)
     chosen = [value for value in model.graph.inputs if value.name in names]
     region, cut = cut_prepared(model, chosen, fold_at, max_cache=max_cache, nominal=nominal)
     cached = [info for value in cut.cached if (info := region.describe(value)) is not None]
@@ -115,6 +117,7 @@ def split_model(
         },
         stays=list(cut.stays.values()),
         weights=opened.weights,
+        merges=merges,
         versions={p: metadata.version(p) for p in ("onnxfold", "onnx", "onnx-ir", "onnxruntime")},
     )
     return Parts(manifest, entry, fold)

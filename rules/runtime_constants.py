@@ -1,0 +1,231 @@
+"""Runtime constants that meet each other, and compile-time ones: adapters become part of weights.
+
+``x @ w + s * (x @ a @ b)`` is ``x @ (w + s * (a @ b))``: where a and b stay the same over many
+runs, so does the sum, which is computed once. `onnxfold split` asks for this set, and takes a
+rewrite only where runs save more by it than they lose. Sums of floats are rounded elsewhere then:
+for those, the rules are for level 2.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any
+
+from onnxfold.rewrite import (
+    Matched,
+    attributes,
+    constant,
+    dtype_of,
+    given,
+    integer,
+    is_constant,
+    is_scalar_like,
+    op,
+    rank_of,
+    result,
+    rule,
+    runtime_constant,
+    same_shape,
+    same_type,
+    single_use,
+    static_shape,
+    values,
+)
+
+OPTIONAL = True
+
+x, a, b, w, c, bias, rest = values("x a b w c bias *rest")
+dilations, kernel, pads, strides, s, t = attributes("dilations kernel pads strides s t")
+
+
+def _settled(*terms: Any) -> Any:
+    """Each stays the same over many runs."""
+    known = [is_constant(term) | runtime_constant(term) for term in terms]
+    return functools.reduce(operator.and_, known)
+
+
+_varies = ~is_constant(x) & ~runtime_constant(x)
+
+
+def _rule(pair: Any, where: Any, doc: str, **options: Any) -> Any:
+    return rule(pair, where=_varies & where, inexact=~integer(x), doc=doc, **options)
+
+
+# -------------------------------------------------------------------- products
+
+_product = op.MatMul(x, a)
+_matrices = (rank_of(a) == 2) & (rank_of(b) == 2)
+
+product_of_products = _rule(
+    op.MatMul(_product, b) >> op.MatMul(x, op.MatMul(a, b)),
+    runtime_constant(a) & _settled(b) & _matrices & single_use(_product),
+    "(x a) b is x (a b).",
+)
+
+product_of_products_too = _rule(
+    op.MatMul(_product, b) >> op.MatMul(x, op.MatMul(a, b)),
+    runtime_constant(b) & is_constant(a) & _matrices & single_use(_product),
+    "(x a) b is x (a b).",
+)
+
+_scales = is_scalar_like(c) & _settled(c) & runtime_constant(a) & (rank_of(a) >= 2)
+
+product_scaled = [
+    _rule(
+        scaled >> op.MatMul(x, changed),
+        _scales & same_shape(_product, result) & single_use(_product),
+        "A factor of a product is one of the constant.",
+    )
+    for scaled, changed in (
+        (op.Mul(_product, c), op.Mul(a, c)),
+        (op.Div(_product, c), op.Div(a, c)),
+    )
+]
+
+_scaled = op.Mul(x, c)
+
+product_of_factor = _rule(
+    op.MatMul(_scaled, a) >> op.MatMul(x, op.Mul(a, c)),
+    _scales & same_shape(_scaled, x) & single_use(_scaled),
+    "A factor of an operand is one of the constant.",
+)
+
+product_in_another_type = _rule(
+    op.Cast(op.MatMul(op.Cast(x, to=s), a), to=t) >> op.MatMul(x, op.Cast(a, to=t)),
+    runtime_constant(a) & (dtype_of(x) == t),
+    "The constant is rounded to the type of the rest, not the result.",
+)
+
+# -------------------------------------------------------------------- sums of products
+
+_other = op.MatMul(x, w)
+_alike = (runtime_constant(a) | runtime_constant(w)) & _settled(a, w) & same_type(a, w)
+
+sum_of_products = _rule(
+    op.Add(_other, _product) >> op.MatMul(x, op.Add(w, a)),
+    _alike & single_use(_other) & single_use(_product),
+    "x w + x a is x (w + a).",
+)
+
+_biased = op.Add(_other, bias)
+
+sum_of_products_and_bias = _rule(
+    op.Add(_biased, _product) >> op.Add(op.MatMul(x, op.Add(w, a)), bias),
+    _alike & single_use(_other) & single_use(_product) & single_use(_biased),
+    "(x w + bias) + x a is x (w + a) + bias.",
+)
+
+# -------------------------------------------------------------------- Gemm
+
+gemm_without_bias = [
+    _rule(
+        op.Gemm(x, a, alpha=1.0, transA=0, transB=turned) >> op.MatMul(x, made),
+        runtime_constant(a),
+        "Without a bias it is a product.",
+        opset=(7, None),
+    )
+    for turned, made in ((0, a), (1, op.Transpose(a, perm=(1, 0))))
+]
+
+_gemms = [
+    (
+        op.Gemm(x, w, *rest, alpha=1.0, beta=1.0, transA=0, transB=turned),
+        op.Gemm(x, op.Add(w, made), *rest, alpha=1.0, beta=1.0, transA=0, transB=turned),
+        turned,
+    )
+    for turned, made in ((0, a), (1, op.Transpose(a, perm=(1, 0))))
+]
+
+gemm_and_product = [
+    _rule(
+        op.Add(gemm, _product) >> both,
+        runtime_constant(a)
+        & _settled(w)
+        & (rank_of(a) == 2)
+        & single_use(gemm)
+        & single_use(_product),
+        "(x w + bias) + x a is x (w + a) + bias.",
+        opset=(11, None),
+    )
+    for gemm, both, _ in _gemms
+]
+
+# -------------------------------------------------------------------- convolutions
+
+
+def _conv(data: Any, weight: Any, *rest: Any) -> Any:
+    return op.Conv(
+        data,
+        weight,
+        *rest,
+        auto_pad="NOTSET",
+        dilations=dilations,
+        group=1,
+        kernel_shape=kernel,
+        pads=pads,
+        strides=strides,
+    )
+
+
+_convolved = _conv(x, a)
+_pointwise = op("Conv")
+
+
+@given
+def _is_pointwise(b: Matched, outer: Matched) -> bool:
+    """A convolution that mixes the channels of each place, and does nothing else."""
+    return (
+        all(size == 1 for size in b.shape[2:])
+        and outer.attribute("group") == 1
+        and outer.attribute("auto_pad") == "NOTSET"
+        and not any(outer.attribute("pads") or ())
+        and all(step == 1 for step in outer.attribute("strides") or ())
+    )
+
+
+@given
+def _rows(a: Matched) -> tuple[int, int]:
+    """The weight as a matrix: a row for each channel that it makes."""
+    return 0, -1
+
+
+@given
+def _whole(a: Matched, b: Matched) -> tuple[int, ...]:
+    """The shape of the weight that does both: the channels that b makes, and the rest of a's."""
+    return b.sizes[0], *a.sizes[1:]
+
+
+_outer = _pointwise(_convolved, b)
+
+conv_of_conv = _rule(
+    _outer
+    >> _conv(
+        x,
+        op.Reshape(
+            op.MatMul(op.Reshape(b, constant(_rows(a))), op.Reshape(a, constant(_rows(a)))),
+            constant(_whole(a, b)),
+        ),
+    ),
+    runtime_constant(a)
+    & _settled(b)
+    & static_shape(a)
+    & static_shape(b)
+    & _is_pointwise(b, _outer)
+    & single_use(_convolved),
+    "A convolution and one that mixes its channels are one convolution.",
+)
+
+factor_of_conv = _rule(
+    op.Mul(_convolved, c) >> _conv(x, op.Mul(a, c)),
+    _scales & same_shape(_convolved, result) & single_use(_convolved),
+    "A factor of a convolution is one of the constant.",
+)
+
+_base = _conv(x, w, *rest)
+
+sum_of_convs = _rule(
+    op.Add(_base, _convolved) >> _conv(x, op.Add(w, a), *rest),
+    _alike & single_use(_base) & single_use(_convolved),
+    "The sum of two convolutions of the same is one.",
+)

@@ -1,0 +1,124 @@
+"""Adapters become part of weights before the cut, where that pays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from runtime_models import is_near, original, parse, random
+
+import onnxfold
+from onnxfold.report.split_table import split_text
+from onnxfold.runtime.split import split
+
+LORA = Path(__file__).parents[1] / "data" / "lora"
+NAMES = ["*.lora_?.*"]
+
+TWO = """
+two (float[n, m, 64] x) => (float[n, m, 64] y) {
+    low = MatMul(x, a)
+    high = MatMul(low, b)
+    s = Constant<value = float {0.5}> ()
+    scaled = Mul(high, s)
+    base = MatMul(x, w)
+    first = Add(base, scaled)
+    act = Relu(first)
+    low2 = MatMul(act, c)
+    high2 = MatMul(low2, d)
+    base2 = MatMul(act, v)
+    biased = Add(base2, k)
+    y = Add(biased, high2)
+}
+"""
+
+
+@pytest.fixture
+def two():
+    weights = {"w": random(64, 128), "a": random(64, 4, seed=1), "b": random(4, 128, seed=2)}
+    more = {"v": random(128, 64, seed=3), "c": random(128, 4, seed=4), "d": random(4, 64, seed=5)}
+    return parse(TWO, **weights, **more, k=random(64, seed=6))
+
+
+def ops(path):
+    return sorted(node.op_type for node in onnx.load(path).graph.node)
+
+
+def lora(tmp_path, two, **arguments):
+    names = ["a", "b", "c", "d"]
+    return split(two, tmp_path / "b", runtime_constants=names, fsync=False, **arguments)
+
+
+def test_entry_is_as_large_as_it_would_be_without_an_adapter(two, tmp_path):
+    bundle = lora(tmp_path, two, level=2)
+    assert ops(bundle.entry) == ["Add", "MatMul", "MatMul", "Relu"]
+    assert [(m.nbytes, m.nodes, m.reason) for m in bundle.manifest.merges] == [
+        (64 * 128 * 4, 4, None),
+        (64 * 128 * 4, 3, None),
+    ]
+    assert bundle.manifest.cached_bytes == 2 * 64 * 128 * 4
+    initializers = {i.name for i in onnx.load(bundle.entry).graph.initializer}
+    assert initializers == {"k"}  # the weights are in runtime_fold, once
+    feeds = {"x": random(2, 5, 64, seed=9)}
+    got = onnxfold.Session(bundle).run(None, feeds)[0]
+    assert is_near(got, original(two, feeds)[0])
+
+
+def test_bits_are_kept_below_level_2_and_both_choices_are_shown(two, tmp_path):
+    bundle = lora(tmp_path, two)
+    feeds = {"x": random(2, 5, 64, seed=9)}
+    assert {m.reason for m in bundle.manifest.merges} == {"it may change the last bits: -O2"}
+    assert (
+        onnxfold.Session(bundle).run(None, feeds)[0].tobytes() == original(two, feeds)[0].tobytes()
+    )
+    assert "adapters stay beside weights: 2 (it may change the last bits: -O2)" in split_text(
+        bundle
+    )
+
+
+def test_what_is_cached_keeps_within_its_bound(two, tmp_path):
+    bundle = lora(tmp_path, two, level=2, max_cache=40_000)
+    assert bundle.manifest.cached_bytes == 64 * 128 * 4
+    assert [m.reason for m in bundle.manifest.merges] == [None, "more than --max-cache"]
+    assert ops(bundle.entry).count("MatMul") == 4
+    shown = split_text(bundle)
+    assert "become part of weights: 1" in shown and "1 (more than --max-cache)" in shown
+    feeds = {"x": random(2, 5, 64, seed=9)}
+    got = onnxfold.Session(bundle).run(None, feeds)[0]
+    assert is_near(got, original(two, feeds)[0])
+
+
+def test_a_product_of_factors_alone_stays_two_thin_products(tmp_path):
+    thin = (
+        "thin (float[n, m, 64] x) => (float[n, m, 64] y) { low = MatMul(x, a) y = MatMul(low, b) }"
+    )
+    model = parse(thin, a=random(64, 4, seed=1), b=random(4, 64, seed=2))
+    names = ["a", "b"]
+    bundle = split(model, tmp_path / "b", runtime_constants=names, level=2, fsync=False)
+    assert [m.reason for m in bundle.manifest.merges] == ["entry would not be faster"]
+    assert ops(bundle.entry) == ["MatMul", "MatMul"]
+
+
+def test_what_must_stay_is_not_merged(two, tmp_path):
+    bundle = lora(tmp_path, two, level=2, keep=["base"])
+    assert ops(bundle.entry).count("MatMul") == 4
+    bundle = lora(tmp_path, two, level=2, disable=["runtime_constants"])
+    assert bundle.manifest.merges == []
+
+
+@pytest.mark.parametrize("model", ["dynamo", "torchscript"])
+def test_tenants_of_any_rank_fold_once_and_switch_for_nothing(model):
+    session = onnxfold.Session(LORA / f"{model}.onnx", runtime_constants=NAMES, level=2)
+    assert all(merge.reason is None for merge in session.bundle.manifest.merges)
+    assert len(session.bundle.manifest.merges) == 4
+    handles = {}
+    for _ in range(3):
+        for name in ("rank8", "rank2"):
+            known = np.load(LORA / name / "expected.npz")
+            handle = handles[name] = session.fold(LORA / name)
+            got = handle.run(None, {"input_ids": known["ids"]})[0]
+            assert is_near(got, known["logits"])
+    assert session.fold_statistics().folds == 2 * len(session.bundle.manifest.groups)
+    # told before anything is folded
+    assert {h.nbytes for h in handles.values()} == {session.bundle.manifest.cached_bytes}

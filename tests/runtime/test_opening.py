@@ -101,6 +101,9 @@ def test_it_computes_the_same_and_leaves_nothing(tmp_path, places, external, spe
     session = opened(path, specialize=specialize)
     assert left(places) == []
     assert_computes(session, want)
+    assert bool(left(places)) == specialize  # for settings that are yet to come
+    del session
+    gc.collect()
     assert left(places) == []
 
 
@@ -123,8 +126,8 @@ def test_a_session_of_a_setting_shares_the_weights(tmp_path, places, copied):
         feeds = {**FEEDS, "r": random(64, 64, seed=seed)}
         handle = session.fold({"r": feeds["r"]})
         assert_computes(handle, original(path, feeds), {"x": feeds["x"]})
-    (folded,) = (info.name for info in session.bundle.manifest.cached)
-    assert copied == [{"t"}, {"t", folded}, {"t", folded}]
+    assert copied == [{"t"}]
+    assert len(left(places)) == 1  # entry as onnxruntime has packed it, once for all of them
 
 
 def test_weights_in_the_file_are_copied_to_memory_once(tmp_path, places, copied):
@@ -199,7 +202,7 @@ def test_a_model_that_is_replaced_later(tmp_path, places, external, specialize):
     path.unlink()
     session.set_providers(["CPUExecutionProvider"])
     assert_computes(session, want)
-    assert left(places) == []
+    assert len(left(places)) == specialize
 
 
 def test_a_model_in_memory_whose_data_are_replaced_later(tmp_path, places):

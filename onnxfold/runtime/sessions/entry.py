@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onnxfold.errors import UsageError
 from onnxfold.runtime.backends.values import array_of, is_text
 from onnxfold.runtime.bundles.bundle import ENTRY_FILE, SplitModel
+from onnxfold.runtime.sessions.packed import CPU, PackedEntry
 
 if TYPE_CHECKING:
     import onnxruntime
+
+logger = logging.getLogger("onnxfold")
 
 
 class Entry:
@@ -42,6 +47,9 @@ class Entry:
         self.session = bundle.open(ENTRY_FILE, options, providers)
         manifest = bundle.manifest
         self.outputs = list(manifest.outputs)
+        self._lock = threading.Lock()
+        self._packed: PackedEntry | None = None
+        self._packs = list(providers) == CPU and not (options and options.optimized_model_filepath)
         self._taken = {info.name for info in (*manifest.runtime_constants, *manifest.cached)}
 
     def refuse(self, names: Iterable[str]) -> None:
@@ -61,6 +69,29 @@ class Entry:
             bound: The values of those inputs; what is no array of numbers in the CPU's memory stays
                 an input.
         """
+        packed = self._packed_entry()
+        if packed is not None:
+            try:
+                return packed.open(bound)
+            except Exception as error:  # onnxruntime raises many classes without a common base
+                logger.debug("entry is opened without its packed weights: %s", error)
+        return self._opened_alone(bound)
+
+    def _packed_entry(self) -> PackedEntry | None:
+        """Entry with its weights in files that all sessions map; None where that cannot be."""
+        with self._lock:
+            if not self._packs:
+                return None
+            if self._packed is None:
+                try:
+                    self._packed = PackedEntry(self._bundle, self._options)
+                except Exception as error:  # the same, and a full disk
+                    self._packs = False
+                    logger.debug("entry cannot be packed: %s", error)
+            return self._packed
+
+    def _opened_alone(self, bound: Mapping[str, Any]) -> onnxruntime.InferenceSession:
+        """The same as a model of its own, each of whose weights onnxruntime arranges again."""
         import onnx_ir as ir
 
         from onnxfold.runtime.bundles.opening import open_model

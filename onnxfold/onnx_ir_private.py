@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TypeGuard, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,16 @@ import onnx_ir as ir
 from onnx_ir._core import TensorBase, Usage
 from onnx_ir._type_casting import unpack_2bitx4, unpack_4bitx2, unpack_6bit
 
-__all__ = ["TensorBase", "is_a", "read_nothing", "set_input", "unpack", "uses"]
+__all__ = [
+    "TensorBase",
+    "entries_of",
+    "is_a",
+    "noted",
+    "read_nothing",
+    "set_input",
+    "unpack",
+    "uses",
+]
 
 # Packed elements to one byte each; `ir.Tensor` does it, and takes nothing that is packed.
 _UNPACK = {2: unpack_2bitx4, 4: unpack_4bitx2, 6: unpack_6bit}
@@ -42,6 +51,20 @@ def uses(value: ir.Value) -> Collection[Usage]:
     ``ir.Value.uses()`` copies all at every call: far too much for a shared weight.
     """
     return value._uses
+
+
+def noted(owner: ir.Node | ir.Value, key: str) -> Any:
+    """What the ``meta`` of a node or value says; None if it has nothing under that key.
+
+    ``meta`` itself makes a store of four objects for everybody who is asked and has none.
+    """
+    store = owner._metadata
+    return None if store is None else store.data.get(key)
+
+
+def entries_of(owner: ir.Node | ir.Value) -> Mapping[str, str] | None:
+    """The ``metadata_props`` of a node or value; None where it has none, for the same reason."""
+    return owner._metadata_props
 
 
 def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:

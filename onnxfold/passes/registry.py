@@ -33,13 +33,9 @@ class PassInfo:
         Raises:
             UsageError: it cannot be loaded.
         """
-        module, _, name = self.home.partition(":")
         given = {"options": options, "run": run}
         try:
-            factory: Any = functools.reduce(
-                getattr, name.split("."), importlib.import_module(module)
-            )
-            taken = inspect.signature(factory).parameters
+            factory, taken = _factory(self.home)
             made = factory(**{key: value for key, value in given.items() if key in taken})
         except UsageError:
             raise
@@ -48,6 +44,14 @@ class PassInfo:
         if not isinstance(made, ir.passes.PassBase):
             raise UsageError(f"{self.home} is not an onnx_ir pass")
         return made
+
+
+@functools.cache
+def _factory(home: str) -> tuple[Any, frozenset[str]]:
+    """The class of a pass, and what it takes."""
+    module, _, name = home.partition(":")
+    factory: Any = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+    return factory, frozenset(inspect.signature(factory).parameters)
 
 
 def create(

@@ -94,11 +94,12 @@ def decode(
         ModelError: The model is not valid.
     """
     proto = parse(skeleton)
-    size = proto.ByteSize()
     proto.DiscardUnknownFields()
-    has_unknown = proto.ByteSize() != size
-    if has_unknown:
+    has_unknown = False
+    if proto.SerializeToString() != skeleton:  # it may just be written in another way
+        known = proto.ByteSize()
         proto = parse(skeleton)
+        has_unknown = proto.ByteSize() != known
     try:
         return _Reader(proto, has_unknown, stand_ins, external).model()
     except ModelError:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onnxfold.errors import ModelError
 from onnxfold.memory import paused_garbage_collection
-from onnxfold.onnx_ir_private import is_a
+from onnxfold.onnx_ir_private import entries_of, is_a, noted
 from onnxfold.storage.decode import (
     BARE_DOMAIN_KEY,
     HAS_UNKNOWN_KEY,
@@ -105,7 +105,7 @@ class _Writer:
         annotated: dict[str, Mapping[str, str]] = {}
 
         def annotate(value: ir.Value) -> None:
-            if (entries := value.meta.get(QUANTIZATION_KEY)) and value.name:
+            if (entries := noted(value, QUANTIZATION_KEY)) and value.name:
                 annotated[value.name] = entries
 
         for value in graph.inputs:
@@ -171,7 +171,8 @@ class _Writer:
 
     def node(self, proto: onnx.NodeProto, node: ir.Node) -> None:
         _set(proto, node, "op_type", "domain", "name", "overload", "doc_string")
-        _add_entries(proto.metadata_props, node.metadata_props)
+        if entries := entries_of(node):
+            _add_entries(proto.metadata_props, entries)
         proto.input.extend(["" if value is None else value.name for value in node.inputs])
         outputs = [value.name for value in node.outputs]
         while outputs and not outputs[-1]:
@@ -187,12 +188,13 @@ class _Writer:
 
     def value(self, proto: onnx.ValueInfoProto, value: ir.Value) -> None:
         _set(proto, value, "name")
-        _add_entries(proto.metadata_props, value.metadata_props)
+        if entries := entries_of(value):
+            _add_entries(proto.metadata_props, entries)
         if value.type is not None:
             ir.serde.serialize_type_into(proto.type, value.type)
             if value.shape is not None:
                 ir.serde.serialize_shape_into(proto.type, value.shape)
-        elif (wire := value.meta.get(TYPE_KEY)) is not None:
+        elif (wire := noted(value, TYPE_KEY)) is not None:
             proto.type.ParseFromString(wire)
         if value.doc_string:
             proto.doc_string = value.doc_string
@@ -282,9 +284,9 @@ def _is_described(value: ir.Value) -> bool:
         value.name
         and (
             value.type is not None
-            or value.metadata_props
+            or entries_of(value)
             or value.doc_string
-            or TYPE_KEY in value.meta
+            or noted(value, TYPE_KEY) is not None
         )
     )
 
@@ -296,8 +298,8 @@ def _is_plain(value: ir.Value, tensor: ir.TensorProtocol | None) -> bool:
     """
     return (
         tensor is not None
-        and not value.meta.get(VALUE_INFO_KEY)
-        and not value.metadata_props
+        and not noted(value, VALUE_INFO_KEY)
+        and not entries_of(value)
         and not value.doc_string
         and (value.type is None or value.type == ir.TensorType(tensor.dtype))
         and (value.shape is None or tuple(value.shape) == tuple(tensor.shape))

@@ -16,8 +16,6 @@ from onnxfold.storage.bound import entry_bytes
 # Function bodies say nothing of their values in older files.
 _FUNCTIONS_SINCE = 10
 
-_Described = tuple[ir.Value, ir.Shape | None]
-
 
 class ValueInfo(ir.passes.InPlacePass):
     """Write the inferred dtypes and shapes of a model's values (its ``value_info``).
@@ -110,27 +108,28 @@ class _Description:
         return sizes
 
     def write(self, room: int | None) -> bool:
-        """Describe all values, or those for which there is room."""
-        described = [(value, self._shape(value)) for value in _values(self._analysis)]
-        if room is not None:
-            described = self._fitting(described, room)
+        """Describe all values, or what the file described and as many others as there is room."""
         modified = False
-        for value, shape in described:
-            modified |= self._describe(value, shape)
-        return modified
-
-    def _fitting(self, described: list[_Described], room: int) -> list[_Described]:
-        """What the file had, and as much more as there is room for."""
-        had = [d for d in described if d[0].type is not None]
-        others = [(*d, entry_bytes(*d)) for d in described if d[0].type is None]
-        room -= sum(entry_bytes(*d) for d in had)
-        for value, shape, length in others:
-            room -= length
-            if room >= 0:
-                had.append((value, shape))
+        others: list[ir.Value] = []
+        for value in _values(self._analysis):
+            if room is None:
+                modified |= self._describe(value, self._shape(value))
+            elif value.type is None:
+                others.append(value)
             else:
-                value.shape = None  # without a type it cannot be written
-        return had
+                shape = self._shape(value)
+                room -= entry_bytes(value, shape)
+                modified |= self._describe(value, shape)
+        for value in others:
+            assert room is not None
+            if room >= 0:
+                shape = self._shape(value)
+                room -= entry_bytes(value, shape)
+                if room >= 0:
+                    modified |= self._describe(value, shape)
+                    continue
+            value.shape = None  # without a type it cannot be written
+        return modified
 
     def _shape(self, value: ir.Value) -> ir.Shape | None:
         fact = self._analysis.of(value)

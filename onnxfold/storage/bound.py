@@ -10,19 +10,19 @@ import onnx_ir as ir
 
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
-from onnxfold.onnx_ir_private import is_a
-from onnxfold.storage.decode import VALUE_INFO_KEY
+from onnxfold.onnx_ir_private import entries_of, is_a, noted
+from onnxfold.storage.decode import BARE_DOMAIN_KEY, VALUE_INFO_KEY
 from onnxfold.storage.layout import EXTERNAL_FROM, aligned, plan_external, plan_single
 from onnxfold.storage.load import BYTES_KEY, EXTERNAL_KEY
 from onnxfold.storage.size import data_bytes
 from onnxfold.storage.tensors import SparseTensor
 from onnxfold.storage.varints import as_varints
 
+_A = ir.AttributeType
+
 _TAG = 1
 _NUMBER = 10
 """No integer takes more; a float takes 4."""
-_SLACK = 2
-"""For a node, as lengths and default values are written in more than one way."""
 _PLACE = 96
 """What says where in a data file a tensor is."""
 _MEASURED = 4096
@@ -30,24 +30,35 @@ _MEASURED = 4096
 
 
 def most_bytes(model: ir.Model) -> int:
-    """Bytes of a model without its ``value_info``: as many, or a few too many.
+    """Bytes of a model without its ``value_info``: as many, or where it has functions a few more.
 
-    Nothing is read or computed but strings and small integers. Much cheaper than the exact figure.
+    Of a model with a data file, without what aligns the tensors in it. Nothing is read or computed
+    but strings and small integers. Much cheaper than :func:`planned_bytes`.
     """
-    total = _texts(model.doc_string, model.producer_name, model.producer_version, model.domain)
-    total += 2 * _NUMBER + _entries(model.metadata_props)
-    for graph in all_graphs(model):
-        total += _message(_texts(graph.name, graph.doc_string)) + _entries(graph.metadata_props)
-        total += sum(_message(_texts(d) + _NUMBER) for d in graph.opset_imports)
-        total += 2 * _NUMBER  # the length of a graph, and of what it is in
-        for node in graph:
-            total += node_bytes(node) + _SLACK
-        for value in graph.initializers.values():
-            total += tensor_bytes(value.const_value, value.name)
-            if value.metadata_props or value.meta.get(VALUE_INFO_KEY):
-                total += entry_bytes(value, value.shape)
-        total += sum(entry_bytes(v, v.shape) for v in (*graph.inputs, *graph.outputs))
+    total = _message(_graph_bytes(model.graph)) + _entries(model.metadata_props)
+    total += _texts(model.doc_string, model.producer_name, model.producer_version, model.domain)
+    for number in (model.ir_version, model.model_version):
+        total += _TAG + _integer(number) if number else 0
+    empty = 0 if model.meta.get(BARE_DOMAIN_KEY) else 2 * _TAG
+    for domain, version in model.opset_imports.items():
+        total += _message((_texts(domain) or empty) + _TAG + _integer(version))
+    for function in model.functions.values():
+        total += _texts(function.domain, function.name, function.overload) + 2 * _NUMBER
+        total += sum(_message(_texts(d) + _NUMBER) for d in function.opset_imports)
+        total += sum(map(_attribute_bytes, function.attributes.values()))
+        total += _graph_bytes(function.graph)
     return total
+
+
+def _graph_bytes(graph: ir.Graph) -> int:
+    total = _texts(graph.name, graph.doc_string) + _entries(graph.metadata_props, 2 * _TAG)
+    for node in graph:
+        total += node_bytes(node, bodies=True)
+    for value in graph.initializers.values():
+        total += tensor_bytes(value.const_value, value.name)
+        if entries_of(value) or noted(value, VALUE_INFO_KEY):
+            total += entry_bytes(value, value.shape)
+    return total + sum(entry_bytes(v, v.shape) for v in (*graph.inputs, *graph.outputs))
 
 
 def model_bytes(model: ir.Model) -> int:
@@ -93,50 +104,58 @@ def takes_more(model: ir.Model, size: int, bare: int) -> bool:
     return bare + sum(described) > size and planned_bytes(model) > size
 
 
-def node_bytes(node: ir.Node) -> int:
-    """Bytes of a node without its subgraphs: as many, or a few too few."""
-    # An omitted input has an empty name, which takes two bytes.
-    total = 2 * _TAG * node.inputs.count(None)
-    names = [value.name for value in (*node.inputs, *node.outputs) if value is not None]
+def node_bytes(node: ir.Node, bodies: bool = False) -> int:
+    """Bytes of a node, without its subgraphs or with them."""
+    names = ["" if value is None else value.name for value in (*node.inputs, *node.outputs)]
+    total = 2 * _TAG * names.count("")  # what is left out has an empty name
     total += _texts(node.name, node.op_type, node.domain, node.overload, node.doc_string, *names)
-    if node.metadata_props:
-        total += _entries(node.metadata_props)
-    for name, attribute in node.attributes.items():
-        total += _message(_texts(name, attribute.doc_string) + _attribute_bytes(attribute))
+    if entries := entries_of(node):
+        total += _entries(entries)
+    for attribute in node.attributes.data.values():
+        total += _attribute_bytes(attribute, bodies)
     return _message(total)
 
 
 def entry_bytes(value: ir.Value, shape: ir.Shape | None) -> int:
-    """Bytes of what says the dtype and shape of a value."""
+    """Bytes of what says the type and shape of a value."""
     total = 0
     for dim in shape or ():
         total += _message(_TAG + _integer(dim) if isinstance(dim, int) else _texts(dim.value))
-    total = _message(_message(_message(total) + 2 * _TAG))
-    return _message(total + _texts(value.name, value.doc_string) + _entries(value.metadata_props))
+    total = _message(_message(total) + 2 * _TAG)
+    kind = value.type
+    while isinstance(kind, (ir.SequenceType, ir.OptionalType)):
+        total, kind = _message(_message(total)), kind.elem_type
+    total = _message(total)
+    return _message(total + _texts(value.name, value.doc_string) + _entries(entries_of(value)))
 
 
-def _attribute_bytes(attribute: ir.Attr) -> int:
+def _attribute_bytes(attribute: ir.Attr, bodies: bool = True) -> int:
     value, kind = attribute.value, attribute.type
-    total = 2 * _TAG  # which type it has
+    total = _texts(attribute.name, attribute.doc_string) + 3 * _TAG  # its type has a longer tag
     if attribute.is_ref() or value is None:
-        return total + _texts(attribute.ref_attr_name)
-    if kind == ir.AttributeType.TENSOR:
-        return total + tensor_bytes(value, value.name)
-    if kind == ir.AttributeType.TENSORS:
-        return total + sum(tensor_bytes(tensor, tensor.name) for tensor in value)
-    if kind == ir.AttributeType.FLOAT:
-        return total + _TAG + 4
-    if kind == ir.AttributeType.INT:
-        return total + _TAG + _integer(value)
-    if kind == ir.AttributeType.INTS:
-        return total + sum(_TAG + _integer(v) for v in value)
-    if kind == ir.AttributeType.STRINGS:
-        return total + sum(_message(len(t.encode() if isinstance(t, str) else t)) for t in value)
-    if kind == ir.AttributeType.STRING:
-        return total + _message(len(value.encode() if isinstance(value, str) else value))
-    if kind == ir.AttributeType.FLOATS:
-        return total + (_TAG + 4) * len(value)
-    return total
+        total += _TAG + _texts(attribute.ref_attr_name)
+    elif kind is _A.INT:
+        total += _TAG + _integer(value)
+    elif kind is _A.TENSOR:
+        total += tensor_bytes(value, value.name)
+    elif kind is _A.INTS:
+        total += sum([_TAG + _integer(v) for v in value])
+    elif kind is _A.FLOAT:
+        total += _TAG + 4
+    elif kind is _A.STRING:
+        total += _message(len(value.encode() if isinstance(value, str) else value))
+    elif kind is _A.FLOATS:
+        total += (_TAG + 4) * len(value)
+    elif kind is _A.STRINGS:
+        total += sum(_message(len(t.encode() if isinstance(t, str) else t)) for t in value)
+    elif kind is _A.TENSORS:
+        total += sum(tensor_bytes(tensor, tensor.name) for tensor in value)
+    elif kind is _A.GRAPH or kind is _A.GRAPHS:
+        graphs = (value,) if kind is _A.GRAPH else value
+        total += sum(_message(_graph_bytes(graph)) for graph in graphs) if bodies else 0
+    else:
+        return _message(ir.serde.serialize_attribute(attribute).ByteSize())
+    return _message(total)
 
 
 def tensor_bytes(tensor: ir.TensorProtocol | None, name: str | None, external: bool = False) -> int:
@@ -157,7 +176,7 @@ def tensor_bytes(tensor: ir.TensorProtocol | None, name: str | None, external: b
             "raw_data"
         ):
             return _message(int(proto.ByteSize()) - _texts(proto.name) + _texts(name))
-    about = _texts(tensor.doc_string) + _entries(tensor.metadata_props)
+    about = _texts(tensor.doc_string) + _entries(tensor.metadata_props, 2 * _TAG)
     if is_a(tensor, SparseTensor):
         return _message(_texts(name) + about + tensor.proto.ByteSize())
     sizes = [int(d) for d in tensor.shape.numpy()]
@@ -190,8 +209,10 @@ def texts_bytes(texts: Collection[str | bytes]) -> int:
     return sum(count * _message(length) for length, count in lengths.items())
 
 
-def _entries(texts: Mapping[str, str]) -> int:
-    return sum([_message(_texts(key, text)) for key, text in texts.items()]) if texts else 0
+def _entries(texts: Mapping[str, str] | None, tag: int = _TAG) -> int:
+    if not texts:
+        return 0
+    return sum([_message(_texts(key, text)) + tag - _TAG for key, text in texts.items()])
 
 
 def _texts(*texts: str | None) -> int:

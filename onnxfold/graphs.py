@@ -19,6 +19,14 @@ def subgraphs_of(node: ir.Node) -> Sequence[ir.Graph]:
     return ()
 
 
+def has_references(node: ir.Node) -> bool:
+    """Whether the caller of the function that a node is in supplies one of its attributes."""
+    for attribute in node.attributes.data.values():  # noqa: SIM110, a generator takes longer
+        if attribute.is_ref():
+            return True
+    return False
+
+
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """The main graph, the functions' graphs, and every subgraph in them, outer ones first.
 

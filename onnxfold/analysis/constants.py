@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxfold.graphs import subgraphs_of
+from onnxfold.graphs import has_references, subgraphs_of
 
 
 def is_initialized(value: ir.Value) -> bool:
@@ -19,7 +19,7 @@ def tensor_of_constant(node: ir.Node) -> ir.TensorProtocol | None:
         # Attr.as_tensor() checks a protocol at run time: slow for 10,000 of them
         tensor: ir.TensorProtocol = value.value
         return tensor
-    if any(attribute.is_ref() for attribute in node.attributes.values()):
+    if has_references(node):
         return None
     for name in ("value_string", "value_strings"):
         text = node.attributes.get(name)

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from onnxfold.onnx_ir_private import is_a
 from onnxfold.pool import BufferTensor
-from onnxfold.storage import data_bytes
+from onnxfold.storage import data_bytes, sizes_of
 
 # Up to this many bytes the elements themselves tell.
 _SMALL = 1024
@@ -73,7 +73,7 @@ def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:
     Returns:
         None for a tensor that is too large to be looked at for this, or is none.
     """
-    dtype, shape = tensor.dtype, tuple(tensor.shape.numpy())
+    dtype, shape = tensor.dtype, sizes_of(tensor)
     if dtype == ir.DataType.UNDEFINED:
         return None  # an attribute left empty, as custom operators do
     kind = (dtype, shape)

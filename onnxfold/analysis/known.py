@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxfold.analysis.constants import is_constant_node, is_initialized, tensor_of_constant
 from onnxfold.analysis.determinism import Determinism
 from onnxfold.analysis.scopes import Scopes
-from onnxfold.graphs import subgraphs_of
+from onnxfold.graphs import has_references
 from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Unfoldable
@@ -114,8 +114,7 @@ class KnownValues:
         scope = self._scopes.find(node.graph)
         if scope is None or node.op_identifier() in self._functions:
             return False
-        attributes = node.attributes.values()
-        if any(a.is_ref() for a in attributes) or subgraphs_of(node):
+        if node in self._scopes.parents or has_references(node):
             return False
         return self._determinism.objection(node, scope.opsets) is None
 

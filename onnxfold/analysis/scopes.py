@@ -64,7 +64,7 @@ class Scopes:
             if parent is not None:
                 self.parents.add(parent)
             for node in graph:
-                if node.attributes:
+                if node.attributes.data:
                     pending.extend((inner, node) for inner in subgraphs_of(node))
 
     def of(self, graph: ir.Graph) -> Scope:
@@ -99,7 +99,8 @@ def _is_sorted(graph: ir.Graph, before: set[ir.Node]) -> bool:
             producer = None if value is None else value.producer()
             if producer is not None and producer not in before and producer.graph is not None:
                 return False
-        if node.attributes and not all(_is_sorted(inner, before) for inner in subgraphs_of(node)):
+        bodies = subgraphs_of(node)
+        if bodies and not all(_is_sorted(body, before) for body in bodies):
             return False
         before.add(node)
     return True

@@ -179,7 +179,7 @@ def _is_dearer(value: ir.Value, twin: ir.Value) -> bool:
 
 def _rough(tensor: ir.TensorProtocol) -> Hashable:
     """The content of a small tensor, dtype and shape of a large one."""
-    return content_of_tensor(tensor) or (tensor.dtype, tuple(tensor.shape.numpy()))
+    return content_of_tensor(tensor) or (tensor.dtype, storage.sizes_of(tensor))
 
 
 def _exact(tensor: ir.TensorProtocol) -> Hashable:

@@ -50,7 +50,7 @@ class CommonSubexpressions(ir.passes.InPlacePass):
         own = _Seen(_op_and_inputs, _key)
         levels = (own, *outer)
         for node in list(graph):
-            if subgraphs_of(node):
+            if node in self._scopes.parents:
                 for subgraph in subgraphs_of(node):
                     self._visit(subgraph, levels)
                 continue
@@ -122,7 +122,7 @@ def _op_and_inputs(node: ir.Node) -> Hashable:
 
 def _key(node: ir.Node) -> Hashable | None:
     """The same for nodes that compute the same if they are deterministic; None for no others."""
-    attributes = content_of_attributes(node.attributes.values()) if node.attributes else ()
+    attributes = content_of_attributes(node.attributes.data.values())
     if attributes is None:
         return None
     inputs = tuple(map(id, node.inputs))

@@ -86,5 +86,6 @@ class _Simplifier:
                 self._edit.store(value, known)
         if node.graph is None or self._operands.simplify(node):
             return
-        for inner in list(subgraphs_of(node)) if node.attributes else ():
-            self.graph(inner)
+        if node in self._analysis.scopes.parents:
+            for inner in list(subgraphs_of(node)):
+                self.graph(inner)

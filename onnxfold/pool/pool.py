@@ -126,7 +126,7 @@ class Pool:
         dtype = tensor.dtype
         if span is not None and dtype.bitwidth >= 8:
             raw = span.file.array()[span.offset : span.offset + span.length]
-            array = raw.view(dtype.numpy()).reshape(tensor.shape.numpy())
+            array = raw.view(dtype.numpy()).reshape(storage.sizes_of(tensor))
             buffer = self._make(array, dtype, Memory.MAPPED)
             if buffer.block is not None:
                 buffer.block.file = span.file

@@ -73,7 +73,7 @@ class Facts:
 
     def attribute(self, node: ir.Node, name: str) -> Any:
         """The value: as written, or the default; ``MISSING``, ``OPAQUE``."""
-        written = node.attributes.get(name)
+        written = node.attributes.data.get(name)
         if written is not None:
             return python_value(written)
         return self.default(node, name)
@@ -89,7 +89,7 @@ class Facts:
 
     def has_only_defaults(self, node: ir.Node, besides: object) -> bool:
         """True if every attribute of the node not in ``besides`` has its default value."""
-        for name, written in node.attributes.items():
+        for name, written in node.attributes.data.items():
             if name in besides:  # type: ignore[operator]
                 continue
             value = python_value(written)

@@ -373,7 +373,7 @@ class _Matcher:
 
         def match_attributes(facts: Facts, slots: _Slots) -> Match | None:
             node = slots[slot]
-            if node.attributes and not facts.has_only_defaults(node, mentioned):
+            if node.attributes.data and not facts.has_only_defaults(node, mentioned):
                 return None
             return then(facts, slots)
 
@@ -541,5 +541,5 @@ def _users(values: Sequence[ir.Value]) -> list[ir.Node]:
 def _are_same_op(one: ir.Node, other: ir.Node) -> bool:
     if one.op_type != other.op_type:
         return False
-    contents = [content_of_attributes(node.attributes.values()) for node in (one, other)]
+    contents = [content_of_attributes(n.attributes.data.values()) for n in (one, other)]
     return contents[0] is not None and contents[0] == contents[1]

@@ -16,7 +16,7 @@ from onnxfold.storage.encode import to_proto
 from onnxfold.storage.load import EXTERNAL_KEY, SOURCE_KEY, from_proto, load
 from onnxfold.storage.mapped import MappedFile, Mapping, Span
 from onnxfold.storage.save import check_destination, save
-from onnxfold.storage.size import data_bytes
+from onnxfold.storage.size import data_bytes, sizes_of
 from onnxfold.storage.sources import reading_from
 from onnxfold.storage.streaming import StreamedTensor, Tile
 from onnxfold.storage.tensors import (
@@ -53,6 +53,7 @@ __all__ = [
     "reading_from",
     "record_bytes",
     "save",
+    "sizes_of",
     "span_of",
     "takes_more",
     "tensor_bytes",

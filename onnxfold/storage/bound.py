@@ -14,7 +14,7 @@ from onnxfold.onnx_ir_private import entries_of, is_a, noted
 from onnxfold.storage.decode import BARE_DOMAIN_KEY, VALUE_INFO_KEY
 from onnxfold.storage.layout import EXTERNAL_FROM, aligned, plan_external, plan_single
 from onnxfold.storage.load import BYTES_KEY, EXTERNAL_KEY
-from onnxfold.storage.size import data_bytes
+from onnxfold.storage.size import data_bytes, sizes_of
 from onnxfold.storage.tensors import SparseTensor
 from onnxfold.storage.varints import as_varints
 
@@ -179,7 +179,7 @@ def tensor_bytes(tensor: ir.TensorProtocol | None, name: str | None, external: b
     about = _texts(tensor.doc_string) + _entries(tensor.metadata_props, 2 * _TAG)
     if is_a(tensor, SparseTensor):
         return _message(_texts(name) + about + tensor.proto.ByteSize())
-    sizes = [int(d) for d in tensor.shape.numpy()]
+    sizes = sizes_of(tensor)
     if tensor.dtype == ir.DataType.STRING:
         return about + record_bytes(name, sizes, texts_bytes(tensor.numpy().ravel()))
     return about + record_bytes(name, sizes, data_bytes(tensor.dtype, sizes), external)

@@ -25,7 +25,7 @@ _MAX_BYTES = 1 << 62
 # NumPy takes no more dimensions.
 _MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 _T = onnx.TensorProto
-_DTYPES: dict[int, ir.DataType] = {dtype.value: dtype for dtype in ir.DataType}
+DTYPES: dict[int, ir.DataType] = {dtype.value: dtype for dtype in ir.DataType}
 
 # Bits of an element that one entry of the typed field holds; (field, entries as elements * k / n).
 TYPED_FIELDS: dict[int, tuple[str, int, int]] = {
@@ -71,7 +71,7 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
             return  # an attribute left empty, as custom operators do
         raise ModelError("tensor without a data type", node=label(owner))
     expected = check_size(tensor.dims, tensor.data_type, owner)
-    shape, dtype = tensor.dims, _DTYPES[tensor.data_type]
+    shape, dtype = tensor.dims, DTYPES[tensor.data_type]
     if tensor.data_location == _T.EXTERNAL:
         if dtype == ir.DataType.STRING:
             raise ModelError("string tensor with external data", node=label(owner))
@@ -103,7 +103,7 @@ def check_size(dims: Sequence[int], data_type: int, owner: Any) -> int:
     Raises:
         ModelError: The type is unknown, or the shape is none.
     """
-    dtype = _DTYPES.get(data_type)
+    dtype = DTYPES.get(data_type)
     if dtype is None:
         raise ModelError(f"tensor of unknown data type {data_type}", node=label(owner))
     reason = ""

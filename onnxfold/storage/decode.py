@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError, Message
 from onnxfold.errors import ModelError
 from onnxfold.graphs import subgraphs_of
 from onnxfold.storage.calls import check_calls, opsets_of
-from onnxfold.storage.checks import check_sparse, check_tensor, label
+from onnxfold.storage.checks import DTYPES, check_sparse, check_tensor, label
 from onnxfold.storage.mapped import Span
 from onnxfold.storage.signatures import objection
 from onnxfold.storage.tensors import FileTensor, SparseTensor, ViewTensor
@@ -49,6 +49,7 @@ _NUMBERS = {
     _A.FLOAT: ("f", ir.AttributeType.FLOAT),
     _A.FLOATS: ("floats", ir.AttributeType.FLOATS),
 }
+_TYPES = {kind.value: kind for kind in ir.AttributeType}
 # The field of an AttributeProto that holds the value of each type.
 _VALUE_FIELDS = {
     "f": _A.FLOAT, "i": _A.INT, "s": _A.STRING, "t": _A.TENSOR, "g": _A.GRAPH,
@@ -357,16 +358,17 @@ class _Reader:
                 overload=proto.overload,
                 outputs=[self.result(name, scope, proto) for name in proto.output],
                 name=proto.name,
-                doc_string=_text(proto, "doc_string"),
+                doc_string=proto.doc_string or None,
                 metadata_props=_entries(proto.metadata_props),
             )
-            if (proto.domain, proto.op_type) not in self.own:
+            if not self.own or (proto.domain, proto.op_type) not in self.own:
                 wrong = objection(node, attributes, self.opsets)
                 if wrong is not None:
                     raise ModelError(wrong, node=label(proto))
             if proto.device_configurations:
                 self.configure(node, proto, scopes)
-            self.keep_unknown(node, proto)
+            if self.has_unknown:
+                self.keep_unknown(node, proto)
             nodes.append(node)
         return nodes
 
@@ -382,7 +384,8 @@ class _Reader:
         else:
             reason = f"output {name!r} is already defined in this graph"
             raise ModelError(reason, node=label(node))
-        return self.describe(value, scope.infos[name]) if name in scope.infos else value
+        info = scope.infos.get(name)
+        return value if info is None else self.describe(value, info)
 
     def describe(self, value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
         """Give a value the type, the shape, and what else a ``value_info`` says."""
@@ -412,8 +415,9 @@ class _Reader:
             return ir.serde.deserialize_attribute(proto)
         if (number := _NUMBERS.get(proto.type)) is not None:
             field, type_ = number
-            doc_string = _text(proto, "doc_string")
-            return ir.Attr(proto.name, type_, getattr(proto, field), doc_string=doc_string)
+            return ir.Attr(
+                proto.name, type_, getattr(proto, field), doc_string=proto.doc_string or None
+            )
         if proto.type == _A.UNDEFINED:
             filled = [f.name for f, _ in proto.ListFields() if f.name in _VALUE_FIELDS]
             if len(filled) != 1:
@@ -449,8 +453,7 @@ class _Reader:
                 reason = f"attribute {name!r} holds a type that is not supported"
                 raise ModelError(reason, node=label(owner))
             return ir.serde.deserialize_attribute(proto)
-        doc_string = _text(proto, "doc_string")
-        return ir.Attr(name, ir.AttributeType(kind), value, doc_string=doc_string)
+        return ir.Attr(name, _TYPES[kind], value, doc_string=proto.doc_string or None)
 
     def tensor(self, proto: onnx.TensorProto, owner: Any) -> ir.TensorProtocol:
         """The tensor of an attribute of ``owner``, or an initializer, which is its own."""
@@ -467,7 +470,7 @@ class _Reader:
         make = FileTensor if isinstance(stored, Span) else ViewTensor
         return make(
             stored,
-            ir.DataType(proto.data_type),
+            DTYPES[proto.data_type],
             ir.Shape(proto.dims),
             name=_text(proto, "name"),
             doc_string=_text(proto, "doc_string"),

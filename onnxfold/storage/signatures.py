@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 _ANY = 1 << 31
 _TENSOR, _GRAPH = ir.AttributeType.TENSOR, ir.AttributeType.GRAPH
+_LOOKED_INTO = frozenset((_TENSOR, _GRAPH))
 _OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 
 
@@ -54,7 +55,7 @@ def objection(
         opsets: The version of every domain that is imported where the node is.
     """
     domain, op_type, inputs, outputs = node.domain, node.op_type, node.inputs, node.outputs
-    types = {attribute.name: attribute.type for attribute in attributes}
+    types = {attribute.name: attribute.type for attribute in attributes} if attributes else {}
     if len(types) != len(attributes):
         names = [attribute.name for attribute in attributes]
         return f"attribute {max(names, key=names.count)!r} is given twice"
@@ -82,6 +83,9 @@ def objection(
     ):
         return f"a Constant has one value, this one has {', '.join(types) or 'none'}"
     for attribute in attributes:
+        kind = attribute.type
+        if kind not in _LOOKED_INTO and signature.types.get(attribute.name, kind) == kind:
+            continue
         wrong = _attribute_objection(node, attribute, signature, opset)
         if wrong is not None:
             return wrong

@@ -13,6 +13,11 @@ _BITS = {dtype: dtype.bitwidth for dtype in ir.DataType if dtype not in (_STRING
 _BITS |= {_STRING: 128, _UNDEFINED: 0}
 
 
+def sizes_of(tensor: ir.TensorProtocol) -> tuple[int, ...]:
+    """The shape of a tensor; ``shape.numpy()`` looks first whether all sizes are numbers."""
+    return tensor.shape.dims  # type: ignore[return-value]
+
+
 def data_bytes(dtype: ir.DataType, shape: Iterable[Any]) -> int:
     """Return the number of bytes that the elements of a tensor take in a file.
 

@@ -16,7 +16,7 @@ from onnxfold.errors import ExternalDataError
 from onnxfold.graphs import all_graphs
 from onnxfold.onnx_ir_private import TensorBase, is_a, unpack
 from onnxfold.storage.mapped import MappedFile, Span
-from onnxfold.storage.size import data_bytes
+from onnxfold.storage.size import data_bytes, sizes_of
 
 _CHUNK = 1 << 20
 
@@ -58,7 +58,7 @@ class _StoredTensor:
         It may be unaligned (the file format does not align), which numpy handles. Sub-byte dtypes
         are unpacked at every call.
         """
-        return as_array(self.stored(), self.dtype, self.shape.numpy())  # type: ignore[attr-defined]
+        return as_array(self.stored(), self.dtype, sizes_of(self))  # type: ignore[attr-defined, arg-type]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         array = self.numpy()
@@ -108,7 +108,7 @@ class ViewTensor(_StoredTensor, TensorBase):
         self._dtype = dtype
         self._shape = shape
         self._shape.freeze()
-        self._array = None if dtype.bitwidth < 8 else as_array(data, dtype, shape.numpy())
+        self._array = None if dtype.bitwidth < 8 else as_array(data, dtype, sizes_of(self))
 
     def numpy(self) -> npt.NDArray[Any]:
         """Return the values, read-only; sub-byte dtypes are unpacked at every call."""

@@ -18,6 +18,9 @@ from onnxfold.storage.tensors import ViewTensor
 _LONGEST_COMPUTED = 4096
 _LONGEST = 1 << 20
 
+_INTEGERS = frozenset(d for d in ir.DataType if d.is_integer() and d.bitwidth >= 16)
+_AS_THEY_CAME = frozenset((ViewTensor, ir.TensorProtoTensor, ir.ExternalTensor))
+
 _STEPS = np.array([1 << 7 * k for k in range(1, 10)], dtype=np.uint64)
 
 
@@ -26,9 +29,7 @@ def as_varints(tensor: ir.TensorProtocol) -> ir.TensorProtoTensor | None:
 
     A tensor as it came from a file stays as it came, whatever it takes.
     """
-    if not tensor.dtype.is_integer() or tensor.dtype.bitwidth < 16:
-        return None
-    if any(is_a(tensor, kind) for kind in (ViewTensor, ir.TensorProtoTensor, ir.ExternalTensor)):
+    if tensor.dtype not in _INTEGERS or not _AS_THEY_CAME.isdisjoint(type(tensor).__mro__):
         return None
     if not 0 < tensor.nbytes < (_LONGEST_COMPUTED if is_streamed(tensor) else _LONGEST):
         return None

@@ -55,7 +55,7 @@ class Applications:
         """
         key = None
         if attributes is None:
-            content = content_of_attributes(node.attributes.values()) if node.attributes else ()
+            content = content_of_attributes(node.attributes.data.values())
             if content is not None:
                 domain = node.domain
                 version = opsets.get(domain)
@@ -78,7 +78,7 @@ class Applications:
         opsets: Mapping[str, int],
     ) -> Results:
         if attributes is None:
-            attributes = {name: python_value(a) for name, a in node.attributes.items()}
+            attributes = {name: python_value(a) for name, a in node.attributes.data.items()}
         application = Application(
             node.op_type, inputs, attributes, opsets.get("", 1), len(node.outputs), self._algebra
         )

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, common, of_type
-from onnxfold.graphs import subgraphs_of
+from onnxfold.graphs import has_references, subgraphs_of
 
 if TYPE_CHECKING:
     from onnxfold.analysis.symbolic.propagation import SymbolicAnalysis
@@ -112,7 +112,7 @@ def _scan(
     """A turn for each slice of the inputs."""
     body = node.attributes["body"].as_graph()
     algebra = analysis.algebra
-    if any(attribute.is_ref() for attribute in node.attributes.values()):
+    if has_references(node):
         return _anything(analysis, body)
     count = int(node.attributes["num_scan_inputs"].value)
     states = len(inputs) - count
@@ -273,14 +273,9 @@ def _stacked(algebra: Algebra, fact: Fact, mark: int, turns: Number, axis: int =
 
 
 class Calls:
-    """What functions return: their bodies visited with what is known of a call's operands.
+    """What functions return: their bodies visited with what is known of a call's operands."""
 
-    Args:
-        analysis: The analysis of the model.
-    """
-
-    def __init__(self, analysis: SymbolicAnalysis) -> None:
-        self._analysis = analysis
+    def __init__(self) -> None:
         self._found: dict[object, Sequence[Fact]] = {}
         self._arguments: list[Mapping[str, ir.Attr]] = []
 
@@ -291,7 +286,11 @@ class Calls:
         return self._arguments[-1].get(attribute.ref_attr_name)
 
     def results(
-        self, node: ir.Node, function: ir.Function, inputs: Sequence[Fact | None]
+        self,
+        analysis: SymbolicAnalysis,
+        node: ir.Node,
+        function: ir.Function,
+        inputs: Sequence[Fact | None],
     ) -> Sequence[Fact]:
         """The facts of the outputs of a call."""
         arguments = self._arguments_of(node, function)
@@ -307,9 +306,9 @@ class Calls:
         found = self._found.get(key)
         if found is not None:
             return found
-        algebra = self._analysis.algebra
+        algebra = analysis.algebra
         mark = len(algebra.atoms)
-        found = self._visit(function, inputs, arguments)
+        found = self._visit(analysis, function, inputs, arguments)
         # the same operands, as far as is known, may still make other new sizes
         if all(_is_older(algebra, fact, mark) for fact in found):
             self._found[key] = found
@@ -326,11 +325,11 @@ class Calls:
 
     def _visit(
         self,
+        analysis: SymbolicAnalysis,
         function: ir.Function,
         inputs: Sequence[Fact | None],
         arguments: Mapping[str, ir.Attr],
     ) -> Sequence[Fact]:
-        analysis = self._analysis
         self._arguments.append(arguments)
         with analysis.aside():
             for k, value in enumerate(function.inputs):

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxfold.analysis.symbolic import schemas
 from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, of_type
+from onnxfold.graphs import has_references
 from onnxfold.kernels.inference import infer_types, schema_of
 from onnxfold.kernels.registry import Unfoldable
 
@@ -30,7 +31,7 @@ def infer(
         algebra: Makes the sizes that stay open.
     """
     version = opsets.get(node.domain)
-    if version is None or any(a.is_ref() for a in node.attributes.values()):
+    if version is None or has_references(node):
         return [UNKNOWN] * len(node.outputs)
     schema = schema_of(node.op_type, version, node.domain)
     if schema is None and not schemas.believed(node.domain, node.op_type):

@@ -25,7 +25,8 @@ from onnxfold.analysis.symbolic.fact import (
     of_type,
 )
 from onnxfold.analysis.symbolic.shape_functions import reads_floats
-from onnxfold.graphs import subgraphs_of
+from onnxfold.graphs import has_references, subgraphs_of
+from onnxfold.storage import sizes_of
 
 _Values = set[ir.Value | None]
 _MOST_ROUNDS = 4
@@ -56,7 +57,7 @@ class SymbolicAnalysis:
         """What each node read when it was visited: onnx-ir makes another tuple of other inputs."""
         self._table = FactTable()
         self._applications = Applications(self.algebra, self._table)
-        self._calls = control_flow.Calls(self)
+        self._calls = control_flow.Calls()
         self._again = False
         self._required: dict[ir.Node, list[Number]] = {}
         """What the nodes of the main graph fail on unless it is 0 or more."""
@@ -147,7 +148,7 @@ class SymbolicAnalysis:
                 if fact is None:
                     changed.add(value)
             return
-        if node.attributes:
+        if node in self.scopes.parents:
             for graph in subgraphs_of(node):
                 self._forget(graph)
         self._visit(node, self.scopes.find(node.graph))
@@ -167,7 +168,7 @@ class SymbolicAnalysis:
             for value in node.outputs:
                 self._facts.pop(value, None)
                 self.known.ask_again(value)
-            if node.attributes:
+            if node in self.scopes.parents:
                 for inner in subgraphs_of(node):
                     self._forget(inner)
 
@@ -202,11 +203,10 @@ class SymbolicAnalysis:
         scope = self.scopes.find(value.graph)
         return None if scope is None else scope.parent
 
-    @staticmethod
-    def _needed(node: ir.Node) -> list[ir.Value]:
+    def _needed(self, node: ir.Node) -> list[ir.Value]:
         """The values that decide about the results of a node."""
         needed = [v for v in node.inputs if v is not None]
-        if subgraphs_of(node):
+        if node in self.scopes.parents:
             needed.extend(captured_values(node))
         return needed
 
@@ -253,7 +253,7 @@ class SymbolicAnalysis:
 
     def _constant(self, value: ir.Value, tensor: ir.TensorProtocol) -> Fact:
         """Of other elements than sizes only dtype and shape, until an op asks for more."""
-        dtype, shape = tensor.dtype, tuple(tensor.shape.numpy())
+        dtype, shape = tensor.dtype, sizes_of(tensor)
         if dtype in SIZE_DTYPES and is_small(shape):
             array = self.known.array(value)
             if array is not None:
@@ -322,15 +322,14 @@ class SymbolicAnalysis:
         inputs = [None if v is None else known(v) or self._find(v) for v in values]
         function = self.model.functions.get(node.op_identifier()) if self.model.functions else None
         if function is not None:
-            return self._calls.results(node, function, inputs)
+            return self._calls.results(self, node, function, inputs)
         attributes: dict[str, Any] | None = None
-        if node.attributes:
-            if subgraphs_of(node):
-                return [self.shared(f) for f in control_flow.results(self, node, inputs)]
-            if any(a.is_ref() for a in node.attributes.values()):
-                attributes = self._supplied(node)
-                if attributes is None:
-                    return []
+        if node in self.scopes.parents:
+            return [self.shared(f) for f in control_flow.results(self, node, inputs)]
+        if has_references(node):
+            attributes = self._supplied(node)
+            if attributes is None:
+                return []
         if self._are_known(values, inputs) or reads_floats(node.op_type):
             inputs = [self._in_full(v, f) for v, f in zip(values, inputs, strict=True)]
         results = self._applications.results(node, inputs, attributes, scope.opsets)
@@ -351,7 +350,7 @@ class SymbolicAnalysis:
     def _supplied(self, node: ir.Node) -> dict[str, Any] | None:
         """Attributes as Python values, where a function's caller gives some of them."""
         found: dict[str, Any] = {}
-        for name, written in node.attributes.items():
+        for name, written in node.attributes.data.items():
             attribute = self._calls.argument(written) if written.is_ref() else written
             if attribute is None:
                 return None

@@ -21,7 +21,7 @@ from onnxfold.analysis.constants import (
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.frontier import FORBIDDEN
 from onnxfold.editing.names import Names
-from onnxfold.graphs import all_graphs, subgraphs_of
+from onnxfold.graphs import all_graphs, has_references, subgraphs_of
 from onnxfold.kernels.evaluator import Evaluator
 from onnxfold.kernels.inference import MOST_SIZES, may_be_constant
 from onnxfold.kernels.operation import Operation
@@ -148,7 +148,7 @@ class Sweep:
             return self._uncomputable[node]
         if self._options.keep and any(self._options.keeps(o.name) for o in node.outputs):
             return "kept by option"
-        if any(attribute.is_ref() for attribute in node.attributes.values()):
+        if has_references(node):
             return "an attribute is given by the function's caller"
         return self._determinism.objection(node, opsets)
 

@@ -14,6 +14,7 @@ from onnxfold.analysis.symbolic import Algebra, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.analysis.symbolic.layout import TO_THE_END, slice_ranges
 from onnxfold.analysis.symbolic.shape_functions import Application, Undecided
+from onnxfold.graphs import has_references
 from onnxfold.passes.shapes.edit import Edit
 
 _RESHAPES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity")
@@ -43,7 +44,7 @@ class Operands:
             return False
         if node.op_identifier() in self.analysis.model.functions:
             return False
-        if any(attribute.is_ref() for attribute in node.attributes.values()):
+        if has_references(node):
             return False
         return function(self, node)
 

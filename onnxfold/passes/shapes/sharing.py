@@ -61,8 +61,9 @@ class Sharing:
         for node in list(graph):
             if node.graph is not graph:
                 continue
-            for inner in list(subgraphs_of(node)) if node.attributes else ():
-                self.graph(inner)
+            if node in self._analysis.scopes.parents:
+                for inner in list(subgraphs_of(node)):
+                    self.graph(inner)
             for value in node.outputs:
                 if not is_used(value):
                     continue

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
+from onnxfold.onnx_ir_private import nodes_of
+
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 
@@ -39,7 +41,7 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     while stack:
         graph = stack.pop()
         yield graph
-        for node in graph:
+        for node in nodes_of(graph):
             stack.extend(subgraphs_of(node))
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxfold.graphs import subgraphs_of
+from onnxfold.onnx_ir_private import nodes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Scopes:
             self._by_graph[graph] = Scope(graph, opsets, root, parent, in_function)
             if parent is not None:
                 self.parents.add(parent)
-            for node in graph:
+            for node in nodes_of(graph):
                 if node.attributes.data:
                     pending.extend((inner, node) for inner in subgraphs_of(node))
 
@@ -94,7 +95,7 @@ def _is_sorted(graph: ir.Graph, before: set[ir.Node]) -> bool:
         graph: The graph.
         before: The nodes that come before it; its own are added.
     """
-    for node in graph:
+    for node in nodes_of(graph):
         for value in node.inputs:
             producer = None if value is None else value.producer()
             if producer is not None and producer not in before and producer.graph is not None:

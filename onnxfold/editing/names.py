@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from onnxfold.onnx_ir_private import nodes_of
+
 
 class Names:
     """The names in use in a model: names must be unique through all of its graphs.
@@ -22,8 +24,9 @@ class Names:
         for graph in graphs:
             self._values.update([v.name for v in graph.inputs if v.name])
             self._values.update(graph.initializers.keys())
-            self._nodes.update([node.name for node in graph if node.name])
-            self._values.update([v.name for node in graph for v in node.outputs if v.name])
+            nodes = nodes_of(graph)
+            self._nodes.update([node.name for node in nodes if node.name])
+            self._values.update([v.name for node in nodes for v in node.outputs if v.name])
 
     def fresh(self, stem: str) -> str:
         """A name for a value that no value has had."""

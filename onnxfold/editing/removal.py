@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import onnx_ir as ir
 
 from onnxfold.graphs import all_graphs, subgraphs_of
-from onnxfold.onnx_ir_private import read_nothing, set_input, uses
+from onnxfold.onnx_ir_private import nodes_of, read_nothing, set_input, uses
 
 
 def is_used(value: ir.Value) -> bool:
@@ -121,7 +121,7 @@ def _empty(graph: ir.Graph) -> list[ir.Value]:
     """Take everything out of a subgraph that goes; what it read, of outer graphs and of itself."""
     operands: list[ir.Value] = []
     graph.outputs.clear()
-    nodes = list(graph)
+    nodes = nodes_of(graph)
     for node in nodes:
         operands.extend(_detach(node))
     graph.remove(nodes, safe=True)

@@ -135,7 +135,8 @@ def integers(x: Array, what: str) -> list[int]:
     """The elements of a 0-d or 1-d integer operand (a shape, axes, pads, ...)."""
     if x.ndim > 1 or x.dtype.kind not in "iu" or x.size > _LONGEST_LIST:
         raise Unfoldable(f"{what} must be a list of integers")
-    return [int(v) for v in x.ravel()]
+    numbers: list[int] = x.ravel().tolist()
+    return numbers
 
 
 def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from onnx_ir.passes import common
 
 from onnxfold.analysis.facts import facts_of
 from onnxfold.editing.removal import is_used, remove_unused
+from onnxfold.onnx_ir_private import nodes_of
 
 
 class RemoveDeadCode(ir.passes.InPlacePass):
@@ -20,7 +21,7 @@ class RemoveDeadCode(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
         graphs = facts_of(model).scopes.graphs()
-        nodes = [node for graph in graphs for node in graph]
+        nodes = [node for graph in graphs for node in nodes_of(graph)]
         remove_unused(nodes)
         modified = any(node.graph is None for node in nodes)
         for graph in graphs:

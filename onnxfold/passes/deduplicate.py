@@ -14,7 +14,7 @@ from onnxfold.editing.names import Names
 from onnxfold.editing.replacement import replace
 from onnxfold.graphs import all_graphs, subgraphs_of
 from onnxfold.kernels.inference import is_overwritten
-from onnxfold.onnx_ir_private import is_a, uses
+from onnxfold.onnx_ir_private import is_a, nodes_of, uses
 from onnxfold.passes.run import Run
 from onnxfold.pool import BufferTensor
 from onnxfold.pool.tiles import tiles_of
@@ -138,7 +138,7 @@ class _Tree:
             if names is not None:
                 self._move(twin, path, names)
             removed += 1
-        for node in graph:
+        for node in nodes_of(graph):
             for subgraph in subgraphs_of(node) if node.attributes else ():
                 removed += self.share(path, subgraph)
         return removed

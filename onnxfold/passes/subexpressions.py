@@ -12,6 +12,7 @@ from onnxfold.editing.removal import remove_nodes
 from onnxfold.editing.replacement import inherit, replace, set_input, take_over
 from onnxfold.graphs import subgraphs_of
 from onnxfold.kernels.inference import takes
+from onnxfold.onnx_ir_private import nodes_of
 from onnxfold.options import Options
 from onnxfold.storage import node_bytes
 
@@ -49,7 +50,7 @@ class CommonSubexpressions(ir.passes.InPlacePass):
         # hardly any two nodes have the same op and inputs: attributes are looked at only then
         own = _Seen(_op_and_inputs, _key)
         levels = (own, *outer)
-        for node in list(graph):
+        for node in nodes_of(graph):
             if node in self._scopes.parents:
                 for subgraph in subgraphs_of(node):
                     self._visit(subgraph, levels)

@@ -8,6 +8,7 @@ from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import ASSUMPTIONS, SymbolicAnalysis
 from onnxfold.editing.removal import is_unused, is_used
 from onnxfold.graphs import subgraphs_of
+from onnxfold.onnx_ir_private import nodes_of
 from onnxfold.options import Options
 from onnxfold.passes.run import Run
 from onnxfold.passes.shapes.edit import Edit
@@ -69,7 +70,7 @@ class _Simplifier:
         self._operands = Operands(analysis, edit)
 
     def graph(self, graph: ir.Graph) -> None:
-        for node in reversed(list(graph)):
+        for node in reversed(nodes_of(graph)):
             if node.graph is not graph:
                 continue
             if is_unused(node):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnxfold.graphs import all_graphs
+from onnxfold.onnx_ir_private import nodes_of
 from onnxfold.rewrite.apply import FROM_KEY, RULE_KEY
 
 
@@ -17,7 +18,7 @@ def names_of(model: ir.Model) -> set[str]:
     for graph in all_graphs(model):
         names.update(graph.initializers)
         names.update([value.name for value in graph.inputs])
-        for node in graph:
+        for node in nodes_of(graph):
             names.add(node.name)
             names.update([value.name for value in node.outputs])
     return {name for name in names if name}
@@ -31,7 +32,7 @@ def make_terse(model: ir.Model, old: set[str]) -> None:
         old: The names that it came with; they stay.
     """
     for graph in all_graphs(model):
-        for node in graph:
+        for node in nodes_of(graph):
             node.metadata_props.pop(FROM_KEY, None)
             node.metadata_props.pop(RULE_KEY, None)
             if node.name not in old:
@@ -47,5 +48,5 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
     for graph in all_graphs(model):
         yield from graph.inputs
         yield from graph.initializers.values()
-        for node in graph:
+        for node in nodes_of(graph):
             yield from node.outputs

@@ -10,6 +10,7 @@ from onnxfold.analysis.constants import is_constant_node
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.text import Texts
+from onnxfold.onnx_ir_private import nodes_of
 from onnxfold.options import Options
 from onnxfold.storage.bound import entry_bytes
 
@@ -52,7 +53,7 @@ def _values(analysis: SymbolicAnalysis) -> Iterator[ir.Value]:
     for graph in analysis.scopes.graphs():
         if analysis.scopes.of(graph).in_function and analysis.model.ir_version < _FUNCTIONS_SINCE:
             continue
-        for node in graph:
+        for node in nodes_of(graph):
             if is_constant_node(node):
                 continue  # it says its type itself
             for value in node.outputs:

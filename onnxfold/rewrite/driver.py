@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxfold.errors import OnnxFoldError
-from onnxfold.onnx_ir_private import uses
+from onnxfold.onnx_ir_private import nodes_of, uses
 from onnxfold.rewrite.apply import Change, Mismatch, Refused, Splicer
 from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.index import RuleIndex
@@ -124,7 +124,8 @@ class Rewriter:
 
     def _in_order(self) -> list[ir.Node]:
         """All nodes, those of a subgraph before the node that holds it."""
-        return [node for graph in reversed(self._facts.scopes.graphs()) for node in graph]
+        graphs = reversed(self._facts.scopes.graphs())
+        return [node for graph in graphs for node in nodes_of(graph)]
 
     # ---------------------------------------------------------------- one node
 

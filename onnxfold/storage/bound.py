@@ -10,13 +10,13 @@ import onnx_ir as ir
 
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
-from onnxfold.onnx_ir_private import entries_of, is_a, noted
+from onnxfold.onnx_ir_private import entries_of, is_a, nodes_of, noted
 from onnxfold.storage.decode import BARE_DOMAIN_KEY, VALUE_INFO_KEY
 from onnxfold.storage.layout import EXTERNAL_FROM, aligned, plan_external, plan_single
 from onnxfold.storage.load import BYTES_KEY, EXTERNAL_KEY
 from onnxfold.storage.size import data_bytes, sizes_of
 from onnxfold.storage.tensors import SparseTensor
-from onnxfold.storage.varints import as_varints
+from onnxfold.storage.varints import as_varints, varint_bytes
 
 _A = ir.AttributeType
 
@@ -38,10 +38,10 @@ def most_bytes(model: ir.Model) -> int:
     total = _message(_graph_bytes(model.graph)) + _entries(model.metadata_props)
     total += _texts(model.doc_string, model.producer_name, model.producer_version, model.domain)
     for number in (model.ir_version, model.model_version):
-        total += _TAG + _integer(number) if number else 0
+        total += _TAG + varint_bytes(number) if number else 0
     empty = 0 if model.meta.get(BARE_DOMAIN_KEY) else 2 * _TAG
     for domain, version in model.opset_imports.items():
-        total += _message((_texts(domain) or empty) + _TAG + _integer(version))
+        total += _message((_texts(domain) or empty) + _TAG + varint_bytes(version))
     for function in model.functions.values():
         total += _texts(function.domain, function.name, function.overload) + 2 * _NUMBER
         total += sum(_message(_texts(d) + _NUMBER) for d in function.opset_imports)
@@ -52,7 +52,7 @@ def most_bytes(model: ir.Model) -> int:
 
 def _graph_bytes(graph: ir.Graph) -> int:
     total = _texts(graph.name, graph.doc_string) + _entries(graph.metadata_props, 2 * _TAG)
-    for node in graph:
+    for node in nodes_of(graph):
         total += node_bytes(node, bodies=True)
     for value in graph.initializers.values():
         total += tensor_bytes(value.const_value, value.name)
@@ -97,7 +97,7 @@ def takes_more(model: ir.Model, size: int, bare: int) -> bool:
     described = (
         entry_bytes(value, value.shape)
         for graph in all_graphs(model)
-        for node in graph
+        for node in nodes_of(graph)
         for value in node.outputs
         if value.type is not None and not value.is_graph_output()  # those are counted
     )
@@ -120,7 +120,7 @@ def entry_bytes(value: ir.Value, shape: ir.Shape | None) -> int:
     """Bytes of what says the type and shape of a value."""
     total = 0
     for dim in shape or ():
-        total += _message(_TAG + _integer(dim) if isinstance(dim, int) else _texts(dim.value))
+        total += _message(_TAG + varint_bytes(dim) if isinstance(dim, int) else _texts(dim.value))
     total = _message(_message(total) + 2 * _TAG)
     kind = value.type
     while isinstance(kind, (ir.SequenceType, ir.OptionalType)):
@@ -135,11 +135,11 @@ def _attribute_bytes(attribute: ir.Attr, bodies: bool = True) -> int:
     if attribute.is_ref() or value is None:
         total += _TAG + _texts(attribute.ref_attr_name)
     elif kind is _A.INT:
-        total += _TAG + _integer(value)
+        total += _TAG + varint_bytes(value)
     elif kind is _A.TENSOR:
         total += tensor_bytes(value, value.name)
     elif kind is _A.INTS:
-        total += sum([_TAG + _integer(v) for v in value])
+        total += sum([_TAG + varint_bytes(v) for v in value])
     elif kind is _A.FLOAT:
         total += _TAG + 4
     elif kind is _A.STRING:
@@ -194,7 +194,7 @@ def record_bytes(name: str | None, sizes: Sequence[int], data: int, external: bo
         data: Bytes of the elements.
         external: Whether the model has a data file.
     """
-    total = 2 * _TAG + sum(_TAG + _integer(d) for d in sizes) + _texts(name)
+    total = 2 * _TAG + sum(_TAG + varint_bytes(d) for d in sizes) + _texts(name)
     if external and data >= EXTERNAL_FROM:
         return _message(total + _PLACE) + aligned(data, data)
     return _message(total + _message(data))
@@ -225,10 +225,6 @@ def _texts(*texts: str | None) -> int:
 
 def _message(length: int) -> int:
     """With its tag and its length."""
-    return length + _TAG + (1 if length < 1 << 7 else 2 if length < 1 << 14 else _integer(length))
-
-
-def _integer(number: int) -> int:
-    if 0 <= number < 128:
-        return 1
-    return _NUMBER if number < 0 else (number.bit_length() + 6) // 7
+    if length < 1 << 14:
+        return length + _TAG + (1 if length < 1 << 7 else 2)
+    return length + _TAG + varint_bytes(length)

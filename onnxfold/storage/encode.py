@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onnxfold.errors import ModelError
 from onnxfold.memory import paused_garbage_collection
-from onnxfold.onnx_ir_private import entries_of, is_a, noted
+from onnxfold.onnx_ir_private import entries_of, is_a, nodes_of, noted
 from onnxfold.storage.decode import (
     BARE_DOMAIN_KEY,
     HAS_UNKNOWN_KEY,
@@ -123,7 +123,7 @@ class _Writer:
             elif tensor is not None:
                 self.tensor(proto.initializer.add(), tensor, is_attribute=False)
                 _set(proto.initializer[-1], value, "name")
-        for node in graph:
+        for node in nodes_of(graph):
             self.node(proto.node.add(), node)
             for value in node.outputs:
                 annotate(value)

@@ -18,9 +18,12 @@ from onnxfold.storage.tensors import ViewTensor
 _LONGEST_COMPUTED = 4096
 _LONGEST = 1 << 20
 
-_INTEGERS = frozenset(d for d in ir.DataType if d.is_integer() and d.bitwidth >= 16)
+# Those that may take less as varints.
+INTEGERS = frozenset(d for d in ir.DataType if d.is_integer() and d.bitwidth >= 16)
 _AS_THEY_CAME = frozenset((ViewTensor, ir.TensorProtoTensor, ir.ExternalTensor))
 
+# NumPy takes as long for one number as Python for so many.
+_FEW = 16
 _STEPS = np.array([1 << 7 * k for k in range(1, 10)], dtype=np.uint64)
 
 
@@ -29,7 +32,7 @@ def as_varints(tensor: ir.TensorProtocol) -> ir.TensorProtoTensor | None:
 
     A tensor as it came from a file stays as it came, whatever it takes.
     """
-    if tensor.dtype not in _INTEGERS or not _AS_THEY_CAME.isdisjoint(type(tensor).__mro__):
+    if tensor.dtype not in INTEGERS or not _AS_THEY_CAME.isdisjoint(type(tensor).__mro__):
         return None
     if not 0 < tensor.nbytes < (_LONGEST_COMPUTED if is_streamed(tensor) else _LONGEST):
         return None
@@ -47,9 +50,17 @@ def as_varints(tensor: ir.TensorProtocol) -> ir.TensorProtoTensor | None:
     return ir.TensorProtoTensor(proto)
 
 
+def varint_bytes(number: int) -> int:
+    """Return what an integer takes; a negative one is extended to 64 bits, and takes ten bytes."""
+    if 0 <= number < 128:
+        return 1
+    return 10 if number < 0 else (number.bit_length() + 6) // 7
+
+
 def varints_bytes(values: npt.NDArray[Any]) -> int:
     """Return what integers take as varints, which is what is written if it is less."""
-    # Negative numbers are extended to 64 bits, and take ten bytes.
+    if values.size <= _FEW:
+        return sum(map(varint_bytes, values.ravel().tolist()))
     unsigned = values.astype(np.uint64)
     return values.size + int(np.searchsorted(_STEPS, unsigned, "right").sum())
 

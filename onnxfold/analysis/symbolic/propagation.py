@@ -26,6 +26,7 @@ from onnxfold.analysis.symbolic.fact import (
 )
 from onnxfold.analysis.symbolic.shape_functions import reads_floats
 from onnxfold.graphs import has_references, subgraphs_of
+from onnxfold.onnx_ir_private import nodes_of
 from onnxfold.storage import sizes_of
 
 _Values = set[ir.Value | None]
@@ -129,7 +130,7 @@ class SymbolicAnalysis:
     def _stale_nodes(self, graph: ir.Graph, changed: _Values) -> Iterator[ir.Node]:
         """Nodes that read others, or ``changed`` ones, or hold a node that does; while it grows."""
         read, holders = self._read, self.scopes.parents
-        for node in graph:
+        for node in nodes_of(graph):
             inputs = node.inputs
             is_stale = read.get(node) is not inputs or not changed.isdisjoint(inputs)
             if is_stale or (node in holders and self._holds_stale_nodes(node, changed)):
@@ -164,7 +165,7 @@ class SymbolicAnalysis:
         """A body is looked at anew with what feeds it."""
         for value in graph.inputs:
             self._facts.pop(value, None)
-        for node in graph:
+        for node in nodes_of(graph):
             for value in node.outputs:
                 self._facts.pop(value, None)
                 self.known.ask_again(value)
@@ -215,7 +216,7 @@ class SymbolicAnalysis:
     def run_graph(self, graph: ir.Graph) -> None:
         """Visit the nodes of a graph whose inputs have facts."""
         facts, scope = self._facts, self.scopes.find(graph)
-        for node in graph:
+        for node in nodes_of(graph):
             outputs = node.outputs
             if self._again or not outputs or outputs[0] not in facts:
                 self._visit(node, scope)

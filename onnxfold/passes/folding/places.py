@@ -9,6 +9,7 @@ from onnxfold.analysis.scopes import Scopes
 from onnxfold.kernels.engines import TimeLimit
 from onnxfold.pool import Buffer
 from onnxfold.pool.buffer import distinct
+from onnxfold.storage.varints import INTEGERS
 
 # A Constant node around a tensor: its op type, and the name, type and lengths of its attribute.
 _CONSTANT_NODE = 40
@@ -52,7 +53,7 @@ class Places:
             once = distinct(buffer.array())
             with self._time.spending():  # to look at each takes longer than to compute it
                 data = storage.texts_bytes(once.reshape(-1)) * buffer.size // max(1, once.size)
-        elif buffer.is_known and buffer.nbytes <= _READ and _is_wide_integer(buffer.dtype):
+        elif buffer.is_known and buffer.nbytes <= _READ and buffer.dtype in INTEGERS:
             data = min(buffer.nbytes, storage.varints_bytes(buffer.array()))
         else:
             data = buffer.nbytes
@@ -74,7 +75,3 @@ class Places:
         if node is None or "value" in node.attributes:
             return taken
         return min(taken, storage.node_bytes(node))  # a number may be an attribute
-
-
-def _is_wide_integer(dtype: ir.DataType) -> bool:
-    return dtype.is_integer() and dtype.bitwidth > 8

@@ -12,7 +12,7 @@ from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import list_of, of_items
 from onnxfold.editing.removal import is_used
 from onnxfold.graphs import subgraphs_of
-from onnxfold.onnx_ir_private import uses
+from onnxfold.onnx_ir_private import nodes_of, uses
 from onnxfold.passes.shapes.edit import Edit
 
 # Tensors remembered for each size that they have.
@@ -58,7 +58,7 @@ class Sharing:
         self._sources.append({})
         for value in graph.inputs:
             self._remember(value, self._analysis.of(value))
-        for node in list(graph):
+        for node in nodes_of(graph):
             if node.graph is not graph:
                 continue
             if node in self._analysis.scopes.parents:

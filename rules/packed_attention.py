@@ -40,13 +40,26 @@ def _of_rows(weight: Any, bias: Any, sizes: Any) -> tuple[Any, Any]:
     return op.Reshape(product, sizes), product
 
 
+def _without_bias(weight: Any, bias: Any, sizes: Any) -> tuple[Any, Any]:
+    product = op.MatMul(x, weight)
+    return product, product
+
+
 @given
-def _are_alike(heads: int, weights: Sequence[Matched], biases: Sequence[Matched]) -> bool:
-    """As many columns for queries, keys and values, those of the heads, and biases for all."""
-    rows, columns = weights[0].shape
+def _are_alike(
+    heads: int,
+    wq: Matched,
+    wk: Matched,
+    wv: Matched,
+    bq: Matched | None = None,
+    bk: Matched | None = None,
+    bv: Matched | None = None,
+) -> bool:
+    """As many columns for queries, keys and values, those of the heads; biases for all or none."""
+    columns = wq.shape[1]
     return (
-        all(each.shape == (rows, columns) for each in weights)
-        and all(each.shape == (columns,) for each in biases)
+        wq.shape == wk.shape == wv.shape
+        and all(bias is None or bias.shape == (columns,) for bias in (bq, bk, bv))
         and columns % heads == 0
     )
 
@@ -64,20 +77,22 @@ packed_attention = [
         >> _ms.Attention(
             x,
             op.Concat(wq, wk, wv, axis=1),
-            op.Concat(bq, bk, bv, axis=0),
+            biases,
             None,
             None,
             mask,
             num_heads=heads,
             scale=scale,
         ),
-        where=_are_alike(heads, [wq, wk, wv], [bq, bk, bv])
-        & (rank_of(x) == 3)
-        & _are_used_once([*q, *k, *v, wq, wk, wv]),
+        where=_are_alike & (rank_of(x) == 3) & _are_used_once([*q, *k, *v, wq, wk, wv]),
         inexact=True,
         target="onnxruntime",
         doc="Queries, keys and values of one input are one product of it, inside the op.",
     )
-    for form in (_of_all, _of_rows)
+    for form, biases in (
+        (_of_all, op.Concat(bq, bk, bv, axis=0)),
+        (_of_rows, op.Concat(bq, bk, bv, axis=0)),
+        (_without_bias, None),
+    )
     for q, k, v in ((form(wq, bq, sizes), form(wk, bk, more_sizes), form(wv, bv, other_sizes)),)
 ]

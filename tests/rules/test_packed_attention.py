@@ -52,7 +52,9 @@ def refuse(*instances):
 def test_products(mask):
     operands = "float[B,S,6] x" + (f", float[{mask}] m" if mask else "")
     node = NODE.format("q, k, v,,,m" if mask else "q, k, v")
-    of_all, of_rows = rules.packed_attention
+    of_all, of_rows, without = rules.packed_attention
+    bare = [f"{n} = MatMul(x, w{n})" for n in "qkv"]
+    certify(without, graph(operands, *bare, node, **SIZES))
     certify(of_all, graph(operands, *PRODUCTS, node, **SIZES))
     certify(of_rows, graph(operands.replace("B", "2"), *OF_ROWS, node, **SIZES))
 

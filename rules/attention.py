@@ -1,15 +1,18 @@
-"""Attention as one op of onnxruntime's own, whatever the model (target "onnxruntime").
+"""Attention as ONNX's own op of opset 23 (set "attention"), and how it is recognised.
 
 Heads and their sizes come from shapes, the scale from the product that holds it. Keys and values
 are taken as they are, [batch, heads, length, size]: with a past before them, turned, or repeated.
-float32 only: for that onnxruntime's CPU provider has the kernel, which rounds its own way.
+float32 only, for which onnxruntime's kernel was compared with what it replaces.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
+from onnxfold.rules import repeated_heads
+from onnxfold.rules.repeated_heads import all_keys, all_values, is_joined, is_repeated
 
 from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.rewrite import (
@@ -25,9 +28,6 @@ from onnxfold.rewrite import (
     is_scalar_like,
     number,
     op,
-    optional,
-    outputs,
-    rank_of,
     rule,
     same_shape,
     shape_of,
@@ -35,35 +35,58 @@ from onnxfold.rewrite import (
     values,
 )
 
+OPTIONAL = True
+
 q, k, kt, v, x, mask, keep, hide, rest = values("q k kt v x mask keep hide *rest")
-past_k, past_v = values("past_k past_v")
-low, factor, sizes = constants("low factor sizes")
-alpha, axis, axis_too = attributes("alpha axis axis_too")
+low, factor, divisor, above = constants("low factor divisor above")
+alpha, axis, cap = attributes("alpha axis cap")
 
 _ms = op.domain("com.microsoft")
 
 # -------------------------------------------------------------------- from one product to the other
 
-_scores = any_of(
+_product = any_of(
     op.MatMul(q, kt),
     _ms.FusedMatMul(q, kt, alpha=alpha, transA=0, transB=0),
     _ms.FusedMatMul(q, k, alpha=alpha, transA=0, transB=1),
 )
-_masked = any_of(
-    op.Where(keep, op.Add(_scores, mask), low),
-    op.Where(hide, low, op.Add(_scores, mask)),
-    op.Add(_scores, mask),
-    op.Where(keep, _scores, low),
-    op.Where(hide, low, _scores),
-    _scores,
+scores = any_of(op.Mul(_product, factor), op.Div(_product, divisor), _product)
+
+
+def softmax_of(scores: Any) -> Any:
+    """The weights of values, with whatever mask."""
+    return op.Softmax(
+        any_of(
+            op.Where(keep, op.Add(scores, mask), low),
+            op.Where(hide, low, op.Add(scores, mask)),
+            op.Add(scores, mask),
+            op.Where(keep, scores, low),
+            op.Where(hide, low, scores),
+            scores,
+        ),
+        axis=axis,
+    )
+
+
+added = any_of(
+    op.Where(keep, mask, low),
+    op.Where(hide, low, mask),
+    mask,
+    op.Where(keep, constant(0.0, like=q), low),
+    op.Where(hide, low, constant(0.0, like=q)),
 )
-_weights = op.Softmax(_masked, axis=axis)
-_zero = filled(0)
-_guarded = any_of(op.Where(op.IsNaN(_weights), _zero, _weights), _weights)
+"""The mask, as something that is added to the scores."""
+
+zero = filled(0)
+
+
+def guarded(weights: Any) -> Any:
+    """A row that is all hidden gives zeros, or what is no number."""
+    return any_of(op.Where(op.IsNaN(weights), zero, weights), weights)
 
 
 @given
-def _key_shape(k: Matched | None = None, kt: Matched | None = None) -> Shape | None:
+def key_shape(k: Matched | None = None, kt: Matched | None = None) -> Shape | None:
     """The shape of the keys, which the pattern has either way round."""
     if k is not None:
         return k.shape
@@ -71,7 +94,7 @@ def _key_shape(k: Matched | None = None, kt: Matched | None = None) -> Shape | N
 
 
 @given
-def _is_attention(key: Shape, weights: Matched, q: Matched, v: Matched) -> bool:
+def is_attention(key: Shape, weights: Matched, q: Matched, v: Matched) -> bool:
     """Operands with the same batch, heads and head size: only a mask is broadcast."""
     if not len(key) == q.rank == v.rank == 4:
         return False
@@ -85,116 +108,111 @@ def _is_attention(key: Shape, weights: Matched, q: Matched, v: Matched) -> bool:
 
 
 @given
-def _hides(low: Matched | None = None) -> bool:
+def hides(low: Matched | None = None) -> bool:
     """What is put in the place of a score is the same as what it gives added to the score."""
     return low is None or bool(low.number <= -1e30)
 
 
 @given
-def _is_vector(zero: Matched | None = None) -> bool:
+def is_vector(zero: Matched | None = None) -> bool:
+    """The zeros for hidden rows are one."""
     return zero is None or zero.rank <= 1
 
 
 @given
-def _scale(alpha: float | None = None) -> float:
-    return 1.0 if alpha is None else alpha
+def scale(
+    alpha: float | None = None, factor: Matched | None = None, divisor: Matched | None = None
+) -> float | None:
+    """What the product of queries and keys is multiplied by."""
+    found = 1.0 if alpha is None else alpha
+    for each, power in ((factor, 1), (divisor, -1)):
+        if each is not None:
+            if each.rank > 4 or not each.number:
+                return None
+            found *= float(each.number) ** power
+    return found
 
 
-_TURN = (0, 2, 1, 3)
-_heads, _size = shape_of(q)[1], shape_of(q)[3]
-_query = op.Reshape(op.Transpose(q, perm=_TURN), constant((0, 0, _heads * _size)))
+# -------------------------------------------------------------------- the op
+
 _as_large = op.Concat(
     constant([1, 1]),
-    op.Slice(op.Shape(_query), constant([1]), constant([2])),
+    op.Slice(op.Shape(q), constant([2]), constant([3])),
     op.Slice(op.Shape(v), constant([2]), constant([3])),
     axis=0,
 )
-_added = any_of(
-    op.Where(keep, mask, low),
-    op.Where(hide, low, mask),
-    mask,
-    op.Where(keep, constant(0.0, like=q), low),
-    op.Where(hide, low, constant(0.0, like=q)),
-)
-_attention = _ms.MultiHeadAttention(
-    _query,
-    any_of(k, op.Transpose(kt, perm=(0, 1, 3, 2))),
-    v,
-    None,
-    None,
-    op.Expand(_added, _as_large),
-    num_heads=_heads,
-    scale=_scale,
-)
 
-attention = rule(
-    op.Transpose(op.MatMul(_guarded, v), perm=_TURN)
-    >> op.Reshape(
-        any_of(op.Where(op.IsNaN(_attention), _zero, _attention), _attention),
-        constant((0, 0, _heads, _size)),
+
+# onnxruntime takes the lowest number for minus infinity: of a row that is all hidden by it, it
+# makes zeros, and not the mean of all values
+_hidden = op.Equal(added, constant(float(np.finfo(np.float32).min), like=q))
+_mask = op.Where(_hidden, constant(-1e38, like=q), added)
+
+
+def _attention(weights: Any, where: Any, scale: Any, **softcap: Any) -> Any:
+    result = op.Attention(
+        q,
+        any_of(k, op.Transpose(kt, perm=(0, 1, 3, 2))),
+        v,
+        op.Expand(_mask, _as_large),
+        scale=scale,
+        **softcap,
+    )
+    return rule(
+        op.MatMul(guarded(weights), v) >> any_of(op.Where(op.IsNaN(result), zero, result), result),
+        where=(dtype_of(q) == ir.DataType.FLOAT)
+        & (axes(weights) == (3,))
+        & is_attention(key_shape, weights)
+        & hides
+        & is_vector(zero)
+        & where,
+        opset=(23, None),
+        inexact=True,
+        doc="Softmax of the product of queries and keys, and its product with the values.",
+    )
+
+
+_capped = softmax_of(op.Mul(op.Tanh(scores), above))
+
+attention = [
+    _attention(softmax_of(scores), scale > 0.0, scale),
+    _attention(
+        _capped,
+        (scale > 0.0) & (number(above) > 0.0),
+        scale * number(above),
+        softcap=number(above),
     ),
-    where=(dtype_of(q) == ir.DataType.FLOAT)
-    & (axes(_weights) == (3,))
-    & _is_attention(_key_shape, _weights)
-    & _hides
-    & _is_vector(_zero)
-    & (_scale != 0.0),
-    opset=(10, None),
-    inexact=True,
-    target="onnxruntime",
-    doc="Softmax of the product of queries and keys, and its product with the values.",
-)
+]
 
-# -------------------------------------------------------------------- keys and values as rows
-
-_op = _ms.any_of("MultiHeadAttention")
-
-
-def _flat(value: Any) -> Any:
-    """[batch, length, heads, size] as [batch, length, heads * size]."""
-    return op.Reshape(value, constant((0, 0, shape_of(value)[2] * shape_of(value)[3])))
-
-
-attention_of_rows = rule(
-    _op(x, op.Transpose(k, perm=_TURN), op.Transpose(v, perm=_TURN), *rest)
-    >> _op(x, _flat(k), _flat(v), *rest),
-    inexact=True,
-    target="onnxruntime",
-    doc="The heads of keys and values need not be brought to the front.",
-)
+# -------------------------------------------------------------------- its operands
 
 _scaled = op.Mul(x, factor)
 
-_scale_taken = (any_of(op.Reshape(_scaled, sizes), _scaled), any_of(op.Reshape(x, sizes), x))
-
 attention_of_scaled = [
     rule(
-        _op(*before, scale=alpha) >> _op(*after, scale=alpha * number(factor)),
+        op.Attention(*before, scale=alpha, softcap=cap)
+        >> op.Attention(*after, scale=alpha * number(factor), softcap=cap),
         where=is_scalar_like(factor)
         & same_shape(x, _scaled)
         & single_use(_scaled)
-        & (alpha * number(factor) != 0.0),
+        & (alpha * number(factor) > 0.0),
+        opset=(23, None),
         inexact=True,
-        target="onnxruntime",
         doc="What queries or keys are scaled by is a part of the scale of their products.",
     )
-    for before, after in zip(*(((it, *rest), (q, it, *rest)) for it in _scale_taken), strict=True)
+    for before, after in (((_scaled, *rest), (x, *rest)), ((q, _scaled, *rest), (q, x, *rest)))
 ]
 
-# -------------------------------------------------------------------- what came before
+_k, _v, _heads = repeated_heads.k, repeated_heads.v, shape_of(q)[1]
 
-_keys = op.Concat(past_k, op.Transpose(k, perm=_TURN), axis=axis)
-_values = op.Concat(past_v, op.Transpose(v, perm=_TURN), axis=axis_too)
-_of_all = _op(x, _keys, _values, None, None, optional(mask))
-_of_past = _op(x, _flat(k), _flat(v), None, None, mask, past_k, past_v)
-
-attention_with_past = rule(
-    outputs(_of_all, _keys, _values) >> outputs(_of_past[0], _of_past[1], _of_past[2]),
-    where=axis.is_in(2, -2)
-    & axis_too.is_in(2, -2)
-    & (rank_of(k) == 4)
-    & (shape_of(past_k) == shape_of(past_v)),
+attention_of_groups = rule(
+    op.Attention(q, all_keys, all_values, *rest, scale=alpha, softcap=cap)
+    >> op.Attention(q, _k, _v, *rest, scale=alpha, softcap=cap),
+    where=is_repeated(repeated_heads.repeated_keys, _k, _heads)
+    & is_repeated(repeated_heads.repeated_values, _v, _heads)
+    & is_joined(all_keys, _k, _heads)
+    & is_joined(all_values, _v, _heads),
+    opset=(23, None),
     inexact=True,
-    target="onnxruntime",
-    doc="The op puts keys and values of the past before the new ones itself.",
+    doc="Heads of keys and values are read by several queries, and not repeated for them.",
 )

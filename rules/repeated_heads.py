@@ -28,7 +28,7 @@ _ms = op.domain("com.microsoft")
 
 
 @given
-def _is_repeated(repeated: Matched, value: Matched, heads: int) -> bool:
+def is_repeated(repeated: Matched, value: Matched, heads: int) -> bool:
     """[batch, heads, length, size] became [batch, heads, times, length, size], all heads in one."""
     if value.rank != 4 or repeated.rank != 5:
         return False
@@ -42,7 +42,8 @@ def _is_repeated(repeated: Matched, value: Matched, heads: int) -> bool:
 
 
 @given
-def _is_joined(joined: Matched, value: Matched, heads: int) -> bool:
+def is_joined(joined: Matched, value: Matched, heads: int) -> bool:
+    """[batch, heads, length, size], all heads on one axis."""
     batch, _, length, size = value.shape
     return joined.shape == (batch, heads, length, size)
 
@@ -53,9 +54,10 @@ def _is_for_all_heads(mask: Matched | None = None) -> bool:
 
 
 _keys_apart, _values_apart = op.any_of("Unsqueeze"), op.any_of("Unsqueeze")
-_keys, _values = op.Expand(_keys_apart(k, *ys), one), op.Expand(_values_apart(v, *zs), other)
-_all_keys, _all_values = op.Reshape(_keys, sizes), op.Reshape(_values, more_sizes)
-_own, _times, _size = shape_of(k)[1], shape_of(_keys)[2], shape_of(k)[3]
+repeated_keys = op.Expand(_keys_apart(k, *ys), one)
+repeated_values = op.Expand(_values_apart(v, *zs), other)
+all_keys, all_values = op.Reshape(repeated_keys, sizes), op.Reshape(repeated_values, more_sizes)
+_own, _times, _size = shape_of(k)[1], shape_of(repeated_keys)[2], shape_of(k)[3]
 _by_group = op.Transpose(op.Reshape(x, constant((0, 0, _own, _times, _size))), perm=(0, 3, 1, 2, 4))
 _grouped = _ms.MultiHeadAttention(
     op.Reshape(_by_group, constant((0, -1, _own * _size))),
@@ -70,7 +72,7 @@ _grouped = _ms.MultiHeadAttention(
 
 attention_of_groups = rule(
     _ms.MultiHeadAttention(
-        x, _all_keys, _all_values, None, None, optional(mask), num_heads=heads, scale=scale
+        x, all_keys, all_values, None, None, optional(mask), num_heads=heads, scale=scale
     )
     >> op.Reshape(
         op.Transpose(
@@ -78,10 +80,10 @@ attention_of_groups = rule(
         ),
         constant((0, 0, heads * _size)),
     ),
-    where=_is_repeated(_keys, k, heads)
-    & _is_repeated(_values, v, heads)
-    & _is_joined(_all_keys, k, heads)
-    & _is_joined(_all_values, v, heads)
+    where=is_repeated(repeated_keys, k, heads)
+    & is_repeated(repeated_values, v, heads)
+    & is_joined(all_keys, k, heads)
+    & is_joined(all_values, v, heads)
     & _is_for_all_heads,
     inexact=True,
     target="onnxruntime",

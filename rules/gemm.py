@@ -23,18 +23,21 @@ from onnxfold.rewrite import (
     filled,
     given,
     is_constant,
+    is_scalar_like,
     known,
+    number,
     op,
     rank_of,
     result,
     rule,
+    same_shape,
     single_use,
     values,
 )
 
 x, y, z, rest = values("x y z *rest")
 c = constants("c")
-a, p = attributes("a p")
+a, p, s = attributes("a p s")
 
 _gemm = op("Gemm")
 _precise = dtype_of(x).is_in(*PRECISE)
@@ -136,6 +139,25 @@ matmul_add_between_reshapes = rule(
     inexact=_rounds_otherwise(_matmul),
     doc="A product that is reshaped anyway can be one of matrices, and have its bias in it.",
 )
+
+# -------------------------------------------------------------------- scales
+
+_scaled = _gemm(x, y, alpha=s)
+
+gemm_scaled = [
+    rule(
+        product >> _gemm(x, y, alpha=s * scale),
+        where=_precise
+        & known(scale)
+        & is_scalar_like(c)
+        & same_shape(_scaled, result)
+        & single_use(_scaled),
+        opset=(7, None),
+        inexact=True,
+        doc="A product of matrices without a bias, and a scale.",
+    )
+    for product, scale in ((op.Mul(_scaled, c), number(c)), (op.Div(_scaled, c), 1 / number(c)))
+]
 
 # -------------------------------------------------------------------- transposes
 

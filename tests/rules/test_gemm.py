@@ -137,6 +137,20 @@ def test_gemm_add():
     )
 
 
+def test_gemm_scaled():
+    product = "t = Gemm<transB=1, alpha=0.5>(x, w)"
+    for rule, scale in zip(rules.gemm_scaled, ("y = Mul(c, t)", "y = Div(t, c)"), strict=True):
+        shapes = "float[N,3] x, float[4,3] w"
+        certify(rule, graph(shapes, product, scale, c=np.float32(3)), tolerance=NEAR)
+        refuse(
+            rule,
+            graph(shapes, product, scale, c=random(4)),
+            graph(shapes, product, scale, outputs="y, t", c=np.float32(3)),
+            graph(shapes + ", float[4] b", product.replace("w)", "w, b)"), scale, c=np.float32(3)),
+            graph(shapes.replace("float", "float16"), product, scale, c=np.float16(3)),
+        )
+
+
 def test_gemm_without_bias():
     zeros = np.zeros(4, np.float32)
     for sizes in ("float[N,3] x", "float[1,200] x"):

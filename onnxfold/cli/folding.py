@@ -69,6 +69,13 @@ _OPTIONS = (
         help="Write the inferred shapes of all values, or leave them out.  [default: write]",
     ),
     click.option(
+        "--precision",
+        type=click.Choice(["exact", "wide"]),
+        default="exact",
+        show_default=True,
+        help="wide: compute chains of constants in 64 bits and round once, at their end.",
+    ),
+    click.option(
         "--fold-all", is_flag=True, help="Fold whatever can be folded, whatever it weighs."
     ),
     click.option("--fold-quantized", is_flag=True, help="Fold DequantizeLinear of weights too."),

@@ -17,13 +17,6 @@ from onnxfold.cli.output import write, write_json
 @click.option("-o", "--output", metavar="OUT", help="File to write; IN itself is allowed.")
 @folding_options
 @click.option(
-    "--precision",
-    type=click.Choice(["exact", "wide"]),
-    default="exact",
-    show_default=True,
-    help="wide: compute chains of constants in 64 bits and round once, at their end.",
-)
-@click.option(
     "--plan",
     "only_plan",
     is_flag=True,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from onnxfold.api import explain, optimize, optimize_file, plan, why
     from onnxfold.batches import batch
     from onnxfold.compare import compare
+    from onnxfold.drop_in import simplify, slim
     from onnxfold.runtime.sessions.session import Session
     from onnxfold.runtime.split import split
     from onnxfold.storage.load import load
@@ -44,6 +45,8 @@ __all__ = [
     "optimize_file",
     "plan",
     "save",
+    "simplify",
+    "slim",
     "split",
     "why",
 ]
@@ -59,6 +62,8 @@ _HOME = {
     "optimize_file": "onnxfold.api",
     "plan": "onnxfold.api",
     "save": "onnxfold.storage",
+    "simplify": "onnxfold.drop_in",
+    "slim": "onnxfold.drop_in",
     "split": "onnxfold.runtime.split",
     "why": "onnxfold.api",
 }

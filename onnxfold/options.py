@@ -112,6 +112,19 @@ def _is_rule_set(thing: object) -> bool:
     return isinstance(thing, RuleSet)
 
 
+def named_shape(text: str) -> tuple[str, list[int]]:
+    """The name of an input and its shape: x:1,3,224,224, with -1 for a size that stays.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    name, _, sizes = text.rpartition(":")
+    parts = sizes.split(",") if sizes else []
+    if not name or not all(p.strip() == "-1" or p.strip().isdecimal() for p in parts):
+        raise UsageError(f"{text!r} is not of the form x:1,3,224,224")
+    return name, [int(part) for part in parts]
+
+
 class OptionArguments(TypedDict, total=False):
     """The options by keyword, see `Options`."""
 

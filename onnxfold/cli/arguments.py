@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
+from onnxfold.errors import UsageError
+from onnxfold.options import named_shape
+
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -34,11 +37,10 @@ def dimension(text: str) -> tuple[str, int]:
 
 def input_shape(text: str) -> tuple[str, list[int]]:
     """The name of an input and its shape: x:1,3,224,224, with -1 for a size that stays."""
-    name, _, sizes = text.rpartition(":")
-    parts = sizes.split(",") if sizes else []
-    if not name or not all(p.strip() == "-1" or p.strip().isdecimal() for p in parts):
-        raise click.BadParameter(f"{text!r} is not of the form x:1,3,224,224")
-    return name, [int(part) for part in parts]
+    try:
+        return named_shape(text)
+    except UsageError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def _set_verbosity(ctx: click.Context, param: click.Parameter, verbose: bool) -> bool:

@@ -26,7 +26,7 @@ LAYERS = (
     ("runtime", "forecast"),
     ("report",),
     ("api",),
-    ("batches",),
+    ("batches", "drop_in"),
     ("cli",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -1,0 +1,91 @@
+"""Functions that are called as those of onnxsim and onnxslim are, for programs that call these."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Union
+
+import onnx
+import onnx_ir as ir
+
+from onnxfold import storage
+from onnxfold.api import optimize, optimize_file
+from onnxfold.compare import compare
+from onnxfold.options import named_shape
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from onnxfold.options import OptionArguments
+
+PathOrProto = Union[str, "os.PathLike[str]", onnx.ModelProto]
+
+
+def simplify(
+    model: PathOrProto,
+    check_n: int = 0,
+    *,
+    overwrite_input_shapes: Mapping[str, Sequence[int]] | None = None,
+    **options: Unpack[OptionArguments],
+) -> tuple[onnx.ModelProto, bool]:
+    """Optimize a model in memory, called as ``onnxsim.simplify`` is.
+
+    Args:
+        model: A path or a model, which is left alone.
+        check_n: On so many random inputs the result is compared with the model.
+        overwrite_input_shapes: Shapes to give to inputs, by their name.
+        options: See :class:`onnxfold.options.Options`; onnxsim's own are not taken.
+
+    Returns:
+        The optimized model, and whether it computes the same (True without a check).
+
+    Raises:
+        OnnxFoldError: The model or an option is invalid.
+    """
+    if overwrite_input_shapes is not None:
+        options["input_shapes"] = overwrite_input_shapes
+    result = _optimized(model, options)
+    if check_n == 0:
+        return result, True
+    rtol, atol = (1e-4, 1e-5) if options.get("level", 1) > 1 else (0.0, 0.0)
+    return result, compare(model, result, seeds=check_n, rtol=rtol, atol=atol).passed
+
+
+def slim(
+    model: PathOrProto,
+    output_model: str | os.PathLike[str] | None = None,
+    *,
+    input_shapes: Sequence[str] | Mapping[str, Sequence[int]] | None = None,
+    **options: Any,
+) -> onnx.ModelProto | None:
+    """Optimize a model, called as ``onnxslim.slim`` is.
+
+    Args:
+        model: A path or a model, which is left alone.
+        output_model: The file to write; nothing is returned then.
+        input_shapes: Shapes to give to inputs: ``["x:1,3,224,224"]``, or sizes by name.
+        options: See :class:`onnxfold.options.Options`; onnxslim's own are not taken.
+
+    Raises:
+        OnnxFoldError: The model or an option is invalid.
+    """
+    if isinstance(input_shapes, Mapping):
+        options["input_shapes"] = input_shapes
+    elif input_shapes is not None:
+        options["input_shapes"] = dict(map(named_shape, input_shapes))
+    if output_model is None:
+        return _optimized(model, options)
+    if isinstance(model, onnx.ModelProto):
+        storage.save(storage.from_proto(optimize(model, **options)), output_model)
+    else:
+        optimize_file(model, output_model, **options)
+    return None
+
+
+def _optimized(model: PathOrProto, options: Mapping[str, Any]) -> onnx.ModelProto:
+    if isinstance(model, onnx.ModelProto):
+        optimized: onnx.ModelProto = optimize(model, **options)
+        return optimized
+    opened: ir.Model = optimize(model, **options)
+    return storage.to_proto(ir.external_data.load_to_model(opened))

@@ -1,4 +1,4 @@
-"""The memory of this process and of the machine, and when it is searched for garbage."""
+"""The memory and processors of this process and of the machine, and when garbage is collected."""
 
 from __future__ import annotations
 
@@ -74,3 +74,11 @@ def available_memory() -> int:
         limit = int((group / "memory.max").read_text())
         free = min(free, limit - int((group / "memory.current").read_text()))
     return free
+
+
+def processors() -> int:
+    """The number of processors that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1

@@ -16,7 +16,7 @@ from onnxfold.batches.models import find
 from onnxfold.batches.outcome import Batch, Outcome
 from onnxfold.batches.task import Task, Workplace, lost, run_task
 from onnxfold.errors import UsageError
-from onnxfold.memory import available_memory
+from onnxfold.memory import available_memory, processors
 from onnxfold.options import OptionArguments, Options, options_of
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def batch(
         elif executor is not None:
             done = _by(executor, tasks, run_task)
         else:
-            done = _here(tasks, workers or _processors(), stack)
+            done = _here(tasks, workers or processors(), stack)
         outcomes: dict[str, Outcome] = {}
         costs = {m.source: m.nbytes + _BYTES_OF_A_MODEL for m in models}
         for outcome in done:
@@ -132,13 +132,6 @@ def _by(
     for future in as_completed(futures):
         error = future.exception()
         yield future.result() if error is None else lost(futures[future], error)
-
-
-def _processors() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not a system that tells
-        return os.cpu_count() or 1
 
 
 def _as_json(options: Options) -> dict[str, Any]:

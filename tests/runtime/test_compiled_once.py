@@ -115,7 +115,7 @@ def test_what_shapes_and_a_few_numbers_are_stays_in_the_kernel(compiled, tmp_pat
 
 def test_compilations_run_side_by_side_and_are_counted(compiled, tmp_path, monkeypatch):
     monkeypatch.setenv("COUNTING_SECONDS", "0.5")
-    monkeypatch.setattr("onnxfold.runtime.backends.side_by_side._cores", lambda: 2)
+    monkeypatch.setattr("onnxfold.runtime.backends.side_by_side.processors", lambda: 2)
     told = []
     split(
         *(layers(), tmp_path / "b"),

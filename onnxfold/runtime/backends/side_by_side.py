@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TypeVar
 
+from onnxfold.memory import processors
 from onnxfold.runtime.backends.process import CommandGroup
 
 Result = TypeVar("Result")
@@ -27,7 +27,7 @@ def side_by_side(
     """
     report = progress or (lambda stage, done, total: None)
     group = CommandGroup()
-    threads = max(1, min(_cores(), len(jobs)))
+    threads = max(1, min(processors(), len(jobs)))
     executor = ThreadPoolExecutor(threads, "onnxfold-compile", group.join)
     try:
         futures = [executor.submit(job) for job in jobs]
@@ -41,11 +41,3 @@ def side_by_side(
         raise
     finally:
         executor.shutdown()
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        return os.cpu_count() or 1

@@ -41,6 +41,8 @@ def test_all_nodes_are_there_with_what_became_of_them(swin):
     for node in before["nodes"]:
         name = before["values"][node["outputs"][0]][0]
         assert not node.get("gone") or node["decision"], name
+        if node.get("by") == "dead-code":
+            assert node["why"].startswith("what dead-code does: Remove nodes")
         if node.get("gone") and name in names:
             assert node["decision"] == "another node makes its value"
     folded = [node for node in before["nodes"] if node.get("by") == "constant-propagation"]

@@ -157,6 +157,8 @@ def test_five_thousand_nodes_are_drawn_and_stay_responsive(page, tmp_path):
     assert len(found) == 1
     page.run("document.querySelector('.found button').click()")
     assert "product 1500" in details(page)
+    search(page, "Mul")
+    assert "the 1 that are left out" in page.run("document.querySelector('.found').innerText")
     frames = """(async () => {
         for (let k = 0; k < 10; k++) {
             view.zoom(k < 5 ? 0.8 : 1.25);

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.decisions import Decision
 from onnxfold.options import Options
+from onnxfold.passes.registry import all_passes
 from onnxfold.pool import Buffer
 from onnxfold.report.page.skeleton import Collector, inferred_types, shaped, short
 from onnxfold.report.page.tensors import StoredBefore
@@ -16,14 +17,6 @@ from onnxfold.report.page.timeline import Timeline
 from onnxfold.rewrite.apply import FROM_KEY, RULE_KEY
 
 _FOLDING = "constant-propagation"
-_HOW = {
-    "dead-code": "removed: nothing reads it",
-    "symbolic-shapes": "replaced: shape arithmetic",
-    "simplify": "rewritten by a rule",
-    "common-subexpressions": "merged with an equal node",
-    "deduplicate": "its constant is stored once for all equal ones",
-    "lift-constants": "its constant is stored as an initializer",
-}
 
 
 class Recording:
@@ -144,8 +137,11 @@ def _tell_why_gone(
 ) -> None:
     node["by"] = by
     if by != _FOLDING:
-        node["decision"] = "another node makes its value" if is_made_still else _HOW.get(by, "gone")
+        node["decision"] = "another node makes its value" if is_made_still else "gone"
         node.pop("why", None)
+        info = all_passes().get(by)
+        if info is not None:
+            node["why"] = f"what {by} does: {info.doc}"
     elif decision is None:
         node["decision"] = "folded"
         node["why"] = "its result is small, or its branch was chosen"

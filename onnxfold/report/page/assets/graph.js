@@ -176,7 +176,8 @@ class GraphView {
     const items = hits.slice(0, 40).map((k) => el("li", {},
       el("button", { type: "button", onclick: () => this.choose(k, true) }, el("b", {}, drawn[k].node ? drawn[k].node.op : "input"), " ", nameText(drawn[k].name))));
     const total = hits.length > 40 ? `${number(hits.length)} found, 40 shown` : `${number(hits.length)} found`;
-    this.found.replaceChildren(el("li", { class: "about" }, total), ...items);
+    const where = graph.left_out ? ` among the first ${number(graph.nodes.length)} nodes; onnxfold explain --why NAME tells of the ${number(graph.left_out)} that are left out` : "";
+    this.found.replaceChildren(el("li", { class: "about" }, total + where), ...items);
   }
 
   choose(k, move) {

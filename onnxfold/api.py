@@ -246,7 +246,8 @@ def optimize_file(
         beyond=beyond,
     )
     if report is not None and recording is not None:
-        write_page(optimize_document(told, recording, model, fold), report)
+        with paused_garbage_collection():
+            write_page(optimize_document(told, recording, model, fold), report)
     return told
 
 

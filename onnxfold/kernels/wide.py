@@ -3,7 +3,7 @@
 Beside a buffer that a chain gives, which has the dtype that the model declares, stands the wide one
 that it is rounded from. What is computed of it is computed of the wide one. Both are postponed like
 any other work, so that where only the last result of a chain is stored, only that is rounded, tile
-by tile.
+by tile. A chain goes on behind a stored result as long as that is postponed.
 
 A chain ends where a dtype ends: what is compared, cast, quantized, or given to a body or function
 is the rounded value, as the model says. A cast to more bits loses nothing and ends no chain.

@@ -225,6 +225,12 @@ class Pool:
         buffer.held = other
         self.retain(other)
 
+    def let_go(self, buffer: Buffer) -> None:
+        """Release what a buffer holds."""
+        held, buffer.held = buffer.held, None
+        if held is not None:
+            self.release(held)
+
     def discard(self, buffer: Buffer) -> None:
         """Free a buffer that nobody retains (any more)."""
         # A chain of postponed work can be as deep as the graph: no recursion.

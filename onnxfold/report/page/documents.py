@@ -47,11 +47,10 @@ def optimize_document(
     told["kept"] = [
         {key: short(text) for key, text in kept.items()} for kept in told["kept"][:_MOST_KEPT]
     ]
-    told["roundings_left_out"] = max(0, len(told["roundings"]) - _MOST_ROUNDINGS)
-    told["roundings"] = [
-        {**rounding, "tensor": short(rounding["tensor"])}
-        for rounding in told["roundings"][:_MOST_ROUNDINGS]
-    ]
+    apart = [rounding for rounding in told["roundings"] if rounding["differing"]]
+    told["measured"] = len(told["roundings"])
+    told["roundings"] = [{**r, "tensor": short(r["tensor"])} for r in apart[:_MOST_ROUNDINGS]]
+    told["roundings_left_out"] = len(apart) - len(told["roundings"])
     rounded = [[short(value), short(why)] for value, why in told["rounded"].items()]
     told["rounded"] = rounded[:_MOST_ROUNDINGS]
     told["rounded_left_out"] = len(rounded) - len(told["rounded"])

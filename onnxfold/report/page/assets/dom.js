@@ -25,7 +25,8 @@ function bytes(value) {
 
 function change(before, after) {
   const percent = before ? Math.round((100 * (after - before)) / before) : 0;
-  return percent ? `${percent > 0 ? "+" : "−"}${Math.abs(percent)} %` : "no change";
+  if (percent) return `${percent > 0 ? "+" : "−"}${Math.abs(percent)} %`;
+  return before === after ? "no change" : "less than 1 % apart";
 }
 
 const seconds = (value) => (value >= 0.1 ? `${value.toFixed(2)} s` : `${(value * 1000).toFixed(1)} ms`);

@@ -119,7 +119,7 @@ function precision(run) {
   return section("precision", "Wide precision", `What is stored, beside what exact precision would store: ${number(apart)} of ${plural(run.measured, "folded tensor")} differ.`,
     run.roundings.length ? longTable([["tensor"], ["elements that differ", "right"], ["max abs", "right"], ["max ULP", "right"]], run.roundings.map((tensor) => [
       el("div", {}, nameText(tensor.tensor), el("div", { class: "quiet" }, tensor.dtype)), `${number(tensor.differing)} of ${number(tensor.elements)}`,
-      figure(tensor.max_abs_error), tensor.max_ulp === null ? "–" : number(tensor.max_ulp)]), 16) : null,
+      figure(tensor.max_abs_error), tensor.max_ulp === null ? "–" : number(tensor.max_ulp)]), 16, "stack") : null,
     left(run.roundings_left_out, "more tensor"),
     run.rounded.length ? el("h3", {}, "Where chains had to be rounded") : null,
     run.rounded.length ? longTable([["value"], ["why"]], run.rounded.map((row) => row.map(nameText)), 16) : null,

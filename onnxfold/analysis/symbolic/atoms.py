@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from onnxfold.analysis.symbolic.polynomial import (
     INFINITY,
@@ -12,6 +12,11 @@ from onnxfold.analysis.symbolic.polynomial import (
     Number,
     terms_of,
 )
+
+
+def is_made_of(number: object, atoms: Set[int]) -> bool:
+    """Whether a number is an expression in which one of the atoms with these indexes is."""
+    return isinstance(number, Expr) and any(not atoms.isdisjoint(m) for m, _ in number.terms)
 
 
 class Atom:
@@ -154,12 +159,15 @@ class Atoms:
             low, high = low + least, high + most
         return low, high
 
-    def learn(self, required: Iterable[Number]) -> bool:
-        """Raise the bounds of atoms, so that these numbers are 0 or more; True if one was raised.
+    def learn(self, required: Iterable[Number]) -> set[int]:
+        """Raise the bounds of atoms, so that these numbers are 0 or more.
 
         Numbers that are no sum of one atom and a constant say nothing about a single atom.
+
+        Returns:
+            The indexes of the atoms that were raised, and of those made of them.
         """
-        raised = False
+        raised: set[int] = set()
         for number in required:
             terms = [] if isinstance(number, int) else [(m, c) for m, c in number.terms if m]
             if len(terms) != 1 or len(terms[0][0]) != 1 or terms[0][1] < 1:
@@ -169,10 +177,13 @@ class Atoms:
             least = -(constant // factor)
             if self.atoms[index].low < least <= self.atoms[index].high:
                 self.atoms[index].low = least
-                raised = True
+                raised.add(index)
         if raised:
             for expression in self._expressions.values():
                 expression.low, expression.high = self._bounds(expression.terms)
+            for index, atom in enumerate(self.atoms):  # what an atom is made of has lower indexes
+                if any(is_made_of(part, raised) for part in atom.args):
+                    raised.add(index)
         return raised
 
     def is_positive(self, a: Number) -> bool:

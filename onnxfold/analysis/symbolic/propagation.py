@@ -14,6 +14,7 @@ from onnxfold.analysis.known import KnownValues
 from onnxfold.analysis.scopes import Scope, Scopes
 from onnxfold.analysis.symbolic import control_flow
 from onnxfold.analysis.symbolic.application import Applications, python_value
+from onnxfold.analysis.symbolic.atoms import is_made_of
 from onnxfold.analysis.symbolic.elementwise import is_small
 from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import (
@@ -77,13 +78,18 @@ class SymbolicAnalysis:
         for graph in graphs:
             self.run_graph(graph)
         for _ in range(_MOST_ROUNDS):
-            if not self._required or not self.algebra.learn(self._required_in_every_run()):
+            if not self._required:
+                break
+            raised = self.algebra.learn(self._required_in_every_run())
+            if not raised:
                 break
             self._applications = Applications(self.algebra, self._table)
-            changed = _Values()
+            known = {f: _is_made_of(f, raised) for f in set(self._facts.values())}
+            changed: _Values = {value for value, fact in self._facts.items() if known[fact]}
             for graph in graphs:
-                for node in graph:
-                    self._visit_again(node, changed)
+                for node in nodes_of(graph):
+                    if node in self.scopes.parents or not changed.isdisjoint(node.inputs):
+                        self._visit_again(node, changed)
 
     def _required_in_every_run(self) -> Iterator[Number]:
         """What nodes of the main graph require that an output is made of: runtimes run no other."""
@@ -357,6 +363,11 @@ class SymbolicAnalysis:
                 return None
             found[name] = python_value(attribute)
         return found
+
+
+def _is_made_of(fact: Fact, atoms: set[int]) -> bool:
+    items = fact.items.ravel().tolist() if fact.is_symbolic and fact.items is not None else ()
+    return any(is_made_of(number, atoms) for number in (*(fact.shape or ()), *items))
 
 
 def _says_more(new: Fact, old: Fact) -> bool:

@@ -63,11 +63,6 @@ class Matched:
         """The number of axes."""
         return _known(self.facts.types.of(self.value).rank)
 
-    @property
-    def rank_if_known(self) -> int | None:
-        """The number of axes, or None."""
-        return self.facts.types.of(self.value).rank
-
     def extent(self, axis: int) -> int | None:
         """The size of an axis, or None if it is not known."""
         shape = self.facts.types.of(self.value).shape

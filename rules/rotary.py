@@ -89,10 +89,11 @@ def _rows(function: Any, scale: Any) -> Any:
     return op.Reshape(half, constant((-1, shape_of(angles)[-1])))
 
 
-_batches = op.Slice(op.Shape(angles), constant([0]), constant([2]))
-_every = op.Reshape(
-    op.Range(constant(0), op.ReduceProd(_batches, keepdims=0), constant(1)), _batches
-)
+def rows_of_all(table: Any) -> Any:
+    """[batch, length]: the rows of tables of all sequences, one after the other."""
+    sizes = op.Slice(op.Shape(table), constant([0]), constant([2]))
+    return op.Reshape(op.Range(constant(0), op.ReduceProd(sizes, keepdims=0), constant(1)), sizes)
+
 
 rotary = [
     rule(
@@ -115,7 +116,7 @@ rotary = [
     )
     for positions, batch, which in (
         (constant([0]), 1, "are the same for a whole batch."),
-        (_every, shape_of(x)[0], "each sequence has its own of."),
+        (rows_of_all(angles), shape_of(x)[0], "each sequence has its own of."),
     )
 ]
 

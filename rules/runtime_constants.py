@@ -29,13 +29,12 @@ from onnxfold.rewrite import (
     same_shape,
     same_type,
     single_use,
-    static_shape,
     values,
 )
 
 OPTIONAL = True
 
-x, a, b, w, c, bias, rest = values("x a b w c bias *rest")
+x, a, b, w, c, bias, shape, whole, rest = values("x a b w c bias shape whole *rest")
 dilations, kernel, pads, strides, s, t = attributes("dilations kernel pads strides s t")
 
 
@@ -118,6 +117,8 @@ sum_of_products_and_bias = _rule(
 
 # -------------------------------------------------------------------- Gemm
 
+_turned = ((0, a), (1, op.Transpose(a, perm=(1, 0))))
+
 gemm_without_bias = [
     _rule(
         op.Gemm(x, a, alpha=1.0, transA=0, transB=turned) >> op.MatMul(x, made),
@@ -125,31 +126,60 @@ gemm_without_bias = [
         "Without a bias it is a product.",
         opset=(7, None),
     )
-    for turned, made in ((0, a), (1, op.Transpose(a, perm=(1, 0))))
+    for turned, made in _turned
 ]
 
-_gemms = [
-    (
-        op.Gemm(x, w, *rest, alpha=1.0, beta=1.0, transA=0, transB=turned),
-        op.Gemm(x, op.Add(w, made), *rest, alpha=1.0, beta=1.0, transA=0, transB=turned),
-        turned,
-    )
-    for turned, made in ((0, a), (1, op.Transpose(a, perm=(1, 0))))
-]
-
-gemm_and_product = [
+scaled_gemm_without_bias = [
     _rule(
-        op.Add(gemm, _product) >> both,
-        runtime_constant(a)
-        & _settled(w)
-        & (rank_of(a) == 2)
-        & single_use(gemm)
-        & single_use(_product),
+        op.Gemm(x, a, alpha=s, transA=0, transB=turned)
+        >> op.MatMul(x, op.Mul(made, constant(s, like=a))),
+        runtime_constant(a) & (s != 1),
+        "Without a bias it is a product, its factor one of the constant.",
+        opset=(7, None),
+    )
+    for turned, made in _turned
+]
+
+_flatten, _back = op("Reshape"), op("Reshape")
+_flat = _flatten(x, shape)
+
+
+def _gemm(data: Any, weight: Any, turned: int) -> Any:
+    return op.Gemm(data, weight, *rest, alpha=1.0, beta=1.0, transA=0, transB=turned)
+
+
+@given
+def _is_flat(x: Matched, flat: Matched, outer: Matched) -> bool:
+    """All axes but the last are one in between."""
+    return flat.rank == 2 and flat.shape[1] == x.shape[-1] and outer.shape[:-1] == x.shape[:-1]
+
+
+def _with_gemm(turned: int, made: Any) -> Any:
+    gemm = _gemm(x, w, turned)
+    return _rule(
+        op.Add(gemm, _product) >> _gemm(x, op.Add(w, made), turned),
+        _of_matrices & single_use(gemm),
         "(x w + bias) + x a is x (w + a) + bias.",
         opset=(11, None),
     )
-    for gemm, both, _ in _gemms
-]
+
+
+def _with_flat_gemm(turned: int, made: Any) -> Any:
+    gemm = _gemm(_flat, w, turned)
+    outer = _back(gemm, whole)
+    return _rule(
+        op.Add(outer, _product) >> _back(_gemm(_flat, op.Add(w, made), turned), whole),
+        _of_matrices & _is_flat(x, _flat, outer) & single_use(gemm) & single_use(outer),
+        "The same where one product is of matrices, and the other not.",
+        opset=(11, None),
+    )
+
+
+_of_matrices = runtime_constant(a) & _settled(w) & (rank_of(a) == 2) & single_use(_product)
+
+gemm_and_product = [_with_gemm(turned, made) for turned, made in _turned]
+
+flat_gemm_and_product = [_with_flat_gemm(turned, made) for turned, made in _turned]
 
 # -------------------------------------------------------------------- convolutions
 
@@ -193,7 +223,7 @@ def _rows(a: Matched) -> tuple[int, int]:
 @given
 def _whole(a: Matched, b: Matched) -> tuple[int, ...]:
     """The shape of the weight that does both: the channels that b makes, and the rest of a's."""
-    return b.sizes[0], *a.sizes[1:]
+    return *b.sizes_of([0]), *a.sizes_of(range(1, a.rank))
 
 
 _outer = _pointwise(_convolved, b)
@@ -207,12 +237,7 @@ conv_of_conv = _rule(
             constant(_whole(a, b)),
         ),
     ),
-    runtime_constant(a)
-    & _settled(b)
-    & static_shape(a)
-    & static_shape(b)
-    & _is_pointwise(b, _outer)
-    & single_use(_convolved),
+    runtime_constant(a) & _settled(b) & _is_pointwise(b, _outer) & single_use(_convolved),
     "A convolution and one that mixes its channels are one convolution.",
 )
 

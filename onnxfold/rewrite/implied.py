@@ -49,8 +49,11 @@ def _zero_output_padding(node: ir.Node, types: SymbolicAnalysis) -> tuple[int, .
 
 def _kernel_of_weight(node: ir.Node, types: SymbolicAnalysis) -> tuple[int, ...] | None:
     weight = node.inputs[1] if len(node.inputs) > 1 else None
-    shape = None if weight is None else types.of(weight).static_shape
-    return None if shape is None else shape[2:]
+    shape = None if weight is None else types.of(weight).shape
+    if shape is None or len(shape) < 3:
+        return None
+    kernel = tuple(size for size in shape[2:] if isinstance(size, int))
+    return kernel if len(kernel) == len(shape) - 2 else None
 
 
 _CONVOLUTIONS = ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv")

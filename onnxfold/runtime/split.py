@@ -84,7 +84,8 @@ def split(
         strict_backend: Write nothing unless the backend compiles every component.
         fsync: Wait until the files are on the disk.
         progress: Called with "compile", the kernels that are made and all that are to be.
-        runtime_constants: Names of inputs that stay the same over many runs, or globs of them.
+        runtime_constants: Names of inputs that stay the same over many runs, or globs of them; if
+            no inputs are called that, of weights, by their names in the file or PyTorch's.
         overridable: Treat every input that has a default value as a runtime constant.
         fold_at: "compile" (the default) computes what depends on the file alone now; "runtime"
             leaves that to runtime_fold as well (a small file, and a cost at the first run).

@@ -112,6 +112,9 @@ def test_gemm(turned):
     rule = rules.gemm_without_bias[turned]
     certify(rule, product(*nodes, inputs=inputs, runtime="a"), tolerance=NEAR, gone="Gemm")
     refuse(rule, product(*nodes, inputs=inputs, runtime=""))
+    scaled = product(f"y = Gemm<transB={turned}, alpha=0.3>(x, a)", inputs=inputs, runtime="a")
+    certify(rules.scaled_gemm_without_bias[turned], scaled, tolerance=NEAR, gone="Gemm")
+    refuse(rules.scaled_gemm_without_bias[turned], product(*nodes, inputs=inputs, runtime="a"))
     nodes = f"t = Gemm<transB={turned}>(x, w, k)", "s = MatMul(x, a)", "y = Add(t, s)"
     weight = random(3, 4) if turned else random(4, 3)
     given = {"inputs": "float[N,4] x, float[4,3] a", "w": weight, "k": random(3)}
@@ -122,10 +125,35 @@ def test_gemm(turned):
     refuse(rule, product(*nodes, runtime="", **given))
 
 
+@pytest.mark.parametrize("turned", [0, 1])
+def test_gemm_of_what_is_flat(turned):
+    given = {
+        "inputs": "float[N,2,4] x, float[4,3] a",
+        "w": random(3, 4) if turned else random(4, 3),
+        "k": random(3),
+        "shape": np.array([-1, 4]),
+        "whole": np.array([-1, 2, 3]),
+    }
+    nodes = (
+        *("f = Reshape(x, shape)", f"t = Gemm<transB={turned}>(f, w, k)", "r = Reshape(t, whole)"),
+        *("s = MatMul(x, a)", "y = Add(r, s)"),
+    )
+    rule = rules.flat_gemm_and_product[turned]
+    certify(rule, product(*nodes, runtime="a", **given), tolerance=NEAR, gone="MatMul")
+    refuse(
+        rule,
+        product(*nodes, runtime="", **given),
+        product(*nodes, runtime="a", **{**given, "whole": np.array([2, -1, 3])}),
+    )
+
+
 def test_convolutions():
     inputs = "float[N,3,6,6] x, float[2,3,3,3] a, float[5,2,1,1] b"
     nodes = "t = Conv<pads=[1,1,1,1], strides=[2,2]>(x, a)", "y = Conv(t, b)"
-    certify(rules.conv_of_conv, product(*nodes, inputs=inputs), tolerance=NEAR, times=1)
+    any_rank = "float[N,3,6,6] x, float[R,3,3,3] a, float[5,R,1,1] b"
+    for each in (inputs, any_rank):
+        one = graph(each, *nodes, runtime="a b", sizes={"R": (1, 2)})
+        certify(rules.conv_of_conv, one, tolerance=NEAR, times=1)
     refuse(
         rules.conv_of_conv,
         product(*nodes, inputs=inputs, runtime="b"),

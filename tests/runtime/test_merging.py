@@ -45,8 +45,8 @@ def ops(path):
     return sorted(node.op_type for node in onnx.load(path).graph.node)
 
 
-def lora(tmp_path, two, **arguments):
-    names = ["a", "b", "c", "d"]
+def lora(tmp_path, two, also="d", **arguments):
+    names = ["a", "b", "c", "d", also]
     return split(two, tmp_path / "b", runtime_constants=names, fsync=False, **arguments)
 
 
@@ -89,6 +89,20 @@ def test_what_is_cached_keeps_within_its_bound(two, tmp_path):
     assert is_near(got, original(two, feeds)[0])
 
 
+def test_what_is_cached_anyway_comes_first(tmp_path):
+    text = TWO.replace("x) =>", "x, float[64, 64] states) =>").replace(
+        "act = Relu(first)",
+        "e = Exp(states) m = Softmax(e) f = MatMul(x, m) g = Relu(f) z = MatMul(g, w) "
+        "first2 = Add(first, z) act = Relu(first2)",
+    )
+    weights = {"w": random(64, 128), "a": random(64, 4, seed=1), "b": random(4, 128, seed=2)}
+    more = {"v": random(128, 64, seed=3), "c": random(128, 4, seed=4), "d": random(4, 64, seed=5)}
+    model = parse(text, **weights, **more, k=random(64, seed=6))
+    bundle = lora(tmp_path, model, level=2, max_cache=60_000, also="states")
+    assert bundle.manifest.cached_bytes == 64 * 64 * 4 + 64 * 128 * 4
+    assert {m.reason for m in bundle.manifest.merges} == {None, "more than --max-cache"}
+
+
 def test_a_product_of_factors_alone_stays_two_thin_products(tmp_path):
     thin = (
         "thin (float[n, m, 64] x) => (float[n, m, 64] y) { low = MatMul(x, a) y = MatMul(low, b) }"
@@ -98,6 +112,54 @@ def test_a_product_of_factors_alone_stays_two_thin_products(tmp_path):
     bundle = split(model, tmp_path / "b", runtime_constants=names, level=2, fsync=False)
     assert [m.reason for m in bundle.manifest.merges] == ["entry would not be faster"]
     assert ops(bundle.entry) == ["MatMul", "MatMul"]
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_adapters_of_convolutions_have_any_rank(level):
+    conv = """conv (float[n, 3, 12, 12] x) => (float[n, 8, 6, 6] y) {
+        low = Conv<pads = [1, 1, 1, 1], strides = [2, 2]>(x, a)
+        high = Conv(low, b)
+        s = Constant<value = float {0.5}> ()
+        scaled = Mul(high, s)
+        base = Conv<pads = [1, 1, 1, 1], strides = [2, 2]>(x, w, k)
+        y = Add(base, scaled)
+    }"""
+    weights = {"w": random(8, 3, 3, 3), "k": random(8, seed=3)}
+    factors = [{"a": random(r, 3, 3, 3, seed=1), "b": random(8, r, 1, 1, seed=2)} for r in (4, 7)]
+    session = onnxfold.Session(
+        parse(conv, **weights, **factors[0]), runtime_constants=["a", "b"], level=level
+    )
+    (merge,) = session.bundle.manifest.merges
+    assert (merge.reason is None) == (level == 2)
+    feeds = {"x": random(2, 3, 12, 12, seed=5)}
+    for given in factors:
+        want = original(parse(conv, **weights, **given), feeds)[0]
+        assert is_near(session.fold(given).run(None, feeds)[0], want)
+
+
+@pytest.mark.parametrize("trans", [0, 1])
+def test_adapters_of_matrices_that_gemm_multiplies(trans):
+    gemm = f"""gemm (float[n, 16] x) => (float[n, 12] y) {{
+        low = Gemm<transB = {trans}>(x, a)
+        high = Gemm<transB = {trans}, alpha = 0.5>(low, b)
+        base = Gemm<transB = {trans}>(x, w, k)
+        y = Add(base, high)
+    }}"""
+
+    def turned(array):
+        return np.ascontiguousarray(array.T) if trans else array
+
+    weights = {"w": turned(random(16, 12)), "k": random(12, seed=3)}
+    factors = [
+        {"a": turned(random(16, r, seed=1)), "b": turned(random(r, 12, seed=2))} for r in (4, 7)
+    ]
+    model = parse(gemm, **weights, **factors[0])
+    session = onnxfold.Session(model, runtime_constants=["a", "b"], level=2)
+    assert [m.reason for m in session.bundle.manifest.merges] == [None]
+    feeds = {"x": random(5, 16, seed=5)}
+    for given in factors:
+        want = original(parse(gemm, **weights, **given), feeds)[0]
+        assert is_near(session.fold(given).run(None, feeds)[0], want)
 
 
 def test_what_must_stay_is_not_merged(two, tmp_path):
@@ -121,4 +183,4 @@ def test_tenants_of_any_rank_fold_once_and_switch_for_nothing(model):
             assert is_near(got, known["logits"])
     assert session.fold_statistics().folds == 2 * len(session.bundle.manifest.groups)
     # told before anything is folded
-    assert {h.nbytes for h in handles.values()} == {session.bundle.manifest.cached_bytes}
+    assert {h.nbytes for h in handles.values()} == {session.setting_bytes}

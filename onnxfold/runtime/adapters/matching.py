@@ -153,7 +153,7 @@ def _fit(name: str, feed: Feed, names: _Names, config: LoraConfig | None) -> Fit
 def _scaled(fit: Fit, weight: Weight | None, config: LoraConfig | None) -> Fit:
     """With the factor by which this adapter is stronger than the one in the model."""
     parts = fit.tensor.split(".")
-    if config is None or "lora_B" not in parts or len(fit.shape) != 2:
+    if config is None or "lora_B" not in parts or len(fit.shape) < 2:
         return fit
     if weight is None or weight.scale is None:
         return _problem(fit, "what the model multiplies it by is not known")

@@ -73,8 +73,8 @@ class Session:
         cache: A cache to share with some other sessions.
         specialize: Build a session for each setting with the folded tensors as weights:
             onnxruntime can then arrange them for its kernels. Slower to fold, faster to run.
-        arguments: Of `split`, for a model: ``runtime_constants`` (names of inputs that stay the
-            same, or globs), ``overridable``, ``max_cache``, ``nominal``, ...
+        arguments: Of `split`, for a model: ``runtime_constants`` (names of inputs or weights that
+            stay the same, or globs), ``overridable``, ``max_cache``, ``nominal``, ...
 
     Raises:
         UsageError: An argument cannot be used as given.
@@ -254,6 +254,14 @@ class Session:
         self._open()
 
     # ---------------------------------------------------------------- what it did
+
+    @property
+    def setting_bytes(self) -> int:
+        """Bytes that the folded tensors of a setting will take, at nominal sizes.
+
+        With ``specialize``, onnxruntime also has them arranged for its kernels.
+        """
+        return self.bundle.manifest.cached_bytes
 
     def fold_statistics(self) -> FoldStatistics:
         """How often and how long runtime_fold ran for this session."""

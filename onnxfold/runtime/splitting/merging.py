@@ -29,7 +29,7 @@ def bring_together(
     names: list[str],
     options: Options,
     *,
-    max_cache: int | None = None,
+    room: int | None = None,
     nominal: Mapping[str, int] | None = None,
 ) -> list[Merge]:
     """Rewrite a model so that more of it depends on runtime constants only, where that pays.
@@ -38,7 +38,7 @@ def bring_together(
         model: As `prepare` leaves it; changed.
         names: Its inputs that are runtime constants.
         options: Of the optimization at compile time: the level, and what must stay.
-        max_cache: Bytes that may be cached for these places; None for no bound.
+        room: Bytes that may be cached beyond what is cached without; None for no bound.
         nominal: Assumed sizes of symbolic dimensions by name.
 
     Returns:
@@ -51,7 +51,6 @@ def bring_together(
     places = _places(_Weighed(model, names, nominal), _Weighed(merged, names, nominal))
     chosen: list[Merge] = []
     kept: set[str] = set()
-    room = max_cache
     for place in sorted(places, key=lambda p: -p.density):
         merge = place.merge
         if place.gain <= 0:

@@ -60,8 +60,8 @@ def low_ranks(weights: Sequence[ir.Value]) -> list[LowRank]:
     traces = {
         (weight, axis): _trace(weight, axis)
         for weight in weights
-        if weight.shape is not None and len(weight.shape) == 2
-        for axis in (-1, -2)
+        if weight.shape is not None and len(weight.shape) >= 2
+        for axis in dict.fromkeys((-1, -2, -len(weight.shape), 1 - len(weight.shape)))
     }
     source = {place: origin for origin, trace in traces.items() for place in trace.reached}
     found = []
@@ -134,6 +134,8 @@ def _follow(node: ir.Node, operand: int, axis: int, trace: _Trace) -> int | None
     if node.op_type == "Transpose":
         perm = node.attributes.get_ints("perm")
         return None if perm is None else list(perm).index(axis % len(perm)) - len(perm)
+    if node.op_type == "Conv" and operand < 2:
+        return _through_conv(node, operand, axis, trace)
     if node.op_type == "MatMul" or (node.op_type == "Gemm" and operand < 2):
         turned = ("transA", "transB")[operand]
         if node.attributes.get_int(turned, 0):
@@ -149,6 +151,20 @@ def _follow(node: ir.Node, operand: int, axis: int, trace: _Trace) -> int | None
         trace.scale *= node.attributes.get_float("alpha", 1.0)
         return None if node.op_type == "Gemm" and len(node.inputs) > 2 else axis
     return None
+
+
+def _through_conv(node: ir.Node, operand: int, axis: int, trace: _Trace) -> int | None:
+    """The same for a convolution, which sums over channels: the first but one axes of both."""
+    data, weight = node.inputs[:2]
+    if data is None or weight is None or weight.shape is None:
+        return None
+    rank = len(weight.shape)
+    channels = 1 - rank
+    if axis == channels and node.attributes.get_int("group", 1) == 1:
+        trace.sums.append(((data, channels), (weight, channels), node))
+        return 0
+    has_bias = len(node.inputs) > 2 and node.inputs[2] is not None
+    return channels if operand == 1 and axis == -rank and not has_bias else None
 
 
 def _scale_behind(value: ir.Value) -> float:

@@ -90,7 +90,13 @@ def split_model(
     nodes = model.graph.num_nodes()
     names = [value.name or "" for value in chosen]
     model = prepare(model, chosen, fold_at, options)
-    merges = bring_together(model, names, options, max_cache=max_cache, nominal=nominal)
+    room = None
+    if max_cache is not None:  # what is cached in any case comes first
+        apart = model.clone()
+        inputs = [value for value in apart.graph.inputs if value.name in names]
+        _, cut = cut_prepared(apart, inputs, fold_at, max_cache=max_cache, nominal=nominal)
+        room = max_cache - cut.nbytes
+    merges = bring_together(model, names, options, room=room, nominal=nominal)
     chosen = [value for value in model.graph.inputs if value.name in names]
     region, cut = cut_prepared(model, chosen, fold_at, max_cache=max_cache, nominal=nominal)
     cached = [info for value in cut.cached if (info := region.describe(value)) is not None]

@@ -60,20 +60,23 @@ def _parts(bundle: Bundle) -> Iterator[RenderableType]:
 
 
 def _merges(manifest: Manifest) -> Iterator[str]:
-    """Where adapters became part of weights, and where they could have."""
+    """Where runtime constants became part of other constants, and where they could have."""
     by_reason: dict[str | None, list[Merge]] = {}
     for merge in manifest.merges:
         by_reason.setdefault(merge.reason, []).append(merge)
     for reason, merges in by_reason.items():
         nodes = sum(merge.nodes for merge in merges)
-        nbytes = bytes_text(sum(merge.nbytes for merge in merges))
-        yield (
-            f"adapters become part of weights: {len(merges)}, which entry runs {nodes:,} nodes "
-            f"less for, and {nbytes} are cached"
-            if reason is None
-            else f"adapters stay beside weights: {len(merges)} ({reason}), for {nbytes} that are "
-            f"not cached, and {nodes:,} nodes that entry runs"
-        )
+        nbytes = bytes_text(max(0, sum(merge.nbytes for merge in merges)))
+        if reason is None:
+            yield (
+                f"merged with other constants: {len(merges)}, by which entry runs {nodes:,} nodes "
+                f"less and {nbytes} more are cached"
+            )
+        else:
+            yield (
+                f"not merged: {len(merges)} ({reason}), by which entry would run {nodes:,} nodes "
+                f"less and {nbytes} more would be cached"
+            )
 
 
 def _cached(manifest: Manifest) -> Table:

@@ -72,9 +72,7 @@ def test_bits_are_kept_below_level_2_and_both_choices_are_shown(two, tmp_path):
     assert (
         onnxfold.Session(bundle).run(None, feeds)[0].tobytes() == original(two, feeds)[0].tobytes()
     )
-    assert "adapters stay beside weights: 2 (it may change the last bits: -O2)" in split_text(
-        bundle
-    )
+    assert "not merged: 2 (it may change the last bits: -O2)" in split_text(bundle)
 
 
 def test_what_is_cached_keeps_within_its_bound(two, tmp_path):
@@ -83,7 +81,7 @@ def test_what_is_cached_keeps_within_its_bound(two, tmp_path):
     assert [m.reason for m in bundle.manifest.merges] == [None, "more than --max-cache"]
     assert ops(bundle.entry).count("MatMul") == 4
     shown = split_text(bundle)
-    assert "become part of weights: 1" in shown and "1 (more than --max-cache)" in shown
+    assert "merged with other constants: 1," in shown and "1 (more than --max-cache)" in shown
     feeds = {"x": random(2, 5, 64, seed=9)}
     got = onnxfold.Session(bundle).run(None, feeds)[0]
     assert is_near(got, original(two, feeds)[0])

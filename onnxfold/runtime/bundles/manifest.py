@@ -133,9 +133,9 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Merge:
-    """A place where runtime constants can become part of a weight, so that entry need not add them.
+    """A place where runtime constants can become part of other constants: an adapter of a weight.
 
-    ``value`` is made by one product then, of what varies and a sum that is made once.
+    ``value`` is then made of what varies and a constant that is computed once.
     """
 
     value: str
@@ -164,7 +164,7 @@ class Manifest:
         runtime_constants: Inputs of the original that stay the same over many runs, and weights
             that do so.
         weights: Those that are weights.
-        merges: Where runtime constants become part of weights, or could.
+        merges: Where runtime constants become part of other constants, or could.
         inputs: Names of the original's inputs, in order.
         outputs: Names of its outputs, in order.
         entry_inputs: Names of entry's inputs, cached tensors included.

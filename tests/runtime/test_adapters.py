@@ -196,6 +196,14 @@ def test_the_rank_is_dynamic_where_nothing_else_sees_it(plain):
         assert is_near(got, update(x, random(16, 12), a, b))
 
 
+def test_the_factors_of_an_adapter_have_the_same_rank(plain):
+    session = onnxfold.Session(plain, runtime_constants=["a", "b"])
+    with pytest.raises(UsageError, match="6 of 'a', 4 of 'b' in the file"):
+        session.fold({"a": random(16, 6)})
+    with pytest.raises(UsageError, match="6 of 'a', 5 of 'b'"):
+        session.fold({"a": random(16, 6), "b": random(5, 12)})
+
+
 @pytest.mark.parametrize(
     ("old", "new", "constants"),
     [

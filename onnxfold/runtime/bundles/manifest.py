@@ -164,6 +164,8 @@ class Manifest:
         runtime_constants: Inputs of the original that stay the same over many runs, and weights
             that do so.
         weights: Those that are weights.
+        ranks: The sizes that weights have in the file along dimensions that are dynamic: the ranks
+            of adapters, by the names of the dimensions.
         merges: Where runtime constants become part of other constants, or could.
         inputs: Names of the original's inputs, in order.
         outputs: Names of its outputs, in order.
@@ -189,6 +191,7 @@ class Manifest:
     kernels: list[Kernel] = field(default_factory=list)
     stays: list[StayingNode] = field(default_factory=list)
     weights: list[Weight] = field(default_factory=list)
+    ranks: dict[str, int] = field(default_factory=dict)
     merges: list[Merge] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     hashes: dict[str, str] = field(default_factory=dict)

@@ -24,6 +24,12 @@ class Constants:
     def __init__(self, manifest: Manifest) -> None:
         self.known = {info.name: info for info in manifest.runtime_constants}
         self.in_entry = self.known.keys() & manifest.entry_inputs
+        self._ranked: dict[str, list[tuple[str, int, int]]] = {}  # name, axis and size in the file
+        for info in manifest.runtime_constants:
+            for axis, dim in enumerate(info.shape or ()):
+                if isinstance(dim, str) and dim in manifest.ranks:
+                    place = (info.name, axis, manifest.ranks[dim])
+                    self._ranked.setdefault(dim, []).append(place)
 
     def is_same(self, setting: Setting, feed: Mapping[str, Feed]) -> bool:
         """Whether a feed has the constants of a setting, or none."""
@@ -41,6 +47,24 @@ class Constants:
             if name in feed and not (name in constants and constants[name].is_same(feed[name])):
                 constants[name] = Given(info, feed[name])
         return constants
+
+    def check_ranks(self, setting: Setting) -> None:
+        """See that the factors of each adapter have the same rank.
+
+        Raises:
+            UsageError: They have not: one may have been left out, which is as in the file.
+        """
+        for places in self._ranked.values():
+            sizes = {
+                name: setting[name].feed.shape()[axis] if name in setting else size
+                for name, axis, size in places
+            }
+            if len(set(sizes.values())) > 1:
+                ranks = ", ".join(
+                    f"{size} of {name!r}{'' if name in setting else ' in the file'}"
+                    for name, size in sizes.items()
+                )
+                raise UsageError(f"the rank of an adapter must be the same: {ranks}")
 
     def given(self, values: Mapping[str, Feed]) -> Setting:
         """Constants that are folded at once and never compared: only what entry reads is copied.

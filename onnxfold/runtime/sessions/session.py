@@ -237,6 +237,7 @@ class Session:
         for name in self._constants.known:
             if name not in setting and name not in optional:
                 raise UsageError(f"runtime constant {name!r} has not been given yet")
+        self._constants.check_ranks(setting)
         folded = self._folding.fold(setting)
         bound = {name: value for part in folded for name, value in part.values.items()}
         in_entry = self._constants.in_entry

@@ -123,6 +123,7 @@ def split_model(
         },
         stays=list(cut.stays.values()),
         weights=opened.weights,
+        ranks=opened.ranks,
         merges=merges,
         versions={p: metadata.version(p) for p in ("onnxfold", "onnx", "onnx-ir", "onnxruntime")},
     )

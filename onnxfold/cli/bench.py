@@ -22,7 +22,7 @@ from onnxfold.cli.output import write, write_json
 
 _OF_A_SPLIT = (
     *("runtime_constants", "overridable", "max_cache", "original"),
-    *("backend", "backend_options"),
+    *("backend", "backend_options", "specialize"),
 )
 _OF_MODELS = ("feeds", "providers")
 
@@ -60,6 +60,11 @@ _OF_MODELS = ("feeds", "providers")
 @click.option("--original", metavar="MODEL", help="What BUNDLE was made of, to compare with.")
 @BACKEND
 @BACKEND_OPTIONS
+@click.option(
+    "--specialize",
+    is_flag=True,
+    help="Have onnxruntime arrange folded tensors for its kernels: slower to fold, faster to run.",
+)
 @output_options
 def bench(
     sources: tuple[str, ...],

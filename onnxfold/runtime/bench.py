@@ -78,6 +78,7 @@ def bench(
     backend_options: Sequence[str] = (),
     rounds: int = 20,
     threads: int = 1,
+    specialize: bool = False,
     seed: int = 0,
 ) -> BenchResult:
     """Time a bundle, or a model split on the way, against the original.
@@ -94,6 +95,7 @@ def bench(
         backend_options: For its compiler, see `split`.
         rounds: How often each runs.
         threads: Of onnxruntime.
+        specialize: As for `onnxfold.Session`.
         seed: Of the random inputs.
 
     Raises:
@@ -113,7 +115,9 @@ def bench(
         original = original or source
         arguments["nominal"] = dims
     options = _session_options(threads)
-    session = Session(source, options, backend=backend, cache=FoldCache(), **arguments)
+    session = Session(
+        source, options, backend=backend, cache=FoldCache(), specialize=specialize, **arguments
+    )
     feeds, sizes = _feeds(session, original, dict(dims or {}), seed)
     try:
         return _measure(session, original, options, feeds, sizes, rounds)

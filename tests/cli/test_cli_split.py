@@ -154,7 +154,7 @@ def test_bench_of_a_model_and_of_a_bundle(run, model, tmp_path):
     assert result["baseline"] == "runtime_fold and entry"
     assert result["cached_bytes"] == 8 * 64 * 4
     assert result["max_difference"] == 0
-    compared = run("bench", tmp_path / "out", "--original", model, *few)
+    compared = run("bench", tmp_path / "out", "--original", model, "--specialize", *few)
     assert "original:" in compared.out
 
 

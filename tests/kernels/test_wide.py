@@ -244,3 +244,14 @@ def test_the_report_measures_what_differs_from_exact(tmp_path, shape):
     assert "1 of 1 folded tensors differ" in optimize_text(report, verbose=True)
     (stored,) = onnx.load(tmp_path / "out.onnx").graph.initializer
     assert onnx.numpy_helper.to_array(stored).tobytes() == wide.tobytes()
+
+
+def test_a_check_allows_half_formats_what_it_always_does(tmp_path):
+    rng = np.random.default_rng(5)
+    operands = [rng.standard_normal(50).astype(np.float16) for _ in "abcd"]
+    onnx.save(chain(np.float16, ["Add", "Mul", "Sub"], operands), tmp_path / "in.onnx")
+    report = onnxfold.optimize_file(
+        *(tmp_path / "in.onnx", tmp_path / "out.onnx"), precision="wide", check=1
+    )
+    assert report.check.passed and not report.check.equal
+    assert report.check.rtol == 0

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from onnxfold.batches import batch
     from onnxfold.compare import compare
     from onnxfold.drop_in import simplify, slim
+    from onnxfold.runtime.sessions.cache import FoldCache
     from onnxfold.runtime.sessions.session import Session
     from onnxfold.runtime.split import split
     from onnxfold.storage.load import load
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CheckFailedError",
     "ExternalDataError",
+    "FoldCache",
     "ModelError",
     "OnnxFoldError",
     "Session",
@@ -53,6 +55,7 @@ __all__ = [
 
 # `import onnxfold` and `onnxfold --help` answer in a blink: onnx and NumPy load with the first use.
 _HOME = {
+    "FoldCache": "onnxfold.runtime.sessions.cache",
     "Session": "onnxfold.runtime.sessions.session",
     "batch": "onnxfold.batches",
     "compare": "onnxfold.compare",

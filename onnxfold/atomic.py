@@ -34,9 +34,19 @@ def _stem(name: str) -> str:
     return name[:40] + hashlib.sha256(os.fsencode(name)).hexdigest()[:24]
 
 
-def _temporary_path(target: str) -> str:
+def _temporary_path(target: str, digits: str | None = None) -> str:
     folder, name = os.path.split(target)
-    return os.path.join(folder, f".{_stem(name)}.onnxfold-{secrets.token_hex(4)}.tmp")
+    return os.path.join(folder, f".{_stem(name)}.onnxfold-{digits or secrets.token_hex(4)}.tmp")
+
+
+def _lock(fd: int) -> bool:
+    """Lock an open file; whether somebody else had to let go of it first."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        return True
+    return False
 
 
 class TempFile:
@@ -79,6 +89,30 @@ class TempFile:
             os.fchmod(self.fd, stat.S_IMODE(os.stat(self.target).st_mode))
         return self
 
+    def create_alone(self) -> bool:
+        """Create the file, empty, when no other process or thread does the same for its target.
+
+        Who dies meanwhile leaves the file, and the next one takes it.
+
+        Returns:
+            Whether others were waited for; they may have put the target in place.
+
+        Raises:
+            OSError: The folder is missing, not writable, or full.
+        """
+        path, waited = _temporary_path(self.target, "0" * 8), False
+        while True:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                waited |= _lock(fd)
+                if is_file(fd, path):
+                    os.ftruncate(fd, 0)
+                    self.fd, self.path, fd = fd, path, -1
+                    return waited
+            finally:
+                if fd >= 0:
+                    os.close(fd)
+
     def sync(self) -> None:
         """Wait until the content is on the disk."""
         os.fsync(self.fd)
@@ -95,6 +129,8 @@ class TempFile:
         """Close the file and drop the lock."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
+            with contextlib.suppress(OSError):  # a mapping of the file would keep the lock
+                fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
 
     def discard(self) -> None:
@@ -247,11 +283,11 @@ def remove_leftovers(target: str, before: Callable[[str], None] = lambda path: N
     """Remove temporary files for ``target`` that no living process is writing.
 
     Args:
-        target: What they are for.
+        target: What they are for; with an empty name, for any file of its folder.
         before: Called with each folder before it goes.
     """
     folder, name = os.path.split(target)
-    pattern = f".{glob.escape(_stem(name))}.onnxfold-????????.tmp"
+    pattern = f".{glob.escape(_stem(name)) or '*'}.onnxfold-????????.tmp"
     for path in glob.glob(os.path.join(glob.escape(folder), pattern)):
         with _locked(path) as status:
             if status is not None and stat.S_ISDIR(status.st_mode):

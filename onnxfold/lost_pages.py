@@ -22,10 +22,15 @@ import platform
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnxfold.errors import ModelError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _SUPPORTED = (
     sys.platform == "linux"
@@ -92,6 +97,53 @@ class MappedRegion:
     def advise(self, offset: int, length: int, advice: int) -> None:
         """Tell the system what is to be done with some of the pages."""
         _madvise(self.address + offset, length, advice)
+
+
+class Mapping:
+    """A stretch of a file in memory, read-only; the descriptor may be closed afterwards.
+
+    Args:
+        fd: The open file.
+        size: Length in bytes.
+        offset: Where it begins in the file, a multiple of ``mmap.ALLOCATIONGRANULARITY``.
+        path: What to call it when pages of it are lost.
+
+    Raises:
+        OSError: The system cannot map it.
+    """
+
+    __slots__ = ("_array", "_region", "size")
+
+    def __init__(self, fd: int, size: int, offset: int = 0, *, path: str = "") -> None:
+        import numpy as np  # the command line must be able to help without it
+
+        self.size = size
+        self._region = region = MappedRegion(path)
+        data = memoryview(b"")
+        if size:
+            region.map(fd, size, offset)
+            block = (ctypes.c_ubyte * size).from_address(region.address)
+            # Arrays keep the block alive. At the end of the process other threads may still read.
+            weakref.finalize(block, region.unmap).atexit = False
+            data = memoryview(block).cast("B").toreadonly()
+        self._array: npt.NDArray[np.uint8] = np.frombuffer(data, dtype=np.uint8)
+
+    def array(self) -> npt.NDArray[np.uint8]:
+        """Return all of it as a read-only 1-D array; a view keeps the mapping alive."""
+        return self._array
+
+    def release(self, offset: int = 0, length: int | None = None) -> None:
+        """Give back the memory of the pages wholly inside the range (bytes).
+
+        The content stays readable: a page touched again is read again.
+        """
+        advice = getattr(mmap, "MADV_DONTNEED", None)
+        start = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+        stop = self.size if length is None else min(offset + length, self.size)
+        if stop != self.size:
+            stop = stop // mmap.PAGESIZE * mmap.PAGESIZE
+        if advice is not None and stop > start:
+            self._region.advise(start, stop - start, advice)
 
 
 _regions: dict[int, MappedRegion] = {}  # by address: what is mapped now

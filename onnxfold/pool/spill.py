@@ -12,8 +12,8 @@ from typing import IO
 import numpy as np
 
 from onnxfold.errors import OnnxFoldError
+from onnxfold.lost_pages import Mapping
 from onnxfold.pool.buffer import Array
-from onnxfold.storage import Mapping
 
 _WRITTEN_AT_ONCE = 64 << 20
 

@@ -183,7 +183,7 @@ def _baseline(
         return alone.run(None, rest, handle=handle)
 
     constants = {info.name for info in session.bundle.manifest.runtime_constants}
-    uncached = FoldCache(0)
+    uncached = FoldCache(max_bytes=0)
     alone = Session(session.bundle, options, backend="onnxruntime", cache=uncached)
     return both, "runtime_fold and entry"
 

@@ -14,7 +14,7 @@ from onnxfold.storage.bound import (
 from onnxfold.storage.commit import SaveReport
 from onnxfold.storage.encode import to_proto
 from onnxfold.storage.load import EXTERNAL_KEY, SOURCE_KEY, from_proto, load
-from onnxfold.storage.mapped import MappedFile, Mapping, Span
+from onnxfold.storage.mapped import MappedFile, Span
 from onnxfold.storage.save import check_destination, save
 from onnxfold.storage.size import data_bytes, sizes_of
 from onnxfold.storage.sources import reading_from
@@ -33,7 +33,6 @@ __all__ = [
     "SOURCE_KEY",
     "FileTensor",
     "MappedFile",
-    "Mapping",
     "SaveReport",
     "SharedExternalTensor",
     "Span",

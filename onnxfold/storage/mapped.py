@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
-import mmap
 import os
 import stat
 import threading
@@ -17,58 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxfold.errors import ModelError
-from onnxfold.lost_pages import MappedRegion
+from onnxfold.lost_pages import Mapping
 
-_PAGE = mmap.PAGESIZE
 _lock = threading.Lock()
 _open_files: weakref.WeakValueDictionary[tuple[int, int, int, int], MappedFile] = (
     weakref.WeakValueDictionary()
 )
-
-
-class Mapping:
-    """A stretch of a file in memory, read-only; the descriptor may be closed afterwards.
-
-    Args:
-        fd: The open file.
-        size: Length in bytes.
-        offset: Where it begins in the file, a multiple of ``mmap.ALLOCATIONGRANULARITY``.
-        path: What to call it when pages of it are lost.
-
-    Raises:
-        OSError: The system cannot map it.
-    """
-
-    __slots__ = ("_array", "_region", "size")
-
-    def __init__(self, fd: int, size: int, offset: int = 0, *, path: str = "") -> None:
-        self.size = size
-        self._region = region = MappedRegion(path)
-        data = memoryview(b"")
-        if size:
-            region.map(fd, size, offset)
-            block = (ctypes.c_ubyte * size).from_address(region.address)
-            # Arrays keep the block alive. At the end of the process other threads may still read.
-            weakref.finalize(block, region.unmap).atexit = False
-            data = memoryview(block).cast("B").toreadonly()
-        self._array: npt.NDArray[np.uint8] = np.frombuffer(data, dtype=np.uint8)
-
-    def array(self) -> npt.NDArray[np.uint8]:
-        """Return all of it as a read-only 1-D array; a view keeps the mapping alive."""
-        return self._array
-
-    def release(self, offset: int = 0, length: int | None = None) -> None:
-        """Give back the memory of the pages wholly inside the range (bytes).
-
-        The content stays readable: a page touched again is read again.
-        """
-        advice = getattr(mmap, "MADV_DONTNEED", None)
-        start = -(-offset // _PAGE) * _PAGE
-        stop = self.size if length is None else min(offset + length, self.size)
-        if stop != self.size:
-            stop = stop // _PAGE * _PAGE
-        if advice is not None and stop > start:
-            self._region.advise(start, stop - start, advice)
 
 
 class MappedFile(Mapping):

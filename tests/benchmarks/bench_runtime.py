@@ -177,7 +177,7 @@ def kernels(rounds: int, backend: str) -> None:
                 model, folder, runtime_constants=list(constants), backend=backend, fsync=False
             )
             both = [
-                Session(bundle, options, backend=name, cache=FoldCache(0))
+                Session(bundle, options, backend=name, cache=FoldCache(max_bytes=0))
                 for name in (backend, "onnxruntime")
             ]
             for session in both:

@@ -183,7 +183,7 @@ def run_case(name: str, backend: str) -> dict[str, Any]:
         except Exception as error:  # onnxruntime raises many classes without a common base
             result["reason"] = f"onnxruntime: {' '.join(str(error).split())[:80]}"
             continue
-        rest: Any = {"runtime_constants": list(given), "cache": FoldCache(0)}
+        rest: Any = {"runtime_constants": list(given), "cache": FoldCache(max_bytes=0)}
         try:
             session = Session(model, reference_options(), backend=backend, **rest)
         except Exception as error:

@@ -1,6 +1,7 @@
 """``python -m tests.faults``: many kills and terminations; prints figures, and faults if any.
 
-``--compilations N`` ends compilations for runtime_fold instead, by signals and time limits.
+``--compilations N`` ends compilations for runtime_fold instead, by signals and time limits, and
+``--folds N`` kills processes that share a folder of folded tensors.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 from .compilations import endings
+from .folds import killed
 from .kills import strikes
 
 
@@ -20,6 +22,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--kills", type=int, default=200, help="how many [200]")
     parser.add_argument("--compilations", type=int, help="end so many compilations instead")
+    parser.add_argument("--folds", type=int, help="kill so many users of folded tensors instead")
     parser.add_argument("--seed", type=int, default=0, help="makes the moments [0]")
     parser.add_argument("--folder", help="work on this file system [the temporary folder]")
     options = parser.parse_args()
@@ -28,6 +31,9 @@ def main() -> int:
         if options.compilations:
             count = options.compilations
             outcome = endings(count, options.seed, Path(folder))
+        elif options.folds:
+            count = options.folds
+            outcome = killed(count, options.seed, Path(folder) / "folds")
         else:
             count = options.kills
             outcome = strikes(count, options.seed, Path(folder))

@@ -33,7 +33,10 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 # What is in some of the rooms, likewise.
 INSIDE = {
-    "runtime": ("bundles", "splitting", "backends", "split", "adapters", "sessions", "bench"),
+    "runtime": (
+        *("least_recently_used", "bundles", "splitting", "backends", "split"),
+        *("adapters", "sessions", "bench"),
+    ),
     "rewrite": (
         *("implied", "facts", "matched", "match", "terms", "patterns", "given", "conditions"),
         *(

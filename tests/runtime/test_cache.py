@@ -13,7 +13,7 @@ def folded(nbytes):
 
 
 def test_least_recently_used_goes_first():
-    cache = FoldCache(30)
+    cache = FoldCache(max_bytes=30)
     for key in "abc":
         cache.get(key, lambda: folded(10))
     cache.get("a", lambda: pytest.fail("it is there"))
@@ -28,7 +28,7 @@ def test_least_recently_used_goes_first():
 
 
 def test_what_is_larger_than_the_cache_drives_nothing_out():
-    cache = FoldCache(30)
+    cache = FoldCache(max_bytes=30)
     cache.get("a", lambda: folded(10))
     cache.get("large", lambda: folded(31))
     assert cache.statistics().evictions == 0

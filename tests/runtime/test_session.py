@@ -176,7 +176,7 @@ def test_the_cache_keeps_its_bound(bundle):
 
 
 def test_without_room_in_the_cache_the_last_fold_is_still_used(decoder, bundle):
-    session = open_session(bundle, cache=FoldCache(0))
+    session = open_session(bundle, cache=FoldCache(max_bytes=0))
     feeds = decoder_feeds()
     for _ in range(3):
         assert_same(session.run(None, feeds), original(decoder, feeds))

@@ -25,6 +25,7 @@ from onnxfold.atomic import TempFile
 from onnxfold.runtime.backends.integrity import hashes_of
 from onnxfold.runtime.bundles.bundle import KERNELS
 from onnxfold.runtime.bundles.manifest import Kernel
+from onnxfold.runtime.least_recently_used import KeptFile, files_of, shrink, touch
 
 logger = logging.getLogger("onnxfold")
 
@@ -103,8 +104,7 @@ def take(name: str, folder: Path, maker: str | None = None) -> Kernel | None:
     except Exception as error:  # whatever zipfile raises about a damaged archive
         logger.info("the kernel %s is damaged, and removed: %s", name, error)
         return None
-    with contextlib.suppress(OSError):  # it is gone, or nobody may write there
-        os.utime(path)
+    touch(path)
     return kernel
 
 
@@ -133,7 +133,7 @@ def keep(name: str, kernel: Kernel, folder: Path) -> None:
             for member in kernel.files:
                 archive.write(folder / member, member)
         temporary.move(str(_path(name)))
-        _shrink(limit)
+        shrink(_files(), limit)
     except OSError as failure:
         logger.info("the kernel is not kept: %s", failure)
     finally:
@@ -143,22 +143,22 @@ def keep(name: str, kernel: Kernel, folder: Path) -> None:
 def entries() -> list[CachedKernel]:
     """The kernels in the cache, the last used first. Those that are damaged are removed."""
     found = []
-    for path, nbytes, used in _files():
-        if path.suffix != _SUFFIX:
+    for file in _files():
+        if not file.path.endswith(_SUFFIX):
             continue
-        with contextlib.suppress(Exception), _opened(path) as archive:
+        with contextlib.suppress(Exception), _opened(Path(file.path)) as archive:
             kernel = _described(archive)
-            found.append(CachedKernel(kernel.backend, kernel.outputs, nbytes, used))
+            found.append(CachedKernel(kernel.backend, kernel.outputs, file.nbytes, file.used))
     return sorted(found, key=lambda entry: -entry.used)
 
 
 def clear() -> int:
     """Remove all kernels; the number of bytes that they took."""
     removed = 0
-    for path, nbytes, _ in _files():
+    for file in _files():
         with contextlib.suppress(OSError):
-            path.unlink()
-            removed += nbytes
+            os.unlink(file.path)
+            removed += file.nbytes
     atomic.remove_leftovers(str(cache_folder() / KERNELS))
     return removed
 
@@ -231,24 +231,5 @@ def _write(path: Path, content: IO[bytes]) -> None:
         temporary.discard()
 
 
-def _shrink(limit: int) -> None:
-    """Remove what was not used for the longest time until the rest is within the limit."""
-    files = sorted(_files(), key=lambda file: file[2])
-    total = sum(nbytes for _, nbytes, _ in files)
-    for path, nbytes, _ in files:
-        if total <= limit:
-            return
-        atomic.remove(str(path))
-        total -= nbytes
-
-
-def _files() -> list[tuple[Path, int, float]]:
-    """The files of the cache, the bytes of each, and when it was used last."""
-    found = []
-    with contextlib.suppress(OSError):  # there is no cache yet
-        for path in cache_folder().iterdir():
-            if _OWN_FILE.match(path.name):
-                with contextlib.suppress(OSError):  # somebody has just removed it
-                    status = path.stat()
-                    found.append((path, status.st_size, status.st_mtime))
-    return found
+def _files() -> list[KeptFile]:
+    return files_of(cache_folder(), _OWN_FILE)

@@ -2,46 +2,47 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+
+from onnxfold.errors import UsageError
+from onnxfold.runtime.sessions.folded import Folded
+from onnxfold.runtime.sessions.store import FoldStore, Found
 
 DEFAULT_BYTES = 1 << 30
-"""Bound of the cache that all sessions share unless they are given another one."""
-
-
-@dataclass(frozen=True)
-class Folded:
-    """Results of one fold: onnxruntime values by name, and the bytes they take."""
-
-    values: Mapping[str, Any]
-    nbytes: int
+"""Bound of a cache that is not told another one."""
 
 
 @dataclass
 class CacheStatistics:
-    """What a cache did and holds.
+    """What a cache did and holds, in this process.
 
     Attributes:
-        hits: Asked for and there (or being made by another thread).
+        hits: Asked for and there, or made by somebody else meanwhile.
         misses: Asked for and not there: folds.
+        waits: Those of either that waited for another thread or process.
         evictions: Left out again to keep the bound.
         too_large: Folded but never held, being larger than the bound.
         entries: Held now.
         bytes: Held now.
         peak_bytes: Most that was held.
+        seconds: Spent on folding, on waiting for others, and on reading and writing files.
     """
 
     hits: int = 0
     misses: int = 0
+    waits: int = 0
     evictions: int = 0
     too_large: int = 0
     entries: int = 0
     bytes: int = 0
     peak_bytes: int = 0
+    seconds: float = 0.0
 
 
 class FoldCache:
@@ -49,12 +50,33 @@ class FoldCache:
 
     What a handle holds stays alive after its eviction; it no longer counts here.
 
+    With a folder, processes share what they fold: it is made once, by whoever asks first, written
+    there and mapped by all, so that it is in memory once. The folder may be used by any number of
+    processes of one user, which may end at any moment. What is read is verified, and only files
+    are read to which nobody else can write.
+
     Args:
-        max_bytes: Most bytes of folded tensors to hold.
+        folder: A folder for all processes of a machine; without, nothing is shared or written.
+        max_bytes: Most bytes of folded tensors to hold, in this process and in the folder each.
+        remote: A URL of a store for many machines, which fsspec reaches: what the folder has not is
+            fetched from there, and what is folded is put there. It needs a folder.
+
+    Raises:
+        UsageError: Others may write to the folder, or there is nothing that reads the URL.
+        OnnxFoldError: The folder cannot be made.
     """
 
-    def __init__(self, max_bytes: int = DEFAULT_BYTES) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        max_bytes: int = DEFAULT_BYTES,
+        remote: str | None = None,
+    ) -> None:
+        if remote is not None and folder is None:
+            raise UsageError("what a remote store has is kept in a folder, which is missing")
         self.max_bytes = max_bytes
+        self._store = None if folder is None else FoldStore(folder, max_bytes, remote)
         self._lock = threading.Lock()
         self._entries: OrderedDict[Hashable, Folded] = OrderedDict()
         self._making: dict[Hashable, Future[Folded]] = {}
@@ -64,44 +86,62 @@ class FoldCache:
         """What is held under the key; otherwise what ``make`` gives, called by one thread only.
 
         An exception of ``make`` reaches every thread that waits for it; the next one tries again.
+
+        Args:
+            key: Equal for equal tensors; its ``repr`` tells processes what they may share.
+            make: Folds.
         """
+        mine: Future[Folded] = Future()
         with self._lock:
             found = self._entries.get(key)
+            others = None if found is not None else self._making.get(key)
             if found is not None:
                 self._entries.move_to_end(key)
                 self._statistics.hits += 1
-                return found
-            future = self._making.get(key)
-            if future is None:
-                self._statistics.misses += 1
-                mine = self._making[key] = Future()
-            else:
-                self._statistics.hits += 1
-        if future is not None:
-            return future.result()
+            elif others is None:
+                self._making[key] = mine
+        if found is not None:
+            if self._store is not None:
+                self._store.touch(key)
+            return found
+        begin = time.perf_counter()
+        if others is not None:
+            try:
+                return others.result()
+            finally:
+                self._count(begin, made=False, waited=True)
         try:
-            made = make()
+            result = self._store.get(key, make) if self._store else Found(make(), made=True)
         except BaseException as error:
             with self._lock:
                 del self._making[key]
+            self._count(begin, made=True)
             mine.set_exception(error)
             raise
         with self._lock:
             del self._making[key]
-            self._hold(key, made)
-        mine.set_result(made)
-        return made
+            self._hold(key, result.folded)
+        self._count(begin, made=result.made, waited=result.waited)
+        mine.set_result(result.folded)
+        return result.folded
 
     def statistics(self) -> CacheStatistics:
         """A copy of the figures as they are now."""
         with self._lock:
-            return CacheStatistics(**vars(self._statistics))
+            return replace(self._statistics)
 
     def clear(self) -> None:
-        """Hold nothing any more."""
+        """Hold nothing any more; files in the folder stay."""
         with self._lock:
             self._entries.clear()
             self._statistics.entries = self._statistics.bytes = 0
+
+    def _count(self, begin: float, *, made: bool, waited: bool = False) -> None:
+        with self._lock:
+            self._statistics.misses += made
+            self._statistics.hits += not made
+            self._statistics.waits += waited
+            self._statistics.seconds += time.perf_counter() - begin
 
     def _hold(self, key: Hashable, made: Folded) -> None:
         statistics = self._statistics

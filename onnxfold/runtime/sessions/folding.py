@@ -17,7 +17,8 @@ from onnxfold.runtime.backends.values import ort_value, size_in_bytes
 from onnxfold.runtime.bundles.bundle import FOLD_FILE, SplitModel
 from onnxfold.runtime.bundles.manifest import Group
 from onnxfold.runtime.bundles.session_options import fold_options, key_of
-from onnxfold.runtime.sessions.cache import FoldCache, Folded
+from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.folded import Folded
 from onnxfold.runtime.sessions.given import Given
 
 if TYPE_CHECKING:
@@ -135,7 +136,10 @@ class _Group:
             tuple[str, ...], tuple[onnxruntime.InferenceSession, list[str]]
         ] = {}  # by the tensors that they make
         self._lock = threading.Lock()
-        makers = tuple(sorted(",".join((k.backend, *k.outputs)) for k in self._kernels))
+        made = {k.outputs[0]: k.hashes for k in folding.bundle.manifest.kernels}
+        makers = tuple(
+            sorted((k.backend, *k.outputs, *made[k.outputs[0]].values()) for k in self._kernels)
+        )
         own = (makers, repr(folding.providers), key_of(folding.options))
         self.key: tuple[Any, ...] = (folding.bundle.fold_hash, index, *own)
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onnxfold.runtime.backends.values import Feed, ort_value
-from onnxfold.runtime.sessions.cache import Folded
 from onnxfold.runtime.sessions.entry import Entry
+from onnxfold.runtime.sessions.folded import Folded
 
 if TYPE_CHECKING:
     import onnxruntime

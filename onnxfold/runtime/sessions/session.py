@@ -70,7 +70,7 @@ class Session:
         strict_backend: Whether that backend must run all of runtime_fold, every time. Without it,
             onnxruntime does where it does not, and a warning says why.
         max_cache_bytes: Bound of a cache of the session's own; None for the one all share.
-        cache: A cache to share with some other sessions.
+        cache: A cache to share with some other sessions, or by a folder with other processes.
         specialize: Build a session for each setting with the folded tensors as weights:
             onnxruntime can then arrange them for its kernels. Slower to fold, faster to run.
         arguments: Of `split`, for a model: ``runtime_constants`` (names of inputs or weights that
@@ -103,7 +103,7 @@ class Session:
         self._backend = backend
         self._strict = strict_backend
         self._cache = cache or (
-            shared_cache() if max_cache_bytes is None else FoldCache(max_cache_bytes)
+            shared_cache() if max_cache_bytes is None else FoldCache(max_bytes=max_cache_bytes)
         )
         self._specialize = specialize
         self._constants = Constants(self.bundle.manifest)

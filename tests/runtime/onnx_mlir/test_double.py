@@ -450,7 +450,7 @@ def test_another_backend_asked_for_leaves_the_kernel(compiler, adapter, tmp_path
 
 def test_a_library_in_use_is_replaced_not_written_to(compiler, adapter, tmp_path):
     bundle = split_adapter(adapter, tmp_path / "b")
-    session = Session(bundle, options(), cache=FoldCache(0))
+    session = Session(bundle, options(), cache=FoldCache(max_bytes=0))
     feeds = adapter_feeds()
     want = session.run(None, feeds)[0].tobytes()
     file = tmp_path / "b" / bundle.manifest.kernels[0].file

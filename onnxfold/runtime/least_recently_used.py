@@ -1,0 +1,51 @@
+"""Folders of files that are bounded in bytes: those that were used least recently go first.
+
+When a file was used is when it was changed last, which `touch` sets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from onnxfold import atomic
+
+
+class KeptFile(NamedTuple):
+    """A file, the bytes that it takes, and when it was used last, in seconds since 1970."""
+
+    path: str
+    nbytes: int
+    used: float
+
+
+def files_of(folder: str | os.PathLike[str], name: re.Pattern[str]) -> list[KeptFile]:
+    """Files of a folder whose names begin so; none if there is no such folder."""
+    found = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if name.match(entry.name):
+                with contextlib.suppress(OSError):  # somebody has just removed it
+                    status = entry.stat()
+                    found.append(KeptFile(entry.path, status.st_size, status.st_mtime))
+    return found
+
+
+def touch(path: str | os.PathLike[str]) -> None:
+    """A file is used now."""
+    with contextlib.suppress(OSError):  # it is gone, or nobody may write there
+        os.utime(path)
+
+
+def shrink(files: Iterable[KeptFile], max_bytes: int) -> None:
+    """Remove what was not used for the longest time until the rest is within the limit."""
+    by_use = sorted(files, key=lambda file: file.used)
+    total = sum(file.nbytes for file in by_use)
+    for file in by_use:
+        if total <= max_bytes:
+            return
+        atomic.remove(file.path)
+        total -= file.nbytes

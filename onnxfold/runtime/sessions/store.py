@@ -1,0 +1,206 @@
+"""Folded tensors in a folder that all processes of a machine share.
+
+A file has the folded tensors of one key. It appears complete or not at all, is never written to
+again, and may go at any moment: who has it mapped keeps its pages. Who makes one holds a lock
+meanwhile, which others wait for; the system drops the lock of a process that dies, and what the
+process has written is taken over by the next one, or removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import stat
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from importlib import metadata
+
+from onnxfold import atomic
+from onnxfold.atomic import TempFile
+from onnxfold.errors import ModelError, OnnxFoldError, UsageError
+from onnxfold.lost_pages import reading
+from onnxfold.memory import give_back_freed
+from onnxfold.runtime.backends.cpu import cpu_features
+from onnxfold.runtime.least_recently_used import files_of, shrink, touch
+from onnxfold.runtime.sessions.folded import Folded
+from onnxfold.runtime.sessions.remote import Remote
+from onnxfold.runtime.sessions.tensor_file import TensorFile, layout_of
+
+logger = logging.getLogger("onnxfold")
+
+_FORMAT = 1
+_SUFFIX = ".safetensors"
+_OWN_FILE = re.compile(rf"[0-9a-f]{{64}}{re.escape(_SUFFIX)}")
+
+
+@dataclass(frozen=True)
+class Found:
+    """Folded tensors, and where they are from.
+
+    Attributes:
+        folded: They.
+        made: Whether they were made now; otherwise they are of a file.
+        waited: Whether another process was making them, or others, meanwhile.
+    """
+
+    folded: Folded
+    made: bool
+    waited: bool = False
+
+
+class FoldStore:
+    """A folder with folded tensors, those used least recently first out.
+
+    Args:
+        folder: The folder; made, for its owner alone, if it is not there.
+        max_bytes: Most bytes of files in it.
+        url: A store for many machines, see `Remote`; None for none.
+
+    Raises:
+        UsageError: Somebody else may write to the folder, or there is nothing to read ``url`` with.
+        OnnxFoldError: It cannot be made.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], max_bytes: int, url: str | None) -> None:
+        self.folder = os.path.realpath(folder)
+        self._max_bytes = max_bytes
+        self._remote = None if url is None else Remote(url)
+        try:
+            os.makedirs(self.folder, mode=0o700, exist_ok=True)
+            if not _is_private(os.stat(self.folder)):
+                reason = "is another user's folder, or one that others may write to"
+                raise UsageError(reason, file=self.folder)
+        except OSError as error:
+            raise atomic.os_error(error, self.folder) from error
+        atomic.remove_leftovers(os.path.join(self.folder, ""))
+
+    def get(self, key: Hashable, make: Callable[[], Folded]) -> Found:
+        """What the file of a key has; if there is none, what ``make`` gives, and the file is made.
+
+        Without room on the disk, and for tensors that a file cannot hold, there is no file.
+        """
+        path = self._path(key)
+        waited = False
+        while True:
+            temp = TempFile(path)
+            try:
+                tensors = self._opened(path)
+                if tensors is not None:
+                    return Found(_folded(tensors), False, waited)
+                waited |= temp.create_alone()
+                if os.path.lexists(path):  # somebody has just made it
+                    continue
+                if self._remote is not None and self._fetch(self._remote, temp):
+                    continue
+            except OSError as error:
+                logger.warning("folded tensors are not kept: %s", error)
+                return Found(make(), True, waited)
+            else:
+                made = make()
+                kept = self._keep(temp, made)
+                temp.discard()  # the lock is for this machine
+                if kept is not made:
+                    del made
+                    give_back_freed()
+                    if self._remote is not None:
+                        self._remote.put(path)
+                return Found(kept, True, waited)
+            finally:
+                temp.discard()
+
+    def touch(self, key: Hashable) -> None:
+        """The tensors of a key are used now, by a process that has them mapped."""
+        touch(self._path(key))
+
+    def _path(self, key: Hashable) -> str:
+        return os.path.join(self.folder, _name_of(key))
+
+    def _opened(self, path: str) -> TensorFile | None:
+        """The file if it is there, and what was written.
+
+        What cannot be trusted is removed.
+
+        Raises:
+            OSError: It cannot be read, or not be removed.
+        """
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        try:
+            if not _is_private(status := os.fstat(fd)) or not stat.S_ISREG(status.st_mode):
+                reason = "somebody else may write to it"
+            else:
+                reason = "it is damaged"
+                try:
+                    with reading():
+                        tensors = TensorFile(fd, path)
+                        if tensors.is_as_written():
+                            touch(path)
+                            return tensors
+                except ModelError as error:
+                    reason = str(error)
+            logger.warning("%s is removed: %s", path, reason)
+            if atomic.is_file(fd, path):  # and no other has taken its place
+                os.unlink(path)
+            return None
+        finally:
+            os.close(fd)
+
+    def _keep(self, temp: TempFile, made: Folded) -> Folded:
+        """Write tensors to a file and put it in place; the same tensors in the file's pages.
+
+        What was made is returned where that is not possible.
+        """
+        layout = layout_of(made.values, {"onnxfold": metadata.version("onnxfold")})
+        if layout is None or layout.nbytes > self._max_bytes:
+            return made
+        try:
+            layout.write(temp.fd)
+            self._put_in_place(temp, layout.nbytes)
+            tensors = TensorFile(temp.fd, temp.target)
+        except (OSError, OnnxFoldError) as error:
+            logger.warning("folded tensors are not kept: %s", error)
+            return made
+        return _folded(tensors)
+
+    def _put_in_place(self, temp: TempFile, nbytes: int) -> None:
+        """Make room for a file, and put it there."""
+        folder = os.path.join(self.folder, "")
+        atomic.remove_leftovers(folder)
+        with atomic.folder_lock(folder):
+            shrink(files_of(folder, _OWN_FILE), self._max_bytes - nbytes)
+            temp.move(temp.target)
+
+    def _fetch(self, remote: Remote, temp: TempFile) -> bool:
+        """Copy a file of the remote store; whether it was there and is what was written."""
+        if not remote.fetch(os.path.basename(temp.target), temp.fd):
+            return False
+        try:
+            nbytes = os.fstat(temp.fd).st_size
+            if nbytes <= self._max_bytes and TensorFile(temp.fd, temp.target).is_as_written():
+                self._put_in_place(temp, nbytes)
+                return True
+        except ModelError as error:
+            logger.warning("not taken from %s: %s", remote.url, error)
+        os.ftruncate(temp.fd, 0)
+        os.lseek(temp.fd, 0, os.SEEK_SET)
+        return False
+
+
+def _name_of(key: Hashable) -> str:
+    """The file's name: of a key, what makes the tensors, and the CPU, which decides about bits."""
+    makers = [(name, metadata.version(name)) for name in ("onnxfold", "onnxruntime")]
+    text = repr((_FORMAT, makers, cpu_features(), key))
+    return hashlib.sha256(text.encode()).hexdigest() + _SUFFIX
+
+
+def _is_private(status: os.stat_result) -> bool:
+    """Whether nobody but this user, and the administrator, can write."""
+    return status.st_uid in (os.geteuid(), 0) and not status.st_mode & 0o022
+
+
+def _folded(tensors: TensorFile) -> Folded:
+    return Folded(tensors.values, tensors.nbytes)

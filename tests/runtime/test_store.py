@@ -1,0 +1,275 @@
+"""Folded tensors in files: made once, mapped by all, and nothing is read that cannot be trusted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from faults.test_file_systems import mounted
+from runtime_models import decoder_feeds, options, original, random
+from safetensors.numpy import load_file
+
+from onnxfold.errors import UsageError
+from onnxfold.runtime.backends.values import array_of, ort_value
+from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.folded import Folded
+from onnxfold.runtime.sessions.session import Session
+from onnxfold.runtime.split import split
+
+
+def folded(**arrays) -> Folded:
+    values = {name: ort_value(array) for name, array in arrays.items()}
+    return Folded(values, sum(array.nbytes for array in arrays.values()))
+
+
+def of(cache: FoldCache, key: object, **arrays) -> dict[str, np.ndarray]:
+    """What a cache gives for a key, made of these arrays if it is not there."""
+    made = cache.get(key, lambda: folded(**arrays) if arrays else pytest.fail("it is there"))
+    return {name: array_of(value) for name, value in made.values.items()}
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.safetensors"))
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return tmp_path / "folds"
+
+
+TYPES = [
+    *("float16", "float32", "float64", "bool"),
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    *(ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2),
+]
+
+
+def test_tensors_of_all_types_are_mapped_at_multiples_of_64_bytes(folder):
+    rng = np.random.default_rng(0)
+    arrays = {
+        f"{np.dtype(dtype).name}{shape}": np.asarray(rng.standard_normal(shape) * 9).astype(dtype)
+        for dtype in TYPES
+        for shape in ((3, 5), (), (0, 2), (1, 7, 1))
+    }
+    for _ in range(2):
+        found = FoldCache(folder).get("k", lambda: folded(**arrays)).values
+        assert list(found) == list(arrays)
+        for name, array in arrays.items():
+            value = found[name]
+            assert value.data_type() == ort_value(array).data_type() and value.data_ptr() % 64 == 0
+            assert (
+                value.shape() == list(array.shape) and array_of(value).tobytes() == array.tobytes()
+            )
+    (file,) = files(folder)
+    assert file.stat().st_mode & 0o777 == 0o600 and folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_files_are_those_of_the_safetensors_library(folder):
+    arrays = {"w": random(5, 7), "n": np.arange(3), "long name" * 30: random(64, 64)}
+    of(FoldCache(folder), "k", **arrays)
+    read = {n: a for n, a in load_file(files(folder)[0]).items() if not n.startswith("__padding_")}
+    assert read.keys() == arrays.keys()
+    assert all(read[name].tobytes() == array.tobytes() for name, array in arrays.items())
+
+
+def test_what_a_file_cannot_hold_is_held_by_each_process(folder):
+    for text in (np.array(["a", "b"]), np.zeros(4, ml_dtypes.int4)):
+        of(FoldCache(folder), "k", text=text)
+    of(FoldCache(folder), "k", __metadata__=random(2))
+    of(FoldCache(folder, max_bytes=100), "k", large=random(100))
+    assert not files(folder)
+
+
+def test_another_cache_finds_it_and_counts(folder):
+    one, other = FoldCache(folder), FoldCache(folder)
+    of(one, ("k", b"\0"), w=random(9))
+    assert of(other, ("k", b"\0"))["w"].tobytes() == random(9).tobytes()
+    of(other, ("k", b"\0"))
+    of(other, ("k", b"\1"), w=random(3))
+    assert (one.statistics().hits, one.statistics().misses) == (0, 1)
+    assert (other.statistics().hits, other.statistics().misses) == (2, 1)
+    assert other.statistics().seconds > 0 and other.statistics().waits == 0
+
+
+def test_versions_and_cpus_do_not_share(folder, monkeypatch):
+    of(FoldCache(folder), "k", w=random(9))
+    monkeypatch.setattr("onnxfold.runtime.sessions.store.cpu_features", lambda: "another")
+    of(FoldCache(folder), "k", w=random(9))
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "9.9")
+    of(FoldCache(folder), "k", w=random(9))
+    assert len(files(folder)) == 3
+
+
+def test_threads_and_caches_that_ask_at_the_same_time(folder):
+    made = []
+
+    def make():
+        made.append(1)
+        time.sleep(0.2)
+        return folded(w=random(9))
+
+    caches = [FoldCache(folder) for _ in range(8)]
+    with ThreadPoolExecutor(16) as pool:
+        values = list(pool.map(lambda k: caches[k % 8].get("k", make).values["w"], range(16)))
+    assert len(made) == 1
+    assert all(value.numpy().tobytes() == random(9).tobytes() for value in values)
+    statistics = [cache.statistics() for cache in caches]
+    assert sum(s.misses for s in statistics) == 1 and sum(s.hits for s in statistics) == 15
+    assert sum(s.waits for s in statistics) >= 8 and max(s.seconds for s in statistics) > 0.1
+
+
+def test_a_fold_that_fails_lets_the_next_one_try(folder):
+    with pytest.raises(ValueError, match="no"):
+        FoldCache(folder).get("k", lambda: (_ for _ in ()).throw(ValueError("no")))
+    assert not os.listdir(folder)
+    of(FoldCache(folder), "k", w=random(9))
+
+
+def test_the_folder_keeps_its_bound_and_what_was_used(folder):
+    for k in range(3):
+        of(FoldCache(folder, max_bytes=10_000), k, w=random(500, seed=k))
+        os.utime(max(files(folder), key=lambda f: f.stat().st_ctime_ns), (k, k))
+    held = FoldCache(folder, max_bytes=10_000)
+    zero = of(held, 0)["w"]
+    os.utime(max(files(folder), key=lambda f: f.stat().st_mtime), (0, 0))
+    of(held, 0)  # in memory: the file is used all the same
+    for k in range(3, 6):
+        of(FoldCache(folder, max_bytes=10_000), k, w=random(500, seed=k))
+        assert sum(file.stat().st_size for file in files(folder)) <= 10_000
+    of(FoldCache(folder, max_bytes=10_000), 5)
+    of(FoldCache(folder, max_bytes=10_000), 0, w=random(500))
+    assert zero.tobytes() == random(500).tobytes()
+
+
+DAMAGES = {
+    "a bit": lambda b: b[:-1] + bytes([b[-1] ^ 1]),
+    "a shape": lambda b: b.replace(b"[16, 16]", b"[8, 32] "),
+    "cut": lambda b: b[:-64],
+    "longer": lambda b: b + bytes(64),
+    "empty": lambda b: b"",
+    "header": lambda b: b[:8] + b"[" + b[9:],
+    "length": lambda b: b"\xff" * 8 + b[8:],
+    "zeros": lambda b: bytes(len(b)),
+    "no digest": lambda b: b.replace(b'"sha256"', b'"sha255"'),
+    "other metadata": lambda b: b.replace(b'"__metadata__": {', b'"__metadata__":[{')[:-1] + b"]",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_made_anew(folder, damage, caplog):
+    of(FoldCache(folder), "k", w=random(16, 16))
+    (file,) = files(folder)
+    content = file.read_bytes()
+    file.write_bytes(DAMAGES[damage](content))
+    assert file.read_bytes() != content
+    assert of(FoldCache(folder), "k", w=random(16, 16))["w"].tobytes() == random(16, 16).tobytes()
+    assert file.read_bytes() == content and f"{file} is removed" in caplog.text
+
+
+def test_neighbours_are_not_trusted(folder, tmp_path, caplog):
+    of(FoldCache(folder), "k", w=random(16))
+    (file,) = files(folder)
+    for mode, owner in ((0o620, os.geteuid()), (0o602, os.geteuid()), (0o600, 12345)):
+        os.chmod(file, mode)
+        if owner != os.geteuid():
+            if os.geteuid():
+                continue
+            os.chown(file, owner, -1)
+        of(FoldCache(folder), "k", w=random(16))
+        assert "somebody else may write to it" in caplog.text
+        caplog.clear()
+        of(FoldCache(folder), "k")
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    of(FoldCache(folder), "k", w=random(16))
+    os.chmod(folder, 0o770)
+    with pytest.raises(UsageError, match="others may write to"):
+        FoldCache(folder)
+
+
+def test_what_dead_processes_left_is_removed_or_taken_over(folder):
+    code = """if True:
+        import os, sys
+        from onnxfold import FoldCache
+        FoldCache(sys.argv[1]).get(sys.argv[2], lambda: os.kill(os.getpid(), 9))
+    """
+    for key in "kl":
+        subprocess.run([sys.executable, "-c", code, str(folder), key])
+    (left,) = folder.iterdir()  # the second process has removed what the first one left
+    assert left.name.startswith(".")
+    of(FoldCache(folder), "l", w=random(9))
+    assert list(folder.iterdir()) == files(folder) and len(files(folder)) == 1
+
+
+@pytest.fixture
+def disk(tmp_path) -> Iterator[Path]:
+    yield from mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=64k", "tmpfs")
+
+
+def test_without_room_each_process_has_its_own(disk, caplog):
+    of(FoldCache(disk / "folds"), "small", w=random(9))
+    for _ in range(2):
+        found = of(FoldCache(disk / "folds"), "k", w=random(32, 1024))
+        assert found["w"].tobytes() == random(32, 1024).tobytes()
+    assert "No space left" in caplog.text and len(os.listdir(disk / "folds")) == 1
+    of(FoldCache(disk / "folds"), "small")
+
+
+@pytest.mark.parametrize("scheme", ["memory", "file"])
+def test_machines_share_a_remote_store(tmp_path, scheme):
+    url = f"{scheme}://{tmp_path}/remote"
+    made = FoldCache(tmp_path / "one", remote=url)
+    of(made, "k", w=random(16))
+    other = FoldCache(tmp_path / "other", remote=url)
+    assert of(other, "k")["w"].tobytes() == random(16).tobytes()
+    assert files(tmp_path / "one")[0].read_bytes() == files(tmp_path / "other")[0].read_bytes()
+    assert (other.statistics().hits, other.statistics().misses) == (1, 0)
+    of(FoldCache(tmp_path / "other"), "k")  # it is in the folder now
+
+
+def test_a_remote_store_that_is_damaged_or_away(tmp_path, caplog):
+    remote = tmp_path / "remote"
+    of(FoldCache(tmp_path / "one", remote=f"file://{remote}"), "k", w=random(16, 16))
+    (file,) = files(remote)
+    content = file.read_bytes()
+    for damage in DAMAGES.values():
+        file.write_bytes(damage(content))
+        folder = tempfile.mkdtemp(dir=tmp_path)
+        of(FoldCache(folder, remote=f"file://{remote}"), "k", w=random(16, 16))
+        assert file.read_bytes() == content
+    file.unlink()
+    remote.rmdir()
+    remote.write_bytes(b"a file")
+    of(FoldCache(tmp_path / "two", remote=f"file://{remote}"), "k", w=random(16, 16))
+    assert "nothing is put to" in caplog.text
+    of(FoldCache(tmp_path / "two"), "k")
+    with pytest.raises(UsageError, match="no remote store"):
+        FoldCache(tmp_path / "two", remote="nonsense://x")
+    with pytest.raises(UsageError, match="folder"):
+        FoldCache(remote=f"file://{remote}")
+
+
+def test_sessions_share_a_folder_bit_for_bit(decoder, tmp_path):
+    bundle = split(decoder, tmp_path / "b", runtime_constants=["states", "mask"], fsync=False)
+    for k in range(3):
+        session = Session(bundle, options(), cache=FoldCache(tmp_path / "folds"))
+        for seed in range(2):
+            feeds = decoder_feeds(seed)
+            (got,) = session.run(None, feeds)
+            assert got.tobytes() == original(decoder, feeds)[0].tobytes()
+        assert session.fold_statistics().folds == (0 if k else session.cache_statistics().misses)
+        mapped = session.fold(dict(list(decoder_feeds(1).items())[1:])).tensors()
+        addresses = [value.data_ptr() for value in mapped.values()]
+        with open("/proc/self/maps") as lines:
+            own = [line for line in lines if str(tmp_path / "folds") in line]
+        places = [[int(p, 16) for p in line.split()[0].split("-")] for line in own]
+        assert all(any(a <= address < b for a, b in places) for address in addresses)

@@ -35,7 +35,7 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 INSIDE = {
     "runtime": (
         *("least_recently_used", "bundles", "splitting", "backends", "split"),
-        *("adapters", "sessions", "bench"),
+        *("safetensors", "adapters", "sessions", "bench"),
     ),
     "rewrite": (
         *("implied", "facts", "matched", "match", "terms", "patterns", "given", "conditions"),

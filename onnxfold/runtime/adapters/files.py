@@ -1,7 +1,4 @@
-"""Reading adapters: .safetensors (and peft's configuration beside it), .npz, .onnx_adapter.
-
-Tensors of a .safetensors file are views of the mapped file; its library would copy them.
-"""
+"""Reading adapters: .safetensors (and peft's configuration beside it), .npz, .onnx_adapter."""
 
 from __future__ import annotations
 
@@ -13,30 +10,17 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from onnxfold.errors import ModelError, UsageError
+from onnxfold.runtime import safetensors
 from onnxfold.runtime.backends.values import Array, Feed
 from onnxfold.storage import MappedFile
 
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
 """What peft calls an adapter's two files."""
-
-_LONGEST_HEADER = 100_000_000  # bytes; so says the format
-_DTYPES = {
-    "BOOL": np.dtype(np.bool_),
-    "F16": np.dtype(np.float16),
-    "F32": np.dtype(np.float32),
-    "F64": np.dtype(np.float64),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
-    **{f"{k}{n}": np.dtype(f"{k.lower()}{n // 8}") for k in "IU" for n in (8, 16, 32, 64)},
-}
 
 
 @dataclass(frozen=True)
@@ -97,39 +81,8 @@ def read_adapter(path: str | os.PathLike[str]) -> Adapter:
 
 
 def _safetensors(file: Path) -> dict[str, Array]:
-    """Views of the mapped file.
-
-    Raises:
-        ModelError: A tensor is not where the header says, or of no type that NumPy has.
-    """
-    content = MappedFile.open(file).array()
-    length = int.from_bytes(content[:8].tobytes(), "little")
-    if content.size < 8 or length > min(_LONGEST_HEADER, content.size - 8):
-        raise ModelError("damaged: it is shorter than its header", file=file)
-    data = content[8 + length :]
-    try:
-        header = json.loads(content[8 : 8 + length].tobytes())
-        return {
-            name: _tensor(described, data)
-            for name, described in header.items()
-            if name != "__metadata__"
-        }
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ModelError(f"damaged header: {error}", file=file) from None
-
-
-def _tensor(described: Mapping[str, Any], data: Array) -> Array:
-    dtype = _DTYPES.get(described["dtype"])
-    if dtype is None:
-        raise ValueError(f"type {described['dtype']!r} is not known")
-    shape = tuple(described["shape"])
-    begin, end = described["data_offsets"]
-    if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
-        raise ValueError("sizes and offsets must be numbers from 0 up")
-    if end > data.size or end - begin != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"a tensor of {shape} is not in the bytes from {begin} to {end}")
-    tensor: Array = data[begin:end].view(dtype).reshape(shape)
-    return tensor
+    """Views of the mapped file."""
+    return safetensors.read(MappedFile.open(file).array(), file).arrays
 
 
 def _npz(file: Path) -> dict[str, Array]:

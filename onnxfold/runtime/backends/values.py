@@ -18,7 +18,12 @@ Array = npt.NDArray[Any]
 Feed = Any
 """A NumPy array (ml_dtypes' types included), an ``onnxruntime.OrtValue``, or a sequence."""
 
-_NUMPY_NAMES = {"float": "float32", "double": "float64", "float8e4m3fn": "float8_e4m3fn"}
+_NUMPY_NAMES = {
+    "float": "float32",
+    "double": "float64",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e5m2": "float8_e5m2",
+}
 _ONNX_TYPES = {
     "bfloat16": 16,
     "float8_e4m3fn": 17,

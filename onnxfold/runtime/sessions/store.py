@@ -24,9 +24,9 @@ from onnxfold.lost_pages import reading
 from onnxfold.memory import give_back_freed
 from onnxfold.runtime.backends.cpu import cpu_features
 from onnxfold.runtime.least_recently_used import files_of, shrink, touch
+from onnxfold.runtime.safetensors import TensorFile, layout_of
 from onnxfold.runtime.sessions.folded import Folded
 from onnxfold.runtime.sessions.remote import Remote
-from onnxfold.runtime.sessions.tensor_file import TensorFile, layout_of
 
 logger = logging.getLogger("onnxfold")
 

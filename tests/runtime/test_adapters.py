@@ -19,7 +19,7 @@ from onnxfold.cli import main
 from onnxfold.errors import ModelError, UsageError
 from onnxfold.runtime.split import split
 
-DATA = Path(__file__).parents[1] / "data" / "lora"
+DATA = Path(__file__).parents[2] / "models" / "lora"
 MODELS = [DATA / "dynamo.onnx", DATA / "torchscript.onnx"]
 ADAPTERS = [DATA / "rank8", DATA / "rank2"]
 LORA = ["*.lora_A.*", "*.lora_B.*"]

@@ -24,6 +24,7 @@ from onnxfold.options import OptionArguments, Options, options_of
 from onnxfold.passes.outlook import outlook
 from onnxfold.passes.pipeline import first_folding, run_bounded, run_passes
 from onnxfold.passes.run import Observer, Observers, Result
+from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.terse import names_of
 from onnxfold.report.inventory import count_nodes, op_name
 from onnxfold.report.summary import Kept, Report
@@ -57,7 +58,7 @@ def optimize(
         model: A path (gives an ``ir.Model`` whose weights are still in the file), an ``ir.Model``
             (changed in place and returned), or an ``onnx.ModelProto`` (left alone; a new one is
             returned).
-        options: See :class:`onnxfold.options.Options`.
+        options: See `onnxfold.options.Options`.
 
     Returns:
         The optimized model, of the kind that was given.
@@ -135,7 +136,7 @@ def optimize_file(
         dump_ir: A folder for the graph after each pass that changed it, as text and as a drawing,
             with the difference; made if it is not there, and must be empty.
         progress: Called with a stage, the work done and the total of the stage.
-        options: See :class:`onnxfold.options.Options`.
+        options: See `onnxfold.options.Options`.
 
     Returns:
         What was done, with bytes, seconds and reasons.
@@ -192,8 +193,7 @@ def optimize_file(
         comparison = None
         if check or result.inexact:
             with clock.stage("check"):
-                is_wide = fold.precision == "wide"
-                comparison = _check(source, model, destination, check, result, is_wide)
+                comparison = _check(source, model, destination, check, result, fold)
         roundings: list[Rounding] = []
         if fold.precision == "wide" and (measure or report is not None):
             with clock.stage("measure"):
@@ -259,15 +259,15 @@ def plan(
     check: int = 0,
     **options: Unpack[OptionArguments],
 ) -> Plan:
-    """Find out what :func:`optimize_file` would do and take, and write nothing.
+    """Find out what `optimize_file` would do and take, and write nothing.
 
     The model's structure is read and small constants are computed; large ones are not touched.
 
     Args:
         source: The model.
-        share_weights: As for :func:`optimize_file`.
-        check: As for :func:`optimize_file`.
-        options: See :class:`onnxfold.options.Options`.
+        share_weights: As for `optimize_file`.
+        check: As for `optimize_file`.
+        options: See `onnxfold.options.Options`.
 
     Raises:
         OnnxFoldError: the model or an option is invalid.
@@ -299,7 +299,7 @@ def explain(source: PathLike, /, **options: Unpack[OptionArguments]) -> list[Dec
 
     Args:
         source: The model.
-        options: See :class:`onnxfold.options.Options`.
+        options: See `onnxfold.options.Options`.
 
     Raises:
         OnnxFoldError: the model or an option is invalid.
@@ -320,7 +320,7 @@ def why(source: PathLike, name: str, /, **options: Unpack[OptionArguments]) -> W
     Args:
         source: The model.
         name: Of a value that the node makes, or its own; it may be in a subgraph or a function.
-        options: See :class:`onnxfold.options.Options`.
+        options: See `onnxfold.options.Options`.
 
     Raises:
         UsageError: no node has that name.
@@ -381,7 +381,7 @@ def _check(
     destination: PathLike,
     seeds: int,
     result: Result,
-    is_wide: bool,
+    options: Options,
 ) -> Comparison | None:
     """Compare with the source. Without seeds only the error of inexact rules is measured.
 
@@ -390,14 +390,16 @@ def _check(
     from onnxfold.compare import compare
 
     strict, loose = (0.0, 0.0), (1e-4, 1e-5)
+    is_wide = options.precision == "wide"
     tolerances = [strict, loose] if is_wide else [loose] if result.inexact else [strict]
     with atomic.temporary_folder(os.fspath(destination)) as temporary:
         candidate = Path(temporary) / "model.onnx"
         storage.save(model, candidate, fsync=False)
         try:
+            original = with_sizes(source, options)
             for rtol, atol in tolerances:
                 comparison = compare(
-                    source, candidate, seeds=max(1, seeds), rtol=rtol, atol=atol, fallback=False
+                    original, candidate, seeds=max(1, seeds), rtol=rtol, atol=atol, fallback=False
                 )
                 if comparison.passed:
                     break
@@ -413,6 +415,20 @@ def _check(
             f"the optimized model is {compare_line(comparison)}; nothing was written", file=source
         )
     return comparison
+
+
+def with_sizes(
+    model: PathLike | onnx.ModelProto, options: Options
+) -> PathLike | onnx.ModelProto | ir.Model:
+    """What a result is compared with: the model, with the sizes that the options give to dims."""
+    if not (options.dims or options.input_shapes):
+        return model
+    if isinstance(model, onnx.ModelProto):
+        opened = storage.from_proto(model)
+    else:
+        opened = storage.load(model)
+    fix_dims(opened, options.dims, options.input_shapes, options.keep_dims)
+    return opened
 
 
 def _decisions(result: Result) -> list[Decision]:

@@ -10,9 +10,9 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.api import optimize, optimize_file
+from onnxfold.api import optimize, optimize_file, with_sizes
 from onnxfold.compare import compare
-from onnxfold.options import named_shape
+from onnxfold.options import named_shape, options_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -35,7 +35,7 @@ def simplify(
         model: A path or a model, which is left alone.
         check_n: On so many random inputs the result is compared with the model.
         overwrite_input_shapes: Shapes to give to inputs, by their name.
-        options: See :class:`onnxfold.options.Options`; onnxsim's own are not taken.
+        options: See `onnxfold.options.Options`; onnxsim's own are not taken.
 
     Returns:
         The optimized model, and whether it computes the same (True without a check).
@@ -49,7 +49,8 @@ def simplify(
     if check_n == 0:
         return result, True
     rtol, atol = (1e-4, 1e-5) if options.get("level", 1) > 1 else (0.0, 0.0)
-    return result, compare(model, result, seeds=check_n, rtol=rtol, atol=atol).passed
+    original = with_sizes(model, options_of(options))
+    return result, compare(original, result, seeds=check_n, rtol=rtol, atol=atol).passed
 
 
 def slim(
@@ -65,7 +66,7 @@ def slim(
         model: A path or a model, which is left alone.
         output_model: The file to write; nothing is returned then.
         input_shapes: Shapes to give to inputs: ``["x:1,3,224,224"]``, or sizes by name.
-        options: See :class:`onnxfold.options.Options`; onnxslim's own are not taken.
+        options: See `onnxfold.options.Options`; onnxslim's own are not taken.
 
     Raises:
         OnnxFoldError: The model or an option is invalid.

@@ -39,3 +39,16 @@ def test_slim(tmp_path: Path):
         onnxfold.slim(SWIN, input_shapes=["pixel_values"])
     with pytest.raises(UsageError, match="dtype"):
         onnxfold.slim(SWIN, dtype="fp16")
+
+
+def test_fixed_sizes_are_checked_with_these_sizes(tmp_path: Path):
+    """The original has dynamic dims, the result has not: both are fed what the result takes."""
+    decoder = "models/t5-decoder.onnx"
+    shapes = {"input_ids": [1, 16]}
+    model, same = onnxfold.simplify(decoder, check_n=2, overwrite_input_shapes=shapes)
+    assert same
+    assert [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim] == [1, 16]
+    options = {"dims": {"batch": 3}, "check": 2}
+    report = onnxfold.optimize_file(decoder, tmp_path / "fixed.onnx", **options)
+    assert report.check is not None
+    assert report.check.sizes["seed 1"].keys() == {"dec_seq", "enc_seq"}

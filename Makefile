@@ -1,9 +1,9 @@
-# `make demo` and `make test` set up all they need in $(VENV): Python and make are enough.
+# `make demo`, `make test` and `make docs` set up all they need in $(VENV): Python and make are enough.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test
+.PHONY: demo test docs
 demo: $(VENV)/.installed
 	mkdir -p build
 	$(BIN)/onnxfold optimize models/swin.onnx -o build/swin.onnx --check 1
@@ -13,6 +13,10 @@ test: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
+
+docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(BIN)/mkdocs build --quiet --config-file docs/mkdocs.yml
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

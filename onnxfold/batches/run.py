@@ -58,13 +58,13 @@ def batch(
         executor: Runs them instead: anything with the interface of ``concurrent.futures``.
         scheduler: Address of the scheduler of a dask cluster, which runs them instead.
         memory: Bytes that all models may take that are worked on in one process; None for what is
-            free there. A model waits until there is what it takes, by :func:`onnxfold.plan`.
+            free there. A model waits until there is what it takes, by `onnxfold.plan`.
         timeout: Seconds that one model may take; None for any.
-        check: As for :func:`onnxfold.optimize_file`.
+        check: As for `onnxfold.optimize_file`.
         only_plan: Find out what each model would take, and write no model.
         journal: The file that keeps what was done; None for one in ``output``.
         progress: Called with a stage, the work done and the total of the stage.
-        options: See :class:`onnxfold.options.Options`; rules are files.
+        options: See `onnxfold.options.Options`; rules are files.
 
     Raises:
         UsageError: There is no such model, or an option is invalid. Nothing was done.

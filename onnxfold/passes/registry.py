@@ -60,7 +60,7 @@ def create(
     """A new pass.
 
     Args:
-        name: One of :func:`all_passes`.
+        name: One of `all_passes`.
         options: The options it takes what it needs from.
         run: The run that it is part of, if it is not used alone.
 

@@ -26,7 +26,7 @@ def given(function: Callable[..., Any]) -> Given:
     what ``w`` has. Arguments come first, parameters without one are looked up by name; ``result``
     is the first value that is replaced. The function gets
 
-    - for a value, or an op of the pattern, a :class:`~onnxfold.rewrite.matched.Matched`;
+    - for a value, or an op of the pattern, a `onnxfold.rewrite.matched.Matched`;
     - for a variadic variable a tuple of them;
     - for an attribute variable, or any other term, its value.
 
@@ -48,7 +48,7 @@ class ByName:
 
 
 class Given(Term):
-    """A function that is called once a rule has matched. Made by :func:`given`."""
+    """A function that is called once a rule has matched. Made by `given`."""
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[object, ...] = ()) -> None:
         self.function = function

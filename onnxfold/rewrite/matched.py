@@ -209,7 +209,7 @@ def axes_from_front(axes: Iterable[int], rank: int | None) -> tuple[int, ...]:
     """Axes counted from the front, in order.
 
     Raises:
-        NotKnown: as for :func:`axis_from_front`, or an axis is named twice.
+        NotKnown: as for `axis_from_front`, or an axis is named twice.
     """
     found = [axis_from_front(axis, rank) for axis in axes]
     return _known(tuple(sorted(found)) if len(set(found)) == len(found) else None)

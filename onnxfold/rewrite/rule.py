@@ -58,7 +58,7 @@ class Elsewhere:
 
 @dataclass(eq=False)
 class Rule:
-    """A declarative rewrite. Made by :func:`rule`."""
+    """A declarative rewrite. Made by `rule`."""
 
     pair: Pair
     where: Term | None
@@ -74,7 +74,7 @@ class Rule:
     ours: bool = False
     """Whether it comes with onnxfold."""
     keeps: bool = False
-    """It rewrites nothing: what it matches is one thing to a runtime (see :func:`keep`)."""
+    """It rewrites nothing: what it matches is one thing to a runtime (see `keep`)."""
     name: str = ""
     """The module variable that holds the rule, once a rule set has collected it."""
     roots: tuple[Expression, ...] = field(init=False, default=())

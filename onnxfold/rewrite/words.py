@@ -135,7 +135,7 @@ class Ops:
 
     ``op.Relu(x)`` is an op; an attribute that is not mentioned must have its default in a pattern,
     and gets it in a replacement. ``op("Relu|Tanh")`` or ``op.any_of("Relu", "Tanh")`` is an op
-    variable (see :class:`~onnxfold.rewrite.patterns.OpVariable`), also useful for one op whose
+    variable (see `onnxfold.rewrite.patterns.OpVariable`), also useful for one op whose
     attributes are to be kept as they are. ``op.domain("com.microsoft")`` are another domain's ops.
     """
 

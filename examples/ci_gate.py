@@ -1,0 +1,42 @@
+"""A gate for CI: every model must optimize, stay equal bit for bit, and lose enough nodes.
+
+python examples/ci_gate.py FOLDER [AT_LEAST]: the exit code is 1 if a model does not pass.
+AT_LEAST is the share of nodes that must go, 0.5 unless it is given.
+"""
+
+import sys
+from pathlib import Path
+
+import onnxfold
+
+
+def verdict(model: Path, at_least: float) -> tuple[bool, str]:
+    """Whether a model passes, and what is to be said of it."""
+    target = Path("build", "gate") / model.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        report = onnxfold.optimize_file(model, target, check=2)
+    except onnxfold.CheckFailedError as error:  # nothing was written
+        return False, f"not the same: {error}"
+    except onnxfold.OnnxFoldError as error:
+        return False, str(error)
+    before, after = sum(report.nodes_before.values()), sum(report.nodes_after.values())
+    gone = 1 - after / before
+    told = f"{before} -> {after} nodes, {report.bytes_before} -> {report.bytes_after} bytes"
+    if gone < at_least:
+        return False, f"{told}: fewer than {at_least:.0%} of the nodes went"
+    return True, told
+
+
+def main(folder: str, at_least: float = 0.5) -> int:
+    """Check all models of a folder; the number of those that do not pass."""
+    bad = 0
+    for model in sorted(Path(folder).glob("*.onnx")):
+        passed, told = verdict(model, at_least)
+        print("pass" if passed else "FAIL", f"{model.name}: {told}")
+        bad += not passed
+    return bad
+
+
+if __name__ == "__main__":
+    sys.exit(1 if main(sys.argv[1], *map(float, sys.argv[2:])) else 0)

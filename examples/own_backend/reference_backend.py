@@ -1,0 +1,72 @@
+"""A backend whose kernels are run by onnx's reference evaluator: slow, and a whole one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+
+from onnxfold.runtime.backends.base import Built, CompileError, Run, Values
+from onnxfold.runtime.bundles.manifest import Kernel
+
+
+def as_array(value: Any) -> Any:
+    """An array of an array or of onnxruntime's value."""
+    return value.numpy() if hasattr(value, "numpy") else value
+
+
+class Reference:
+    """See `onnxfold.runtime.backends.base.Backend`."""
+
+    name = "reference"
+
+    def missing(self) -> str | None:
+        """None: the evaluator comes with onnx."""
+        return None
+
+    def maker(self) -> str:
+        """The version of onnx; kernels of other versions are made anew."""
+        return onnx.__version__
+
+    def supported(self, model: ir.Model) -> list[str]:
+        """What it would rather not have."""
+        return ["it is too large to evaluate"] if model.graph.num_nodes() > 100 else []
+
+    def key_of(self, graph: str) -> dict[str, str]:
+        """What a kernel is made for: the model and nothing else."""
+        return {"graph": graph, "backend": self.name}
+
+    def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
+        """Write the model, if the evaluator knows its ops."""
+        try:
+            ReferenceEvaluator(onnx.load_model_from_string(content))
+        except Exception as error:  # the evaluator raises many classes
+            raise CompileError(str(error)) from error
+        file = target.with_suffix(".onnx")
+        file.write_bytes(content)
+        return Built([file], "")
+
+    def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
+        """Nothing: there are no stages between the model and the kernel."""
+        return []
+
+    def unusable(self, key: Mapping[str, str]) -> str | None:
+        """None: a kernel runs everywhere."""
+        return None
+
+    def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
+        """A function from inputs by name to outputs by name."""
+        evaluator = ReferenceEvaluator(onnx.load(folder / str(kernel.file)))
+        theirs = evaluator.input_names
+
+        def run(values: Values) -> dict[str, Any]:
+            given = [values[name] for name in kernel.inputs]
+            given += [weights[name] for name in kernel.weights]
+            made = evaluator.run(None, dict(zip(theirs, map(as_array, given), strict=True)))
+            return dict(zip(kernel.outputs, made, strict=True))
+
+        return run

@@ -1,0 +1,45 @@
+"""Rules of your own. Also a file of rules for `onnxfold IN OUT --rules examples/own_rules.py`."""
+
+import onnx
+
+import onnxfold
+from onnxfold.rewrite import Matched, constants, given, op, rule, rule_set, values
+
+x = values("x")
+low = constants("low")
+
+relu_of_exp = rule(op.Relu(op.Exp(x)) >> op.Exp(x), doc="Exp is never negative.")
+
+
+# What the words of the language do not say is a function of what was matched.
+@given
+def is_positive(c: Matched) -> bool:
+    """All elements are above zero."""
+    return bool((c.array > 0).all())
+
+
+max_of_relu = rule(
+    op.Max(op.Relu(x), low) >> op.Max(x, low),
+    where=is_positive(low),
+    doc="What is at least a positive number need not be at least 0 before.",
+)
+
+MODEL = """<ir_version: 10, opset_import: ["" : 21]>
+    own (float[n] x) => (float[n] y, float[n] z)
+    <float[1] one = {1.0}, float[1] minus_one = {-1.0}> {
+        e = Exp(x)
+        f = Relu(e)
+        r = Relu(f)
+        y = Max(r, one)
+        s = Relu(x)
+        z = Max(s, minus_one)
+    }"""
+
+if __name__ == "__main__":
+    model = onnx.parser.parse_model(MODEL)
+    mine = rule_set("own", globals(), doc="Rules of my own.")
+    print(mine)
+    optimized = onnxfold.optimize(model, rules=[mine])
+    print("before:", [node.op_type for node in model.graph.node])
+    print("after: ", [node.op_type for node in optimized.graph.node])
+    onnxfold.compare(model, optimized, seeds=5).assert_equal()

@@ -1,0 +1,166 @@
+"""The fenced blocks of a Markdown page: running them, and comparing what they print."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnxfold.cli import main
+
+FENCE = re.compile(r"^( *)```(\w*) *(.*)$")
+MARK = re.compile(r"<!-- (not run|any figures): (.+) -->")
+
+FIGURES = re.compile(r"[\d.,]+ (?:us|ms|s|MB|GB)\b|[\d.]+ times as fast|pays after [\d,]+ runs")
+"""Time, memory and speed, in any output: they are other ones at every run."""
+
+NUMBER = re.compile(r"\d[\d.,]*(?:e-\d+)?|\b(?:us|ms|s)\b")
+"""Any number, in a block that is marked with "any figures", and the unit of a time."""
+
+
+@dataclass
+class Block:
+    """A fenced block.
+
+    Attributes:
+        place: Page and line.
+        language: The word behind the fence.
+        title: The file that it is, if it has a title.
+        text: What is in it.
+        mark: "not run", "any figures", or nothing.
+        follows: Whether nothing but blank lines is between it and the block before.
+    """
+
+    place: str
+    language: str
+    title: str | None
+    text: str
+    mark: str | None
+    follows: bool
+
+    @property
+    def is_included(self) -> bool:
+        """It is a file of the repository, which mkdocs puts in its place."""
+        return self.text.startswith('--8<-- "')
+
+    @property
+    def file(self) -> str:
+        """That file."""
+        return self.text.split('"')[1]
+
+
+def blocks_of(path: Path) -> list[Block]:
+    """All fenced blocks of a page."""
+    found: list[Block] = []
+    fence: re.Match[str] | None = None
+    before, start, inside, follows = "", 0, [], False
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        match = FENCE.match(line)
+        if fence is None and match is not None:
+            fence, start, inside = match, number, []
+        elif fence is not None and match is not None and not match[2]:
+            title = re.search(r'title="(.+?)"', fence[3])
+            mark = MARK.fullmatch(before)
+            indent = len(fence[1])
+            text = "".join(f"{each[indent:]}\n" for each in inside)
+            place = f"{path.name}:{start}"
+            found.append(
+                Block(
+                    *(place, fence[2], title[1] if title else None, text),
+                    *(mark[1] if mark else None, follows),
+                )
+            )
+            fence, before, follows = None, "", True
+        elif fence is not None:
+            inside.append(line)
+        elif line.strip():
+            before, follows = line.strip(), False
+    assert fence is None, f"{path}: a block does not end"
+    return found
+
+
+class Reader:
+    """Does what a page says, block by block, in the working directory."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, object] = {"__name__": "a page"}
+        self.exit_code = 0
+        self.printed: str | None = None
+
+    def follow(self, block: Block) -> None:
+        """Run a block; fail if it is neither run nor marked, or prints something else."""
+        printed, self.printed = self.printed, None
+        if block.mark == "not run" or block.is_included:
+            return
+        if block.language == "text" and block.follows and printed is not None:
+            check(block, "what is printed", printed, block.text)
+        elif block.language == "python" and block.title:
+            Path(block.title).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(compile(block.text, block.place, "exec"), self.names)
+            self.printed = out.getvalue()
+        elif block.language == "console":
+            for command, expected in commands_of(block):
+                check(block, command, self.run(command), expected)
+        else:
+            raise AssertionError(f"{block.place}: neither run nor marked with why not")
+
+    def run(self, command: str) -> str:
+        """What a command prints, as in /home/you; ours run in this process, which is quicker."""
+        words = shlex.split(command)
+        if words[0] == "onnxfold" and not {"|", ">", "<"} & set(words):
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+                self.exit_code = main(words[1:])
+            logging.getLogger("onnxfold").handlers.clear()
+            return out.getvalue().replace(os.getcwd(), "/home/you")
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-c", f"(exit {self.exit_code}); {command}"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PATH": path},
+        )
+        self.exit_code = done.returncode
+        return done.stdout + done.stderr
+
+
+def commands_of(block: Block) -> list[tuple[str, str]]:
+    """The commands of a console block, each with what it prints."""
+    first, *parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)
+    assert not first, f"{block.place}: it does not begin with a command"
+    split = [part.partition("\n") for part in parts]
+    return [(command, expected) for command, _, expected in split]
+
+
+def check(block: Block, command: str, printed: str, expected: str) -> None:
+    """Compare line by line; a line of three dots stands for any number of lines."""
+    any_figures = block.mark == "any figures"
+    got = masked(printed, any_figures)
+    lines = masked(expected, any_figures)
+    pattern = "".join(
+        r"(?:.*\n)*?" if line == "..." else re.escape(line) + r"\n" for line in lines.splitlines()
+    )
+    if not re.fullmatch(pattern, got):
+        message = f"{block.place}: {command}\nprints\n{printed}\nand the page says\n{expected}"
+        raise AssertionError(message)
+
+
+def masked(text: str, any_figures: bool) -> str:
+    """The text without what is different at every run, and without the widths of columns."""
+    lines = []
+    for line in text.strip("\n").splitlines():
+        line = FIGURES.sub("#", line)
+        if any_figures:
+            line = NUMBER.sub("#", line)
+        line = re.sub(r"[ ─]+", lambda m: m[0][0], line).strip()
+        lines.append(line)
+    return "".join(f"{line}\n" for line in lines)

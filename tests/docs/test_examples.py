@@ -1,0 +1,84 @@
+"""The programs of examples/ run as they are, in a folder with the models."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    for name in ("models", "examples"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    return tmp_path
+
+
+def run(folder: Path, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), **environment}
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+
+
+def test_every_example_is_short_and_known():
+    """Those that a page runs are in tests/docs/test_pages.py."""
+    by_pages = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "docs").rglob("*.md"))
+    here = Path(__file__).read_text(encoding="utf-8")
+    programs = sorted(EXAMPLES.rglob("*.py"))
+    assert len(programs) >= 7
+    for program in programs:
+        text = program.read_text(encoding="utf-8")
+        assert text.startswith('"""')
+        assert len(text.splitlines()) < 80
+        name = program.relative_to(ROOT).as_posix()
+        assert f'--8<-- "{name}"' in by_pages
+        assert f"$ python {name}" in by_pages or f'"{program.name}"' in here
+        assert program.name in (EXAMPLES / "README.md").read_text() or program.parent != EXAMPLES
+
+
+@pytest.mark.slow
+def test_from_pytorch(folder):
+    pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    done = run(folder, EXAMPLES / "pytorch_to_onnxruntime.py")
+    assert done.returncode == 0, done.stderr
+    assert "as PyTorch computes it: True" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_backend_in_a_package(folder):
+    site = folder / "site"
+    pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", site)
+    source = folder / "own_backend"
+    source.mkdir()
+    for name in ("pyproject.toml", "reference_backend.py"):
+        (source / name).write_text((EXAMPLES / "own_backend" / name).read_text())
+    made = run(folder, *pip, source)
+    assert made.returncode == 0, made.stderr
+    words = ("--runtime-const", "encoder_*", "--backend", "reference", "-o", "bundle")
+    split = ("-m", "onnxfold", "split", "models/t5-decoder.onnx", *words)
+    done = run(folder, *split, PYTHONPATH=str(site))
+    assert done.returncode == 0, done.stderr
+    assert "reference" in (folder / "bundle" / "manifest.json").read_text()
+    print(done.stdout)
+    compared = run(folder, "-c", SAME, PYTHONPATH=str(site))
+    assert compared.stdout == "True True\n", compared.stderr
+
+
+SAME = """
+import numpy as np, onnxfold, onnxruntime as ort
+rng = np.random.default_rng(0)
+feeds = {"input_ids": np.ones((1, 3), np.int64),
+         "encoder_hidden_states": rng.standard_normal((1, 8, 64), dtype=np.float32),
+         "encoder_attention_mask": np.ones((1, 8), np.int64)}
+session = onnxfold.Session("bundle", backend="reference")
+got = session.run(None, feeds)[0]
+want = ort.InferenceSession("models/t5-decoder.onnx").run(None, feeds)[0]
+print(np.allclose(got, want, atol=1e-4), "reference" in {p.backend for p in session.placements()})
+"""

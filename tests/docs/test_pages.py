@@ -1,0 +1,74 @@
+"""What README and the documentation tell a reader to do is done, and does what they say."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from blocks import Reader, blocks_of
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs" / "pages").rglob("*.md"))]
+LONG = ("ci-gate", "compare", "many-models")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """An empty folder with the models and examples of the project, as a reader has it."""
+    for name in ("models", "examples"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    (tmp_path / "build").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def long_ones_are_slow(page: Path) -> object:
+    return pytest.param(page, marks=pytest.mark.slow if page.stem in LONG else (), id=page.stem)
+
+
+@pytest.mark.parametrize("page", list(map(long_ones_are_slow, PAGES)))
+def test_what_a_page_says(page, folder):
+    reader = Reader()
+    for block in blocks_of(page):
+        reader.follow(block)
+
+
+def test_the_first_two_blocks_are_the_demo_and_the_tests():
+    blocks = [block.text for block in blocks_of(README) if block.language == "sh"]
+    assert blocks[:2] == ["make demo\n", "make test\n"]
+
+
+def test_a_page_that_is_wrong_is_found(folder):
+    page = folder / "page.md"
+    for wrong in (
+        "```console\n$ onnxfold passes\nnothing\n```",
+        "```python\nprint(1)\n```\n\n```text\n2\n```",
+        "```text\nonnxfold model.onnx\n```",
+        "```sh\nls\n```",
+        "<!-- some words -->\n```sh\nls\n```",
+    ):
+        page.write_text(wrong)
+        reader = Reader()
+        with pytest.raises(AssertionError):
+            for block in blocks_of(page):
+                reader.follow(block)
+
+
+@pytest.mark.parametrize("name", ["options.md", "coming-from.md"])
+def test_options_in_tables_are_those_of_the_command_line(name):
+    from onnxfold.cli.group import cli
+
+    known = set()
+    for command in ("optimize", "compare", "inspect"):
+        params = cli.commands[command].params
+        known |= {opt for param in params for opt in param.opts + param.secondary_opts}
+    text = (ROOT / "docs" / "pages" / name).read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    cells = [row[0] if name == "options.md" else row[-1] for row in rows]
+    named = {flag for cell in cells for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", cell)}
+    assert len(named) > 10
+    assert named <= known

@@ -188,7 +188,7 @@ attention = [
 
 _scaled = op.Mul(x, factor)
 
-attention_of_scaled = [
+standard_attention_of_scaled = [
     rule(
         op.Attention(*before, scale=alpha, softcap=cap)
         >> op.Attention(*after, scale=alpha * number(factor), softcap=cap),
@@ -205,7 +205,7 @@ attention_of_scaled = [
 
 _k, _v, _heads = repeated_heads.k, repeated_heads.v, shape_of(q)[1]
 
-attention_of_groups = rule(
+standard_attention_of_groups = rule(
     op.Attention(q, all_keys, all_values, *rest, scale=alpha, softcap=cap)
     >> op.Attention(q, _k, _v, *rest, scale=alpha, softcap=cap),
     where=is_repeated(repeated_heads.repeated_keys, _k, _heads)

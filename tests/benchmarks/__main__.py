@@ -4,7 +4,8 @@ Commands take turns (A B A B), so that a slower machine slows all; the table giv
 CPU seconds (user + system) and wall seconds, the peak resident memory, and ratios to onnxfold.
 
 ``runtime --model PATH`` looks at what comes out instead (``levels.py``), and
-``attention --model PATH`` at the attention in it (``attention.py``).
+``attention --model PATH`` at the attention in it (``attention.py``). ``peers --model DIR`` compares
+what onnxfold and other tools make of many models (``peers.py``).
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from rich.table import Table
 
 from tests.benchmarks.attention import attention
 from tests.benchmarks.levels import runtime
+from tests.benchmarks.peers import peers
+from tests.benchmarks.processes import measure
 
 _COPY = """
 import os, shutil, sys
@@ -58,15 +61,6 @@ _ONNXSIM = """
 import sys, onnx, onnxsim
 onnx.save(onnxsim.simplify(sys.argv[1])[0], sys.argv[2])
 """
-# started from a small process of its own: a child's peak memory counts its parent's at the fork
-_MEASURE = """
-import json, os, resource, subprocess, sys, time
-begin = time.perf_counter()
-code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL)
-wall = time.perf_counter() - begin
-use = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(json.dumps([code, wall, use.ru_utime + use.ru_stime, use.ru_maxrss]))
-"""
 
 
 @dataclass
@@ -87,8 +81,6 @@ def run_side_by_side(
     new file in the place of an old one needs the memory of both in the page cache, who overwrites
     it does not.
     """
-    import json
-
     given = set(folder.rglob("*"))
     measured = {name: Measured() for name in commands}
     for round_ in range(rounds + 1):
@@ -96,16 +88,13 @@ def run_side_by_side(
             for path in set(folder.rglob("*")) - given:
                 if path.is_file():
                     path.unlink()
-            done = subprocess.run(
-                [sys.executable, "-c", _MEASURE, *command], capture_output=True, text=True
-            )
-            code, wall, cpu, peak_kib = json.loads(done.stdout.splitlines()[-1])
-            if code:
-                raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
+            run = measure(command)
+            if run.error:
+                raise SystemExit(f"{name} failed:\n{run.error[-2000:]}")
             if round_:
-                measured[name].wall.append(wall)
-                measured[name].cpu.append(cpu)
-            measured[name].peak_mb = max(measured[name].peak_mb, peak_kib / 1024)
+                measured[name].wall.append(run.wall)
+                measured[name].cpu.append(run.cpu)
+            measured[name].peak_mb = max(measured[name].peak_mb, run.peak_mb)
     return measured
 
 
@@ -235,12 +224,17 @@ def main() -> None:
     """Run the benchmarks named on the command line, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "names", nargs="*", choices=[[], *BENCHMARKS, "runtime", "attention"], default=[]
+        "names", nargs="*", choices=[[], *BENCHMARKS, "runtime", "attention", "peers"], default=[]
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--model", action="append", default=[], help="for runtime, attention")
+    parser.add_argument(
+        "--model", action="append", default=[], help="for runtime, attention, peers"
+    )
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE")
     parser.add_argument("--feeds", help="an .npz file, or a folder with input_0.pb, ...")
+    parser.add_argument("--environment", type=Path, help="of the peers; made if it is not there")
+    parser.add_argument("--output", type=Path, help="where the table and figure of peers go")
+    parser.add_argument("--large", action="store_true", help="peers: also generated models")
     arguments = parser.parse_args()
     begin = time.perf_counter()
     for name in arguments.names or BENCHMARKS:
@@ -250,6 +244,9 @@ def main() -> None:
                 runtime(Path(folder), arguments.rounds, arguments.model, dims, arguments.feeds)
             elif name == "attention":
                 attention(Path(folder), arguments.model)
+            elif name == "peers":
+                given = (arguments.model, arguments.environment, arguments.output, arguments.large)
+                peers(Path(folder), arguments.rounds, *given)
             else:
                 BENCHMARKS[name](Path(folder), arguments.rounds)
     print(f"{time.perf_counter() - begin:.0f} s in all")

@@ -69,7 +69,7 @@ def test_capped_scores():
 
 
 def test_scaled_operands():
-    of_queries, of_keys = rules.attention_of_scaled
+    of_queries, of_keys = rules.standard_attention_of_scaled
     operands = "float[B,2,S,4] x, float[B,2,L,4] k, float[B,2,L,4] v"
     node = "y = Attention<scale=0.7>({}, v)"
     certify(of_queries, graph(operands, "a = Mul(x, c)", node.format("a, k"), c=F(0.3), **SIZES))
@@ -86,4 +86,4 @@ def test_heads_that_several_queries_share():
     operands = "float[B,6,S,4] q, float[B,2,L,4] k, float[B,2,L,4] v"
     node = "y = Attention<scale=0.7>(q, k3, v3)"
     made = graph(operands, *nodes, node, **constants, **SIZES)
-    certify(rules.attention_of_groups, made, gone="Expand")
+    certify(rules.standard_attention_of_groups, made, gone="Expand")

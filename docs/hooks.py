@@ -75,8 +75,7 @@ def _pattern(rule: Rule) -> str:
     lines += [] if rule.keeps else [f"  >> {after}"]
     lines += [] if rule.where is None else [f"  where {rule.where!r}"]
     return "\n".join(
-        textwrap.fill(line, 100, subsequent_indent="     ", break_long_words=False)
-        for line in lines
+        textwrap.fill(line, 84, subsequent_indent="     ", break_long_words=False) for line in lines
     )
 
 

@@ -11,7 +11,8 @@ from blocks import Reader, blocks_of
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs" / "pages").rglob("*.md"))]
+ELSEWHERE = [ROOT / "CONTRIBUTING.md", ROOT / "docker" / "README.md"]
+PAGES = [README, *ELSEWHERE, *sorted((ROOT / "docs" / "pages").rglob("*.md"))]
 LONG = ("ci-gate", "compare", "many-models")
 
 
@@ -27,7 +28,8 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def long_ones_are_slow(page: Path) -> object:
-    return pytest.param(page, marks=pytest.mark.slow if page.stem in LONG else (), id=page.stem)
+    marks = pytest.mark.slow if page.stem in LONG else ()
+    return pytest.param(page, marks=marks, id=page.relative_to(ROOT).as_posix())
 
 
 @pytest.mark.parametrize("page", list(map(long_ones_are_slow, PAGES)))

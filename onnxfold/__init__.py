@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from onnxfold.storage.load import load
     from onnxfold.storage.save import save
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CheckFailedError",

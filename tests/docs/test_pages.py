@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 ELSEWHERE = [ROOT / "CONTRIBUTING.md", ROOT / "docker" / "README.md"]
 PAGES = [README, *ELSEWHERE, *sorted((ROOT / "docs" / "pages").rglob("*.md"))]
-LONG = ("ci-gate", "compare", "many-models")
+LONG = ("ci-gate", "compare", "many-models", "pipelines")
 
 
 @pytest.fixture

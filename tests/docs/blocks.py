@@ -18,8 +18,10 @@ from onnxfold.cli import main
 FENCE = re.compile(r"^( *)```(\w*) *(.*)$")
 MARK = re.compile(r"<!-- (not run|any figures): (.+) -->")
 
-FIGURES = re.compile(r"[\d.,]+ (?:us|ms|s|MB|GB)\b|[\d.]+ times as fast|pays after [\d,]+ runs")
-"""Time, memory and speed, in any output: they are other ones at every run."""
+FIGURES = re.compile(
+    r"[\d.,]+ (?:us|ms|s|MB|GB)\b|[\d.]+ times as fast|pays after [\d,]+ runs|error [\d.]+e-\d+"
+)
+"""Time, memory and speed are other ones at every run, and errors with every onnxruntime."""
 
 NUMBER = re.compile(r"\d[\d.,]*(?:e-\d+)?|\b(?:us|ms|s)\b")
 """Any number, in a block that is marked with "any figures", and the unit of a time."""

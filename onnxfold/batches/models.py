@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from onnxfold.batches import remote
 from onnxfold.batches.remote import Listing
 from onnxfold.errors import UsageError
+from onnxfold.urls import is_url
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[Found]
     seen: set[str] = set()
     for given in patterns:
         pattern = os.fspath(given)
-        is_url = remote.is_url(pattern)
-        listing = remote.listing(pattern) if is_url else _listing(pattern, output)
+        is_remote = is_url(pattern)
+        listing = remote.listing(pattern) if is_remote else _listing(pattern, output)
         if not listing.files:
             raise UsageError(f"{pattern}: there is no model of that name")
         for path, nbytes in sorted(listing.files):
@@ -68,11 +69,11 @@ def _listing(pattern: str, output: str) -> Listing:
 
 
 def _files(pattern: str, output: str) -> Iterator[tuple[str, int]]:
-    out = None if remote.is_url(output) else os.path.realpath(output) + os.sep
+    out = None if is_url(output) else os.path.realpath(output) + os.sep
     for path in glob.iglob(pattern, recursive=True):
         if os.path.isfile(path) and not (out and os.path.realpath(path).startswith(out)):
             yield path, os.path.getsize(path)
 
 
 def _join(folder: str, below: str) -> str:
-    return f"{folder.rstrip('/')}/{below}" if remote.is_url(folder) else os.path.join(folder, below)
+    return f"{folder.rstrip('/')}/{below}" if is_url(folder) else os.path.join(folder, below)

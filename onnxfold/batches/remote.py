@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from onnxfold.errors import OnnxFoldError, UsageError
+from onnxfold.errors import OnnxFoldError
+from onnxfold.urls import file_system
 
 
 class Listing(NamedTuple):
@@ -17,11 +18,6 @@ class Listing(NamedTuple):
     """The folder below which the files' own paths begin."""
     files: list[tuple[str, int]]
     """Path or URL, and bytes."""
-
-
-def is_url(path: str) -> bool:
-    """Whether it is no path of this machine."""
-    return "://" in path
 
 
 def without_wildcards(pattern: str) -> str:
@@ -37,7 +33,7 @@ def listing(pattern: str) -> Listing:
         OnnxFoldError: They cannot be listed.
     """
     with _errors(pattern):
-        files, path = _filesystem(pattern)
+        files, path = file_system(pattern)
         if without_wildcards(path + "/") != path + "/":
             base = without_wildcards(path)
             found = files.glob(path, detail=True)
@@ -60,7 +56,7 @@ def listing(pattern: str) -> Listing:
 def version_of(url: str) -> str:
     """What changes when the file at a URL does; raises OnnxFoldError if there is none."""
     with _errors(url):
-        files, path = _filesystem(url)
+        files, path = file_system(url)
         return str(files.ukey(path))
 
 
@@ -73,7 +69,7 @@ def fetch(url: str, folder: str) -> str:
     from onnxfold.storage.load import external_locations
 
     with _errors(url):
-        files, path = _filesystem(url)
+        files, path = file_system(url)
         local = os.path.join(folder, path.rpartition("/")[2])
         files.get_file(path, local)
         for location in external_locations(local):
@@ -93,7 +89,7 @@ def store(local: str, url: str) -> None:
     from onnxfold.storage.load import external_locations
 
     with _errors(url):
-        files, path = _filesystem(url)
+        files, path = file_system(url)
         folder = path.rpartition("/")[0]
         files.makedirs(folder, exist_ok=True)
         for location in external_locations(local):
@@ -103,15 +99,6 @@ def store(local: str, url: str) -> None:
 
 def _is_beside(location: str) -> bool:
     return not os.path.isabs(location) and ".." not in location.replace("\\", "/").split("/")
-
-
-def _filesystem(url: str) -> tuple[Any, str]:
-    try:
-        from fsspec.core import url_to_fs
-    except ImportError:
-        raise UsageError("URLs need fsspec: pip install 'onnxfold[remote]'") from None
-    files, path = url_to_fs(url)
-    return files, str(path)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Union
 
-from onnxfold.batches import remote
 from onnxfold.batches.journal import Journal
 from onnxfold.batches.models import find
 from onnxfold.batches.outcome import Batch, Outcome
@@ -18,6 +17,7 @@ from onnxfold.batches.task import Task, Workplace, lost, run_task
 from onnxfold.errors import UsageError
 from onnxfold.memory import available_memory, processors
 from onnxfold.options import OptionArguments, Options, options_of
+from onnxfold.urls import is_url
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -74,7 +74,7 @@ def batch(
     if executor is not None and scheduler is not None:
         raise UsageError("an executor and a scheduler contradict each other")
     output = os.fspath(output)
-    if journal is None and remote.is_url(output):
+    if journal is None and is_url(output):
         raise UsageError("a journal must be given where the results go to a URL")
     given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
     models = find(given, output)

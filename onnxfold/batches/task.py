@@ -22,6 +22,7 @@ from onnxfold.errors import OnnxFoldError
 from onnxfold.memory import available_memory
 from onnxfold.report.console import bytes_text
 from onnxfold.storage.load import external_locations
+from onnxfold.urls import is_url
 
 # A process that is killed from outside, by the system for want of memory or by a person, was
 # perhaps not at fault.
@@ -116,7 +117,7 @@ class Workplace:
     def _optimized(self, task: Task, outcome: Outcome, source: str) -> Outcome:
         with contextlib.ExitStack() as stack:
             target = task.target
-            if remote.is_url(target):
+            if is_url(target):
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfold-"))
                 target = os.path.join(folder, task.target.rpartition("/")[2])
             else:
@@ -127,7 +128,7 @@ class Workplace:
             if "error" in answer:
                 return _failed(outcome, answer)
             answer.pop("rss")
-            if remote.is_url(task.target):
+            if is_url(task.target):
                 remote.store(target, task.target)
             return replace(
                 outcome,
@@ -200,7 +201,7 @@ def _reason(error: Exception, source: str) -> str:
 @contextlib.contextmanager
 def _local(source: str) -> Iterator[str]:
     """The model as a file of this machine."""
-    if not remote.is_url(source):
+    if not is_url(source):
         yield source
         return
     with tempfile.TemporaryDirectory(prefix="onnxfold-") as folder:
@@ -226,7 +227,7 @@ def _key(task: Task, source: str) -> str:
 
 def _content(path: str) -> str:
     """Stands for the content of a model and its external data; at a URL, for their version."""
-    if remote.is_url(path):
+    if is_url(path):
         return remote.version_of(path)
     folder = Path(path).parent
     digests = [_sha256(path)]

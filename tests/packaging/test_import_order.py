@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     ("onnx_ir_private",),
     ("errors", "deferred", "graphs", "memory"),
-    ("atomic", "lost_pages"),
+    ("atomic", "lost_pages", "urls"),
     ("storage",),
     ("pool",),
     ("kernels",),

@@ -252,7 +252,7 @@ def test_a_remote_store_that_is_damaged_or_away(tmp_path, caplog):
     of(FoldCache(tmp_path / "two", remote=f"file://{remote}"), "k", w=random(16, 16))
     assert "nothing is put to" in caplog.text
     of(FoldCache(tmp_path / "two"), "k")
-    with pytest.raises(UsageError, match="no remote store"):
+    with pytest.raises(UsageError, match="it cannot be reached"):
         FoldCache(tmp_path / "two", remote="nonsense://x")
     with pytest.raises(UsageError, match="folder"):
         FoldCache(remote=f"file://{remote}")

@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 
-from onnxfold.errors import UsageError
+from onnxfold.urls import file_system
 
 logger = logging.getLogger("onnxfold")
 
@@ -28,15 +28,7 @@ class Remote:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        try:
-            import fsspec
-        except ImportError:
-            reason = "a remote store needs fsspec: pip install 'onnxfold[remote]'"
-            raise UsageError(reason, file=url) from None
-        try:
-            self._system, self._folder = fsspec.core.url_to_fs(url)
-        except (ValueError, ImportError) as error:  # of what the protocol needs
-            raise UsageError(f"no remote store: {error}", file=url) from None
+        self._system, self._folder = file_system(url)
 
     def fetch(self, name: str, fd: int) -> bool:
         """Copy a file to an open one; whether it was there."""

@@ -99,9 +99,13 @@ def _onnx_adapter(file: Path) -> dict[str, Feed]:
     with file.open("rb"):  # onnxruntime says less about a file that is not there
         pass
     try:
-        return dict(ort.AdapterFormat.read_adapter(str(file)).get_parameters())
+        adapter = ort.AdapterFormat.read_adapter(str(file))
+        values = dict(adapter.get_parameters())
     except Exception as error:  # onnxruntime raises many classes without a common base
         raise ModelError(f"onnxruntime does not read it: {error}", file=file) from error
+    for value in values.values():
+        value.adapter = adapter  # whose memory it is: older versions of onnxruntime do not keep it
+    return values
 
 
 def _config(file: Path) -> LoraConfig:

@@ -1,0 +1,106 @@
+"""The adapters of tenants in a folder that all worker processes read, and a handle for each."""
+
+import os
+import re
+import tarfile
+import tempfile
+import threading
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import onnxfold
+from onnxfold.runtime.sessions.handle import Handle
+
+
+class UnknownTenant(Exception):
+    """There is no adapter for a tenant."""
+
+    def __str__(self) -> str:
+        return f"there is no tenant {self.args[0]!r}"
+
+
+class Version(NamedTuple):
+    """An adapter of a tenant: its number, counted from 1, and its folded tensors."""
+
+    number: int
+    handle: Handle
+
+
+class Tenants:
+    """FOLDER/alice/1, FOLDER/alice/2, ...: the highest number is what alice has, in every worker.
+
+    A version appears complete, by being renamed, and is never changed; it is peft's folder, or a
+    folder with one other file that `Session.fold` takes. To go back to an older one, remove those
+    after it.
+    """
+
+    def __init__(self, session: onnxfold.Session, folder: Path) -> None:
+        self._session = session
+        self._folder = folder
+        self._held: dict[str, Version] = {}
+        self._lock = threading.Lock()
+
+    def names(self) -> list[str]:
+        """All tenants; what begins with a dot is on its way."""
+        return sorted(p.name for p in self._folder.iterdir() if not p.name.startswith("."))
+
+    def warm_up(self) -> None:
+        """Fold every adapter, or map what another worker has folded; a bad one stops no other."""
+        for name in self.names():
+            try:
+                self.current(name)
+            except (onnxfold.OnnxFoldError, UnknownTenant, OSError) as error:
+                print(f"tenant {name} cannot be served: {error}", flush=True)
+
+    def current(self, name: str) -> Version:
+        """The newest version, by a look into the folder; a new one is mapped, or folded, now."""
+        held = self._held.get(name)
+        if held is None or held.number != self._newest(name):
+            with self._lock:
+                number = self._newest(name)
+                held = self._held.get(name)
+                if held is None or held.number != number:
+                    held = Version(number, self._fold(self._folder_of(name) / str(number)))
+                    self._held[name] = held
+        return held
+
+    def put(self, name: str, upload: BinaryIO) -> int:
+        """Fold a new version, then make it the newest one for all workers; gives its number.
+
+        Until then everybody gets the old one, and who has that keeps it.
+        """
+        versions = self._folder_of(name)
+        with tempfile.TemporaryDirectory(prefix=".", dir=self._folder) as temporary:
+            folder = Path(temporary) / "adapter"
+            with tarfile.open(fileobj=upload, mode="r:") as archive:
+                archive.extractall(folder, filter="data")
+            handle = self._fold(folder)
+            versions.mkdir(exist_ok=True)
+            with self._lock:
+                number = max(self._numbers(name), default=0) + 1
+                os.rename(folder, versions / str(number))
+                self._held[name] = Version(number, handle)
+        return number
+
+    def _fold(self, folder: Path) -> Handle:
+        """The folded tensors: those that another worker has made, if one has."""
+        files = [p for p in folder.iterdir() if p.name != "adapter_config.json"]
+        is_peft = (folder / "adapter_model.safetensors").exists() or len(files) != 1
+        handle = self._session.fold(folder if is_peft else files[0])
+        handle.io_binding()  # with specialize=, its session is opened now and not at the first run
+        return handle
+
+    def _newest(self, name: str) -> int:
+        numbers = self._numbers(name)
+        if not numbers:
+            raise UnknownTenant(name)
+        return max(numbers)
+
+    def _numbers(self, name: str) -> list[int]:
+        folder = self._folder_of(name)
+        return [int(n) for n in os.listdir(folder) if n.isdecimal()] if folder.is_dir() else []
+
+    def _folder_of(self, name: str) -> Path:
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+            raise UnknownTenant(name)
+        return self._folder / name

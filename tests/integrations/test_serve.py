@@ -76,7 +76,8 @@ def reference(adapter: Path) -> ort.InferenceSession:
 
 
 def is_near(got: np.ndarray, want: np.ndarray) -> bool:
-    return got.shape == want.shape and abs(got - want).max() < 1e-5 * abs(want).max()
+    """Level 2 rounds elsewhere: by 1.0e-5 at most in 13,500 runs; adapters differ by 1e-2."""
+    return got.shape == want.shape and abs(got - want).max() < 1e-4 * abs(want).max()
 
 
 class Client:

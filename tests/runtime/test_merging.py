@@ -13,7 +13,7 @@ import onnxfold
 from onnxfold.report.split_table import split_text
 from onnxfold.runtime.split import split
 
-LORA = Path(__file__).parents[1] / "data" / "lora"
+LORA = Path(__file__).parents[2] / "models" / "lora"
 NAMES = ["*.lora_?.*"]
 
 TWO = """

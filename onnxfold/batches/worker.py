@@ -28,9 +28,8 @@ def main() -> None:
     threading.Thread(target=_listen, args=[requests], daemon=True).start()
     defer(SYMBOLIC_ARITHMETIC)
     try:
-        while True:
-            request = json.loads(requests.get())
-            answers.write(json.dumps(_answer(request)) + "\n")
+        while line := requests.get():
+            answers.write(json.dumps(_answer(json.loads(line))) + "\n")
             answers.flush()
     except (KeyboardInterrupt, BrokenPipeError):
         os._exit(1)  # nobody reads what this process could still say
@@ -39,7 +38,8 @@ def main() -> None:
 def _listen(requests: queue.SimpleQueue[str]) -> None:
     for line in sys.stdin:
         requests.put(line)
-    _thread.interrupt_main()  # files that are being written are removed
+    requests.put("")  # for a process that waits, which nothing interrupts
+    _thread.interrupt_main()  # for one that works: files that are being written are removed
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:

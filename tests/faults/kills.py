@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import os
 import random
@@ -93,6 +94,7 @@ def content(path: Path) -> str:
 
 def run(folder: Path, command: list[str]) -> int:
     """Begin a command in a process of its own; return its id."""
+    gc.collect()  # a session that is ended in the fork waits for threads that are not there
     child = os.fork()
     if child:
         return child

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import os
 import random
@@ -64,6 +65,7 @@ def rewrite_for_ever(path: Path, external: bool, fsync: bool, pipe: int) -> None
 def fork(work: Callable[[int], None]) -> tuple[int, int]:
     """Run ``work`` in a new process, with a pipe to write to; return its id and the other end."""
     reader, writer = os.pipe()
+    gc.collect()  # a session that is ended in the fork waits for threads that are not there
     child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):

@@ -73,9 +73,8 @@ def gain_of(model: ir.Model, options: Options, names: Sequence[str], value: str)
     chosen = [v for v in model.graph.inputs if v.name in needed]
     if node is not None and ConstnessAnalysis(model, chosen).of_node(node) is not Constness.RUNTIME:
         return None
-    nodes = list(model.graph)
     region, cut = cut_prepared(model, chosen)
-    work = {node: work_of(node, region.sizes) for node in nodes}
+    work = {node: work_of(node, region.sizes) for node in model.graph}
     once = [n for n in region.operands if n not in cut.stays and region.work(n) > 0]
     stay = None if node is None else cut.stays.get(node)
     total = sum(work.values())

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from onnxfold.batches.outcome import Outcome
 from onnxfold.errors import UsageError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class Journal:
@@ -42,15 +38,8 @@ class Journal:
         if lines and not self.before:
             raise UsageError("it is no journal of a batch", file=path)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End the last line."""
         if self._file is not None:
             self._file.close()
 
@@ -60,7 +49,7 @@ class Journal:
             os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
             # a line of a process that was killed in it must not swallow the first of ours
             begin = "\n" if os.path.exists(self.path) and os.path.getsize(self.path) else ""
-            self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115  # see __exit__
+            self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115  # see close
             self._file.write(begin)
         self._file.write(json.dumps(outcome.to_dict()) + "\n")
         self._file.flush()

@@ -79,7 +79,8 @@ def batch(
     given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
     models = find(given, output)
     with ExitStack() as stack:
-        kept = stack.enter_context(Journal(os.fspath(journal or os.path.join(output, _JOURNAL))))
+        kept = Journal(os.fspath(journal or os.path.join(output, _JOURNAL)))
+        stack.callback(kept.close)
         tasks = [
             Task(
                 model.source,

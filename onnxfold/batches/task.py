@@ -21,13 +21,13 @@ from onnxfold.batches.share import MemoryShare
 from onnxfold.errors import OnnxFoldError
 from onnxfold.memory import available_memory
 from onnxfold.report.console import bytes_text
+from onnxfold.runtime.bundles.bundle import hash_file
 from onnxfold.storage.load import external_locations
 from onnxfold.urls import is_url
 
 # A process that is killed from outside, by the system for want of memory or by a person, was
 # perhaps not at fault.
 _TRIES = 2
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def _is_same(before: Outcome, outcome: Outcome) -> bool:
 def _key(task: Task, source: str) -> str:
     """Stands for the model, the options, the files with rules and the version of onnxfold."""
     options = dict(task.options)
-    rules = [_sha256(os.fspath(path)) for path in options.pop("rules", ())]
+    rules = [hash_file(Path(path)) for path in options.pop("rules", ())]
     document = [_content(source), options, rules, task.check > 0, version("onnxfold")]
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
@@ -230,16 +230,8 @@ def _content(path: str) -> str:
     if is_url(path):
         return remote.version_of(path)
     folder = Path(path).parent
-    digests = [_sha256(path)]
-    digests += [_sha256(str(folder / name)) for name in sorted(external_locations(path))]
+    digests = [hash_file(Path(path))]
+    digests += [hash_file(folder / name) for name in sorted(external_locations(path))]
     return (
         digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
     )
-
-
-def _sha256(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()

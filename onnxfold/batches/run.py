@@ -92,7 +92,8 @@ def batch(
                 memory,
                 kept.before.get(model.target),
             )
-            for model in models
+            # the largest first: no worker begins one when the others have nothing left to do
+            for model in sorted(models, key=lambda m: m.nbytes, reverse=True)
         ]
         if scheduler is not None:
             from onnxfold.batches.cluster import on_cluster

@@ -5,7 +5,8 @@ CPU seconds (user + system) and wall seconds, the peak resident memory, and rati
 
 ``runtime --model PATH`` looks at what comes out instead (``levels.py``), and
 ``attention --model PATH`` at the attention in it (``attention.py``). ``peers --model DIR`` compares
-what onnxfold and other tools make of many models (``peers.py``).
+what onnxfold and other tools make of many models (``peers``), and ``sessions`` runs with and
+without runtime constants (``sessions.py``).
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from rich.table import Table
 from tests.benchmarks.attention import attention
 from tests.benchmarks.levels import runtime
 from tests.benchmarks.peers import peers
+from tests.benchmarks.peers.judge import Limits
 from tests.benchmarks.processes import measure
+from tests.benchmarks.sessions import sessions
 
 _COPY = """
 import os, shutil, sys
@@ -219,34 +222,49 @@ BENCHMARKS = {
     "llama": llama,
 }
 
+OTHERS = ("runtime", "attention", "peers", "sessions")
+
 
 def main() -> None:
     """Run the benchmarks named on the command line, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "names", nargs="*", choices=[[], *BENCHMARKS, "runtime", "attention", "peers"], default=[]
-    )
+    parser.add_argument("names", nargs="*", choices=[[], *BENCHMARKS, *OTHERS], default=[])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--model", action="append", default=[], help="for runtime, attention, peers"
-    )
+    parser.add_argument("--model", action="append", default=[], help=f"for {', '.join(OTHERS)}")
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE")
     parser.add_argument("--feeds", help="an .npz file, or a folder with input_0.pb, ...")
-    parser.add_argument("--environment", type=Path, help="of the peers; made if it is not there")
-    parser.add_argument("--output", type=Path, help="where the table and figure of peers go")
-    parser.add_argument("--large", action="store_true", help="peers: also generated models")
+    parser.add_argument("--output", type=Path, help="where tables and figures go")
+    others = parser.add_argument_group("peers")
+    others.add_argument("--environment", type=Path, help="of the tools; made if it is not there")
+    others.add_argument("--nodes", type=int, nargs="*", default=[], help="also generated chains")
+    others.add_argument(
+        "--gigabytes", type=float, nargs="*", default=[], help="also generated transformers"
+    )
+    others.add_argument("--seconds", type=float, default=300, help="that a tool may take")
+    others.add_argument("--memory", type=float, help="GB that a tool may take")
     arguments = parser.parse_args()
     begin = time.perf_counter()
     for name in arguments.names or BENCHMARKS:
         with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
+            dims = {name: int(size) for name, size in (d.split("=") for d in arguments.dim)}
             if name == "runtime":
-                dims = {name: int(size) for name, size in (d.split("=") for d in arguments.dim)}
                 runtime(Path(folder), arguments.rounds, arguments.model, dims, arguments.feeds)
             elif name == "attention":
                 attention(Path(folder), arguments.model)
+            elif name == "sessions":
+                sessions(arguments.rounds, arguments.model, dims)
             elif name == "peers":
-                given = (arguments.model, arguments.environment, arguments.output, arguments.large)
-                peers(Path(folder), arguments.rounds, *given)
+                memory = arguments.memory and int(arguments.memory * 1e9)
+                peers(
+                    Path(folder),
+                    arguments.rounds,
+                    arguments.model,
+                    arguments.environment,
+                    arguments.output,
+                    arguments.nodes,
+                    arguments.gigabytes,
+                    Limits(arguments.seconds, memory),
+                )
             else:
                 BENCHMARKS[name](Path(folder), arguments.rounds)
     print(f"{time.perf_counter() - begin:.0f} s in all")

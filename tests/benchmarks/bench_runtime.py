@@ -1,8 +1,7 @@
-"""``python -m tests.benchmarks.bench_runtime [steps|overhead|kernels]``: runtime constants.
+"""``python -m tests.benchmarks.bench_runtime [overhead|kernels]``: runtime constants.
 
-``steps`` times exported decoders, whose paths are given with ``--model PATH --dim NAME=SIZE``;
-``overhead`` a session against bare onnxruntime on the same entry; ``kernels`` compiles typical
-runtime_fold graphs with a ``--backend``, and times them against onnxruntime run by run in turns.
+``overhead`` times a session against bare onnxruntime on the same entry; ``kernels`` compiles
+typical runtime_fold graphs with a ``--backend``, and times them against onnxruntime in turns.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -22,7 +20,6 @@ import onnxruntime as ort
 from rich.console import Console
 from rich.table import Table
 
-from onnxfold.runtime.bench import bench
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split import split
@@ -244,44 +241,14 @@ def overhead(rounds: int) -> None:
     Console(width=100).print(table)
 
 
-def steps(models: list[str], dims: dict[str, int], rounds: int) -> None:
-    """One step of exported decoders."""
-    table = Table("model", "original ms", "entry ms", "speedup", "cached MB", "difference")
-    for model in models:
-        inputs = {i.name for i in onnx.load(model, load_external_data=False).graph.input}
-        shapes = onnx.load(model, load_external_data=False).graph.input
-        known = {d.dim_param for i in shapes for d in i.type.tensor_type.shape.dim}
-        result = bench(
-            model,
-            runtime_constants=[n for n in inputs if n.startswith("encoder_")],
-            dims={name: size for name, size in dims.items() if name in known},
-            backend="onnxruntime",
-            rounds=rounds,
-        )
-        table.add_row(
-            Path(model).parent.name,
-            f"{result.original_seconds * 1e3:.1f}",
-            f"{result.entry_seconds * 1e3:.1f}",
-            f"{result.speedup:.2f}",
-            f"{result.cached_bytes / 1e6:.1f}",
-            f"{result.max_difference:g}",
-        )
-    Console(width=100).print(table)
-
-
 def main() -> None:
     """Run what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["steps", "overhead", "kernels"])
-    parser.add_argument("--model", action="append", default=[])
-    parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE")
+    parser.add_argument("what", choices=["overhead", "kernels"])
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--backend", default="iree")
     given = parser.parse_args()
-    if given.what == "steps":
-        sizes = {name: int(size) for name, size in (d.split("=") for d in given.dim)}
-        steps(given.model, sizes, given.rounds)
-    elif given.what == "kernels":
+    if given.what == "kernels":
         kernels(given.rounds, given.backend)
     else:
         overhead(given.rounds)

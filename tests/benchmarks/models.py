@@ -79,30 +79,48 @@ def embedding(path: Path, rows: int, columns: int) -> None:
     onnx.save(model, path)
 
 
-def transformer(path: Path, hidden: int, inner: int, layers: int, vocabulary: int) -> None:
-    """A decoder's weights in float16 as exporters leave them, in a data file, written row by row.
+def transformer_of(path: Path, nbytes: int) -> None:
+    """A transformer in float32 that takes about so many bytes, wider where it is larger."""
+    sizes = [(512, 1408, 4_000), (1024, 2816, 8_000), (2048, 5632, 16_000), (4096, 11_008, 32_000)]
+    hidden, inner, vocabulary = sizes[sum(nbytes >= limit for limit in (2e8, 1e9, 8e9))]
+    outside, layer = 2 * hidden * vocabulary, hidden * (4 * hidden + 3 * inner)
+    layers = max(1, round((nbytes / 4 - outside) / layer))
+    transformer(path, hidden, inner, layers, vocabulary, np.float32)
 
-    Every linear layer is a MatMul with a transposed weight [out, in]; attention is left out, as
-    no constant is in it.
+
+def transformer(
+    path: Path,
+    hidden: int,
+    inner: int,
+    layers: int,
+    vocabulary: int,
+    dtype: type[np.floating] = np.float16,
+) -> None:
+    """A decoder's weights as exporters leave them, in a data file, written row by row.
+
+    Every linear layer is a MatMul with a transposed weight [out, in]. A gate is in the place of
+    attention, in which no constant is.
     """
     rng = np.random.default_rng(0)
-    row = (rng.random(1 << 21, dtype=np.float32) - np.float32(0.5)).astype(np.float16)
+    row = rng.random(1 << 21, dtype=np.float32) - np.float32(0.5)
+    row = (row * np.float32((12 / hidden) ** 0.5)).astype(dtype)  # no value grows by the layers
+    element = helper.np_dtype_to_tensor_dtype(row.dtype)
     nodes, weights, count = [], [], 0
     with open(path.with_name(path.name + ".data"), "wb") as data:
 
         def weight(*shape: int) -> str:
-            tensor = TensorProto(name=f"w{len(weights)}", data_type=TensorProto.FLOAT16, dims=shape)
+            tensor = TensorProto(name=f"w{len(weights)}", data_type=element, dims=shape)
             tensor.data_location = TensorProto.EXTERNAL
             left = int(np.prod(shape))
             for key, value in (
                 ("location", path.name + ".data"),
                 ("offset", str(data.tell())),
-                ("length", str(2 * left)),
+                ("length", str(row.itemsize * left)),
             ):
                 tensor.external_data.add(key=key, value=value)
             while left:
                 start = int(rng.integers(0, len(row) // 2))
-                left -= data.write(row[start : start + left].tobytes()) // 2
+                left -= data.write(row[start : start + left].tobytes()) // row.itemsize
             weights.append(tensor)
             return tensor.name
 
@@ -115,20 +133,29 @@ def transformer(path: Path, hidden: int, inner: int, layers: int, vocabulary: in
         def linear(x: str, out: int, size: int) -> str:
             return node("MatMul", x, node("Transpose", weight(out, size), perm=[1, 0]))
 
-        x = node("Gather", weight(vocabulary, hidden), "ids")
+        epsilon = helper.make_tensor("epsilon", element, [], [1e-5])
+
+        def norm(x: str) -> str:
+            square = node("ReduceMean", node("Mul", x, x), axes=[-1])
+            return node("Mul", node("Div", x, node("Sqrt", node("Add", square, "epsilon"))), scale)
+
+        x, scale = node("Gather", weight(vocabulary, hidden), "ids"), weight(hidden)
         for _ in range(layers):
-            x = node("Mul", x, weight(hidden))
-            for _ in range(4):
-                x = linear(x, hidden, hidden)
-            gate = node("Sigmoid", linear(x, inner, hidden))
-            x = linear(node("Mul", gate, linear(x, inner, hidden)), hidden, inner)
-        logits = linear(x, vocabulary, hidden)
+            h = norm(x)
+            query, key, value = (linear(h, hidden, hidden) for _ in range(3))
+            h = node("Mul", node("Sigmoid", node("Mul", query, key)), value)
+            x = node("Add", x, linear(h, hidden, hidden))
+            h = norm(x)
+            gate = node("Sigmoid", linear(h, inner, hidden))
+            x = node("Add", x, linear(node("Mul", gate, linear(h, inner, hidden)), hidden, inner))
+        logits = linear(norm(x), vocabulary, hidden)
+    weights.append(epsilon)
     nodes.append(helper.make_node("Identity", [logits], ["logits"]))
     graph = helper.make_graph(
         nodes,
         "transformer",
         [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, "n"])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT16, [1, "n", vocabulary])],
+        [helper.make_tensor_value_info("logits", element, [1, "n", vocabulary])],
         weights,
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)

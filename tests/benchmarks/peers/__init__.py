@@ -1,0 +1,130 @@
+"""``python -m tests.benchmarks peers``: onnxfold and the other tools, over many models.
+
+The tools are installed in an environment of their own, ``--environment DIR``, which is made if it
+is not there. Each tool makes each model in a whole process, and the tools take turns; medians are
+shown. What comes out is compared with the model on onnxruntime, node by node, on random inputs.
+``--nodes`` and ``--gigabytes`` add series of generated models, for what a tool costs for a node and
+for a byte; a tool that fails at one of them is not asked for the larger ones. ``--output DIR`` gets
+the tables, ``peers.json`` and ``peers.svg``.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.benchmarks.models import scalar_chain, transformer_of
+from tests.benchmarks.peers.judge import Compared, Limits, Made, count, judged, size
+from tests.benchmarks.peers.tables import text
+from tests.benchmarks.peers.tools import COPY, commands, environment
+from tests.benchmarks.processes import measure
+
+ROOT = Path(__file__).parents[3]
+
+
+def peers(
+    folder: Path,
+    rounds: int,
+    models: Sequence[str],
+    environment_folder: Path | None,
+    output: Path | None,
+    nodes: Sequence[int],
+    gigabytes: Sequence[float],
+    limits: Limits,
+) -> None:
+    """Print the tables, and write them into a folder.
+
+    Args:
+        folder: For what the tools write.
+        rounds: How many times each tool makes each model.
+        models: Files and folders of models; the project's own if there is none.
+        environment_folder: That of the tools; a new one, which is removed, if it is None.
+        output: Where the tables, the figure and the data go.
+        nodes: Sizes of generated chains of scalars.
+        gigabytes: Sizes of generated transformers.
+        limits: What a tool may take.
+    """
+    python = environment(environment_folder or folder / "environment", ROOT)
+    compared = []
+    for series, name, path in _all(folder / "generated", models, nodes, gigabytes):
+        smaller = [c for c in compared if c.series == series] if series != "given" else []
+        out = [m for c in smaller for m in c.made if m.verdict == "failed"]
+        compared.append(_compare(series, name, path, python, rounds, folder / "made", limits, out))
+        _keep(compared, output)
+    table = text(compared, rounds, python)
+    print(table)
+    if output is not None:
+        (output / "peers.txt").write_text(table)
+        subprocess.run([python, Path(__file__).with_name("draw.py"), output], check=True)
+
+
+def _all(
+    generated: Path, models: Sequence[str], nodes: Sequence[int], gigabytes: Sequence[float]
+) -> Iterator[tuple[str, str, Path]]:
+    """Series, name and path of each model; those that are generated last as long as they serve."""
+    found = sorted(p for m in models or [ROOT / "models"] for p in _models(Path(m)))
+    alike = len({path.stem for path in found}) < len(found)
+    for path in found:  # its folder's name, where all files are called the same
+        yield "given", path.parent.name if alike else path.stem, path
+    for series, sizes in (("nodes", sorted(nodes)), ("bytes", sorted(gigabytes))):
+        for number in sizes:
+            generated.mkdir()
+            if series == "nodes":
+                name = f"chain of {number:,} nodes"
+                scalar_chain(generated / "in.onnx", int(number) // 3)
+            else:
+                name = f"transformer of {number:g} GB"
+                transformer_of(generated / "in.onnx", int(number * 1e9))
+            yield series, name, generated / "in.onnx"
+            shutil.rmtree(generated)
+
+
+def _models(path: Path) -> Iterator[Path]:
+    yield from sorted(path.rglob("*.onnx")) if path.is_dir() else [path]
+
+
+def _compare(
+    series: str,
+    name: str,
+    path: Path,
+    python: Path,
+    rounds: int,
+    where: Path,
+    limits: Limits,
+    out: Sequence[Made],
+) -> Compared:
+    reasons = {m.tool: m.reason for m in reversed(out)}
+    made: dict[str, Made] = {}
+    for _ in range(rounds):
+        for tool, command in commands(python, path, where / "out.onnx").items():
+            found = made.get(tool)
+            if tool in reasons:
+                made[tool] = Made(tool, "failed", reasons[tool], was_tried=False)
+                continue
+            if found is not None and found.verdict == "failed":
+                continue
+            where.mkdir()
+            run = measure(command, limits.seconds, limits.memory)
+            print(f"{name}: {tool} {run.wall:.1f} s {run.peak_mb:.0f} MB", file=sys.stderr)
+            target = where / "out.onnx"
+            if found is None and tool == COPY:
+                found = made[tool] = Made(tool, "equal", nodes=count(target), nbytes=size(target))
+            elif found is None:
+                found = made[tool] = judged(tool, run.error, path, target, python)
+            found.wall.append(run.wall)
+            found.cpu.append(run.cpu)
+            found.peak_mb.append(run.peak_mb)
+            shutil.rmtree(where)
+    return Compared(series, name, count(path), size(path), list(made.values()))
+
+
+def _keep(compared: Sequence[Compared], output: Path | None) -> None:
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        document = json.dumps([asdict(c) for c in compared], indent=1)
+        (output / "peers.json").write_text(document + "\n")

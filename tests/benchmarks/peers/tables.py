@@ -1,0 +1,135 @@
+"""What the tools made, as text."""
+
+from __future__ import annotations
+
+import io
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from tests.benchmarks.peers.judge import Compared, Made
+from tests.benchmarks.peers.tools import COPY
+
+
+def text(compared: Sequence[Compared], rounds: int, python: Path) -> str:
+    """All tables, with the versions of the tools and what they ran on."""
+    written = io.StringIO()
+    console = Console(width=120, file=written)
+    for series, title in (
+        ("given", "{} models"),
+        ("nodes", "{} chains of Constant, Sqrt and Mul"),
+        ("bytes", "{} transformers with transposed weights"),
+    ):
+        mine = [c for c in compared if c.series == series]
+        if mine:
+            console.print(f"{title.format(len(mine))}:\n")
+            console.print(_sums(mine) if series == "given" else _series(mine))
+            console.print()
+    console.print(_each(compared))
+    freeze = subprocess.run(
+        [python, "-m", "pip", "freeze"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    versions = [line for line in freeze if line.lower().startswith("onnx")]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
+    console.print(
+        f"{rounds} rounds on {time.strftime('%Y-%m-%d')}: {platform.system()}, {_processor()}, "
+        f"{os.cpu_count()} cores, {memory} GiB"
+    )
+    console.print(", ".join(line.replace(" @ ", "==").split("==file")[0] for line in versions))
+    return "".join(line.rstrip() + "\n" for line in written.getvalue().splitlines())
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # another system
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _sums(compared: Sequence[Compared]) -> Table:
+    """A row for each tool, over the models that all of them made."""
+    tools = [made.tool for made in compared[0].made if made.tool != COPY]
+    by_all = [c for c in compared if all(m.nodes is not None for m in c.made)]
+    table = _table("tool", "equal", "near", "differs", "failed", "grown", "nodes", "wall", "memory")
+    nodes = sum(c.nodes for c in by_all)
+    table.add_row("as it came", *[""] * 5, f"{nodes:,}", "", "")
+    for k, tool in enumerate(tools):
+        mine = [c.made[k] for c in compared]
+        verdicts = [made.verdict for made in mine]
+        grown = sum(
+            made.nbytes is not None and made.nbytes > c.nbytes
+            for made, c in zip(mine, compared, strict=True)
+        )
+        shared = [c.made[k] for c in by_all]
+        wall = sum(statistics.median(m.wall) for m in shared)
+        peak = max((max(m.peak_mb) for m in shared), default=0)
+        table.add_row(
+            tool,
+            *(str(verdicts.count(v)) for v in ("equal", "near", "differs", "failed")),
+            str(grown),
+            f"{sum(m.nodes or 0 for m in shared):,}",
+            f"{wall:.1f} s",
+            f"{peak:.0f} MB",
+        )
+    table.caption = f"nodes, wall and the highest memory of the {len(by_all)} models made by all"
+    return table
+
+
+def _series(compared: Sequence[Compared]) -> Table:
+    """A row for each size, with the wall time and the memory of each tool."""
+    tools = [made.tool for made in compared[0].made]
+    table = _table("model", *tools)
+    cells: tuple[Callable[[Made], str], ...] = (
+        lambda m: f"{statistics.median(m.wall):.2f} s",
+        lambda m: f"{max(m.peak_mb):.0f} MB",
+        lambda m: "" if m.tool == COPY else f"{m.nodes:,}, {m.verdict}",
+    )
+    for c in compared:
+        for row, cell in enumerate(cells):
+            table.add_row(
+                "" if row else c.model,
+                *(cell(m) if m.nodes is not None else "" if row else "failed" for m in c.made),
+            )
+    return table
+
+
+def _each(compared: Sequence[Compared]) -> Table:
+    table = _table("model", "tool", "result", "nodes", "bytes", "wall", "CPU", "memory")
+    for c in compared:
+        table.add_row(c.model, "", "", f"{c.nodes:,}", f"{c.nbytes / 1e6:.1f} MB", "", "", "")
+        for m in c.made:
+            sizes = ("", "") if m.nodes is None else (f"{m.nodes:,}", f"{m.nbytes / 1e6:.1f} MB")
+            took = (_spread(m.wall, 2, "s"), _spread(m.cpu, 2, "s"), _spread(m.peak_mb, 0, "MB"))
+            table.add_row("", m.tool, m.verdict if m.was_tried else "not tried", *sizes, *took)
+            if m.reason:
+                table.add_row("", "", m.reason, *[""] * 5)
+    table.caption = "the median of all rounds, the lowest and the highest"
+    return table
+
+
+def _spread(figures: Sequence[float], digits: int, unit: str) -> str:
+    if not figures:
+        return ""
+    median = f"{statistics.median(figures):.{digits}f} {unit}"
+    if len(figures) == 1:
+        return median
+    return f"{median} ({min(figures):.{digits}f}-{max(figures):.{digits}f})"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for k, column in enumerate(columns):
+        table.add_column(
+            column, justify="left" if k == 0 or column in ("tool", "result") else "right"
+        )
+    return table

@@ -146,6 +146,43 @@ transpose_between_reshapes = rule(
     doc="The last two axes are swapped whether those before them are one or several.",
 )
 
+
+@given
+def _come_back(before: Shape, perm: Sequence[int], between: Shape, back: Sequence[int]) -> bool:
+    """All parts that the axes are split into, and joined of, come back into their order."""
+    left = [(before[axis], axis) for axis in reversed(perm) if before[axis] != 1]
+    parts: list[list[tuple[int, int]]] = []  # of each axis between: the axes it has a part of
+    for place, size in enumerate(between):
+        parts.append([])
+        while size != 1:
+            if not left:
+                return False
+            rest, axis = left.pop()
+            parts[-1].append((axis, place))
+            if rest == size:
+                size = 1
+            elif not isinstance(size, int) or not isinstance(rest, int) or 0 in (size, rest):
+                return False
+            elif rest % size == 0:
+                left.append((rest // size, axis))
+                size = 1
+            elif size % rest == 0:
+                size //= rest
+            else:
+                return False
+    order = [part for place in back for part in parts[place]]
+    return order == sorted(order)
+
+
+_between = op.any_of(*RESHAPING)(_transposed, *zs)
+
+reshape_between_transposes = rule(
+    op.Transpose(_between, perm=q) >> op.Reshape(x, new_shape(x)),
+    where=_come_back(shape_of(x), p, shape_of(_between), q) & single_use(_between),
+    opset=(5, None),
+    doc="A Reshape behind which all axes are moved back is all that there is.",
+)
+
 matmul_of_transposed = rule(
     op.Transpose(op.MatMul(_transposed, op.Transpose(y, perm=p)), perm=p) >> op.MatMul(y, x),
     where=swaps_last_two(p),

@@ -173,3 +173,39 @@ def test_between_reshapes():
             **ints(rows=[6, 4, 5], whole=[2, 3, 4, 5]),
         ),
     )
+
+
+def test_reshape_between_transposes():
+    """Heads are split off behind a transpose, and joined in front of one."""
+
+    def around(operand, p, shape, q, reshape="Reshape"):
+        return graph(
+            f"float[{operand}] x",
+            f"t = Transpose<perm={p}>(x)",
+            f"r = {reshape}(t, shape)",
+            f"y = Transpose<perm={q}>(r)",
+            **ints(shape=shape),
+            sizes={"N": (2, 0, 1), "M": (3, 1)},
+        )
+
+    certify(
+        rules.reshape_between_transposes,
+        around("2,12,5", [0, 2, 1], [2, 5, 4, 3], [0, 2, 3, 1]),
+        around("2,4,3,6", [0, 3, 1, 2], [2, 2, 3, 12], [0, 3, 1, 2]),
+        around("N,12,5", [0, 2, 1], [0, 5, 4, 3], [0, 2, 3, 1]),
+        around("N,12,5", [0, 2, 1], [-1, 5, 1, 4, 3], [2, 0, 3, 4, 1]),
+        around("N,4,3,5", [0, 3, 1, 2], [0, 5, 12], [0, 2, 1]),
+        around("0,12,5", [0, 2, 1], [0, 5, 4, 3], [0, 2, 3, 1]),
+        around("6,1,5", [2, 1, 0], [5, 2, 3], [1, 2, 0]),
+        around("2,5", [1, 0], [1], [1, 2, 0], "Unsqueeze"),
+        gone="Transpose",
+        times=1,
+    )
+    refuse(
+        rules.reshape_between_transposes,
+        around("2,12,5", [0, 2, 1], [2, 5, 4, 3], [0, 3, 2, 1]),
+        around("2,12,5", [0, 2, 1], [10, 4, 3], [1, 2, 0]),
+        around("2,12,5", [0, 2, 1], [2, 10, 6], [0, 2, 1]),
+        around("2,6,4", [0, 2, 1], [2, 3, 8], [0, 2, 1]),
+        around("N,3,M", [0, 2, 1], [-1, 3, 1], [1, 0, 2]),
+    )

@@ -52,6 +52,33 @@ def test_from_pytorch(folder):
 
 
 @pytest.mark.slow
+def test_a_pass_of_olive(folder):
+    pytest.importorskip("olive")
+    quiet = {"OLIVE_DISABLE_TELEMETRY": "1", "PYTHONPATH": "examples"}
+    done = run(folder, EXAMPLES / "olive_pass.py", **quiet)
+    assert done.returncode == 0, done.stderr
+    before, after = map(int, done.stdout.split("nodes:")[1].split())
+    assert after < before / 2
+    alone = run(folder, "-c", OLIVE, **quiet)
+    assert alone.returncode == 0, alone.stderr
+
+
+OLIVE = """
+import onnx, onnxfold
+from olive_pass import PASSES, run
+onnxfold.save(onnxfold.load("models/swin.onnx"), "swin.onnx", external_data=True)
+nodes = {}
+for name in ("OnnxPeepholeOptimizer", "Onnxfold"):
+    workflow = {"input_model": {"type": "ONNXModel", "model_path": "swin.onnx"},
+                "passes": {"fold": {"type": name}}, "output_dir": name}
+    run(workflow, package_config=PASSES)
+    onnxfold.compare("swin.onnx", f"{name}/model.onnx", seeds=2).assert_equal()
+    nodes[name] = len(onnx.load(f"{name}/model.onnx", load_external_data=False).graph.node)
+assert nodes["Onnxfold"] < nodes["OnnxPeepholeOptimizer"]
+"""
+
+
+@pytest.mark.slow
 def test_a_backend_in_a_package(folder):
     site = folder / "site"
     pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", site)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import onnx
@@ -65,6 +69,133 @@ def test_optimum(tmp_path: Path):
     assert report.check is not None
     assert report.check.equal
     assert sum(report.nodes_after.values()) < sum(report.nodes_before.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("yolo11n.yaml", {}),
+        ("yolo12n.yaml", {}),
+        ("yolo26n.yaml", {"dynamic": True}),
+        ("yolo26n-seg.yaml", {}),
+        ("yolo26n-pose.yaml", {"dynamic": True}),
+    ],
+)
+def test_ultralytics(name: str, sizes: dict[str, bool], tmp_path: Path, monkeypatch):
+    """Exports with `simplify=False`, and with onnxslim, in whose place onnxfold can be put."""
+    ultralytics = pytest.importorskip("ultralytics")
+    onnxslim = pytest.importorskip("onnxslim")
+    monkeypatch.chdir(tmp_path)
+    yolo = ultralytics.YOLO(name)
+
+    def export(path: str, simplify: bool) -> str:
+        options = {"format": "onnx", "imgsz": 160, "verbose": False, "simplify": simplify}
+        shutil.move(yolo.export(**options, **sizes), path)
+        return path
+
+    raw, slimmed = export("raw.onnx", False), export("slimmed.onnx", True)
+    report = onnxfold.optimize_file(raw, "optimized.onnx", check=2)
+    assert report.check is not None
+    assert report.check.equal
+    optimized = onnx.load("optimized.onnx")
+    assert len(optimized.graph.node) <= len(onnx.load(slimmed).graph.node)
+    assert optimized.ByteSize() <= Path(raw).stat().st_size
+    assert {entry.key for entry in optimized.metadata_props} >= {"names", "stride", "task"}
+    (found,) = ultralytics.YOLO("optimized.onnx", task=yolo.task)(
+        np.zeros((160, 160, 3), np.uint8), imgsz=160, verbose=False
+    )
+    assert found.names == yolo.names
+
+    monkeypatch.setattr(onnxslim, "slim", onnxfold.slim)
+    in_its_place = onnx.load(export("in_its_place.onnx", True))
+    assert in_its_place.graph == optimized.graph
+
+
+def keras_cnn(keras: ModuleType) -> object:
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((32, 32, 3)),
+            layers.Conv2D(8, 3, strides=2, padding="same"),
+            layers.BatchNormalization(),
+            layers.ReLU(6.0),
+            layers.DepthwiseConv2D(3, padding="same"),
+            layers.BatchNormalization(),
+            layers.Activation("swish"),
+            layers.UpSampling2D(),
+            layers.GlobalAveragePooling2D(),
+            layers.Dense(10, activation="softmax"),
+        ]
+    )
+
+
+def keras_lstm(keras: ModuleType) -> object:
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((None,), dtype="int32"),
+            layers.Embedding(50, 16),
+            layers.Bidirectional(layers.LSTM(12, return_sequences=True)),
+            layers.LSTM(8),
+            layers.Dense(3),
+        ]
+    )
+
+
+def keras_mobilenet(keras: ModuleType) -> object:
+    return keras.applications.MobileNetV3Small((64, 64, 3), weights=None, classes=10)
+
+
+@pytest.mark.parametrize("network", [keras_cnn, keras_lstm, keras_mobilenet])
+def test_keras(network: Callable[[ModuleType], Any]):
+    keras = pytest.importorskip("keras")
+    tensorflow = pytest.importorskip("tensorflow")
+    from_keras = pytest.importorskip("tf2onnx").convert.from_keras
+    keras.utils.set_random_seed(0)
+    layers = network(keras)
+    module = keras.Model(layers.inputs, layers.outputs)  # a Sequential is not converted
+    numbers = np.random.default_rng(0)
+    module.set_weights([numbers.uniform(0.1, 0.5, w.shape) for w in module.get_weights()])
+    (given,) = module.inputs
+    signature = [tensorflow.TensorSpec((None, *given.shape[1:]), given.dtype, name="x")]
+    model, _ = from_keras(module, input_signature=signature, opset=18)
+    optimized, same = onnxfold.simplify(model, check_n=3)
+    assert same
+    assert optimized.ByteSize() <= model.ByteSize()
+    assert len(optimized.graph.node) < len(model.graph.node)
+    x = numbers.uniform(0, 50, [size or 7 for size in signature[0].shape]).astype(given.dtype)
+    want = module(x, training=False).numpy()
+    np.testing.assert_allclose(run(optimized, {"x": x})[0], want, rtol=1e-3, atol=1e-4)
+
+
+def paddle_mobilenet(paddle: ModuleType) -> tuple[object, tuple[int, ...]]:
+    return paddle.vision.models.mobilenet_v3_small(num_classes=10), (-1, 3, 64, 64)
+
+
+def paddle_lstm(paddle: ModuleType) -> tuple[object, tuple[int, ...]]:
+    return paddle.nn.LSTM(8, 12, num_layers=2, direction="bidirectional"), (-1, -1, 8)
+
+
+@pytest.mark.parametrize("network", [paddle_mobilenet, paddle_lstm])
+def test_paddle(network: Callable[[ModuleType], Any], tmp_path: Path):
+    paddle = pytest.importorskip("paddle")
+    export = pytest.importorskip("paddle2onnx").export
+    paddle.seed(0)
+    layer, shape = network(paddle)
+    layer.eval()
+    path = str(tmp_path / "model")
+    paddle.jit.save(layer, path, input_spec=[paddle.static.InputSpec(shape, "float32", "x")])
+    files = (f"{path}.json", f"{path}.pdiparams", f"{path}.onnx")
+    export(*files, opset_version=17, optimize_tool="None")
+    report = onnxfold.optimize_file(f"{path}.onnx", f"{path}.onnx", check=3)
+    assert report.check is not None
+    assert report.check.equal
+    assert sum(report.nodes_after.values()) < sum(report.nodes_before.values()) / 2
+    x = np.random.default_rng(0).random([abs(size) for size in shape], dtype=np.float32)
+    want = layer(paddle.to_tensor(x))
+    want = want[0] if isinstance(want, tuple) else want
+    (got, *_) = run(onnx.load(f"{path}.onnx"), {"x": x})
+    np.testing.assert_allclose(got, want.numpy(), rtol=1e-3, atol=1e-4)
 
 
 def small_data() -> tuple[np.ndarray, np.ndarray]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from onnxfold.cli.arguments import RUNTIME_CONSTANTS, output_options
+from onnxfold.cli.arguments import PATH, RUNTIME_CONSTANTS, output_options
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
 
 
 @click.command()
-@click.argument("model", metavar="MODEL|BUNDLE")
-@click.argument("files", metavar="ADAPTER...", nargs=-1, required=True)
+@click.argument("model", metavar="MODEL|BUNDLE", type=PATH)
+@click.argument("files", metavar="ADAPTER...", type=PATH, nargs=-1, required=True)
 @RUNTIME_CONSTANTS
 @output_options
 def adapters(

@@ -15,6 +15,9 @@ from onnxfold.options import named_shape
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
+PATH = click.Path(readable=False)
+"""A file, folder or URL, which may be there or not: shells complete it."""
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -73,11 +76,13 @@ def output_options(command: Command) -> Command:
 
 REPORT = click.option(
     "--report",
+    type=PATH,
     metavar="PAGE.html",
     help="Also write a page that shows all of it; its data alone, if the name ends in .json.",
 )
 FEEDS = click.option(
     "--feeds",
+    type=PATH,
     metavar="PATH",
     help="Inputs to use instead of random ones: an .npz file, or a folder with input_0.pb, ...",
 )

@@ -6,16 +6,17 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import byte_size, is_verbose, output_options
+from onnxfold.cli.arguments import PATH, byte_size, is_verbose, output_options
 from onnxfold.cli.folding import folding_arguments, folding_options
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, write, write_json
 
 
 @click.command()
-@click.argument("sources", metavar="MODEL...", nargs=-1, required=True)
+@click.argument("sources", metavar="MODEL...", type=PATH, nargs=-1, required=True)
 @click.option(
     "-o",
     "--output",
+    type=PATH,
     metavar="DIR",
     required=True,
     help="Folder or URL for the results, which keep their paths below MODEL's folder.",
@@ -51,6 +52,7 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, write, writ
 )
 @click.option(
     "--journal",
+    type=PATH,
     metavar="FILE",
     help="Keeps what was done, a JSON document a line.  [default: DIR/onnxfold-batch.jsonl]",
 )

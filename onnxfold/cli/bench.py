@@ -14,6 +14,7 @@ from onnxfold.cli.arguments import (
     FEEDS,
     MAX_CACHE,
     OVERRIDABLE,
+    PATH,
     RUNTIME_CONSTANTS,
     dimension,
     output_options,
@@ -28,7 +29,7 @@ _OF_MODELS = ("feeds", "providers")
 
 
 @click.command()
-@click.argument("sources", metavar="MODEL...|BUNDLE", nargs=-1, required=True)
+@click.argument("sources", metavar="MODEL...|BUNDLE", type=PATH, nargs=-1, required=True)
 @FEEDS
 @click.option(
     "--dim",
@@ -57,7 +58,9 @@ _OF_MODELS = ("feeds", "providers")
 @RUNTIME_CONSTANTS
 @OVERRIDABLE
 @MAX_CACHE
-@click.option("--original", metavar="MODEL", help="What BUNDLE was made of, to compare with.")
+@click.option(
+    "--original", type=PATH, metavar="MODEL", help="What BUNDLE was made of, to compare with."
+)
 @BACKEND
 @BACKEND_OPTIONS
 @click.option(

@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import FEEDS, REPORT, dimension, output_options
+from onnxfold.cli.arguments import FEEDS, PATH, REPORT, dimension, output_options
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
 
 
 @click.command()
-@click.argument("a")
-@click.argument("b")
+@click.argument("a", type=PATH)
+@click.argument("b", type=PATH)
 @click.option(
     "--seeds",
     type=click.IntRange(min=1),

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import byte_size, output_options
+from onnxfold.cli.arguments import PATH, byte_size, output_options
 from onnxfold.cli.output import write, write_json
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", type=PATH)
 @click.option(
     "--value",
     "values",

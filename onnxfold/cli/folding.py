@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import Command, byte_size, dimension, input_shape
+from onnxfold.cli.arguments import PATH, Command, byte_size, dimension, input_shape
 
 _OPTIONS = (
     click.option(
@@ -31,6 +31,7 @@ _OPTIONS = (
     ),
     click.option(
         "--rules",
+        type=PATH,
         multiple=True,
         metavar="FILE",
         help="Also use the rules in a Python file; repeatable.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import click
+from click.shell_completion import CompletionItem
 
 from onnxfold.cli.adapters import adapters
 from onnxfold.cli.batch import batch
@@ -27,6 +28,15 @@ class OptimizeByDefault(click.Group):
         if args and self._begins_optimize(args[0]):
             args = ["optimize", *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands; where there is none, what else may be the first word: a file, an option."""
+        found = super().shell_complete(ctx, incomplete)
+        if found or not incomplete:
+            return found
+        if incomplete.startswith("-"):
+            return optimize.shell_complete(click.Context(optimize, parent=ctx), incomplete)
+        return [CompletionItem(incomplete, type="file")]
 
     def _begins_optimize(self, word: str) -> bool:
         if word in self.commands:

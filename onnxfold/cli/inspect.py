@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from onnxfold.cli.arguments import output_options
+from onnxfold.cli.arguments import PATH, output_options
 from onnxfold.cli.output import write, write_json
 
 
 @click.command()
-@click.argument("model")
-@click.argument("other", required=False)
+@click.argument("model", type=PATH)
+@click.argument("other", type=PATH, required=False)
 @click.option("--tree", is_flag=True, help="Show its modules, with nodes, weights and work.")
 @click.option(
     "--depth",

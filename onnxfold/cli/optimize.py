@@ -6,15 +6,17 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import REPORT, is_verbose, output_options
+from onnxfold.cli.arguments import PATH, REPORT, is_verbose, output_options
 from onnxfold.cli.folding import folding_arguments, folding_options
 from onnxfold.cli.output import write, write_json
 
 
 @click.command()
-@click.argument("source", metavar="IN")
-@click.argument("destination", metavar="[OUT]", required=False)
-@click.option("-o", "--output", metavar="OUT", help="File to write; IN itself is allowed.")
+@click.argument("source", metavar="IN", type=PATH)
+@click.argument("destination", metavar="[OUT]", type=PATH, required=False)
+@click.option(
+    "-o", "--output", type=PATH, metavar="OUT", help="File to write; IN itself is allowed."
+)
 @folding_options
 @click.option(
     "--plan",
@@ -45,6 +47,7 @@ from onnxfold.cli.output import write, write_json
 @REPORT
 @click.option(
     "--dump-ir",
+    type=PATH,
     metavar="DIR",
     help="Write the graph after each pass into a new or empty folder: text, .dot, difference.",
 )

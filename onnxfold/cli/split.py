@@ -11,6 +11,7 @@ from onnxfold.cli.arguments import (
     BACKEND_OPTIONS,
     MAX_CACHE,
     OVERRIDABLE,
+    PATH,
     REPORT,
     RUNTIME_CONSTANTS,
     dimension,
@@ -20,8 +21,8 @@ from onnxfold.cli.output import write, write_json
 
 
 @click.command()
-@click.argument("source", metavar="IN")
-@click.option("-o", "--output", metavar="DIR", required=True, help="Folder to write.")
+@click.argument("source", metavar="IN", type=PATH)
+@click.option("-o", "--output", type=PATH, metavar="DIR", required=True, help="Folder to write.")
 @RUNTIME_CONSTANTS
 @OVERRIDABLE
 @click.option(
@@ -56,6 +57,7 @@ from onnxfold.cli.output import write, write_json
 )
 @click.option(
     "--dump-ir",
+    type=PATH,
     metavar="DIR",
     help="Draw the parts as .dot, and write what the compiler makes of runtime_fold, by stages.",
 )

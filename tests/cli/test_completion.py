@@ -1,0 +1,71 @@
+"""What shells offer behind `onnxfold`, by the scripts that click makes for them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BASH = """
+source completion
+compopt() { shopt -s progcomp; files=$(compgen -f -- "${COMP_WORDS[COMP_CWORD]}"); }
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+_onnxfold_completion onnxfold
+printf '%s\\n' "${COMPREPLY[@]}" $files
+"""
+
+
+@pytest.fixture
+def complete(tmp_path):
+    """What a shell offers for the last of some words, in a folder with models."""
+    for name in ("model.onnx", "other.onnx"):
+        (tmp_path / name).touch()
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+    def run(*command: str, **environment: str) -> str:
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path, **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout
+
+    def complete_(shell: str, *words: str) -> set[str]:
+        if shutil.which(shell) is None:
+            pytest.skip(f"needs {shell}")
+        script = tmp_path / "completion"
+        if not script.exists():
+            script.write_text(run("onnxfold", _ONNXFOLD_COMPLETE=f"{shell}_source"))
+        if shell == "bash":
+            offered = run("bash", "-c", BASH, "bash", *words)
+        else:
+            offered = run("fish", "-c", f"source completion; complete -C '{' '.join(words)}'")
+        return {line.split("\t")[0] for line in offered.splitlines()} - {""}
+
+    return complete_
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish"])
+def test_commands_options_and_files(complete, shell):
+    assert complete(shell, "onnxfold", "opt") == {"optimize"}
+    assert complete(shell, "onnxfold", "optimize", "--lev") == {"--level"}
+    assert complete(shell, "onnxfold", "optimize", "mo") == {"model.onnx"}
+    assert complete(shell, "onnxfold", "optimize", "model.onnx", "-o", "ot") == {"other.onnx"}
+    assert complete(shell, "onnxfold", "compare", "model.onnx", "o") == {"other.onnx"}
+    assert complete(shell, "onnxfold", "optimize", "--precision", "w") == {"wide"}
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish"])
+def test_without_the_word_optimize(complete, shell):
+    assert complete(shell, "onnxfold", "mo") == {"model.onnx"}
+    assert complete(shell, "onnxfold", "--lev") == {"--level"}
+    assert complete(shell, "onnxfold", "model.onnx", "ot") == {"other.onnx"}
+    assert complete(shell, "onnxfold", "model.onnx", "--lev") == {"--level"}
+    assert {"optimize", "compare"} <= complete(shell, "onnxfold", "")

@@ -411,8 +411,9 @@ def _check(
     if seeds and not comparison.passed:
         from onnxfold.report.compare_table import compare_line
 
+        verdict = "; ".join([compare_line(comparison), *comparison.problems])
         raise CheckFailedError(
-            f"the optimized model is {compare_line(comparison)}; nothing was written", file=source
+            f"the optimized model is {verdict}; nothing was written", file=source
         )
     return comparison
 

@@ -88,11 +88,15 @@ class WorkerProcess:
     is_large = False
     """Whether it holds on to memory that others could use."""
 
-    def stop(self) -> None:
-        """End the process."""
+    def ask_to_end(self) -> None:
+        """Close its input, which ends its work: it removes what it has written of a file."""
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # the end of its input is the end of its work:
-            self._process.stdin.close()  # it removes what it has written of a file
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
+    def stop(self) -> None:
+        """End the process, and wait until it has."""
+        self.ask_to_end()
         try:
             self._process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
@@ -142,5 +146,7 @@ class Processes:
         with self._lock:
             self._has_ended = True
             processes = [*self._idle, *self._used]
+        for process in processes:
+            process.ask_to_end()
         for process in processes:
             process.stop()

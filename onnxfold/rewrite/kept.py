@@ -41,6 +41,8 @@ class KeptPatterns:
         if self._holding is None:
             self._holding = {}
             self._look_at(node for graph in self._facts.scopes.graphs() for node in graph)
+        if not self._holding:
+            return None
         taken = match.nodes().keys()
         for node in taken:
             for kept, end in self._holding.get(node, ()):

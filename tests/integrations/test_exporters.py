@@ -27,6 +27,7 @@ def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray
 def test_pytorch_without_a_file(tmp_path: Path):
     """`torch.onnx.export(..., dynamo=True)` gives a program whose model is an `onnx_ir.Model`."""
     torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
 
     class Attention(torch.nn.Module):
         def __init__(self) -> None:

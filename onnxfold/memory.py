@@ -23,38 +23,32 @@ def paused_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def peak_rss_bytes() -> int | None:
-    """Peak resident set size of this process in bytes, or None where the system does not tell."""
-    peak = _from_proc_status()
-    return peak if peak is not None else _from_resource()
+def peak_rss_bytes() -> int:
+    """Peak resident set size of this process in bytes.
+
+    Linux tells it in a file: what its getrusage tells is inherited through exec.
+    """
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM:"))
+    import psutil
+
+    told = psutil.Process().memory_info()
+    return int(getattr(told, "peak_wset", 0)) or _most_resident()
 
 
-def rss_bytes() -> int | None:
-    """Resident set size of this process now, bytes; where the system does not tell, its peak."""
-    now = _from_proc_status("VmRSS:")
-    return now if now is not None else _from_resource()
+def _most_resident() -> int:
+    """The peak as getrusage tells it: bytes on macOS, KiB elsewhere."""
+    import resource
 
-
-def _from_proc_status(key: str = "VmHWM:") -> int | None:
-    """A line of /proc/self/status: unlike getrusage it is not inherited through exec."""
-    try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-            for line in status:
-                if line.startswith(key):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
-
-
-def _from_resource() -> int | None:
-    """ru_maxrss of getrusage: bytes on macOS, KiB elsewhere; absent on Windows."""
-    try:
-        import resource
-    except ImportError:
-        return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return peak if sys.platform == "darwin" else peak << 10
+
+
+def rss_bytes() -> int:
+    """Resident set size of this process now, bytes."""
+    import psutil  # the command line must be able to help without it
+
+    return int(psutil.Process().memory_info().rss)
 
 
 def give_back_freed() -> None:
@@ -65,22 +59,21 @@ def give_back_freed() -> None:
 
 
 def memory_of_the_machine() -> int:
-    """Bytes of main memory; a terabyte where the system does not say."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # not a POSIX system
-        return 1 << 40
+    """Bytes of main memory."""
+    import psutil
+
+    return int(psutil.virtual_memory().total)
 
 
 def available_memory() -> int:
-    """Bytes of memory that are free, or the system would free; a terabyte where it does not say."""
-    free = memory_of_the_machine()
-    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/meminfo") as lines:
-        free = sum(int(n.split()[1]) << 10 for n in lines if n.startswith("MemAvailable:")) or free
+    """Bytes of memory that are free, or the system would free; of a container's, if it is one."""
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
     group = Path("/sys/fs/cgroup")
     with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit
-        limit = int((group / "memory.max").read_text())
-        free = min(free, limit - int((group / "memory.current").read_text()))
+        limit = int((group / "memory.max").read_text(encoding="ascii"))
+        free = min(free, limit - int((group / "memory.current").read_text(encoding="ascii")))
     return free
 
 

@@ -28,7 +28,8 @@ class Journal:
         self.before: dict[str, Outcome] = {}
         self._file: TextIO | None = None
         try:
-            lines = Path(path).read_text().splitlines() if os.path.exists(path) else []
+            file = Path(path)
+            lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"the journal cannot be read: {error}", file=path) from error
         for line in lines:

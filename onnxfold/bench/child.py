@@ -26,7 +26,7 @@ def main() -> None:
     options.log_severity_level = 4
     if request["optimized"] is not None:
         _save_to(request["optimized"], options)
-    before = rss_bytes() or 0
+    before = rss_bytes()
     cpu, wall = time.process_time(), time.perf_counter()
     try:
         session = ort.InferenceSession(request["model"], options, providers=request["providers"])
@@ -36,7 +36,7 @@ def main() -> None:
     taken = {
         "cpu": time.process_time() - cpu,
         "wall": time.perf_counter() - wall,
-        "bytes": (peak_rss_bytes() or 0) - before,
+        "bytes": peak_rss_bytes() - before,
     }
     del session
     print(json.dumps(taken))

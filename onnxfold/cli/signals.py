@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-_SIGNALS = [signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP")]
+_SIGNALS = [s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")]
 _USUAL = (signal.SIG_DFL, signal.default_int_handler)
 
 

@@ -54,7 +54,7 @@ def predict(
     left = max(0, writing.nodes - writing.constants - len(removed))
     levels = 1 if options.level > 0 else 0
     memory = {
-        "now": rss_bytes() or 0,
+        "now": rss_bytes(),
         "modules": levels * _RULES,
         "graph": left * _PER_NODE,
         "computing": computing.peak,

@@ -107,7 +107,7 @@ def test_kinds(folder, capsys, kind) -> None:
     optimize(capsys, "m.onnx", "-o", "o.onnx", "--external-data-name", "k", fails="k: cannot be")
     os.rename("k", "z.onnx")  # beside a model whose data file is asked for
     os.rename("external.model", "y.onnx")
-    open("d", "w").close()
+    open("d", "w", encoding="utf-8").close()
     optimize(capsys, "m.onnx", "-o", "o.onnx", "--external-data-name", "d")
     after = os.stat("z.onnx", follow_symlinks=False)
     assert (after.st_ino, after.st_mode) == (is_written.st_ino, is_written.st_mode)
@@ -125,7 +125,7 @@ def test_kinds(folder, capsys, kind) -> None:
     ],
 )
 def test_locations(folder, capsys, external, reason) -> None:
-    open("d", "w").close()
+    open("d", "w", encoding="utf-8").close()
     onnx.save(model(**external), "e.onnx")
     optimize(capsys, "e.onnx", "-o", "o.onnx", fails="e.onnx: ")
     with pytest.raises(OnnxFoldError, match=reason) as caught:

@@ -178,9 +178,9 @@ def service(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 def wait_for_workers(process: subprocess.Popen[str], log: Path) -> None:
     end = time.monotonic() + 120
-    while log.read_text().count("Application startup complete") < 2:
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < end, log.read_text()
+    while log.read_text(encoding="utf-8").count("Application startup complete") < 2:
+        assert process.poll() is None, log.read_text(encoding="utf-8")
+        assert time.monotonic() < end, log.read_text(encoding="utf-8")
         time.sleep(0.1)
 
 

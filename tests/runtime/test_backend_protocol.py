@@ -281,5 +281,5 @@ def test_ten_thousand_calls_leak_nothing(kernel):
 
 def resident() -> int:
     """Bytes of memory that the process holds."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     return pages * os.sysconf("SC_PAGESIZE")

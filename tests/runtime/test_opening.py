@@ -115,7 +115,7 @@ def test_weights_in_a_data_file_are_mapped_there(tmp_path, places, copied):
     assert copied == [{"t"}]  # runtime_fold reads w where it is, too
     maps = Path("/proc/self/maps")
     if maps.exists():
-        assert f"{path}.data" in maps.read_text()
+        assert f"{path}.data" in maps.read_text(encoding="utf-8")
     assert_computes(session, original(path))
 
 

@@ -29,8 +29,8 @@ def shell(text: str) -> list[str]:
 
 def noted(path: Path) -> int:
     """The id in a file, as soon as it is there."""
-    wait_until(lambda: path.exists() and path.read_text().endswith("\n"))
-    return int(path.read_text())
+    wait_until(lambda: path.exists() and path.read_text(encoding="utf-8").endswith("\n"))
+    return int(path.read_text(encoding="utf-8"))
 
 
 def wait_until(done: Callable[[], bool], seconds: float = 20.0) -> None:

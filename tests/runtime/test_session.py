@@ -395,7 +395,7 @@ def test_nothing_is_left_of_a_session(decoder, bundle):
 
 def rss() -> int:
     """Resident memory in bytes."""
-    with open("/proc/self/statm") as file:
+    with open("/proc/self/statm", encoding="utf-8") as file:
         return int(file.read().split()[1]) * 4096
 
 

@@ -269,7 +269,7 @@ def test_sessions_share_a_folder_bit_for_bit(decoder, tmp_path):
         assert session.fold_statistics().folds == (0 if k else session.cache_statistics().misses)
         mapped = session.fold(dict(list(decoder_feeds(1).items())[1:])).tensors()
         addresses = [value.data_ptr() for value in mapped.values()]
-        with open("/proc/self/maps") as lines:
+        with open("/proc/self/maps", encoding="utf-8") as lines:
             own = [line for line in lines if str(tmp_path / "folds") in line]
         places = [[int(p, 16) for p in line.split()[0].split("-")] for line in own]
         assert all(any(a <= address < b for a, b in places) for address in addresses)

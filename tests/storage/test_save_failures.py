@@ -150,7 +150,7 @@ def test_leftovers_are_removed_but_not_those_of_the_living(tmp_path) -> None:
     (tmp_path / "m.onnx.data.onnxfold-0123abcd").write_bytes(b"dead")
     (tmp_path / ".mm.onnx.onnxfold-0123abcd.tmp").write_bytes(b"of another target")
     living = tmp_path / ".m.onnx.onnxfold-0123abce.tmp"
-    with open(living, "w") as file:
+    with open(living, "w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         storage.save(storage.load(path), path)
         assert files(tmp_path) == [

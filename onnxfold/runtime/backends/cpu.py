@@ -30,7 +30,7 @@ def cpu_level() -> str:
 def _flags() -> frozenset[str]:
     """Names of features; none where the system is not Linux."""
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return frozenset()
     found = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.MULTILINE)

@@ -35,7 +35,7 @@ def main(scratch: Path) -> None:
             times = _times(**document)
         except Exception:  # no inputs could be made up, or whatever a foreign runtime raises
             times = None
-        with open(scratch / "times.jsonl", "a") as file:
+        with open(scratch / "times.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(times) + "\n")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import glob
 import hashlib
 import os
@@ -20,6 +19,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 from onnxfold.errors import OnnxFoldError
+from onnxfold.system import BINARY, HOLDS_FILES, lock, open_to_read, sync, unlock
+
+_NEW = os.O_RDWR | os.O_CREAT | BINARY
+_IN_USE = "in-use"  # in a folder that cannot be locked: open as long as its process lives
 
 
 def os_error(error: OSError, path: str) -> OnnxFoldError:
@@ -42,9 +45,9 @@ def _temporary_path(target: str, digits: str | None = None) -> str:
 def _lock(fd: int) -> bool:
     """Lock an open file; whether somebody else had to let go of it first."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(fd, wait=False)
     except BlockingIOError:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        lock(fd)
         return True
     return False
 
@@ -53,7 +56,7 @@ class TempFile:
     """A file being written beside its target.
 
     Attributes:
-        fd: Its descriptor, open for reading and writing; it carries the lock.
+        fd: Its descriptor, open for reading and writing; it carries the lock. -1 when it is closed.
         path: Its temporary name; None once it was moved to its place.
         target: Where it is to go.
     """
@@ -64,8 +67,11 @@ class TempFile:
         self.fd = -1
         self.path: str | None = None
 
-    def create(self) -> TempFile:
+    def create(self, *, private: bool = False) -> TempFile:
         """Create the file, empty, with the permissions of its target, or the usual ones.
+
+        Args:
+            private: Nobody else may read it.
 
         Raises:
             OSError: The folder is missing, not writable, or full.
@@ -73,20 +79,19 @@ class TempFile:
         while True:
             self.path = _temporary_path(self.target)
             try:
-                self.fd = os.open(
-                    self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
-                )
+                self.fd = os.open(self.path, _NEW | os.O_EXCL, 0o600 if private else 0o666)
             except FileExistsError:
                 continue
             # Wait for a process that takes it for a leftover, and has the lock just now; it removes
             # the file before it lets go.
             with contextlib.suppress(OSError):
-                fcntl.flock(self.fd, fcntl.LOCK_EX)
+                lock(self.fd)
             if is_file(self.fd, self.path):
                 break
             self.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.fchmod(self.fd, stat.S_IMODE(os.stat(self.target).st_mode))
+        if hasattr(os, "fchmod") and not private:
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(self.fd, stat.S_IMODE(os.stat(self.target).st_mode))
         return self
 
     def create_alone(self) -> bool:
@@ -102,7 +107,7 @@ class TempFile:
         """
         path, waited = _temporary_path(self.target, "0" * 8), False
         while True:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = os.open(path, _NEW | os.O_NOFOLLOW, 0o600)
             try:
                 waited |= _lock(fd)
                 if is_file(fd, path):
@@ -115,12 +120,17 @@ class TempFile:
 
     def sync(self) -> None:
         """Wait until the content is on the disk."""
-        os.fsync(self.fd)
+        sync(self.fd)
 
     def move(self, path: str) -> None:
-        """Rename the file to ``path``, over whatever is there; it stays open and locked."""
+        """Rename the file to ``path``, over whatever is there.
+
+        It stays open and locked; where the system holds what is open, it is closed.
+        """
         if self.path is None:
             raise ValueError("the file was moved already")
+        if HOLDS_FILES:
+            self.close()
         os.replace(self.path, path)
         # An interrupt before this line leads to the removal of a name that is gone, nothing worse.
         self.path = None
@@ -130,11 +140,13 @@ class TempFile:
         fd, self.fd = self.fd, -1
         if fd >= 0:
             with contextlib.suppress(OSError):  # a mapping of the file would keep the lock
-                fcntl.flock(fd, fcntl.LOCK_UN)
+                unlock(fd)
             os.close(fd)
 
     def discard(self) -> None:
         """Close the file, and remove it unless it was moved to its place."""
+        if HOLDS_FILES:
+            self.close()
         if self.path is not None:
             remove(self.path)
         self.close()
@@ -154,18 +166,21 @@ def temporary_folder(target: str) -> Iterator[str]:
             os.mkdir(name, 0o700)
             path = name
             try:
-                fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                fd = _open_folder(path)
             except FileNotFoundError:  # somebody took it for a leftover
                 continue
             with contextlib.suppress(OSError):
-                fcntl.flock(fd, fcntl.LOCK_EX)
-            if not is_file(fd, path):  # likewise
+                lock(fd)
+            if not is_file(fd, _lock_of(path)):  # likewise
                 os.close(fd)
                 fd = -1
         inside = os.path.join(path, "in")  # saving to it locks it, too
         os.mkdir(inside)
         yield inside
     finally:
+        if HOLDS_FILES and fd >= 0:
+            os.close(fd)
+            fd = -1
         if path:
             shutil.rmtree(path, ignore_errors=True)
         if fd >= 0:
@@ -201,6 +216,7 @@ def link(source: str, target: str) -> bool:
     except OSError as error:
         if error.errno in (
             errno.EPERM,
+            errno.EINVAL,
             errno.ENOTSUP,
             errno.EOPNOTSUPP,
             errno.ENOSYS,
@@ -223,19 +239,25 @@ def marked(path: str) -> Iterator[None]:
     The note is an empty file with a `fresh_name` of it. It stays if there is an error.
     """
     name = fresh_name(path)
-    fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fd = os.open(name, _NEW | os.O_EXCL, 0o600)
     try:
         with contextlib.suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            lock(fd)
         yield
+        if HOLDS_FILES:
+            os.close(fd)
+            fd = -1
         remove(name)
     finally:
-        os.close(fd)
+        if fd >= 0:
+            os.close(fd)
 
 
 def sync_folder(path: str) -> None:
-    """Wait until the names in the folder of ``path`` are on the disk."""
-    fd = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Wait until the names in the folder of ``path`` are on the disk, if the system can."""
+    if HOLDS_FILES:
+        return
+    fd = _open_folder(os.path.dirname(path))
     try:
         os.fsync(fd)
     except OSError as error:
@@ -247,18 +269,40 @@ def sync_folder(path: str) -> None:
 
 @contextlib.contextmanager
 def folder_lock(path: str) -> Iterator[None]:
-    """Hold the folder of ``path``, where that is possible, against others that do the same."""
+    """Hold the folder of ``path``, where that is possible, against others that do the same.
+
+    Where folders have no locks, a file in this user's folder of temporary files is locked.
+    """
+    folder = os.path.dirname(path)
+    if HOLDS_FILES:
+        from filelock import FileLock
+
+        digest = hashlib.sha256(os.fsencode(os.path.normcase(os.path.realpath(folder)))).hexdigest()
+        with FileLock(os.path.join(tempfile.gettempdir(), f"onnxfold-{digest[:32]}.lock")):
+            yield
+        return
     try:
-        fd = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = _open_folder(folder)
     except OSError:  # a folder that may be written to and not be read
         yield
         return
     try:
         with contextlib.suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            lock(fd)
         yield
     finally:
         os.close(fd)
+
+
+def _lock_of(folder: str) -> str:
+    """What is open as long as somebody uses a temporary folder: the folder, or a file in it."""
+    return os.path.join(folder, _IN_USE) if HOLDS_FILES else folder
+
+
+def _open_folder(path: str) -> int:
+    if HOLDS_FILES:
+        return os.open(_lock_of(path), _NEW)
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def fresh_name(path: str) -> str:
@@ -328,14 +372,17 @@ def _locked(path: str) -> Iterator[os.stat_result | None]:
     Who removes it does so while it is locked: a writer that was just about to take the lock sees
     that the file is gone.
     """
+    if HOLDS_FILES:
+        yield _status_if_free(path)
+        return
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = open_to_read(path, follow=False)
     except OSError:
         yield None
         return
     try:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(fd, wait=False)
         except OSError:
             yield None
         else:
@@ -344,10 +391,21 @@ def _locked(path: str) -> Iterator[os.stat_result | None]:
         os.close(fd)
 
 
-def is_file(fd: int, path: str) -> bool:
-    """Whether ``path`` leads to the file open as ``fd``."""
+def _status_if_free(path: str) -> os.stat_result | None:
+    """What ``path`` is, or None if it is in use, where the system holds files that are open."""
     try:
-        status = os.stat(path)
+        status = os.lstat(path)
+        file = _lock_of(path) if stat.S_ISDIR(status.st_mode) else path
+        if os.path.exists(file):
+            os.rename(file, file)  # refused as long as somebody has it open
+    except OSError:
+        return None
+    return status
+
+
+def is_file(fd: int, path: str) -> bool:
+    """Whether ``path`` leads to the file open as ``fd``; -1 is none."""
+    try:
+        return fd >= 0 and os.path.samestat(os.stat(path), os.fstat(fd))
     except OSError:
         return False
-    return os.path.samestat(status, os.fstat(fd))

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import mmap
-import os
 import platform
 import signal
 import sys
@@ -26,6 +26,7 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from onnxfold import system
 from onnxfold.errors import ModelError
 
 if TYPE_CHECKING:
@@ -39,21 +40,6 @@ _SUPPORTED = (
 )
 _SA_SIGINFO = 4
 _ADDRESS_AT = 16  # of si_addr in siginfo_t, bytes
-_MAP_FIXED = 0x10
-_FAILED = ctypes.c_void_p(-1).value
-
-
-def _function(name: str, result: Any, *arguments: Any) -> Any:
-    function = getattr(ctypes.CDLL(None, use_errno=True), name)
-    function.restype, function.argtypes = result, arguments
-    return function
-
-
-_INT, _SIZE, _POINTER = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
-_mmap = _function("mmap", _POINTER, _POINTER, _SIZE, _INT, _INT, _INT, ctypes.c_long)
-_munmap = _function("munmap", _INT, _POINTER, _SIZE)
-_madvise = _function("madvise", _INT, _POINTER, _SIZE, _INT)
-_sigaction = _function("sigaction", _INT, _INT, _POINTER, _POINTER)
 
 
 class MappedRegion:
@@ -67,14 +53,15 @@ class MappedRegion:
         address: Where it begins; 0 before `map`.
         size: Its length in bytes.
         is_lost: Whether pages of it were lost while somebody was reading.
+        is_copied: Whether memory has taken its place.
     """
 
-    __slots__ = ("address", "is_lost", "path", "size")
+    __slots__ = ("address", "is_copied", "is_lost", "path", "size")
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.address = self.size = 0
-        self.is_lost = False
+        self.is_lost = self.is_copied = False
 
     def map(self, fd: int, size: int, offset: int) -> None:
         """Map ``size`` bytes at ``offset`` of an open file, to be read.
@@ -82,21 +69,31 @@ class MappedRegion:
         Raises:
             OSError: The system cannot.
         """
-        address = _mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, offset)
-        if address == _FAILED:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), self.path)
-        self.address, self.size = address, size
-        _regions[address] = self
+        self.address, self.size = system.map_file(fd, size, offset), size
+        _regions[self.address] = self
 
     def unmap(self) -> None:
         """Nobody reads it any more."""
         del _regions[self.address]
-        _munmap(self.address, self.size)
+        system.unmap(self.address, self.size)
+
+    def let_go_of_the_file(self) -> None:
+        """Put a copy of the content where the file is mapped; nobody may be reading meanwhile.
+
+        Raises:
+            OSError: There is no memory.
+        """
+        if self.size and not self.is_copied:
+            content = bytes((ctypes.c_ubyte * self.size).from_address(self.address))
+            if not system.put_memory(self.address, self.size, writable=True):
+                raise OSError(errno.ENOMEM, "no memory for what is still needed of it", self.path)
+            ctypes.memmove(self.address, content, self.size)
+            self.is_copied = True
 
     def advise(self, offset: int, length: int, advice: int) -> None:
         """Tell the system what is to be done with some of the pages."""
-        _madvise(self.address + offset, length, advice)
+        if not self.is_copied:  # what is in memory only is not read again
+            system.advise(self.address + offset, length, advice)
 
 
 class Mapping:
@@ -176,14 +173,14 @@ def _handle(number: int, info: int, _: int) -> None:
                 _lost.append(region.path)
             start = address // mmap.PAGESIZE * mmap.PAGESIZE
             length = region.address + region.size - start
-            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
-            if _mmap(start, length, mmap.PROT_READ, flags, -1, 0) == start:
+            if system.put_memory(start, length, writable=False):
                 return
     # Not ours, or there is no help: it fails again, without this handler.
     _sigaction(signal.SIGBUS, ctypes.byref(_before), None)
 
 
-_handler = ctypes.CFUNCTYPE(None, _INT, _POINTER, _POINTER)(_handle)
+_handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(_handle)
+_sigaction: Any = system.c_library().sigaction if _SUPPORTED else None
 
 
 @contextlib.contextmanager

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from onnxfold.system import c_library
 
 
 @contextlib.contextmanager
@@ -53,7 +54,7 @@ def rss_bytes() -> int:
 
 def give_back_freed() -> None:
     """Give memory that was freed back to the system, where the C library keeps some of it."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    trim = getattr(c_library(), "malloc_trim", None)
     if trim is not None:
         trim(0)
 

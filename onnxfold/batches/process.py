@@ -12,6 +12,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from onnxfold.system import OWN_SESSION
+
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[1:]; from onnxfold.batches.worker import main; main()"
 )
@@ -47,7 +49,7 @@ class WorkerProcess:
             stderr=subprocess.DEVNULL,
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
             encoding="utf-8",
-            start_new_session=True,  # Ctrl-C is for us: we end it
+            **OWN_SESSION,
         )
 
     def ask(self, request: dict[str, Any], seconds: float | None = None) -> dict[str, Any]:

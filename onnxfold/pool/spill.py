@@ -14,6 +14,7 @@ import numpy as np
 from onnxfold.errors import OnnxFoldError
 from onnxfold.lost_pages import Mapping
 from onnxfold.pool.buffer import Array
+from onnxfold.system import pwrite
 
 _WRITTEN_AT_ONCE = 64 << 20
 
@@ -35,7 +36,7 @@ class ScratchPart(Mapping):
         with _naming(self._folder):
             while done < len(data):
                 part = data[done : done + _WRITTEN_AT_ONCE]
-                done += os.pwrite(self._descriptor, part, self._offset + offset + done)
+                done += pwrite(self._descriptor, part, self._offset + offset + done)
 
 
 class Scratch:

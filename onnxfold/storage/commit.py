@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +46,7 @@ from onnxfold.storage.load import external_locations
 from onnxfold.storage.mapped import about_to_replace
 from onnxfold.storage.sources import Sources
 from onnxfold.storage.writer import Writer
+from onnxfold.system import open_to_read
 
 _COPIED = 64 << 20  # bytes of data that are rather copied than have two names for a moment
 
@@ -140,6 +141,19 @@ def _identity(path: str | None) -> tuple[int, ...] | None:
     except OSError:
         return None
     return (status.st_dev, status.st_ino, status.st_mtime_ns)
+
+
+@contextlib.contextmanager
+def _opened(temp: TempFile, path: str) -> Iterator[int]:
+    """What was moved to ``path``, open: as it is, or again where it had to be closed."""
+    if temp.fd >= 0:
+        yield temp.fd
+        return
+    fd = open_to_read(path)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 class Commit:
@@ -257,6 +271,7 @@ class Commit:
             if self._drops_data():
                 with atomic.marked(self._usual):
                     self._move(model, target)
+                    about_to_replace(self._usual)
                     atomic.remove(self._usual)
             else:
                 self._move(model, target)
@@ -280,11 +295,11 @@ class Commit:
                 atomic.remove(fresh)
             raise
         about_to_replace(data_path)
-        size = os.fstat(data.fd).st_size
+        size = os.stat(fresh).st_size
         if size <= _COPIED or not atomic.link(fresh, data_path):
             copy = self._temporary(data_path)
-            with Writer(1, 0, None) as writer:
-                writer.copy(copy, 0, size, data.fd, 0)
+            with _opened(data, fresh) as source, Writer(1, 0, None) as writer:
+                writer.copy(copy, 0, size, source, 0)
             if self._fsync:
                 copy.sync()
             self._move(copy, data_path)

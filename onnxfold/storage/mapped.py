@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from onnxfold.errors import ModelError
 from onnxfold.lost_pages import Mapping
+from onnxfold.system import HOLDS_FILES, open_to_read
 
 _lock = threading.Lock()
 _open_files: weakref.WeakValueDictionary[tuple[int, int, int, int], MappedFile] = (
@@ -52,8 +53,7 @@ class MappedFile(Mapping):
             OSError: It does not exist, is not a regular file, or cannot be read.
         """
         path = os.fspath(path)
-        # O_NONBLOCK: opening a named pipe must not wait for its writer.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = open_to_read(path)
         try:
             status = os.fstat(fd)
             if stat.S_ISDIR(status.st_mode):
@@ -72,7 +72,7 @@ class MappedFile(Mapping):
     def descriptor(self) -> Iterator[int | None]:
         """Open the file once more; None if its path leads to it no more."""
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            fd = open_to_read(self.path)
         except OSError:
             yield None
             return
@@ -108,11 +108,18 @@ class MappedFile(Mapping):
 
 
 def about_to_replace(path: str) -> None:
-    """Note that this process puts another file at ``path``: what is mapped stays as it is."""
+    """Note that ``path`` is replaced or removed by this process: what is mapped stays as it is.
+
+    Raises:
+        OSError: It must be copied to memory for that (`HOLDS_FILES`), and there is not enough.
+    """
+    file = None
     with contextlib.suppress(OSError):
         file = _open_files.get(_key(os.stat(path)))
-        if file is not None:
-            file._replaced = True
+    if file is not None:
+        file._replaced = True
+        if HOLDS_FILES:
+            file._region.let_go_of_the_file()
 
 
 class Span(NamedTuple):

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxfold import system
 from onnxfold.atomic import TempFile
 from onnxfold.onnx_ir_private import is_a
 from onnxfold.storage.mapped import Span
@@ -145,7 +146,7 @@ class Writer:
                 # Some file systems report success and copy nothing.
                 by_kernel = count > 0
             if not count:
-                part = os.pread(source, min(TILE, length - done), start + done)
+                part = system.pread(source, min(TILE, length - done), start + done)
                 if not part:
                     raise OSError(errno.EIO, "the file that a tensor is read from became shorter")
                 _pwrite(out.fd, memoryview(part), offset + done)
@@ -287,6 +288,6 @@ _sync_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)  # macOS 
 
 def _pwrite(fd: int, data: memoryview, offset: int) -> None:
     while data:
-        count = os.pwrite(fd, data[:_WRITE], offset)
+        count = system.pwrite(fd, data[:_WRITE], offset)
         data = data[count:]
         offset += count

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 # From the bottom up; those of one line do not know each other.
 LAYERS = (
-    ("onnx_ir_private",),
+    ("onnx_ir_private", "system"),
     ("errors", "deferred", "graphs", "memory"),
     ("atomic", "lost_pages", "urls"),
     ("storage",),

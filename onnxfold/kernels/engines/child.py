@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import secrets
 import select
 import signal
 import socket
@@ -27,12 +28,15 @@ from onnxfold.kernels.engines.limits import TimeLimit
 from onnxfold.kernels.engines.runner import EvaluationError, Raw
 from onnxfold.pool.buffer import Array
 from onnxfold.storage.mapped import MappedFile, Span
+from onnxfold.system import OWN_SESSION
 
 # Starting Python, NumPy and onnxruntime takes a third of a second; more on a busy machine.
 _START_SECONDS = 20.0
 # On a busy machine a process gets its share of the processors only: so many times as long is fine.
 _PATIENCE = 2
 _PIECE_BYTES = 1 << 22
+# How often one that does not bound its memory itself is looked at.
+_LOOK_SECONDS = 0.05
 # It finds the modules that this process finds, and nothing is run before: no site, no user's files.
 _COMMAND = (
     "import sys, runpy; script, *sys.path[:] = sys.argv[2:]; "
@@ -59,6 +63,8 @@ class Child:
         self._connection: socket.socket | None = None
         self._lock = threading.Lock()
         self._used = 0.0
+        self._rss: int | None = None
+        """What it took at first; None if it bounds its memory itself."""
 
     def run(
         self,
@@ -119,14 +125,14 @@ class Child:
         try:
             runner.send(connection, request, files)
             # it ends itself in time; unless it waits for something, or others take the processors
-            if not select.select([connection], [], [], _PATIENCE * seconds + 1)[0]:
+            if not self._is_in_time(connection, request["limit"], files, seconds):
                 self.stop()
                 raise EOFError
             answer, received = runner.receive(connection)
         except (EOFError, ConnectionError):
             ending = self._ending()
             time.spend(min(seconds, monotonic() - began), restart=True)
-            if ending in (None, -signal.SIGPROF):
+            if ending is None or ending == -getattr(signal, "SIGPROF", 0):
                 reason = f"computing it takes longer than {seconds:.1f} s"
             else:
                 how = f"signal {-ending}" if ending < 0 else f"exit code {ending}"
@@ -143,6 +149,31 @@ class Child:
             self.stop()
         return {**answer, "files": received}
 
+    def _is_in_time(
+        self, connection: socket.socket, limit: int, files: Sequence[int], seconds: float
+    ) -> bool:
+        """Wait for an answer, and see that it does not take too much memory meanwhile.
+
+        Raises:
+            EvaluationError: Finally, it did.
+        """
+        left = _PATIENCE * seconds + 1
+        if self._rss is None:
+            return bool(select.select([connection], [], [], left)[0])
+        import psutil
+
+        most = self._rss + runner.SLACK + limit + sum(os.fstat(file).st_size for file in files)
+        deadline = monotonic() + left
+        while monotonic() < deadline:
+            if select.select([connection], [], [], _LOOK_SECONDS)[0]:
+                return True
+            assert self._process is not None
+            with contextlib.suppress(psutil.NoSuchProcess):  # then there will be no answer
+                if psutil.Process(self._process.pid).memory_info().rss > most:
+                    self.stop()
+                    raise EvaluationError(runner.too_much_memory(limit), is_final=True)
+        return False
+
     def start(self) -> None:
         """Have a process that waits for a request. Raises EvaluationError."""
         with self._lock:
@@ -157,26 +188,52 @@ class Child:
         if monotonic() - self._used > runner.IDLE_SECONDS / 2:
             self.stop()
         if self._connection is None:
-            ours, theirs = socket.socketpair()
-            self._connection = ours
-            with theirs:
-                script = [_COMMAND, str(theirs.fileno()), runner.__file__, *sys.path]
-                self._process = subprocess.Popen(
-                    [sys.executable or "python3", "-I", "-S", "-c", *script],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,  # Ctrl-C is for us: we end it
-                )
+            token = secrets.token_hex()
+            self._connection = connection = self._call(token)
             try:
-                if not select.select([ours], [], [], _START_SECONDS)[0]:
+                if not select.select([connection], [], [], _START_SECONDS)[0]:
                     raise OSError("it does not start")
-                runner.receive(ours)
-                self._used = monotonic()
+                told, _ = runner.receive(connection)
             except EOFError:
                 raise OSError(f"it ends with code {self._ending()} at once") from None
+            if not secrets.compare_digest(told["token"], token):
+                raise OSError("somebody else answers")
+            self._used = monotonic()
+            self._rss = None
+            if not told["bounded"]:
+                import psutil
+
+                assert self._process is not None
+                self._rss = psutil.Process(self._process.pid).memory_info().rss
         return self._connection
+
+    def _call(self, token: str) -> socket.socket:
+        """Start the process; the connection to it. Raises OSError."""
+        with contextlib.ExitStack() as stack:
+            if runner.PASSES_FILES:
+                ours, theirs = socket.socketpair()
+                stack.enter_context(theirs)
+                place, passed = theirs.fileno(), [theirs.fileno()]
+            else:
+                theirs = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+                place, passed = theirs.getsockname()[1], []
+            script = [_COMMAND, str(place), runner.__file__, *sys.path]
+            self._process = subprocess.Popen(
+                [sys.executable or "python3", "-I", "-S", "-c", *script],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, runner.TOKEN: token},
+                pass_fds=passed,
+                **OWN_SESSION,
+            )
+            if runner.PASSES_FILES:
+                return ours
+            deadline = monotonic() + _START_SECONDS
+            while not select.select([theirs], [], [], _LOOK_SECONDS)[0]:
+                if self._process.poll() is not None or monotonic() > deadline:
+                    raise OSError("it does not start")
+            return theirs.accept()[0]
 
     def _ending(self) -> int | None:
         """The exit code of the process, -n for signal n; None if it had to be stopped."""
@@ -250,4 +307,5 @@ def _pieces(array: Array) -> Iterator[Array]:
 child = Child()
 """The one of this process."""
 atexit.register(child.stop)
-os.register_at_fork(after_in_child=child.forget)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=child.forget)

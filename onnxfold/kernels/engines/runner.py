@@ -8,6 +8,8 @@ is why nothing of this package is imported here.
 
 A request comes as a line of JSON over a socket, with open files that hold the model and the
 tensors. So does the answer. The child bounds its memory and time itself, and ends with its parent.
+Other systems than Linux have no files in memory to pass: there the content of one file follows the
+line, and who has asked looks how much memory and time it takes.
 """
 
 from __future__ import annotations
@@ -41,11 +43,16 @@ _MORE_THREADS = 3
 _ALIGNMENT = 16
 _STRING = 8  # onnx.TensorProto.STRING
 # Bytes of a child besides what a request may take: stacks of threads, the evaluator's modules.
-_SLACK = 128 << 20
+SLACK = 128 << 20
+_PIECE = 1 << 20
 # A child that nobody asks for so many seconds ends.
 IDLE_SECONDS = 60
-MOST_FILES = 64
-"""How many open files one message can carry."""
+PASSES_FILES = hasattr(os, "memfd_create")
+"""Whether messages carry open files; otherwise they carry the content of one."""
+MOST_FILES = 64 if PASSES_FILES else 1
+"""How many files one message can carry."""
+TOKEN = "ONNXFOLD_TOKEN"
+"""Environment variable: what a child says first when it had to be told where to call."""
 
 
 class EvaluationError(Exception):
@@ -244,6 +251,13 @@ def _one_line(error: Exception) -> str:
 
 def send(connection: socket.socket, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:
     """Send a message and open files. Raises OSError."""
+    if not PASSES_FILES:
+        content = [mapped(file, 0, os.fstat(file).st_size) for file in files]
+        told = {**message, "sizes": [part.nbytes for part in content]}
+        connection.sendall(json.dumps(told).encode() + b"\n")
+        for part in content:
+            connection.sendall(part.data)
+        return
     line = json.dumps(message).encode() + b"\n"
     sent = socket.send_fds(connection, [line], list(files))
     if sent < len(line):
@@ -254,21 +268,45 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """Wait for a message; the files are the caller's to close. Raises EOFError, OSError."""
     parts: list[bytes] = []
     files: list[int] = []
-    while not parts or not parts[-1].endswith(b"\n"):
-        part, more, _, _ = socket.recv_fds(connection, 1 << 16, MOST_FILES)
-        files += more
+    while not parts or b"\n" not in parts[-1]:
+        if PASSES_FILES:
+            part, more, _, _ = socket.recv_fds(connection, 1 << 16, MOST_FILES)
+            files += more
+        else:
+            part = connection.recv(1 << 16)
         if not part:
             for file in files:
                 os.close(file)
             raise EOFError
         parts.append(part)
-    message: dict[str, Any] = json.loads(b"".join(parts))
-    return message, files
+    line, _, rest = b"".join(parts).partition(b"\n")
+    message: dict[str, Any] = json.loads(line)
+    return message, files or [
+        _received(connection, size, rest) for size in message.get("sizes", ())
+    ]
+
+
+def _received(connection: socket.socket, size: int, begin: bytes) -> int:
+    """A file with as many bytes of a message. Raises EOFError, OSError."""
+    file = room()
+    try:
+        write(file, begin, 0)
+        done = len(begin)
+        while done < size:
+            part = connection.recv(min(_PIECE, size - done))
+            if not part:
+                raise EOFError
+            write(file, part, done)
+            done += len(part)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
 
 
 def room() -> int:
     """An open file without a name. Raises OSError."""
-    if hasattr(os, "memfd_create"):
+    if PASSES_FILES:
         return os.memfd_create("onnxfold")
     import tempfile
 
@@ -281,7 +319,8 @@ def write(file: int, data: Any, offset: int) -> int:
     view = memoryview(data).cast("B")
     done = 0
     while done < len(view):
-        done += os.pwrite(file, view[done : done + (64 << 20)], offset + done)
+        os.lseek(file, offset + done, os.SEEK_SET)
+        done += os.write(file, view[done : done + (64 << 20)])
     end = offset + len(view)
     return -(-end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 
@@ -331,30 +370,35 @@ def read_results(entries: Sequence[Any], file: int) -> list[Raw]:
 def serve(connection: socket.socket) -> None:
     """Answer requests until nobody is there any more, or the memory does not come back."""
     threading.Thread(target=_end_with_parent, args=(connection, os.getppid()), daemon=True).start()
-    import resource
-
     import onnxruntime as ort
 
     ort.set_default_logger_severity(4)
     own = _data_bytes()
-    send(connection, {"ready": True})
+    send(connection, {"bounded": own is not None, "token": os.environ.pop(TOKEN, "")})
     while select.select([connection], [], [], IDLE_SECONDS)[0]:
         request, files = receive(connection)
         if own is not None:
+            import resource
+
             _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-            resource.setrlimit(resource.RLIMIT_DATA, (own + _SLACK + request["limit"], hard))
+            resource.setrlimit(resource.RLIMIT_DATA, (own + SLACK + request["limit"], hard))
         # SIGPROF ends the process when it has had so much time of the processors
-        signal.setitimer(signal.ITIMER_PROF, request["seconds"])
+        _alarm(request["seconds"])
         began = time.process_time()
         answer, result = _answer(request, files)
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        _alarm(0)
         answer["seconds"] = time.process_time() - began
         for file in files:
             os.close(file)
-        answer["retire"] = own is not None and (_data_bytes() or 0) > own + _SLACK
+        answer["retire"] = own is not None and (_data_bytes() or 0) > own + SLACK
         send(connection, answer, result)
         for file in result:
             os.close(file)
+
+
+def _alarm(seconds: float) -> None:
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def _answer(request: dict[str, Any], files: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
@@ -376,17 +420,23 @@ def _answer(request: dict[str, Any], files: Sequence[int]) -> tuple[dict[str, An
             return {"error": str(error), "final": error.is_final}, []
     except MemoryError:
         pass  # as for results that are too large
-    reason = f"computing it takes more than {request['limit']:,} bytes of memory"
-    return {"error": reason, "final": True}, []
+    return {"error": too_much_memory(request["limit"]), "final": True}, []
+
+
+def too_much_memory(limit: int) -> str:
+    """Why something was not computed."""
+    return f"computing it takes more than {limit:,} bytes of memory"
 
 
 def _end_with_parent(connection: socket.socket, parent: int) -> None:
     """End this process at once, whatever it computes, when the other end of its socket is gone."""
-    poll = select.poll()
-    poll.register(connection, 0)  # a hang-up is reported without being asked for
-    while not poll.poll(1000) and os.getppid() == parent:
-        pass
-    os.kill(os.getpid(), signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        while os.getppid() == parent:
+            if select.select([connection], [], [], 1)[0]:
+                if not connection.recv(1, socket.MSG_PEEK):
+                    break
+                time.sleep(0.2)  # a request, which is about to be read
+    os._exit(1)
 
 
 def _data_bytes() -> int | None:
@@ -400,4 +450,8 @@ def _data_bytes() -> int | None:
 
 if __name__ == "__main__":
     with contextlib.suppress(EOFError, ConnectionError):
-        serve(socket.socket(fileno=int(sys.argv[1])))
+        place = int(sys.argv[1])
+        if PASSES_FILES:
+            serve(socket.socket(fileno=place))
+        else:
+            serve(socket.create_connection(("127.0.0.1", place)))

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from onnxfold import atomic
 from onnxfold.runtime.backends.base import CompileError
-from onnxfold.runtime.backends.guard import REMOVAL_SECONDS
 
 _NOTE = "container.json"
 
@@ -28,8 +27,10 @@ def work_folder() -> Iterator[Path]:
     """A folder among the temporary files, gone at the end; what dead processes left goes now.
 
     Raises:
-        CompileError: Something cannot be written there.
+        CompileError: Something cannot be written there, or what works there could not be ended.
     """
+    if not hasattr(os, "fork"):
+        raise CompileError("compilers and their kernels are run on Linux and macOS only")
     try:
         with atomic.scratch_folder("compile", _end_work) as name:
             try:
@@ -68,6 +69,8 @@ def _end_work(folder: str) -> None:
 
 def _remove_container(folder: str) -> None:
     """Remove the container that is noted in a folder of this user, if it is still there."""
+    from onnxfold.runtime.backends.guard import REMOVAL_SECONDS
+
     note = Path(folder) / _NOTE
     with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
         if os.stat(folder, follow_symlinks=False).st_uid == os.geteuid():

@@ -15,10 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from onnxfold.memory import memory_of_the_machine
-from onnxfold.runtime.backends import guard as guard_script
 from onnxfold.runtime.backends.base import CompileError
 
-_GUARD = [sys.executable or "python3", "-I", "-S", guard_script.__file__]
+_GUARD = [
+    *(sys.executable or "python3", "-I", "-S"),
+    str(Path(__file__).with_name("guard.py")),
+]
 _LONGEST_ANSWER = 1000  # bytes
 _END_KEPT = 1 << 16  # bytes of the beginning of what a command prints, and as many of the end
 _SHORTAGES = {

@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 
 from onnxfold import atomic
 from onnxfold.atomic import TempFile
+from onnxfold.memory import available_memory
 from onnxfold.storage.layout import Place
 from onnxfold.storage.streaming import is_streamed
 from onnxfold.storage.writer import Writer
+from onnxfold.system import HOLDS_FILES
 
 # A file system in memory, where Linux has one.
 _MEMORY = "/dev/shm"
@@ -38,6 +41,8 @@ def scratch_file(places: Sequence[Place], size: int) -> Iterator[str]:
     except OSError as error:
         raise atomic.os_error(error, tempfile.gettempdir()) from error
     try:
+        if HOLDS_FILES:  # nor does onnxruntime open what somebody may be writing
+            temp.close()
         yield os.path.realpath(temp.path or "")
     finally:
         temp.discard()
@@ -58,8 +63,7 @@ def _write(folder: str, places: Sequence[Place], size: int) -> TempFile:
     atomic.remove_leftovers(target)
     temp = TempFile(target)
     try:
-        temp.create()
-        os.fchmod(temp.fd, 0o600)
+        temp.create(private=True)
         os.ftruncate(temp.fd, size)
         with Writer(_THREADS, size, None) as writer:
             for place in places:
@@ -77,10 +81,6 @@ def _write(folder: str, places: Sequence[Place], size: int) -> TempFile:
 def _room_in_memory() -> int:
     """Bytes that a file in memory may take: half of what is available, and no more than fits."""
     try:
-        system = os.statvfs(_MEMORY)
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            known = dict(line.split(":", 1) for line in lines)
-        available = int(known["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):  # another system, or /proc is not mounted
+        return min(shutil.disk_usage(_MEMORY).free, available_memory() // 2)
+    except OSError:  # another system
         return 0
-    return min(system.f_bavail * system.f_frsize, available // 2)

@@ -39,6 +39,7 @@ from onnxfold.runtime.bundles.manifest import Manifest
 from onnxfold.storage.commit import other_users
 from onnxfold.storage.sources import Sources
 from onnxfold.storage.tensors import tensors_of
+from onnxfold.system import sync
 
 _MODELS = (ENTRY_FILE, FOLD_FILE)
 _DATA = tuple(f"{model}.data" for model in _MODELS)
@@ -184,5 +185,5 @@ def _sync(path: Path) -> None:
     if path.is_dir():
         atomic.sync_folder(str(path / "name"))
         return
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
+    with open(path, "rb+") as file:  # Windows syncs what may be written
+        sync(file.fileno())

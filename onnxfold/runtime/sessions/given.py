@@ -12,6 +12,7 @@ import numpy as np
 from onnxfold.errors import UsageError
 from onnxfold.runtime.backends.values import Array, Feed, bits_of, is_text, ort_value
 from onnxfold.runtime.bundles.manifest import TensorInfo
+from onnxfold.system import c_library
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -138,6 +139,6 @@ def _check(info: TensorInfo, feed: onnxruntime.OrtValue) -> None:
 @functools.cache
 def _memcmp() -> Any:
     """The C library's: it compares at the speed of memory, and other threads run meanwhile."""
-    function = ctypes.CDLL(None).memcmp
+    function = c_library().memcmp
     function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
     return function

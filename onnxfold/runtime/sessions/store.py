@@ -27,6 +27,7 @@ from onnxfold.runtime.least_recently_used import files_of, shrink, touch
 from onnxfold.runtime.safetensors import TensorFile, layout_of
 from onnxfold.runtime.sessions.folded import Folded
 from onnxfold.runtime.sessions.remote import Remote
+from onnxfold.system import HOLDS_FILES, open_to_read
 
 logger = logging.getLogger("onnxfold")
 
@@ -65,6 +66,9 @@ class FoldStore:
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int, url: str | None) -> None:
         self.folder = os.path.realpath(folder)
+        if HOLDS_FILES:
+            reason = "processes share folded tensors in a folder on Linux and macOS only"
+            raise UsageError(reason, file=self.folder)
         self._max_bytes = max_bytes
         self._remote = None if url is None else Remote(url)
         try:
@@ -126,7 +130,7 @@ class FoldStore:
             OSError: It cannot be read, or not be removed.
         """
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            fd = open_to_read(path, follow=False)
         except FileNotFoundError:
             return None
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import glob
 import hashlib
 import os
@@ -66,6 +67,7 @@ class TempFile:
         self.target = target
         self.fd = -1
         self.path: str | None = None
+        self._status: os.stat_result | None = None
 
     def create(self, *, private: bool = False) -> TempFile:
         """Create the file, empty, with the permissions of its target, or the usual ones.
@@ -89,6 +91,7 @@ class TempFile:
             if is_file(self.fd, self.path):
                 break
             self.close()
+        self._status = os.fstat(self.fd)
         if hasattr(os, "fchmod") and not private:
             with contextlib.suppress(FileNotFoundError):
                 os.fchmod(self.fd, stat.S_IMODE(os.stat(self.target).st_mode))
@@ -117,6 +120,10 @@ class TempFile:
             finally:
                 if fd >= 0:
                     os.close(fd)
+
+    def is_at(self, path: str) -> bool:
+        """Whether ``path`` leads to it, which may be closed."""
+        return self._status is not None and _leads_to(path, self._status)
 
     def sync(self) -> None:
         """Wait until the content is on the disk."""
@@ -181,6 +188,7 @@ def temporary_folder(target: str) -> Iterator[str]:
         if HOLDS_FILES and fd >= 0:
             os.close(fd)
             fd = -1
+            gc.collect()  # models that nobody has any more may still have files in it mapped
         if path:
             shutil.rmtree(path, ignore_errors=True)
         if fd >= 0:
@@ -341,20 +349,29 @@ def remove_leftovers(target: str, before: Callable[[str], None] = lambda path: N
                 remove(path)
 
 
-def remove_fresh_leftovers(target: str, is_needed: Callable[[str], bool]) -> None:
+def remove_fresh_leftovers(
+    target: str, is_needed: Callable[[str], bool], before: Callable[[str], None]
+) -> None:
     """Remove files with a `fresh_name` of ``target`` that nobody is writing and nobody needs.
 
     Where that is the note of a process that died (`marked`), ``target`` goes, too, unless somebody
     needs it.
+
+    Args:
+        target: What they are for.
+        is_needed: Called with each file.
+        before: Called with each file that is to go.
     """
     folder, name = os.path.split(target)
     pattern = f"{glob.escape(_stem(name))}.onnxfold-????????"
     for path in glob.glob(os.path.join(glob.escape(folder), pattern)):
         if not is_needed(path):
+            before(path)
             with _locked(path) as status:
                 if status is None or not stat.S_ISREG(status.st_mode):
                     continue
                 if not status.st_size and os.path.lexists(target) and not is_needed(target):
+                    before(target)
                     remove(target)
                 remove(path)
 
@@ -404,8 +421,12 @@ def _status_if_free(path: str) -> os.stat_result | None:
 
 
 def is_file(fd: int, path: str) -> bool:
-    """Whether ``path`` leads to the file open as ``fd``; -1 is none."""
+    """Whether ``path`` leads to the file open as ``fd``."""
+    return _leads_to(path, os.fstat(fd))
+
+
+def _leads_to(path: str, file: os.stat_result) -> bool:
     try:
-        return fd >= 0 and os.path.samestat(os.stat(path), os.fstat(fd))
+        return os.path.samestat(os.stat(path), file)
     except OSError:
         return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import os
 import sys
@@ -55,7 +56,12 @@ def open_to_read(path: str, *, follow: bool = True) -> int:
         OSError: It cannot be opened.
     """
     flags = os.O_RDONLY | BINARY | getattr(os, "O_NONBLOCK", 0)
-    return os.open(path, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0))
+    try:
+        return os.open(path, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0))
+    except PermissionError:
+        if os.path.isdir(path):  # which Windows does not open
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", path) from None
+        raise
 
 
 def lock(fd: int, *, wait: bool = True) -> None:

@@ -121,7 +121,7 @@ def sweep(target: str, data_path: str | None, sources: Sources) -> None:
         atomic.remove_leftovers(target)
         for path in data:
             atomic.remove_leftovers(path)
-            atomic.remove_fresh_leftovers(path, is_needed)
+            atomic.remove_fresh_leftovers(path, is_needed, about_to_replace)
 
 
 def _locations(target: str) -> set[str]:
@@ -291,7 +291,7 @@ class Commit:
         except OSError:
             # After an interrupt the fresh data are left to the next save: it would not do to
             # be interrupted between looking and removing.
-            if not atomic.is_file(bridge.fd, target):
+            if not bridge.is_at(target):
                 atomic.remove(fresh)
             raise
         about_to_replace(data_path)

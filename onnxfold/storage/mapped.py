@@ -32,7 +32,7 @@ class MappedFile(Mapping):
 
     Attributes:
         path: The absolute path it was opened by.
-        key: (device, inode, modification time in ns, size in bytes).
+        key: (device, inode, modification time in ns, size in bytes); -1 is no device.
         size: Its size in bytes.
     """
 
@@ -120,6 +120,8 @@ def about_to_replace(path: str) -> None:
         file._replaced = True
         if HOLDS_FILES:
             file._region.let_go_of_the_file()
+            _open_files.pop(file.key, None)
+            file.key = (-1, id(file), 0, 0)  # the next file may get its number
 
 
 class Span(NamedTuple):

@@ -373,7 +373,7 @@ def serve(connection: socket.socket) -> None:
     import onnxruntime as ort
 
     ort.set_default_logger_severity(4)
-    own = _data_bytes()
+    own = _data_bytes() if PASSES_FILES else None
     send(connection, {"bounded": own is not None, "token": os.environ.pop(TOKEN, "")})
     while select.select([connection], [], [], IDLE_SECONDS)[0]:
         request, files = receive(connection)

@@ -179,8 +179,11 @@ def _handle(number: int, info: int, _: int) -> None:
     _sigaction(signal.SIGBUS, ctypes.byref(_before), None)
 
 
-_handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(_handle)
-_sigaction: Any = system.c_library().sigaction if _SUPPORTED else None
+_handler: Any = None
+_sigaction: Any = None
+if _SUPPORTED:
+    _handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(_handle)
+    _sigaction = system.c_library().sigaction
 
 
 @contextlib.contextmanager

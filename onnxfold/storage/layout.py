@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -199,7 +200,7 @@ def sharer(folder: str, target: str) -> Callable[[Span], str | None]:
         if file.key not in known:
             path = os.path.realpath(file.path)
             fits = is_within(path, folder) and file.is_at(path) and path != target
-            name = os.path.relpath(path, folder) if fits else ""
+            name = Path(os.path.relpath(path, folder)).as_posix() if fits else ""
             known[file.key] = name if fits and is_text(name) else None
         return known[file.key]
 

@@ -18,6 +18,7 @@ from fold_check import X, fold, parse, with_weights
 from onnxfold.kernels.engines import TimeLimit, time_for
 from onnxfold.kernels.engines.child import Child, child
 from onnxfold.kernels.engines.runner import EvaluationError
+from onnxfold.system import HOLDS_FILES
 
 MORE = "more = Constant <value = bool {1}> ()"
 BESIDE = """n = Constant <value_int = 3> ()
@@ -123,6 +124,7 @@ def test_the_process_is_gone_when_this_one_is_killed():
     assert not os.path.exists(f"/proc/{pid}")
 
 
+@pytest.mark.skipif(HOLDS_FILES, reason="Windows has no forks")
 def test_a_fork_has_a_process_of_its_own():
     child.start()
     ours = child._process

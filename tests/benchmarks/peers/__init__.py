@@ -75,10 +75,10 @@ def _all(
         for number in sizes:
             generated.mkdir()
             if series == "nodes":
-                name = f"chain of {number:,} nodes"
+                name = f"chain, {number:,} nodes"
                 scalar_chain(generated / "in.onnx", int(number) // 3)
             else:
-                name = f"transformer of {number:g} GB"
+                name = f"transformer, {number:g} GB"
                 transformer_of(generated / "in.onnx", int(number * 1e9))
             yield series, name, generated / "in.onnx"
             shutil.rmtree(generated)

@@ -22,7 +22,7 @@ from tests.benchmarks.peers.tools import COPY
 def text(compared: Sequence[Compared], rounds: int, python: Path) -> str:
     """All tables, with the versions of the tools and what they ran on."""
     written = io.StringIO()
-    console = Console(width=120, file=written)
+    console = Console(width=132, file=written)
     for series, title in (
         ("given", "{} models"),
         ("nodes", "{} chains of Constant, Sqrt and Mul"),
@@ -109,21 +109,25 @@ def _each(compared: Sequence[Compared]) -> Table:
         table.add_row(c.model, "", "", f"{c.nodes:,}", f"{c.nbytes / 1e6:.1f} MB", "", "", "")
         for m in c.made:
             sizes = ("", "") if m.nodes is None else (f"{m.nodes:,}", f"{m.nbytes / 1e6:.1f} MB")
-            took = (_spread(m.wall, 2, "s"), _spread(m.cpu, 2, "s"), _spread(m.peak_mb, 0, "MB"))
+            took = (
+                _spread(m.wall),
+                _spread(m.cpu),
+                f"{max(m.peak_mb):.0f} MB" if m.peak_mb else "",
+            )
             table.add_row("", m.tool, m.verdict if m.was_tried else "not tried", *sizes, *took)
             if m.reason:
                 table.add_row("", "", m.reason, *[""] * 5)
-    table.caption = "the median of all rounds, the lowest and the highest"
+    table.caption = (
+        "seconds: the median of all rounds (the lowest and the highest); memory: the highest"
+    )
     return table
 
 
-def _spread(figures: Sequence[float], digits: int, unit: str) -> str:
-    if not figures:
+def _spread(seconds: Sequence[float]) -> str:
+    if not seconds:
         return ""
-    median = f"{statistics.median(figures):.{digits}f} {unit}"
-    if len(figures) == 1:
-        return median
-    return f"{median} ({min(figures):.{digits}f}-{max(figures):.{digits}f})"
+    median = f"{statistics.median(seconds):.2f} s"
+    return median if len(seconds) == 1 else f"{median} ({min(seconds):.2f}-{max(seconds):.2f})"
 
 
 def _table(*columns: str) -> Table:

@@ -38,6 +38,12 @@ ort.InferenceSession(sys.argv[1], options, providers=['CPUExecutionProvider'])
 """,
 }
 """What the other tools do when they are told nothing but the model."""
+_SYNC = """
+for entry in os.scandir(os.path.dirname(sys.argv[2])):
+    with open(entry, "rb+") as file:
+        os.fsync(file.fileno())
+"""
+"""Waits until the result is on the disk, as onnxfold does."""
 COPY = "copy"
 """No tool: what it takes to write the same bytes."""
 _COPY = """
@@ -65,7 +71,7 @@ def commands(python: Path, source: Path, target: Path) -> dict[str, list[str]]:
         "onnxfold": fold,
         "onnxfold -O2": [*fold, "-O2", "--check", "0"],  # the others check nothing, either
         **{
-            name: [str(python), "-c", f"{_SAVE}\n{script}", str(source), str(target)]
+            name: [str(python), "-c", f"{_SAVE}\n{script}\n{_SYNC}", str(source), str(target)]
             for name, script in {**_SCRIPTS, COPY: _COPY}.items()
         },
     }

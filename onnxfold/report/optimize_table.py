@@ -12,6 +12,7 @@ from rich.table import Table
 from onnxfold.report.compare_table import compare_line
 from onnxfold.report.console import bytes_text, change_text, render
 from onnxfold.report.summary import Kept, Report
+from onnxfold.rewrite.driver import MOST_COUNTED
 
 _GROUPS = 8  # reasons shown for which nodes stayed
 
@@ -55,7 +56,9 @@ def _hint(report: Report) -> str:
     if not report.withheld:
         return f"hint: {more}"
     places = sum(report.withheld.values())
-    return f"hint: -O2 would rewrite {places} more place{'' if places == 1 else 's'}; {more}"
+    at_least = "at least " if max(report.withheld.values()) == MOST_COUNTED else ""
+    noun = "place" if places == 1 else "places"
+    return f"hint: -O2 would rewrite {at_least}{places} more {noun}; {more}"
 
 
 def _counts(report: Report) -> Table:

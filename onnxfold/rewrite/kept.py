@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 import onnx_ir as ir
 
@@ -11,6 +11,7 @@ from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.index import RuleIndex
 from onnxfold.rewrite.match import Match
 from onnxfold.rewrite.matcher import find_match
+from onnxfold.rewrite.patterns import AnyOf, Expression, Op, Optional
 from onnxfold.rewrite.rule import Rule
 
 # A value with more users than this is no step inside a pattern: their number is not bounded.
@@ -29,6 +30,9 @@ class KeptPatterns:
 
     def __init__(self, rules: Iterable[Rule], facts: Facts) -> None:
         self._rules = [rule for rule in rules if rule.keeps]
+        self._needed = {rule: _needed(rule.pair.patterns) for rule in self._rules}
+        self._op_types: set[str] = set()
+        """Those that nodes have, or had."""
         self._facts = facts
         self._indexes: dict[ir.Graph, RuleIndex] = {}
         self._holding: dict[ir.Node, dict[tuple[Rule, ir.Node], None]] | None = None
@@ -40,7 +44,7 @@ class KeptPatterns:
             return None
         if self._holding is None:
             self._holding = {}
-            self._look_at(node for graph in self._facts.scopes.graphs() for node in graph)
+            self._look_at([node for graph in self._facts.scopes.graphs() for node in graph])
         if not self._holding:
             return None
         taken = match.nodes().keys()
@@ -52,16 +56,20 @@ class KeptPatterns:
                     return kept
         return None
 
-    def note_change(self, added: Iterable[ir.Node]) -> None:
+    def note_change(self, added: Sequence[ir.Node]) -> None:
         """These nodes are new: patterns may have come into being."""
         if self._holding is not None:
-            self._look_at(self._near(added))
+            self._look_at(added)
 
-    def _look_at(self, nodes: Iterable[ir.Node]) -> None:
-        """Remember the patterns that end at these nodes."""
+    def _look_at(self, added: Sequence[ir.Node]) -> None:
+        """Remember the patterns that have some of these nodes."""
         assert self._holding is not None
-        for end in nodes:
-            for kept in self._index(end).candidates(end):
+        self._op_types.update(node.op_type for node in added)
+        possible = {rule for rule, needed in self._needed.items() if needed <= self._op_types}
+        if not possible:
+            return
+        for end in self._near(added):
+            for kept in possible.intersection(self._index(end).candidates(end)):
                 for node in self._nodes(kept, end):
                     self._holding.setdefault(node, {})[kept, end] = None
 
@@ -93,3 +101,16 @@ class KeptPatterns:
             opsets = self._facts.scopes.of(graph).opsets
             self._indexes[graph] = RuleIndex(self._rules, opsets, self._facts)
         return self._indexes[graph]
+
+
+def _needed(patterns: Iterable[Expression]) -> frozenset[str]:
+    """The op types without which patterns match nothing."""
+    needed: frozenset[str] = frozenset()
+    for pattern in patterns:
+        if isinstance(pattern, AnyOf):
+            needed |= frozenset.intersection(*(_needed([choice]) for choice in pattern.choices))
+        elif not isinstance(pattern, Optional):
+            needed |= _needed(pattern.children())
+        if isinstance(pattern, Op) and len(pattern.op_types) == 1:
+            needed |= {pattern.op_types[0]}
+    return needed

@@ -13,6 +13,7 @@ from typing import Any
 from onnxfold.rewrite import (
     Matched,
     attributes,
+    constant,
     constants,
     given,
     op,
@@ -65,6 +66,15 @@ def _are_alike(
 
 
 @given
+def _three_of(wq: Matched) -> list[int]:
+    return [3 * wq.shape[1]]
+
+
+# onnxruntime up to 1.30 reads biases even if there are none, and crashes.
+_no_biases = op.Expand(constant(0, like=wq), constant(_three_of(wq)))
+
+
+@given
 def _are_used_once(values: Sequence[Matched]) -> bool:
     return all(value.is_single_use for value in values)
 
@@ -92,7 +102,7 @@ packed_attention = [
     for form, biases in (
         (_of_all, op.Concat(bq, bk, bv, axis=0)),
         (_of_rows, op.Concat(bq, bk, bv, axis=0)),
-        (_without_bias, None),
+        (_without_bias, _no_biases),
     )
     for q, k, v in ((form(wq, bq, sizes), form(wk, bk, more_sizes), form(wv, bv, other_sizes)),)
 ]

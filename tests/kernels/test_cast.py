@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from kernel_check import compare, kernel_results
+from kernel_runtime import knows
 
 from onnxfold.kernels import Kind, NotExact, find
 
@@ -126,4 +127,6 @@ def test_strings_are_left_to_onnxruntime():
 
 @pytest.mark.parametrize("opset", [6, 9, 13, 19, 21, 24])
 def test_each_opset_form(opset):
+    if not knows(opset):
+        pytest.skip(f"onnxruntime has no opset {opset} yet")
     assert compare("Cast", [np.float32([1.5, -2])], {"to": 7}, opset=opset) == "same"

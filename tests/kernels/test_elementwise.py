@@ -163,7 +163,10 @@ def test_integer_division_that_traps_stays_in_the_model(op_type, dtype):
 def test_bit_shift(dtype, direction):
     x = operand(dtype, 11, 200)
     amounts = np.arange(8 * dtype.itemsize + 9).astype(dtype)
-    compare("BitShift", [x[:, None], amounts], {"direction": direction})
+    width = 8 * dtype.itemsize
+    shift = {"direction": direction}
+    assert compare("BitShift", [x[:, None], amounts[:width]], shift) in ("same", "unsupported")
+    assert compare("BitShift", [x[:, None], amounts], shift) == "not exact"
 
 
 @pytest.mark.parametrize("negative", [0, 1])

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 from kernel_check import compare, kernel_results
+from kernel_runtime import knows
 
 from onnxfold.kernels import Kind, all_kernels, find
 
@@ -114,7 +115,7 @@ def test_example(op_type, since):
     n_outputs = 2 if op_type == "Split" else 1
     opset = max(since, FIRST_OPSET_OF_THE_RUNTIME.get(op_type, 1))
     assert compare(op_type, inputs, attributes, opset=opset, n_outputs=n_outputs) == "same"
-    newest = min(find(op_type, since).until - 1, 24)
+    newest = min(find(op_type, since).until - 1, 24 if knows(24) else 23)
     if not (op_type == "Scatter" and newest > 10):
         assert compare(op_type, inputs, attributes, opset=newest, n_outputs=n_outputs) == "same"
 

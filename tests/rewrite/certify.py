@@ -13,11 +13,14 @@ tries them all, in ten minutes.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
 import random as random_choice
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -150,7 +153,7 @@ def refuse(rule: Rule, *instances: Instance, level: int = 2, target: str | None 
 
 def _certify_mutants(rule: Rule, instance: Instance) -> None:
     """Wherever the rule fires on a mutant that runs, the bits are the same."""
-    every = list(changes(instance.model)) if rule.ours else []
+    every = list(changes(instance.model)) if rule.ours and _refuses_nonsense() else []
     for what, change in random_choice.Random(0).sample(every, min(_MUTANTS, len(every))):
         model = mutant(instance.model, change)
         text = f"{rule.label} {what}\n{onnx.printer.to_text(instance.model)}"
@@ -173,6 +176,28 @@ def _certify_mutants(rule: Rule, instance: Instance) -> None:
             _compare(Instance(model, instance.sizes, feeds), ir.to_proto(rewritten), 0.0)
         except Exception as error:
             raise AssertionError(f"{text}\n{error}") from error
+
+
+_NONSENSE = """
+import contextlib
+import numpy, onnx.parser, onnxruntime
+
+HEAD = '<ir_version: 10, opset_import: ["" : 18]> g '
+for text in (
+    "(int32[1] x) => (int32[1] y) { y = Div (x, x) }",
+    "(int32[1] x) => (int32 y) <int64 a = {0}> { y = ReduceSum (x, a) }",
+):
+    model = onnx.parser.parse_model(HEAD + text).SerializeToString()
+    with contextlib.suppress(Exception):
+        onnxruntime.InferenceSession(model).run(None, {"x": numpy.zeros(1, "int32")})
+"""
+
+
+@functools.cache
+def _refuses_nonsense() -> bool:
+    """Whether onnxruntime survives what mutants may ask for: older releases end the process."""
+    done = subprocess.run([sys.executable, "-c", _NONSENSE], capture_output=True)
+    return done.returncode == 0
 
 
 # -------------------------------------------------------------------- rewriting

@@ -13,6 +13,7 @@ from onnxfold import storage
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
 from onnxfold.runtime.backends import ahead, iree
+from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.check import error_of
 from onnxfold.runtime.backends.iree_module import aligned
 from onnxfold.runtime.backends.kernel_cache import cache_folder
@@ -344,7 +345,10 @@ def test_dequantization_along_an_axis_becomes_elementwise(kind, scale, result, z
     if zero:  # int32 has none but 0
         feeds["z"] = (rng.integers(low, high + 1, count) * (kind != "int32")).astype(kind)
     onnxruntime = Onnxruntime()
-    (want,) = onnxruntime.run(model.SerializeToString(), list(feeds.values()))
+    try:
+        (want,) = onnxruntime.run(model.SerializeToString(), list(feeds.values()))
+    except CompileError as error:
+        pytest.skip(f"this onnxruntime does not run the original: {error}")
     (got,) = onnxruntime.run(storage.to_proto(opened).SerializeToString(), list(feeds.values()))
     assert (got.dtype, got.tobytes()) == (want.dtype, want.tobytes())
 

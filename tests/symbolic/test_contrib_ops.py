@@ -10,6 +10,8 @@ import pytest
 from contrib_case import Case
 from fact_check import FactCheck
 from onnx import helper
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented
+from reference_session import reference_session
 from symbolic_check import rewrite
 
 from onnxfold import storage
@@ -18,13 +20,22 @@ from onnxfold.analysis.symbolic import UNKNOWN, Fact, SymbolicAnalysis, contrib,
 CASES = [*layers.CASES, *products.CASES, *images.CASES]
 
 
+@pytest.fixture(params=CASES, ids=str)
+def case(request) -> Case:
+    """Older releases of onnxruntime know some of the ops, and have no kernel for the CPU."""
+    try:
+        reference_session(request.param.model())
+    except NotImplemented as error:
+        pytest.skip(f"this onnxruntime has no kernel: {error}")
+    return request.param
+
+
 def facts_of(model: onnx.ModelProto) -> dict[str, Fact]:
     opened = storage.from_proto(model)
     analysis = SymbolicAnalysis(opened)
     return {v.name: analysis.of(v) for node in opened.graph for v in node.outputs}
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
 def test_facts_hold(case: Case):
     """At every size, of dims with names, of dims that are numbers and of both; dtypes, too."""
     names = [f"o{k}" for k in case.told]
@@ -45,7 +56,6 @@ def test_facts_hold(case: Case):
         assert FactCheck(fixed).check(feeds)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
 def test_shapes_behind_them_fold(case: Case):
     """The first axis kept, the others joined: no sizes are asked for when the model runs."""
     model = case.model()

@@ -51,7 +51,7 @@ class KnownValues:
         self._scopes = scopes
         self._functions = scopes.model.functions
         self._determinism = determinism or Determinism(scopes.model)
-        self._evaluator = evaluator or Evaluator(Pool(), (), scopes.model.ir_version)
+        self._evaluator = evaluator or Evaluator(Pool())
         self._pool = self._evaluator.pool
         self._constant: dict[ir.Value, bool] = {}
         self._arrays: dict[ir.Value, Array | None] = {}

@@ -52,7 +52,6 @@ class Evaluator:
     Args:
         pool: Where operands and results live.
         functions: The model's local functions, for calls of them.
-        ir_version: The model's IR version.
         exact: Compute nothing whose result depends on how many threads onnxruntime has.
         time: What all computations may take together; that of a small model if not given.
         wide: Compute chains of operations in wide precision.
@@ -62,7 +61,6 @@ class Evaluator:
         self,
         pool: Pool,
         functions: Iterable[ir.Function] = (),
-        ir_version: int = 8,
         exact: bool = True,
         time: TimeLimit | None = None,
         wide: bool = False,
@@ -71,7 +69,7 @@ class Evaluator:
         self.rounded: dict[str, str] = {}
         """Values that could not be computed in wide precision, and why."""
         self._widening = Widening(pool, self._apply, self.rounded) if wide else None
-        self._engines = Engines(pool, functions, ir_version, exact, time)
+        self._engines = Engines(pool, functions, exact, time)
         self.time = self._engines.time
         pool.set_evaluator(self.compute, self.source)
 

@@ -154,7 +154,6 @@ class Run:
             self._evaluator = Evaluator(
                 self.pool,
                 model.functions.values(),
-                model.ir_version,
                 exact=self.options.exact,
                 time=self._time,
                 wide=self.options.precision == "wide",

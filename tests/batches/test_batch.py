@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -130,7 +131,12 @@ def test_workers_that_are_killed_lose_nothing(tmp_path: Path):
     assert results(out) == single_runs(folder, tmp_path / "one by one")
 
 
-@pytest.mark.parametrize("kind", [ThreadPoolExecutor, ProcessPoolExecutor])
+def spawned(workers: int) -> ProcessPoolExecutor:
+    """A fork of this process, which has threads, may hang; it is the default up to Python 3.13."""
+    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+
+
+@pytest.mark.parametrize("kind", [ThreadPoolExecutor, spawned])
 def test_any_executor(kind, models: Path, tmp_path: Path):
     with kind(2) as executor:
         done = onnxfold.batch(f"{models}/d[01]/*.onnx", tmp_path / "out", executor=executor)

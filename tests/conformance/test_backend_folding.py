@@ -22,6 +22,7 @@ from backend_cases import (
     table,
     with_constant_inputs,
 )
+from reference_session import knows
 
 RANDOM = {
     "Bernoulli",
@@ -64,6 +65,9 @@ def test_what_is_left_is_left_for_a_good_reason():
             or "onnxruntime writes over what it reads" in result.reason
             # onnx infers another shape than its own op has: what follows would be refused
             or "inference and evaluation disagree" in result.reason
+            # of older releases of onnxruntime
+            or "depends on how many threads it has" in result.reason
+            or not _is_known(result.name)
         )
     ]
     assert unexplained == []
@@ -78,7 +82,7 @@ def test_what_is_left_says_why():
 
 def test_onnxruntime_is_the_witness_for_nearly_all():
     """Where it cannot run a case, the expected outputs of the case are."""
-    folded = those("folded")
+    folded = [result for result in those("folded") if _is_known(result.name)]
     assert sum(result.reason == "as onnxruntime" for result in folded) > 0.75 * len(folded)
 
 
@@ -92,6 +96,12 @@ def _has_half_outputs(case) -> bool:
     if not all(o.type.HasField("tensor_type") for o in case.model.graph.output):
         return False
     return any(is_half(array) for array in expected_outputs(case).values())
+
+
+def _is_known(name: str) -> bool:
+    """Whether this onnxruntime has the opset of a case."""
+    imports = cases()[name].model.opset_import
+    return all(knows(opset.version) for opset in imports if opset.domain in ("", "ai.onnx"))
 
 
 def _is_random(name: str) -> bool:

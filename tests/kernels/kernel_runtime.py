@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 import onnx_ir
 import onnxruntime
-from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 from reference_session import reference_session
 
 STRING = onnx.TensorProto.STRING
@@ -63,16 +62,6 @@ def session(
         graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=10
     )
     return reference_session(model)
-
-
-@functools.cache
-def knows(opset: int) -> bool:
-    """Whether onnxruntime runs models of an opset."""
-    try:
-        session("Add", (1, 1), (), opset, 1)
-    except ort_errors.Fail:
-        return False
-    return True
 
 
 def _to_ort(array: np.ndarray, elem_type: int) -> onnxruntime.OrtValue:

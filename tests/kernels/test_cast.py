@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from kernel_check import compare, kernel_results
-from kernel_runtime import knows
+from reference_session import knows
 
 from onnxfold.kernels import Kind, NotExact, find
 

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 from kernel_check import compare, kernel_results
-from kernel_runtime import knows
+from reference_session import knows
 
 from onnxfold.kernels import Kind, all_kernels, find
 

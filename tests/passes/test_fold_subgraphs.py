@@ -7,6 +7,8 @@ import onnx
 import pytest
 from fold_check import X, assert_same, fold, large, parse, run, with_weights
 
+import onnxfold
+
 YES = {**X, "c": np.array(True)}
 NO = {**X, "c": np.array(False)}
 
@@ -369,3 +371,15 @@ def test_a_string_op_of_the_reference_evaluator_in_a_chain():
     assert folded.ops == {}
     texts = folded.weights["y"].tolist()
     assert [t.decode() if isinstance(t, bytes) else t for t in texts] == ["XX", "YZYZ"]
+
+
+def test_a_loop_that_onnxruntime_refuses_stays():
+    """onnxruntime has no Abs of bfloat16; onnx's evaluator makes a column of the stacked numbers."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+        g () => (bfloat16[2] y) <int64 n = {2}, bool c = {1}, bfloat16 s = {10}> {
+            last, y = Loop (n, c, s) <body = b (int64 i, bool going, bfloat16 p)
+                => (bool goes, bfloat16 q, bfloat16 r) {
+                    goes = Identity (going) q = Abs (p) r = Identity (p) }>
+        }""")
+    folded = onnxfold.optimize(model, fold_all=True)
+    assert [node.op_type for node in folded.graph.node] == ["Loop"]

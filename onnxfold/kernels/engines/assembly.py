@@ -18,6 +18,10 @@ from onnxfold.pool.buffer import Array
 # Operands up to this many bytes travel inside the model, larger ones are fed in place.
 _INLINE_BYTES = 4096
 
+# Every supported onnxruntime reads it, while the model's own may be newer than the one installed;
+# it is the first in which functions may be overloaded.
+_IR_VERSION = 10
+
 # onnxruntime promises to run models from here on.
 OLDEST_OPSET = 7
 
@@ -37,7 +41,6 @@ def assemble(
     operations: Sequence[Operation],
     wanted: Sequence[Output],
     functions: Sequence[onnx.FunctionProto],
-    ir_version: int,
     opsets: Mapping[str, int],
 ) -> Assembly:
     """A model of operations.
@@ -49,13 +52,12 @@ def assemble(
             the model; all others must be known.
         wanted: What to fetch.
         functions: The model's local functions.
-        ir_version: The model's IR version.
         opsets: Domain to version.
     """
     imports = dict(opsets)
     for function in functions:
         imports.setdefault(function.domain, 1)
-    model = onnx.ModelProto(ir_version=max(ir_version, 8), functions=functions)
+    model = onnx.ModelProto(ir_version=_IR_VERSION, functions=functions)
     for domain, version in imports.items():
         model.opset_import.append(onnx.helper.make_opsetid(domain, version))
     result = Assembly(model)

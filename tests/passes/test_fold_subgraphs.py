@@ -374,7 +374,7 @@ def test_a_string_op_of_the_reference_evaluator_in_a_chain():
 
 
 def test_a_loop_that_onnxruntime_refuses_stays():
-    """onnxruntime has no Abs of bfloat16; onnx's evaluator makes a column of the stacked numbers."""
+    """onnxruntime has no Abs of bfloat16; onnx stacks the numbers to a column."""
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
         g () => (bfloat16[2] y) <int64 n = {2}, bool c = {1}, bfloat16 s = {10}> {
             last, y = Loop (n, c, s) <body = b (int64 i, bool going, bfloat16 p)

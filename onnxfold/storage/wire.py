@@ -185,7 +185,7 @@ def rewrite(
                         if content is not None:
                             inner, new_length = [content], len(content)
                     else:
-                        found = message(pos, stop, child, depth + 1)
+                        found = message(pos, stop, child, depth + 1)  # noqa: F821  # deleted below
                         if found is not None:
                             inner, new_length = found
                     if inner is not None:
@@ -221,6 +221,8 @@ def rewrite(
         found = message(0, size, _MODEL, 0)
     except _GroupError:
         found = None
+    finally:
+        del message  # it refers to itself, so that the file would stay mapped until garbage goes
     return found if found is not None else ([(0, size)], size)
 
 

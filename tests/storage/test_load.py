@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -29,7 +31,7 @@ from storage_models import (
 
 from onnxfold import storage
 from onnxfold.errors import ExternalDataError, ModelError
-from onnxfold.storage.load import _take_out
+from onnxfold.storage.load import _take_out, external_locations
 from onnxfold.storage.wire import StandIns
 
 
@@ -400,3 +402,15 @@ def test_duplicate_initializers_do_not_crash(tmp_path) -> None:
 def test_import_is_light() -> None:
     code = "import onnxfold.storage, sys; assert 'onnxruntime' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_model_that_is_gone_maps_no_file(tmp_path) -> None:
+    """Where files that are mapped cannot be replaced, who waits for them should not wait long."""
+    path = write(tmp_path, linear())
+    gc.collect()
+    gc.disable()
+    try:
+        assert external_locations(str(path)) == set()
+        assert str(path) not in Path("/proc/self/maps").read_text(encoding="utf-8")
+    finally:
+        gc.enable()

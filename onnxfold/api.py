@@ -28,6 +28,7 @@ from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.terse import names_of
 from onnxfold.report.inventory import count_nodes, op_name
 from onnxfold.report.summary import Kept, Report
+from onnxfold.system import lets_go_of_files
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -98,6 +99,7 @@ def _optimized(
         return run_bounded(opened, lambda: storage.load(path), fold, bytes_before=bytes_before)[0]
 
 
+@lets_go_of_files
 def optimize_file(
     source: PathLike,
     destination: PathLike,
@@ -251,6 +253,7 @@ def optimize_file(
     return told
 
 
+@lets_go_of_files
 def plan(
     source: PathLike,
     /,

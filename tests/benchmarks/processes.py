@@ -10,18 +10,19 @@ from dataclasses import dataclass
 
 # started from a small process of its own: a child's peak memory counts its parent's at the fork
 _MEASURE = """
-import json, os, resource, signal, subprocess, sys, time
+import json, os, resource, signal, subprocess, sys, threading, time
 seconds, memory = json.loads(sys.argv[1])
 if memory:  # a machine without free memory would end some other process
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
 begin = time.perf_counter()
 process = subprocess.Popen(sys.argv[2:], stdout=subprocess.DEVNULL, start_new_session=True)
-try:
-    code = process.wait(seconds)
-except subprocess.TimeoutExpired:
-    os.killpg(process.pid, signal.SIGKILL)
-    code = process.wait() and "late"
+timer = threading.Timer(seconds or 1e6, os.killpg, (process.pid, signal.SIGKILL))
+timer.start()
+code = process.wait()
 wall = time.perf_counter() - begin
+timer.cancel()
+if seconds is not None and wall > seconds:
+    code = "late"
 use = resource.getrusage(resource.RUSAGE_CHILDREN)
 print(json.dumps([code, wall, use.ru_utime + use.ru_stime, use.ru_maxrss]))
 """

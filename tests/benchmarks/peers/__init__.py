@@ -58,7 +58,7 @@ def peers(
         out = [m for c in smaller for m in c.made if m.verdict == "failed"]
         compared.append(_compare(series, name, path, python, rounds, folder / "made", limits, out))
         _keep(compared, output)
-    table = text(compared, rounds, python)
+    table = text(compared, python)
     print(table)
     if output is not None:
         (output / "peers.txt").write_text(table)

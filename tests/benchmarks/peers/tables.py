@@ -19,7 +19,7 @@ from tests.benchmarks.peers.judge import Compared, Made
 from tests.benchmarks.peers.tools import COPY
 
 
-def text(compared: Sequence[Compared], rounds: int, python: Path) -> str:
+def text(compared: Sequence[Compared], python: Path) -> str:
     """All tables, with the versions of the tools and what they ran on."""
     written = io.StringIO()
     console = Console(width=132, file=written)
@@ -40,7 +40,7 @@ def text(compared: Sequence[Compared], rounds: int, python: Path) -> str:
     versions = [line for line in freeze if line.lower().startswith("onnx")]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
     console.print(
-        f"{rounds} rounds (1 where a tool takes 20 s) on {time.strftime('%Y-%m-%d')}: {platform.system()}, {_processor()}, "
+        f"{time.strftime('%Y-%m-%d')}, {platform.system()}, {_processor()}, "
         f"{os.cpu_count()} cores, {memory} GiB"
     )
     console.print(", ".join(line.replace(" @ ", "==").split("==file")[0] for line in versions))
@@ -118,7 +118,7 @@ def _each(compared: Sequence[Compared]) -> Table:
             if m.reason:
                 table.add_row("", "", m.reason, *[""] * 5)
     table.caption = (
-        "seconds: the median of all rounds (the lowest and the highest); memory: the highest"
+        "seconds: the median (the lowest and the highest), or the only one; memory: the highest"
     )
     return table
 

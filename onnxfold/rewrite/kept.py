@@ -69,8 +69,8 @@ class KeptPatterns:
         if not possible:
             return
         for end in self._near(added):
-            for kept in possible.intersection(self._index(end).candidates(end)):
-                for node in self._nodes(kept, end):
+            for kept in self._index(end).candidates(end):
+                for node in self._nodes(kept, end) if kept in possible else ():
                     self._holding.setdefault(node, {})[kept, end] = None
 
     def _nodes(self, kept: Rule, end: ir.Node) -> Set[ir.Node]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, Union, overload
+from typing import TYPE_CHECKING, overload
 
 import onnx
 import onnx_ir as ir
@@ -28,6 +28,7 @@ from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.terse import names_of
 from onnxfold.report.inventory import count_nodes, op_name
 from onnxfold.report.summary import Kept, Report
+from onnxfold.storage import ModelLike, ModelT, PathLike
 from onnxfold.system import lets_go_of_files
 
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("onnxfold")
 
-PathLike = Union[str, "os.PathLike[str]"]
-ModelT = TypeVar("ModelT", ir.Model, onnx.ModelProto)
 Progress = Callable[[str, int, int], None]
 
 
@@ -51,13 +50,14 @@ def optimize(model: ModelT, **options: Unpack[OptionArguments]) -> ModelT: ...
 @overload
 def optimize(model: PathLike, **options: Unpack[OptionArguments]) -> ir.Model: ...
 def optimize(
-    model: PathLike | ir.Model | onnx.ModelProto, **options: Unpack[OptionArguments]
-) -> ir.Model | onnx.ModelProto:
+    model: ModelLike, **options: Unpack[OptionArguments]
+) -> ir.Model | onnx.ModelProto | storage.Program:
     """Fold a model's constants.
 
     Args:
         model: A path (gives an ``ir.Model`` whose weights are still in the file), an ``ir.Model``
-            (changed in place and returned), or an ``onnx.ModelProto`` (left alone; a new one is
+            (changed in place and returned), an ``onnx.ModelProto`` (left alone; a new one is
+            returned), or a ``torch.onnx.ONNXProgram`` (its model is changed in place; it is
             returned).
         options: See `onnxfold.options.Options`.
 
@@ -69,7 +69,11 @@ def optimize(
     """
     fold = options_of(options)
     with paused_garbage_collection():
-        return _optimized(model, fold)
+        optimized = _optimized(storage.model_in(model), fold)
+    if isinstance(model, storage.Program):
+        model.release()
+        return model
+    return optimized
 
 
 def _optimized(
@@ -421,16 +425,11 @@ def _check(
     return comparison
 
 
-def with_sizes(
-    model: PathLike | onnx.ModelProto, options: Options
-) -> PathLike | onnx.ModelProto | ir.Model:
+def with_sizes(model: ModelLike, options: Options) -> ModelLike:
     """What a result is compared with: the model, with the sizes that the options give to dims."""
     if not (options.dims or options.input_shapes):
         return model
-    if isinstance(model, onnx.ModelProto):
-        opened = storage.from_proto(model)
-    else:
-        opened = storage.load(model)
+    opened = storage.opened(model)
     fix_dims(opened, options.dims, options.input_shapes, options.keep_dims)
     return opened
 

@@ -17,8 +17,9 @@ from onnxfold.compare.metrics import Tolerance, distance, is_float
 from onnxfold.compare.random_feeds import Array, Feeds, RandomFeeds
 from onnxfold.compare.result import Comparison, OutputResult
 from onnxfold.compare.runners import CannotLoad, CannotRun, Output, Runner, open_runner
-from onnxfold.compare.subject import ModelLike, Subject
+from onnxfold.compare.subject import Subject
 from onnxfold.errors import ModelError, UsageError, about
+from onnxfold.storage import ModelLike
 
 
 def compare(
@@ -43,7 +44,8 @@ def compare(
     but of which both models give other values every time they run, are left out.
 
     Args:
-        a: The original: a path, an `onnx.ModelProto` or an `onnx_ir.Model`.
+        a: The original: a path, an `onnx.ModelProto`, an `onnx_ir.Model` or a
+            `torch.onnx.ONNXProgram`.
         b: The model to compare with it.
         seeds: Number of runs with random inputs; every seed has other sizes of dynamic
             dimensions too.

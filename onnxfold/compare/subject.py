@@ -13,11 +13,10 @@ import onnx_ir as ir
 
 from onnxfold import atomic, storage
 from onnxfold.errors import UsageError
+from onnxfold.storage import ModelLike
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-ModelLike = str | os.PathLike[str] | onnx.ModelProto | ir.Model
 
 
 class Subject:
@@ -29,12 +28,14 @@ class Subject:
 
     Raises:
         ModelError: The file cannot be read as a model.
-        UsageError: A ModelProto refers to external data: in memory it has no folder.
+        UsageError: It is no model, or a ModelProto that refers to external data: in memory it has
+            no folder.
     """
 
     def __init__(self, given: ModelLike, name: str) -> None:
         self._folder = contextlib.ExitStack()
         self.source: str | bytes
+        given = storage.model_in(given)
         if isinstance(given, onnx.ModelProto):
             self.name = name
             self.model = storage.from_proto(given)

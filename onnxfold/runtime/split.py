@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import onnx
 import onnx_ir as ir
 
 from onnxfold import storage
@@ -39,12 +37,10 @@ from onnxfold.runtime.bundles.manifest import Manifest, TensorInfo
 from onnxfold.runtime.bundles.staging import check_source, fresh_folder, put_in_place
 from onnxfold.runtime.splitting.split_model import Parts, split_model
 from onnxfold.runtime.splitting.weights import weights_as_inputs
+from onnxfold.storage import ModelLike, PathLike
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-PathLike = str | os.PathLike[str]
-ModelLike = PathLike | ir.Model | onnx.ModelProto
 
 
 class SplitArguments(OptionArguments, total=False):
@@ -76,7 +72,8 @@ def split(
     runtime_fold and giving its outputs to entry computes what the source computes.
 
     Args:
-        source: A path, an ``ir.Model`` or an ``onnx.ModelProto`` (the latter two are left alone).
+        source: A path, an ``ir.Model``, an ``onnx.ModelProto`` or a ``torch.onnx.ONNXProgram``;
+            it is left alone.
         out_dir: The folder to write; made if it is not there.
         backend: "iree" and "onnx-mlir" compile runtime_fold, and time it against onnxruntime;
             "auto" takes kernels that were compiled before (see `onnxfold.Session`); "onnxruntime"
@@ -210,17 +207,13 @@ def _opened(source: ModelLike, backend: str, arguments: SplitArguments) -> ir.Mo
     """The model of a source, to be changed: the source itself is left alone.
 
     Raises:
-        UsageError: It is neither a path nor a model, or the backend is none or cannot do it.
+        UsageError: It is no model, or the backend is none or cannot do it.
         ModelError: The model is not valid.
     """
     check_name(backend, arguments.get("backend_options", ()))
     if arguments.get("dump_ir") is not None and backend not in NOT_COMPILING:
         check_dump(backend)
-    if isinstance(source, onnx.ModelProto):
-        return storage.from_proto(source)
-    if not isinstance(source, (str, os.PathLike, ir.Model)):
-        raise UsageError(f"expected a path or a model, got {type(source).__name__}")
-    return source.clone() if isinstance(source, ir.Model) else storage.load(source)
+    return storage.opened(source)
 
 
 def _parts(model: ir.Model, arguments: SplitArguments) -> Parts:

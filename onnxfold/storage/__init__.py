@@ -13,6 +13,7 @@ from onnxfold.storage.bound import (
 )
 from onnxfold.storage.commit import SaveReport
 from onnxfold.storage.encode import to_proto
+from onnxfold.storage.given import ModelLike, ModelT, PathLike, Program, model_in, opened
 from onnxfold.storage.load import EXTERNAL_KEY, SOURCE_KEY, from_proto, load
 from onnxfold.storage.mapped import MappedFile, Span
 from onnxfold.storage.save import check_destination, save
@@ -33,6 +34,10 @@ __all__ = [
     "SOURCE_KEY",
     "FileTensor",
     "MappedFile",
+    "ModelLike",
+    "ModelT",
+    "PathLike",
+    "Program",
     "SaveReport",
     "SharedExternalTensor",
     "Span",
@@ -45,9 +50,11 @@ __all__ = [
     "from_proto",
     "load",
     "model_bytes",
+    "model_in",
     "most_bytes",
     "entry_bytes",
     "node_bytes",
+    "opened",
     "planned_bytes",
     "reading_from",
     "record_bytes",

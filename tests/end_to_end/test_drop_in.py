@@ -1,6 +1,8 @@
 """Programs that call onnxsim or onnxslim call onnxfold by changing the import."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -39,6 +41,34 @@ def test_slim(tmp_path: Path):
         onnxfold.slim(SWIN, input_shapes=["pixel_values"])
     with pytest.raises(UsageError, match="dtype"):
         onnxfold.slim(SWIN, dtype="fp16")
+
+
+def test_models_of_onnx_ir_are_left_alone(tmp_path: Path):
+    model = onnxfold.load(SWIN)
+    result, ok = onnxfold.simplify(model, check_n=1)
+    assert ok
+    assert len(result.graph.node) == 194
+    shapes = {"pixel_values": [1, 3, 64, 64]}
+    fixed, ok = onnxfold.simplify(model, check_n=1, overwrite_input_shapes=shapes)
+    assert ok
+    assert fixed.graph.node == result.graph.node
+    assert onnxfold.slim(model, tmp_path / "slim.onnx") is None
+    assert len(onnx.load(tmp_path / "slim.onnx").graph.node) == 194
+    assert len(list(model.graph)) == len(onnx.load(SWIN).graph.node)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(onnxfold.optimize, onnxfold.simplify, onnxfold.slim, onnxfold.Session),
+        lambda model: onnxfold.compare(SWIN, model),
+        lambda model: onnxfold.split(model, "bundle"),
+    ],
+)
+def test_what_is_no_model_is_refused(function: Callable[[Any], object]):
+    graph = onnx.load(SWIN, load_external_data=False).graph
+    with pytest.raises(UsageError, match=r"expected a path, .*ONNXProgram, got GraphProto"):
+        function(graph)
 
 
 def test_fixed_sizes_are_checked_with_these_sizes(tmp_path: Path):

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 import onnxfold
 
@@ -25,7 +26,7 @@ def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray
 
 
 def test_pytorch_without_a_file(tmp_path: Path):
-    """`torch.onnx.export(..., dynamo=True)` gives a program whose model is an `onnx_ir.Model`."""
+    """A program of `torch.onnx.export(..., dynamo=True)` is optimized where it is."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("onnxscript")
 
@@ -42,15 +43,29 @@ def test_pytorch_without_a_file(tmp_path: Path):
     program = torch.onnx.export(
         module, (x,), dynamo=True, dynamic_shapes=[{0: "batch", 1: "length"}], verbose=False
     )
-    before = len(list(program.model.graph))
-    onnxfold.optimize(program.model)
-    assert len(list(program.model.graph)) < before
-    program.save(tmp_path / "model.onnx")
+    original = program.model_proto
     again = torch.randn(3, 7, 32)
-    session = ort.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    (got,) = session.run(None, {session.get_inputs()[0].name: again.numpy()})
+    (before,) = program(again)
+    optimized, same = onnxfold.simplify(program, check_n=2)
+    assert same
+    assert len(optimized.graph.node) < len(original.graph.node)
+    assert program.model_proto == original
+    assert onnxfold.optimize(program) is program
+    assert program.model_proto.graph.node == optimized.graph.node
+    onnxfold.compare(original, program, seeds=2).assert_equal()
     with torch.no_grad():
-        np.testing.assert_allclose(got, module(again).numpy(), rtol=1e-4, atol=1e-5)
+        for got in (before, *program(again)):
+            np.testing.assert_allclose(got, module(again), rtol=1e-4, atol=1e-5)
+    stored = program.model.graph.initializers
+    weights = {name: w for name, w in module.named_parameters() if name in stored}
+    assert len(weights) > 4
+    for name, weight in weights.items():
+        assert stored[name].const_value.numpy().ctypes.data == weight.data_ptr()
+    program.save(tmp_path / "model.onnx")
+    onnxfold.compare(program, tmp_path / "model.onnx").assert_equal()
+    onnxfold.optimize(program, dims={"batch": 2})
+    with pytest.raises(InvalidArgument, match="Expected: 2"):  # a new session is made
+        program(again)
 
 
 def test_optimum(tmp_path: Path):

@@ -26,15 +26,14 @@ from onnxfold.runtime.sessions.folding import FoldStatistics, Placement, Session
 from onnxfold.runtime.sessions.handle import Handle
 
 if TYPE_CHECKING:
-    import onnx
-    import onnx_ir as ir
     import onnxruntime
     from typing_extensions import Unpack
 
     from onnxfold.runtime.sessions.binding import Binding
     from onnxfold.runtime.split import SplitArguments
+    from onnxfold.storage import ModelLike
 
-    Source = str | os.PathLike[str] | SplitModel | ir.Model | onnx.ModelProto
+    Source = SplitModel | ModelLike
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Session:
     changed in place meanwhile; to replace them (as `save` does) is safe.
 
     Args:
-        source: A bundle (its folder), or a model: a path, an ``ir.Model``, a ``ModelProto``.
+        source: A bundle (its folder), or a model, as `split` takes it.
         sess_options: ``onnxruntime.SessionOptions`` for entry; those for runtime_fold follow them.
         providers: Execution providers, as onnxruntime takes them; the CPU by default.
         backend: Who runs runtime_fold. "auto": compiled kernels where there are any that

@@ -55,6 +55,8 @@ class OnnxruntimeRunner:
         options.log_severity_level = 4
         # an output would keep all memory of the arena that it lies in, after the session is closed
         options.enable_cpu_mem_arena = False
+        # learning where tensors could lie in later runs takes time quadratic in the nodes
+        options.enable_mem_pattern = False
         try:
             self._session = ort.InferenceSession(
                 source, options, providers=list(providers or DEFAULT_PROVIDERS)

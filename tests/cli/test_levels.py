@@ -55,6 +55,17 @@ def test_level_2_measures_its_error(run, model, tmp_path):
     assert document["check"]["passed"]
 
 
+def test_level_2_loads_a_model_of_very_many_nodes_only_if_asked(run, model, tmp_path, monkeypatch):
+    monkeypatch.setattr("onnxfold.api._MOST_MEASURED", 4)  # the model has 5 nodes
+    result = run("optimize", model, "-O2", "-o", tmp_path / "o.onnx", "--json")
+    assert ops(tmp_path / "o.onnx") == ["Relu"]
+    document = json.loads(result.out)
+    assert document["check"] is None
+    assert "takes long to load 5 nodes; --check 1 measures it" in document["warnings"][0]
+    result = run("optimize", model, "-O2", "--check", "1", "-o", tmp_path / "o.onnx", "--json")
+    assert json.loads(result.out)["check"]["passed"]
+
+
 def test_a_disabled_rule_does_not_fire(run, model, tmp_path):
     run("optimize", model, "--disable", "transpose_of_transpose", "-o", tmp_path / "o.onnx")
     assert ops(tmp_path / "o.onnx").count("Transpose") == 2

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -37,6 +38,20 @@ def test_a_changed_weight_is_noticed(tmp_path):
     with pytest.raises(AssertionError, match=r"logits: float32\[1, 10\]: 10 of 10 elements differ"):
         result.assert_equal()
     compare(SWIN, tmp_path / "changed.onnx", atol=1.1).assert_equal()
+
+
+def test_no_session_learns_where_tensors_could_lie_in_later_runs(monkeypatch):
+    """Learning it takes onnxruntime time that is quadratic in the nodes, loading and running."""
+    learns = []
+
+    class Session(onnxruntime.InferenceSession):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            learns.append(self.get_session_options().enable_mem_pattern)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    assert compare(SWIN, SWIN, seeds=2).equal
+    assert learns == [False, False]
 
 
 def test_the_package_is_the_function(parsed):

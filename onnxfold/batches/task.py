@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from onnxfold.atomic import scratch_folder
 from onnxfold.batches import remote
 from onnxfold.batches.outcome import Outcome
 from onnxfold.batches.process import Ended, Processes
@@ -118,7 +118,7 @@ class Workplace:
         with contextlib.ExitStack() as stack:
             target = task.target
             if is_url(target):
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfold-"))
+                folder = stack.enter_context(scratch_folder("batch"))
                 target = os.path.join(folder, task.target.rpartition("/")[2])
             else:
                 os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
@@ -204,7 +204,7 @@ def _local(source: str) -> Iterator[str]:
     if not is_url(source):
         yield source
         return
-    with tempfile.TemporaryDirectory(prefix="onnxfold-") as folder:
+    with scratch_folder("batch") as folder:
         yield remote.fetch(source, folder)
 
 

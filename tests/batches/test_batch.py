@@ -161,6 +161,24 @@ def test_urls(models: Path, tmp_path: Path):
         onnxfold.batch(*urls)
 
 
+def test_copies_of_a_batch_that_was_killed_go_with_the_next(tmp_path: Path, monkeypatch):
+    pytest.importorskip("fsspec")
+    folder, copies = tmp_path / "in", tmp_path / "temporary"
+    write_many(folder, 3, 0)
+    copies.mkdir()
+    source, out = f"file://{folder}", str(tmp_path / "out")
+    environment = {**os.environ, "TMPDIR": str(copies)}
+    command = [sys.executable, "-m", "onnxfold", "batch", source, "-o", out, "--workers", "1"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment) as batch:
+        while not list(copies.rglob("*.onnx")):
+            assert batch.poll() is None
+        batch.kill()
+    assert list(copies.rglob("*.onnx"))
+    monkeypatch.setattr("tempfile.tempdir", str(copies))
+    assert not onnxfold.batch(source, out, workers=1).failed
+    assert not list(copies.iterdir())
+
+
 def test_what_cannot_be_a_batch(models: Path, tmp_path: Path):
     with pytest.raises(UsageError, match="there is no model"):
         onnxfold.batch(tmp_path / "nowhere", tmp_path / "out")

@@ -159,10 +159,11 @@ def test_it_ends_when_its_guard_is_killed(tmp_path):
 def test_what_is_left_of_one_whose_guard_was_killed_too_is_ended_by_the_next(tmp_path):
     text = f"echo $PPID > {tmp_path}/guard; {SLEEP.format(tmp_path / 'id')}"
     process = caller(tmp_path, text)
-    orphan = noted(tmp_path / "id")
-    for killed in (process.pid, noted(tmp_path / "guard")):
-        os.kill(killed, signal.SIGKILL)
+    orphan, guard = noted(tmp_path / "id"), noted(tmp_path / "guard")
+    os.kill(guard, signal.SIGSTOP)  # it would end what is left as soon as its caller is gone
+    process.kill()
     process.wait()
+    os.kill(guard, signal.SIGKILL)
     assert not is_gone(orphan)
     next_one = caller(tmp_path, "exit 0")
     assert next_one.wait() == 0 and not folders(tmp_path)

@@ -110,16 +110,22 @@ def test_versions_and_cpus_do_not_share(folder, monkeypatch):
 
 
 def test_threads_and_caches_that_ask_at_the_same_time(folder):
-    made = []
+    asked, made = [], []
 
     def make():
         made.append(1)
+        while len(asked) < 16:
+            time.sleep(0.01)
         time.sleep(0.2)
         return folded(w=random(9))
 
+    def ask(number):
+        asked.append(number)
+        return caches[number % 8].get("k", make).values["w"]
+
     caches = [FoldCache(folder) for _ in range(8)]
     with ThreadPoolExecutor(16) as pool:
-        values = list(pool.map(lambda k: caches[k % 8].get("k", make).values["w"], range(16)))
+        values = list(pool.map(ask, range(16)))
     assert len(made) == 1
     assert all(value.numpy().tobytes() == random(9).tobytes() for value in values)
     statistics = [cache.statistics() for cache in caches]

@@ -117,7 +117,7 @@ def _compare(
             if found is None and tool == COPY:
                 found = made[tool] = Made(tool, "equal", nodes=count(target), nbytes=size(target))
             elif found is None:
-                found = made[tool] = judged(tool, run.error, path, target, python)
+                found = made[tool] = judged(tool, run.error, path, target, python, limits.seconds)
             found.wall.append(run.wall)
             found.cpu.append(run.cpu)
             found.peak_mb.append(run.peak_mb)

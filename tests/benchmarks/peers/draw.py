@@ -16,7 +16,13 @@ import matplotlib
 matplotlib.use("svg")
 from matplotlib import pyplot
 
-_VERDICTS = {"equal": "#2a9d5c", "near": "#a8d5b5", "differs": "#e07a3f", "failed": "#b03a3a"}
+_VERDICTS = {
+    "equal": "#2a9d5c",
+    "near": "#a8d5b5",
+    "unchecked": "#cccccc",
+    "differs": "#e07a3f",
+    "failed": "#b03a3a",
+}
 _FLOOR = "copy"
 
 
@@ -44,7 +50,7 @@ def _draw_series(compared: list[dict[str, Any]], what: str, time: Any, memory: A
         size = [c["nodes"] if what == "nodes" else c["nbytes"] / 1e9 for c, _ in pairs]
         style: dict[str, Any] = {"label": tool, "marker": "o", "markersize": 3.5}
         if tool == _FLOOR:
-            style |= {"color": "gray", "linestyle": ":", "label": "copying the file"}
+            style |= {"color": "gray", "linestyle": ":", "label": "copying the file, in Python"}
         elif tool.startswith("onnxfold"):
             style |= {"linewidth": 2.5, "zorder": 3}
         time.plot(size, [statistics.median(m["wall"]) for _, m in pairs], **style)
@@ -61,7 +67,8 @@ def _draw_quality(compared: list[dict[str, Any]], verdicts: Any, nodes: Any) -> 
     begin = [0] * len(tools)
     for verdict, color in _VERDICTS.items():
         count = [sum(c["made"][k]["verdict"] == verdict for c in compared) for k in places]
-        verdicts.barh(places, count, left=begin, color=color, label=verdict)
+        label = verdict if any(count) else None
+        verdicts.barh(places, count, left=begin, color=color, label=label)
         begin = [a + b for a, b in zip(begin, count, strict=True)]
     grown = [sum((c["made"][k]["nbytes"] or 0) > c["nbytes"] for c in compared) for k in places]
     for k in places:

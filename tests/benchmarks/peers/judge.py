@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -23,7 +24,8 @@ class Made:
 
     tool: str
     verdict: str
-    """"equal" to the bit, "near" (1e-4 relative, 1e-5 absolute), "differs" or "failed"."""
+    """"equal" to the bit, "near" (1e-4 relative, 1e-5 absolute), "differs", "unchecked" (the
+    comparison takes longer than a tool may) or "failed"."""
     reason: str = ""
     was_tried: bool = True
     """False if the tool has failed at a smaller model of the same series."""
@@ -48,7 +50,7 @@ class Compared:
     made: list[Made]
 
 
-def judged(tool: str, error: str, source: Path, target: Path, python: Path) -> Made:
+def judged(tool: str, error: str, source: Path, target: Path, python: Path, seconds: float) -> Made:
     """Compare a result with its model on onnxruntime.
 
     Args:
@@ -57,6 +59,7 @@ def judged(tool: str, error: str, source: Path, target: Path, python: Path) -> M
         source: The model.
         target: The result, which need not be there.
         python: Of the environment that has onnxfold.
+        seconds: How long each comparison may take.
     """
     if error or not target.exists():
         lines = error.strip().splitlines() or ["it wrote nothing"]
@@ -67,14 +70,17 @@ def judged(tool: str, error: str, source: Path, target: Path, python: Path) -> M
         name = Path(missing.filename).name
         return Made(tool, "failed", f"its result refers to {name}: not there")
     command = [python.with_name("onnxfold"), "compare", source, target, "--seeds", "2", "--json"]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-    if done.returncode == 1:
-        near = [*command, "--rtol", "1e-4", "--atol", "1e-5"]
-        within = subprocess.run(list(map(str, near)), capture_output=True).returncode == 0
-        made.verdict = "near" if within else "differs"
-    elif done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        made.verdict, made.reason = "failed", f"its result does not run: {lines[0][:200]}"
+    run = partial(subprocess.run, capture_output=True, text=True, timeout=seconds)
+    try:
+        done = run(command)
+        if done.returncode == 1:
+            done = run([*command, "--rtol", "1e-4", "--atol", "1e-5"])
+            made.verdict = "differs" if done.returncode else "near"
+        elif done.returncode:
+            lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            made.verdict, made.reason = "failed", f"its result does not run: {lines[0][:200]}"
+    except subprocess.TimeoutExpired:
+        made.verdict, made.reason = "unchecked", f"comparing it takes longer than {seconds:g} s"
     return made
 
 

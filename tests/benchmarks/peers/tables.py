@@ -18,6 +18,10 @@ from rich.table import Table
 from tests.benchmarks.peers.judge import Compared, Made
 from tests.benchmarks.peers.tools import COPY
 
+_LARGE = 10**8
+"""Bytes of a model from which on time and memory are a matter of its size."""
+_VERDICTS = ("equal", "near", "unchecked", "differs", "failed")
+
 
 def text(compared: Sequence[Compared], python: Path) -> str:
     """All tables, with the versions of the tools and what they ran on."""
@@ -33,6 +37,11 @@ def text(compared: Sequence[Compared], python: Path) -> str:
             console.print(f"{title.format(len(mine))}:\n")
             console.print(_sums(mine) if series == "given" else _series(mine))
             console.print()
+    large = [c for c in compared if c.nbytes >= _LARGE]
+    if large:
+        console.print("onnxfold and the best other that leaves as few nodes, from 100 MB on:\n")
+        console.print(_against_the_best(large))
+        console.print()
     console.print(_each(compared))
     freeze = subprocess.run(
         [python, "-m", "pip", "freeze"], capture_output=True, text=True, check=True
@@ -60,9 +69,9 @@ def _sums(compared: Sequence[Compared]) -> Table:
     """A row for each tool, over the models that all of them made."""
     tools = [made.tool for made in compared[0].made if made.tool != COPY]
     by_all = [c for c in compared if all(m.nodes is not None for m in c.made)]
-    table = _table("tool", "equal", "near", "differs", "failed", "grown", "nodes", "wall", "memory")
+    table = _table("tool", *_VERDICTS, "grown", "nodes", "wall", "memory")
     nodes = sum(c.nodes for c in by_all)
-    table.add_row("as it came", *[""] * 5, f"{nodes:,}", "", "")
+    table.add_row("as it came", *[""] * (len(_VERDICTS) + 1), f"{nodes:,}", "", "")
     for k, tool in enumerate(tools):
         mine = [c.made[k] for c in compared]
         verdicts = [made.verdict for made in mine]
@@ -75,7 +84,7 @@ def _sums(compared: Sequence[Compared]) -> Table:
         peak = max((max(m.peak_mb) for m in shared), default=0)
         table.add_row(
             tool,
-            *(str(verdicts.count(v)) for v in ("equal", "near", "differs", "failed")),
+            *(str(verdicts.count(v)) for v in _VERDICTS),
             str(grown),
             f"{sum(m.nodes or 0 for m in shared):,}",
             f"{wall:.1f} s",
@@ -101,6 +110,45 @@ def _series(compared: Sequence[Compared]) -> Table:
                 *(cell(m) if m.nodes is not None else "" if row else "failed" for m in c.made),
             )
     return table
+
+
+def _against_the_best(compared: Sequence[Compared]) -> Table:
+    """What onnxfold takes, and copying, as shares of what the best other tool takes."""
+    table = _table("model", "", "best other", "onnxfold", "", "copy", "")
+    for c in compared:
+        ours = next(m for m in c.made if m.tool == "onnxfold")
+        copy = next(m for m in c.made if m.tool == COPY)
+        others = [m for m in c.made if _does_as_much(m, ours)]
+        if ours.nodes is None or not others:
+            table.add_row(c.model, "", "none", *[""] * 4)
+            continue
+        takes: tuple[tuple[str, str, Callable[[Made], float]], ...] = (
+            ("wall", "s", lambda m: statistics.median(m.wall)),
+            ("memory", "MB", lambda m: max(m.peak_mb)),
+        )
+        for row, (what, unit, of) in enumerate(takes):
+            best = min(others, key=of)
+            digits = 2 if unit == "s" else 0
+            shares = [
+                cell
+                for m in (ours, copy)
+                for cell in (f"{of(m):.{digits}f} {unit}", f"{of(m) / of(best):.2f}")
+            ]
+            told = f"{best.tool} {of(best):.{digits}f} {unit}"
+            table.add_row("" if row else c.model, what, told, *shares)
+    table.caption = (
+        "each with its share of the best other's; copy: Python imports onnx and copies the file"
+    )
+    return table
+
+
+def _does_as_much(other: Made, ours: Made) -> bool:
+    return (
+        other.tool != COPY
+        and not other.tool.startswith("onnxfold")
+        and other.verdict in ("equal", "near")
+        and (other.nodes or 0) <= (ours.nodes or 0)
+    )
 
 
 def _each(compared: Sequence[Compared]) -> Table:

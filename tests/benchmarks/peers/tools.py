@@ -45,9 +45,9 @@ for entry in os.scandir(os.path.dirname(sys.argv[2])):
 """
 """Waits until the result is on the disk, as onnxfold does."""
 COPY = "copy"
-"""No tool: what it takes to write the same bytes."""
+"""No tool: what any program in Python takes that reads and writes the same bytes."""
 _COPY = """
-import shutil
+import shutil, onnx
 shutil.copyfile(sys.argv[1], sys.argv[2])
 if os.path.exists(data := sys.argv[1] + ".data"):
     shutil.copy(data, os.path.dirname(sys.argv[2]))

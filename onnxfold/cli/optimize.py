@@ -54,7 +54,9 @@ from onnxfold.cli.output import write, write_json
 @click.option("--advise", is_flag=True, help="Also try what other options would remove.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @output_options
+@click.pass_obj
 def optimize(
+    process_ends: bool | None,
     source: str,
     destination: str | None,
     output: str | None,
@@ -73,6 +75,10 @@ def optimize(
 
     Sizes are bytes, or have a unit: 512MB is decimal, 512MiB binary.
     """
+    if process_ends:
+        from onnxfold.memory import leave_garbage
+
+        leave_garbage()
     options = folding_arguments(options)
     if only_plan:
         for option, value in (("--report", report), ("--dump-ir", dump_ir)):

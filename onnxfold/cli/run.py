@@ -26,7 +26,10 @@ def main(args: list[str] | None = None) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         with end_on_signals(), reading():
-            code = cli.main(args=args, prog_name="onnxfold", standalone_mode=False)
+            # what begins with the process's own arguments is all that the process is for
+            code = cli.main(
+                args=args, prog_name="onnxfold", standalone_mode=False, obj=args is None
+            )
         return code if isinstance(code, int) else EXIT_OK
     except (click.Abort, KeyboardInterrupt):
         complain("interrupted")

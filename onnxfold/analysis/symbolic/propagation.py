@@ -277,7 +277,8 @@ class SymbolicAnalysis:
         return fact if array is None else self.shared(of_array(array, fact.dtype))
 
     def _are_known(self, values: Sequence[ir.Value | None], facts: Sequence[Fact | None]) -> bool:
-        """True if all elements of all values may be known."""
+        """True if all elements of all values may be known, and some are sizes or made of them."""
+        some = False
         for value, fact in zip(values, facts, strict=True):
             if value is None or fact is None:
                 continue
@@ -286,7 +287,9 @@ class SymbolicAnalysis:
                     return False
             elif fact.is_symbolic:
                 return False
-        return True
+            else:
+                some = True
+        return some
 
     def _declared(self, value: ir.Value) -> Fact:
         """The type of a model input: the runtime holds callers to it."""

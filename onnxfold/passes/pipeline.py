@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -121,7 +122,7 @@ def first_folding(model: ir.Model, options: Options, *, bytes_before: int) -> tu
     """What constant propagation finds to fold when it runs first; nothing large is computed.
 
     Args:
-        model: The model; changed by the passes that come before.
+        model: The model; it is in order, and changed by the passes that come before.
         options: As for :func:`run_passes`.
         bytes_before: As there.
 
@@ -132,11 +133,13 @@ def first_folding(model: ir.Model, options: Options, *, bytes_before: int) -> tu
     if "constant-propagation" not in passes:
         raise UsageError("a plan is made by constant-propagation, and the passes are without it")
     run = Run(options, time=time_for(bytes_before))
-    if options.passes is None:
-        fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
-    for name in passes[: passes.index("constant-propagation")]:
-        create(name, options, run=run)(model)
-    return ConstantPropagation(replace(options, max_growth=0)).decide(model, run), run
+    with contextlib.ExitStack() as stack:
+        if options.passes is None:
+            fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
+            stack.enter_context(shared_facts(model, run.evaluator(model)))
+        for name in passes[: passes.index("constant-propagation")]:
+            create(name, options, run=run)(model)
+        return ConstantPropagation(replace(options, max_growth=0)).decide(model, run), run
 
 
 def _run_level(

@@ -105,7 +105,7 @@ class Splicer:
     def _dying(self, match: Match, graph: ir.Graph) -> dict[ir.Node, None]:
         """The matched nodes that nobody needs after the rewrite, users before what they use."""
         roots = dict.fromkeys(match.roots)
-        matched = match.nodes()
+        matched = match.nodes
         for value in roots:
             if value.is_graph_output() and value.graph is not graph:
                 raise Refused("it is the output of another graph")
@@ -141,7 +141,7 @@ class Splicer:
 
         As many nodes with new constants are more, too, beside those that give a result.
         """
-        matched = set(match.nodes())
+        matched = set(match.nodes)
         if rule.shared or len(matched) == len([n for n in dying if n.graph is graph]):
             return
         known = self._facts.known

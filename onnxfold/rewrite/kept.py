@@ -47,7 +47,7 @@ class KeptPatterns:
             self._look_at([node for graph in self._facts.scopes.graphs() for node in graph])
         if not self._holding:
             return None
-        taken = match.nodes().keys()
+        taken = match.nodes.keys()
         for node in taken:
             for kept, end in self._holding.get(node, ()):
                 # the model may have changed since
@@ -76,7 +76,7 @@ class KeptPatterns:
     def _nodes(self, kept: Rule, end: ir.Node) -> Set[ir.Node]:
         """The nodes of a pattern that ends at a node; none if it does not."""
         found = find_match(kept, end, self._facts)
-        return frozenset() if found is None else found.nodes().keys()
+        return frozenset() if found is None else found.nodes.keys()
 
     def _near(self, nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
         """The nodes, and those below them from which a pattern reaches up to them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,6 +49,7 @@ class Match:
         node: ir.Node = self.bindings[thing]
         return node
 
+    @functools.cached_property
     def nodes(self) -> dict[ir.Node, None]:
         """All nodes that have been matched."""
         return {found: None for found in self.bindings.values() if isinstance(found, ir.Node)}

@@ -218,3 +218,10 @@ def test_passes_that_fold_nothing_have_no_plan(tmp_path):
 
 def test_as_many_threads_write_as_is_assumed():
     assert inspect.signature(storage.save).parameters["threads"].default == WRITERS
+
+
+def test_a_model_that_was_just_loaded_is_not_put_in_order_again(monkeypatch):
+    ordered = []
+    monkeypatch.setattr("onnxfold.analysis.facts.put_in_order", ordered.append)
+    assert onnxfold.plan(ROOT / "models" / "swin.onnx").folded
+    assert not ordered

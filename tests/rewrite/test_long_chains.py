@@ -5,6 +5,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
+from onnxfold.analysis.symbolic.application import Applications
 from onnxfold.options import Options
 from onnxfold.passes.simplify import Simplify
 
@@ -20,6 +21,23 @@ def chain(links: int) -> ir.Model:
     graph = helper.make_graph(nodes, "g", [inputs], [outputs], weights)
     opsets = [onnx.helper.make_opsetid("", 17)]
     return ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=8))
+
+
+@pytest.mark.parametrize("links", [200, 800])
+def test_nobody_computes_elements_that_nobody_asks_for(links, monkeypatch):
+    """Types and shapes of all products follow from those of a few: floats are no sizes."""
+    decided = []
+    decide = Applications._decide
+
+    def counted(self, *arguments):
+        decided.append(arguments)
+        return decide(self, *arguments)
+
+    monkeypatch.setattr(Applications, "_decide", counted)
+    simplify = Simplify(options=Options(level=2))
+    simplify(chain(links))
+    assert simplify.report.counts == {"mul_mul": links - 1}
+    assert 0 < len(decided) <= 3
 
 
 @pytest.mark.parametrize("links", [200, 800])

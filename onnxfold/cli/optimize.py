@@ -57,6 +57,7 @@ from onnxfold.cli.output import write, write_json
 @click.pass_obj
 def optimize(
     process_ends: bool | None,
+    /,
     source: str,
     destination: str | None,
     output: str | None,

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxfold.kernels.anywhere import EXACT_ANYWHERE as EXACT_ANYWHERE
+from onnxfold.kernels.anywhere import ORDERING, VECTORIZED
 from onnxfold.rewrite import Matched, given
-
-EXACT_ANYWHERE = (
-    *("Abs", "Cast", "Ceil", "Floor", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN"),
-    *("LeakyRelu", "Neg", "Not", "Reciprocal", "Relu", "Round", "Sign", "Sqrt"),
-)
-"""Element-wise ops whose results do not depend on an element's place; but see `well_ordered`."""
-
-VECTORIZED = ("Erf", "Exp", "Gelu", "Sigmoid", "Tanh")
-"""In float32 neither do these. Log, Sin, Cos, Softplus, Elu and others do on onnxruntime: the last
-few elements, which fill no vector register, are computed by other code."""
 
 BINARY = ("Add", "Div", "Mul", "Sub")
 
@@ -32,7 +24,7 @@ def well_ordered(x: Matched) -> bool:
 @given
 def may_move(unary: Matched, x: Matched) -> bool:
     """The op finds no wrong order in x: see `well_ordered`."""
-    return unary.op_type not in ("Relu", "Sign") or x.dtype != ir.DataType.INT64
+    return unary.op_type not in ORDERING or x.dtype != ir.DataType.INT64
 
 
 @given

@@ -38,49 +38,24 @@ def minimum_cut(
         price: What it costs to keep an op, besides the op's own cost. A higher price never
             gives a set that folds less.
     """
-    return _Network(ops, wanted, cost, price).minimum()
+    return _ValueNetwork(ops, wanted, cost, price).minimum()
 
 
-class _Network(Generic[V]):
-    """The network of one part; the cut is read off from the sink's side."""
+class Network:
+    """A network of which the cheapest cut is read off from the sink's side."""
 
-    def __init__(
-        self, ops: Sequence[RegionOp[V]], wanted: set[V], cost: Mapping[V, float], price: float
-    ) -> None:
-        self._cost = cost
-        self._index: dict[V, int] = {}
+    def __init__(self) -> None:
         self._heads: list[list[int]] = [[], []]  # vertex -> its edges
         self._to: list[int] = []
         self._left: list[float] = []
-        produced: set[V] = set()
-        for op in ops:
-            vertex = self._vertex()
-            for value in op.inputs:
-                self._edge(self._value(value) + 1, vertex, math.inf)
-            for value in op.outputs:
-                produced.add(value)
-                self._edge(vertex, self._value(value), math.inf)
-            self._edge(SOURCE, vertex, op.cost + price)
-        for value, vertex in self._index.items():
-            if value not in produced:
-                self._edge(SOURCE, vertex, cost[value])
-            if value in wanted:
-                self._edge(vertex + 1, SINK, math.inf)
 
-    def _vertex(self) -> int:
+    def vertex(self) -> int:
+        """A new vertex, besides SOURCE and SINK."""
         self._heads.append([])
         return len(self._heads) - 1
 
-    def _value(self, value: V) -> int:
-        """The vertex before the value's own edge; the one after it is the next number."""
-        vertex = self._index.get(value)
-        if vertex is None:
-            vertex = self._index[value] = self._vertex()
-            self._vertex()
-            self._edge(vertex, vertex + 1, self._cost[value])
-        return vertex
-
-    def _edge(self, start: int, end: int, capacity: float) -> None:
+    def edge(self, start: int, end: int, capacity: float) -> None:
+        """A new edge; it is cut where only its end is on the sink's side."""
         self._heads[start].append(len(self._to))
         self._to.append(end)
         self._left.append(capacity)
@@ -88,17 +63,9 @@ class _Network(Generic[V]):
         self._to.append(start)
         self._left.append(0)
 
-    def minimum(self) -> set[V]:
-        """The cheapest cut nearest to the sink."""
+    def before_sink(self) -> set[int]:
+        """The vertices on the sink's side of the cheapest cut, as few as there can be."""
         Preflow(self._heads, self._to, self._left).run()
-        before_sink = self._reaching_sink()
-        return {
-            value
-            for value, vertex in self._index.items()
-            if vertex + 1 in before_sink and vertex not in before_sink
-        }
-
-    def _reaching_sink(self) -> set[int]:
         reached = {SINK}
         queue = deque([SINK])
         while queue:
@@ -109,3 +76,46 @@ class _Network(Generic[V]):
                     reached.add(start)
                     queue.append(start)
         return reached
+
+
+class _ValueNetwork(Network, Generic[V]):
+    """The network of one part."""
+
+    def __init__(
+        self, ops: Sequence[RegionOp[V]], wanted: set[V], cost: Mapping[V, float], price: float
+    ) -> None:
+        super().__init__()
+        self._cost = cost
+        self._index: dict[V, int] = {}
+        produced: set[V] = set()
+        for op in ops:
+            vertex = self.vertex()
+            for value in op.inputs:
+                self.edge(self._value(value) + 1, vertex, math.inf)
+            for value in op.outputs:
+                produced.add(value)
+                self.edge(vertex, self._value(value), math.inf)
+            self.edge(SOURCE, vertex, op.cost + price)
+        for value, vertex in self._index.items():
+            if value not in produced:
+                self.edge(SOURCE, vertex, cost[value])
+            if value in wanted:
+                self.edge(vertex + 1, SINK, math.inf)
+
+    def _value(self, value: V) -> int:
+        """The vertex before the value's own edge; the one after it is the next number."""
+        vertex = self._index.get(value)
+        if vertex is None:
+            vertex = self._index[value] = self.vertex()
+            self.vertex()
+            self.edge(vertex, vertex + 1, self._cost[value])
+        return vertex
+
+    def minimum(self) -> set[V]:
+        """The cheapest cut nearest to the sink."""
+        before_sink = self.before_sink()
+        return {
+            value
+            for value, vertex in self._index.items()
+            if vertex + 1 in before_sink and vertex not in before_sink
+        }

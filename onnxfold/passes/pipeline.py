@@ -214,6 +214,7 @@ class _Level:
                 self._do("deduplicate")
                 changed = [
                     self._do("symbolic-shapes"),
+                    self._do("move-transposes"),
                     self._do("simplify"),
                     self._do("common-subexpressions"),
                 ]

@@ -99,6 +99,11 @@ _KNOWN = (
         "onnxfold.passes.symbolic_shapes:SymbolicShapes",
     ),
     PassInfo(
+        "move-transposes",
+        "Compute on axes in another order where fewer transposes are left then.",
+        "onnxfold.passes.transposes:MoveTransposes",
+    ),
+    PassInfo(
         "value-info",
         "Write the dtypes and shapes of all values into the model.",
         "onnxfold.passes.value_info:ValueInfo",

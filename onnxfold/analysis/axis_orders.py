@@ -1,0 +1,297 @@
+"""Orders of axes: which nodes could compute on transposed values, and where it would save any."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import onnx_ir as ir
+
+from onnxfold.analysis.facts import ModelFacts
+from onnxfold.analysis.minimum_cut import Network
+from onnxfold.analysis.preflow import SINK, SOURCE
+from onnxfold.kernels.anywhere import EXACT_ANYWHERE, ORDERING, VECTORIZED
+from onnxfold.kernels.registry import Kind, Unfoldable, find
+from onnxfold.onnx_ir_private import nodes_of, uses
+
+Perm = tuple[int, ...]
+Keeps = Callable[[str | None], bool]
+
+REDUCTIONS = frozenset(
+    (
+        *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
+        *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
+    )
+)
+_BROADCASTING = 7  # the opset from which on operands broadcast as in NumPy
+
+
+def regions(graph: ir.Graph, facts: ModelFacts, keeps: Keeps, *, inexact: bool) -> Iterator[Region]:
+    """The regions beside transposes, as large as can be; the caller may change each that it gets.
+
+    Args:
+        graph: Where to look.
+        facts: What is known of the model.
+        keeps: Says for a value's name whether the node that makes it must stay.
+        inexact: Whether reductions may sum in another order.
+    """
+    seen: set[tuple[ir.Node, Perm]] = set()
+    for node in nodes_of(graph):
+        perm = None if node.graph is None else _perm(node, facts)
+        if perm is None or perm == tuple(range(len(perm))):
+            continue
+        (before,), (after,) = node.inputs, node.outputs
+        assert before is not None
+        maker = before.producer()
+        for new, starts in (
+            (_inverse(perm), [use.node for use in uses(after)]),
+            (perm, [] if maker is None else [maker]),
+        ):
+            for start in starts:
+                if start.graph is graph and (start, new) not in seen:
+                    region = Region(start, new, facts, keeps, inexact=inexact)
+                    seen.update((each, new) for each in (start, *region.nodes))
+                    yield region
+
+
+def _perm(node: ir.Node, facts: ModelFacts) -> Perm | None:
+    """What a Transpose does; None for other nodes, and where it is not known."""
+    if node.op_type != "Transpose" or node.domain != "" or len(node.inputs) != 1:
+        return None
+    (operand,) = node.inputs
+    rank = None if operand is None else facts.types.of(operand).rank
+    if rank is None:
+        return None
+    if "perm" not in node.attributes:
+        return tuple(reversed(range(rank)))
+    attribute = node.attributes["perm"]
+    perm = () if attribute.is_ref() else tuple(attribute.as_ints())
+    return perm if sorted(perm) == list(range(rank)) else None
+
+
+def _inverse(perm: Perm) -> Perm:
+    return tuple(perm.index(axis) for axis in range(len(perm)))
+
+
+class Region:
+    """Connected nodes of one graph that could compute on transposed values.
+
+    Args:
+        start: A node of it; there are none if it is none that could.
+        perm: How the values would be transposed.
+        facts: What is known of the model.
+        keeps: Says for a value's name whether the node that makes it must stay.
+        inexact: Whether reductions may sum in another order.
+    """
+
+    def __init__(
+        self, start: ir.Node, perm: Perm, facts: ModelFacts, keeps: Keeps, *, inexact: bool
+    ) -> None:
+        assert start.graph is not None
+        self.graph = start.graph
+        self._opset = facts.scopes.of(start.graph).opsets.get("", 1)
+        self.perm = perm
+        self.back = _inverse(perm)
+        self.facts = facts
+        self._keeps = keeps
+        self._inexact = inexact
+        self.nodes: dict[ir.Node, None] = {}
+        """Those that can change."""
+        self._cannot: set[ir.Node] = set()
+        pending = [start]
+        while pending:
+            node = pending.pop()
+            if node.graph is not start.graph or node in self.nodes or node in self._cannot:
+                continue
+            if not self._can_change(node):
+                self._cannot.add(node)
+                continue
+            self.nodes[node] = None
+            for value in (*self.operands(node), *self.results(node)):
+                pending.extend(use.node for use in uses(value))
+                maker = value.producer()
+                if maker is not None:
+                    pending.append(maker)
+
+    # ---------------------------------------------------------------- nodes
+
+    def operands(self, node: ir.Node) -> list[ir.Value]:
+        """What a node reads, as far as its axes are those that change."""
+        is_first = node.op_type in ("Split", "Pad") or node.op_type in REDUCTIONS
+        values = node.inputs[:1] if is_first else node.inputs
+        return [v for v in values if v is not None and not self._is_single(v)]
+
+    def results(self, node: ir.Node) -> Sequence[ir.Value]:
+        """What a node makes, as far as its axes are those that change."""
+        return () if drops_axes(node) else [v for v in node.outputs if not self._is_single(v)]
+
+    def _is_single(self, value: ir.Value) -> bool:
+        """All axes have the size 1: their order does not matter."""
+        shape = self.facts.types.of(value).shape
+        return shape is not None and all(size == 1 for size in shape)
+
+    def _can_change(self, node: ir.Node) -> bool:
+        assert self.graph is not None
+        self._opset = self.facts.scopes.of(self.graph).opsets.get("", 1)
+        if (
+            self._opset < _BROADCASTING
+            or node.domain != ""
+            or any(not v.name or self._keeps(v.name) for v in node.outputs)
+        ):
+            return False
+        if any(attribute.is_ref() for attribute in node.attributes.values()):
+            return False
+        types, rank = self.facts.types, len(self.perm)
+        for value in self.operands(node):
+            shape = types.of(value).shape
+            if shape is None or len(shape) > rank:
+                return False
+            is_constant = self.facts.known.is_constant(value)
+            if len(shape) < rank and not (
+                is_constant and all(isinstance(size, int) and size for size in shape)
+            ):
+                return False
+        if not drops_axes(node) and any(types.of(v).rank != rank for v in node.outputs):
+            return False
+        if node.op_type in ("Concat", "Split"):
+            return self.axis(node) is not None
+        if node.op_type == "Pad":
+            return self.pads(node) is not None
+        if node.op_type in REDUCTIONS:
+            return self._inexact and self._reduces(node)
+        return self._is_elementwise(node)
+
+    def _is_elementwise(self, node: ir.Node) -> bool:
+        """The op makes the same of an element wherever it is, to the bit."""
+        dtypes = [None if v is None else self.facts.types.of(v).dtype for v in node.inputs]
+        if not dtypes or dtypes[0] is None:
+            return False
+        if node.op_type in ORDERING and dtypes[0] == ir.DataType.INT64:
+            return False
+        if node.op_type in EXACT_ANYWHERE:
+            return True
+        if node.op_type in VECTORIZED:
+            return dtypes[0] == ir.DataType.FLOAT
+        kernel = find(node.op_type, self._opset)
+        if kernel is None or None in [d for d, v in zip(dtypes, node.inputs, strict=True) if v]:
+            return False
+        arrays = [None if d is None else d.numpy() for d in dtypes]
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        try:
+            return kernel.kind_for(arrays, attributes) is Kind.ELEMENTWISE
+        except Unfoldable:
+            return False
+
+    def _ints(self, node: ir.Node, name: str, position: int) -> list[int] | None:
+        """Integers that are an attribute or a constant operand; nothing if there is neither."""
+        if name in node.attributes:
+            return list(node.attributes[name].as_ints())
+        value = node.inputs[position] if position < len(node.inputs) else None
+        if value is None:
+            return []
+        array = self.facts.known.array(value)
+        return None if array is None else [int(item) for item in array.ravel()]
+
+    def axis(self, node: ir.Node) -> int | None:
+        """Where the axis of a Concat or Split is in the new order."""
+        written = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+        rank = len(self.perm)
+        return self.perm.index(written % rank) if -rank <= written < rank else None
+
+    def axes(self, node: ir.Node, position: int) -> list[int] | None:
+        """The axes that a node names, counted from the front; None if not known or not valid."""
+        axes, rank = self._ints(node, "axes", position), len(self.perm)
+        if axes is None or not all(-rank <= axis < rank for axis in axes):
+            return None
+        found = [axis % rank for axis in axes]
+        return found if len(set(found)) == len(found) else None
+
+    def pads(self, node: ir.Node) -> list[int] | None:
+        """What a Pad adds on each side of every axis, in their new order."""
+        rank = len(self.perm)
+        pads, axes = self._ints(node, "pads", 1), self.axes(node, 3)
+        if pads is None or axes is None or (len(node.inputs) > 3 and node.inputs[3] and not axes):
+            return None
+        axes = axes or list(range(rank))
+        if len(pads) != 2 * len(axes):
+            return None
+        every = [0] * (2 * rank)
+        for k, axis in enumerate(axes):
+            every[axis], every[rank + axis] = pads[k], pads[len(axes) + k]
+        return [every[side + axis] for side in (0, rank) for axis in self.perm]
+
+    def _reduces(self, node: ir.Node) -> bool:
+        """The axes that a reduction names are known, and those that it leaves keep their order."""
+        axes = self.axes(node, 1)
+        if not axes:
+            return False
+        left = [axis for axis in self.perm if axis not in axes]
+        return not drops_axes(node) or left == sorted(left)
+
+    # ---------------------------------------------------------------- the cut
+
+    def is_entry(self, node: ir.Node | None) -> bool:
+        """The node makes for the region what it could have as it was before."""
+        return (
+            node is not None
+            and _perm(node, self.facts) == self.back
+            and not any(self._keeps(v.name) for v in node.outputs)
+            and any(use.node in self.nodes for use in uses(node.outputs[0]))
+        )
+
+    def is_exit(self, node: ir.Node) -> bool:
+        """The node makes of a result of the region what the region could make."""
+        return (
+            node.graph is self.graph
+            and _perm(node, self.facts) == self.perm
+            and not self._keeps(node.outputs[0].name)
+            and not self.is_entry(node)
+        )
+
+    def turned(self) -> list[ir.Node]:
+        """The nodes that change, in order: none if there would not be fewer transposes."""
+        network = Network()
+        vertex = {node: network.vertex() for node in self.nodes}
+        values: dict[ir.Value, None] = {}
+        for node in self.nodes:
+            values.update(dict.fromkeys((*self.operands(node), *self.results(node))))
+        for value in values:
+            maker = value.producer()
+            users = [use.node for use in uses(value)]
+            if maker in vertex:
+                start = vertex[maker]
+            elif self.is_entry(maker):
+                start = SINK
+            elif self.facts.known.is_constant(value) and all(user in vertex for user in users):
+                start = network.vertex()  # folding gives it either order
+            else:
+                start = SOURCE
+            readers = set()
+            for user in users:
+                if user in vertex:
+                    readers.add(vertex[user])
+                elif maker in vertex and self.is_exit(user):
+                    readers.add(SINK)
+                elif _perm(user, self.facts) is None or self.is_entry(user):
+                    readers.add(SOURCE)
+            if value.is_graph_output():
+                readers.add(SOURCE)
+            # one transpose if the maker keeps its order and a reader does not, or the reverse
+            if start != SINK and readers - {SOURCE}:
+                one = network.vertex()
+                network.edge(start, one, 1)
+                for reader in readers - {SOURCE}:
+                    network.edge(one, reader, math.inf)
+            if start != SOURCE and readers - {SINK}:
+                one = network.vertex()
+                network.edge(one, start, 1)
+                for reader in readers - {SINK}:
+                    network.edge(reader, one, math.inf)
+        changing = network.before_sink()
+        return [node for node in self.graph if vertex.get(node) in changing]
+
+
+def drops_axes(node: ir.Node) -> bool:
+    """The node is a reduction whose result has fewer axes."""
+    keeps = node.attributes.get("keepdims")
+    return node.op_type in REDUCTIONS and keeps is not None and keeps.as_int() == 0

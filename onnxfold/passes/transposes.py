@@ -1,0 +1,188 @@
+"""Moving transposes through what may as well compute on the axes in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.analysis.axis_orders import REDUCTIONS, Perm, Region, regions
+from onnxfold.analysis.facts import facts_of
+from onnxfold.editing.constants import constant_node
+from onnxfold.editing.names import Names
+from onnxfold.editing.removal import remove_unused
+from onnxfold.editing.replacement import replace, take_over
+from onnxfold.onnx_ir_private import uses
+from onnxfold.options import Options
+from onnxfold.passes.run import Run
+
+
+class MoveTransposes(ir.passes.InPlacePass):
+    """Have nodes compute on their axes in another order where fewer transposes are left then.
+
+    That is asked for all nodes at once that are connected: which of them change is a minimum cut
+    between those that must read or make the old order and the transposes that give the new one.
+    A node changes only if its elements keep every bit: element-wise ops, Concat, Split and Pad. At
+    level 2 reductions do as well, which then sum in another order.
+
+    Args:
+        options: The level, and which values' nodes must stay.
+        run: The run that this is part of; it counts what was done.
+    """
+
+    def __init__(self, options: Options | None = None, run: Run | None = None) -> None:
+        self._options = options or Options()
+        self._run = run
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Run the pass on a model."""
+        facts = facts_of(model)
+        names = Names(facts.scopes.graphs())
+        keeps = self._options.keeps
+        changed = 0
+        for graph in facts.scopes.graphs():
+            for region in regions(graph, facts, keeps, inexact=self._options.level > 1):
+                turned = region.turned()
+                if not turned:
+                    continue
+                changed += 1
+                inexact = sum(node.op_type in REDUCTIONS for node in turned)
+                _Turn(region, turned, names).run()
+                if self._run is not None and inexact:
+                    self._run.result.rewrites["move-transposes"] += inexact
+                    self._run.result.inexact["move-transposes"] += inexact
+        return ir.passes.PassResult(model, modified=changed > 0)
+
+
+class _Turn:
+    """Has nodes of a region compute on transposed values.
+
+    Args:
+        region: The region.
+        nodes: Those of it that change, in the order of the graph.
+        names: The names in use.
+    """
+
+    def __init__(self, region: Region, nodes: Sequence[ir.Node], names: Names) -> None:
+        self._region = region
+        self._nodes = nodes
+        self._names = names
+        self._transposed: dict[ir.Value, ir.Value] = {}
+
+    def run(self) -> None:
+        """Change them."""
+        made: list[ir.Value] = []
+        for node in self._nodes:
+            changed = self._changed(node)
+            node.prepend(changed)
+            results = self._region.results(node)
+            for old, new in zip(node.outputs, changed.outputs, strict=True):
+                new.type = old.type
+                if old in results:
+                    self._transposed[old] = new
+                    made.append(old)
+                else:
+                    take_over(old, new)
+        for value in made:
+            self._connect(value, self._transposed[value])
+        remove_unused(self._nodes)
+
+    def _changed(self, node: ir.Node) -> ir.Node:
+        region, perm = self._region, self._region.perm
+        inner = set(region.operands(node))
+        inputs = [self._operand(v, node) if v in inner else v for v in node.inputs]
+        attributes = dict(node.attributes)
+        if node.op_type in ("Concat", "Split"):
+            axis = region.axis(node)
+            assert axis is not None
+            attributes["axis"] = ir.AttrInt64("axis", axis)
+        elif node.op_type == "Pad":
+            pads = region.pads(node)
+            assert pads is not None
+            if "pads" in attributes:
+                attributes["pads"] = ir.AttrInt64s("pads", pads)
+            else:
+                inputs[1:] = [self._constant(pads, node), *inputs[2:3]]
+        elif node.op_type in REDUCTIONS:
+            axes = sorted(perm.index(axis) for axis in region.axes(node, 1) or ())
+            if "axes" in attributes:
+                attributes["axes"] = ir.AttrInt64s("axes", axes)
+            else:
+                inputs[1] = self._constant(axes, node)
+        return ir.Node(
+            "",
+            node.op_type,
+            inputs,
+            list(attributes.values()),
+            num_outputs=len(node.outputs),
+            name=node.name,
+            doc_string=node.doc_string,
+            metadata_props=dict(node.metadata_props),
+        )
+
+    def _operand(self, value: ir.Value, reader: ir.Node) -> ir.Value:
+        """The transposed value: it is there, or made in front of the node that reads it first."""
+        if value not in self._transposed:
+            maker = value.producer()
+            if maker is not None and self._region.is_entry(maker):
+                (before,) = maker.inputs
+                assert before is not None
+                self._transposed[value] = before
+            else:
+                self._transposed[value] = self._transpose(value, self._region.perm, reader)
+        return self._transposed[value]
+
+    def _transpose(self, value: ir.Value, perm: Perm, before: ir.Node) -> ir.Value:
+        shape = self._region.facts.types.of(value).shape or ()
+        operand = value
+        if 0 < len(shape) < len(perm):  # a constant that broadcasts
+            full = self._constant(
+                [1] * (len(perm) - len(shape)) + [size for size in shape if isinstance(size, int)],
+                before,
+            )
+            operand = self._add("Reshape", [value, full], (), before)
+        return self._add("Transpose", [operand], [ir.AttrInt64s("perm", perm)], before)
+
+    def _add(
+        self, op_type: str, inputs: Sequence[ir.Value], attributes: Iterable[ir.Attr], at: ir.Node
+    ) -> ir.Value:
+        node = ir.Node("", op_type, inputs, attributes, num_outputs=1)
+        node.name = self._names.fresh_node(op_type)
+        at.prepend(node)
+        (result,) = node.outputs
+        result.type = inputs[0].type
+        result.name = self._names.fresh(inputs[0].name or op_type)
+        return result
+
+    def _constant(self, ints: Sequence[int], before: ir.Node) -> ir.Value:
+        name = self._names.fresh(f"{before.outputs[0].name}/ints")
+        node = constant_node(ir.tensor(np.array(ints, np.int64), name=name), None)
+        node.name = self._names.fresh_node("Constant")
+        before.prepend(node)
+        return node.outputs[0]
+
+    def _connect(self, old: ir.Value, new: ir.Value) -> None:
+        """Have others than the nodes that change read the new value, or the old one made of it."""
+        region, maker = self._region, old.producer()
+        assert maker is not None
+        others = [user for user, _ in uses(old) if user not in self._nodes]
+        exits = dict.fromkeys(user for user in others if region.is_exit(user))
+        for node in exits:
+            (result,) = node.outputs
+            if new.name is None:
+                take_over(result, new, declared=True)
+            elif not result.is_graph_output():
+                replace(result, new)
+            else:
+                copy = self._add("Identity", [new], (), node)
+                self._names.release(copy.name or "")
+                take_over(result, copy, declared=True)
+        if new.name is None:
+            new.name = self._names.fresh(old.name or maker.op_type)
+        if old.is_graph_output() or len(exits) < len(dict.fromkeys(others)):
+            back = self._add("Transpose", [new], [ir.AttrInt64s("perm", region.back)], maker)
+            self._names.release(back.name or "")
+            back.name = None
+            take_over(old, back, declared=True)
+        remove_unused(exits)

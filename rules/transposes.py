@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onnxfold.rules.elementwise import (
-    BINARY,
-    EXACT_ANYWHERE,
-    VECTORIZED,
-    depends_on_place,
-    may_move,
-)
 from onnxfold.rules.shapes import RESHAPING, new_shape
 
 from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.rewrite import (
     Matched,
     attributes,
-    constant,
-    constants,
     given,
     op,
     rule,
@@ -28,7 +19,6 @@ from onnxfold.rewrite import (
 )
 
 x, y, zs, ys = values("x y *zs *ys")
-c = constants("c")
 p, q = attributes("p q")
 
 
@@ -71,49 +61,6 @@ transpose_of_reshaped_ones = rule(
 )
 
 # -------------------------------------------------------------------- transposes that meet
-
-_unary = op.any_of(*EXACT_ANYWHERE, *VECTORIZED)
-_binary = op.either_way(*BINARY)
-
-
-@given
-def _undone(p: tuple[int, ...], q: tuple[int, ...]) -> bool:
-    return len(p) == len(q) and compose(p, q) == tuple(range(len(p)))
-
-
-transpose_through_unary = rule(
-    op.Transpose(_unary(_transposed), perm=q) >> op.Transpose(_unary(x), perm=compose(p, q)),
-    where=(single_use(_transposed) | _undone) & may_move(_unary, x),
-    inexact=depends_on_place(_unary, x),
-    doc="Transposes on both sides of an element-wise op are one.",
-)
-
-
-@given
-def full_rank(shape: tuple[int, ...], perm: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape with axes of size 1 in front, up to the rank of the permutation."""
-    missing = len(perm) - len(shape)
-    return None if missing < 0 or 0 in shape else (1,) * missing + shape
-
-
-_spread = op.Transpose(op.Reshape(c, constant(full_rank(shape_of(c), q))), perm=q)
-
-transpose_through_binary = rule(
-    op.Transpose(_binary(_transposed, c), perm=q)
-    >> _binary(op.Transpose(x, perm=compose(p, q)), _spread),
-    where=_undone,
-    opset=(7, None),
-    doc="The constant operand is transposed instead of what comes before and after.",
-)
-
-_transposed_y = op.Transpose(y, perm=p)
-
-binary_of_transposed = rule(
-    _binary(_transposed, _transposed_y) >> op.Transpose(_binary(x, y), perm=p),
-    where=single_use(_transposed) & single_use(_transposed_y),
-    opset=(7, None),
-    doc="Both operands are transposed alike: the result can be, instead.",
-)
 
 
 @given

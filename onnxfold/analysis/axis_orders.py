@@ -33,7 +33,7 @@ def regions(graph: ir.Graph, facts: ModelFacts, keeps: Keeps, *, inexact: bool) 
         graph: Where to look.
         facts: What is known of the model.
         keeps: Says for a value's name whether the node that makes it must stay.
-        inexact: Whether reductions may sum in another order.
+        inexact: Whether last bits may change.
     """
     seen: set[tuple[ir.Node, Perm]] = set()
     for node in nodes_of(graph):
@@ -81,7 +81,7 @@ class Region:
         perm: How the values would be transposed.
         facts: What is known of the model.
         keeps: Says for a value's name whether the node that makes it must stay.
-        inexact: Whether reductions may sum in another order.
+        inexact: Whether last bits may change.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Region:
         if node.op_type in EXACT_ANYWHERE:
             return True
         if node.op_type in VECTORIZED:
-            return dtypes[0] == ir.DataType.FLOAT
+            return self._inexact or dtypes[0] == ir.DataType.FLOAT
         kernel = find(node.op_type, self._opset)
         if kernel is None or None in [d for d, v in zip(dtypes, node.inputs, strict=True) if v]:
             return False
@@ -227,6 +227,13 @@ class Region:
             return False
         left = [axis for axis in self.perm if axis not in axes]
         return not drops_axes(node) or left == sorted(left)
+
+    def is_inexact(self, node: ir.Node) -> bool:
+        """The last bits of what the node makes may depend on the order of the axes."""
+        if node.op_type not in VECTORIZED:
+            return node.op_type in REDUCTIONS
+        (value,) = node.inputs
+        return value is None or self.facts.types.of(value).dtype != ir.DataType.FLOAT
 
     # ---------------------------------------------------------------- the cut
 

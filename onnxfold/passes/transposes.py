@@ -24,7 +24,8 @@ class MoveTransposes(ir.passes.InPlacePass):
     That is asked for all nodes at once that are connected: which of them change is a minimum cut
     between those that must read or make the old order and the transposes that give the new one.
     A node changes only if its elements keep every bit: element-wise ops, Concat, Split and Pad. At
-    level 2 reductions do as well, which then sum in another order.
+    level 2 their last bits may change, and reductions, which sum in another order, do as well.
+    Where ranks and dtypes are not known, as in functions, nothing changes.
 
     Args:
         options: The level, and which values' nodes must stay.
@@ -47,7 +48,7 @@ class MoveTransposes(ir.passes.InPlacePass):
                 if not turned:
                     continue
                 changed += 1
-                inexact = sum(node.op_type in REDUCTIONS for node in turned)
+                inexact = sum(map(region.is_inexact, turned))
                 _Turn(region, turned, names).run()
                 if self._run is not None and inexact:
                     self._run.result.rewrites["move-transposes"] += inexact

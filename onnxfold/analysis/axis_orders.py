@@ -277,7 +277,7 @@ class Region:
             for user in users:
                 if user in vertex:
                     readers.add(vertex[user])
-                elif maker in vertex and self.is_exit(user):
+                elif self.is_exit(user):
                     readers.add(SINK)
                 elif _perm(user, self.facts) is None or self.is_entry(user):
                     readers.add(SOURCE)

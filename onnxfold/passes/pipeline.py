@@ -214,9 +214,9 @@ class _Level:
                 self._do("deduplicate")
                 changed = [
                     self._do("symbolic-shapes"),
-                    self._do("move-transposes"),
                     self._do("simplify"),
                     self._do("common-subexpressions"),
+                    self._do("move-transposes"),
                 ]
                 if not any(changed):
                     break

@@ -79,7 +79,7 @@ class _Turn:
             node.prepend(changed)
             results = self._region.results(node)
             for old, new in zip(node.outputs, changed.outputs, strict=True):
-                new.type = old.type
+                new.name = None  # what onnx-ir has made up
                 if old in results:
                     self._transposed[old] = new
                     made.append(old)
@@ -136,14 +136,17 @@ class _Turn:
 
     def _transpose(self, value: ir.Value, perm: Perm, before: ir.Node) -> ir.Value:
         shape = self._region.facts.types.of(value).shape or ()
-        operand = value
         if 0 < len(shape) < len(perm):  # a constant that broadcasts
-            full = self._constant(
-                [1] * (len(perm) - len(shape)) + [size for size in shape if isinstance(size, int)],
-                before,
-            )
-            operand = self._add("Reshape", [value, full], (), before)
-        return self._add("Transpose", [operand], [ir.AttrInt64s("perm", perm)], before)
+            full = [*[1] * (len(perm) - len(shape)), *(d for d in shape if isinstance(d, int))]
+            order = [axis for axis in perm if full[axis] != 1]
+            if order == sorted(order):
+                new = [full[axis] for axis in perm[min(map(perm.index, order)) :]]
+                return value if new == list(shape) else self._reshape(value, new, before)
+            value = self._reshape(value, full, before)
+        return self._add("Transpose", [value], [ir.AttrInt64s("perm", perm)], before)
+
+    def _reshape(self, value: ir.Value, shape: Sequence[int], before: ir.Node) -> ir.Value:
+        return self._add("Reshape", [value, self._constant(shape, before)], (), before)
 
     def _add(
         self, op_type: str, inputs: Sequence[ir.Value], attributes: Iterable[ir.Attr], at: ir.Node
@@ -152,7 +155,6 @@ class _Turn:
         node.name = self._names.fresh_node(op_type)
         at.prepend(node)
         (result,) = node.outputs
-        result.type = inputs[0].type
         result.name = self._names.fresh(inputs[0].name or op_type)
         return result
 

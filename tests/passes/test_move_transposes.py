@@ -150,6 +150,31 @@ def test_int64_has_no_order_on_onnxruntime():
     assert count(moved(around("b = Neg (a)"), dtype="int64"))[1] == 0
 
 
+def test_a_transpose_that_is_there_is_made_use_of():
+    result = moved(
+        """s = Transpose <perm = [1, 2, 0, 3]> (x) u = Sub (c, x) v = Sub (x, s) w = Mul (u, x)
+        y = Transpose <perm = [1, 2, 0, 3]> (v) z = Transpose <perm = [1, 2, 0, 3]> (w)""",
+        given="float[3,1,1,3] x",
+        made="float[1,3,3,3] y, float[1,1,3,3] z",
+        c=np.ones((3, 1, 1, 3), F32),
+    )
+    assert count(result) == (5, 2)
+
+
+@pytest.mark.parametrize("value_info", [True, False])
+def test_new_values_are_described_only_where_there_is_room(value_info: bool):
+    """The file said nothing of them, so that they have no entry that must be kept."""
+    text = """g (float[3,1,1,3] x) => (float[1,3,1,6] y, float[1,3,3,3] z, float[1,1,3,3] w) {
+        a = Transpose <perm = [1, 2, 0, 3]> (x) b = Sub (c, x) d = Concat <axis = 3> (x, x)
+        e = Sub (x, a) y = Transpose <perm = [2, 0, 1, 3]> (d) f = Mul (b, x)
+        z = Transpose <perm = [1, 2, 0, 3]> (e) w = Transpose <perm = [1, 2, 0, 3]> (f)
+    }"""
+    model = with_weights(parse(text), c=np.ones((3, 1, 1, 3), F32))
+    result = onnxfold.optimize(model, value_info=value_info)
+    assert count(result)[1] < count(model)[1]
+    assert result.ByteSize() <= model.ByteSize()
+
+
 def test_branches():
     branch = around("b = Relu (a)").replace("y =", "p =")
     then = f"then_branch = t () => (float[n,a,b,c] p) {{ {branch} }}"

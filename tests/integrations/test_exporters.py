@@ -184,6 +184,22 @@ def test_keras(network: Callable[[ModuleType], Any]):
     np.testing.assert_allclose(run(optimized, {"x": x})[0], want, rtol=1e-3, atol=1e-4)
 
 
+def test_transposes_of_keras():
+    """With the weights of a new model, tf2onnx 1.17 gives up moving transposes, and leaves all."""
+    keras = pytest.importorskip("keras")
+    tensorflow = pytest.importorskip("tensorflow")
+    from_keras = pytest.importorskip("tf2onnx").convert.from_keras
+    layers = keras_mobilenet(keras)
+    module = keras.Model(layers.inputs, layers.outputs)
+    signature = [tensorflow.TensorSpec((None, 64, 64, 3), "float32", name="x")]
+    model, _ = from_keras(module, input_signature=signature, opset=18)
+    for level, most in ((1, 21), (2, 1)):
+        optimized, same = onnxfold.simplify(model, check_n=2, level=level)
+        assert same
+        assert optimized.ByteSize() <= model.ByteSize()
+        assert [node.op_type for node in optimized.graph.node].count("Transpose") <= most
+
+
 def paddle_mobilenet(paddle: ModuleType) -> tuple[object, tuple[int, ...]]:
     return paddle.vision.models.mobilenet_v3_small(num_classes=10), (-1, 3, 64, 64)
 

@@ -98,6 +98,7 @@ class Region:
         self.nodes: dict[ir.Node, None] = {}
         """Those that can change."""
         self._cannot: set[ir.Node] = set()
+        seen: set[ir.Value] = set()  # a constant may have very many users
         pending = [start]
         while pending:
             node = pending.pop()
@@ -108,6 +109,9 @@ class Region:
                 continue
             self.nodes[node] = None
             for value in (*self.operands(node), *self.results(node)):
+                if value in seen:
+                    continue
+                seen.add(value)
                 pending.extend(use.node for use in uses(value))
                 maker = value.producer()
                 if maker is not None:
@@ -131,8 +135,6 @@ class Region:
         return shape is not None and all(size == 1 for size in shape)
 
     def _can_change(self, node: ir.Node) -> bool:
-        assert self.graph is not None
-        self._opset = self.facts.scopes.of(self.graph).opsets.get("", 1)
         if (
             self._opset < _BROADCASTING
             or node.domain != ""

@@ -67,7 +67,7 @@ class _Turn:
 
     def __init__(self, region: Region, nodes: Sequence[ir.Node], names: Names) -> None:
         self._region = region
-        self._nodes = nodes
+        self._nodes = dict.fromkeys(nodes)
         self._names = names
         self._transposed: dict[ir.Value, ir.Value] = {}
 

@@ -9,6 +9,7 @@ from fold_check import parse, with_weights
 
 import onnxfold
 from onnxfold import storage
+from onnxfold.onnx_ir_private import uses
 from onnxfold.passes.registry import create
 from onnxfold.report.inventory import count_nodes
 
@@ -195,3 +196,29 @@ def test_invalid_axes_are_not_made_valid():
     model = parse(text)
     opened = storage.from_proto(model)
     assert not create("move-transposes")(opened).modified
+
+
+def test_users_of_a_shared_constant_are_looked_at_a_few_times(monkeypatch):
+    """And not all of them for each."""
+    seen = []
+
+    def counted(value):
+        found = uses(value)
+        seen.extend(found)
+        return found
+
+    monkeypatch.setattr("onnxfold.analysis.axis_orders.uses", counted)
+
+    def steps(number: int) -> int:
+        body = "a0 = Identity (x)" + "".join(
+            f" t{k} = Transpose{BACK} (a{k}) s{k} = Add (t{k}, c) u{k} = Transpose{FORTH} (s{k})"
+            f" a{k + 1} = Add (u{k}, a{k})"
+            for k in range(number)
+        )
+        text = f"g (float[2,4,6,3] x) => (float[2,4,6,3] y) {{ {body} y = Identity (a{number}) }}"
+        model = storage.from_proto(with_weights(parse(text, 21), c=np.arange(4, dtype=F32)))
+        seen.clear()
+        assert create("move-transposes")(model).modified
+        return len(seen)
+
+    assert steps(200) < 2.2 * steps(100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,7 @@ def environment(folder: Path, project: Path) -> Path:
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     subprocess.run([*install, *_PACKAGES, str(project)], check=True)
+    os.environ.pop("PYTHONPATH", None)  # the tools are those of the environment
     return python
 
 

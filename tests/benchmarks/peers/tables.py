@@ -37,7 +37,7 @@ def text(compared: Sequence[Compared], python: Path) -> str:
             console.print(f"{title.format(len(mine))}:\n")
             console.print(_sums(mine) if series == "given" else _series(mine))
             console.print()
-    large = [c for c in compared if c.nbytes >= _LARGE]
+    large = [c for c in compared if c.nbytes >= _LARGE and c.made[0].nodes is not None]
     if large:
         console.print("onnxfold and the best other that leaves as few nodes, from 100 MB on:\n")
         console.print(_against_the_best(large))
@@ -119,25 +119,21 @@ def _against_the_best(compared: Sequence[Compared]) -> Table:
         ours = next(m for m in c.made if m.tool == "onnxfold")
         copy = next(m for m in c.made if m.tool == COPY)
         others = [m for m in c.made if _does_as_much(m, ours)]
-        if ours.nodes is None or not others:
-            table.add_row(c.model, "", "none", *[""] * 4)
-            continue
         takes: tuple[tuple[str, str, Callable[[Made], float]], ...] = (
             ("wall", "s", lambda m: statistics.median(m.wall)),
             ("memory", "MB", lambda m: max(m.peak_mb)),
         )
         for row, (what, unit, of) in enumerate(takes):
-            best = min(others, key=of)
+            best = min(others, key=of, default=None)
             digits = 2 if unit == "s" else 0
-            shares = [
-                cell
-                for m in (ours, copy)
-                for cell in (f"{of(m):.{digits}f} {unit}", f"{of(m) / of(best):.2f}")
-            ]
-            told = f"{best.tool} {of(best):.{digits}f} {unit}"
+            told = "none" if best is None else f"{best.tool} {of(best):.{digits}f} {unit}"
+            shares = []
+            for m in (ours, copy):
+                shares.append(f"{of(m):.{digits}f} {unit}")
+                shares.append("" if best is None else f"{of(m) / of(best):.2f}")
             table.add_row("" if row else c.model, what, told, *shares)
     table.caption = (
-        "each with its share of the best other's; copy: Python imports onnx and copies the file"
+        "each with its share of the best other's;\ncopy: Python imports onnx and copies the file"
     )
     return table
 

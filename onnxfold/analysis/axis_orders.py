@@ -97,25 +97,22 @@ class Region:
         self._inexact = inexact
         self.nodes: dict[ir.Node, None] = {}
         """Those that can change."""
-        self._cannot: set[ir.Node] = set()
+        reached = {start}
         seen: set[ir.Value] = set()  # a constant may have very many users
         pending = [start]
         while pending:
             node = pending.pop()
-            if node.graph is not start.graph or node in self.nodes or node in self._cannot:
-                continue
             if not self._can_change(node):
-                self._cannot.add(node)
                 continue
             self.nodes[node] = None
             for value in (*self.operands(node), *self.results(node)):
                 if value in seen:
                     continue
                 seen.add(value)
-                pending.extend(use.node for use in uses(value))
-                maker = value.producer()
-                if maker is not None:
-                    pending.append(maker)
+                for near in (value.producer(), *(use.node for use in uses(value))):
+                    if near is not None and near.graph is self.graph and near not in reached:
+                        reached.add(near)
+                        pending.append(near)
 
     # ---------------------------------------------------------------- nodes
 

@@ -40,7 +40,8 @@ class Options:
         dims: Sizes to give to symbolic dims, by their name.
         input_shapes: Shapes to give to inputs, by their name; a -1 leaves a size as it is.
         keep_dims: Names of dims that stay dynamic, whatever ``input_shapes`` says.
-        value_info: Whether the inferred dtypes and shapes of values are written into the model.
+        value_info: Whether the inferred dtypes and shapes of all values are written into the
+            model. If not, values keep the description that the source has of them.
     """
 
     level: int = 1
@@ -60,7 +61,7 @@ class Options:
     dims: Mapping[str, int] = field(default_factory=dict)
     input_shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     keep_dims: tuple[str, ...] = ()
-    value_info: bool = True
+    value_info: bool = False
 
     def __post_init__(self) -> None:
         if self.level not in (0, 1, 2):

@@ -65,9 +65,9 @@ _OPTIONS = (
         help="Leave a dimension dynamic whatever --input-shape says; may be repeated.",
     ),
     click.option(
-        "--value-info/--no-value-info",
-        default=True,
-        help="Write the inferred shapes of all values, or leave them out.  [default: write]",
+        "--value-info",
+        is_flag=True,
+        help="Write the inferred shapes of all values.  [default: those in the source]",
     ),
     click.option(
         "--precision",

@@ -196,8 +196,8 @@ class _Level:
             make_terse(model, names())
             self._run.passed("shorter-names", model)
             self.taken = storage.most_bytes(model)
-        if options.level > 0 or not options.value_info:
-            ValueInfo(options, room=before - self.taken if before else None)(model)
+        if options.value_info:
+            ValueInfo()(model)
 
     def _fold(self, growth: int = 0, spare: int = 0) -> bool:
         options = replace(self._options, max_growth=growth)

@@ -1,4 +1,4 @@
-"""Writing what is known of values into the model, or leaving it out."""
+"""Writing what is known of values into the model."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.text import Texts
 from onnxfold.onnx_ir_private import nodes_of
-from onnxfold.options import Options
-from onnxfold.storage.bound import entry_bytes
 
 # Function bodies say nothing of their values in older files.
 _FUNCTIONS_SINCE = 10
@@ -26,26 +24,13 @@ class ValueInfo(ir.passes.InPlacePass):
     dim of the inputs or as an expression of such names, ``2*seq``, which is valid in every run;
     a name that the file gave to a size stays if nothing contradicts it. Sizes that depend on data
     stay open. Inputs and outputs of graphs are left as they are.
-
-    Args:
-        options: Whether to write them (``value_info``); if not, all that can be inferred goes.
-        room: Bytes that it may take. If they do not suffice, values that had an entry keep it and
-            others get one, in the order of the nodes, as long as there is room. None for no limit.
     """
-
-    def __init__(self, options: Options | None = None, *, room: int | None = None) -> None:
-        self._write = (options or Options()).value_info
-        self._room = room
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
         analysis = facts_of(model).types
         analysis.run()
-        if self._write:
-            modified = _Description(analysis).write(self._room)
-        else:
-            modified = bool(sum(_forget(analysis, value) for value in _values(analysis)))
-        return ir.passes.PassResult(model, modified=modified)
+        return ir.passes.PassResult(model, modified=_Description(analysis).write())
 
 
 def _values(analysis: SymbolicAnalysis) -> Iterator[ir.Value]:
@@ -59,17 +44,6 @@ def _values(analysis: SymbolicAnalysis) -> Iterator[ir.Value]:
             for value in node.outputs:
                 if value.name and not value.is_graph_output():
                     yield value
-
-
-def _forget(analysis: SymbolicAnalysis, value: ir.Value) -> bool:
-    """Drop what anybody can infer."""
-    if value.type is None and value.shape is None:
-        return False
-    fact = analysis.of(value)
-    if fact.other is None and (fact.dtype is None or fact.shape is None):
-        return False
-    value.type = value.shape = None
-    return True
 
 
 class _Description:
@@ -108,29 +82,9 @@ class _Description:
                     sizes[dim.value] = None  # it would say that the two are equal
         return sizes
 
-    def write(self, room: int | None) -> bool:
-        """Describe all values, or what the file described and as many others as there is room."""
-        modified = False
-        others: list[ir.Value] = []
-        for value in _values(self._analysis):
-            if room is None:
-                modified |= self._describe(value, self._shape(value))
-            elif value.type is None:
-                others.append(value)
-            else:
-                shape = self._shape(value)
-                room -= entry_bytes(value, shape)
-                modified |= self._describe(value, shape)
-        for value in others:
-            assert room is not None
-            if room >= 0:
-                shape = self._shape(value)
-                room -= entry_bytes(value, shape)
-                if room >= 0:
-                    modified |= self._describe(value, shape)
-                    continue
-            value.shape = None  # without a type it cannot be written
-        return modified
+    def write(self) -> bool:
+        """Describe all values; True if a description has changed."""
+        return bool(sum(self._describe(v, self._shape(v)) for v in _values(self._analysis)))
 
     def _shape(self, value: ir.Value) -> ir.Shape | None:
         fact = self._analysis.of(value)

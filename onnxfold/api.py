@@ -9,14 +9,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import onnx
 import onnx_ir as ir
 
 from onnxfold import atomic, storage
 from onnxfold.analysis.facts import put_in_order
-from onnxfold.errors import CheckFailedError, OnnxFoldError, UsageError, about
+from onnxfold.checking import Check, CheckedOptionArguments, check_of
+from onnxfold.errors import CheckFailedError, OnnxFoldError, about
 from onnxfold.graphs import all_graphs
 from onnxfold.memory import paused_garbage_collection, peak_rss_bytes
 from onnxfold.onnx_ir_private import taken_apart
@@ -116,13 +117,12 @@ def optimize_file(
     external_data: bool | str | None = None,
     share_weights: bool = False,
     fsync: bool = True,
-    check: int = 0,
     advise: bool = False,
     measure: bool = False,
     report: PathLike | None = None,
     dump_ir: PathLike | None = None,
     progress: Progress | None = None,
-    **options: Unpack[OptionArguments],
+    **options: Unpack[CheckedOptionArguments],
 ) -> Report:
     """Fold the constants of a model file into another file; memory does not grow with the model.
 
@@ -134,11 +134,6 @@ def optimize_file(
         share_weights: Refer to the source's data files for unchanged weights; only new tensors
             are written.
         fsync: Wait until the result is on the disk.
-        check: Run source and result this many times on onnxruntime with random inputs first, and
-            write nothing if they differ: by a bit, or where inexact rules fired and in wide
-            precision by more than 1e-4 relative and 1e-5 absolute. Where inexact rules fired, the
-            error is measured once also without being asked, and only reported; not for a model of
-            more than 100,000 nodes, which onnxruntime takes long to load.
         advise: Also try what other options would remove beyond what was done (``beyond`` in the
             report): costs about as much as the rules did.
         measure: With wide precision, also compute what exact precision would store, and report how
@@ -147,7 +142,12 @@ def optimize_file(
         dump_ir: A folder for the graph after each pass that changed it, as text and as a drawing,
             with the difference; made if it is not there, and must be empty.
         progress: Called with a stage, the work done and the total of the stage.
-        options: See `onnxfold.options.Options`.
+        options: See `onnxfold.options.Options`; and the arguments of `onnxfold.checking.Check`.
+            With them, source and result are run on the same inputs first, and nothing is written
+            if they differ: by a bit, or where inexact rules fired and in wide precision by more
+            than 1e-4 relative and 1e-5 absolute, unless other tolerances are given. Where inexact
+            rules fired, the error is measured once also without a check, and only reported; not
+            for a model of more than 100,000 nodes, which onnxruntime takes long to load.
 
     Returns:
         What was done, with bytes, seconds and reasons.
@@ -156,9 +156,8 @@ def optimize_file(
         CheckFailedError: the result does not compute what the source computes.
         OnnxFoldError: the model or an option is invalid, or the result cannot be written.
     """
-    fold = options_of(options)
-    if check < 0:
-        raise UsageError(f"check must not be negative, got {check}")
+    check, others = check_of(options)
+    fold = options_of(others)
     if report is not None:
         from onnxfold.report.page import check_destination, write_page
         from onnxfold.report.page.documents import optimize_document
@@ -203,12 +202,12 @@ def optimize_file(
                 beyond = outlook(model, fold)
         comparison = None
         total = sum(before.values())
-        if result.inexact and not check and total > _MOST_MEASURED:
+        if result.inexact and not check.seeds and total > _MOST_MEASURED:
             result.warnings.append(
                 f"the error of the inexact rules is not known: onnxruntime takes long to load "
                 f"{total:,} nodes; --check 1 measures it"
             )
-        elif check or result.inexact:
+        elif check.seeds or result.inexact:
             with clock.stage("check"):
                 comparison = _check(source, model, destination, check, result, fold)
         roundings: list[Rounding] = []
@@ -274,8 +273,7 @@ def plan(
     /,
     *,
     share_weights: bool = False,
-    check: int = 0,
-    **options: Unpack[OptionArguments],
+    **options: Unpack[CheckedOptionArguments],
 ) -> Plan:
     """Find out what `optimize_file` would do and take, and write nothing.
 
@@ -284,15 +282,15 @@ def plan(
     Args:
         source: The model.
         share_weights: As for `optimize_file`.
-        check: As for `optimize_file`.
-        options: See `onnxfold.options.Options`.
+        options: As for `optimize_file`.
 
     Raises:
         OnnxFoldError: the model or an option is invalid.
     """
     from onnxfold.forecast import Plan, predict
 
-    fold = options_of(options)
+    check, others = check_of(options)
+    fold = options_of(others)
     with paused_garbage_collection(), about(source):
         model = storage.load(source)
         bytes_before = storage.model_bytes(model)
@@ -306,7 +304,7 @@ def plan(
             fold,
             bytes_before=bytes_before,
             share_weights=share_weights,
-            check=check > 0,
+            check=check.seeds > 0,
         )
     decisions = [decision for _, decision in folding.decisions]
     return Plan(os.fspath(source), nodes, len(folding.cut.removed), prediction, decisions)
@@ -397,39 +395,49 @@ def _check(
     source: PathLike,
     model: ir.Model,
     destination: PathLike,
-    seeds: int,
+    check: Check,
     result: Result,
     options: Options,
 ) -> Comparison | None:
-    """Compare with the source. Without seeds only the error of inexact rules is measured.
+    """Compare with the source. Without a check only the error of inexact rules is measured.
 
     In wide precision outputs may differ; mostly they do not, or by what half formats may anyway.
     """
     from onnxfold.compare import compare
 
-    strict, loose = (0.0, 0.0), (1e-4, 1e-5)
-    is_wide = options.precision == "wide"
-    tolerances = [strict, loose] if is_wide else [loose] if result.inexact else [strict]
+    strict: dict[str, Any] = {}
+    loose: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
+    tolerances = [loose if result.inexact else strict]
+    if check.tolerance is not None:
+        tolerances = [check.tolerance]
+    elif options.precision == "wide":
+        tolerances = [strict, loose]
     with atomic.temporary_folder(os.fspath(destination)) as temporary:
         candidate = Path(temporary) / "model.onnx"
         storage.save(model, candidate, fsync=False)
         try:
             original = with_sizes(source, options)
-            for rtol, atol in tolerances:
+            for tolerance in tolerances:
                 comparison = compare(
-                    original, candidate, seeds=max(1, seeds), rtol=rtol, atol=atol, fallback=False
+                    original,
+                    candidate,
+                    seeds=max(1, check.seeds),
+                    feeds=check.feeds,
+                    dims=check.check_dims,
+                    fallback=False,
+                    **tolerance,
                 )
                 if comparison.passed:
                     break
         except OnnxFoldError as error:
-            if seeds:
+            if check.seeds:
                 raise
             result.warnings.append(f"the error of the inexact rules is not known: {error}")
             return None
-    if seeds and not comparison.passed:
-        from onnxfold.report.compare_table import compare_line
+    if check.seeds and not comparison.passed:
+        from onnxfold.report.compare_table import check_line
 
-        verdict = "; ".join([compare_line(comparison), *comparison.problems])
+        verdict = "; ".join([check_line(comparison), *comparison.problems])
         raise CheckFailedError(
             f"the optimized model is {verdict}; nothing was written", file=source
         )

@@ -14,9 +14,10 @@ from onnxfold.batches.journal import Journal
 from onnxfold.batches.models import find
 from onnxfold.batches.outcome import Batch, Outcome
 from onnxfold.batches.task import Task, Workplace, lost, run_task
+from onnxfold.checking import CheckedOptionArguments, check_as_json, check_of
 from onnxfold.errors import UsageError
 from onnxfold.memory import available_memory, processors
-from onnxfold.options import OptionArguments, Options, options_of
+from onnxfold.options import Options, options_of
 from onnxfold.urls import is_url
 
 if TYPE_CHECKING:
@@ -40,11 +41,10 @@ def batch(
     scheduler: str | None = None,
     memory: int | None = None,
     timeout: float | None = None,
-    check: int = 0,
     only_plan: bool = False,
     journal: PathLike | None = None,
     progress: Progress | None = None,
-    **options: Unpack[OptionArguments],
+    **options: Unpack[CheckedOptionArguments],
 ) -> Batch:
     """Optimize many models, several at a time. One that fails does not stop the others.
 
@@ -60,17 +60,18 @@ def batch(
         memory: Bytes that all models may take that are worked on in one process; None for what is
             free there. A model waits until there is what it takes, by `onnxfold.plan`.
         timeout: Seconds that one model may take; None for any.
-        check: As for `onnxfold.optimize_file`.
         only_plan: Find out what each model would take, and write no model.
         journal: The file that keeps what was done; None for one in ``output``.
         progress: Called with a stage, the work done and the total of the stage.
-        options: See `onnxfold.options.Options`; rules are files.
+        options: As for `onnxfold.optimize_file`; rules are files, and feeds are a file or folder,
+            the same for each model.
 
     Raises:
         UsageError: There is no such model, or an option is invalid. Nothing was done.
     """
     began = time.perf_counter()
-    sent = _as_json(options_of(options))
+    check, others = check_of(options)
+    sent, sent_check = _as_json(options_of(others)), check_as_json(check)
     if executor is not None and scheduler is not None:
         raise UsageError("an executor and a scheduler contradict each other")
     output = os.fspath(output)
@@ -86,7 +87,7 @@ def batch(
                 model.source,
                 model.target,
                 sent,
-                check,
+                sent_check,
                 only_plan,
                 timeout,
                 memory,

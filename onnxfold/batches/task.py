@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from onnxfold.batches import remote
 from onnxfold.batches.outcome import Outcome
 from onnxfold.batches.process import Ended, Processes
 from onnxfold.batches.share import MemoryShare
+from onnxfold.checking import check_of
 from onnxfold.errors import OnnxFoldError
 from onnxfold.memory import available_memory
 from onnxfold.report.console import bytes_text
@@ -38,7 +39,7 @@ class Task:
         source: Path or URL of the model.
         target: Where the result goes.
         options: Those of the optimization, as JSON has them.
-        check: As for :func:`onnxfold.optimize_file`.
+        check: The arguments of the check, as JSON has them.
         only_plan: Find out the memory that it takes, and do no more.
         seconds: Wall time that it may take; None for any.
         limit: Bytes of memory that all models of a process may take; None for what is free.
@@ -48,7 +49,7 @@ class Task:
     source: str
     target: str
     options: Mapping[str, Any]
-    check: int = 0
+    check: Mapping[str, Any] = field(default_factory=dict)
     only_plan: bool = False
     seconds: float | None = None
     limit: int | None = None
@@ -143,8 +144,7 @@ class Workplace:
             "only_plan": target is None,
             "source": source,
             "target": target,
-            "check": task.check,
-            "options": dict(task.options),
+            "options": {**task.options, **task.check},
         }
         for tried in range(1, _TRIES + 1):
             try:
@@ -221,8 +221,17 @@ def _key(task: Task, source: str) -> str:
     """Stands for the model, the options, the files with rules and the version of onnxfold."""
     options = dict(task.options)
     rules = [hash_file(Path(path)) for path in options.pop("rules", ())]
-    document = [_content(source), options, rules, task.check > 0, version("onnxfold")]
+    check = {**task.check, "check": check_of(task.check)[0].seeds > 0}
+    if check.get("feeds") is not None:
+        check["feeds"] = _feeds_content(Path(check["feeds"]))
+    document = [_content(source), options, rules, check, version("onnxfold")]
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def _feeds_content(path: Path) -> list[str]:
+    """Stands for the content of a file or folder with feeds; reading them tells what is missing."""
+    files = sorted(path.rglob("input_*.pb")) if path.is_dir() else [path]
+    return [hash_file(file) for file in files]
 
 
 def _content(path: str) -> str:

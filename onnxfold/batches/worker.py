@@ -59,16 +59,14 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 def _plan(request: dict[str, Any]) -> dict[str, Any]:
     from onnxfold.api import plan
 
-    made = plan(request["source"], check=request["check"], **request["options"])
+    made = plan(request["source"], **request["options"])
     return {"nodes_before": made.nodes, "memory": made.prediction.peak_bytes}
 
 
 def _optimize(request: dict[str, Any]) -> dict[str, Any]:
     from onnxfold.api import optimize_file
 
-    report = optimize_file(
-        request["source"], request["target"], check=request["check"], **request["options"]
-    )
+    report = optimize_file(request["source"], request["target"], **request["options"])
     return {
         "nodes_before": sum(report.nodes_before.values()),
         "nodes_after": sum(report.nodes_after.values()),

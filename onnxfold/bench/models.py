@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +18,11 @@ from onnxfold.bench.turns import Runner, Spread, in_turns, spread, usual_sizes
 from onnxfold.compare.dims import check_names, symbols_of
 from onnxfold.compare.given_feeds import GivenFeeds, given_feeds
 from onnxfold.compare.metrics import Tolerance, distance
-from onnxfold.compare.random_feeds import Feeds, RandomFeeds
-from onnxfold.compare.runners import DEFAULT_PROVIDERS, array_of, first_line, ort_value
+from onnxfold.compare.random_feeds import Feeds
+from onnxfold.compare.runners import DEFAULT_PROVIDERS, CannotRun, array_of, first_line, ort_value
 from onnxfold.compare.subject import Subject
-from onnxfold.errors import ModelError, UsageError
+from onnxfold.compare.trials import Trials
+from onnxfold.errors import ModelError, UsageError, about
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -46,6 +47,8 @@ class ModelBench:
         speedup: By threads: how many times as fast as the first model, median of neighbouring runs.
         max_difference: Largest absolute difference between its outputs and the first model's.
         profile: Where the time of a run goes, with the first number of threads.
+        within: Whether its outputs are within the tolerance of the first model's; None if none was
+            given.
     """
 
     model: str
@@ -56,6 +59,7 @@ class ModelBench:
     speedup: dict[int, float]
     max_difference: float
     profile: list[OpTime]
+    within: bool | None = None
 
     @property
     def nodes(self) -> int:
@@ -94,6 +98,9 @@ def bench_models(
     *,
     feeds: GivenFeeds | None = None,
     dims: Mapping[str, int] | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    ulp: int | None = None,
     threads: Sequence[int] = (1, ALL_THREADS),
     providers: Sequence[str] | None = None,
     rounds: int = 20,
@@ -104,7 +111,11 @@ def bench_models(
     Args:
         models: Paths of models that take the inputs of the first one.
         feeds: As for `compare`, of several the first; random ones if not given.
-        dims: Sizes of symbolic dimensions; others are 1 for a batch and 16.
+        dims: Sizes of dynamic dimensions; others are 1 for a batch and 16, or what the first model
+            runs with.
+        rtol: Relative tolerance of the outputs; they are judged if a tolerance is given.
+        atol: Absolute tolerance.
+        ulp: Units in the last place that floats may be apart.
         threads: Numbers of threads to run with, 0 for all.
         providers: Execution providers of onnxruntime; the CPU's if not given.
         rounds: How often each runs.
@@ -121,13 +132,25 @@ def bench_models(
     paths = [os.fspath(model) for model in models]
     chosen = _checked_providers(providers or DEFAULT_PROVIDERS)
     subjects = [Subject(path, path) for path in paths]
-    fed, sizes = _feeds(subjects[0], feeds, dict(dims or {}), seed)
+
+    session = _open(paths[0], _options(threads[0]), chosen)
+
+    def run_first(fed: Feeds) -> None:
+        try:
+            _run_of(session, fed)()
+        except Exception as error:  # onnxruntime's exceptions have no base of their own
+            raise CannotRun(first_line(error)) from error
+
+    with about(paths[0]):
+        fed, sizes = _feeds(subjects[0], feeds, dims or {}, seed, run_first)
     for subject in subjects:
         for value in subject.inputs:
             if value.name not in fed:
                 reason = f"the first model has no input {value.name!r}"
                 raise UsageError(reason, file=subject.name)
-    del subjects
+    del subjects, session
+    is_judged = any(value is not None for value in (rtol, atol, ulp))
+    tolerance = Tolerance(rtol or 0.0, atol or 0.0, ulp or 0) if is_judged else None
     table = dict.fromkeys(threads)
     runs = {count: [_runner(path, chosen, count, fed) for path in paths] for count in table}
     outputs = [_outputs(run, path) for run, path in zip(runs[threads[0]], paths, strict=True)]
@@ -150,6 +173,9 @@ def bench_models(
                 default=0.0,
             ),
             profile=profiles[k],
+            within=None
+            if tolerance is None
+            else all(_is_within(w, outputs[k].get(n), tolerance) for n, w in outputs[0].items()),
         )
         for k, path in enumerate(paths)
     ]
@@ -166,6 +192,14 @@ def difference(want: Any, got: Any) -> float:
     return float("inf") if found.nonfinite_mismatch else found.max_abs_error
 
 
+def _is_within(want: Any, got: Any, tolerance: Tolerance) -> bool:
+    if not isinstance(want, np.ndarray):
+        return True
+    if not isinstance(got, np.ndarray) or want.shape != got.shape or want.dtype != got.dtype:
+        return False
+    return distance(want, got, tolerance).within
+
+
 def _checked_providers(providers: Sequence[str]) -> list[str]:
     """Refuse one that onnxruntime does not have: it would only warn."""
     import onnxruntime as ort
@@ -180,15 +214,19 @@ def _checked_providers(providers: Sequence[str]) -> list[str]:
 
 
 def _feeds(
-    first: Subject, given: GivenFeeds | None, dims: dict[str, int], seed: int
+    first: Subject,
+    given: GivenFeeds | None,
+    dims: Mapping[str, int],
+    seed: int,
+    run: Callable[[Feeds], object],
 ) -> tuple[Feeds, dict[str, int]]:
-    """Inputs by name, and the sizes of symbolic dimensions where they were made up."""
+    """Inputs by name, and the sizes of dynamic dimensions where they were made up."""
     names = symbols_of(first.inputs)
     check_names(dims, names)
     if given is not None:
         return next(iter(given_feeds(given, first.inputs, first.overridable).values())), {}
-    sizes = usual_sizes(names, dims)
-    return RandomFeeds(first.model, first.inputs).make(seed, sizes), sizes
+    found = Trials(first.model, first.inputs, dims, usual_sizes(names, dims)).find(seed, run)
+    return found.feeds, found.sizes
 
 
 def _options(threads: int) -> onnxruntime.SessionOptions:

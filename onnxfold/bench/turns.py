@@ -65,5 +65,11 @@ def _times(run: Runner) -> int:
 
 
 def usual_sizes(names: Iterable[str], given: Mapping[str, int]) -> dict[str, int]:
-    """Sizes of symbolic dimensions: those that are given, else 1 for a batch and 16."""
-    return {n: given.get(n, _BATCH if "batch" in n.lower() else _SIZE) for n in names}
+    """Sizes of dynamic dimensions: those that are given, else 1 for a batch and 16.
+
+    A dimension without a name is taken for a batch if it is the first of its input.
+    """
+    return {
+        n: given.get(n, _BATCH if "batch" in n.lower() or n.endswith("[0]") else _SIZE)
+        for n in names
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -80,12 +80,65 @@ REPORT = click.option(
     metavar="PAGE.html",
     help="Also write a page that shows all of it; its data alone, if the name ends in .json.",
 )
-FEEDS = click.option(
-    "--feeds",
-    type=PATH,
-    metavar="PATH",
-    help="Inputs to use instead of random ones: an .npz file, or a folder with input_0.pb, ...",
+DIMS = click.option(
+    "--dim",
+    "dims",
+    type=dimension,
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="Size of a dynamic dimension, tried out if not given; x[2] is that of input x on axis 2 "
+    "if it has no name; may be repeated.",
 )
+_COMPARISON = (
+    click.option(
+        "--feeds",
+        type=PATH,
+        metavar="PATH",
+        help="Inputs to use instead of random ones: an .npz file, or a folder with input_0.pb, ...",
+    ),
+    click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance."),
+    click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance."),
+    click.option(
+        "--ulp", type=click.IntRange(min=0), metavar="N", help="Units in the last place to allow."
+    ),
+)
+_CHECK = (
+    click.option(
+        "--check",
+        type=click.IntRange(min=0),
+        default=0,
+        metavar="N",
+        help="Compare with IN on N random inputs before OUT is put in place; the next five options "
+        "ask for it, too.",
+    ),
+    *_COMPARISON,
+    click.option(
+        "--check-dim",
+        "check_dims",
+        type=dimension,
+        multiple=True,
+        metavar="NAME=SIZE",
+        help="Size of a dynamic dimension to compare with; may be repeated.",
+    ),
+)
+
+
+def comparison_options(command: Command) -> Command:
+    """The inputs and tolerances of a comparison; those that are not given are None."""
+    return _with(_COMPARISON, command)
+
+
+def check_options(command: Command) -> Command:
+    """All arguments of `onnxfold.checking.Check`."""
+    return _with(_CHECK, command)
+
+
+def _with(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 RUNTIME_CONSTANTS = click.option(
     "--runtime-const",
     "runtime_constants",

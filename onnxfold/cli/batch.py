@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import PATH, byte_size, is_verbose, output_options
+from onnxfold.cli.arguments import PATH, byte_size, check_options, is_verbose, output_options
 from onnxfold.cli.folding import folding_arguments, folding_options
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, write, write_json
 
@@ -40,13 +40,7 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, write, writ
 @click.option(
     "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Time for one model."
 )
-@click.option(
-    "--check",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="Compare each result with its model on N random inputs before it is put in place.",
-)
+@check_options
 @click.option(
     "--plan", "only_plan", is_flag=True, help="Only predict memory; write nothing into DIR."
 )
@@ -69,6 +63,7 @@ def batch(sources: tuple[str, ...], output: str, quiet: bool, as_json: bool, **o
     from onnxfold.batches import batch as optimize_all
     from onnxfold.report.progress import LateProgress
 
+    options["check_dims"] = dict(options["check_dims"])
     with LateProgress(enabled=not quiet, remaining=True) as progress:
         done = optimize_all(sources, output, progress=progress, **folding_arguments(options))
     if as_json:

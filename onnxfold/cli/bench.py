@@ -11,33 +11,33 @@ from click.core import ParameterSource
 from onnxfold.cli.arguments import (
     BACKEND,
     BACKEND_OPTIONS,
-    FEEDS,
     MAX_CACHE,
     OVERRIDABLE,
     PATH,
     RUNTIME_CONSTANTS,
+    comparison_options,
     dimension,
     output_options,
 )
-from onnxfold.cli.output import write, write_json
+from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
 
 _OF_A_SPLIT = (
     *("runtime_constants", "overridable", "max_cache", "original"),
     *("backend", "backend_options", "specialize"),
 )
-_OF_MODELS = ("feeds", "providers")
+_OF_MODELS = ("feeds", "rtol", "atol", "ulp", "providers")
 
 
 @click.command()
 @click.argument("sources", metavar="MODEL...|BUNDLE", type=PATH, nargs=-1, required=True)
-@FEEDS
+@comparison_options
 @click.option(
     "--dim",
     "dims",
     type=dimension,
     multiple=True,
     metavar="NAME=SIZE",
-    help="Size of a symbolic dimension; may be repeated.  [default: 1 for a batch, 16]",
+    help="Size of a dynamic dimension; may be repeated.  [default: 1 for a batch, 16, or others]",
 )
 @click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True, metavar="N")
 @click.option(
@@ -75,11 +75,12 @@ def bench(
     threads: tuple[int, ...],
     as_json: bool,
     **options: Any,
-) -> None:
+) -> int:
     """Time models side by side, or a split one against the original, in turns on the same inputs.
 
     With several MODELs, or one: the nodes and fused ops that onnxruntime runs in the end, what
-    creating a session takes, seconds of a run, and where they go.
+    creating a session takes, seconds of a run, and where they go. The exit code is 1 if a tolerance
+    is given and the outputs of a model are further from those of the first.
 
     With a BUNDLE, or one MODEL and --runtime-const: the original, and entry after folding.
     """
@@ -105,7 +106,7 @@ def bench(
             from onnxfold.report.split_table import bench_text
 
             write(bench_text(split))
-        return
+        return EXIT_OK
     from onnxfold.bench.models import ALL_THREADS, bench_models
 
     result = bench_models(sources, threads=threads or (1, ALL_THREADS), **shared, **own)
@@ -115,6 +116,7 @@ def bench(
         from onnxfold.report.bench_table import bench_models_text
 
         write(bench_models_text(result))
+    return EXIT_DIFFERENT if any(each.within is False for each in result.models) else EXIT_OK
 
 
 def _refuse(ctx: click.Context, names: set[str], is_split: bool) -> None:

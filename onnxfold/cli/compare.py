@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import FEEDS, PATH, REPORT, dimension, output_options
+from onnxfold.cli.arguments import DIMS, PATH, REPORT, comparison_options, output_options
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
 
 
@@ -21,20 +21,8 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
     metavar="N",
     help="Random inputs to compare on; each has other sizes of dynamic dimensions.",
 )
-@FEEDS
-@click.option(
-    "--dim",
-    "dims",
-    type=dimension,
-    multiple=True,
-    metavar="NAME=SIZE",
-    help="Size of a symbolic dimension; may be repeated.",
-)
-@click.option("--rtol", type=click.FloatRange(min=0), default=0.0, help="Relative tolerance.")
-@click.option("--atol", type=click.FloatRange(min=0), default=0.0, help="Absolute tolerance.")
-@click.option(
-    "--ulp", type=click.IntRange(min=0), default=0, help="Units in the last place to allow."
-)
+@DIMS
+@comparison_options
 @click.option("--exact", is_flag=True, help="Allow half precision no difference either.")
 @REPORT
 @click.option(
@@ -59,7 +47,8 @@ def compare(
         from onnxfold.report.page import check_destination, write_compare_page
 
         check_destination(report, a, b)
-    result = compare_models(a, b, dims=dict(dims), **options)
+    given = {name: value for name, value in options.items() if value is not None}
+    result = compare_models(a, b, dims=dict(dims), **given)
     if report is not None:
         write_compare_page(result, report)
     if as_json:

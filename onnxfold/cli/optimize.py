@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import PATH, REPORT, is_verbose, output_options
+from onnxfold.cli.arguments import PATH, REPORT, check_options, is_verbose, output_options
 from onnxfold.cli.folding import folding_arguments, folding_options
 from onnxfold.cli.output import write, write_json
 
@@ -37,13 +37,7 @@ from onnxfold.cli.output import write, write_json
     "--share-weights", is_flag=True, help="Refer to IN's weights instead of copying them."
 )
 @click.option("--no-fsync", is_flag=True, help="Do not wait until the disk has it all.")
-@click.option(
-    "--check",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="Compare with IN on N random inputs before OUT is put in place.",
-)
+@check_options
 @REPORT
 @click.option(
     "--dump-ir",
@@ -80,7 +74,7 @@ def optimize(
         from onnxfold.memory import leave_garbage
 
         leave_garbage()
-    options = folding_arguments(options)
+    options = folding_arguments({**options, "check_dims": dict(options["check_dims"])})
     if only_plan:
         for option, value in (("--report", report), ("--dump-ir", dump_ir)):
             if value is not None:

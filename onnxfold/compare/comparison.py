@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from onnxfold.compare.bisect import Side, first_difference
-from onnxfold.compare.dims import check_names, distinct_sizes, equal_sizes, symbols_of
 from onnxfold.compare.given_feeds import GivenFeeds, given_feeds
 from onnxfold.compare.half import NOTE as HALF_NOTE
 from onnxfold.compare.half import allowance, half_precision_outputs
 from onnxfold.compare.metrics import Tolerance, distance, is_float
-from onnxfold.compare.random_feeds import Array, Feeds, RandomFeeds
+from onnxfold.compare.random_feeds import Array, Feeds
 from onnxfold.compare.result import Comparison, OutputResult
 from onnxfold.compare.runners import CannotLoad, CannotRun, Output, Runner, open_runner
 from onnxfold.compare.subject import Subject
+from onnxfold.compare.trials import Trials
 from onnxfold.errors import ModelError, UsageError, about
 from onnxfold.storage import ModelLike
 
@@ -69,8 +68,6 @@ def compare(
     if seeds < 1:
         raise UsageError(f"seeds must be positive, got {seeds}")
     with Subject(a, "model a") as first, Subject(b, "model b") as second, about(first.name):
-        dims = dict(dims or {})
-        _check_dims(dims, first.inputs)
         tolerance = Tolerance(rtol, atol, ulp)
         result = Comparison(first.name, second.name, rtol=rtol, atol=atol, ulp=ulp)
         _compare_interfaces(first, second, result)
@@ -81,7 +78,7 @@ def compare(
         if reason is not None:
             result.backend = "onnx reference evaluator"
             result.notes.append(f"onnxruntime does not take the original ({reason})")
-        runs, outputs_a = _run_first(first, runner, seeds, feeds, dims, result)
+        runs, outputs_a = _run_first(first, runner, seeds, feeds, dims or {}, result)
         del runner  # its session is closed before the next one is opened
         outputs_b = _run_second(second, runs, reopen, result)
         allowed = {} if exact or any(tolerance) else half_precision_outputs(first.model)
@@ -136,13 +133,6 @@ def _bisect(
         result.notes.append("no value within that has a name in both models differs")
 
 
-def _check_dims(dims: Mapping[str, int], inputs: list[ir.Value]) -> None:
-    check_names(dims, symbols_of(inputs))
-    for name, size in dims.items():
-        if size < 0:
-            raise UsageError(f"the size of dimension {name!r} is negative: {size}")
-
-
 def _compare_interfaces(first: Subject, second: Subject, result: Comparison) -> None:
     """Notes inputs and outputs that only one of the models has."""
     inputs_a = {value.name for value in [*first.inputs, *first.overridable]}
@@ -166,7 +156,7 @@ def _run_first(
     runner: Runner,
     seeds: int,
     feeds: GivenFeeds | None,
-    dims: dict[str, int],
+    dims: Mapping[str, int],
     result: Comparison,
 ) -> tuple[dict[str, Feeds], dict[str, dict[str, Output]]]:
     """Runs the original: feeds by run, and outputs by run."""
@@ -182,46 +172,14 @@ def _run_first(
                     f"the original fails on the feeds {run!r}: {error}", file=first.name
                 ) from error
     else:
-        random = RandomFeeds(first.model, first.inputs)
+        trials = Trials(first.model, first.inputs, dims)
         for seed in range(seeds):
             run = f"seed {seed}"
-            runs[run], outputs[run], sizes = _run_random(first, runner, random, seed, dims)
+            runs[run], outputs[run], sizes = trials.find(seed, runner.run)
             if sizes:
                 result.sizes[run] = sizes
     result.runs = list(runs)
     return runs, outputs
-
-
-def _run_random(
-    first: Subject, runner: Runner, random: RandomFeeds, seed: int, dims: dict[str, int]
-) -> tuple[Feeds, dict[str, Output], dict[str, int]]:
-    """Runs the original on random feeds, with other sizes and integers until it takes them."""
-    reason: Exception | None = None
-    names = [name for name in symbols_of(first.inputs) if name not in dims]
-    for sizes, integers in _attempts(names, seed):
-        sizes = {**sizes, **dims}
-        try:
-            feeds = random.make(seed, sizes, integers)
-            return feeds, runner.run(feeds), sizes
-        except (CannotRun, UsageError) as error:
-            reason = reason or error
-    raise UsageError(
-        f"the original fails on random inputs ({reason}); give inputs with --feeds, "
-        "or sizes of dimensions with --dim",
-        file=first.name,
-    ) from reason
-
-
-def _attempts(names: list[str], seed: int) -> Iterator[tuple[dict[str, int], int | None]]:
-    """Sizes by dimension, and the value of integers of unknown use (None: random)."""
-    distinct = distinct_sizes(names, seed)
-    yield distinct, None
-    yield distinct, 1
-    if names:
-        for size in (2, 1, 4, 16, 64):
-            yield equal_sizes(names, size), None
-            yield equal_sizes(names, size), 1
-    yield distinct, 0
 
 
 def _run_second(

@@ -1,4 +1,4 @@
-"""Sizes for the symbolic dimensions of a model's inputs."""
+"""Sizes for the dynamic dimensions of a model's inputs."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ import onnx_ir as ir
 
 from onnxfold.errors import UsageError
 
-UNNAMED = 2  # size of a dimension that has no name
+_UNKNOWN = 2  # size of a dimension that no size is given for
 _IMAGE_SIDES = (32, 64)  # pixels: what ordinary vision models can halve five times
 
 
 def symbols_of(inputs: Iterable[ir.Value]) -> list[str]:
-    """Names of the symbolic dimensions, in order of appearance; an expression gives its symbols."""
-    names: dict[str, None] = {}
-    for value in inputs:
-        for dim in value.shape if value.shape is not None else ():
-            for name in _symbols(dim):
-                names.setdefault(name)
-    return list(names)
+    """Names of the dynamic dimensions, in order of appearance; an expression gives its symbols.
+
+    Dimension 2 of the input `x`, if it has no name, is "x[2]".
+    """
+    axes = (names for value in inputs for names in axes_of(value))
+    return list(dict.fromkeys(name for names in axes for name in names))
+
+
+def axes_of(value: ir.Value) -> list[list[str]]:
+    """For each axis of an input the names of the dynamic dimensions that it depends on."""
+    shape = value.shape if value.shape is not None else ()
+    return [_symbols(dim, f"{value.name}[{axis}]") for axis, dim in enumerate(shape)]
 
 
 def distinct_sizes(names: Iterable[str], seed: int) -> dict[str, int]:
@@ -46,41 +51,38 @@ def check_names(sizes: Mapping[str, object], known: Collection[str]) -> None:
         raise UsageError(f"no input has a dimension {name!r}; {there}")
 
 
-def equal_sizes(names: Iterable[str], size: int) -> dict[str, int]:
-    """The same size for every name."""
-    return dict.fromkeys(names, size)
-
-
-def concrete(
-    shape: ir.Shape | None, sizes: Mapping[str, int], unnamed: int = UNNAMED
-) -> tuple[int, ...]:
-    """The shape with every symbolic dimension filled in; a shape that is unknown is a vector.
+def concrete(value: ir.Value, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of an input with sizes for its dynamic dimensions; if it is unknown, of a vector.
 
     Args:
-        shape: The shape.
-        sizes: Of all symbols in it.
-        unnamed: Size of a dimension without a name.
+        value: The input.
+        sizes: Sizes by the names of `symbols_of`; a dimension that is not there is 2.
     """
-    if shape is None:
-        return (unnamed,)
-    return tuple(_size(dim, sizes, unnamed) for dim in shape)
+    if value.shape is None:
+        return (_UNKNOWN,)
+    return tuple(
+        size_of(dim, sizes, f"{value.name}[{axis}]") for axis, dim in enumerate(value.shape)
+    )
 
 
-def _size(dim: int | ir.SymbolicDim, sizes: Mapping[str, int], unnamed: int) -> int:
-    if isinstance(dim, int):
-        return dim if dim >= 0 else unnamed
-    if dim.value is None:
-        return unnamed
+def size_of(dim: int | ir.SymbolicDim, sizes: Mapping[str, int], name: str = "") -> int:
+    """The size of a dimension, which is called so if it has no name of its own."""
+    if isinstance(dim, int) and dim >= 0:
+        return dim
+    if isinstance(dim, int) or dim.value is None:
+        return sizes.get(name, _UNKNOWN)
     if dim.value in sizes:
         return sizes[dim.value]
     size = dim.evaluate(sizes)
-    return size if isinstance(size, int) and size >= 0 else unnamed
+    return size if isinstance(size, int) and size >= 0 else _UNKNOWN
 
 
-def _symbols(dim: int | ir.SymbolicDim) -> list[str]:
+def _symbols(dim: int | ir.SymbolicDim, name: str) -> list[str]:
     """A name that is no expression ("batch size", "?") is its own symbol."""
-    if isinstance(dim, int) or dim.value is None:
+    if isinstance(dim, int) and dim >= 0:
         return []
+    if isinstance(dim, int) or dim.value is None:
+        return [name]
     try:
         return sorted(dim.free_symbols())
     except ValueError:

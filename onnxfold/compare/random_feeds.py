@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxfold.compare.dims import concrete
-from onnxfold.compare.ranges import index_limit
+from onnxfold.compare.ranges import IntegerUse, integer_use
 from onnxfold.errors import UsageError
 
 Array = NDArray[Any]
@@ -19,6 +20,7 @@ Feeds = dict[str, Feed]
 
 MAX_ELEMENTS = 1 << 28  # of one input: a larger one is a mistake in a size
 _SMALL = 8  # exclusive bound of 32- and 64-bit integers whose use is not known
+_SINGLES = (64, 512)  # sizes and lengths that a single integer may be
 _SEQUENCE_LENGTH = 2
 _WORDS = ("", "a", "bc", "üñï")
 
@@ -33,27 +35,51 @@ class RandomFeeds:
 
     def __init__(self, model: ir.Model, inputs: list[ir.Value]) -> None:
         self._inputs = inputs
-        self._limits = {
-            value.name: index_limit(model, value)
+        self._uses = {
+            value.name: integer_use(model, value)
             for value in inputs
             if value.dtype is not None and value.dtype.is_integer()
         }
+        self._singles = {
+            value.name: use
+            for value in inputs
+            if (use := self._uses.get(value.name)) is not None
+            and not use.bounds
+            and math.prod(concrete(value, {})) == 1
+        }
 
-    def make(self, seed: int, sizes: Mapping[str, int], integers: int | None = None) -> Feeds:
+    @property
+    def choices(self) -> int:
+        """How many values there are to choose from for a single integer, at least 1."""
+        return 1 + max((len(use.compared) for use in self._singles.values()), default=0)
+
+    @property
+    def fills(self) -> tuple[int | None, ...]:
+        """Values worth trying for the integers of which the graph tells nothing."""
+        if any(not use.compared for use in self._singles.values()):
+            return (None, 1, *_SINGLES)
+        others = (use for name, use in self._uses.items() if name not in self._singles)
+        return (None, 1) if any(not use.bounds for use in others) else (None,)
+
+    def make(
+        self, seed: int, sizes: Mapping[str, int], integers: int | None = None, choice: int = 0
+    ) -> Feeds:
         """One set of feeds.
 
         Args:
             seed: Seed of the random numbers.
-            sizes: Size of every symbolic dimension, by name.
+            sizes: Size of every dynamic dimension, by name.
             integers: The value of all integers whose valid range the graph does not tell,
-                or None for random ones.
+                or None for random ones; arrays are filled with at most 1.
+            choice: Which of the constants that a single integer is compared with is taken for it;
+                after the last comes a random number, or that of `integers`.
 
         Raises:
             UsageError: An input has a type that cannot be made up, or is too large.
         """
         rng = np.random.default_rng(seed)
         return {
-            value.name or "": self._feed(rng, value, value.type, sizes, integers)
+            value.name or "": self._feed(rng, value, value.type, sizes, (integers, choice))
             for value in self._inputs
         }
 
@@ -63,7 +89,7 @@ class RandomFeeds:
         value: ir.Value,
         type_: ir.TypeProtocol | None,
         sizes: Mapping[str, int],
-        integers: int | None,
+        integers: tuple[int | None, int],
     ) -> Feed:
         if isinstance(type_, ir.OptionalType):
             return self._feed(rng, value, type_.elem_type, sizes, integers)
@@ -77,14 +103,14 @@ class RandomFeeds:
             raise UsageError(
                 f"cannot make up a value of type {type_}; give it with --feeds", node=value.name
             )
-        shape = concrete(value.shape, sizes)
+        shape = concrete(value, sizes)
         if int(np.prod(shape, dtype=object)) > MAX_ELEMENTS:
             raise UsageError(
                 f"an input of shape {list(shape)} is too large to make up; "
                 "give it with --feeds, or its sizes with --dim",
                 node=value.name,
             )
-        return self._tensor(rng, value, type_.dtype, shape, integers)
+        return self._tensor(rng, value, type_.dtype, shape, sizes, integers)
 
     def _tensor(
         self,
@@ -92,7 +118,8 @@ class RandomFeeds:
         value: ir.Value,
         dtype: ir.DataType,
         shape: tuple[int, ...],
-        integers: int | None,
+        sizes: Mapping[str, int],
+        integers: tuple[int | None, int],
     ) -> Array:
         is_mask = "mask" in (value.name or "").lower()
         if dtype == ir.DataType.STRING:
@@ -100,9 +127,15 @@ class RandomFeeds:
         if dtype == ir.DataType.BOOL:
             return np.ones(shape, bool) if is_mask else np.asarray(rng.random(shape) < 0.7)
         if dtype.is_integer():
-            if is_mask and self._limits.get(value.name) is None:
-                return np.ones(shape, dtype.numpy())
-            return self._integers(rng, value, dtype, shape, integers)
+            use = self._uses.get(value.name, IntegerUse())
+            fill, choice = integers
+            if value.name in self._singles:
+                fill = [*use.compared, fill][choice % (len(use.compared) + 1)]
+            elif is_mask:
+                fill = 1
+            elif fill is not None:
+                fill = min(fill, 1)
+            return _integers(rng, dtype, shape, use.least, use.limit(sizes), fill)
         real: Array = np.asarray(rng.standard_normal(shape))
         if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
             real = real + 1j * rng.standard_normal(shape)
@@ -110,22 +143,22 @@ class RandomFeeds:
             real = np.abs(real)  # has no sign
         return np.asarray(real).astype(dtype.numpy())
 
-    def _integers(
-        self,
-        rng: np.random.Generator,
-        value: ir.Value,
-        dtype: ir.DataType,
-        shape: tuple[int, ...],
-        integers: int | None,
-    ) -> Array:
-        """Indices within their table, the whole range of narrow types, small ones otherwise."""
-        limit = self._limits.get(value.name)
-        if limit is None and integers is not None:
-            return np.full(shape, integers).astype(dtype.numpy())
-        low, high = 0, limit if limit is not None else _SMALL
-        if dtype.bitwidth <= 16 and limit is None:
-            low, high = _narrow_range(dtype)
-        return np.asarray(rng.integers(low, high, shape)).astype(dtype.numpy())
+
+def _integers(
+    rng: np.random.Generator,
+    dtype: ir.DataType,
+    shape: tuple[int, ...],
+    least: int,
+    limit: int | None,
+    fill: int | None,
+) -> Array:
+    """Indices within their table, the fill, the whole range of narrow types, or small numbers."""
+    if limit is None and fill is not None:
+        return np.full(shape, fill).astype(dtype.numpy())
+    low, high = least, limit if limit is not None else _SMALL
+    if dtype.bitwidth <= 16 and limit is None:
+        low, high = _narrow_range(dtype)
+    return np.asarray(rng.integers(low, high, shape)).astype(dtype.numpy())
 
 
 def _narrow_range(dtype: ir.DataType) -> tuple[int, int]:

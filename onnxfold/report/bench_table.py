@@ -63,7 +63,8 @@ def _figures(result: Benchmark, names: Sequence[str]) -> Table:
             row += [_time(each.runs[count].median), _time(each.runs[count].least)]
             row.append(_time(each.cpu[count].median))
             row.append(f"{each.speedup[count]:.2f}x")
-        table.add_row(*row, f"{each.max_difference:.2g}")
+        verdict = {True: " within", False: " DIFFERENT", None: ""}[each.within]
+        table.add_row(*row, f"{each.max_difference:.2g}{verdict}")
     return table
 
 

@@ -14,6 +14,8 @@ from onnxfold.report.console import render
 if TYPE_CHECKING:
     from onnxfold.compare import Comparison, OutputResult
 
+_MOST_NAMES = 8  # of dynamic dimensions in one line
+
 
 def compare_text(comparison: Comparison) -> str:
     """Every output of every run, then the verdict, as text for a terminal or a file."""
@@ -29,6 +31,17 @@ def compare_line(comparison: Comparison) -> str:
     verdict = "within tolerance" if comparison.passed else "different"
     worst = max((output.max_abs_error for output in comparison.outputs), default=0.0)
     return f"{verdict} {where}" + (f", max abs error {worst:.3g}" if worst else "")
+
+
+def check_line(comparison: Comparison) -> str:
+    """The verdict in one line, with the sizes of dynamic dimensions that the models ran with."""
+    names = dict.fromkeys(name for sizes in comparison.sizes.values() for name in sizes)
+    parts = []
+    for name in names:
+        sizes = dict.fromkeys(run[name] for run in comparison.sizes.values())
+        parts.append(f"{name}={'/'.join(map(str, sizes))}")
+    shown = parts if len(parts) <= _MOST_NAMES else [*parts[:_MOST_NAMES], "..."]
+    return compare_line(comparison) + (f", sizes: {', '.join(shown)}" if shown else "")
 
 
 def _parts(comparison: Comparison) -> Iterator[RenderableType]:

@@ -9,7 +9,7 @@ from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 
-from onnxfold.report.compare_table import compare_line
+from onnxfold.report.compare_table import check_line
 from onnxfold.report.console import bytes_text, change_text, render
 from onnxfold.report.summary import Kept, Report
 from onnxfold.rewrite.driver import MOST_COUNTED
@@ -38,7 +38,7 @@ def _parts(report: Report, verbose: bool) -> Iterator[RenderableType]:
         if report.precision == "wide":
             yield from _rounding_lines(report)
     if report.check is not None:
-        yield f"check: {compare_line(report.check)}"
+        yield f"check: {check_line(report.check)}"
     if verbose and report.assumptions:
         yield "assumed of inputs, as sizes are dynamic:"
         yield from (f"  {assumption}" for assumption in report.assumptions)

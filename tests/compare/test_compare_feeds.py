@@ -9,7 +9,7 @@ from onnx import numpy_helper
 from onnxfold.compare import compare
 from onnxfold.compare.dims import distinct_sizes, symbols_of
 from onnxfold.compare.random_feeds import RandomFeeds
-from onnxfold.compare.ranges import index_limit
+from onnxfold.compare.ranges import integer_use
 from onnxfold.errors import UsageError
 
 NEG = "g (float[2] x) => (float[2] y) { y = Neg(x) }"
@@ -91,10 +91,10 @@ def test_expressions_in_shapes():
     shape = ir.Shape(["past + seq", "?", None, 3])
     value = ir.Value(name="x", shape=shape, type=ir.TensorType(ir.DataType.FLOAT))
     names = symbols_of([value])
-    assert names == ["past", "seq", "?"]
+    assert names == ["past", "seq", "?", "x[2]"]
     model = ir.Model(ir.Graph([value], [], nodes=[], opset_imports={"": 21}), ir_version=10)
-    feeds = RandomFeeds(model, [value]).make(0, {"past": 4, "seq": 2, "?": 5})
-    assert feeds["x"].shape == (6, 5, 2, 3)
+    feeds = RandomFeeds(model, [value]).make(0, {"past": 4, "seq": 2, "?": 5, "x[2]": 7})
+    assert feeds["x"].shape == (6, 5, 7, 3)
 
 
 def test_index_limits_come_from_tables():
@@ -110,8 +110,8 @@ def test_index_limits_come_from_tables():
         }
         """)
     ids, other, free = model.graph.inputs
-    assert (index_limit(model, ids), index_limit(model, free)) == (5, None)
-    assert index_limit(model, other) == 3
+    limits = [integer_use(model, value).limit({}) for value in (ids, free, other)]
+    assert limits == [5, None, 3]
 
 
 def test_indices_used_in_a_function_are_found_by_trying():

@@ -36,7 +36,7 @@ _BATCH = 1  # of a symbolic dimension that is a batch and that the caller names 
 def shapes_of(component: Component, nominal: Mapping[str, int]) -> list[list[int]]:
     """The shapes of a component's inputs at which its kernel is timed."""
     sizes = _sizes(component, nominal)
-    return [list(concrete(v.shape, sizes)) for v in component.original.graph.inputs]
+    return [list(concrete(v, sizes)) for v in component.original.graph.inputs]
 
 
 def timed(

@@ -44,7 +44,7 @@ class NominalSizes:
             if not isinstance(value.type, ir.TensorType) or value.shape is None:
                 continue
             dtype = value.type.dtype
-            shape = concrete(value.shape, sizes, unnamed=NOMINAL)
+            shape = concrete(value, sizes)
             fact = of_type(dtype, shape, self._facts.algebra)
             is_short = math.prod(shape) <= MOST_ELEMENTS and dtype != ir.DataType.STRING
             if value in runtime_constants and is_short:

@@ -1,0 +1,154 @@
+"""Finds random inputs that a model runs on: sizes of dimensions and integers are tried in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.compare.dims import axes_of, check_names, concrete, distinct_sizes, symbols_of
+from onnxfold.compare.random_feeds import Feeds, RandomFeeds
+from onnxfold.compare.runners import CannotRun
+from onnxfold.errors import UsageError
+
+_Outputs = TypeVar("_Outputs")
+
+_MOST_TRIES = 240
+_MOST_ELEMENTS = 1 << 22  # of all inputs that are made up with sizes of the ladder
+_MOST_CHOICES = 4  # values of a single integer to try
+_MOST_DECLARED = 4
+# Few sizes of many magnitudes first, then sizes between them and usual ones of images.
+_LADDER = (16, 64, 128, 512, 4096, 16384, 32, 256, 1024, 65536, 224, 320, 640)
+
+
+class Trial(NamedTuple, Generic[_Outputs]):
+    """A run that succeeded: the feeds, what the run returned, and the sizes of dimensions."""
+
+    feeds: Feeds
+    outputs: _Outputs
+    sizes: dict[str, int]
+
+
+class Trials:
+    """Tries random feeds until a model runs on them.
+
+    Distinct small sizes are tried first: they notice a dimension that was frozen or taken for
+    another one. Then dimensions are equal, and then some or all of them larger.
+
+    Args:
+        model: The model.
+        inputs: The inputs to feed.
+        dims: Sizes of dimensions that are not tried, by name.
+        usual: Sizes of all dimensions to try before the others, by name.
+
+    Raises:
+        UsageError: No input has a dimension of a name in `dims`, or a size is negative.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        inputs: list[ir.Value],
+        dims: Mapping[str, int],
+        usual: Mapping[str, int] | None = None,
+    ) -> None:
+        names = symbols_of(inputs)
+        check_names(dims, names)
+        for name, size in dims.items():
+            if size < 0:
+                raise UsageError(f"the size of dimension {name!r} is negative: {size}")
+        self._inputs = inputs
+        self._outputs = list(model.graph.outputs)
+        self._dims = dict(dims)
+        self._names = [name for name in names if name not in dims]
+        self._usual = usual
+        self._random = RandomFeeds(model, inputs)
+        self._choices = min(self._random.choices, _MOST_CHOICES)
+        self._worked: dict[int, int] = {}  # by choice, number of the sizes of an earlier seed
+
+    def find(self, seed: int, run: Callable[[Feeds], _Outputs]) -> Trial[_Outputs]:
+        """Run a model on random feeds, with other sizes and integers until it takes them.
+
+        Args:
+            seed: Seed of the random numbers, and of the sizes.
+            run: Runs the model; raises `CannotRun` if the model fails.
+
+        Raises:
+            UsageError: No run succeeded.
+        """
+        reason: Exception | None = None
+        tries = 0
+        for turn in range(self._choices):
+            choice = (seed + turn) % self._choices
+            for number, sizes, fill in islice(
+                self._tries(seed, choice), _MOST_TRIES // self._choices
+            ):
+                tries += 1
+                try:
+                    feeds = self._random.make(seed, sizes, fill, choice)
+                    outputs = run(feeds)
+                except (CannotRun, UsageError) as error:
+                    reason = reason or error
+                    continue
+                self._worked[choice] = number
+                return Trial(feeds, outputs, sizes)
+        raise UsageError(
+            f"the original fails on random inputs ({reason}), with {tries} different sizes and "
+            "integers; give inputs with --feeds, or sizes of dimensions with --dim "
+            "(optimize, batch: --check-dim)"
+        ) from reason
+
+    def _tries(self, seed: int, choice: int) -> Iterator[tuple[int, dict[str, int], int | None]]:
+        """Number of the sizes, the sizes, and the value of integers (None: random)."""
+        fills = self._random.fills
+        seen: list[dict[str, int]] = []
+        every = list(enumerate(self._sizes(seed)))
+        if choice in self._worked:
+            every.insert(0, every[self._worked[choice]])
+        for number, proposed in every:
+            sizes = {**proposed, **self._dims}
+            if sizes in seen:
+                continue
+            seen.append(sizes)
+            for fill in (*fills, 0) if len(fills) > 1 and len(seen) == 1 else fills:
+                yield number, sizes, fill
+
+    def _sizes(self, seed: int) -> Iterator[dict[str, int]]:
+        """Sizes of dimensions; as many for every seed."""
+        names = self._names
+        if self._usual is not None:
+            yield dict(self._usual)
+        yield distinct_sizes(names, seed)
+        if not names:
+            return
+        small = 2 + seed
+        for size in (small, 1):
+            yield dict.fromkeys(names, size)
+        groups = self._groups()
+        for size in (*self._declared(), *_LADDER):
+            for base in (small, 1):
+                for group in groups:
+                    sizes = {name: size if name in group else base for name in names}
+                    if self._elements(sizes) <= _MOST_ELEMENTS:
+                        yield sizes
+
+    def _groups(self) -> list[list[str]]:
+        """Dimensions to make larger together: all but the batch, each one, all."""
+        axes = [axes_of(value) for value in self._inputs]
+        leading = {name for each in axes for name in next(iter(each), ())}
+        others = [name for name in self._names if name not in leading]
+        singles = [[name] for name in self._names]
+        return list(filter(None, (others, *singles, self._names)))
+
+    def _declared(self) -> list[int]:
+        """Sizes that inputs and outputs have on other axes."""
+        shapes = [value.shape for value in [*self._inputs, *self._outputs] if value.shape]
+        sizes = [dim for shape in shapes for dim in shape if isinstance(dim, int) and dim > 1]
+        return [size for size in dict.fromkeys(sizes) if size not in _LADDER][:_MOST_DECLARED]
+
+    def _elements(self, sizes: Mapping[str, int]) -> int:
+        sizes = {**sizes, **self._dims}
+        return sum(int(np.prod(concrete(value, sizes), dtype=object)) for value in self._inputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,16 +133,9 @@ def bench_models(
     chosen = _checked_providers(providers or DEFAULT_PROVIDERS)
     subjects = [Subject(path, path) for path in paths]
 
-    session = _open(paths[0], _options(threads[0]), chosen)
-
-    def run_first(fed: Feeds) -> None:
-        try:
-            _run_of(session, fed)()
-        except Exception as error:  # onnxruntime's exceptions have no base of their own
-            raise CannotRun(first_line(error)) from error
-
     with about(paths[0]):
-        fed, sizes = _feeds(subjects[0], feeds, dims or {}, seed, run_first)
+        session = _open(paths[0], _options(threads[0]), chosen)
+        fed, sizes = _feeds(subjects[0], feeds, dims or {}, seed, session)
     for subject in subjects:
         for value in subject.inputs:
             if value.name not in fed:
@@ -218,13 +211,20 @@ def _feeds(
     given: GivenFeeds | None,
     dims: Mapping[str, int],
     seed: int,
-    run: Callable[[Feeds], object],
+    session: Any,
 ) -> tuple[Feeds, dict[str, int]]:
     """Inputs by name, and the sizes of dynamic dimensions where they were made up."""
     names = symbols_of(first.inputs)
     check_names(dims, names)
     if given is not None:
         return next(iter(given_feeds(given, first.inputs, first.overridable).values())), {}
+
+    def run(fed: Feeds) -> None:
+        try:
+            _run_of(session, fed)()
+        except Exception as error:  # onnxruntime's exceptions have no base of their own
+            raise CannotRun(first_line(error)) from error
+
     found = Trials(first.model, first.inputs, dims, usual_sizes(names, dims)).find(seed, run)
     return found.feeds, found.sizes
 

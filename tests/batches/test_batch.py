@@ -13,6 +13,9 @@ import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
 import onnxfold
@@ -218,6 +221,27 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["batch", f"{folder}/d[1-4]/*.onnx", "-o", str(tmp_path / "b"), "--plan"]) == 0
     assert "4 models: 4 planned" in capsys.readouterr().out
     assert not (tmp_path / "b").exists()
+
+
+def test_a_check_takes_what_compare_takes(tmp_path: Path):
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    text = "g (float[n, 2] x) => (float[n, 2] y) { y = Abs(x) }"
+    model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["" : 21]>' + text)
+    onnx.save(model, folder / "m.onnx")
+    feeds = tmp_path / "feeds.npz"
+    np.savez(feeds, x=np.ones((2, 3), np.float32))
+    failed = onnxfold.batch(folder, out, feeds=feeds).failed
+    assert len(failed) == 1 and "fails on the feeds 'feeds.npz'" in failed[0].reason
+    np.savez(feeds, x=np.ones((3, 2), np.float32))
+    assert onnxfold.batch(folder, out, feeds=feeds).count() == {"done": 1}
+    assert onnxfold.batch(folder, out, feeds=feeds).count() == {"unchanged": 1}
+    np.savez(feeds, x=np.ones((4, 2), np.float32))
+    assert onnxfold.batch(folder, out, feeds=feeds).count() == {"done": 1}
+    assert main(["batch", str(folder), "-o", str(out), "--check-dim", "n=4", "--rtol", "1"]) == 0
+    assert main(["batch", str(folder), "-o", str(out), "--check-dim", "m=4"]) == 2
+    with pytest.raises(UsageError, match="a file or folder"):
+        onnxfold.batch(folder, out, feeds={"x": np.ones((3, 2), np.float32)})
 
 
 def test_an_end_by_a_signal_leaves_no_process_and_no_half_file(tmp_path: Path):

@@ -14,6 +14,7 @@ import onnxfold
 from onnxfold.bench.models import bench_models
 from onnxfold.bench.opening import opening, optimized_ops
 from onnxfold.bench.turns import in_turns
+from onnxfold.cli import main
 from onnxfold.errors import ModelError, UsageError
 
 SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
@@ -83,6 +84,25 @@ def test_models_that_differ_are_told(tmp_path):
     feeds = {"x": np.array([-1, 3], np.float32)}
     found = bench_models([one, other], feeds=feeds, rounds=1, threads=[1])
     assert [each.max_difference for each in found.models] == [0, 6]
+
+
+def test_sizes_that_the_models_run_with_are_found(tmp_path):
+    text = "g (float[batch, n] x) => (float[batch, 64] y) <int64[1] k = {64}> { y, i = TopK(x, k) }"
+    path = written(tmp_path / "long.onnx", text)
+    found = bench_models([path], rounds=1, threads=[1])
+    assert found.sizes["n"] >= 64 and found.models[0].within is None
+
+
+def test_outputs_are_judged_where_a_tolerance_is_given(tmp_path):
+    one = written(tmp_path / "one.onnx", "g (float[2] x) => (float[2] y) { y = Neg(x) }")
+    text = "g (float[2] x) => (float[2] y) <float d = {0.001}> { n = Neg(x) y = Add(n, d) }"
+    other = written(tmp_path / "other.onnx", text)
+    for atol, within in ((0.01, True), (0.0001, False)):
+        found = bench_models([one, other], atol=atol, rounds=1, threads=[1])
+        assert [each.within for each in found.models] == [True, within]
+    arguments = ["bench", str(one), str(other), "--rounds", "1", "--threads", "1"]
+    assert main([*arguments, "--rtol", "1", "--atol", "1"]) == 0
+    assert main([*arguments, "--ulp", "1"]) == 1
 
 
 def test_mistakes(gelu, tmp_path):

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
+import onnx.parser
 import pytest
 
 import onnxfold
@@ -143,3 +145,88 @@ def test_both_files_are_anybodys_afterwards(tmp_path):
     onnxfold.optimize_file(source, target)
     os.replace(target, source)  # refused by Windows as long as one of them is mapped
     assert onnxfold.optimize_file(source, target).folded == 0
+
+
+LONG = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[batch, n] x) => (float[batch, 64] y) <int64[1] k = {64}, float two = {2}> {
+    four = Mul(two, two)
+    t, i = TopK(x, k)
+    y = Mul(t, four)
+}
+"""
+
+
+@pytest.fixture
+def long(tmp_path):
+    """A model that runs on rows of at least 64 numbers."""
+    path = tmp_path / "long.onnx"
+    onnx.save(onnx.parser.parse_model(LONG), path)
+    return path
+
+
+def test_a_check_finds_sizes_that_the_model_runs_with(run, long, tmp_path):
+    result = run("optimize", long, "-o", tmp_path / "out.onnx", "--check", 2)
+    assert result.code == 0, result.err
+    assert "equal bit for bit on 2 runs (onnxruntime), sizes: batch=2/3, n=64" in result.out
+
+
+def test_a_check_takes_what_compare_takes(run, long, tmp_path):
+    out = tmp_path / "out.onnx"
+    result = run("optimize", long, "-o", out, "--check-dim", "batch=5", "--check-dim", "n=70")
+    assert "sizes: batch=5, n=70" in result.out
+    np.savez(tmp_path / "x.npz", x=np.ones((3, 80), np.float32))
+    given = run("optimize", long, "-o", out, "--feeds", tmp_path / "x.npz", "--json")
+    document = json.loads(given.out)["check"]
+    assert document["runs"] == ["x.npz"] and document["outputs"][0]["shape"] == [3, 64]
+    loose = run("optimize", long, "-o", out, "--rtol", 0.5, "--atol", 0.25, "--ulp", 3, "--json")
+    told = json.loads(loose.out)["check"]
+    assert (told["rtol"], told["atol"], told["ulp"]) == (0.5, 0.25, 3)
+    fixed = run("optimize", long, "-o", out, "--dim", "n=90", "--check", 1)
+    assert "sizes: batch=2" in fixed.out and "n=" not in fixed.out.rpartition("check:")[2]
+
+
+def test_a_check_that_cannot_be_made_writes_nothing(run, long, tmp_path):
+    out = tmp_path / "out.onnx"
+    for options, message in (
+        (("--check-dim", "m=3"), "no input has a dimension 'm'"),
+        (("--check-dim", "n=3"), "--check-dim"),
+        (("--feeds", tmp_path / "none.npz"), "cannot read the feeds"),
+    ):
+        result = run("optimize", long, "-o", out, *options)
+        assert result.code == 2 and message in result.err
+        assert not out.exists()
+
+
+def test_the_tolerance_of_inexact_rules_may_be_given(run, tmp_path):
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[n, 3, 8, 8] x) => (float[n, 4, 6, 6] y) {
+            c = Conv(x, w)
+            y = BatchNormalization(c, s, b, m, v)
+        }
+        """)
+    rng = np.random.default_rng(0)
+    shapes = {"w": (4, 3, 3, 3), "s": (4,), "b": (4,), "m": (4,), "v": (4,)}
+    for name, shape in shapes.items():
+        array = rng.uniform(0.5, 2, shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    onnx.save(model, tmp_path / "in.onnx")
+    arguments = ["optimize", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", "-O2"]
+    assert run(*arguments, "--check", 1).code == 0
+    (tmp_path / "out.onnx").unlink()
+    strict = run(*arguments, "--ulp", 0)
+    assert strict.code == 1 and "nothing was written" in strict.err
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_arguments_of_a_check_in_python(long, tmp_path):
+    out = tmp_path / "out.onnx"
+    feeds = {"x": np.ones((1, 64), np.float32)}
+    assert onnxfold.optimize_file(long, out, check=1, feeds=feeds).check.runs == ["given"]
+    report = onnxfold.optimize_file(long, out, check_dims={"n": 65}, rtol=0.1)
+    assert report.check.sizes["seed 0"]["n"] == 65 and report.check.rtol == 0.1
+    assert onnxfold.optimize_file(long, out).check is None
+    for name in ("check", "rtol", "atol", "ulp"):
+        with pytest.raises(onnxfold.OnnxFoldError, match=f"{name} must not be negative"):
+            onnxfold.optimize_file(long, out, **{name: -1})

@@ -126,3 +126,122 @@ def test_indices_used_in_a_function_are_found_by_trying():
         look_up (i, t) => (r) { j = Identity(i) r = Gather(t, j) }
         """)
     assert compare(model, model, seeds=3).equal
+
+
+def sizes_of(model, **options):
+    """The sizes that a model was compared with itself at."""
+    result = compare(model, model, **options)
+    assert result.equal
+    return result.sizes
+
+
+def with_constants(model, **arrays):
+    """The model with these initializers as well."""
+    for name, array in arrays.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    return model
+
+
+def test_sizes_that_a_model_runs_with_are_found(parsed):
+    text = """
+        g (float[batch, samples] x) => (float[batch, 1, n] y)
+        { u = Unsqueeze(x, one) y = Conv(u, w) }
+    """
+    windows = with_constants(parsed(text), w=np.ones((1, 1, 400), np.float32), one=[1])
+    sizes = sizes_of(windows, seeds=2)
+    assert sizes["seed 0"]["samples"] >= 400 and sizes["seed 1"]["samples"] >= 400
+    assert sizes["seed 0"]["batch"] != sizes["seed 1"]["batch"]
+    best = parsed("""
+        g (float[batch, n] x) => (float[batch, 64] y, int64[batch, 64] i) <int64[1] k = {64}>
+        { y, i = TopK(x, k) }
+        """)
+    assert sizes_of(best)["seed 0"]["n"] >= 64
+
+
+def test_a_dimension_without_a_name_is_tried_on_its_own(parsed):
+    model = parsed("""
+        g (float[1, 1] x, float[2, 1, 3] state) => (float[1, 64] y, float[1, 3] z)
+        <int64[1] k = {64}, int64 first = {0}> {
+            y, i = TopK(x, k)
+            last = Slice(x, zero, one, one)
+            s = Gather(state, first)
+            z = Add(s, last)
+        }
+        """)
+    with_constants(model, zero=[0], one=[1])
+    x, state = (value.type.tensor_type.shape.dim for value in model.graph.input)
+    for dim in (x[0], x[1], state[1]):
+        dim.Clear()
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    sizes = sizes_of(model, dims={"x[0]": 1})["seed 0"]
+    assert sizes["x[0]"] == 1 and sizes["x[1]"] >= 64 and sizes["state[1]"] >= 1
+    with pytest.raises(UsageError, match=r"no input has a dimension 'x\[2\]'"):
+        compare(model, model, dims={"x[2]": 1})
+
+
+def test_declared_sizes_are_tried(parsed):
+    model = parsed("""
+        g (float[n, 77] x, float[m] y) => (float[n, 77] u, float[7, 11] v) <int64[2] s = {7, 11}>
+        { u = Neg(x) v = Reshape(y, s) }
+        """)
+    assert sizes_of(model)["seed 0"]["m"] == 77
+
+
+def test_integers_that_a_model_compares_with_a_constant(parsed):
+    """Each seed takes another side of the comparison, with sizes that this side runs with."""
+    model = parsed("""
+        g (float[n] x, int64 rate) => (float[k] y) <int64 fast = {16000}, int64[1] k = {40}> {
+            wide = Unsqueeze(rate, zero)
+            is_fast = Equal(wide, fast)
+            y = If(is_fast) <
+                then_branch = t () => (float[40] a) { a, i = TopK(x, k) },
+                else_branch = e () => (float[n] b) { b = Neg(x) }
+            >
+        }
+        """)
+    sizes = sizes_of(with_constants(model, zero=[0]), seeds=2)
+    assert sizes["seed 0"]["n"] >= 40 > sizes["seed 1"]["n"]
+
+
+def test_an_integer_that_is_a_size(parsed):
+    """None of the small numbers makes the scale large enough."""
+    model = parsed("""
+        g (float[1, 1, 8, 8] x, int64 longest) => (float[1, 1, h, w] y)
+        <int64 step = {32}, int64[3] fixed = {1, 1, 8}, int64[1] zero = {0}> {
+            steps = Div(longest, step)
+            size = Unsqueeze(steps, zero)
+            sizes = Concat<axis=0>(fixed, size)
+            y = Resize(x, , , sizes)
+        }
+        """)
+    assert compare(model, model).outputs[0].elements > 0
+
+
+def test_indices_to_which_a_constant_is_added():
+    model = ir.from_onnx_text("""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (int64[n] a, int64[n] b, int64[n] c, float[m, 2] rows, int64[n] d)
+            => (float[n, 2] u, float[n, 2] v, float[n, 2] w, float[n, 2] x)
+        <float[7, 2] table, int64 two = {2}, int64 minus = {-1}, uint8[9, 2] bytes,
+         float scale = {1.0}> {
+            i = Add(a, two)
+            u = Gather(table, i)
+            j = Add(minus, b)
+            v = Gather(table, j)
+            wide = DequantizeLinear(bytes, scale)
+            w = Gather(wide, c)
+            x = Gather(rows, d)
+        }
+        """)
+    a, b, c, _, d = (integer_use(model, value) for value in model.graph.inputs)
+    assert (a.least, a.limit({})) == (0, 5)
+    assert (b.least, b.limit({})) == (1, 8)
+    assert c.limit({}) == 9
+    assert d.limit({"m": 4}) == 4
+
+
+def test_a_model_that_runs_on_nothing_is_given_up(parsed):
+    stuck = parsed("g (float[a] x) => (float[7,7] y) <int64[2] s = {7, 7}> { y = Reshape(x, s) }")
+    with pytest.raises(UsageError, match=r"Reshape.*different sizes.*--feeds.*--dim"):
+        compare(stuck, stuck)

@@ -9,6 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.compare.demands import demanded_sizes
 from onnxfold.compare.dims import axes_of, check_names, concrete, distinct_sizes, symbols_of
 from onnxfold.compare.random_feeds import Feeds, RandomFeeds
 from onnxfold.compare.runners import CannotRun
@@ -20,8 +21,9 @@ _MOST_TRIES = 240
 _MOST_ELEMENTS = 1 << 22  # of all inputs that are made up with sizes of the ladder
 _MOST_CHOICES = 4  # values of a single integer to try
 _MOST_DECLARED = 4
-# Few sizes of many magnitudes first, then sizes between them and usual ones of images.
-_LADDER = (16, 64, 128, 512, 4096, 16384, 32, 256, 1024, 65536, 224, 320, 640)
+# Few sizes of many magnitudes first, then sizes between them and usual ones of images and
+# of audio (30 s in frames of 10 ms).
+_LADDER = (16, 64, 128, 512, 4096, 16384, 32, 256, 1024, 65536, 224, 320, 640, 3000)
 
 
 class Trial(NamedTuple, Generic[_Outputs]):
@@ -62,8 +64,8 @@ class Trials:
                 raise UsageError(f"the size of dimension {name!r} is negative: {size}")
         self._inputs = inputs
         self._outputs = list(model.graph.outputs)
-        self._dims = dict(dims)
-        self._names = [name for name in names if name not in dims]
+        self._dims = {**demanded_sizes(model.graph, inputs), **dims}
+        self._names = [name for name in names if name not in self._dims]
         self._usual = usual
         self._random = RandomFeeds(model, inputs)
         self._choices = min(self._random.choices, _MOST_CHOICES)

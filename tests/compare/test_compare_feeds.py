@@ -245,3 +245,24 @@ def test_a_model_that_runs_on_nothing_is_given_up(parsed):
     stuck = parsed("g (float[a] x) => (float[7,7] y) <int64[2] s = {7, 7}> { y = Reshape(x, s) }")
     with pytest.raises(UsageError, match=r"Reshape.*different sizes.*--feeds.*--dim"):
         compare(stuck, stuck)
+
+
+def test_sizes_that_weights_demand(parsed):
+    model = with_constants(
+        parsed("""
+        g (float[batch, height, width, channels] image, float[batch, n, hidden] x)
+            => (float[batch, 4, h, w] y, float[batch, n, 7] z) {
+            t = Transpose<perm=[0, 3, 1, 2]>(image)
+            u = Div(t, scale)
+            y = Conv(u, kernel)
+            c = Cast<to=1>(x)
+            z = MatMul(c, weight)
+        }
+        """),
+        scale=np.float32(2),
+        kernel=np.ones((4, 5, 3, 3), np.float32),
+        weight=np.ones((13, 7), np.float32),
+    )
+    sizes = sizes_of(model, seeds=2)
+    assert [(found["channels"], found["hidden"]) for found in sizes.values()] == [(5, 13)] * 2
+    assert sizes["seed 0"]["batch"] != sizes["seed 1"]["batch"]

@@ -16,8 +16,8 @@ _RECURRENT = {"GRU", "LSTM", "RNN"}
 def demanded_sizes(graph: ir.Graph, inputs: Sequence[ir.Value]) -> dict[str, int]:
     """Sizes of dynamic dimensions, by name, that the weight of a product or convolution demands.
 
-    Follows inputs through transposes, and through ops that keep the shape. Nodes of subgraphs, which
-    may not run, demand nothing.
+    Follows inputs through transposes, and through ops that keep the shape. Nodes of subgraphs,
+    which may not run, demand nothing.
     """
     found: dict[str, int] = {}
     for value in inputs:

@@ -1,7 +1,9 @@
 """Convolutions and what is next to them: normalization, scales and biases.
 
 Scaling a weight rounds once more, or once less, than scaling the result, so most rules here are
-for level 2. The new weights are computed in float64 and rounded once.
+for level 2. The new weights are computed in float64 and rounded once. The bias is another matter:
+onnxruntime's CPU kernels of Conv and ConvTranspose, which are for float32, add it to the finished
+sum of each element, as an Add after the convolution does. A first bias is exact therefore.
 """
 
 from __future__ import annotations
@@ -142,15 +144,21 @@ def _scaling(kind: Any, scaled: Any, channels: Any) -> Any:
     )
 
 
+@given
+def _is_second_sum(c: Matched, b: Matched | None = None) -> bool:
+    """The convolution rounds the sum with its own bias before the constant is added."""
+    return c.dtype != ir.DataType.FLOAT or (b is not None and bool(b.array.any()))
+
+
 def _shifting(kind: Any, channels: Any) -> Any:
     convolution = kind(x, w, optional(b))
-    bias = any_of(wide(b), constant(0.0, _DOUBLE))
+    bias = any_of(wide(b), constant(-0.0, _DOUBLE))  # leaves the sign of a zero that is added
     return rule(
         _shifts(convolution, c) >> kind(x, w, narrow(_shifts(bias, spread(wide(c), channels)), w)),
         where=single_use(convolution)
         & per_channel(c, convolution, 1, _rank)
         & affordable_new(c, frees=(b, c), makes=(channels,)),
-        inexact=True,
+        inexact=_is_second_sum,
         opset=(8, None),
         doc=f"{kind!r} adds a constant, one number a channel or one for all, with its bias.",
     )

@@ -2,11 +2,14 @@
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from certify import certify, graph, random, refuse
 from onnxfold.rules import convolutions as rules
+from reference_session import reference_options
 
 from onnxfold.options import Options
+from onnxfold.passes.constant_propagation import ConstantPropagation
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import RuleSet
 
@@ -198,28 +201,89 @@ def test_scale_that_makes_channels():
     )
 
 
-@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("bias", ["none", "zeros", "numbers"])
 @pytest.mark.parametrize("kind", ["Conv", "ConvTranspose"])
 @pytest.mark.parametrize("shifts", ["Add", "Sub"])
 def test_convolution_shifted(kind, bias, shifts):
+    """Bit-equal unless a second number is added: the kernels add the bias to the finished sum."""
     rule = rules.convolution_shifted[kind == "ConvTranspose"]
     weight = random(3, 2, 3, 3) if kind == "Conv" else random(2, 3, 3, 3)
-    more, operands = ({"b": random(3, seed=9)}, "x, w, b") if bias else ({}, "x, w")
+    more = {"none": {}, "zeros": {"b": np.float32([0, -0.0, 0])}, "numbers": {"b": random(3)}}[bias]
+    node = f"t = {kind}({'x, w, b' if more else 'x, w'})"
     more["w"] = weight
-    node = f"t = {kind}({operands})"
-    certify(
-        rule,
-        graph("float[N,2,5,6] x", node, f"y = {shifts}(t, c)", c=CHANNEL, **more),
-        graph("float[N,2,5,6] x", node, f"y = {shifts}(t, c)", c=np.float32(0.3), **more),
-        tolerance=NEAR,
-        times=1,
-    )
+    models = [
+        graph("float[N,2,5,6] x", node, f"y = {shifts}(t, c)", c=shift, **more)
+        for shift in (
+            CHANNEL,
+            np.float32(0.3),
+            np.float32([0, -0.0, 1e-40]).reshape(1, 3, 1, 1),
+            np.float32([np.nan, np.inf, -np.inf]).reshape(3, 1, 1),
+        )
+    ]
+    certify(rule, *models[:2], tolerance=NEAR if bias == "numbers" else 0.0, times=1)
+    if bias != "numbers":
+        certify(rule, *models[2:], times=1)
+    else:
+        refuse(rule, *models, level=1)
     refuse(
         rule,
         graph("float[N,2,5,5] x", node, f"y = {shifts}(t, c)", c=random(3), **more),
         graph("float[N,2,5,5] x", node, f"y = {shifts}(t, c)", c=random(1, 1, 3, 3, 3), **more),
         graph("float[1,2,5,5] x", node, f"y = {shifts}(t, c)", c=random(1, 1, 3, 3), **more),
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(300))
+def test_first_bias_of_any_convolution(seed):
+    """Every algorithm that onnxruntime chooses by sizes and threads adds the bias last."""
+    rng = np.random.default_rng(seed)
+    kind = rng.choice(["Conv", "ConvTranspose"])
+    model, feeds = random_convolution(rng, kind)
+    rewritten = ir.from_proto(model)
+    rule = rules.convolution_shifted[kind == "ConvTranspose"]
+    assert Simplify([RuleSet("test", (rule,))], options=Options(level=1))(rewritten).modified
+    ConstantPropagation()(rewritten)
+    assert {n.op_type for n in rewritten.graph} == {kind}
+    for threads in (1, 2):
+        options = reference_options()
+        options.intra_op_num_threads = threads
+        before, after = (
+            ort.InferenceSession(m.SerializeToString(), options, providers=["CPUExecutionProvider"])
+            for m in (model, ir.to_proto(rewritten))
+        )
+        for x in feeds:
+            expected, actual = (s.run(None, {"x": x})[0] for s in (before, after))
+            np.testing.assert_array_equal(actual, expected)
+            signs = np.signbit(actual) == np.signbit(expected)
+            assert (signs | np.isnan(expected)).all()
+
+
+def random_convolution(rng, kind):
+    """A convolution of random shape and attributes plus a constant, and inputs for it."""
+    rank, group = int(rng.integers(1, 4)), int(rng.choice([1, 1, 2, 3, 8]))
+    rows, columns = (group * int(rng.choice([1, 1, 3, 8, 20])) for _ in range(2))
+    kernel = rng.integers(1, 4, rank)
+    sizes = rng.integers(3, [0, 400, 40, 12][rank], rank)
+    attributes = {"group": group, "strides": rng.integers(1, 3, rank).tolist()}
+    attributes["pads"] = rng.integers(0, kernel, (2, rank)).ravel().tolist()
+    if (sizes > 2 * kernel).all():
+        attributes["dilations"] = rng.integers(1, 3, rank).tolist()
+    weight = (columns, rows // group) if kind == "Conv" else (rows, columns // group)
+    shape = (int(rng.integers(1, 3)), rows, *sizes.tolist())
+    listed = ", ".join(f"{key}={value}" for key, value in attributes.items())
+    shifts, constant = rng.choice(["Add", "Sub"]), rng.standard_normal((columns, *[1] * rank))
+    constant.ravel()[rng.integers(0, columns)] = rng.choice([0.0, -0.0, 1e-42, np.inf, 1e38])
+    model = graph(
+        f"float{list(shape)} x",
+        f"t = {kind}<{listed}>(x, w)",
+        f"y = {shifts}(t, c)",
+        w=rng.standard_normal((*weight, *kernel)).astype(np.float32),
+        c=constant.astype(np.float32),
+    ).model
+    normal = rng.standard_normal(shape).astype(np.float32)
+    special = np.float32([np.inf, 0.0, -0.0, 1e-30, -1e-40, 3e38, 1.0])
+    return model, (normal, normal * np.float32(1e-38), rng.choice(special, shape))
 
 
 def test_trap_scale_and_shift():

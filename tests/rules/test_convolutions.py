@@ -233,6 +233,23 @@ def test_convolution_shifted(kind, bias, shifts):
     )
 
 
+@pytest.mark.parametrize("shifts", ["Add", "Sub"])
+def test_zero_as_first_bias(shifts):
+    """A sum that underflows is -0.0: only a 0.0 that is added changes its sign."""
+    certify(
+        rules.convolution_shifted[0],
+        graph(
+            "float[2,1,5] x",
+            "t = Conv(x, w)",
+            f"y = {shifts}(t, c)",
+            w=np.full((2, 1, 1), -1e-30, np.float32),
+            c=np.float32([0.0, -0.0]).reshape(2, 1),
+            feeds={"x": np.full((2, 1, 5), 1e-30, np.float32)},
+        ),
+        times=1,
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(300))
 def test_first_bias_of_any_convolution(seed):

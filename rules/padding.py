@@ -62,11 +62,13 @@ _paddings = ((_zero_pad, _given_pads, (11, None)), (_old_pad, p, (2, 10)))
 
 
 @given
-def _may_see_whole_axis(weight: Matched, result: Matched) -> bool:
+def _may_see_whole_axis(node: Matched, weight: Matched, result: Matched) -> bool:
     """True if a kernel may be as long as its axis, where onnxruntime sums in another order.
 
-    It does so for one channel only, and if there is no padding.
+    It does so for one channel only, and if there is neither padding nor a stride nor a dilation.
     """
+    if any(step > 1 for name in ("strides", "dilations") for step in node.attribute(name) or ()):
+        return False
     more = all(isinstance(d, int) and d > 1 for d in result.shape[2:])
     return weight.shape[1] == 1 and not more
 
@@ -75,7 +77,7 @@ conv_of_pad = [
     rule(
         _conv(padding, w, *rest) >> _conv(x, w, *rest, pads=_padded(_conv, added), auto_pad=None),
         where=known(_padded(_conv, added)),
-        inexact=_may_see_whole_axis(w, result),
+        inexact=_may_see_whole_axis(_conv, w, result),
         opset=versions,
         doc="Conv pads with zeros itself.",
     )

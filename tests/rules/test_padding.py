@@ -47,6 +47,22 @@ def test_conv_of_pad():
         times=1,
         gone="Pad",
     )
+    certify(  # one channel of an image of unknown size, as in BlazeFace
+        rules.conv_of_pad[0],
+        *(
+            graph(
+                "float[N,4,H,W] x",
+                "t = Pad(x, p)",
+                f"y = Conv<group=4, {steps}=[2,2]>(t, w)",
+                sizes={"N": (1, 2), "H": (1, 2, 3, 5, 9), "W": (1, 2, 4, 17)},
+                p=[0, 0, 1, 1, 0, 0, 3, 3],
+                w=random(4, 1, 3, 3),
+            )
+            for steps in ("strides", "dilations")
+        ),
+        times=1,
+        gone="Pad",
+    )
     certify(  # the kernel sees all of an axis
         rules.conv_of_pad[0],
         graph(

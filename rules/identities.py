@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx_ir as ir
+from onnxfold.rules.numbers import no_negative_zero
 
 from onnxfold.rewrite import (
     anything,
@@ -131,7 +132,7 @@ add_zero = rule(
 add_positive_zero = rule(
     op.Add(x, _zero) >> x,
     where=broadcasts_to(_zero, x),
-    inexact=True,
+    inexact=~no_negative_zero(x),
     doc="x + 0.0 is x except that -0.0 becomes 0.0.",
 )
 

@@ -131,6 +131,27 @@ def test_add_zero():
         graph("double x", "y = Add(x, c)", c=np.float64(-0.0)),
     )
     certify(rules.add_positive_zero, graph("float[N] x", "y = Add(x, c)", c=F32(0)), tolerance=1e-9)
+    certify(  # a sum with 0.0 is no -0.0: DETR adds the position, and zeros as the query
+        rules.add_positive_zero,
+        graph("float[N] x", "t = Add(x, b)", "y = Add(t, c)", b=F32(0), c=F32(0)),
+        graph("float[N,3] x", "t = Add(b, x)", "y = Add(c, t)", b=np.array([1, 0, -2], F32), c=F32(0)),
+        graph(
+            "float[N,3] x, int64[2] n",
+            "t = Tile(b, n)",
+            "u = Add(t, c)",
+            "y = Mul(u, x)",
+            feeds={"n": np.array([1, 1])},
+            b=np.array([[1, 0, -2]], F32),
+            c=F32(0),
+        ),
+        times=1,
+    )
+    refuse(
+        rules.add_positive_zero,
+        graph("float[N] x", "t = Add(x, b)", "y = Add(t, c)", b=F32(-0.0), c=F32(0)),
+        graph("float[N] x, float[N] z", "t = Add(x, z)", "y = Add(t, c)", c=F32(0)),
+        level=1,
+    )
     refuse(
         rules.add_zero,
         graph("float[N,3] x", "y = Add(x, c)", c=F32(0.0)),

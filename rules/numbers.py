@@ -8,28 +8,30 @@ import onnx_ir as ir
 from onnxfold.analysis.known import KnownValues
 from onnxfold.rewrite import Matched, given
 
+_MAX_DEPTH = 4
+"""Nodes between a value and the constant that tells about its zeros."""
+
 
 @given
 def no_negative_zero(v: Matched) -> bool:
-    """The value is a small constant without -0.0, repeats one, or adds one to something else."""
-    return _has_none(v.value, v.facts.known)
+    """Certainly no element is -0.0: the value is, repeats or adds a constant without one.
+
+    A sum is -0.0 only if both operands are. A convolution ends with the sum with its bias.
+    """
+    return _has_none(v.value, v.facts.known, _MAX_DEPTH)
 
 
-def _has_none(value: ir.Value | None, known: KnownValues) -> bool:
-    if value is None:
-        return False
-    array = known.array(value)
+def _has_none(value: ir.Value | None, known: KnownValues, depth: int) -> bool:
+    array = None if value is None else known.array(value)
     if array is not None:
         number = array.astype(np.float64)
         return not bool((np.signbit(number) & (number == 0)).any())
-    node = value.producer()
-    if node is None or node.domain:
+    node = None if value is None else value.producer()
+    if node is None or node.domain or not depth:
         return False
-    if node.op_type in ("Expand", "Tile"):
-        return _has_none(node.inputs[0], known)
-    if node.op_type == "Add":  # the sum of two is -0.0 if both are
-        return any(known.array(v) is not None and _has_none(v, known) for v in node.inputs)
-    return False
+    operands = {"Expand": (0,), "Tile": (0,), "Add": (0, 1), "Conv": (2,), "ConvTranspose": (2,)}
+    places = operands.get(node.op_type, ())
+    return any(_has_none(node.inputs[k], known, depth - 1) for k in places if k < len(node.inputs))
 
 
 @given

@@ -144,10 +144,26 @@ def test_add_zero():
             b=np.array([[1, 0, -2]], F32),
             c=F32(0),
         ),
+        graph(  # HiFi-GAN adds residual blocks to 0.0
+            "float[N,2,9] x, float[N,3,9] z",
+            "t = Conv<pads=[1,1]>(x, w, b)",
+            "u = Add(z, t)",
+            "y = Add(c, u)",
+            w=np.full((3, 2, 3), 1e-30, F32),
+            b=np.zeros(3, F32),
+            c=F32(0),
+        ),
         times=1,
     )
     refuse(
         rules.add_positive_zero,
+        graph(
+            "float[2,1,5] x",
+            "t = Conv(x, w)",
+            "y = Add(t, c)",
+            w=np.full((2, 1, 1), -1e-30, F32),
+            c=F32(0),
+        ),
         graph("float[N] x", "t = Add(x, b)", "y = Add(t, c)", b=F32(-0.0), c=F32(0)),
         graph("float[N] x, float[N] z", "t = Add(x, z)", "y = Add(t, c)", c=F32(0)),
         level=1,

@@ -134,7 +134,9 @@ def test_add_zero():
     certify(  # a sum with 0.0 is no -0.0: DETR adds the position, and zeros as the query
         rules.add_positive_zero,
         graph("float[N] x", "t = Add(x, b)", "y = Add(t, c)", b=F32(0), c=F32(0)),
-        graph("float[N,3] x", "t = Add(b, x)", "y = Add(c, t)", b=np.array([1, 0, -2], F32), c=F32(0)),
+        graph(
+            "float[N,3] x", "t = Add(b, x)", "y = Add(c, t)", b=np.array([1, 0, -2], F32), c=F32(0)
+        ),
         graph(
             "float[N,3] x, int64[2] n",
             "t = Tile(b, n)",

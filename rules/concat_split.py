@@ -42,6 +42,22 @@ concat_of_concat = rule(
     doc="Parts joined along one axis are joined at once.",
 )
 
+_concat = op("Concat")
+
+
+@given
+def _is_nothing(concat: Matched, x: Matched, a: int) -> bool:
+    """The part has no elements along the axis, and others are left."""
+    return x.extent(a) == 0 and len(concat.node.inputs) > 1
+
+
+concat_with_nothing = rule(
+    _concat(*xs, x, *zs, axis=a) >> op.Concat(*xs, *zs, axis=a),
+    where=_is_nothing(_concat, x, a),
+    opset=(4, None),
+    doc="A part of size 0 adds nothing.",
+)
+
 _split = op("Split")(x, *ys, axis=b)
 
 concat_of_split = rule(

@@ -23,6 +23,30 @@ def test_concat_of_concat():
     )
 
 
+def test_concat_with_nothing():
+    """Exporters pad a sequence by the columns that it lacks, even if it lacks none."""
+    certify(
+        rules.concat_with_nothing,
+        graph(
+            "float[N,3] x",
+            "n = Shape<end=1>(x)",
+            "s = Concat<axis=0>(n, z)",
+            "e = ConstantOfShape(s)",
+            "m = Neg(e)",
+            "y = Concat<axis=-1>(x, m, x)",
+            **ints(z=[0]),
+        ),
+        graph("int64[2,3] x", "y = Concat<axis=1>(e, x)", e=np.zeros((2, 0), np.int64)),
+        times=1,
+    )
+    refuse(
+        rules.concat_with_nothing,
+        graph("float[0] x", "y = Concat<axis=0>(x)"),
+        graph("float[N,3] x", "y = Concat<axis=1>(x, e)", e=np.zeros((0, 2), np.float32)),
+        graph("float[N] x, float[3] z", "y = Concat<axis=0>(z, x)"),
+    )
+
+
 def test_concat_of_split():
     rule = rules.concat_of_split
     certify(

@@ -17,6 +17,9 @@ from onnxfold.kernels.registry import Unfoldable
 
 # Elements of floating point lists that decide about shapes: the scales of Resize.
 _DATA_ELEMENTS = 64
+# onnxruntime runs none of these with operands that their schemas refuse. It runs others: a Concat
+# of a tensor of another rank that has no elements, a Gemm of a vector, an Expand to a matrix.
+_STRICT = frozenset(("Conv", "ConvTranspose", "GRU", "LSTM", "MatMul", "RNN", "Transpose"))
 
 
 def infer(
@@ -40,7 +43,30 @@ def infer(
     types = [None if f is None else _type(f, names) for f in inputs]
     data = [_data(f) for f in inputs]
     sizes = {name: size for size, name in names.items()}
-    return [_fact(t, sizes, algebra) for t in _ask(node, schema, opsets, types, data)]
+    try:
+        found = _ask(node, schema, opsets, types, data)
+    except Unfoldable:
+        return [UNKNOWN] * len(node.outputs)
+    return [_fact(t, sizes, algebra) for t in found]
+
+
+def is_refused(node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int]) -> bool:
+    """Whether a node fails with such inputs, for all that onnx's schema and onnxruntime say."""
+    if node.domain != "" or node.op_type not in _STRICT or has_references(node):
+        return False
+    schema = schema_of(node.op_type, opsets.get("", 1), "")
+    names: dict[Expr, str] = {}
+    try:
+        _ask(
+            node,
+            schema,
+            opsets,
+            [None if f is None else _type(f, names) for f in inputs],
+            [_data(f) for f in inputs],
+        )
+    except Unfoldable:
+        return schema is not None
+    return False
 
 
 def _fact(proto: onnx.TypeProto | None, sizes: Mapping[str, Expr], algebra: Algebra) -> Fact:
@@ -127,10 +153,7 @@ def _asked_of_onnx(
     for name, formal in schema.attributes.items():  # onnx's own defaults are not always those
         if name not in given and formal.default_value.type:
             node.attribute.append(formal.default_value)
-    try:
-        return infer_types(schema, node, types, data, opsets)
-    except Unfoldable:
-        return {}
+    return infer_types(schema, node, types, data, opsets)
 
 
 def _type_proto(known: _Type) -> onnx.TypeProto:

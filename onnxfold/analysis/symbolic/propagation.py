@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections import ChainMap
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
 import onnx
@@ -12,7 +13,7 @@ import onnx_ir as ir
 from onnxfold.analysis.constants import captured_values, is_constant_node
 from onnxfold.analysis.known import KnownValues
 from onnxfold.analysis.scopes import Scope, Scopes
-from onnxfold.analysis.symbolic import control_flow
+from onnxfold.analysis.symbolic import control_flow, suppositions
 from onnxfold.analysis.symbolic.application import Applications, python_value
 from onnxfold.analysis.symbolic.atoms import is_made_of
 from onnxfold.analysis.symbolic.elementwise import is_small
@@ -25,6 +26,7 @@ from onnxfold.analysis.symbolic.fact import (
     of_array,
     of_type,
 )
+from onnxfold.analysis.symbolic.inference import is_refused
 from onnxfold.analysis.symbolic.shape_functions import reads_floats
 from onnxfold.graphs import has_references, subgraphs_of
 from onnxfold.onnx_ir_private import nodes_of
@@ -54,7 +56,9 @@ class SymbolicAnalysis:
         self.algebra = Algebra()
         self.scopes = scopes or Scopes(model)
         self.known = known or KnownValues(self.scopes)
-        self._facts: dict[ir.Value, Fact] = {}
+        self._facts: MutableMapping[ir.Value, Fact] = {}
+        self._decided: dict[ir.Value, Fact] = {}
+        """Conditions that are known by what would fail otherwise."""
         self._read: dict[ir.Node, Sequence[ir.Value | None]] = {}
         """What each node read when it was visited: onnx-ir makes another tuple of other inputs."""
         self._table = FactTable()
@@ -78,25 +82,33 @@ class SymbolicAnalysis:
         for graph in graphs:
             self.run_graph(graph)
         for _ in range(_MOST_ROUNDS):
-            if not self._required:
+            changed = self._learn()
+            if not changed:
                 break
-            raised = self.algebra.learn(self._required_in_every_run())
-            if not raised:
-                break
-            self._applications = Applications(self.algebra, self._table)
-            known = {f: _is_made_of(f, raised) for f in set(self._facts.values())}
-            changed: _Values = {value for value, fact in self._facts.items() if known[fact]}
             for graph in graphs:
                 for node in nodes_of(graph):
                     if node in self.scopes.parents or not changed.isdisjoint(node.inputs):
                         self._visit_again(node, changed)
+
+    def _learn(self) -> _Values:
+        """Find out what must hold; the values of which more is known now."""
+        changed = _Values()
+        raised = self.algebra.learn(self._required_in_every_run()) if self._required else ()
+        if raised:
+            self._applications = Applications(self.algebra, self._table)
+            known = {f: _is_made_of(f, raised) for f in set(self._facts.values())}
+            changed.update(value for value, fact in self._facts.items() if known[fact])
+        for value, fact in suppositions.decided(self).items():
+            self._decided[value] = self._facts[value] = fact
+            changed.add(value)
+        return changed
 
     def _required_in_every_run(self) -> Iterator[Number]:
         """What nodes of the main graph require that an output is made of: runtimes run no other."""
         needed = set(self.model.graph.outputs)
         for node in reversed(self.model.graph):
             if not needed.isdisjoint(node.outputs):
-                needed.update(self._needed(node))
+                needed.update(self.needed(node))
                 yield from self._required.pop(node, ())
         self._required.clear()
 
@@ -194,7 +206,7 @@ class SymbolicAnalysis:
                 facts[current] = self._source(current)
                 pending.pop()
                 continue
-            missing = [v for v in self._needed(node) if v not in facts]
+            missing = [v for v in self.needed(node) if v not in facts]
             if missing:
                 pending.extend(missing)
                 continue
@@ -210,8 +222,8 @@ class SymbolicAnalysis:
         scope = self.scopes.find(value.graph)
         return None if scope is None else scope.parent
 
-    def _needed(self, node: ir.Node) -> list[ir.Value]:
-        """The values that decide about the results of a node."""
+    def needed(self, node: ir.Node) -> list[ir.Value]:
+        """The values that decide about the results of a node: those its graphs read among them."""
         needed = [v for v in node.inputs if v is not None]
         if node in self.scopes.parents:
             needed.extend(captured_values(node))
@@ -320,9 +332,35 @@ class SymbolicAnalysis:
         outputs = node.outputs
         if len(outputs) == len(results) == 1:
             facts[outputs[0]] = results[0]
-            return
-        for k, output in enumerate(outputs):
-            facts[output] = results[k] if k < len(results) else UNKNOWN
+        else:
+            for k, output in enumerate(outputs):
+                facts[output] = results[k] if k < len(results) else UNKNOWN
+        if self._decided and outputs and outputs[0] in self._decided:
+            facts[outputs[0]] = self._decided[outputs[0]]
+
+    def suppose(
+        self, node: ir.Node, known: MutableMapping[ir.Value, Fact]
+    ) -> Sequence[Fact] | None:
+        """The facts of a node's outputs if more is known of other values.
+
+        Args:
+            node: A node of the main graph, or of a branch in it.
+            known: What is supposed.
+
+        Returns:
+            None if no runtime runs the node then.
+        """
+        scope = self.scopes.find(node.graph)
+        assert scope is not None
+        outer = self._facts, self.algebra.required
+        self._facts, self.algebra.required = ChainMap({}, known, self._facts), []
+        try:
+            with self.again():
+                results = self._results(node, scope)
+            inputs = [None if v is None else self.of(v) for v in node.inputs]
+            return None if is_refused(node, inputs, scope.opsets) else results
+        finally:
+            self._facts, self.algebra.required = outer
 
     def _results(self, node: ir.Node, scope: Scope) -> Sequence[Fact]:
         if is_constant_node(node):

@@ -17,9 +17,9 @@ from onnxfold.kernels.registry import Unfoldable
 
 # Elements of floating point lists that decide about shapes: the scales of Resize.
 _DATA_ELEMENTS = 64
-# onnxruntime runs none of these with operands that their schemas refuse. It runs others: a Concat
-# of a tensor of another rank that has no elements, a Gemm of a vector, an Expand to a matrix.
-_STRICT = frozenset(("Conv", "ConvTranspose", "GRU", "LSTM", "MatMul", "RNN", "Transpose"))
+# onnxruntime runs none of these with operands of ranks that their schemas refuse. It runs others:
+# a Concat with a tensor of another rank that is empty, a Gemm of a vector, an Expand to a matrix.
+_STRICT = frozenset(("Conv", "GRU", "LSTM", "RNN"))
 
 
 def infer(
@@ -51,21 +51,26 @@ def infer(
 
 
 def is_refused(node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int]) -> bool:
-    """Whether a node fails with such inputs, for all that onnx's schema and onnxruntime say."""
+    """Whether a node fails in every run in which its inputs are such.
+
+    Args:
+        node: A node without subgraphs.
+        inputs: What is known of its inputs; None for one that is omitted.
+        opsets: Domain to version.
+    """
     if node.domain != "" or node.op_type not in _STRICT or has_references(node):
         return False
+    if any(f is not None and f.dtype is None for f in inputs):
+        return False  # onnx would refuse that it is not known
     schema = schema_of(node.op_type, opsets.get("", 1), "")
+    if schema is None:
+        return False
     names: dict[Expr, str] = {}
+    types = [None if f is None else _type(f, names) for f in inputs]
     try:
-        _ask(
-            node,
-            schema,
-            opsets,
-            [None if f is None else _type(f, names) for f in inputs],
-            [_data(f) for f in inputs],
-        )
+        _ask(node, schema, opsets, types, [None] * len(types))
     except Unfoldable:
-        return schema is not None
+        return True
     return False
 
 

@@ -8,6 +8,7 @@ take, with one of them, it is the other one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 # What a node reads may depend on many conditions: as many are supposed.
 _MOST_CONDITIONS = 4
-_OUTCOMES = tuple(of_array(np.array(outcome), ir.DataType.BOOL) for outcome in (True, False))
 
 _Known = dict[ir.Value, Fact]
 
@@ -78,9 +78,10 @@ class _Graph:
         if producer is None or producer.graph is not self._graph:
             return  # where the condition is computed, this graph need not run
         of = self._analysis.of
-        if of(condition).known is None:
+        shape = of(condition).static_shape
+        if of(condition).known is None and shape is not None and math.prod(shape) == 1:
             self._supposed[condition] = ({}, {})
-            self._note([condition], condition, [[fact] for fact in _OUTCOMES])
+            self._note([condition], condition, [[_outcome(shape, is_true)] for is_true in (1, 0)])
             branches = [node.attributes[f"{name}_branch"].as_graph() for name in ("then", "else")]
             results = [[of(value) for value in branch.outputs] for branch in branches]
             self._note(node.outputs, condition, results)
@@ -92,15 +93,12 @@ class _Graph:
         for condition in list(conditions)[:_MOST_CONDITIONS]:
             if condition in self._found:
                 continue
-            results = [self._analysis.suppose(node, each) for each in self._supposed[condition]]
-            fails = [each is None for each in results]
-            if all(fails):
-                continue
-            if any(fails):
-                if self._is_needed(node):
-                    self._found[condition] = _OUTCOMES[fails.index(False)]
-                continue
-            self._note(node.outputs, condition, [each or () for each in results])
+            worlds = self._supposed[condition]
+            results = [self._analysis.suppose(node, world) for world in worlds]
+            if None not in results:
+                self._note(node.outputs, condition, [each or () for each in results])
+            elif any(each is not None for each in results) and self._is_needed(node):
+                self._found[condition] = worlds[results.index(None) == 0][condition]
 
     def _note(
         self,
@@ -123,6 +121,10 @@ class _Graph:
                 if not self._needed.isdisjoint(each.outputs):
                     self._needed.update(self._analysis.needed(each))
         return not self._needed.isdisjoint(node.outputs)
+
+
+def _outcome(shape: tuple[int, ...], is_true: int) -> Fact:
+    return of_array(np.full(shape, is_true, bool), ir.DataType.BOOL)
 
 
 def _is_if(node: ir.Node) -> bool:

@@ -1,0 +1,128 @@
+"""Conditions of Ifs with an outcome after which the run fails: they have the other one.
+
+TorchScript writes ``x.squeeze(axis)`` as an If, whose result has no rank, and scripted recurrent
+layers look at the rank of what they get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from reference_session import reference_session
+from symbolic_check import Rewritten, floats, parse, rewrite
+
+NUMBERS = """int64[1] zero = {0}, int64[1] one = {1}, int64[1] last = {-1}, int64 two = {2}"""
+# n, 3, L
+SQUEEZED = """s = Shape<start=2>(x)  is_one = Equal(s, one)
+    y = If(is_one) <then_branch = t () => (float[] a) { a = Squeeze(x, last) },
+                    else_branch = e () => (float[] b) { b = Identity(x) }>"""
+# which an LSTM takes with a batch of 1 where it has two axes
+BATCHED = """k = Shape(y)  n = Size(k)  is_flat = Equal(n, two)  is_batched = Not(is_flat)
+    z = If(is_batched) <then_branch = t2 () => (float[] c) { c = Unsqueeze(y, zero) },
+                        else_branch = e2 () => (float[] d) { d = Identity(y) }>
+    q = Unsqueeze(z, zero)"""
+
+
+def rewritten(nodes: str, given: str = "", results: str = "float[A,B,C,D] o") -> Rewritten:
+    inputs = "float[N,3,L] x, float[1,G,3] w, float[1,G,1] r" + given
+    return rewrite(f"g ({inputs}) => ({results}) <{NUMBERS}> {{ {nodes} }}")
+
+
+def feeds(length: int, gates: int = 4, batch: int = 5) -> Mapping[str, np.ndarray]:
+    return {"x": floats(batch, 3, length), "w": floats(1, gates, 3), "r": floats(1, gates, 1)}
+
+
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_squeeze_before_a_recurrent_layer(op: str, gates: int):
+    model = rewritten(f"{SQUEEZED} {BATCHED} o = {op}<hidden_size=1>(q, w, r)")
+    assert model.ops == {"Squeeze": 1, "Identity": 1, "Unsqueeze": 1, op: 1}
+    model.check(*(feeds(n, gates) for n in (1, 2, 3)))
+    for session in map(reference_session, (model.before, model.after)):
+        with pytest.raises(Exception, match="(?i)squeeze|rank|dimension"):
+            session.run(None, dict(feeds(2, gates)))
+
+
+def test_squeeze_before_a_convolution():
+    """The convolution takes the result where nothing was squeezed."""
+    model = rewritten(f"{SQUEEZED} o = Conv(y, v)", ", float[4,3,1] v", "float[A,B,C] o")
+    assert model.ops == {"Identity": 1, "Conv": 1}
+    model.check(*({**feeds(n), "v": floats(4, 3, 1)} for n in (1, 2, 3)))
+
+
+def test_within_a_branch():
+    """Of the branch that runs with a condition, and of the other one, each by itself."""
+    model = rewritten(
+        f"""o = If(is_wide) <
+            then_branch = t3 () => (float[A,B,C,D] o1) {{
+                {SQUEEZED} {BATCHED} o1 = LSTM<hidden_size=1>(q, w, r) }},
+            else_branch = e3 () => (float[A,B,C,D] o2) {{ o2 = Unsqueeze(x, zero) }}>""",
+        ", bool is_wide",
+    )
+    assert model.ops == {"If": 1, "Squeeze": 1, "Identity": 1, "Unsqueeze": 2, "LSTM": 1}
+    for is_wide in (False, True):
+        model.check(*({**feeds(n), "is_wide": np.array(is_wide)} for n in (1, 2)))
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        pytest.param(f"{SQUEEZED} o = Relu(y)", id="any rank will do"),
+        pytest.param(
+            f"{SQUEEZED} {BATCHED} p = LSTM<hidden_size=1>(q, w, r)  o = Relu(y)", id="unused"
+        ),
+        pytest.param(
+            f"""{SQUEEZED} {BATCHED} o = If(is_one) <
+                then_branch = t3 () => (float[] f) {{ f = LSTM<hidden_size=1>(q, w, r) }},
+                else_branch = e3 () => (float[] h) {{ h = Identity(y) }}>""",
+            id="in a branch that need not run",
+        ),
+        pytest.param(
+            """s = Shape<start=2>(x)  is_one = Equal(s, one)  is_long = Greater(s, one)
+               o = If(is_long) <
+                then_branch = t3 () => (float[] f) { f = Identity(x) },
+                else_branch = e3 () => (float[] h) {
+                    y = If(is_one) <then_branch = t () => (float[] a) { a = Squeeze(x, last) },
+                                    else_branch = e () => (float[] b) { b = Identity(x) }>
+                    q = Unsqueeze(y, zero)  h = LSTM<hidden_size=1>(q, w, r) }>""",
+            id="a condition from outside",
+        ),
+        pytest.param(
+            f"""{SQUEEZED} m = Slice(x, zero, zero, zero)  j = ReduceSum<keepdims=0>(m, last)
+                o = Concat<axis=0>(y, j)""",
+            id="a Concat takes what is empty",
+        ),
+    ],
+)
+def test_what_may_have_either_outcome(nodes: str):
+    model = rewritten(nodes, results="float o")
+    assert model.ops["If"] >= 1
+    model.check(*(feeds(n) for n in (1, 2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("node", "shapes"),
+    [
+        ("o = Conv(x, w)", [(1, 3, 1), (4, 3)]),
+        ("o = Conv(x, w)", [(1, 3, 1), (0, 3)]),
+        ("o = Conv(x, w)", [(1, 3, 1), (2, 3, 4, 4)]),
+        ("o = Conv(x, w)", [(1, 3, 1), (0, 3, 4, 4)]),
+        ("o = Conv<kernel_shape=[1]>(x, w)", [(1, 3, 1), (2, 3, 1, 1)]),
+        *(
+            (f"o = {op}<hidden_size=1>(x, w, r)", [(1, gates, 3), shape, (1, gates, 1)])
+            for op, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1))
+            for shape in ((2, 3), (0, 3), (3,), (1, 2, 2, 3), (0, 1, 2, 3))
+        ),
+    ],
+)
+def test_onnxruntime_refuses_what_is_taken_to_be_refused(node: str, shapes: list[tuple[int, ...]]):
+    """If the rank is not known when it loads the model, it looks when it runs."""
+    text = f"g (float[] x, float[] w, float[] r) => (float[] o) {{ {node} }}"
+    model = parse(text)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.ClearField("shape")
+    session = reference_session(model)
+    w, x, *r = map(np.zeros, shapes, [np.float32] * 3)
+    with pytest.raises(Exception, match="(?i)dim|rank|shape"):
+        session.run(None, {"x": x, "w": w, "r": r[0] if r else w})

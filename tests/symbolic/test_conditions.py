@@ -40,7 +40,7 @@ def test_squeeze_before_a_recurrent_layer(op: str, gates: int):
     assert model.ops == {"Squeeze": 1, "Identity": 1, "Unsqueeze": 1, op: 1}
     model.check(*(feeds(n, gates) for n in (1, 2, 3)))
     for session in map(reference_session, (model.before, model.after)):
-        with pytest.raises(Exception, match="(?i)squeeze|rank|dimension"):
+        with pytest.raises(Exception, match=r"(?i)squeeze|rank|dimension"):
             session.run(None, dict(feeds(2, gates)))
 
 
@@ -124,5 +124,5 @@ def test_onnxruntime_refuses_what_is_taken_to_be_refused(node: str, shapes: list
         value.type.tensor_type.ClearField("shape")
     session = reference_session(model)
     w, x, *r = map(np.zeros, shapes, [np.float32] * 3)
-    with pytest.raises(Exception, match="(?i)dim|rank|shape"):
+    with pytest.raises(Exception, match=r"(?i)dim|rank|shape"):
         session.run(None, {"x": x, "w": w, "r": r[0] if r else w})

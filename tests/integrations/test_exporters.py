@@ -68,6 +68,42 @@ def test_pytorch_without_a_file(tmp_path: Path):
         program(again)
 
 
+@pytest.mark.parametrize("layer", ["GRU", "LSTM", "Conv1d"])
+def test_squeeze_of_torchscript(layer: str, tmp_path: Path):
+    """It squeezes an axis of an unknown size by an If; later layers take one rank only."""
+    torch = pytest.importorskip("torch")
+    is_recurrent = layer != "Conv1d"
+
+    class Squeezed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = torch.nn.Conv2d(4, 6, 3)
+            self.last = getattr(torch.nn, layer)(6, 5, *([] if is_recurrent else [1]))
+
+        def forward(self, x: Any) -> Any:
+            found = self.first(x).squeeze(2)
+            return self.last(found.transpose(1, 2))[0] if is_recurrent else self.last(found)
+
+    x = torch.randn(2, 4, 3, 7)
+    torch.onnx.export(
+        Squeezed().eval(),
+        (x,),
+        tmp_path / "model.onnx",
+        dynamo=False,
+        input_names=["x"],
+        dynamic_axes={"x": {0: "n", 2: "h", 3: "w"}},
+        opset_version=16,
+    )
+    report = onnxfold.optimize_file(tmp_path / "model.onnx", tmp_path / "optimized.onnx")
+    assert report.nodes_before["If"] == 1
+    assert report.nodes_after.keys() <= {"Conv", "Squeeze", "Transpose", layer}
+    before, after = (onnx.load(tmp_path / f"{name}.onnx") for name in ("model", "optimized"))
+    for width in (3, 4, 9):
+        feeds = {"x": torch.randn(3, 4, 3, width).numpy()}
+        for want, got in zip(run(before, feeds), run(after, feeds), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
 def test_optimum(tmp_path: Path):
     """optimum exports a transformers model to a folder of files, which are optimized in place."""
     transformers = pytest.importorskip("transformers")

@@ -44,10 +44,11 @@ def test_squeeze_before_a_recurrent_layer(op: str, gates: int):
             session.run(None, dict(feeds(2, gates)))
 
 
-def test_squeeze_before_a_convolution():
-    """The convolution takes the result where nothing was squeezed."""
-    model = rewritten(f"{SQUEEZED} o = Conv(y, v)", ", float[4,3,1] v", "float[A,B,C] o")
-    assert model.ops == {"Identity": 1, "Conv": 1}
+@pytest.mark.parametrize("node", ["o = Conv(y, v)", "p = Transpose<perm=[1, 0, 2]>(y)  o = Exp(p)"])
+def test_squeeze_before_others(node: str):
+    """They take the result where nothing was squeezed."""
+    model = rewritten(f"{SQUEEZED} {node}", ", float[4,3,1] v", "float[A,B,C] o")
+    assert model.ops["If"] == model.ops["Equal"] == 0
     model.check(*({**feeds(n), "v": floats(4, 3, 1)} for n in (1, 2, 3)))
 
 
@@ -109,6 +110,9 @@ def test_what_may_have_either_outcome(nodes: str):
         ("o = Conv(x, w)", [(1, 3, 1), (2, 3, 4, 4)]),
         ("o = Conv(x, w)", [(1, 3, 1), (0, 3, 4, 4)]),
         ("o = Conv<kernel_shape=[1]>(x, w)", [(1, 3, 1), (2, 3, 1, 1)]),
+        ("o = Transpose<perm=[1, 0]>(x)", [(1,), (2, 3, 4)]),
+        ("o = Transpose<perm=[1, 0]>(x)", [(1,), (0, 3, 4)]),
+        ("o = Transpose<perm=[1, 0]>(x)", [(1,), (1,)]),
         *(
             (f"o = {op}<hidden_size=1>(x, w, r)", [(1, gates, 3), shape, (1, gates, 1)])
             for op, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1))

@@ -19,7 +19,7 @@ from onnxfold.kernels.registry import Unfoldable
 _DATA_ELEMENTS = 64
 # onnxruntime runs none of these with operands of ranks that their schemas refuse. It runs others:
 # a Concat with a tensor of another rank that is empty, a Gemm of a vector, an Expand to a matrix.
-_STRICT = frozenset(("Conv", "GRU", "LSTM", "RNN"))
+_STRICT = frozenset(("Conv", "GRU", "LSTM", "RNN", "Transpose"))
 
 
 def infer(

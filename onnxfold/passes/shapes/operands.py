@@ -217,7 +217,23 @@ def _reaches(algebra: Algebra, end: Number, size: Number) -> bool:
     return algebra.low(algebra.sub(end, size)) >= 0
 
 
+def _concat(operands: Operands, node: ir.Node) -> bool:
+    """An operand of size 0 on the axis adds nothing."""
+    result = operands.analysis.of(node.outputs[0])
+    axis = node.attributes.get_int("axis")
+    if result.rank is None or axis is None or not -result.rank <= axis < result.rank:
+        return False
+    shapes = [operands.shape(node, k) for k in range(len(node.inputs))]
+    kept = [
+        value
+        for value, shape in zip(node.inputs, shapes, strict=True)
+        if shape is None or len(shape) != result.rank or shape[axis] != 0
+    ]
+    return 0 < len(kept) < len(shapes) and operands.edit.set_inputs(node, kept)
+
+
 _TABLE: dict[str, Simplification] = {
+    "Concat": _concat,
     "Reshape": _reshape,
     "Expand": _expand,
     "Slice": _slice,

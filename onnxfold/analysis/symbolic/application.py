@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.content import content_of_attributes
-from onnxfold.analysis.symbolic.expression import Algebra
+from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import MOST_ELEMENTS, Array, Fact, FactTable, of_array
 from onnxfold.analysis.symbolic.inference import infer
 from onnxfold.analysis.symbolic.shape_functions import Application, Undecided, find
@@ -36,7 +36,8 @@ class Applications:
     def __init__(self, algebra: Algebra, table: FactTable) -> None:
         self._algebra = algebra
         self._table = table
-        self._found: dict[tuple[Any, ...], Results] = {}
+        self._found: dict[tuple[Any, ...], tuple[Results, Sequence[Number]]] = {}
+        """The results, and what is required for them."""
 
     def results(
         self,
@@ -62,12 +63,14 @@ class Applications:
                 key = (node.op_type, domain, version, len(node.outputs), content, *inputs)
                 found = self._found.get(key)
                 if found is not None:
-                    return found
-        unnamed = self._algebra.unnamed
+                    results, required = found
+                    self._algebra.required += required
+                    return results
+        unnamed, before = self._algebra.unnamed, len(self._algebra.required)
         shared = self._table.shared
         results = [shared(f) for f in self._decide(node, inputs, attributes, opsets)]
         if key is not None and unnamed == self._algebra.unnamed:  # else it is new each time
-            self._found[key] = results
+            self._found[key] = results, self._algebra.required[before:]
         return results
 
     def _decide(

@@ -78,6 +78,7 @@ def window(application: Application) -> Sequence[Fact]:
     is_pool = application.op_type in _POOLS
     if not is_pool:
         weight = shape_of(application, 1)
+        application.require(len(weight) == len(sizes))
         channels, kernel = weight[:1], kernel or weight[2:]
     rank = len(sizes) - 2
     if kernel is None or not all(isinstance(k, int) for k in kernel):
@@ -145,6 +146,13 @@ def _places(
         return algebra.unknown(low=0)
     last = -(-steps // stride)
     return last + 1 if last * stride < size + pads[0] else algebra.unknown(low=0)
+
+
+@shape_function("GRU", "LSTM", "RNN")
+def recurrent(application: Application) -> Sequence[Fact]:
+    """A batch of sequences of vectors; onnx knows the rest."""
+    application.require(len(shape_of(application, 0)) == 3)
+    raise Undecided
 
 
 @shape_function("GlobalAveragePool", "GlobalMaxPool")

@@ -17,9 +17,6 @@ from onnxfold.kernels.registry import Unfoldable
 
 # Elements of floating point lists that decide about shapes: the scales of Resize.
 _DATA_ELEMENTS = 64
-# onnxruntime runs none of these with operands of ranks that their schemas refuse. It runs others:
-# a Concat with a tensor of another rank that is empty, a Gemm of a vector, an Expand to a matrix.
-_STRICT = frozenset(("Conv", "GRU", "LSTM", "RNN", "Transpose"))
 
 
 def infer(
@@ -43,35 +40,7 @@ def infer(
     types = [None if f is None else _type(f, names) for f in inputs]
     data = [_data(f) for f in inputs]
     sizes = {name: size for size, name in names.items()}
-    try:
-        found = _ask(node, schema, opsets, types, data)
-    except Unfoldable:
-        return [UNKNOWN] * len(node.outputs)
-    return [_fact(t, sizes, algebra) for t in found]
-
-
-def is_refused(node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int]) -> bool:
-    """Whether a node fails in every run in which its inputs are such.
-
-    Args:
-        node: A node without subgraphs.
-        inputs: What is known of its inputs; None for one that is omitted.
-        opsets: Domain to version.
-    """
-    if node.domain != "" or node.op_type not in _STRICT or has_references(node):
-        return False
-    if any(f is not None and f.dtype is None for f in inputs):
-        return False  # onnx would refuse that it is not known
-    schema = schema_of(node.op_type, opsets.get("", 1), "")
-    if schema is None:
-        return False
-    names: dict[Expr, str] = {}
-    types = [None if f is None else _type(f, names) for f in inputs]
-    try:
-        _ask(node, schema, opsets, types, [None] * len(types))
-    except Unfoldable:
-        return True
-    return False
+    return [_fact(t, sizes, algebra) for t in _ask(node, schema, opsets, types, data)]
 
 
 def _fact(proto: onnx.TypeProto | None, sizes: Mapping[str, Expr], algebra: Algebra) -> Fact:
@@ -158,7 +127,10 @@ def _asked_of_onnx(
     for name, formal in schema.attributes.items():  # onnx's own defaults are not always those
         if name not in given and formal.default_value.type:
             node.attribute.append(formal.default_value)
-    return infer_types(schema, node, types, data, opsets)
+    try:
+        return infer_types(schema, node, types, data, opsets)
+    except Unfoldable:
+        return {}
 
 
 def _type_proto(known: _Type) -> onnx.TypeProto:

@@ -230,6 +230,7 @@ def transpose(application: Application) -> Sequence[Fact]:
     """Axes in another order."""
     sizes = shape_of(application, 0)
     order = application.attributes.get("perm", tuple(reversed(range(len(sizes)))))
+    application.require(len(order) == len(sizes))
     if sorted(order) != list(range(len(sizes))):
         raise Undecided
     items = application.objects(0)

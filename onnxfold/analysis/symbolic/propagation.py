@@ -26,7 +26,6 @@ from onnxfold.analysis.symbolic.fact import (
     of_array,
     of_type,
 )
-from onnxfold.analysis.symbolic.inference import is_refused
 from onnxfold.analysis.symbolic.shape_functions import reads_floats
 from onnxfold.graphs import has_references, subgraphs_of
 from onnxfold.onnx_ir_private import nodes_of
@@ -348,7 +347,7 @@ class SymbolicAnalysis:
             known: What is supposed.
 
         Returns:
-            None if no runtime runs the node then.
+            None if the node fails in every run then.
         """
         scope = self.scopes.find(node.graph)
         assert scope is not None
@@ -357,8 +356,8 @@ class SymbolicAnalysis:
         try:
             with self.again():
                 results = self._results(node, scope)
-            inputs = [None if v is None else self.of(v) for v in node.inputs]
-            return None if is_refused(node, inputs, scope.opsets) else results
+            fails = any(self.algebra.high(number) < 0 for number in self.algebra.required)
+            return None if fails else results
         finally:
             self._facts, self.algebra.required = outer
 

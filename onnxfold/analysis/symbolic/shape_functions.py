@@ -42,6 +42,11 @@ class Application:
         fact = self.input(k)
         return None if fact is None else fact.known
 
+    def require(self, holds: bool) -> None:
+        """Remember that the node fails in every run if something does not hold."""
+        if not holds:
+            self.algebra.required.append(-1)
+
     def numbers(self, k: int) -> list[Number]:
         """The elements of an input that is a list of integers, as :meth:`objects` gives them.
 

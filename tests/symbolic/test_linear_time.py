@@ -85,6 +85,28 @@ def windows(count: int) -> onnx.ModelProto:
     return g.model(current, TensorProto.FLOAT)
 
 
+def squeezes(count: int) -> onnx.ModelProto:
+    """Axes that may be squeezed, of which some must be."""
+    g, current = Nodes(), "x"
+
+    def branch(op_type: str, *inputs: str) -> onnx.GraphProto:
+        name = f"{op_type}{len(g.nodes)}"
+        result = helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+        return helper.make_graph([helper.make_node(op_type, inputs, [name])], name, [], [result])
+
+    while len(g.nodes) < count:
+        axis = g.ints([-1])
+        branches = {
+            "then_branch": branch("Squeeze", current, axis),
+            "else_branch": branch("Identity", current),
+        }
+        is_one = g.op("Equal", g.size(current, -1), g.ints(1))
+        current = g.op("Relu", g.op("If", is_one, **branches))
+        if len(g.nodes) % 7 == 0:
+            current = g.op("Unsqueeze", g.op("Transpose", current, perm=[1, 0]), axis)
+    return g.model(current, TensorProto.FLOAT)
+
+
 def lists(count: int) -> onnx.ModelProto:
     """A long chain of arithmetic on one size, and lists of sizes made of what is on the way."""
     ops = ["Mul", "Add", "Div", "Sub", "Max", "Mod", "Min"]
@@ -131,7 +153,7 @@ def calls_of(work: Callable[[], object]) -> int:
     return count
 
 
-@pytest.mark.parametrize("make", [reshapes, one_number, windows, lists])
+@pytest.mark.parametrize("make", [reshapes, one_number, windows, squeezes, lists])
 def test_work_grows_with_the_nodes(make):
     def work(count: int) -> int:
         model = storage.from_proto(make(count))

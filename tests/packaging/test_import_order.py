@@ -22,7 +22,7 @@ LAYERS = (
     ("dump",),
     ("rewrite",),
     ("rules", "options", "compare"),
-    ("passes", "bench"),
+    ("passes", "bench", "checking"),
     ("runtime", "forecast"),
     ("report",),
     ("api",),

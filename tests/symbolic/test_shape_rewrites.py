@@ -45,20 +45,6 @@ def test_no_operations_go():
     model.check(*inputs([(0, 3, 4), (2, 3, 4), (1, 1, 4)]))
 
 
-def test_nothing_is_joined_with_what_is_empty():
-    """As with a padding for which nothing is left, in models for inputs of a fixed length."""
-    model = rewrite(
-        """g (float[B,1,4] x, float[B,N,4] e) => (float[B,S,4] y, float[B,T,4] z)
-        <int64[2] c = {0, 4}, int64[1] zero = {0}, float low = {-9}>
-        { s = Shape(x)  b = Gather(s, zero)  to = Concat<axis=0>(b, c)  p = ConstantOfShape(to)
-          m = Mul(p, low)  y = Concat<axis=1>(m, x, e)  z = Concat<axis=-2>(x, m) }"""
-    )
-    assert dict(model.ops) == {"Concat": 2}
-    assert [len(node.input) for node in model.after.graph.node] == [2, 1]
-    feeds = [(0, 3), (1, 0), (2, 0), (2, 3)]
-    model.check(*({"x": floats(b, 1, 4), "e": floats(b, n, 4)} for b, n in feeds))
-
-
 def test_an_expand_of_some_axes_needs_no_shape_of_the_others():
     model = rewrite(
         """g (float[B,1,4] x) => (float[B,3,4] y) <int64[2] c = {3, 4}, int64[1] zero = {0}>

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -155,16 +155,6 @@ class Edit:
         self.changes += 1
         if before is not None:
             self.remove_unused([before.producer()])
-        return True
-
-    def set_inputs(self, node: ir.Node, values: Sequence[ir.Value | None]) -> bool:
-        """The node reads fewer values, of those that it has read; what only it read goes."""
-        producers = [value.producer() for value in node.inputs if value is not None]
-        for position, value in enumerate(values):
-            set_input(node, position, value)
-        node.resize_inputs(len(values))
-        self.changes += 1
-        self.remove_unused(producers)
         return True
 
     def _done(self, node: ir.Node) -> None:

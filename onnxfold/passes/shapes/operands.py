@@ -217,24 +217,7 @@ def _reaches(algebra: Algebra, end: Number, size: Number) -> bool:
     return algebra.low(algebra.sub(end, size)) >= 0
 
 
-def _concat(operands: Operands, node: ir.Node) -> bool:
-    """An operand of size 0 on the axis adds nothing."""
-    rank = operands.analysis.of(node.outputs[0]).rank
-    written = node.attributes.get("axis")
-    axis = None if written is None else written.value
-    if rank is None or not isinstance(axis, int) or not -rank <= axis < rank:
-        return False
-    shapes = [operands.shape(node, k) for k in range(len(node.inputs))]
-    kept = [
-        value
-        for value, shape in zip(node.inputs, shapes, strict=True)
-        if shape is None or len(shape) != rank or shape[axis] != 0
-    ]
-    return 0 < len(kept) < len(shapes) and operands.edit.set_inputs(node, kept)
-
-
 _TABLE: dict[str, Simplification] = {
-    "Concat": _concat,
     "Reshape": _reshape,
     "Expand": _expand,
     "Slice": _slice,

@@ -3,6 +3,11 @@
 Heads and their sizes come from shapes, the scale from the product that holds it. Keys and values
 are taken as they are, [batch, heads, length, size]: with a past before them, turned, or repeated.
 float32 only: for that onnxruntime's CPU provider has the kernel, which rounds its own way.
+
+A Transpose behind the block must bring its heads back behind the length: the op does that itself,
+and blocks of GPT-2, Llama and ViT take 0.85 to 0.9 of the time (release 1.32, one thread). Where
+the heads go elsewhere (`nn.MultiheadAttention`, SAM), the op took 1 to 10 % longer than the two
+products and the Softmax; where batch and heads are one axis, from 12 % less to 70 % more.
 """
 
 from __future__ import annotations

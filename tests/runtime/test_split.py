@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -15,10 +16,13 @@ from runtime_models import (
     random,
 )
 
+from onnxfold import compare, optimize_file
 from onnxfold.analysis.constness import RECORD_KEY
 from onnxfold.errors import UsageError
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.split import split
+
+MODELS = Path(__file__).parents[2] / "models"
 
 
 def recombine(bundle, feeds):
@@ -452,3 +456,35 @@ def test_stand_ins_that_an_op_does_not_take(tmp_path):
     )
     feeds = {"x": np.arange(3), "axes": np.array([0]), "number": np.array(5)}
     check(model, tmp_path, feeds, "axes", "number")
+
+
+@pytest.mark.parametrize("name", ["swin.onnx", "t5-decoder.onnx"])
+def test_compile_time_constants_are_folded_as_by_optimize(name, tmp_path):
+    """Entry may take the bytes that the source took, and its nodes are those of `optimize`."""
+    source = MODELS / name
+    optimized = optimize_file(source, tmp_path / "optimized.onnx")
+    bundle = split(source, tmp_path / "bundle", backend="onnxruntime", fsync=False)
+    assert bundle.manifest.nodes["entry"] == sum(optimized.nodes_after.values())
+    assert bundle.manifest.nodes["runtime_fold"] == 0
+    assert not bundle.manifest.stays
+    assert bundle.entry.stat().st_size <= source.stat().st_size
+    compare(source, bundle.entry, seeds=1).assert_equal()
+
+
+def test_what_needs_no_runtime_constant_is_no_part_of_the_cut(tmp_path):
+    """Repeating a weight is left to the optimizer, which leaves it where the file would grow."""
+    model = parse(
+        """g (float[512, 256] x, float[256] r) => (float[512, 256] y) {
+            shape = Constant<value = int64[2] {512, 256}> ()
+            wide = Expand(w, shape)
+            e = Exp(r)
+            near = Add(x, wide)
+            y = Add(near, e)
+        }""",
+        w=random(1, 256),
+    )
+    feeds = {"x": random(512, 256), "r": random(256)}
+    bundle = check(model, tmp_path, feeds, "r", level=0)
+    assert cached(bundle) == ["e"]
+    assert ops(bundle.entry) == ["Add", "Add", "Expand"]
+    assert not bundle.manifest.stays

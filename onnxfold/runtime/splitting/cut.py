@@ -40,7 +40,10 @@ class RuntimeCut:
 
 
 class Region:
-    """The nodes of the main graph that depend on constants only, with types, sizes and work.
+    """The nodes of the main graph that are computed once, with types, sizes and work.
+
+    They depend on constants only, and on a runtime constant: what depends on compile-time
+    constants alone is the optimizer's, in entry as in runtime_fold.
 
     Args:
         model: The model, sorted.
@@ -65,18 +68,18 @@ class Region:
         """What nodes outside of the region read of it."""
         self._types = SymbolicAnalysis(model)
         self._constness = constness
-        self._everything = everything
+        folded = {Constness.RUNTIME, *([Constness.COMPILE_TIME] if everything else [])}
         made: set[ir.Value] = set(runtime_constants)
         outputs = set(model.graph.outputs)  # which entry makes in any case
         called: set[ir.Value] = set()  # constants that a call makes which reads what varies, too
         for node in model.graph:
             operands = operands_of(node)
-            is_constant = constness.of_node(node) is not Constness.VARIABLE
             reads = [constness.of(v) for v in operands if v not in called]
-            if is_constant and (Constness.VARIABLE in reads or len(reads) < len(operands)):
-                is_constant = False
+            varies = Constness.VARIABLE in reads or len(reads) < len(operands)
+            if varies:
                 called.update(node.outputs)
-            if is_constant and outputs.isdisjoint(node.outputs):
+            is_folded = not varies and constness.of_node(node) in folded
+            if is_folded and outputs.isdisjoint(node.outputs):
                 made.update(node.outputs)
                 self.operands[node] = operands
             else:
@@ -95,11 +98,6 @@ class Region:
         nbytes = self.sizes.nbytes(value)
         return TensorInfo(value.name or "", dtype.name.lower(), shape, nbytes)
 
-    def work(self, node: ir.Node) -> float:
-        """What it saves not to run a node of the region."""
-        # what is too large to store stays; a runtime that wants it done does it when it loads
-        return 0 if self._is_stored(self._constness.of_node(node)) else work_of(node, self.sizes)
-
     def cost(self, value: ir.Value) -> float:
         """Nominal bytes that it costs to keep a value for entry."""
         constness = self._constness.of(value)
@@ -109,7 +107,7 @@ class Region:
             # the model is made by entry anyway.
             return 0 if constness is Constness.COMPILE_TIME else self.sizes.nbytes(value) or 0
         nbytes = self.sizes.nbytes(value)
-        if nbytes is None or self._is_stored(constness):
+        if nbytes is None:
             return FORBIDDEN
         is_static = value.shape is not None and value.shape.is_static()
         if nbytes > NODE and not is_static and is_expanding(node, self.sizes):
@@ -119,8 +117,6 @@ class Region:
 
     def why_kept(self, node: ir.Node) -> str:
         """Why a node of the region is not folded."""
-        if self._is_stored(self._constness.of_node(node)):
-            return "constant at compile time, but too large to store: see optimize"
         sizes = [self.sizes.nbytes(v) for v in node.outputs if v.name]
         if None in sizes:
             return "the size of its result is not known"
@@ -129,10 +125,6 @@ class Region:
         nbytes = sum(size or 0 for size in sizes)
         return f"it saves less than its result takes in the cache ({nbytes:,} bytes)"
 
-    def _is_stored(self, constness: Constness) -> bool:
-        """Whether optimization decides where it is computed."""
-        return constness is Constness.COMPILE_TIME and not self._everything
-
 
 def find_cut(region: Region, max_cache: int | None = None) -> RuntimeCut:
     """The cut that is cheapest, or the best one that fits into ``max_cache`` nominal bytes.
@@ -140,7 +132,7 @@ def find_cut(region: Region, max_cache: int | None = None) -> RuntimeCut:
     With a bound, a cached byte is made as expensive as it takes (a Lagrange multiplier).
     """
     ops = [
-        RegionOp(operands, [v for v in node.outputs if v.name], region.work(node))
+        RegionOp(operands, [v for v in node.outputs if v.name], work_of(node, region.sizes))
         for node, operands in region.operands.items()
     ]
     values = {v for op in ops for v in (*op.inputs, *op.outputs)} | region.demanded.keys()

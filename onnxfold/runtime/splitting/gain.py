@@ -75,7 +75,7 @@ def gain_of(model: ir.Model, options: Options, names: Sequence[str], value: str)
         return None
     region, cut = cut_prepared(model, chosen)
     work = {node: work_of(node, region.sizes) for node in model.graph}
-    once = [n for n in region.operands if n not in cut.stays and region.work(n) > 0]
+    once = [n for n in region.operands if n not in cut.stays]
     stay = None if node is None else cut.stays.get(node)
     total = sum(work.values())
     return Gain(

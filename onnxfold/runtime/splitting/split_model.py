@@ -9,6 +9,7 @@ from importlib import metadata
 
 import onnx_ir as ir
 
+from onnxfold import storage
 from onnxfold.analysis.constness import (
     Constness,
     ConstnessAnalysis,
@@ -21,9 +22,7 @@ from onnxfold.editing.names import Names
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
 from onnxfold.options import Options
-from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.passes.pipeline import run_passes
-from onnxfold.passes.symbolic_shapes import SymbolicShapes
 from onnxfold.runtime.bundles.manifest import Group, Manifest, TensorInfo
 from onnxfold.runtime.splitting.cut import Region, RuntimeCut, find_cut
 from onnxfold.runtime.splitting.hoisting import Hoisting
@@ -88,20 +87,21 @@ def split_model(
     check_names(nominal or {}, symbols_of(model.graph.inputs))
     nominal = {**opened.ranks, **(nominal or {})}
     chosen = select_runtime_constants(model, opened.names, overridable=overridable)
-    nodes = model.graph.num_nodes()
+    nodes, bytes_before = model.graph.num_nodes(), storage.planned_bytes(model)
     names = [value.name or "" for value in chosen]
     model = prepare(model, chosen, fold_at, options)
     room = None
     if max_cache is not None:  # what is cached in any case comes first
-        apart = model.clone()
-        inputs = [value for value in apart.graph.inputs if value.name in names]
-        _, cut = cut_prepared(apart, inputs, fold_at, max_cache=max_cache, nominal=nominal)
+        copy = model.clone()
+        inputs = [value for value in copy.graph.inputs if value.name in names]
+        _, cut = cut_prepared(copy, inputs, fold_at, max_cache=max_cache, nominal=nominal)
         room = max_cache - cut.nbytes
     merges = bring_together(model, names, options, room=room, nominal=nominal)
     chosen = [value for value in model.graph.inputs if value.name in names]
     region, cut = cut_prepared(model, chosen, fold_at, max_cache=max_cache, nominal=nominal)
     cached = [info for value in cut.cached if (info := region.describe(value)) is not None]
-    entry = _optimized(entry_of(model, cached), fold_at, options)
+    apart = storage.planned_bytes(fold_of(model, cached)) if cached else 0
+    entry = _optimized(entry_of(model, cached), fold_at, options, max(0, bytes_before - apart))
     drop_unread(entry, [*names, *(info.name for info in cached)])
     read = {v.name for v in entry.graph.inputs}
     cached = [info for info in cached if info.name in read]
@@ -173,24 +173,27 @@ def prepare(
     """
     put_in_order(model)
     _inline_calls(model, chosen)
-    first = dataclasses.replace(options, level=0)
-    if fold_at == "compile":
-        run_passes(model, first)
-    SymbolicShapes(options)(model)
-    if fold_at == "compile":
-        run_passes(model, first)
-    RemoveDeadCode()(model)
+    fold = ("constant-propagation",) if fold_at == "compile" else ()
+    passes = (*fold, "symbolic-shapes", *fold, "dead-code")
+    run_passes(model, dataclasses.replace(options, passes=passes))
     sort_if_needed(model)
     return model
 
 
-def _optimized(part: ir.Model, fold_at: str, options: Options) -> ir.Model:
-    """One of the two parts, optimized for itself."""
+def _optimized(part: ir.Model, fold_at: str, options: Options, allowed: int = 0) -> ir.Model:
+    """Optimize one of the two parts for itself, as `run_passes` does it.
+
+    Args:
+        part: The part; changed.
+        fold_at: As for :func:`split_model`.
+        options: As there.
+        allowed: Bytes that the part may take; 0 for as many as it takes.
+    """
     if fold_at != "compile":
         return part
     declared = {v.name: (v.type, v.shape) for v in part.graph.outputs}
     put_in_order(part)
-    run_passes(part, options)
+    run_passes(part, options, bytes_before=allowed)
     sort_if_needed(part)
     for value in part.graph.outputs:  # a rule may have put another value in the place of one
         if value.type is None and value.name in declared:

@@ -220,7 +220,7 @@ convolution_of_scaled_channels = rule(
 
 
 @given
-def _is_unpadded(conv: Matched) -> bool:
+def is_unpadded(conv: Matched) -> bool:
     """Every element of the result sees a whole window of the input."""
     if conv.attribute("auto_pad") not in (None, "NOTSET", "VALID"):
         return False
@@ -241,7 +241,7 @@ _moved = op.MatMul(_windows, op.Expand(_shift, constant((_window,))))
 convolution_of_shifted = rule(
     _conv(_shifted, w, optional(b))
     >> _conv(x, w, narrow(any_of(op.Add(wide(b), _moved), _moved), w)),
-    where=_is_unpadded(_conv)
+    where=is_unpadded(_conv)
     & is_scalar_like(c)
     & same_shape(x, _shifted)
     & single_use(_shifted)

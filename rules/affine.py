@@ -48,10 +48,10 @@ def _channels(x: Matched) -> int | None:
 @given
 def _goes_into_weight(total: Matched) -> bool:
     """The only user is a convolution that takes both the scale and the shift (`convolutions`)."""
-    users = list(uses(total.value))
-    if len(users) != 1 or users[0].node.op_type != "Conv":
+    if not total.is_single_use:
         return False
-    return is_unpadded(Matched(users[0].node.outputs[0], total.facts))
+    (use,) = uses(total.value)
+    return use.node.op_type == "Conv" and is_unpadded(Matched(use.node.outputs[0], total.facts))
 
 
 _scaled = op.Mul(x, c)
@@ -72,9 +72,7 @@ def _all(number: float) -> Any:
 
 scale_and_shift = rule(
     op.Add(_scaled, d)
-    >> op.BatchNormalization(
-        x, _vector(c), _vector(d), _all(0.0), _all(1.0), epsilon=0.0
-    ),
+    >> op.BatchNormalization(x, _vector(c), _vector(d), _all(0.0), _all(1.0), epsilon=0.0),
     where=(dtype_of(x) == _FLOAT)
     & (rank_of(x) == 4)
     & ~is_constant(x)
@@ -91,7 +89,6 @@ scale_and_shift = rule(
 )
 
 # -------------------------------------------------------------------- a scale, and one more
-
 
 
 @given

@@ -41,7 +41,7 @@ class Variant:
     """Whether symbolic dims are fixed to the sizes of the first feed, and only that is run."""
 
 
-OPTIONAL = ["activations", "normalizations", "softmax"]
+OPTIONAL = ["normalizations", "softmax"]
 VARIANTS: dict[str, Variant] = {
     "O0": Variant({"level": 0}),
     "O1": Variant({"level": 1}),

@@ -84,6 +84,7 @@ scale_and_shift = rule(
     & ~(is_scalar_like(d) & _goes_into_weight(result)),
     opset=(7, None),
     inexact=True,
+    benefit=-1,  # where a sum with nothing goes, or a scale goes into a product, that is better
     doc="x * c + d with one number a channel or one for all, as in PP-LCNetV3, is a"
     " BatchNormalization: onnxruntime computes it in the layout of the convolutions around it.",
 )

@@ -19,36 +19,11 @@ from onnxfold.rewrite import (
     values,
 )
 
-x, i, zs = values("x i *zs")
+x, zs = values("x *zs")
 c = constants("c")
-a, p = attributes("a p")
+a = attributes("a")
 
 # -------------------------------------------------------------------- tables
-
-_taken = op.Gather(x, i, axis=a)
-
-
-@given
-def _table_axes(
-    x: Matched, i: Matched, a: int, p: tuple[int, ...]
-) -> tuple[tuple[int, ...], int] | None:
-    """How to transpose a table, and along which axis to gather, instead of transposing after."""
-    rank, indices = x.rank, i.rank
-    axis = axis_from_front(a, rank)
-    if sorted(p) != list(range(rank + indices - 1)):
-        return None
-    if not indices:
-        others = [k + (k >= axis) for k in p]
-        return (axis, *others), 0
-    perm: list[int] = []
-    for place, k in enumerate(p):
-        if not axis <= k < axis + indices:
-            perm.append(k if k < axis else k - indices + 1)
-        elif k == axis:
-            if p[place : place + indices] != tuple(range(k, k + indices)):
-                return None
-            perm.append(axis)
-    return tuple(perm), perm.index(axis)
 
 
 _SMALL = 4096
@@ -62,15 +37,6 @@ def _is_own_table(x: Matched) -> bool:
     if not x.is_constant or (maker is not None and maker.op_type != "Constant"):
         return False
     return x.is_single_use or x.array.size <= _SMALL
-
-
-transpose_of_gathered = rule(
-    op.Transpose(_taken, perm=p)
-    >> op.Gather(op.Transpose(x, perm=_table_axes[0]), i, axis=_table_axes[1]),
-    where=single_use(_taken) & _is_own_table,
-    on_constants=True,
-    doc="The table is transposed instead of what is taken from it.",
-)
 
 
 @given

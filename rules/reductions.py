@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
+from onnxfold.onnx_ir_private import uses
 from onnxfold.rewrite import (
     Matched,
     axes,
+    dtype_of,
     given,
     op,
+    rank_of,
+    result,
     rule,
     single_use,
     values,
@@ -45,4 +51,26 @@ unsqueeze_of_reduced = rule(
     _unsqueeze(_dropping, *zs) >> _reduce(x, *ys, keepdims=1),
     where=single_use(_dropping) & (axes(_unsqueeze) == axes(_reduce)) & _counts_axes(_reduce),
     doc="A reduction can keep the reduced axes itself.",
+)
+
+# -------------------------------------------------------------------- means of images
+
+
+@given
+def _is_convolved(mean: Matched) -> bool:
+    """A convolution reads the mean."""
+    return any(use.node.op_type == "Conv" for use in uses(mean.value))
+
+
+_mean = op("ReduceMean")
+
+mean_of_image = rule(
+    _mean(x, *ys, keepdims=1) >> op.GlobalAveragePool(x),
+    where=(dtype_of(x) == ir.DataType.FLOAT)
+    & (rank_of(x) == 4)
+    & (axes(_mean) == (2, 3))
+    & _is_convolved(result),
+    inexact=True,
+    doc="The mean over an image is a GlobalAveragePool, as in PP-OCRv6's squeeze-and-excitation:"
+    " onnxruntime computes it in the layout of the convolutions around it.",
 )

@@ -89,3 +89,17 @@ def test_sizes_that_have_nothing_in_common():
     )
     assert "Sub" not in model.ops
     model.check(*({"x": floats(b, 4, n, 3)} for b, n in ((0, 2), (2, 0), (2, 3))))
+
+
+@pytest.mark.parametrize("left", [-1, 6])
+def test_what_a_size_is_left_for_has_elements(left):
+    """Beside an empty batch a -1 means nothing, so the batch of the second Reshape is not empty."""
+    model = rewrite(
+        "g (float[N,8,3] w, float[N,8,A] x) => (float[N,4,P] y, float[N,2,4,A] z) "
+        f"<int64[3] u = {{0,4,{left}}}, int64[1] two = {{2}}, int64[1] four = {{4}}>"
+        """{ y = Reshape(w, u)  n = Shape<start=0, end=1>(x)  a = Shape<start=2>(x)
+             t = Concat<axis=0>(n, two, four, a)  z = Reshape(x, t) }"""
+    )
+    assert model.ops == ({"Reshape": 2} if left == -1 else {"Reshape": 2, "Shape": 2, "Concat": 1})
+    for batch, size in ((1, 5), (3, 1), (2, 0)) + (((0, 5),) if left > 0 else ()):
+        model.check({"w": floats(batch, 8, 3), "x": floats(batch, 8, size)})

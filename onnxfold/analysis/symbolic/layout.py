@@ -168,6 +168,8 @@ def reshaped_sizes(
     total = volume(algebra, sizes)
     if missing is not None:
         others = [d for k, d in enumerate(strict) if k != missing]
+        if not allow_zero:  # beside a 0, nothing says what -1 stands for: the run ends
+            algebra.required += [algebra.sub(size, 1) for size in others]
         if allow_zero and not _zeros_are_copied(algebra, sizes, others):
             strict[missing] = algebra.unknown(low=0)
         else:

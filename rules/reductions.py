@@ -58,8 +58,8 @@ unsqueeze_of_reduced = rule(
 
 @given
 def _is_convolved(mean: Matched) -> bool:
-    """A convolution reads the mean."""
-    return any(use.node.op_type == "Conv" for use in uses(mean.value))
+    """A convolution reads the mean, which may have got an activation by then."""
+    return any(use.node.op_type in ("Conv", "FusedConv") for use in uses(mean.value))
 
 
 _mean = op("ReduceMean")

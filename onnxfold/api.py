@@ -26,7 +26,6 @@ from onnxfold.passes.outlook import outlook
 from onnxfold.passes.pipeline import first_folding, run_bounded, run_passes
 from onnxfold.passes.run import Observer, Observers, Result
 from onnxfold.passes.shapes.fixed_dims import fix_dims
-from onnxfold.passes.terse import names_of
 from onnxfold.report.inventory import count_nodes, op_name
 from onnxfold.report.summary import Kept, Report
 from onnxfold.storage import ModelLike, ModelT, PathLike
@@ -98,8 +97,7 @@ def _optimized(
     if isinstance(model, ir.Model):
         with about(model.meta.get(storage.SOURCE_KEY)):
             put_in_order(model)
-            names = names_of(model)
-            run_passes(model, fold, bytes_before=storage.planned_bytes(model), names=lambda: names)
+            run_passes(model, fold, bytes_before=storage.planned_bytes(model))
         return model
     path = model
     opened = storage.load(path)

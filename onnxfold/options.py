@@ -23,7 +23,9 @@ class Options:
             inexact ones, too.
         fold_all: Fold whatever can be evaluated, whatever it weighs.
         fold_quantized: Treat DequantizeLinear of constants like any other op.
-        max_growth: Bytes by which the stored constants may grow if more ops fold by it.
+        max_growth: Bytes by which the model may become larger than it came, where that saves nodes.
+            By default 64 KiB or 1 % of the model, whichever is more, and at most 16 KiB for a node.
+            With 0 the model does not grow.
         memory_limit: Bytes that results may take in memory before they go to a scratch file, and
             that the evaluation of one node may take; None for 512 MiB.
         keep: Globs of value names; nodes that make such a value stay.
@@ -47,7 +49,7 @@ class Options:
     level: int = 1
     fold_all: bool = False
     fold_quantized: bool = False
-    max_growth: int = 0
+    max_growth: int | None = None
     memory_limit: int | None = None
     keep: tuple[str, ...] = ()
     fold: tuple[str, ...] = ()
@@ -68,7 +70,7 @@ class Options:
             raise UsageError(f"level must be 0, 1 or 2, got {self.level}")
         if self.precision not in ("exact", "wide"):
             raise UsageError(f"precision must be exact or wide, got {self.precision!r}")
-        if self.max_growth < 0:
+        if self.max_growth is not None and self.max_growth < 0:
             raise UsageError(f"max_growth must not be negative, got {self.max_growth}")
         if self.memory_limit is not None and self.memory_limit <= 0:
             raise UsageError(f"memory_limit must be positive, got {self.memory_limit}")
@@ -84,8 +86,11 @@ class Options:
     @property
     def may_grow(self) -> bool:
         """True if something is asked for that takes the bytes it takes."""
-        asked = (self.fold_all, self.fold, self.target, self.rules, self.dims, self.input_shapes)
-        return self.level > 1 or any(asked)
+        return any((self.fold_all, self.fold, self.target, self.rules))
+
+    def growth_of(self, size: int) -> int:
+        """Return the bytes by which a model of ``size`` bytes may grow."""
+        return max(1 << 16, size // 100) if self.max_growth is None else self.max_growth
 
     def keeps(self, name: str | None) -> bool:
         """True if the value of that name must not be folded."""
@@ -132,7 +137,7 @@ class OptionArguments(TypedDict, total=False):
     level: int
     fold_all: bool
     fold_quantized: bool
-    max_growth: int
+    max_growth: int | None
     memory_limit: int | None
     keep: Sequence[str]
     fold: Sequence[str]

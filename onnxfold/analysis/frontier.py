@@ -30,8 +30,6 @@ class Growth(NamedTuple):
     allowed: float
     per_op: float = math.inf
     """Bytes of these that may be spent for each op that folds."""
-    of_savings: bool = False
-    """Whether what the minimum saves, compared to keeping every op, may be spent besides."""
 
 
 @dataclass
@@ -40,6 +38,8 @@ class Choice(Generic[V]):
 
     stored: set[V] = field(default_factory=set)
     bytes_stored: float = 0
+    spent: float = 0
+    """Bytes above the minimum that were spent."""
     bytes_if_all_folded: float = 0
     """What the demanded values take when every op is folded."""
 
@@ -57,8 +57,7 @@ def choose(
         demanded: Values that something outside the region reads.
         cost: Stored bytes of each value; FORBIDDEN for one that cannot be stored (never so for
             a value that is in the file).
-        growth: What may be spent above the minimum, one after the other; asked for only if ops
-            stay.
+        growth: What may be spent above the minimum, one after the other.
     """
     wanted = set(demanded)
     parts = []
@@ -66,12 +65,11 @@ def choose(
         touched = {v for op in part for v in (*op.inputs, *op.outputs)}
         inside = {v for v in touched if v in wanted}
         parts.append(Subregion(part, inside, cost, minimum_cut(part, inside, cost)))
-    saved = sum(part.saved() for part in parts)
-    for each in growth if any(part.staying for part in parts) else ():
-        allowed = each.allowed + saved * each.of_savings
-        if allowed > 0:
-            buy([part for part in parts if part.staying], allowed, each.per_op)
     total = Choice[V]()
+    for allowed, per_op in growth:
+        staying = [part for part in parts if part.staying]
+        if staying and allowed > 0:
+            total.spent += buy(staying, allowed, per_op)
     for found in parts:
         total.stored |= found.stored
         total.bytes_stored += found.bytes

@@ -47,12 +47,6 @@ class Subregion(Generic[V]):
         self.bytes = sum(self.cost[v] for v in stored)
         self.staying = self.staying_with(stored)
 
-    def saved(self) -> float:
-        """What is stored and what stays costs so much less than if every op stayed."""
-        leaves = {v for op in self.ops for v in op.inputs if v not in self._maker}
-        gone = set(range(len(self.ops))) - self.staying
-        return self.bytes_of(gone) + sum(self.cost[v] for v in leaves) - self.bytes
-
     def bytes_of(self, ops: Iterable[int]) -> float:
         """What it costs to keep these ops, besides what they read."""
         return sum(self.ops[k].cost for k in ops)
@@ -94,13 +88,16 @@ class _Offer(Generic[V]):
         return cls(part, stored, extra, len(gone))
 
 
-def buy(parts: Sequence[Subregion[V]], growth: float, per_op: float) -> None:
+def buy(parts: Sequence[Subregion[V]], growth: float, per_op: float) -> float:
     """Let parts store more, all together at most ``growth`` bytes more, so that more ops fold.
 
     Args:
         parts: Parts at their minimum; changed.
         growth: Bytes above the minimum.
         per_op: Bytes for each op that folds by them.
+
+    Returns:
+        How many more bytes they store.
     """
     left = growth
     price = math.floor(min(growth, per_op))  # whole bytes: sums of them are exact
@@ -110,11 +107,11 @@ def buy(parts: Sequence[Subregion[V]], growth: float, per_op: float) -> None:
         if offer.extra <= left:
             left -= offer.extra
             offer.part.take(offer.stored)
-    _buy_single([part for part in parts if part.staying], left, per_op)
+    return growth - _buy_single([part for part in parts if part.staying], left, per_op)
 
 
-def _buy_single(parts: Sequence[Subregion[V]], left: float, per_op: float) -> None:
-    """Buy single values, the cheapest for each op that goes first, while they fit."""
+def _buy_single(parts: Sequence[Subregion[V]], left: float, per_op: float) -> float:
+    """Buy single values, the cheapest for each op that goes first; return what is left."""
     for part in parts:
         needs = _Needs(part)
         visits = _VISITS * len(part.ops)
@@ -138,6 +135,7 @@ def _buy_single(parts: Sequence[Subregion[V]], left: float, per_op: float) -> No
                 bought = True
         if bought:
             part.take(needs.stored)
+    return left
 
 
 class _Needs(Generic[V]):

@@ -29,7 +29,7 @@ from onnxfold.cli.output import write, write_json
 @click.option("-O", "--level", type=click.IntRange(0, 2), default=1, help="See optimize.")
 @click.option("--fold-all", is_flag=True, help="See optimize.")
 @click.option("--fold-quantized", is_flag=True, help="See optimize.")
-@click.option("--max-growth", type=byte_size, default="0", metavar="BYTES", help="See optimize.")
+@click.option("--max-growth", type=byte_size, metavar="BYTES", help="See optimize.")
 @click.option("--keep", multiple=True, metavar="GLOB", help="See optimize.")
 @click.option("--fold", multiple=True, metavar="GLOB", help="See optimize.")
 @output_options

@@ -83,9 +83,9 @@ _OPTIONS = (
     click.option(
         "--max-growth",
         type=byte_size,
-        default="0",
         metavar="BYTES",
-        help="Bytes by which folding may make the model grow.  [default: 0]",
+        help="Bytes by which the model may grow where that saves nodes; 0 for none.  "
+        "[default: 64 KiB or 1 %, whichever is more]",
     ),
     click.option(
         "--memory-limit",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.decisions import Decision
 from onnxfold.analysis.facts import facts_of
+from onnxfold.analysis.frontier import Growth
 from onnxfold.editing.removal import remove_nodes
 from onnxfold.kernels.evaluator import ComputationFailed
 from onnxfold.options import Options
@@ -18,6 +20,10 @@ from onnxfold.passes.folding.materialize import materialize
 from onnxfold.passes.folding.sweep import Sweep
 from onnxfold.passes.run import Run
 from onnxfold.pool import Buffer
+
+MOST_PER_NODE = 1 << 14
+"""Bytes by which the model may grow for each node that goes: starting a node takes some
+microseconds in every run, about as long as reading so many bytes takes once."""
 
 
 @dataclass(frozen=True)
@@ -33,29 +39,33 @@ class Folding:
 
 
 class ConstantPropagation(ir.passes.InPlacePass):
-    """Fold every node whose inputs are constant, as far as the model does not grow by it.
+    """Fold every node whose inputs are constant, as far as the model grows no more than it may.
 
     Visits the main graph, subgraphs and model-local functions. All arithmetic happens on buffers
     of a pool; initializers are made for final results only, and those are still views or postponed
     work where that is possible: saving the model computes them tile by tile.
 
-    Nodes stay if their result would take more bytes than what it is made of, if they are random,
-    if ONNX does not define their op, if nobody can compute them exactly, and (by default) if they
-    dequantize a weight. ``outcome`` tells which and why.
+    Nodes stay if their result would take too many bytes more than what it is made of, if they are
+    random, if ONNX does not define their op, if nobody can compute them exactly, and (by default)
+    if they dequantize a weight. ``outcome`` tells which and why.
 
     Args:
         options: What may be folded and at what cost.
         run: The run that this is part of; it has the pool, and counts what was done.
-        spare: Bytes by which the model has become smaller than it came. They may be spent on
-            results that are larger than what they are made of, some for each node.
+        per_node: Bytes that may be spent for each node that goes by them, of those by which the
+            model may still grow.
     """
 
     def __init__(
-        self, options: Options | None = None, *, run: Run | None = None, spare: int = 0
+        self,
+        options: Options | None = None,
+        *,
+        run: Run | None = None,
+        per_node: int = MOST_PER_NODE,
     ) -> None:
         self._options = options or Options()
         self._run = run
-        self._spare = spare
+        self._per_node = per_node
         self.outcome = (run or Run(self._options)).result.propagation
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -72,7 +82,8 @@ class ConstantPropagation(ir.passes.InPlacePass):
                 break
             except ComputationFailed as failure:
                 run.learn(failure)
-        materialize(folding.cut.stored, pool, folding.sweep.places)
+        run.room -= math.ceil(folding.cut.spent)
+        materialize(folding.cut.stored, pool, folding.sweep.scopes)
         remove_nodes(folding.cut.removed)
         pool.unbind_all()  # the tensors hold the buffers they need
         folded = len(folding.cut.removed) + inlined
@@ -94,7 +105,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
                 sweep = Sweep(model, facts, pool, evaluator, self._options, run.uncomputable)
                 try:
                     sweep.run()
-                    cut = Cut(sweep, pool, self._options, self._spare)
+                    cut = Cut(sweep, pool, self._options, self._growth(run.room))
                     decisions = cut.explain(small=self._options.explain)
                     pool.settle(cut.stored)
                     computed_first = evaluator.uncertain([pool.buffer_of(v) for v in cut.stored])
@@ -103,6 +114,12 @@ class ConstantPropagation(ir.passes.InPlacePass):
                 except ComputationFailed as failure:
                     inlined += sweep.inlined
                     run.learn(failure)
+
+    def _growth(self, room: int) -> Sequence[Growth]:
+        """What may be spent of the bytes by which the model may still grow."""
+        asked = self._options.max_growth or 0 if self._per_node == MOST_PER_NODE else 0
+        free = min(asked, room)
+        return Growth(room - free, self._per_node), Growth(free)
 
     def _report(self, folding: Folding, folded: int) -> None:
         outcome = self.outcome

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
 from onnxfold.analysis.decisions import Decision
 from onnxfold.analysis.frontier import FORBIDDEN, Growth, RegionOp, choose
 from onnxfold.options import Options
+from onnxfold.passes.folding.places import bytes_now, data_bytes
 from onnxfold.passes.folding.sweep import Sweep
 from onnxfold.passes.run import Stay
 from onnxfold.pool import Pool
-from onnxfold.storage import written_bytes
 
-# Bytes that are given for each node that goes by them, of those that the model loses by this very
-# cut: so little that nobody misses a scalar or a shape vector that was made of still less.
 HARDLY_MORE = 256
-# Bytes that the model lost elsewhere and that are given for each node that goes by them: starting
-# a node takes some microseconds in every run, about as long as reading so many bytes takes once.
-SPARE_PER_NODE = 1 << 14
+"""Bytes by which a scalar or a shape vector may be larger than what it is made of."""
 
 _QUANTIZED = "the weight stays quantized (fold_quantized folds it)"
 
@@ -32,14 +28,15 @@ class Cut:
         sweep: A sweep that has run.
         pool: Its pool.
         options: What may be folded, and what may be spent on it.
-        spare: Bytes by which the model has become smaller than it came: they may be spent too.
+        growth: Bytes that may be stored above the minimum, one allowance after the other.
     """
 
-    def __init__(self, sweep: Sweep, pool: Pool, options: Options, spare: int = 0) -> None:
+    def __init__(
+        self, sweep: Sweep, pool: Pool, options: Options, growth: Sequence[Growth]
+    ) -> None:
         self._sweep = sweep
         self._pool = pool
         self._options = options
-        self._spare = spare
         self._same: dict[ir.Value, ir.Value] = {}
         demanded = [
             v
@@ -65,8 +62,10 @@ class Cut:
             ],
             needed,
             _Costs(self._cost),
-            self._growth(),
+            growth,
         )
+        self.spent = choice.spent
+        """Bytes of the growth that were spent."""
         self._needed = set(needed)
         self.stored: list[ir.Value] = []
         """Values to store, in topological order."""
@@ -84,12 +83,6 @@ class Cut:
             sweep.undecided[node].kernel is None for node in self._staying
         )
         """True if only onnxruntime knows what a node that stays gives: rules may ask."""
-
-    def _growth(self) -> Iterator[Growth]:
-        """What may be spent, one after the other; it is counted only if nodes stay."""
-        yield Growth(self._sweep.saved(), HARDLY_MORE, of_savings=True)
-        yield Growth(self._spare, SPARE_PER_NODE)
-        yield Growth(self._options.max_growth)
 
     # ---------------------------------------------------------------- explaining
 
@@ -140,9 +133,7 @@ class Cut:
             return "takes no more bytes than its operands"
         if folded <= kept + HARDLY_MORE:
             return "takes hardly more bytes than the node"
-        if self._spare:
-            return "paid for by bytes that the model lost elsewhere"
-        return "with the nodes around it the model does not grow"
+        return "with the nodes around it the model grows no more than it may"
 
     def _as_one(self, value: ir.Value) -> ir.Value:
         return self._same.get(value, value)
@@ -155,8 +146,7 @@ class Cut:
             if not self._pool.is_bound(value) or self._cost(value) == FORBIDDEN:
                 return 0
             return self._pool.buffer_of(value).nbytes
-        tensor = value.const_value
-        return 0 if tensor is None else written_bytes(tensor)
+        return data_bytes(value.const_value)
 
     # ---------------------------------------------------------------- the region
 
@@ -257,7 +247,7 @@ class Cut:
     def _cost(self, value: ir.Value) -> float:
         cost = self._sweep.cost.get(value)
         if cost is None:
-            return self._sweep.places.bytes_now(value)
+            return bytes_now(value)
         if cost and self._options.folds(value.name):
             # a sequence has no stored form, whoever asks for it
             return 0 if self._pool.buffer_of(value).type_proto is None else FORBIDDEN

@@ -114,12 +114,8 @@ class _Tree:
         """Visit a graph and then those in it; how many initializers are gone."""
         removed = 0
         path = self._paths[graph] = (*outer, graph)
-        # A graph output must stay: let it be the one that others give way to. And then the one with
-        # the shortest name: it is written wherever it is read.
-        values = sorted(
-            graph.initializers.values(),
-            key=lambda v: (not v.is_graph_output(), len(v.name or "")),
-        )
+        # A graph output must stay: let it be the one that others give way to.
+        values = sorted(graph.initializers.values(), key=lambda v: not v.is_graph_output())
         for value in values:
             tensor = value.const_value
             if tensor is None or value.is_graph_input():
@@ -127,7 +123,7 @@ class _Tree:
             if any(is_overwritten(use.node, use.idx) for use in uses(value)):
                 continue
             twin = None if value.is_graph_output() else self._twin(value, tensor, path)
-            if twin is None or _is_dearer(value, twin):
+            if twin is None:
                 self._known.add(value)
                 continue
             names = None if twin.graph in path else self._names.found
@@ -166,15 +162,6 @@ class _Tree:
         del graph.initializers[value.name]
         names.make_unique(value)
         common[-1].initializers.add(value)
-
-
-def _is_dearer(value: ir.Value, twin: ir.Value) -> bool:
-    """Whether the twin's name, in all places, takes more bytes than the value does."""
-    assert value.name is not None and twin.name is not None
-    longer = len(twin.name) - len(value.name)
-    if longer <= 0:
-        return False
-    return longer * len(uses(value)) > storage.tensor_bytes(value.const_value, value.name)
 
 
 def _rough(tensor: ir.TensorProtocol) -> Hashable:

@@ -1,10 +1,9 @@
-"""Constant nodes become initializers, where these take no more bytes."""
+"""Constant nodes become initializers."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxfold import storage
 from onnxfold.analysis.constants import is_constant_node, tensor_of_constant
 from onnxfold.editing.constants import add_initializer
 from onnxfold.editing.removal import remove_nodes
@@ -15,8 +14,7 @@ from onnxfold.graphs import all_graphs
 class LiftConstants(ir.passes.InPlacePass):
     """Turn Constant nodes into initializers.
 
-    One stays if it makes an output of its graph, or is in a function, which has no initializers,
-    or if its numbers take fewer bytes in the node: small integers in ``value_ints`` do.
+    One stays if it makes an output of its graph, or is in a function, which has no initializers.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -33,7 +31,7 @@ def _lift(graph: ir.Graph) -> int:
             continue
         value = node.outputs[0]
         tensor = tensor_of_constant(node)
-        if tensor is None or storage.tensor_bytes(tensor, value.name) > storage.node_bytes(node):
+        if tensor is None:
             continue
         name, value.name = value.name, None  # the initializer has it from now on
         tensor.name = name

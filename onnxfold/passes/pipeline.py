@@ -13,12 +13,12 @@ from onnxfold.analysis.facts import ModelFacts, shared_facts
 from onnxfold.errors import UsageError
 from onnxfold.kernels.engines import TimeLimit, time_for
 from onnxfold.options import Options
-from onnxfold.passes.constant_propagation import ConstantPropagation, Folding
+from onnxfold.passes.constant_propagation import MOST_PER_NODE, ConstantPropagation, Folding
+from onnxfold.passes.cut import HARDLY_MORE
 from onnxfold.passes.registry import create
 from onnxfold.passes.run import Observer, Result, Run
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.simplify import Simplify
-from onnxfold.passes.terse import make_terse, names_of
 from onnxfold.passes.value_info import ValueInfo
 
 # Rules open the way for constants and constants for rules; real models settle in two rounds.
@@ -36,11 +36,10 @@ def run_bounded(
     count_withheld: bool = False,
     observer: Observer | None = None,
 ) -> tuple[ir.Model, Result]:
-    """Run the passes on a model; with fewer if they make it larger than it came.
+    """Run the passes on a model; on a lower level if it grows by more than the options allow.
 
-    Folding counts bytes. Rules look at nodes: where nothing else is saved, the names and constants
-    of what they add may outweigh what goes, by a few bytes. That is seen in models of a few nodes;
-    of those the rules are left out, or if need be all passes.
+    What folding adds is counted on the way. What rules add is some dozens of bytes for each node
+    that goes: only a small model whose options allow no growth becomes larger by it.
 
     Args:
         model: The model; changed.
@@ -55,29 +54,30 @@ def run_bounded(
         The model, or the one that was opened again, and what was done to it.
     """
     time = time_for(bytes_before)  # of all that is tried
-
-    def run(model: ir.Model, options: Options) -> Result:
-        return run_passes(
+    allowed = bytes_before + options.growth_of(bytes_before)
+    lower = [replace(options, level=level) for level in reversed(range(options.level))]
+    for tried in (options, *lower, replace(options, passes=())):
+        if tried is not options:
+            model = open_again()
+            allowed = max(allowed, storage.planned_bytes(model))  # in the layout that is written
+        result = run_passes(
             model,
-            options,
+            tried,
             scratch_folder=scratch_folder,
             bytes_before=bytes_before,
-            names=lambda: names_of(open_again()),
             time=time,
             count_withheld=count_withheld,
             observer=observer,
         )
-
-    result = run(model, options)
-    for fewer, what in ((replace(options, level=0), "rule"), (replace(options, passes=()), "pass")):
-        if not result.is_larger:
+        if (
+            options.may_grow
+            or options.passes is not None
+            or storage.planned_bytes(model) <= allowed
+        ):
             break
-        again = open_again()
-        if storage.planned_bytes(model) <= storage.planned_bytes(again):
-            break  # it is written in another layout than it came in
-        model = again
-        result = run(model, fewer)
-        result.warnings.append(f"no {what} was used: the model would take more bytes")
+    if tried is not options:
+        used = "no pass" if tried.passes == () else f"level {tried.level}"
+        result.warnings.append(f"{used} was used: the model would grow by more than max_growth")
     return model, result
 
 
@@ -87,7 +87,6 @@ def run_passes(
     *,
     scratch_folder: str | None = None,
     bytes_before: int = 0,
-    names: Callable[[], set[str]] | None = None,
     time: TimeLimit | None = None,
     count_withheld: bool = False,
     observer: Observer | None = None,
@@ -101,16 +100,20 @@ def run_passes(
         model: The model; it is in order (`put_in_order`).
         options: Which passes and rules, at which level.
         scratch_folder: Where buffers spill to when the options limit memory.
-        bytes_before: What the model took when it came; 0 if that may not be made use of.
-        names: Gives the names that it came with (`names_of`), asked if the rules make it larger.
+        bytes_before: What the model took when it came; 0 if that is not known.
         time: What evaluating constants may take; if not given, what is due to a model of its size.
         count_withheld: Count also what level 2 would rewrite beyond level 1, for a report.
         observer: Told what the run does.
     """
-    time = time or time_for(bytes_before or storage.most_bytes(model))
-    run = Run(options, scratch_folder=scratch_folder, time=time, observer=observer)
+    run = Run(
+        options,
+        bytes_before=bytes_before,
+        scratch_folder=scratch_folder,
+        time=time or time_for(bytes_before or storage.planned_bytes(model)),
+        observer=observer,
+    )
     if options.passes is None:
-        _run_level(model, run, bytes_before, names, count_withheld)
+        _run_level(model, run, bytes_before, count_withheld)
     for name in options.passes or ():
         create(name, options, run=run)(model)
         run.passed(name, model)
@@ -132,32 +135,22 @@ def first_folding(model: ir.Model, options: Options, *, bytes_before: int) -> tu
     passes = ("constant-propagation",) if options.passes is None else options.passes
     if "constant-propagation" not in passes:
         raise UsageError("a plan is made by constant-propagation, and the passes are without it")
-    run = Run(options, time=time_for(bytes_before))
+    run = Run(options, bytes_before=bytes_before, time=time_for(bytes_before))
     with contextlib.ExitStack() as stack:
         if options.passes is None:
             fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
             stack.enter_context(shared_facts(model, run.evaluator(model)))
         for name in passes[: passes.index("constant-propagation")]:
             create(name, options, run=run)(model)
-        return ConstantPropagation(replace(options, max_growth=0)).decide(model, run), run
+        return ConstantPropagation(options).decide(model, run), run
 
 
-def _run_level(
-    model: ir.Model,
-    run: Run,
-    bytes_before: int,
-    names: Callable[[], set[str]] | None,
-    count_withheld: bool,
-) -> None:
+def _run_level(model: ir.Model, run: Run, bytes_before: int, count_withheld: bool) -> None:
     options = run.options
     fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
     run.passed("fixed-dims", model)
     with shared_facts(model, run.evaluator(model)) as facts:
-        level = _Level(model, run, facts, bytes_before)
-        level.run(names, count_withheld)
-    if bytes_before and not options.may_grow:
-        allowed = bytes_before + options.max_growth
-        run.result.is_larger = storage.takes_more(model, allowed, level.taken)
+        _Level(model, run, facts).run(bytes_before, count_withheld)
 
 
 class _Level:
@@ -167,41 +160,33 @@ class _Level:
         model: The model; the dims that the options fix are fixed.
         run: What the passes share.
         facts: What they all know of the model.
-        bytes_before: What the model took when it came; 0 if that may not be made use of.
     """
 
-    def __init__(self, model: ir.Model, run: Run, facts: ModelFacts, bytes_before: int) -> None:
+    def __init__(self, model: ir.Model, run: Run, facts: ModelFacts) -> None:
         self._model = model
         self._run = run
         self._facts = facts
         self._options = replace(run.options, dims={}, input_shapes={}, keep_dims=())
-        self._bytes_before = bytes_before
         self._made: dict[str, ir.passes.PassBase] = {}
-        self.taken = 0
-        """Bytes that the model takes without its ``value_info``."""
 
-    def run(self, names: Callable[[], set[str]] | None, count_withheld: bool) -> None:
-        """Run the passes; ``names`` gives the names that the model came with."""
-        model, options, before = self._model, self._options, self._bytes_before
-        self._fold()
+    def run(self, bytes_before: int, count_withheld: bool) -> None:
+        """Run the passes; ``bytes_before`` is what the model took, 0 if that is not known."""
+        model, options, run = self._model, self._options, self._run
+        self._fold(HARDLY_MORE)
         self._settle()
-        if self._run.result.propagation.declined and (before or options.max_growth):
-            spare = max(0, before - storage.planned_bytes(model)) if before else 0
-            if self._fold(options.max_growth, spare):
+        if run.result.propagation.declined:
+            if bytes_before:
+                allowed = bytes_before + options.growth_of(bytes_before)
+                run.room = max(0, allowed - storage.planned_bytes(model))
+            if self._fold(MOST_PER_NODE):
                 self._settle()
         if count_withheld and options.level == 1:
-            self._run.result.withheld = Simplify(options=options).withheld(model)
-        self.taken = storage.most_bytes(model) if before else 0
-        if names and options.level > 0 and self.taken > before < storage.planned_bytes(model):
-            make_terse(model, names())
-            self._run.passed("shorter-names", model)
-            self.taken = storage.most_bytes(model)
+            run.result.withheld = Simplify(options=options).withheld(model)
         if options.value_info:
             ValueInfo()(model)
 
-    def _fold(self, growth: int = 0, spare: int = 0) -> bool:
-        options = replace(self._options, max_growth=growth)
-        step = ConstantPropagation(options, run=self._run, spare=spare)
+    def _fold(self, per_node: int) -> bool:
+        step = ConstantPropagation(self._options, run=self._run, per_node=per_node)
         modified = self._apply("constant-propagation", step)
         self._do("dead-code")
         return modified
@@ -220,7 +205,7 @@ class _Level:
                 ]
                 if not any(changed):
                     break
-                self._fold()
+                self._fold(HARDLY_MORE)
         self._do("lift-constants")
         self._do("deduplicate")
 

@@ -85,7 +85,7 @@ def all_passes() -> dict[str, PassInfo]:
 _KNOWN = (
     PassInfo(
         "constant-propagation",
-        "Fold every node whose inputs are constant, as far as the model does not grow by it.",
+        "Fold every node whose inputs are constant, as far as the model hardly grows by it.",
         "onnxfold.passes.constant_propagation:ConstantPropagation",
     ),
     PassInfo(
@@ -120,7 +120,7 @@ _KNOWN = (
     ),
     PassInfo(
         "lift-constants",
-        "Turn Constant nodes into initializers, where these take no more bytes.",
+        "Turn Constant nodes into initializers.",
         "onnxfold.passes.lift_constants:LiftConstants",
     ),
     PassInfo(

@@ -62,8 +62,6 @@ class Result:
     warnings: list[str] = field(default_factory=list)
     assumptions: tuple[str, ...] = ()
     """What is taken for granted of the model's inputs."""
-    is_larger: bool = False
-    """True if the model takes more bytes than it came with, and nothing that was asked for may."""
 
     def add_rewrites(self, report: RewriteReport) -> None:
         """Count what the rules did once more."""
@@ -124,6 +122,7 @@ class Run:
 
     Args:
         options: The options of the run.
+        bytes_before: What the model took when it came; 0 if that is not known.
         scratch_folder: Where buffers go when the options limit memory.
         time: What evaluating constants may take; that of a small model if not given.
         observer: Told what the pool holds, and of each pass that has run.
@@ -133,11 +132,14 @@ class Run:
         self,
         options: Options,
         *,
+        bytes_before: int = 0,
         scratch_folder: str | None = None,
         time: TimeLimit | None = None,
         observer: Observer | None = None,
     ) -> None:
         self.options = options
+        self.room = options.growth_of(bytes_before)
+        """Bytes by which the model may still grow."""
         self.observer = observer
         self._time = time
         self.pool = Pool(

@@ -9,12 +9,11 @@ import onnx_ir as ir
 from onnxfold.analysis.content import Equals, content_of_attributes
 from onnxfold.analysis.facts import facts_of
 from onnxfold.editing.removal import remove_nodes
-from onnxfold.editing.replacement import inherit, replace, set_input, take_over
+from onnxfold.editing.replacement import inherit, replace, take_over
 from onnxfold.graphs import subgraphs_of
 from onnxfold.kernels.inference import takes
 from onnxfold.onnx_ir_private import nodes_of
 from onnxfold.options import Options
-from onnxfold.storage import node_bytes
 
 _Seen = Equals[ir.Node]
 
@@ -77,8 +76,6 @@ class CommonSubexpressions(ir.passes.InPlacePass):
         opsets = self._scopes.of(node.graph).opsets
         if any(not _can_be_copied(value, opsets) for value in copied):
             return False
-        if copied and _copy_bytes(node, twin) > node_bytes(node):
-            return False
         return self._determinism.objection(node, opsets) is None
 
     def _can_take_name(self, old: ir.Value, new: ir.Value) -> bool:
@@ -96,15 +93,6 @@ class CommonSubexpressions(ir.passes.InPlacePass):
                 copy = ir.node("Identity", [new], name=node.name)
                 node.prepend(copy)
                 take_over(old, copy.outputs[0], declared=True)
-
-
-def _copy_bytes(node: ir.Node, twin: ir.Node) -> int:
-    """What a copy takes in the place of a node."""
-    copy = ir.node("Identity", [twin.outputs[0]], name=node.name)
-    copy.outputs[0].name = node.outputs[0].name
-    taken = node_bytes(copy)
-    set_input(copy, 0, None)
-    return taken
 
 
 def _can_be_copied(value: ir.Value, opsets: Mapping[str, int]) -> bool:

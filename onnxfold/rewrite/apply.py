@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxfold.editing.names import Names
 from onnxfold.editing.removal import remove_unused
-from onnxfold.editing.replacement import replace, set_input, take_over
+from onnxfold.editing.replacement import replace, take_over
 from onnxfold.kernels.inference import may_be_constant
 from onnxfold.onnx_ir_private import uses
 from onnxfold.rewrite.build import Builder, CannotBuild
@@ -18,7 +18,6 @@ from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.match import Match
 from onnxfold.rewrite.patterns import AllOutputs
 from onnxfold.rewrite.rule import Rule
-from onnxfold.storage.bound import node_bytes
 
 RULE_KEY = "onnxfold.rule"
 """Metadata of a new node: the rule that made it."""
@@ -216,10 +215,9 @@ class Splicer:
                 or self._keeps(value.name)
             )
             if needs_copy:
+                if len(dying) == 1 and next(iter(dying)).op_type == "Identity":
+                    raise Refused("it gives a graph output its name")
                 node = ir.Node("", "Identity", [value], num_outputs=1)
-                if len(dying) == 1 and not _is_smaller(node, next(iter(dying))):
-                    set_input(node, 0, None)
-                    raise Refused("it gives a graph output its name, and no copy is smaller")
                 node.name = self._names.fresh_node(f"{root.name}/Identity")
                 node.outputs[0].name = self._names.fresh(f"{root.name}/Identity")
                 builder.insert(node)
@@ -259,16 +257,6 @@ class Splicer:
         touched = remove_unused(dying, self._keeps)
         alive = [v for v in touched if v.producer() is not None and v.graph is not None]
         return Change(list(builder.nodes), list(users), alive)
-
-
-def _is_smaller(copy: ir.Node, than: ir.Node) -> bool:
-    """Whether a file gets smaller by a copy of a value in the place of a node."""
-    if any(v is not None and v not in copy.inputs for v in than.inputs):
-        return True  # an operand less, which may go with it
-    if than.op_type == "Identity":
-        return False
-    copy.name, copy.outputs[0].name = than.name, than.outputs[0].name
-    return node_bytes(copy) <= node_bytes(than)
 
 
 def _is_unused(value: ir.Value, leaving: dict[ir.Node, None]) -> bool:

@@ -1,16 +1,6 @@
 """Reading and writing models: zero-copy, streamed, atomic. The lowest layer of the package."""
 
-from onnxfold.storage.bound import (
-    entry_bytes,
-    model_bytes,
-    most_bytes,
-    node_bytes,
-    planned_bytes,
-    record_bytes,
-    takes_more,
-    tensor_bytes,
-    texts_bytes,
-)
+from onnxfold.storage.bound import model_bytes, planned_bytes
 from onnxfold.storage.commit import SaveReport
 from onnxfold.storage.encode import to_proto
 from onnxfold.storage.given import ModelLike, ModelT, PathLike, Program, model_in, opened
@@ -27,7 +17,6 @@ from onnxfold.storage.tensors import (
     ViewTensor,
     span_of,
 )
-from onnxfold.storage.varints import varints_bytes, written_bytes
 
 __all__ = [
     "EXTERNAL_KEY",
@@ -51,20 +40,11 @@ __all__ = [
     "load",
     "model_bytes",
     "model_in",
-    "most_bytes",
-    "entry_bytes",
-    "node_bytes",
     "opened",
     "planned_bytes",
     "reading_from",
-    "record_bytes",
     "save",
     "sizes_of",
     "span_of",
-    "takes_more",
-    "tensor_bytes",
-    "texts_bytes",
     "to_proto",
-    "varints_bytes",
-    "written_bytes",
 ]

@@ -26,7 +26,6 @@ from onnxfold.storage.decode import (
     VALUE_INFO_KEY,
 )
 from onnxfold.storage.tensors import SparseTensor
-from onnxfold.storage.varints import as_varints
 
 # Given a tensor, whether it is in an attribute, and an empty proto for it: writes into the proto
 # where the bytes are to be found, or returns False, and they are written there themselves.
@@ -243,9 +242,7 @@ class _Writer:
     def tensor(
         self, proto: onnx.TensorProto, tensor: ir.TensorProtocol, *, is_attribute: bool
     ) -> None:
-        if (short := as_varints(tensor)) is not None:
-            proto.CopyFrom(short.raw)
-        elif self.place(tensor, is_attribute, proto):
+        if self.place(tensor, is_attribute, proto):
             _set(proto, tensor, "name", "doc_string")
             proto.data_type = tensor.dtype.value
             proto.dims.extend(tensor.shape.numpy())

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from onnxfold.analysis.scopes import Scopes
 from onnxfold.editing.constants import add_initializer, constant_node
 from onnxfold.editing.replacement import inherit, replace
-from onnxfold.passes.folding.places import Places
+from onnxfold.passes.folding.places import needs_node
 from onnxfold.pool import Buffer, BufferTensor, Pool
 
 
-def materialize(values: Iterable[ir.Value], pool: Pool, places: Places) -> None:
+def materialize(values: Iterable[ir.Value], pool: Pool, scopes: Scopes) -> None:
     """Store each value: as an initializer of the graph its node is in, or in a Constant node.
 
     The nodes that made the values have no users afterwards.
@@ -20,7 +21,7 @@ def materialize(values: Iterable[ir.Value], pool: Pool, places: Places) -> None:
     Args:
         values: Results of nodes, with buffers in the pool.
         pool: The pool.
-        places: Where constants can be stored.
+        scopes: Those of the model.
     """
     for value in values:
         node = value.producer()
@@ -28,7 +29,7 @@ def materialize(values: Iterable[ir.Value], pool: Pool, places: Places) -> None:
         graph = node.graph
         buffer = pool.buffer_of(value)
         tensor = _as_tensor(buffer, value.name)
-        if places.needs_node(value):
+        if needs_node(value, scopes):
             constant = constant_node(tensor, node.name)
             node.prepend(constant)
             stored = constant.outputs[0]

@@ -1,4 +1,4 @@
-"""Where the constants of a model are stored, and how many bytes each takes there."""
+"""Where the constants of a model are stored, and about how many bytes they and nodes take there."""
 
 from __future__ import annotations
 
@@ -6,72 +6,62 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.analysis.scopes import Scopes
-from onnxfold.kernels.engines import TimeLimit
+from onnxfold.onnx_ir_private import is_a
 from onnxfold.pool import Buffer
 from onnxfold.pool.buffer import distinct
-from onnxfold.storage.varints import INTEGERS
 
-# A Constant node around a tensor: its op type, and the name, type and lengths of its attribute.
+# What a node, or a tensor, takes besides names and elements.
+_AROUND = 16
+# What a Constant node around a tensor takes.
 _CONSTANT_NODE = 40
-# Integers that take more, as raw data, are weighed as raw data.
-_READ = 1024
 
 
-class Places:
-    """The places of constants.
+def needs_node(value: ir.Value, scopes: Scopes) -> bool:
+    """Return whether a node's result cannot be an initializer once it is stored.
 
-    Args:
-        model: The model.
-        scopes: Its scopes.
-        time: What looking at strings may take.
+    A function has no initializers, and a subgraph's output must be made by a node.
     """
+    scope = scopes.find(value.graph)
+    if scope is None:
+        return False
+    return scope.in_function if scope.parent is None else value.is_graph_output()
 
-    def __init__(self, model: ir.Model, scopes: Scopes, time: TimeLimit) -> None:
-        self._scopes = scopes
-        self._time = time
-        self._external = bool(model.meta.get(storage.EXTERNAL_KEY))
 
-    def needs_node(self, value: ir.Value) -> bool:
-        """True if the value, a node's result, cannot be an initializer once it is stored.
+def node_bytes(node: ir.Node) -> int:
+    """Estimate the bytes that a node takes without its attributes."""
+    names = [v.name or "" for v in (*node.inputs, *node.outputs) if v is not None]
+    return _AROUND + len(node.op_type) + len(node.name or "") + sum(map(len, names))
 
-        A function has no initializers, and a subgraph's output must be made by a node.
-        """
-        scope = self._scopes.find(value.graph)
-        if scope is None:
-            return False
-        return scope.in_function if scope.parent is None else value.is_graph_output()
 
-    def bytes_if_stored(self, value: ir.Value, buffer: Buffer) -> int:
-        """Bytes that a node's result would take, or a few more.
+def bytes_if_stored(value: ir.Value, buffer: Buffer, scopes: Scopes) -> int:
+    """Estimate the bytes that a node's result takes as a tensor of the model.
 
-        Strings are computed for it, other elements are not.
+    Strings are computed for it, other elements are not.
 
-        Raises:
-            ComputationFailed: they cannot be computed.
-        """
-        if buffer.dtype == ir.DataType.STRING:
-            once = distinct(buffer.array())
-            with self._time.spending():  # to look at each takes longer than to compute it
-                data = storage.texts_bytes(once.reshape(-1)) * buffer.size // max(1, once.size)
-        elif buffer.is_known and buffer.nbytes <= _READ and buffer.dtype in INTEGERS:
-            data = min(buffer.nbytes, storage.varints_bytes(buffer.array()))
-        else:
-            data = buffer.nbytes
-        total = 0
-        if value.type is None and value.is_graph_output():
-            total = storage.entry_bytes(value, ir.Shape(buffer.shape))  # from then on it has one
-        if not self.needs_node(value):
-            return total + storage.record_bytes(value.name, buffer.shape, data, self._external)
-        node = value.producer()
-        names = len(((node.name if node else None) or "").encode()) + len(
-            (value.name or "").encode()
-        )
-        return total + storage.record_bytes(value.name, buffer.shape, data) + names + _CONSTANT_NODE
+    Raises:
+        ComputationFailed: they cannot be computed.
+    """
+    data = buffer.nbytes
+    if buffer.dtype == ir.DataType.STRING:
+        once = distinct(buffer.array())
+        data = sum(map(len, once.flat)) * buffer.size // max(1, once.size) + 2 * buffer.size
+    around = _AROUND + (_CONSTANT_NODE if needs_node(value, scopes) else 0)
+    return data + around + len(value.name or "")
 
-    def bytes_now(self, value: ir.Value) -> int:
-        """Bytes that a constant of the model takes."""
-        taken = storage.tensor_bytes(value.const_value, value.name, self._external)
-        node = value.producer()
-        if node is None or "value" in node.attributes:
-            return taken
-        return min(taken, storage.node_bytes(node))  # a number may be an attribute
+
+def bytes_now(value: ir.Value) -> int:
+    """Estimate the bytes that a constant of the model takes."""
+    return data_bytes(value.const_value) + _AROUND + len(value.name or "")
+
+
+def data_bytes(tensor: ir.TensorProtocol | None) -> int:
+    """Return the bytes that the elements of a tensor take in the file, or a few more."""
+    if tensor is None:
+        return 0
+    if is_a(tensor, ir.TensorProtoTensor) and not tensor.raw.HasField("raw_data"):
+        return int(tensor.raw.ByteSize())  # in a typed field a small number takes one byte
+    if is_a(tensor, storage.SparseTensor):
+        return int(tensor.proto.ByteSize())
+    if tensor.dtype == ir.DataType.STRING:
+        return tensor.nbytes
+    return storage.data_bytes(tensor.dtype, storage.sizes_of(tensor))

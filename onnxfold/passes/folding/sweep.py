@@ -28,10 +28,9 @@ from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Unfoldable
 from onnxfold.options import Options
 from onnxfold.passes.folding.inline_if import inline_branch
-from onnxfold.passes.folding.places import Places
+from onnxfold.passes.folding.places import bytes_if_stored, node_bytes
 from onnxfold.passes.run import Stay
 from onnxfold.pool import Buffer, Pool
-from onnxfold.storage import node_bytes
 
 
 class Sweep:
@@ -74,10 +73,6 @@ class Sweep:
         self.read_in_bodies: dict[ir.Node, list[ir.Value]] = {}
         """Constants that the subgraphs of an operation's node read, if that stays, after all that
         can be folded in them has been."""
-        self._unread: list[ir.Value] = []
-        """Constants of the model that only nodes which are certain to go have read."""
-        self._inlined_bytes = 0
-        self.places = Places(model, facts.scopes, evaluator.time)
         self.stays: list[Stay] = []
         self.inlined = 0
 
@@ -93,15 +88,6 @@ class Sweep:
         """
         for graph in (self._model.graph, *(f.graph for f in self._model.functions.values())):
             self._graph(graph, self.scopes.of(graph).opsets)
-
-    def saved(self) -> float:
-        """Bytes by which the model is smaller without the nodes that are certain to go."""
-        total: float = self._inlined_bytes + sum(map(self.places.bytes_now, self._unread))
-        for node in self.operations:
-            if node not in self.undecided:
-                total += self.bytes_of_node[node]
-                total -= sum(self.cost[v] for v in node.outputs if self._pool.is_bound(v))
-        return total
 
     def is_constant(self, value: ir.Value) -> bool:
         """True if the value is a constant of the model or made by a foldable operation."""
@@ -205,7 +191,7 @@ class Sweep:
         assert node is not None
         if node.op_type == "DequantizeLinear" and not self._options.fold_quantized:
             return FORBIDDEN  # the runtime wants the quantized weight and this node
-        return self.places.bytes_if_stored(output, buffer)
+        return bytes_if_stored(output, buffer, self.scopes)
 
     def _settle(self, node: ir.Node) -> None:
         """The node is certain to go: its operands have one user less, and some then none.
@@ -221,9 +207,7 @@ class Sweep:
                 if value is None or value.graph is not node.graph or not self._use_gone(value):
                     continue
                 producer = value.producer()
-                if value not in self.cost:
-                    self._unread.append(value)
-                elif producer in self.undecided and not any(
+                if producer in self.undecided and not any(
                     self._pool.is_bound(o) for o in producer.outputs
                 ):
                     certain.append(producer)
@@ -249,8 +233,6 @@ class Sweep:
         if condition is None or not self.is_constant(condition):
             return False
         branch = "then_branch" if self._pool.buffer_of(condition).array().any() else "else_branch"
-        self._inlined_bytes += node_bytes(node)
-        added = inline_branch(node, node.attributes[branch].as_graph(), self._names)
-        self._inlined_bytes -= sum(node_bytes(identity) for identity in added)
+        inline_branch(node, node.attributes[branch].as_graph(), self._names)
         self.inlined += 1
         return True

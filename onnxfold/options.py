@@ -86,7 +86,8 @@ class Options:
     @property
     def may_grow(self) -> bool:
         """True if something is asked for that takes the bytes it takes."""
-        return any((self.fold_all, self.fold, self.target, self.rules))
+        asked = (self.fold_all, self.fold, self.target, self.rules, self.value_info)
+        return any(asked)
 
     def growth_of(self, size: int) -> int:
         """Return the bytes by which a model of ``size`` bytes may grow."""

@@ -120,14 +120,14 @@ rounding_of_rounded = rule(_rounding(_whole) >> _whole, doc="A whole number is r
 subtract_itself = rule(
     op.Sub(x, x) >> _zeros,
     where=integer(x) & static_shape(result),
-    opset=(8, None),
+    opset=(7, None),
     doc="x - x is 0; of integers only, as inf - inf is not.",
 )
 
 multiply_by_zero = rule(
     op.Mul(x, filled(0)) >> _zeros,
     where=integer(x) & static_shape(result),
-    opset=(8, None),
+    opset=(7, None),
     doc="x * 0 is 0; of integers only, as inf * 0 is not.",
 )
 

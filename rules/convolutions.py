@@ -139,7 +139,7 @@ def _scaling(kind: Any, scaled: Any, channels: Any) -> Any:
         & is_scale(_scales, c)
         & affordable(w, frees=(w, b, c), makes=(if_given(channels, b),)),
         inexact=True,
-        opset=(8, None),
+        opset=(7, None),
         doc=f"{kind!r} is scaled by a constant, one number a channel or one for all.",
     )
 
@@ -159,7 +159,7 @@ def _shifting(kind: Any, channels: Any) -> Any:
         & per_channel(c, convolution, 1, _rank)
         & affordable_new(c, frees=(b, c), makes=(channels,)),
         inexact=_is_second_sum,
-        opset=(8, None),
+        opset=(7, None),
         doc=f"{kind!r} adds a constant, one number a channel or one for all, with its bias.",
     )
 
@@ -213,7 +213,7 @@ convolution_of_scaled_channels = rule(
     & same_shape(x, _scaled_channels)
     & single_use(_scaled_channels)
     & affordable(w, frees=(w, c)),
-    opset=(8, None),
+    opset=(7, None),
     inexact=True,
     doc="The weight takes the scales of the input's channels.",
 )
@@ -246,7 +246,7 @@ convolution_of_shifted = rule(
     & same_shape(x, _shifted)
     & single_use(_shifted)
     & affordable_new(c, frees=(b, c), makes=(_channels,)),
-    opset=(8, None),
+    opset=(7, None),
     inexact=True,
     doc="What the input is shifted by comes to the same in every window: it is the bias's.",
 )

@@ -89,7 +89,7 @@ product_scaled = rule(
     & single_use(_weighted)
     & _is_row(b)
     & affordable(w, frees=(w, b, c), makes=(if_given(_columns(w, _product), b),)),
-    opset=(8, None),
+    opset=(7, None),
     inexact=True,
     benefit=1,
     doc="The weight and the bias take the scale of the result, one number or one a column.",
@@ -141,7 +141,7 @@ def _attention_scale(product: Any, projection: Any, scaled: Any) -> Any:
         & single_use(reshaped)
         & single_use(projection)
         & affordable(w, frees=(w, b, c), makes=(_columns(w, product),)),
-        opset=(8, None),
+        opset=(7, None),
         inexact=True,
         doc="Attention's scale goes through the split into heads into the projection.",
     )

@@ -128,14 +128,14 @@ xor_true = rule(
 and_false = rule(
     op.And(x, filled(False)) >> everywhere(False),
     where=static_shape(result),
-    opset=(8, None),
+    opset=(7, None),
     doc="Nothing and false is true.",
 )
 
 or_true = rule(
     op.Or(x, filled(True)) >> everywhere(True),
     where=static_shape(result),
-    opset=(8, None),
+    opset=(7, None),
     doc="Everything or true is true.",
 )
 
@@ -144,7 +144,7 @@ same_twice = rule(op.any_of("And", "Or")(x, x) >> x, doc="x and x, x or x is x."
 xor_same = rule(
     op.Xor(x, x) >> everywhere(False),
     where=static_shape(result),
-    opset=(8, None),
+    opset=(7, None),
     doc="x xor x is false.",
 )
 
@@ -171,13 +171,13 @@ absorbed = (
 equal_to_itself = rule(
     op.any_of("Equal", "GreaterOrEqual", "LessOrEqual")(x, x) >> everywhere(True),
     where=(integer(x) | boolean(x)) & static_shape(result),
-    opset=(8, None),
+    opset=(7, None),
     doc="Every number equals itself; of integers only, as a NaN does not.",
 )
 
 not_less_than_itself = rule(
     op.any_of("Less", "Greater")(x, x) >> everywhere(False),
     where=static_shape(result),
-    opset=(8, None),
+    opset=(7, None),
     doc="No number is less or greater than itself, nor is a NaN.",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -180,16 +180,42 @@ class KnownValues:
             return None
         return self._keep(self._pool.wrap(tensor))
 
-    def _compute(self, node: ir.Node) -> None:
+    def result_of(self, node: ir.Node, opsets: Mapping[str, int]) -> ir.TensorProtocol | None:
+        """Compute the first result of a node that is in no graph.
+
+        Args:
+            node: A deterministic op on small constants of the model.
+            opsets: Domain to version: those that the node is written for.
+
+        Returns:
+            The result; None if it, or an operand, is not small or cannot be computed.
+        """
+        for value in node.inputs:
+            if value is not None:
+                self._small_buffer(value)
+        self._compute(node, opsets)
+        buffer = self._buffers.pop(node.outputs[0])
+        if buffer is None:
+            return None
+        try:
+            with np.errstate(all="ignore"):
+                return ir.Tensor(np.array(buffer.array()), dtype=buffer.dtype)
+        except ComputationFailed:
+            return None
+        finally:
+            self._pool.release(buffer)
+
+    def _compute(self, node: ir.Node, opsets: Mapping[str, int] | None = None) -> None:
         for output in node.outputs:
             self._buffers[output] = None
         operands = [None if v is None else self._buffers[v] for v in node.inputs]
         if any(v is not None and b is None for v, b in zip(node.inputs, operands, strict=True)):
             return
         scope = self._scopes.find(node.graph)
-        if scope is None:
+        opsets = opsets if scope is None else scope.opsets
+        if opsets is None:
             return
-        operation = Operation(node, operands, scope.opsets)
+        operation = Operation(node, operands, opsets)
         try:
             with np.errstate(all="ignore"):
                 results = self._evaluator.apply(operation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,9 @@ import onnx_ir as ir
 
 from onnxfold.editing.constants import add_initializer, constant_node
 from onnxfold.editing.names import Names
+from onnxfold.editing.replacement import set_input
 from onnxfold.kernels.inference import schema_of, takes
+from onnxfold.rewrite.check import is_available
 from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.match import Match
 from onnxfold.rewrite.patterns import (
@@ -97,14 +100,14 @@ class Builder:
         if isinstance(expression, OutputOf):
             expression = expression.op
         if isinstance(expression, Op) and expression not in self._match.bindings:
-            schema = self._schema(self._op_type(expression), expression.domain)
+            schema = self._schema(expression)
             required = 0 if schema is None else schema.min_input
             return any(map(self._is_omitted, expression.operands[:required]))
         return isinstance(expression, Omitted)
 
     def _input_called(self, name: str, op: Op, op_type: str) -> int | None:
         """The place of the input that an attribute has become by this opset: ``axes``, say."""
-        schema = self._schema(op_type, op.domain)
+        schema = self._schema(op)
         if schema is None or name in schema.attributes:
             return None
         return next((k for k, formal in enumerate(schema.inputs) if formal.name == name), None)
@@ -118,9 +121,13 @@ class Builder:
     def _op_type(self, op: Op) -> str:
         return op.op_types[0] if op.variable is None else self._match.node(op.variable).op_type
 
-    def _schema(self, op_type: str, domain: str) -> onnx.defs.OpSchema | None:
-        version = self._opsets.get(domain)
-        return None if version is None else schema_of(op_type, version, domain)
+    def _opsets_of(self, op: Op) -> Mapping[str, int]:
+        """The model's opsets, or for an op that these do not have the newest ones."""
+        return self._opsets if is_available(op, self._opsets) else _newest_opsets()
+
+    def _schema(self, op: Op) -> onnx.defs.OpSchema | None:
+        version = self._opsets_of(op).get(op.domain)
+        return None if version is None else schema_of(self._op_type(op), version, op.domain)
 
     def _node(self, op: Op, index: int) -> ir.Node:
         matched: ir.Node | None = self._match.bindings.get(op)
@@ -172,12 +179,30 @@ class Builder:
         )
         for value in node.outputs:
             value.name = self._names.fresh(f"{self._stem}/{op_type}")
+        opsets = self._opsets_of(op)
+        if opsets is not self._opsets:
+            node = self._computed(node, opsets)
         self.insert(node)
         return node
 
+    def _computed(self, node: ir.Node, opsets: Mapping[str, int]) -> ir.Node:
+        """A Constant node in the place of an op on constants that the model's opset does not have.
+
+        What is computed before the model runs is not limited by its opset.
+        """
+        tensor = self._facts.known.result_of(node, opsets)
+        for k in range(len(node.inputs)):
+            set_input(node, k, None)
+        if tensor is None:
+            raise CannotBuild(
+                f"{node.op_type} is not of the model's opset, and its result not small"
+            )
+        tensor.name = node.outputs[0].name
+        return constant_node(tensor, node.name)
+
     def _check_dtypes(self, op: Op, op_type: str, inputs: list[ir.Value | None]) -> None:
         """Raises CannotBuild if the op does not take what it would be given: Neg no unsigned."""
-        version = self._opsets.get(op.domain)
+        version = self._opsets_of(op).get(op.domain)
         for k, value in enumerate(inputs if version is not None else ()):
             dtype = None if value is None else self._facts.types.of(value).dtype
             if dtype is not None and not takes(op_type, version, op.domain, k, dtype):
@@ -190,7 +215,7 @@ class Builder:
 
     def _attributes(self, op: Op, op_type: str, like: ir.Node | None) -> list[ir.Attr]:
         attributes = {} if like is None else dict(like.attributes.items())
-        schema = self._schema(op_type, op.domain)
+        schema = self._schema(op)
         for name, term in op.attributes.items():
             if self._input_called(name, op, op_type) is not None:
                 continue
@@ -208,7 +233,7 @@ class Builder:
         self, op: Op, op_type: str, inputs: list[ir.Value | None], position: int
     ) -> ir.DataType:
         """The dtype that a number takes as an input: that of the inputs it must agree with."""
-        schema = self._schema(op_type, op.domain)
+        schema = self._schema(op)
         if schema is not None and schema.inputs:
             formal = [schema.inputs[min(k, len(schema.inputs) - 1)] for k in range(len(inputs))]
             wanted = formal[position].type_str
@@ -278,6 +303,11 @@ class Builder:
             del self._graph.initializers[value.name]
         self.nodes.clear()
         self.initializers.clear()
+
+
+@functools.cache
+def _newest_opsets() -> Mapping[str, int]:
+    return {"": onnx.defs.onnx_opset_version()}
 
 
 def _attribute(name: str, value: Any, kind: ir.AttributeType | None) -> ir.Attr:

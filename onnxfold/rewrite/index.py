@@ -145,19 +145,23 @@ class RuleIndex:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _holds_at(rule: Rule, imports: _Imports) -> bool:
-    """True if all ops of the rule exist as written; asked in every round of every model."""
+    """True if all ops of the rule exist as written; asked in every round of every model.
+
+    Ops on constants in a replacement are computed before the model runs: those may be newer.
+    """
     opsets = dict(imports)
     low, high = rule.opset
     version = opsets.get("", 1)
     if version < low or (high is not None and version > high):
         return False
-    return all(
-        is_available(expression, opsets)
+    ops = [
+        op
         for side in (rule.pair.patterns, rule.pair.replacements)
         for root in side
-        for expression in root.walk()
-        if isinstance(expression, Op)
-    )
+        for op in root.walk()
+        if isinstance(op, Op) and not (side is rule.pair.replacements and op.is_constant)
+    ]
+    return all(is_available(op, opsets) for op in ops)
 
 
 def _depth(pattern: Expression) -> int:

@@ -35,6 +35,13 @@ class Expression:
         """The operands."""
         return ()
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether it stands for a compile-time constant in every model."""
+        return isinstance(self, _CONSTANTS) or (
+            bool(self.children()) and all(child.is_constant for child in self.children())
+        )
+
     def walk(self) -> Iterator[Expression]:
         """The expression and all below it, each object once."""
         seen: set[int] = set()
@@ -273,6 +280,8 @@ class MadeConstant(Expression):
     def __repr__(self) -> str:
         return f"constant({self.content!r})"
 
+
+_CONSTANTS = (ConstantVariable, Literal, Near, Filled, MadeConstant, Omitted)
 
 # -------------------------------------------------------------------- ops
 

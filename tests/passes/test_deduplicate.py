@@ -279,15 +279,6 @@ def test_a_transposed_view_and_its_copy_are_one():
     assert list(model.graph.initializers) == ["a"]
 
 
-def test_a_longer_name_in_many_places_costs_more_than_the_tensor():
-    nodes = "".join(f"a{k} = Mul(x, c) " for k in range(20))
-    text = f"g (float[2] x) => (float[2] weight) {{ {nodes} }}"
-    model = with_weights(parse(text), c=large(2), weight=large(2))
-    assert deduplicate(model)[0] == ["c", "weight"]
-    few = parse("g (float[2] x) => (float[2] weight, float[2] y) { y = Mul(x, c) }")
-    assert deduplicate(with_weights(few, c=large(2), weight=large(2)))[0] == ["weight"]
-
-
 def test_what_is_written_over_is_not_shared():
     text = """g (float[2,3] x, float[3] s) => (float[3] y) {
         a, b, c = BatchNormalization<training_mode=1>(x, s, s, m, v)  y = Add(b, w) }"""

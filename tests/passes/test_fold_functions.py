@@ -144,7 +144,7 @@ def test_a_known_if_inside_a_function():
             >
         }""",
     )
-    folded = fold(model, X)
+    folded = fold(model, X, max_growth=64)
     kinds = [node.op_type for node in function_of(folded, "pick").node]
     assert kinds == ["Constant", "Mul"]
 

@@ -1,4 +1,4 @@
-"""Many results that are small each: together they do not make a model grow by a byte, either."""
+"""Many results that are small each: all together make a model grow no more than it may."""
 
 from __future__ import annotations
 
@@ -106,22 +106,36 @@ def many_small(draw) -> onnx.ModelProto:
     return pieces.model()
 
 
+GROWTH = st.sampled_from([None, 0, 300, 4096])
+
+
+def most(size: int, growth: int | None) -> int:
+    """Bytes that the result of a model of that size may take."""
+    return size + (max(1 << 16, size // 100) if growth is None else growth)
+
+
 @settings(max_examples=80, deadline=None)
-@given(many_small(), st.sampled_from([0, 1]), st.booleans())
-def test_no_model_grows_by_a_byte(model, level, value_info):
+@given(many_small(), st.sampled_from([0, 1]), GROWTH)
+def test_no_model_grows_by_more_than_it_may(model, level, growth):
     onnx.checker.check_model(model)
-    result = onnxfold.optimize(model, level=level, value_info=value_info)
-    assert result.ByteSize() <= model.ByteSize()
+    result = onnxfold.optimize(model, level=level, value_info=False, max_growth=growth)
+    assert result.ByteSize() <= most(model.ByteSize(), growth)
 
 
 @settings(max_examples=15, deadline=None)
-@given(model=many_small(), external=st.booleans())
-def test_no_file_grows_by_a_byte(model, external, tmp_path_factory):
+@given(model=many_small(), external=st.booleans(), growth=GROWTH)
+def test_no_file_grows_by_more_than_it_may(model, external, growth, tmp_path_factory):
     folder = tmp_path_factory.mktemp("many")
     onnx.save(model, folder / "m.onnx", save_as_external_data=external, size_threshold=0)
-    report = onnxfold.optimize_file(folder / "m.onnx", folder / "out.onnx", fsync=False)
+    report = onnxfold.optimize_file(
+        folder / "m.onnx",
+        folder / "out.onnx",
+        fsync=False,
+        max_growth=growth,
+        value_info=False,
+    )
     written = sum(file.stat().st_size for file in folder.glob("out.onnx*"))
-    assert written == report.bytes_after <= report.bytes_before
+    assert written == report.bytes_after <= most(report.bytes_before, growth)
 
 
 def tiles(count: int, names: str) -> Pieces:
@@ -133,18 +147,11 @@ def tiles(count: int, names: str) -> Pieces:
     return pieces
 
 
-def test_small_results_fold_for_what_the_model_loses_by_it():
-    assert count_ops(storage.from_proto(onnxfold.optimize(tiles(50, "").model())))["Tile"] > 20
-    pieces = tiles(50, "")
-    last = pieces.constant(floats(500), "raw")
-    for _ in range(3):
-        before, last = last, pieces.name()
-        pieces.node("ReduceSum", [before], last)
-    pieces.output(last, FLOAT)
-    model = pieces.model()
-    result = onnxfold.optimize(model, level=0)
-    assert not result.graph.node
-    assert result.ByteSize() <= model.ByteSize()
+def test_what_costs_most_stays_and_not_all():
+    model = tiles(2000, "").model()  # 64 bytes each, from 12
+    result = onnxfold.optimize(model, value_info=False)
+    assert result.ByteSize() <= model.ByteSize() + (1 << 16)
+    assert len(result.graph.node) < 500
     assert_same(model, result, {})
 
 
@@ -157,32 +164,27 @@ def test_strings_are_weighed_by_what_they_take(doublings):
         pieces.node("StringConcat", [before, before], last)
     pieces.output(last, STRING)
     model = pieces.model()
-    result = onnxfold.optimize(model)
+    result = onnxfold.optimize(model, max_growth=0, value_info=False)
     assert result.ByteSize() <= model.ByteSize()
     assert bool(result.graph.node) == (doublings > 3)
     assert_same(model, result, {})
 
 
-def test_rules_are_not_used_where_they_make_the_model_larger(tmp_path):
+def test_rules_are_not_used_where_the_model_may_not_grow_by_them(tmp_path):
     """Two nodes on one constant become one on two constants, whose names are longer."""
     model = parse("g (float[2] x) => (float[2] y) <float w = {6}> { r = Relu (x) y = Min (r, w) }")
-    assert [node.op_type for node in onnxfold.optimize(model).graph.node] == ["Relu", "Min"]
+    assert [node.op_type for node in onnxfold.optimize(model).graph.node] == ["Clip"]
+    options = {"max_growth": 0, "value_info": False}
+    kept = onnxfold.optimize(model, **options)
+    assert [node.op_type for node in kept.graph.node] == ["Relu", "Min"]
     onnx.save(model, tmp_path / "m.onnx")
-    report = onnxfold.optimize_file(tmp_path / "m.onnx", tmp_path / "out.onnx")
+    report = onnxfold.optimize_file(tmp_path / "m.onnx", tmp_path / "out.onnx", **options)
     assert report.nodes_after == report.nodes_before
     assert report.bytes_after <= report.bytes_before
-    assert any("no rule was used" in warning for warning in report.warnings)
-    grown = onnxfold.optimize(model, max_growth=100)
-    assert [node.op_type for node in grown.graph.node] == ["Clip"]
+    assert any("level 0 was used" in warning for warning in report.warnings)
 
 
-def test_equal_constants_take_the_shortest_of_their_names():
-    model = parse("""g (float[2] x) => (float[2] y) <float a_long_name = {6}, float w = {6}> {
-        r = Add (x, w) s = Mul (r, a_long_name) t = Sub (s, w) y = Div (t, w) }""")
-    assert [t.name for t in onnxfold.optimize(model, level=0).graph.initializer] == ["w"]
-
-
-def test_branches_that_are_put_in_the_place_of_an_if_bring_no_bytes():
+def test_branches_that_are_put_in_the_place_of_an_if():
     """They name their values alike: those of the second get longer names."""
     nodes = " ".join(f"n{k} = Relu (x) s{k} = Max ({', '.join(20 * [f'n{k}'])})" for k in range(20))
     branch = (
@@ -197,7 +199,7 @@ def test_branches_that_are_put_in_the_place_of_an_if_bring_no_bytes():
         }}"""
     )
     result = onnxfold.optimize(model, level=0)
-    assert result.ByteSize() <= model.ByteSize()
+    assert "If" not in count_ops(storage.from_proto(result))
     assert_same(model, result, {"x": floats(2)})
-    grown = onnxfold.optimize(model, level=0, max_growth=1000)
-    assert "If" not in count_ops(storage.from_proto(grown))
+    small = onnxfold.optimize(model, level=0, max_growth=0, value_info=False)
+    assert small.ByteSize() <= model.ByteSize()

@@ -14,7 +14,6 @@ import pytest
 import onnxfold
 from onnxfold import storage
 from onnxfold.passes import create
-from onnxfold.storage.bound import most_bytes
 
 ROOT = Path(__file__).parents[2]
 HEADER = '<ir_version: 10, opset_import: ["" : 21, "local" : 1, "custom" : 1]>'
@@ -114,30 +113,6 @@ def test_a_shape_without_a_type_is_not_written():
         node.outputs[0].shape = node.outputs[0].shape or ir.Shape([3])
     create("value-info")(model)
     onnx.checker.check_model(storage.to_proto(model))
-
-
-@pytest.mark.parametrize("path", MODELS)
-def test_the_bytes_are_told_without_writing(path):
-    model = storage.from_proto(onnx.load(ROOT / path))
-    for value in (v for node in model.graph.all_nodes() for v in node.outputs):
-        if not value.is_graph_output():
-            value.type = None
-    assert most_bytes(model) == storage.to_proto(model).ByteSize()
-
-
-def test_the_bytes_of_bodies_texts_and_types_are_told():
-    text = """g (bool c, float[2] x, optional(float[2]) o) => (float[2] y, optional(float[2]) p) {
-        y = If (c) <then_branch = t () => (float[2] r) { r = Relu(x) },
-                    else_branch = e () => (float[2] r) {
-                        h = Constant <value_strings = ["a", "ü"]> ()
-                        r = Slice <doc_string = "text"> (x, i, i, , i) }>
-        i = Constant <value = int64[1] {1}> ()
-        n, = custom.Made <some: floats = [1.5, 2.5], other = -3, b = 0.5> (x, "", x)
-        p = Optional <type = float[2]> () }"""
-    model = storage.from_proto(onnx.parser.parse_model(HEADER + text))
-    model.graph.metadata_props["key"] = "text"
-    model.graph.doc_string = "x" * 200
-    assert most_bytes(model) == storage.to_proto(model).ByteSize()
 
 
 @pytest.mark.parametrize("path", MODELS)

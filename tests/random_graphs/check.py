@@ -161,7 +161,7 @@ def _check_in(folder: Path, original: Original, name: str, variant: Variant) -> 
         proto, path, grown = _optimize(folder, original, variant)
     except Exception as error:
         return Failure(name, type(error).__name__, _place(error), _line(error))
-    if variant.small and grown > 0:
+    if variant.small and grown > max(1 << 16, len(original.bytes) // 100):
         return Failure(name, "grown", "", f"{grown} bytes more")
     difference = _interface(original.model, proto)
     if difference:

@@ -118,7 +118,7 @@ def most(size: int, growth: int | None) -> int:
 @given(many_small(), st.sampled_from([0, 1]), GROWTH)
 def test_no_model_grows_by_more_than_it_may(model, level, growth):
     onnx.checker.check_model(model)
-    result = onnxfold.optimize(model, level=level, value_info=False, max_growth=growth)
+    result = onnxfold.optimize(model, level=level, max_growth=growth)
     assert result.ByteSize() <= most(model.ByteSize(), growth)
 
 
@@ -132,7 +132,6 @@ def test_no_file_grows_by_more_than_it_may(model, external, growth, tmp_path_fac
         folder / "out.onnx",
         fsync=False,
         max_growth=growth,
-        value_info=False,
     )
     written = sum(file.stat().st_size for file in folder.glob("out.onnx*"))
     assert written == report.bytes_after <= most(report.bytes_before, growth)
@@ -149,7 +148,7 @@ def tiles(count: int, names: str) -> Pieces:
 
 def test_what_costs_most_stays_and_not_all():
     model = tiles(2000, "").model()  # 64 bytes each, from 12
-    result = onnxfold.optimize(model, value_info=False)
+    result = onnxfold.optimize(model)
     assert result.ByteSize() <= model.ByteSize() + (1 << 16)
     assert len(result.graph.node) < 500
     assert_same(model, result, {})
@@ -164,7 +163,7 @@ def test_strings_are_weighed_by_what_they_take(doublings):
         pieces.node("StringConcat", [before, before], last)
     pieces.output(last, STRING)
     model = pieces.model()
-    result = onnxfold.optimize(model, max_growth=0, value_info=False)
+    result = onnxfold.optimize(model, max_growth=0)
     assert result.ByteSize() <= model.ByteSize()
     assert bool(result.graph.node) == (doublings > 3)
     assert_same(model, result, {})
@@ -174,7 +173,7 @@ def test_rules_are_not_used_where_the_model_may_not_grow_by_them(tmp_path):
     """Two nodes on one constant become one on two constants, whose names are longer."""
     model = parse("g (float[2] x) => (float[2] y) <float w = {6}> { r = Relu (x) y = Min (r, w) }")
     assert [node.op_type for node in onnxfold.optimize(model).graph.node] == ["Clip"]
-    options = {"max_growth": 0, "value_info": False}
+    options = {"max_growth": 0}
     kept = onnxfold.optimize(model, **options)
     assert [node.op_type for node in kept.graph.node] == ["Relu", "Min"]
     onnx.save(model, tmp_path / "m.onnx")
@@ -201,5 +200,5 @@ def test_branches_that_are_put_in_the_place_of_an_if():
     result = onnxfold.optimize(model, level=0)
     assert "If" not in count_ops(storage.from_proto(result))
     assert_same(model, result, {"x": floats(2)})
-    small = onnxfold.optimize(model, level=0, max_growth=0, value_info=False)
+    small = onnxfold.optimize(model, level=0, max_growth=0)
     assert small.ByteSize() <= model.ByteSize()

@@ -542,3 +542,20 @@ def test_half():
             **statistics(3, np.float16),
         ),
     )
+
+
+@pytest.mark.parametrize("opset", [7, 9])
+def test_what_computes_a_new_weight_may_be_newer_than_the_model(opset):
+    """Expand, which makes a bias of one number, came with opset 8; it is no op of the result."""
+    made = graph(
+        "float[N,2,5,6] x",
+        "t = Conv(x, w)",
+        "y = Add(t, c)",
+        w=random(3, 2, 3, 3),
+        c=np.full((1, 1, 1), 0.5, np.float32),
+        opset=opset,
+    )
+    result = onnxfold.optimize(made.model, level=2)
+    onnx.checker.check_model(result)
+    assert [node.op_type for node in result.graph.node] == ["Conv"]
+    onnxfold.compare(made.model, result, rtol=1e-5, atol=1e-5).assert_equal()

@@ -1,4 +1,4 @@
-"""Constants that meet each other: the rest of what onnx-mlir's ConstProp does by rules.
+"""Constants that meet each other.
 
 What has only constant operands is computed by the constant-propagation pass, and what the types
 determine by the one for symbolic shapes, both without a rule. The rules here bring constants
@@ -56,20 +56,11 @@ def _chain(inner: Any, outer: Any, merged: Any, doc: str, *, integers: bool = Tr
 
 # -------------------------------------------------------------------- two constants in a chain
 
-_add, _sub, _from = op.Add(x, c), op.Sub(x, c), op.Sub(c, x)
+_add, _sub = op.Add(x, c), op.Sub(x, c)
 _mul, _div = op.Mul(x, c), op.Div(x, c)
 
 add_add = _chain(_add, op.Add(_add, d), op.Add(x, op.Add(c, d)), "x + c + d is x + (c + d).")
-add_sub = _chain(_add, op.Sub(_add, d), op.Add(x, op.Sub(c, d)), "x + c - d is x + (c - d).")
 sub_add = _chain(_sub, op.Add(_sub, d), op.Add(x, op.Sub(d, c)), "x - c + d is x + (d - c).")
-sub_sub = _chain(_sub, op.Sub(_sub, d), op.Sub(x, op.Add(c, d)), "x - c - d is x - (c + d).")
-add_from = _chain(_from, op.Add(_from, d), op.Sub(op.Add(c, d), x), "c - x + d is c + d - x.")
-from_sub = _chain(_from, op.Sub(_from, d), op.Sub(op.Sub(c, d), x), "c - x - d is c - d - x.")
-from_add = _chain(_add, op.Sub(d, _add), op.Sub(op.Sub(d, c), x), "d - (x + c) is d - c - x.")
-from_subtracted = _chain(
-    _sub, op.Sub(d, _sub), op.Sub(op.Add(d, c), x), "d - (x - c) is d + c - x."
-)
-from_from = _chain(_from, op.Sub(d, _from), op.Add(x, op.Sub(d, c)), "d - (c - x) is x + (d - c).")
 
 mul_mul = _chain(_mul, op.Mul(_mul, d), op.Mul(x, op.Mul(c, d)), "x * c * d is x * (c * d).")
 mul_div = _chain(
@@ -78,26 +69,12 @@ mul_div = _chain(
 div_mul = _chain(
     _div, op.Mul(_div, d), op.Mul(x, op.Div(d, c)), "x / c * d is x * (d / c).", integers=False
 )
-div_div = _chain(
-    _div, op.Div(_div, d), op.Div(x, op.Mul(c, d)), "x / c / d is x / (c * d).", integers=False
-)
 
-_bitwise = op.any_of(
-    *("And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
-)
-_masked = _bitwise(x, c)
-
-bitwise_bitwise = rule(
-    _bitwise(_masked, d) >> _bitwise(x, _bitwise(c, d)),
-    where=single_use(_masked) & _same_size(c, d),
-    doc="x & c & d is x & (c & d); likewise | and ^.",
-)
 
 # -------------------------------------------------------------------- with something between them
 
 _sum = op.any_of("Add", "Mul")
 _left, _right = _sum(x, c), _sum(y, d)
-_middle = _sum(_left, y)
 
 constants_of_both_operands = rule(
     _sum(_left, _right) >> _sum(_sum(x, y), _sum(c, d)),
@@ -108,15 +85,4 @@ constants_of_both_operands = rule(
     & _no_bias(x, y),
     inexact=~integer(x),
     doc="(x + c) + (y + d) is (x + y) + (c + d); likewise *.",
-)
-
-constant_further_out = rule(
-    _sum(_middle, d) >> _sum(_sum(x, y), _sum(c, d)),
-    where=(integer(x) | floating(x))
-    & single_use(_left)
-    & single_use(_middle)
-    & _same_size(c, d)
-    & _no_bias(x, y),
-    inexact=~integer(x),
-    doc="((x + c) + y) + d is (x + y) + (c + d); likewise *.",
 )

@@ -18,12 +18,10 @@ from onnxfold.rewrite import (
     constants,
     floating,
     given,
-    ints_of,
     is_constant,
     op,
     result,
     rule,
-    shape_of,
     single_use,
     values,
 )
@@ -52,25 +50,11 @@ expand_before_binary = rule(
     doc="An op that broadcasts needs no Expand before it, if the other operand is as large.",
 )
 
-expand_before_where = [
-    rule(
-        op.Where(*operands) >> op.Where(x, y, z),
-        where=_is_as_large(result, x, y, z),
-        inexact=floating(y) & ~(no_negative_zero(y) & no_negative_zero(z)),
-        doc="Where needs no Expand before it, if another operand is as large.",
-    )
-    for operands in (
-        (op.Expand(x, i), y, z),
-        (x, op.Expand(y, i), z),
-        (x, y, op.Expand(z, i)),
-    )
-]
-
-expand_of_expand = rule(
-    op.Expand(op.Expand(x, i), y) >> op.Expand(x, y),
-    where=shape_of(result) == ints_of(y),
-    opset=(8, None),
-    doc="The second Expand says the whole shape.",
+expand_before_where = rule(
+    op.Where(x, y, op.Expand(z, i)) >> op.Where(x, y, z),
+    where=_is_as_large(result, x, y, z),
+    inexact=floating(y) & ~(no_negative_zero(y) & no_negative_zero(z)),
+    doc="Where needs no Expand of what it takes otherwise, if another operand is as large.",
 )
 
 _unary = op.any_of(*EXACT_ANYWHERE, *VECTORIZED)

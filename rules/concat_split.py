@@ -58,15 +58,6 @@ concat_with_nothing = rule(
     doc="A part of size 0 adds nothing.",
 )
 
-_split = op("Split")(x, *ys, axis=b)
-
-concat_of_split = rule(
-    op.Concat(*_split.outputs, axis=a) >> x,
-    where=_same_axis,
-    opset=(4, None),
-    doc="All parts of a split are joined again, in their order.",
-)
-
 
 @given
 def _split_sizes(x: Matched, c: Matched, a: int) -> tuple[int, ...] | None:

@@ -41,20 +41,6 @@ shape_there_and_back = rule(
 
 _squeeze, _unsqueeze = op("Squeeze"), op("Unsqueeze")
 
-squeeze_of_unsqueeze = rule(
-    _squeeze(_unsqueeze(x, *ys), *zs) >> x,
-    where=axes(_squeeze) == axes(_unsqueeze),
-    benefit=1,
-    doc="The axes that are added are taken away again.",
-)
-
-unsqueeze_of_squeeze = rule(
-    _unsqueeze(_squeeze(x, *ys), *zs) >> x,
-    where=axes(_squeeze) == axes(_unsqueeze),
-    benefit=1,
-    doc="The axes that are taken away are added again.",
-)
-
 
 @given
 def both_axes(named: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
@@ -73,14 +59,6 @@ unsqueeze_of_unsqueeze = rule(
     where=single_use(_unsqueezed),
     benefit=1,
     doc="Axes are added at once.",
-)
-
-squeeze_of_squeeze = rule(
-    _squeeze_again(_squeezed, *zs)
-    >> op.Squeeze(x, axes=both_axes(axes(_squeeze), axes(_squeeze_again))),
-    where=single_use(_squeezed),
-    benefit=1,
-    doc="Axes are taken away at once.",
 )
 
 

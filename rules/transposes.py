@@ -129,10 +129,3 @@ reshape_between_transposes = rule(
     opset=(5, None),
     doc="A Reshape behind which all axes are moved back is all that there is.",
 )
-
-matmul_of_transposed = rule(
-    op.Transpose(op.MatMul(_transposed, op.Transpose(y, perm=p)), perm=p) >> op.MatMul(y, x),
-    where=swaps_last_two(p),
-    inexact=True,
-    doc="The transpose of a product of transposed matrices is the product the other way round.",
-)

@@ -1,6 +1,6 @@
-"""Minima of maxima: Clip.
+"""What is a Clip, or is part of one.
 
-On onnxruntime, with which the rule agrees bit for bit, Clip is ``min(max(x, low), high)``, also
+On onnxruntime, with which the rules agree bit for bit, Clip is ``min(max(x, low), high)``, also
 where low > high, and a NaN stays a NaN; -0.0 stays where the bound is 0.0, where Max and Min may
 give either. For int64 none of it holds always: see `well_ordered`.
 """
@@ -25,7 +25,7 @@ from onnxfold.rewrite import (
     values,
 )
 
-x = values("x")
+x, rest = values("x *rest")
 low, high = constants("low high")
 
 
@@ -48,4 +48,11 @@ min_of_max = rule(
     inexact=~_no_zero(low, high),
     opset=(12, None),
     doc="First not less, then not more: Clip, also with crossed bounds. It may keep -0.0.",
+)
+
+clip_of_relu = rule(
+    op.Clip(op.Relu(x), low, *rest) >> op.Clip(x, low, *rest),
+    where=(number(low) > 0) & well_ordered(x),
+    opset=(11, None),
+    doc="What is not less than something positive is not negative.",
 )

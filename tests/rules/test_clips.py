@@ -13,6 +13,25 @@ def test_order_of_int64():
     refuse(rules.min_of_max, graph("int64[N] x", *nodes, **bounds))
 
 
+def test_clip_of_relu():
+    nodes = ("t = Relu(x)", "y = Clip(t, low, high)")
+    for low, high in ((1e-6, 3), (1, 2), (5, 3), (1e-40, np.inf), (2, np.nan)):
+        bounds = {"low": F32(low), "high": F32(high)}
+        certify(rules.clip_of_relu, graph("float[N] x", *nodes, **bounds), gone="Relu")
+    certify(
+        rules.clip_of_relu,
+        graph("float[N] x", "t = Relu(x)", "y = Clip(t, low)", low=F32(1e-6)),
+        gone="Relu",
+    )
+    refuse(
+        rules.clip_of_relu,
+        graph("float[N] x", *nodes, low=F32(-1), high=F32(3)),
+        graph("float[N] x", *nodes, low=F32(0), high=F32(3)),
+        graph("int64[N] x", *nodes, low=np.int64(1), high=np.int64(3), opset=14),
+        graph("float[N] x", *nodes, outputs="t, y", low=F32(1), high=F32(3)),
+    )
+
+
 def test_min_of_max():
     nodes = ("t = Max(x, low)", "y = Min(high, t)")
     certify(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import onnx_ir as ir
 from onnxfold.rules.numbers import no_negative_zero
 
 from onnxfold.rewrite import (
@@ -12,9 +11,7 @@ from onnxfold.rewrite import (
     constants,
     dtype_of,
     filled,
-    floating,
     given,
-    ints_of,
     op,
     optional,
     result,
@@ -25,8 +22,8 @@ from onnxfold.rewrite import (
 
 x, y, ys = values("x y *ys")
 _one, _zero, _minus_zero = filled(1), filled(0), filled(-0.0)
-_true, _false = filled(True), filled(False)
-starts, ends, axes = constants("starts ends axes")
+_true = filled(True)
+axes = constants("axes")
 p, t = attributes("p t")
 
 
@@ -34,18 +31,6 @@ p, t = attributes("p t")
 def is_sorted(perm: tuple[int, ...]) -> bool:
     """The permutation leaves every axis in its place."""
     return list(perm) == list(range(len(perm)))
-
-
-@given
-def all_zero(numbers: tuple[int, ...]) -> bool:
-    """Every number is zero."""
-    return not any(numbers)
-
-
-@given
-def all_beyond_any_size(numbers: tuple[int, ...]) -> bool:
-    """Exporters write the largest int32 or int64 for "to the end"."""
-    return all(number >= 2**31 - 1 for number in numbers)
 
 
 # -------------------------------------------------------------------- copies
@@ -64,11 +49,6 @@ dropout_before_12 = rule(
     doc="Dropout of these opsets copies: it has no training mode.",
 )
 
-dropout_without_mode = rule(
-    op.Dropout(x, optional(y), seed=anything) >> x,
-    opset=(12, None),
-    doc="Dropout copies unless it is told to train.",
-)
 
 dropout_not_training = rule(
     op.Dropout(x, optional(y), filled(False), seed=anything) >> x,
@@ -76,10 +56,6 @@ dropout_not_training = rule(
     doc="Dropout that is told not to train copies.",
 )
 
-variadic_of_one = rule(
-    op.any_of("Sum", "Max", "Min", "Mean")(x) >> x,
-    doc="The sum, maximum, minimum or mean of one value is that value.",
-)
 
 # -------------------------------------------------------------------- movement that moves nothing
 
@@ -95,29 +71,12 @@ same_shape_again = rule(
     doc="An op that only changes the shape, and does not.",
 )
 
-slice_same_shape = rule(
-    op.Slice(x, starts, ends, optional(axes), optional(filled(1))) >> x,
-    where=same_shape(x, result),
-    doc="A slice that takes all of every axis: its shape says so.",
-)
-
-slice_all = rule(
-    op.Slice(x, filled(0), ends, optional(axes), optional(filled(1))) >> x,
-    where=all_beyond_any_size(ints_of(ends)),
-    doc="A slice from the start to the end of every axis, whatever its size.",
-)
 
 pad_nothing = rule(
     op.Pad(x, filled(0), optional(y), optional(axes), mode=anything) >> x,
     doc="Nothing is added on any side.",
 )
 
-pad_nothing_before_11 = rule(
-    op.Pad(x, pads=p, mode=anything, value=anything) >> x,
-    where=all_zero(p),
-    opset=(2, 10),
-    doc="Nothing is added on any side.",
-)
 
 concat_of_one = rule(op.Concat(x, axis=anything) >> x, doc="There is nothing to join.")
 
@@ -154,26 +113,9 @@ divide_by_one = rule(
     doc="x / 1 is x, if the 1 does not broadcast x.",
 )
 
-power_one = rule(
-    op.Pow(x, _one) >> x,
-    where=(floating(x) | (dtype_of(x) == ir.DataType.INT32)) & broadcasts_to(_one, x),
-    doc="x to the power of 1 is x; onnxruntime rounds larger integers to float64.",
-)
 
 and_true = rule(
     op.And(x, _true) >> x,
     where=broadcasts_to(_true, x),
     doc="x and true is x.",
 )
-
-or_false = rule(
-    op.any_of("Or", "Xor")(x, _false) >> x,
-    where=broadcasts_to(_false, x),
-    doc="x or false, x xor false is x.",
-)
-
-# -------------------------------------------------------------------- what undoes itself
-
-negate_twice = rule(op.Neg(op.Neg(x)) >> x, doc="- - x is x.")
-
-not_twice = rule(op.Not(op.Not(x)) >> x, doc="not not x is x.")

@@ -50,9 +50,11 @@ min_of_max = rule(
     doc="First not less, then not more: Clip, also with crossed bounds. It may keep -0.0.",
 )
 
+_relu = op.Relu(x)
+
 clip_of_relu = rule(
-    op.Clip(op.Relu(x), low, *rest) >> op.Clip(x, low, *rest),
-    where=(number(low) > 0) & well_ordered(x),
+    op.Clip(_relu, low, *rest) >> op.Clip(x, low, *rest),
+    where=(number(low) > 0) & single_use(_relu) & well_ordered(x),
     opset=(11, None),
     doc="What is not less than something positive is not negative.",
 )

@@ -60,6 +60,7 @@ _add, _sub = op.Add(x, c), op.Sub(x, c)
 _mul, _div = op.Mul(x, c), op.Div(x, c)
 
 add_add = _chain(_add, op.Add(_add, d), op.Add(x, op.Add(c, d)), "x + c + d is x + (c + d).")
+add_sub = _chain(_add, op.Sub(_add, d), op.Add(x, op.Sub(c, d)), "x + c - d is x + (c - d).")
 sub_add = _chain(_sub, op.Add(_sub, d), op.Add(x, op.Sub(d, c)), "x - c + d is x + (d - c).")
 
 mul_mul = _chain(_mul, op.Mul(_mul, d), op.Mul(x, op.Mul(c, d)), "x * c * d is x * (c * d).")

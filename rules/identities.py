@@ -22,7 +22,7 @@ from onnxfold.rewrite import (
 
 x, y, ys = values("x y *ys")
 _one, _zero, _minus_zero = filled(1), filled(0), filled(-0.0)
-_true = filled(True)
+_true, _false = filled(True), filled(False)
 axes = constants("axes")
 p, t = attributes("p t")
 
@@ -118,4 +118,10 @@ and_true = rule(
     op.And(x, _true) >> x,
     where=broadcasts_to(_true, x),
     doc="x and true is x.",
+)
+
+or_false = rule(
+    op.any_of("Or", "Xor")(x, _false) >> x,
+    where=broadcasts_to(_false, x),
+    doc="x or false, x xor false is x.",
 )

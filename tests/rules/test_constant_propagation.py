@@ -12,6 +12,7 @@ C, D = F32([[1.5, -2.25, 0.75]]), F32(3.3)
 CHAINS = [
     (rules.add_add, "Add(x, c)", "Add(t, d)"),
     (rules.add_add, "Add(c, x)", "Add(d, t)"),
+    (rules.add_sub, "Add(x, c)", "Sub(t, d)"),
     (rules.sub_add, "Sub(x, c)", "Add(d, t)"),
     (rules.mul_mul, "Mul(x, c)", "Mul(t, d)"),
 ]

@@ -168,3 +168,6 @@ def test_neutral_elements():
         )
     certify(rules.and_true, graph("bool[N] x", "y = And(c, x)", c=True))
     refuse(rules.and_true, graph("bool[N] x", "y = And(x, c)", c=[[True]]))
+    certify(rules.or_false, graph("bool[N] x", "y = Or(c, x)", c=False))
+    certify(rules.or_false, graph("bool[N] x", "y = Xor(x, c)", c=False))
+    refuse(rules.or_false, graph("bool[N] x", "y = Or(x, c)", c=True))

@@ -7,7 +7,6 @@ from typing import Any
 from onnxfold.analysis.symbolic import Number
 from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.rewrite import (
-    Matched,
     constant,
     given,
     result,

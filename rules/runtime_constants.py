@@ -62,32 +62,13 @@ product_of_products = _rule(
     "(x a) b is x (a b).",
 )
 
-product_of_products_too = _rule(
-    op.MatMul(_product, b) >> op.MatMul(x, op.MatMul(a, b)),
-    runtime_constant(b) & is_constant(a) & _matrices & single_use(_product),
-    "(x a) b is x (a b).",
-)
 
 _scales = is_scalar_like(c) & _settled(c) & runtime_constant(a) & (rank_of(a) >= 2)
 
-product_scaled = [
-    _rule(
-        scaled >> op.MatMul(x, changed),
-        _scales & same_shape(_product, result) & single_use(_product),
-        "A factor of a product is one of the constant.",
-    )
-    for scaled, changed in (
-        (op.Mul(_product, c), op.Mul(a, c)),
-        (op.Div(_product, c), op.Div(a, c)),
-    )
-]
-
-_scaled = op.Mul(x, c)
-
-product_of_factor = _rule(
-    op.MatMul(_scaled, a) >> op.MatMul(x, op.Mul(a, c)),
-    _scales & same_shape(_scaled, x) & single_use(_scaled),
-    "A factor of an operand is one of the constant.",
+product_scaled = _rule(
+    op.Mul(_product, c) >> op.MatMul(x, op.Mul(a, c)),
+    _scales & same_shape(_product, result) & single_use(_product),
+    "A factor of a product is one of the constant.",
 )
 
 product_in_another_type = _rule(
@@ -117,28 +98,12 @@ sum_of_products_and_bias = _rule(
 
 # -------------------------------------------------------------------- Gemm
 
-_turned = ((0, a), (1, op.Transpose(a, perm=(1, 0))))
-
-gemm_without_bias = [
-    _rule(
-        op.Gemm(x, a, alpha=1.0, transA=0, transB=turned) >> op.MatMul(x, made),
-        runtime_constant(a),
-        "Without a bias it is a product.",
-        opset=(7, None),
-    )
-    for turned, made in _turned
-]
-
-scaled_gemm_without_bias = [
-    _rule(
-        op.Gemm(x, a, alpha=s, transA=0, transB=turned)
-        >> op.MatMul(x, op.Mul(made, constant(s, like=a))),
-        runtime_constant(a) & (s != 1),
-        "Without a bias it is a product, its factor one of the constant.",
-        opset=(7, None),
-    )
-    for turned, made in _turned
-]
+gemm_without_bias = _rule(
+    op.Gemm(x, a, alpha=1.0, transA=0, transB=1) >> op.MatMul(x, op.Transpose(a, perm=(1, 0))),
+    runtime_constant(a),
+    "Without a bias it is a product.",
+    opset=(7, None),
+)
 
 _flatten, _back = op("Reshape"), op("Reshape")
 _flat = _flatten(x, shape)
@@ -154,32 +119,28 @@ def _is_flat(x: Matched, flat: Matched, outer: Matched) -> bool:
     return flat.rank == 2 and flat.shape[1] == x.shape[-1] and outer.shape[:-1] == x.shape[:-1]
 
 
-def _with_gemm(turned: int, made: Any) -> Any:
-    gemm = _gemm(x, w, turned)
-    return _rule(
-        op.Add(gemm, _product) >> _gemm(x, op.Add(w, made), turned),
-        _of_matrices & single_use(gemm),
-        "(x w + bias) + x a is x (w + a) + bias.",
-        opset=(11, None),
-    )
-
-
-def _with_flat_gemm(turned: int, made: Any) -> Any:
-    gemm = _gemm(_flat, w, turned)
-    outer = _back(gemm, whole)
-    return _rule(
-        op.Add(outer, _product) >> _back(_gemm(_flat, op.Add(w, made), turned), whole),
-        _of_matrices & _is_flat(x, _flat, outer) & single_use(gemm) & single_use(outer),
-        "The same where one product is of matrices, and the other not.",
-        opset=(11, None),
-    )
-
-
 _of_matrices = runtime_constant(a) & _settled(w) & (rank_of(a) == 2) & single_use(_product)
+_one_gemm = _gemm(x, w, 1)
 
-gemm_and_product = [_with_gemm(turned, made) for turned, made in _turned]
+gemm_and_product = _rule(
+    op.Add(_one_gemm, _product) >> _gemm(x, op.Add(w, op.Transpose(a, perm=(1, 0))), 1),
+    _of_matrices & single_use(_one_gemm),
+    "(x w + bias) + x a is x (w + a) + bias.",
+    opset=(11, None),
+)
 
-flat_gemm_and_product = [_with_flat_gemm(turned, made) for turned, made in _turned]
+_flat_gemm = _gemm(_flat, w, 0)
+_outer_gemm = _back(_flat_gemm, whole)
+
+flat_gemm_and_product = _rule(
+    op.Add(_outer_gemm, _product) >> _back(_gemm(_flat, op.Add(w, a), 0), whole),
+    _of_matrices
+    & _is_flat(x, _flat, _outer_gemm)
+    & single_use(_flat_gemm)
+    & single_use(_outer_gemm),
+    "The same where one product is of matrices, and the other not.",
+    opset=(11, None),
+)
 
 # -------------------------------------------------------------------- convolutions
 

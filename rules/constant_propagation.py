@@ -76,6 +76,7 @@ div_mul = _chain(
 
 _sum = op.any_of("Add", "Mul")
 _left, _right = _sum(x, c), _sum(y, d)
+_middle = _sum(_left, y)
 
 constants_of_both_operands = rule(
     _sum(_left, _right) >> _sum(_sum(x, y), _sum(c, d)),
@@ -86,4 +87,15 @@ constants_of_both_operands = rule(
     & _no_bias(x, y),
     inexact=~integer(x),
     doc="(x + c) + (y + d) is (x + y) + (c + d); likewise *.",
+)
+
+constant_further_out = rule(
+    _sum(_middle, d) >> _sum(_sum(x, y), _sum(c, d)),
+    where=(integer(x) | floating(x))
+    & single_use(_left)
+    & single_use(_middle)
+    & _same_size(c, d)
+    & _no_bias(x, y),
+    inexact=~integer(x),
+    doc="((x + c) + y) + d is (x + y) + (c + d); likewise *.",
 )

@@ -23,7 +23,7 @@ from onnxfold.rewrite import (
 x, y, ys = values("x y *ys")
 _one, _zero, _minus_zero = filled(1), filled(0), filled(-0.0)
 _true, _false = filled(True), filled(False)
-axes = constants("axes")
+starts, ends, axes = constants("starts ends axes")
 p, t = attributes("p t")
 
 
@@ -71,6 +71,12 @@ same_shape_again = rule(
     doc="An op that only changes the shape, and does not.",
 )
 
+
+slice_same_shape = rule(
+    op.Slice(x, starts, ends, optional(axes), optional(filled(1))) >> x,
+    where=same_shape(x, result),
+    doc="A slice that takes all of every axis: its shape says so.",
+)
 
 pad_nothing = rule(
     op.Pad(x, filled(0), optional(y), optional(axes), mode=anything) >> x,

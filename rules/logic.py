@@ -5,6 +5,7 @@ from __future__ import annotations
 from onnxfold.rules.numbers import no_negative_zero
 
 from onnxfold.rewrite import (
+    dtype_of,
     floating,
     op,
     rule,
@@ -26,4 +27,11 @@ where_not = rule(
 and_of_nots = rule(
     op.And(op.Not(x), op.Not(y)) >> op.Not(op.Or(x, y)),
     doc="Neither is true: not one or the other.",
+)
+
+not_of_greater = rule(
+    op.Not(op.Greater(x, y)) >> op.LessOrEqual(x, y),
+    where=dtype_of(x).is_in(6, 7),
+    opset=(12, None),
+    doc="The opposite comparison; of integers only, as a NaN compares false either way.",
 )

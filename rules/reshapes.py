@@ -42,6 +42,14 @@ shape_there_and_back = rule(
 _squeeze, _unsqueeze = op("Squeeze"), op("Unsqueeze")
 
 
+unsqueeze_of_squeeze = rule(
+    _unsqueeze(_squeeze(x, *ys), *zs) >> x,
+    where=axes(_squeeze) == axes(_unsqueeze),
+    benefit=1,
+    doc="The axes that are taken away are added again.",
+)
+
+
 @given
 def both_axes(named: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
     """Axes of the larger shape, and further ones counted where the former are not there."""
@@ -50,8 +58,8 @@ def both_axes(named: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted((*named, *(free[axis] for axis in others))))
 
 
-_unsqueeze_again, _squeeze_again = op("Unsqueeze"), op("Squeeze")
-_unsqueezed, _squeezed = _unsqueeze(x, *ys), _squeeze(x, *ys)
+_unsqueeze_again = op("Unsqueeze")
+_unsqueezed = _unsqueeze(x, *ys)
 
 unsqueeze_of_unsqueeze = rule(
     _unsqueeze_again(_unsqueezed, *zs)

@@ -79,3 +79,13 @@ def test_constants_of_both_operands():
             d=F32(2),
         ),
     )
+
+
+def test_constant_further_out():
+    rule = rules.constant_further_out
+    nodes = ("a = Mul(x, c)", "b = Mul(z, a)", "y = Mul(b, d)")
+    certify(rule, graph("int32[N,1] x, int32[3] z", *nodes, c=np.int32(3), d=np.int32(7)), times=1)
+    feeds = {"x": F32([[2], [3]]), "z": F32([3, 7, 11])}
+    floats = graph("float[N,1] x, float[3] z", *nodes, feeds=feeds, sizes={"N": [2]}, c=C, d=D)
+    certify(rule, floats, tolerance=NEAR)
+    refuse(rule, floats, level=1)

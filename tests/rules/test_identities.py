@@ -70,6 +70,16 @@ def test_same_shape_again():
     )
 
 
+def test_slice():
+    rule = rules.slice_same_shape
+    certify(
+        rule,
+        graph("float[4,3] x", "y = Slice(x, b, e)", b=[0], e=[4]),
+        graph("float[4,3] x", "y = Slice(x, b, e, a, s)", b=[-9], e=[99], a=[1], s=[1]),
+    )
+    refuse(rule, graph("float[4] x", "y = Slice(x, b, e, a, s)", b=[-1], e=[-9], a=[0], s=[-1]))
+
+
 def test_pad():
     certify(
         rules.pad_nothing,

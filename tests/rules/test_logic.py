@@ -22,3 +22,14 @@ def test_nots():
     bools = "bool[N,1] x, bool[3] z"
     certify(rules.and_of_nots, graph(bools, *two, "y = And(a, b)"))
     refuse(rules.and_of_nots, graph(bools, "a = Not(x)", "y = And(a, z)"))
+
+
+def test_not_of_greater():
+    nodes = ("t = Greater(x, z)", "y = Not(t)")
+    certify(
+        rules.not_of_greater,
+        graph("int64[N,1] x, int64[3] z", *nodes),
+        graph("int32 x, int32[N] z", *nodes),
+        gone="Not",
+    )
+    refuse(rules.not_of_greater, graph("float[N] x, float[N] z", *nodes))

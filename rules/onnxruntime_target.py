@@ -122,13 +122,6 @@ def _fused_matmul(alpha: Any = 1.0, left: int = 0, right: int = 0) -> Any:
     return _ms.FusedMatMul(x, y, alpha=alpha, transA=left, transB=right)
 
 
-_sides = (
-    (op.Transpose(x, perm=p), y, {"transA": 0}, {"transA": 1}, x),
-    (op.Transpose(x, perm=p), y, {"transA": 1}, {"transA": 0}, x),
-    (x, op.Transpose(y, perm=p), {"transB": 0}, {"transB": 1}, y),
-    (x, op.Transpose(y, perm=p), {"transB": 1}, {"transB": 0}, y),
-)
-
 fused_matmul_of_transposed = [
     _rule(
         op.MatMul(left, right) >> _fused_matmul(1.0, **trans),
@@ -141,14 +134,11 @@ fused_matmul_of_transposed = [
     )
 ]
 
-fused_matmul_of_transposed_too = [
-    _rule(
-        _fused(left, right, **before) >> _fused(x, y, **after),
-        "A FusedMatMul one of whose operands has its last axes swapped.",
-        swaps_last_two(p) & _same_rank & ~is_constant(turned),
-    )
-    for left, right, before, after, turned in _sides
-]
+fused_matmul_of_transposed_too = _rule(
+    _fused(x, op.Transpose(y, perm=p), transB=0) >> _fused(x, y, transB=1),
+    "A FusedMatMul whose second operand has its last axes swapped.",
+    swaps_last_two(p) & _same_rank & ~is_constant(y),
+)
 
 _not_vectors = (rank_of(x) > 1) & (rank_of(y) > 1)
 _scales = is_scalar_like(c) & same_shape(_matmul, result) & single_use(_matmul) & _not_vectors
@@ -193,26 +183,27 @@ fused_matmul_of_scaled = [
 
 _either = _ms.either_way("FusedMatMul")
 
-fused_matmul_scaled_again = [
-    _rule(
-        _either(scaled, y, alpha=s) >> _either(x, y, alpha=s * factor),
-        "A FusedMatMul one of whose operands is scaled.",
-        where & _not_vectors,
-    )
-    for scaled, factor, where in _operands
-]
+_scaled, _factor, _where = _operands[0]
 
-fused_matmul_scaled_with_bias = [
-    _rule(
-        f(biased, c) >> op.Add(scaled, f(z, c)),
-        "What is added to a product takes less to scale than their sum.",
-        where & is_scalar_like(c) & single_use(biased) & same_shape(product, result) & _not_vectors,
-    )
-    for product, biased in ((each, op.Add(each, z)) for each in (_matmul, _product))
-    for f, factor in ((op.Mul, number(c)), (op.Div, 1 / number(c)))
-    for scaled in (_fused_matmul(factor) if product is _matmul else _fused(x, y, alpha=s * factor),)
-    for where in (known(factor) & single_use(product) & ~same_shape(z, result),)
-]
+fused_matmul_scaled_again = _rule(
+    _either(_scaled, y, alpha=s) >> _either(x, y, alpha=s * _factor),
+    "A FusedMatMul one of whose operands is scaled.",
+    _where & _not_vectors,
+)
+
+_biased = op.Add(_matmul, z)
+
+fused_matmul_scaled_with_bias = _rule(
+    op.Mul(_biased, c) >> op.Add(_fused_matmul(number(c)), op.Mul(z, c)),
+    "What is added to a product takes less to scale than their sum.",
+    known(number(c))
+    & single_use(_matmul)
+    & ~same_shape(z, result)
+    & is_scalar_like(c)
+    & single_use(_biased)
+    & same_shape(_matmul, result)
+    & _not_vectors,
+)
 
 # -------------------------------------------------------------------- activations
 

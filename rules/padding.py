@@ -52,12 +52,7 @@ def _padded(node: Matched, added: Sequence[int]) -> tuple[int, ...] | None:
     return tuple(a + b for a, b in zip(old, spatial, strict=True))
 
 
-_zero_pad = op.Pad(x, pads, optional(filled(0)), optional(axes))
-_old_pad = op.Pad(x, pads=p)
-
-
-_paddings = ((_zero_pad, _given_pads, (11, None)), (_old_pad, p, (2, 10)))
-"""A Pad with zeros, what it adds, and the opsets that have it."""
+_added = _padded(_conv, _given_pads)
 
 
 @given
@@ -72,13 +67,11 @@ def _may_see_whole_axis(node: Matched, weight: Matched, result: Matched) -> bool
     return weight.shape[1] == 1 and not more
 
 
-conv_of_pad = [
-    rule(
-        _conv(padding, w, *rest) >> _conv(x, w, *rest, pads=_padded(_conv, added), auto_pad=None),
-        where=known(_padded(_conv, added)),
-        inexact=_may_see_whole_axis(_conv, w, result),
-        opset=versions,
-        doc="Conv pads with zeros itself.",
-    )
-    for padding, added, versions in _paddings
-]
+conv_of_pad = rule(
+    _conv(op.Pad(x, pads, optional(filled(0)), optional(axes)), w, *rest)
+    >> _conv(x, w, *rest, pads=_added, auto_pad=None),
+    where=known(_added),
+    inexact=_may_see_whole_axis(_conv, w, result),
+    opset=(11, None),
+    doc="Conv pads with zeros itself.",
+)

@@ -65,7 +65,7 @@ product_of_products = _rule(
 
 _scales = is_scalar_like(c) & _settled(c) & runtime_constant(a) & (rank_of(a) >= 2)
 
-product_scaled = _rule(
+factor_of_product = _rule(
     op.Mul(_product, c) >> op.MatMul(x, op.Mul(a, c)),
     _scales & same_shape(_product, result) & single_use(_product),
     "A factor of a product is one of the constant.",

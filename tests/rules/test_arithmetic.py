@@ -17,6 +17,7 @@ def test_negatives_in_sums():
         graph("int64[N] x, int64[N] z", "t = Neg(x)", "y = Add(t, z)"),
         gone="Neg",
     )
+    refuse(rules.add_negative, graph(both, "t = Neg(z)", "s = Abs(t)", "y = Add(x, s)"))
 
 
 def test_divisions():

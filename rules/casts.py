@@ -75,9 +75,11 @@ cast_of_cast = rule(
     op.Cast(op.Cast(x, to=t), to=u) >> op.Cast(x, to=u),
     where=is_superfluous(dtype_of(x), t, u),
     doc="A cast to a dtype that holds every number of the one before.",
+    seen_in="trueocr/rec",
 )
 
 cast_like_known = rule(
     op.CastLike(x, y) >> op.Cast(x, to=dtype_of(y)),
     doc="The dtype is known: the other value is not needed for it.",
+    seen_in="torch/convolution",
 )

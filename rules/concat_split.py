@@ -40,6 +40,7 @@ concat_of_concat = rule(
     where=single_use(_joined) & _same_axis,
     opset=(4, None),
     doc="Parts joined along one axis are joined at once.",
+    seen_in="basic-pitch/nmp",
 )
 
 _concat = op("Concat")
@@ -109,4 +110,5 @@ split_of_sequence = rule(
     & _is_taken_apart(_sequence),
     opset=(13, None),
     doc="A part of a sequence of parts is a part of a Split.",
+    seen_in="torch/chunks",
 )

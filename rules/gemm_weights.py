@@ -92,6 +92,7 @@ product_scaled = rule(
     inexact=True,
     benefit=1,
     doc="The weight and the bias take the scale of the result, one number or one a column.",
+    seen_in="models/lora/torchscript",
 )
 
 
@@ -101,7 +102,7 @@ _reshape, _transpose = op("Reshape"), op("Transpose")
 _scaled_bias = narrow(_scales(wide(b), op.Reshape(wide(c), constant([1]))), b)
 
 
-def _attention_scale(product: Any, projection: Any, scaled: Any) -> Any:
+def _attention_scale(product: Any, projection: Any, scaled: Any, seen_in: str) -> Any:
     reshaped = _reshape(projection, y)
     heads = _transpose(reshaped)
     return rule(
@@ -117,6 +118,7 @@ def _attention_scale(product: Any, projection: Any, scaled: Any) -> Any:
         opset=(8, None),
         inexact=True,
         doc="Attention's scale goes through the split into heads into the projection.",
+        seen_in=seen_in,
     )
 
 
@@ -125,8 +127,14 @@ attention_scale = [
         _matmul,
         op.Add(_matmul(x, w), b),
         op.Add(_matmul(x, _scaled_weight(_matmul)), _scaled_bias),
+        seen_in="torch/heads",
     ),
-    _attention_scale(_gemm, _gemm(x, w, b), _gemm(x, _scaled_weight(_gemm), _scaled_bias)),
+    _attention_scale(
+        _gemm,
+        _gemm(x, w, b),
+        _gemm(x, _scaled_weight(_gemm), _scaled_bias),
+        seen_in="models/swin",
+    ),
 ]
 
 # -------------------------------------------------------------------- batch normalization
@@ -157,4 +165,5 @@ gemm_batch_normalization = rule(
     opset=(7, None),
     inexact=True,
     doc="The weight and bias do what BatchNormalization does in inference.",
+    seen_in="torch/classifier",
 )

@@ -22,11 +22,13 @@ where_not = rule(
     op.Where(op.Not(c), x, y) >> op.Where(c, y, x),
     inexact=floating(x) & ~(no_negative_zero(x) & no_negative_zero(y)),
     doc="The branches change places instead of the condition.",
+    seen_in="khmersm/model",
 )
 
 and_of_nots = rule(
     op.And(op.Not(x), op.Not(y)) >> op.Not(op.Or(x, y)),
     doc="Neither is true: not one or the other.",
+    seen_in="ppocr-vectron/ctc_decode",
 )
 
 not_of_greater = rule(
@@ -34,4 +36,5 @@ not_of_greater = rule(
     where=dtype_of(x).is_in(6, 7),
     opset=(12, None),
     doc="The opposite comparison; of integers only, as a NaN compares false either way.",
+    seen_in="pmsh-ocr/decoder_loop",
 )

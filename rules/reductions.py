@@ -43,6 +43,7 @@ unsqueeze_of_reduced = rule(
     _unsqueeze(_dropping, *zs) >> _reduce(x, *ys, keepdims=1),
     where=single_use(_dropping) & (axes(_unsqueeze) == axes(_reduce)) & _counts_axes(_reduce),
     doc="A reduction can keep the reduced axes itself.",
+    seen_in="silero-vad/silero_vad_16k_op15",
 )
 
 # -------------------------------------------------------------------- means of images

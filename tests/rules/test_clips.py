@@ -8,9 +8,12 @@ F32 = np.float32
 
 
 def test_order_of_int64():
-    nodes = ("t = Max(x, low)", "y = Min(t, high)")
     bounds = {"low": np.int64(0), "high": np.int64(9)}
-    refuse(rules.min_of_max, graph("int64[N] x", *nodes, **bounds))
+    for rule, nodes in (
+        (rules.min_of_max, ("t = Max(x, low)", "y = Min(t, high)")),
+        (rules.max_of_min, ("t = Min(x, high)", "y = Max(t, low)")),
+    ):
+        refuse(rule, graph("int64[N] x", *nodes, **bounds))
 
 
 def test_clip_of_relu():
@@ -51,3 +54,15 @@ def test_min_of_max():
         graph("float[3] x", *nodes, low=F32([[1]]), high=F32(3)),
         graph("float[3] x", *nodes, outputs="t, y", low=F32(1), high=F32(3)),
     )
+
+
+def test_max_of_min():
+    nodes = ("t = Min(x, high)", "y = Max(t, low)")
+    certify(
+        rules.max_of_min,
+        graph("float[N,2] x", *nodes, low=F32(-1), high=F32([1])),
+        graph("int32 x", *nodes, low=np.int32(0), high=np.int32(7)),
+        gone="Max Min",
+    )
+    refuse(rules.max_of_min, graph("float[N] x", *nodes, low=F32(5), high=F32(3)))
+    refuse(rules.max_of_min, graph("float[N] x", *nodes, low=F32(0), high=F32(3)), level=1)

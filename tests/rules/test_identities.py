@@ -24,13 +24,13 @@ def test_cast_to_same_dtype():
 
 
 def test_dropout():
-    certify(rules.dropout_before_12, graph("float[N] x", "y = Dropout<ratio=0.3>(x)", opset=10))
+    certify(rules.dropout[0], graph("float[N] x", "y = Dropout<ratio=0.3>(x)", opset=10))
     certify(
-        rules.dropout_not_training,
+        rules.dropout[1],
         graph("float[N] x", "y = Dropout(x, r, m)", r=F32(0.3), m=False),
     )
     refuse(
-        rules.dropout_not_training,
+        rules.dropout[1],
         graph("float[N] x", "y = Dropout(x, r, m)", r=F32(0.3), m=True),
         graph("float[N] x, bool m", "y = Dropout(x, r, m)", r=F32(0.3)),
     )

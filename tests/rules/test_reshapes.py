@@ -75,19 +75,6 @@ def test_axes_added_without_rank():
     )
 
 
-def test_axes_there_and_back():
-    certify(
-        rules.unsqueeze_of_squeeze,
-        graph("float[N,1] x", "t = Squeeze(x, c)", "y = Unsqueeze(t, d)", **ints(c=[1], d=[-1])),
-        of_any_rank("t = Squeeze(x, c)", "y = Unsqueeze(t, c)", c=[0]),
-    )
-    refuse(
-        rules.unsqueeze_of_squeeze,
-        graph("float[1,N,1] x", "t = Squeeze(x, c)", "y = Unsqueeze(t, d)", **ints(c=[0], d=[2])),
-        graph("float[1,N,1] x", "t = Squeeze(x)", "y = Unsqueeze(t, d)", **ints(d=[0])),
-    )
-
-
 def reshaped(x, first, second, **more):
     return graph(x, f"t = {first}", f"y = {second}", **more)
 

@@ -57,7 +57,7 @@ concat_with_nothing = rule(
     where=_is_nothing(_concat, x, a),
     opset=(4, None),
     doc="A part of size 0 adds nothing.",
-    seen_in="brainmaze-eeg-models/modelA_paper",
+    seen_in="brainmaze-eeg-models/spindle-detector-eeg",
 )
 
 

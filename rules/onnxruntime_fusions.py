@@ -17,5 +17,5 @@ kept_gelu_by_tanh = keep(
     gelu_by_tanh,
     where=floating(x),
     doc="Gelu's approximation, spelled out with Tanh.",
-    seen_in="traceforge-title-model/encoder",
+    seen_in="torch/gelu",
 )

@@ -108,8 +108,7 @@ def look_at(path: Path) -> Found:
         for kind, counts in watch.counts.items():
             for name in counts:
                 found[kind].setdefault(name, level)
-    model = onnx.load(path, load_external_data=False)
-    if any(_ADAPTER in tensor.name for tensor in model.graph.initializer):
+    if _ADAPTER.encode() in path.read_bytes():
         for name in _rules_of_split(path):
             found["rules"].setdefault(name, "split")
     return {kind: dict(levels) for kind, levels in found.items()}

@@ -11,8 +11,8 @@ import onnx
 import pytest
 
 NAMES = (
-    *("chunks", "classifier", "concatenated", "convolution", "flattened", "heads", "logits"),
-    *("positions", "preprocessing", "projection", "quick_gelu", "softplus"),
+    *("chunks", "classifier", "concatenated", "convolution", "flattened", "gelu", "heads"),
+    *("logits", "positions", "preprocessing", "projection", "quick_gelu", "softplus"),
     *("lora_bare", "lora_conv", "lora_conv1d", "lora_half", "lora_linear", "lora_matrices"),
 )
 
@@ -103,6 +103,7 @@ def _modules(torch: Any) -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]
         "concatenated": (Function(lambda x: torch.cat([x], 1).tanh()), (rows,), {}),
         "convolution": (nn.Conv2d(3, 4, 3, bias=False), (image,), raw),
         "flattened": (Function(flattened, nn.Tanh()), (image,), {}),
+        "gelu": (nn.Sequential(nn.GELU("tanh"), nn.Conv2d(3, 4, 1)), (image,), {}),
         "heads": (Function(heads, nn.Linear(16, 16)), (batch,), {}),
         "logits": (Function(lambda x, y: x @ y.t() * 14.3), (rows, torch.randn(3, 16)), {}),
         "positions": (Function(lambda x: x.cumsum(1) * x - 1 + 2), (rows.sign().long(),), {}),

@@ -20,15 +20,17 @@ from tests.production_models.models import MODELS, NotFetched
 ROOT = Path(__file__).parents[2]
 CENSUS = json.loads((ROOT / "docs/pages/benchmarks/census.json").read_text())["rules"]
 OPEN = (
-    *("activations", "attention", "interleaved_rotary", "joined_heads", "onnxruntime_attention"),
-    *("packed_attention", "repeated_heads", "rotary"),
+    *("activations", "attention", "interleaved_rotary", "joined_heads", "mean_of_image"),
+    *("onnxruntime_attention", "packed_attention", "repeated_heads", "rotary"),
 )
-"""Sets whose rules have none yet."""
+"""Sets and rules that have none yet."""
 
 # the rules of one list share a licence
 LICENCES: dict[str, set[str]] = defaultdict(set)
 for _rules in builtin_rule_sets():
-    for _rule in _rules if _rules.name not in OPEN else ():
+    for _rule in _rules:
+        if _rules.name in OPEN or _rule.name in OPEN:
+            continue
         LICENCES[re.sub(r"_\d+$", "", _rule.name)].add(_rule.seen_in)
 BY_MODEL: dict[str, set[str]] = defaultdict(set)
 for _stem, _models in LICENCES.items():

@@ -105,7 +105,7 @@ div_mul = _chain(
     op.Mul(x, op.Div(d, c)),
     "x / c * d is x * (d / c).",
     integers=False,
-    seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
+    seen_in="models/t5-decoder",
 )
 
 

@@ -46,12 +46,13 @@ def _of_set(rules: RuleSet) -> str:
         only.append(f"`--enable {rules.name}`")
     asked = f" Used with {' or '.join(only)} only." if only else ""
     rows = "".join(
-        f"| `{rule.name}` | {_cell(rule.doc)} | {_cell(_exactness(rule))} |\n" for rule in rules
+        f"| `{rule.name}` | {_cell(rule.doc)} | {_cell(_exactness(rule))} | {rule.seen_in} |\n"
+        for rule in rules
     )
     patterns = "\n\n".join(map(_pattern, rules))
     return (
         f"\n\n## {rules.name}\n\n{rules.doc}{asked}\n\n"
-        f"| rule | what it says | exact |\n|---|---|---|\n{rows}\n"
+        f"| rule | what it says | exact | seen in |\n|---|---|---|---|\n{rows}\n"
         f'??? note "Before and after"\n\n' + textwrap.indent(f"```text\n{patterns}\n```\n", "    ")
     )
 

@@ -85,6 +85,7 @@ scale_and_shift = rule(
     opset=(7, None),
     inexact=True,
     benefit=-1,  # where a sum with nothing goes, or a scale goes into a product, that is better
+    seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
     doc="x * c + d with one number a channel or one for all, as in PP-LCNetV3, is a"
     " BatchNormalization: onnxruntime computes it in the layout of the convolutions around it.",
 )
@@ -109,6 +110,7 @@ scale_plus_one = rule(
     & same_shape(x, result),
     opset=(7, None),
     inexact=True,
+    seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
     doc="x + x * s is x * (s + 1), where s has one number a channel: the squeeze-and-excitation of"
     " PP-OCR's detectors.",
 )

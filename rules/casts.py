@@ -1,25 +1,19 @@
-"""Casts that lose nothing, and so need not be there, or may be done later."""
+"""Casts that lose nothing, and so need not be there."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
 from onnxfold.rewrite import (
-    Matched,
     attributes,
-    boolean,
     dtype_of,
     given,
-    integer,
-    is_constant,
     op,
-    result,
     rule,
-    same_shape,
     values,
 )
 
-x, y, i, zs = values("x y i *zs")
+x, y = values("x y")
 a, t, u = attributes("a t u")
 
 _FLOATS = {
@@ -81,79 +75,11 @@ cast_of_cast = rule(
     op.Cast(op.Cast(x, to=t), to=u) >> op.Cast(x, to=u),
     where=is_superfluous(dtype_of(x), t, u),
     doc="A cast to a dtype that holds every number of the one before.",
+    seen_in="trueocr/rec",
 )
 
 cast_like_known = rule(
     op.CastLike(x, y) >> op.Cast(x, to=dtype_of(y)),
     doc="The dtype is known: the other value is not needed for it.",
-)
-
-_rounding = op.any_of("Floor", "Ceil", "Round")
-_whole = op.Cast(x, to=t)
-
-rounding_of_integer = rule(
-    _rounding(_whole) >> _whole,
-    where=integer(x),
-    doc="A number that was an integer is whole already.",
-)
-
-# -------------------------------------------------------------------- truths as numbers
-
-_number = op.Cast(x, to=t)
-
-truth_equal_zero = rule(
-    op.Equal(_number, 0) >> op.Not(x),
-    where=boolean(x) & same_shape(x, result),
-    doc="A truth cast to a number is 0 if it is false.",
-)
-
-truth_equal_one = rule(
-    op.Equal(_number, 1) >> x,
-    where=boolean(x) & same_shape(x, result),
-    doc="A truth cast to a number is 1 if it is true.",
-)
-
-truth_above_zero = rule(
-    op.Greater(_number, 0) >> x,
-    where=boolean(x) & same_shape(x, result),
-    doc="A truth cast to a number is above 0 if it is true.",
-)
-
-truth_below_one = rule(
-    op.Less(_number, 1) >> op.Not(x),
-    where=boolean(x) & same_shape(x, result),
-    doc="A truth cast to a number is below 1 if it is false.",
-)
-
-product_of_truths = rule(
-    op.Cast(op.Mul(op.Cast(x, to=t), op.Cast(y, to=t)), to=ir.DataType.BOOL.value) >> op.And(x, y),
-    where=boolean(x) & boolean(y),
-    opset=(7, None),
-    doc="The product of two truths is true if both are.",
-)
-
-# -------------------------------------------------------------------- widened weights
-
-_cast = op("Cast")
-_SUNK = ("FLOAT16", "BFLOAT16", "FLOAT", "INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32")
-
-
-@given
-def _widens(x: Matched, t: int) -> bool:
-    return x.dtype.name in _SUNK and x.dtype.bitwidth < ir.DataType(t).bitwidth
-
-
-gather_of_widened = rule(
-    op.Gather(_cast(x, to=t), i, axis=a) >> _cast(op.Gather(x, i, axis=a), to=t),
-    where=is_constant(x) & _widens,
-    on_constants=True,
-    doc="Only the rows of a weight that are taken are widened.",
-)
-
-slice_of_widened = rule(
-    op.Slice(_cast(x, to=t), y, *zs) >> _cast(op.Slice(x, y, *zs), to=t),
-    where=is_constant(x) & _widens,
-    opset=(10, None),
-    on_constants=True,
-    doc="Only the part of a weight that is taken is widened.",
+    seen_in="torch/convolution",
 )

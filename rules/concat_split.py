@@ -40,6 +40,7 @@ concat_of_concat = rule(
     where=single_use(_joined) & _same_axis,
     opset=(4, None),
     doc="Parts joined along one axis are joined at once.",
+    seen_in="basic-pitch/nmp",
 )
 
 _concat = op("Concat")
@@ -56,15 +57,7 @@ concat_with_nothing = rule(
     where=_is_nothing(_concat, x, a),
     opset=(4, None),
     doc="A part of size 0 adds nothing.",
-)
-
-_split = op("Split")(x, *ys, axis=b)
-
-concat_of_split = rule(
-    op.Concat(*_split.outputs, axis=a) >> x,
-    where=_same_axis,
-    opset=(4, None),
-    doc="All parts of a split are joined again, in their order.",
+    seen_in="brainmaze-eeg-models/spindle-detector-eeg",
 )
 
 
@@ -118,4 +111,5 @@ split_of_sequence = rule(
     & _is_taken_apart(_sequence),
     opset=(13, None),
     doc="A part of a sequence of parts is a part of a Split.",
+    seen_in="torch/chunks",
 )

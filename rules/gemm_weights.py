@@ -26,7 +26,6 @@ from onnxfold.rewrite import (
     any_of,
     anything,
     attributes,
-    broadcasts_to,
     constant,
     constants,
     dtype_of,
@@ -43,14 +42,14 @@ from onnxfold.rewrite import (
     values,
 )
 
-x, y, rest = values("x y *rest")
+x, y = values("x y")
 w, b, c, scale, shift, mean, variance = constants("w b c scale shift mean variance")
 beta, e = attributes("beta e")
 
 _DOUBLE = ir.DataType.DOUBLE
 
 _gemm, _matmul, _product = op("Gemm"), op("MatMul"), op.any_of("MatMul", "Gemm")
-_scales, _shifts = op.any_of("Mul", "Div"), op.any_of("Add", "Sub")
+_scales = op.any_of("Mul", "Div")
 _precise = dtype_of(x).is_in(*PRECISE)
 
 # -------------------------------------------------------------------- scales
@@ -93,34 +92,9 @@ product_scaled = rule(
     inexact=True,
     benefit=1,
     doc="The weight and the bias take the scale of the result, one number or one a column.",
+    seen_in="models/lora/torchscript",
 )
 
-_scaled_input = op.Mul(x, c)
-
-product_of_scaled = rule(
-    _product(_scaled_input, w, *rest)
-    >> _product(x, narrow(op.Mul(wide(w), op.Reshape(wide(c), constant([1]))), w), *rest),
-    where=is_scalar_like(c)
-    & (rank_of(c) <= rank_of(x))
-    & single_use(_scaled_input)
-    & affordable(w, frees=(w, c)),
-    inexact=True,
-    doc="The weight takes the scale of the input.",
-)
-
-_constant_bias = _gemm(x, y, b, beta=1.0)
-
-
-gemm_shifted = rule(
-    _shifts(_constant_bias, c) >> _gemm(x, y, narrow(_shifts(wide(b), wide(c)), b)),
-    where=broadcasts_to(c, b)
-    & broadcasts_to(c, _constant_bias)
-    & single_use(_constant_bias)
-    & affordable(b, frees=(b, c)),
-    opset=(7, None),
-    inexact=True,
-    doc="The bias takes what is added to the Gemm.",
-)
 
 # -------------------------------------------------------------------- attention
 
@@ -128,7 +102,7 @@ _reshape, _transpose = op("Reshape"), op("Transpose")
 _scaled_bias = narrow(_scales(wide(b), op.Reshape(wide(c), constant([1]))), b)
 
 
-def _attention_scale(product: Any, projection: Any, scaled: Any) -> Any:
+def _attention_scale(product: Any, projection: Any, scaled: Any, seen_in: str) -> Any:
     reshaped = _reshape(projection, y)
     heads = _transpose(reshaped)
     return rule(
@@ -144,6 +118,7 @@ def _attention_scale(product: Any, projection: Any, scaled: Any) -> Any:
         opset=(7, None),
         inexact=True,
         doc="Attention's scale goes through the split into heads into the projection.",
+        seen_in=seen_in,
     )
 
 
@@ -152,41 +127,43 @@ attention_scale = [
         _matmul,
         op.Add(_matmul(x, w), b),
         op.Add(_matmul(x, _scaled_weight(_matmul)), _scaled_bias),
+        seen_in="torch/heads",
     ),
-    _attention_scale(_gemm, _gemm(x, w, b), _gemm(x, _scaled_weight(_gemm), _scaled_bias)),
+    _attention_scale(
+        _gemm,
+        _gemm(x, w, b),
+        _gemm(x, _scaled_weight(_gemm), _scaled_bias),
+        seen_in="models/swin",
+    ),
 ]
 
 # -------------------------------------------------------------------- batch normalization
 
 
-def _batch_normalization(product: Any, pattern: Any, made: Any, *bias: Any) -> Any:
-    normalized = op.BatchNormalization(
-        pattern, scale, shift, mean, variance, epsilon=e, momentum=anything
-    )
-    factor = op.Div(wide(scale), op.Sqrt(op.Add(wide(variance), constant(e, _DOUBLE))))
-    weight = narrow(op.Mul(wide(w), along(factor, _columns_axis(product), 2)), w)
-    moved = op.Sub(wide(shift), op.Mul(wide(mean), factor))
-    for old in bias:
-        scaled = op.Mul(op.Mul(wide(old), constant(beta, _DOUBLE)), factor)
-        moved = any_of(op.Add(moved, scaled), moved)
-    return rule(
-        normalized >> made(x, weight, narrow(moved, w), beta=None),
-        where=_precise
-        & (rank_of(pattern) == 2)
-        & (rank_of(w) == 2)
-        & single_use(pattern)
-        & has_one_output(normalized)
-        & affordable(
-            w, frees=(w, *bias, scale, shift, mean, variance), makes=(_columns(w, product),)
-        )
-        & _is_row(b),
-        opset=(7, None),
-        inexact=True,
-        doc="The weight and bias do what BatchNormalization does in inference.",
-    )
+_any_gemm = _gemm(x, w, optional(b), beta=beta)
+_normalized = op.BatchNormalization(
+    _any_gemm, scale, shift, mean, variance, epsilon=e, momentum=anything
+)
+_factor = op.Div(wide(scale), op.Sqrt(op.Add(wide(variance), constant(e, _DOUBLE))))
+_moved = op.Sub(wide(shift), op.Mul(wide(mean), _factor))
+_old = op.Mul(op.Mul(wide(b), constant(beta, _DOUBLE)), _factor)
 
-
-gemm_batch_normalization = [
-    _batch_normalization(_gemm, _gemm(x, w, optional(b), beta=beta), _gemm, b),
-    _batch_normalization(_matmul, _matmul(x, w), op.Gemm),
-]
+gemm_batch_normalization = rule(
+    _normalized
+    >> _gemm(
+        x,
+        narrow(op.Mul(wide(w), along(_factor, _columns_axis(_gemm), 2)), w),
+        narrow(any_of(op.Add(_moved, _old), _moved), w),
+        beta=None,
+    ),
+    where=_precise
+    & (rank_of(w) == 2)
+    & single_use(_any_gemm)
+    & has_one_output(_normalized)
+    & affordable(w, frees=(w, b, scale, shift, mean, variance), makes=(_columns(w, _gemm),))
+    & _is_row(b),
+    opset=(7, None),
+    inexact=True,
+    doc="The weight and bias do what BatchNormalization does in inference.",
+    seen_in="torch/classifier",
+)

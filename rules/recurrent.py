@@ -124,6 +124,7 @@ hidden_from_zero = rule(
     _rnn(x, w, r, optional(b), optional(lengths), h).outputs >> _rnn(x, w, r, b, lengths).outputs,
     where=_is_zero(h) & _is_finite(r),  # a state that is not given is no product
     doc="The hidden state of GRU and RNN is zero at first if it is not given.",
+    seen_in="arabic-name-romanizer/encoder",
 )
 
 lstm_hidden_from_zero = rule(
@@ -131,6 +132,7 @@ lstm_hidden_from_zero = rule(
     >> _lstm(x, w, r, b, lengths, None, c, p).outputs,
     where=_is_zero(h),
     doc="The hidden state of an LSTM is zero at first if it is not given.",
+    seen_in="silero-vad/silero_vad_16k_op15",
 )
 
 lstm_cell_from_zero = rule(
@@ -138,4 +140,5 @@ lstm_cell_from_zero = rule(
     >> _lstm(x, w, r, b, lengths, h, None, p).outputs,
     where=_is_zero(c),
     doc="The cell state of an LSTM is zero at first if it is not given.",
+    seen_in="silero-vad/silero_vad_16k_op15",
 )

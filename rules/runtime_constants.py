@@ -60,40 +60,24 @@ product_of_products = _rule(
     op.MatMul(_product, b) >> op.MatMul(x, op.MatMul(a, b)),
     runtime_constant(a) & _settled(b) & _matrices & single_use(_product),
     "(x a) b is x (a b).",
+    seen_in="models/lora/dynamo",
 )
 
-product_of_products_too = _rule(
-    op.MatMul(_product, b) >> op.MatMul(x, op.MatMul(a, b)),
-    runtime_constant(b) & is_constant(a) & _matrices & single_use(_product),
-    "(x a) b is x (a b).",
-)
 
 _scales = is_scalar_like(c) & _settled(c) & runtime_constant(a) & (rank_of(a) >= 2)
 
-product_scaled = [
-    _rule(
-        scaled >> op.MatMul(x, changed),
-        _scales & same_shape(_product, result) & single_use(_product),
-        "A factor of a product is one of the constant.",
-    )
-    for scaled, changed in (
-        (op.Mul(_product, c), op.Mul(a, c)),
-        (op.Div(_product, c), op.Div(a, c)),
-    )
-]
-
-_scaled = op.Mul(x, c)
-
-product_of_factor = _rule(
-    op.MatMul(_scaled, a) >> op.MatMul(x, op.Mul(a, c)),
-    _scales & same_shape(_scaled, x) & single_use(_scaled),
-    "A factor of an operand is one of the constant.",
+factor_of_product = _rule(
+    op.Mul(_product, c) >> op.MatMul(x, op.Mul(a, c)),
+    _scales & same_shape(_product, result) & single_use(_product),
+    "A factor of a product is one of the constant.",
+    seen_in="models/lora/dynamo",
 )
 
 product_in_another_type = _rule(
     op.Cast(op.MatMul(op.Cast(x, to=s), a), to=t) >> op.MatMul(x, op.Cast(a, to=t)),
     runtime_constant(a) & (dtype_of(x) == t),
     "The constant is rounded to the type of the rest, not the result.",
+    seen_in="torch/lora_half",
 )
 
 # -------------------------------------------------------------------- sums of products
@@ -105,6 +89,7 @@ sum_of_products = _rule(
     op.Add(_other, _product) >> op.MatMul(x, op.Add(w, a)),
     _alike & single_use(_other) & single_use(_product),
     "x w + x a is x (w + a).",
+    seen_in="models/lora/dynamo",
 )
 
 _biased = op.Add(_other, bias)
@@ -113,32 +98,18 @@ sum_of_products_and_bias = _rule(
     op.Add(_biased, _product) >> op.Add(op.MatMul(x, op.Add(w, a)), bias),
     _alike & single_use(_other) & single_use(_product) & single_use(_biased),
     "(x w + bias) + x a is x (w + a) + bias.",
+    seen_in="torch/lora_linear",
 )
 
 # -------------------------------------------------------------------- Gemm
 
-_turned = ((0, a), (1, op.Transpose(a, perm=(1, 0))))
-
-gemm_without_bias = [
-    _rule(
-        op.Gemm(x, a, alpha=1.0, transA=0, transB=turned) >> op.MatMul(x, made),
-        runtime_constant(a),
-        "Without a bias it is a product.",
-        opset=(7, None),
-    )
-    for turned, made in _turned
-]
-
-scaled_gemm_without_bias = [
-    _rule(
-        op.Gemm(x, a, alpha=s, transA=0, transB=turned)
-        >> op.MatMul(x, op.Mul(made, constant(s, like=a))),
-        runtime_constant(a) & (s != 1),
-        "Without a bias it is a product, its factor one of the constant.",
-        opset=(7, None),
-    )
-    for turned, made in _turned
-]
+gemm_without_bias = _rule(
+    op.Gemm(x, a, alpha=1.0, transA=0, transB=1) >> op.MatMul(x, op.Transpose(a, perm=(1, 0))),
+    runtime_constant(a),
+    "Without a bias it is a product.",
+    opset=(7, None),
+    seen_in="torch/lora_matrices",
+)
 
 _flatten, _back = op("Reshape"), op("Reshape")
 _flat = _flatten(x, shape)
@@ -154,32 +125,30 @@ def _is_flat(x: Matched, flat: Matched, outer: Matched) -> bool:
     return flat.rank == 2 and flat.shape[1] == x.shape[-1] and outer.shape[:-1] == x.shape[:-1]
 
 
-def _with_gemm(turned: int, made: Any) -> Any:
-    gemm = _gemm(x, w, turned)
-    return _rule(
-        op.Add(gemm, _product) >> _gemm(x, op.Add(w, made), turned),
-        _of_matrices & single_use(gemm),
-        "(x w + bias) + x a is x (w + a) + bias.",
-        opset=(11, None),
-    )
-
-
-def _with_flat_gemm(turned: int, made: Any) -> Any:
-    gemm = _gemm(_flat, w, turned)
-    outer = _back(gemm, whole)
-    return _rule(
-        op.Add(outer, _product) >> _back(_gemm(_flat, op.Add(w, made), turned), whole),
-        _of_matrices & _is_flat(x, _flat, outer) & single_use(gemm) & single_use(outer),
-        "The same where one product is of matrices, and the other not.",
-        opset=(11, None),
-    )
-
-
 _of_matrices = runtime_constant(a) & _settled(w) & (rank_of(a) == 2) & single_use(_product)
+_one_gemm = _gemm(x, w, 1)
 
-gemm_and_product = [_with_gemm(turned, made) for turned, made in _turned]
+gemm_and_product = _rule(
+    op.Add(_one_gemm, _product) >> _gemm(x, op.Add(w, op.Transpose(a, perm=(1, 0))), 1),
+    _of_matrices & single_use(_one_gemm),
+    "(x w + bias) + x a is x (w + a) + bias.",
+    opset=(11, None),
+    seen_in="torch/lora_matrices",
+)
 
-flat_gemm_and_product = [_with_flat_gemm(turned, made) for turned, made in _turned]
+_flat_gemm = _gemm(_flat, w, 0)
+_outer_gemm = _back(_flat_gemm, whole)
+
+flat_gemm_and_product = _rule(
+    op.Add(_outer_gemm, _product) >> _back(_gemm(_flat, op.Add(w, a), 0), whole),
+    _of_matrices
+    & _is_flat(x, _flat, _outer_gemm)
+    & single_use(_flat_gemm)
+    & single_use(_outer_gemm),
+    "The same where one product is of matrices, and the other not.",
+    opset=(11, None),
+    seen_in="torch/lora_conv1d",
+)
 
 # -------------------------------------------------------------------- convolutions
 
@@ -239,12 +208,14 @@ conv_of_conv = _rule(
     ),
     runtime_constant(a) & _settled(b) & _is_pointwise(b, _outer) & single_use(_convolved),
     "A convolution and one that mixes its channels are one convolution.",
+    seen_in="torch/lora_conv",
 )
 
 factor_of_conv = _rule(
     op.Mul(_convolved, c) >> _conv(x, op.Mul(a, c)),
     _scales & same_shape(_convolved, result) & single_use(_convolved),
     "A factor of a convolution is one of the constant.",
+    seen_in="torch/lora_conv",
 )
 
 _base = _conv(x, w, *rest)
@@ -253,4 +224,5 @@ sum_of_convs = _rule(
     op.Add(_base, _convolved) >> _conv(x, op.Add(w, a), *rest),
     _alike & single_use(_base) & single_use(_convolved),
     "The sum of two convolutions of the same is one.",
+    seen_in="torch/lora_conv",
 )

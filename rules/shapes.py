@@ -7,7 +7,6 @@ from typing import Any
 from onnxfold.analysis.symbolic import Number
 from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.rewrite import (
-    Matched,
     constant,
     given,
     result,
@@ -49,17 +48,3 @@ def target_shape(before: Shape, after: Shape) -> tuple[int, ...] | None:
 def new_shape(x: Any) -> Any:
     """The constant that makes a Reshape of ``x`` give the shape of the result."""
     return constant(target_shape(shape_of(x), shape_of(result)))
-
-
-@given
-def kept_axes(*reductions: Matched) -> tuple[int, ...] | None:
-    """The axes that all reductions of a value reduce to size 1, counted from the front."""
-    axes = reductions[0].axes
-    alike = all(each.axes == axes and each.attribute("keepdims") == 1 for each in reductions)
-    return axes if alike else None
-
-
-@given
-def one_axis(axes: tuple[int, ...]) -> int | None:
-    """The axis, if there is only one."""
-    return axes[0] if len(axes) == 1 else None

@@ -124,6 +124,7 @@ slice_of_slice = rule(
     where=_goes(_sliced),
     shared=True,
     doc="Two slices with constant bounds are one, if it takes exactly what they take.",
+    seen_in="silero-vad/silero_vad_16k_sequence",
 )
 
 # -------------------------------------------------------------------- parts of shapes
@@ -144,18 +145,21 @@ size_of_one_axis = (
         where=is_scalar(c),
         opset=(15, None),
         doc="The size of an axis is a part of the shape.",
+        seen_in="pmsh-ocr/decoder_loop",
     ),
     rule(
         op.Gather(_shape, c) >> op.Shape(x, start=ints_of(c)[0], end=_end),
         where=shape_of(c) == (1,),
         opset=(15, None),
         doc="The size of an axis is a part of the shape.",
+        seen_in="silero-vad/silero_vad_16k_op15",
     ),
     rule(
         op.Slice(_shape, c, d, optional(filled(0)), optional(filled(1)))
         >> op.Shape(x, start=ints_of(c)[0], end=ints_of(d)[0]),
         opset=(15, None),
         doc="Sizes of neighbouring axes are a part of the shape.",
+        seen_in="pmsh-ocr/decoder_loop",
     ),
 )
 
@@ -184,6 +188,7 @@ size_of_transposed = rule(
     where=_is_one(a, b) & known(_at),
     opset=(15, None),
     doc="The size of an axis is the same before a transpose.",
+    seen_in="pmsh-ocr/decoder_loop",
 )
 
 size_of_reshaped = rule(
@@ -191,4 +196,5 @@ size_of_reshaped = rule(
     where=_is_one(a, b) & _kept(x, _reshaped, a),
     opset=(15, None),
     doc="The size of an axis is the same before a Reshape that keeps it.",
+    seen_in="pmsh-ocr/decoder_loop",
 )

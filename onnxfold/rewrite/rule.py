@@ -71,6 +71,8 @@ class Rule:
     target: str | None = None
     shared: bool = False
     on_constants: bool = False
+    seen_in: str = ""
+    """A model in which it fires."""
     ours: bool = False
     """Whether it comes with onnxfold."""
     keeps: bool = False

@@ -34,7 +34,10 @@ class RuleSet:
 
     def __str__(self) -> str:
         width = max((len(rule.name) for rule in self.rules), default=0)
-        lines = [f"{rule.name:{width}}  {rule.doc or rule}" for rule in self.rules]
+        lines = [
+            f"{rule.name:{width}}  {rule.doc or rule}" + (f" [{rule.seen_in}]" * bool(rule.seen_in))
+            for rule in self.rules
+        ]
         return "\n".join([f"{self.name}: {self.doc}", *lines])
 
 

@@ -181,6 +181,7 @@ def rule(
     shared: bool = False,
     on_constants: bool = False,
     doc: str = "",
+    seen_in: str = "",
 ) -> Rule:
     """Make a rule of ``pattern >> replacement``.
 
@@ -199,6 +200,8 @@ def rule(
         on_constants: Fire also where the result is constant. Most of that is computed by constant
             propagation and needs no rule; this is for what it leaves because it would be larger.
         doc: What the rule does, in one line.
+        seen_in: A model in which the rule fires: a package and a file in it, or an exporter and
+            what it exports.
 
     Raises:
         RuleError: the rule cannot be right; the message says why and where it is written.
@@ -213,6 +216,7 @@ def rule(
         shared=shared,
         on_constants=on_constants,
         doc=doc,
+        seen_in=seen_in,
     )
 
 
@@ -222,6 +226,7 @@ def keep(
     where: Term | None = None,
     opset: tuple[int, int | None] = (1, None),
     doc: str = "",
+    seen_in: str = "",
 ) -> Rule:
     """Name a subgraph of which a runtime makes one kernel when it loads the model.
 
@@ -233,11 +238,12 @@ def keep(
         where: A condition, which must be true.
         opset: First and last version of ONNX's own ops for which it holds.
         doc: What the subgraph computes, in one line.
+        seen_in: A model that has the subgraph.
 
     Raises:
         RuleError: the pattern cannot be right; the message says why and where it is written.
     """
-    return _made(pattern >> pattern, where=where, opset=opset, doc=doc, keeps=True)
+    return _made(pattern >> pattern, where=where, opset=opset, doc=doc, seen_in=seen_in, keeps=True)
 
 
 def _made(pair: Pair, *, where: Term | None, inexact: bool | Term = False, **options: Any) -> Rule:

@@ -20,8 +20,9 @@ from onnxfold.errors import ExternalDataError, ModelError
 from onnxfold.storage.size import data_bytes
 from onnxfold.storage.tensors import sparse_positions
 
-# Nothing addressable is larger; also keeps products of dims from growing without bound.
-_MAX_BYTES = 1 << 62
+# NumPy has no larger arrays of elements of 16 bytes, even where another dimension is 0.
+_MAX_ELEMENTS = 1 << 58
+_MAX_MESSAGE_BYTES = 1 << 31  # a protobuf message takes less
 # NumPy takes no more dimensions.
 _MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 _T = onnx.TensorProto
@@ -111,8 +112,8 @@ def check_size(dims: Sequence[int], data_type: int, owner: Any) -> int:
         reason = f"tensor of {len(dims)} dimensions, {_MAX_RANK} are possible"
     elif dims and min(dims) < 0:
         reason = f"tensor has a negative dimension: {list(dims)}"
-    # NumPy counts so: it has no array of shape [0, 2**62, 2**62]
-    elif math.prod(filter(None, dims)) > _MAX_BYTES:
+    # NumPy counts so: it has no array of shape [0, 2**60, 2**60]
+    elif math.prod(filter(None, dims)) > _MAX_ELEMENTS:
         reason = f"tensor of shape {list(dims)} is larger than any memory"
     if reason:
         raise ModelError(reason, node=label(owner))
@@ -134,7 +135,10 @@ def check_sparse(sparse: onnx.SparseTensorProto, owner: Any) -> None:
     if sparse.indices.data_type != _T.INT64 or len(sparse.values.dims) != 1:
         reason = "sparse tensor needs values of rank 1 and int64 indices"
         raise ModelError(reason, node=label(owner))
-    check_size(sparse.dims, sparse.values.data_type, owner)
+    # onnxruntime keeps the dense one in a protobuf message, too
+    if check_size(sparse.dims, sparse.values.data_type, owner) >= _MAX_MESSAGE_BYTES:
+        shape = list(sparse.dims)
+        raise ModelError(f"sparse tensor of shape {shape} takes 2 GiB or more", node=label(owner))
     try:
         sparse_positions(sparse)
     except ValueError as error:

@@ -5,8 +5,9 @@ CPU seconds (user + system) and wall seconds, the peak resident memory, and rati
 
 ``runtime --model PATH`` looks at what comes out instead (``levels.py``), and
 ``attention --model PATH`` at the attention in it (``attention.py``). ``peers --model DIR`` compares
-what onnxfold and other tools make of many models (``peers``), and ``sessions`` runs with and
-without runtime constants (``sessions.py``).
+what onnxfold and other tools make of many models (``peers``), ``census --model DIR`` looks at which
+rules and kernels they use (``census.py``), and ``sessions`` runs with and without runtime constants
+(``sessions.py``).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.benchmarks.attention import attention
+from tests.benchmarks.census import census
 from tests.benchmarks.levels import runtime
 from tests.benchmarks.peers import peers
 from tests.benchmarks.peers.judge import Limits
@@ -223,7 +225,7 @@ BENCHMARKS = {
     "llama": llama,
 }
 
-OTHERS = ("runtime", "attention", "peers", "sessions")
+OTHERS = ("runtime", "attention", "peers", "census", "sessions")
 
 
 def main() -> None:
@@ -235,6 +237,7 @@ def main() -> None:
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE")
     parser.add_argument("--feeds", help="an .npz file, or a folder with input_0.pb, ...")
     parser.add_argument("--output", type=Path, help="where tables and figures go")
+    parser.add_argument("--jobs", type=int, default=1, help="for census: models at the same time")
     others = parser.add_argument_group("peers")
     others.add_argument("--environment", type=Path, help="of the tools; made if it is not there")
     others.add_argument("--nodes", type=int, nargs="*", default=[], help="also generated chains")
@@ -270,6 +273,8 @@ def main() -> None:
                     arguments.output,
                     limits,
                 )
+            elif name == "census":
+                census(arguments.model, arguments.output, arguments.jobs)
             elif name == "peers":
                 peers(
                     Path(folder),

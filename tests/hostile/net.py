@@ -18,6 +18,8 @@ from tests.hostile.mutations import mutate
 MEMORY_LIMIT = 512 << 20
 ABOVE = 500_000_000
 """Bytes that a step may take beside the file and the memory limit."""
+GROWTH = 64 << 10
+"""Bytes that a result may take beside the file and its external data."""
 ALWAYS = ("load", "-O1")
 SOMETIMES = ("-O2", "inspect", "explain", "--plan", "compare")
 """Steps of every tenth file."""
@@ -110,6 +112,9 @@ class Net:
             if (over := result.get("peak", 0) - len(one.data) - MEMORY_LIMIT) > ABOVE:
                 self._note(one, step, {"what": "failed", "class": "peak", "message": f"{over:,}"})
             self.outcome.peak = max(self.outcome.peak, result.get("peak", 0) - len(one.data))
+            written = sum(left.stat().st_size for left in self._results.iterdir())
+            if (grown := written - len(one.data) - seeds.DATA_SIZE) > GROWTH:
+                self._note(one, step, {"what": "failed", "class": "grown", "message": f"{grown:,}"})
             if step == "-O1":
                 self._compare(one, result, path, out)
             for left in self._results.iterdir():

@@ -40,6 +40,7 @@ def test_repeated_elements_are_not_gone_through_one_by_one(ops):
     ("text", "op"),
     [
         ("s = CumSum (i, k) y = ReduceSum (s)", "CumSum"),
+        ("f = Cast <to = 1> (i) s = CumSum (f, k) y = ReduceSum (s)", "CumSum"),
         ("f = Cast <to = 1> (i) u, v, w = Unique (f) y = ReduceSum (v)", "Unique"),
         (
             "q = SequenceConstruct (i, i) y = ConcatFromSequence <axis = 0> (q)",

@@ -41,7 +41,6 @@ class Variant:
     """Whether symbolic dims are fixed to the sizes of the first feed, and only that is run."""
 
 
-OPTIONAL = ["normalizations", "softmax"]
 VARIANTS: dict[str, Variant] = {
     "O0": Variant({"level": 0}),
     "O1": Variant({"level": 1}),
@@ -50,7 +49,7 @@ VARIANTS: dict[str, Variant] = {
     "external": Variant({"level": 0}, file="external"),
     "spilled": Variant({"level": 1, "fold_all": True, "memory_limit": 1 << 10}, small=False),
     "fixed": Variant({"level": 1}, small=False, fixed=True),
-    "O2": Variant({"level": 2, "enable": OPTIONAL}, exact=False, small=False),
+    "O2": Variant({"level": 2}, exact=False, small=False),
     "onnxruntime": Variant({"level": 2, "target": "onnxruntime"}, exact=False, small=False),
 }
 _TURNS = {"O0": ("O0", "external"), "O1": ("O1", "inline"), "all": ("all", "spilled", "fixed")}

@@ -91,7 +91,7 @@ def left_out(model: ir.Model) -> tuple[int, list[str]]:
     return found, missing
 
 
-@pytest.mark.parametrize("op_type", ["Add", "Sub", "Mul", "Div", "Pow", "And", "Or"])
+@pytest.mark.parametrize("op_type", ["Add", "Sub", "Mul", "Div", "And", "Or"])
 def test_numbers_leave_out_only_what_cannot_match(op_type: str) -> None:
     total = 0
     for constant in CONSTANTS:
@@ -110,10 +110,7 @@ def test_numbers_leave_out_something() -> None:
 
     assert "multiply_by_one" in candidates(1)
     assert "multiply_by_one" not in candidates(-1)
-    assert "multiply_by_minus_one" in candidates(-1)
-    assert not {"multiply_by_one", "multiply_by_minus_one", "multiply_by_zero"} & set(
-        candidates(1.5)
-    )
+    assert "multiply_by_one" not in candidates(1.5)
 
 
 def test_in_a_real_model() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from certify import graph
-from onnxfold.rules import gemm_weights, onnxruntime_fusions
+from onnxfold.rules import convolutions, onnxruntime_fusions
 
 from onnxfold.options import Options
 from onnxfold.passes.simplify import Simplify
@@ -88,16 +88,16 @@ def test_a_pattern_is_checked():
     ],
 )
 def test_gelu_stays_what_onnxruntime_knows(kept, nodes):
-    """Neither does the scale of its result go into the product behind it."""
+    """Neither does the scale of its result go into the convolution behind it."""
     if kept == "kept_gelu_by_tanh":
         nodes = (*nodes, "e = Tanh(i)", "a = Add(e, one)")
-    rest = ("m = Mul(x, a)", "h = Mul(m, half)", "y = MatMul(h, v)")
+    rest = ("m = Mul(x, a)", "h = Mul(m, half)", "y = Conv(h, v)")
     numbers = {"r": F(math.sqrt(2)), "one": F(1), "half": F(0.5), "three": F(3)}
     numbers |= {"c": F(0.044715), "k": F(math.sqrt(2 / math.pi))}
-    weight = np.ones((4, 4), F)
-    instance = graph("float[N,4] x", *nodes, *rest, v=weight, **numbers)
+    weight = np.ones((4, 4, 1), F)
+    instance = graph("float[N,4,3] x", *nodes, *rest, v=weight, **numbers)
     builtin_rule_sets()  # gives rules their names
-    moved = gemm_weights.product_of_scaled
+    moved = convolutions.convolution_of_scaled[0]
     assert report_of(instance, moved)[0].total == 1
     report, _ = report_of(instance, moved, getattr(onnxruntime_fusions, kept))
     assert not report.total and list(report.spared) == [(moved.name, kept)]

@@ -18,7 +18,6 @@ from onnxfold.rewrite import (
     attributes,
     axes,
     broadcasts_to,
-    clamp,
     constant,
     constants,
     dtype_of,
@@ -38,7 +37,6 @@ from onnxfold.rewrite import (
     same_shape,
     shape_of,
     single_use,
-    static_shape,
     values,
 )
 from onnxfold.rewrite.driver import inexact_matches
@@ -131,10 +129,7 @@ def test_numbers_in_a_replacement_take_the_dtype_they_must():
 
 
 def test_constants_made_from_terms():
-    made = rule(
-        op.Flatten(x, axis=anything) >> op.Reshape(x, constant(shape_of(result))),
-        where=static_shape(x),
-    )
+    made = rule(op.Flatten(x, axis=anything) >> op.Reshape(x, constant(shape_of(result))))
     certify(made, graph("float[2,3,4] x", "y = Flatten<axis=2>(x)"))
     refuse(made, graph("float[N,3,4] x", "y = Flatten<axis=2>(x)"))
     zero = rule(op.Mul(x, 0) >> constant(0, like=result), where=rank_of(result) == 0)
@@ -310,7 +305,7 @@ def test_a_helper_may_be_given_an_omitted_input():
 def test_numbers_are_terms():
     made = rule(
         op.Div(x, c) >> op.Mul(x, constant(1 / number(c), like=c)),
-        where=(number(c) > 0) & (clamp(number(c), 1, 8) == number(c)),
+        where=(number(c) >= 1) & (number(c) <= 8),
         inexact=True,
     )
     certify(made, graph("float[N] x", "y = Div(x, c)", c=F32(4)), tolerance=1e-6)

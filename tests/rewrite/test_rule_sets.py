@@ -64,8 +64,8 @@ def test_rules_from_a_file(tmp_path):
 
 
 def test_between_passes_of_onnx_ir():
-    text = ("a = Identity(x)", "b = Neg(a)", "c = Neg(b)", "d = Relu(c)", "y = Relu(d)")
-    model = ir.from_proto(graph("float[N] x", *text).model)
+    text = ("a = Identity(x)", "b = Transpose(a)", "c = Transpose(b)", "y = Relu(c)")
+    model = ir.from_proto(graph("float[N,M] x", *text).model)
     sequence = ir.passes.Sequential(
         common.CommonSubexpressionEliminationPass(),
         Simplify(),

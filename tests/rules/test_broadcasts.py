@@ -52,47 +52,15 @@ def test_constants_before_they_spread(spread, by):
 
 
 def test_expand_before_where():
-    floats = {"o": np.float32(1), "w": np.float32([0])}
-    for more in ({"o": np.int64(1), "w": np.array([0])}, floats):
-        for k, (first, second) in enumerate((("w", "o"), ("o", "w")), start=1):
-            nodes = f"y = Where(c, {first}, {second})".replace("w", "t")
-            certify(
-                rules.expand_before_where[k],
-                graph("bool[N,3] c", "t = Expand(w, s)", nodes, **ints(s=[3]), **more),
-            )
-    certify(
-        rules.expand_before_where[0],
-        graph(
-            "bool[1] c, int64[N,3] x, int64[3] z",
-            "t = Expand(c, s)",
-            "y = Where(t, x, z)",
-            **ints(s=[1, 3]),
-        ),
-    )
+    spread = ("t = Expand(w, s)", "y = Where(c, o, t)")
+    for values in ({"o": np.int64(1), "w": np.array([0])}, {"o": F32(1), "w": F32([0])}):
+        certify(rules.expand_before_where, graph("bool[N,3] c", *spread, **ints(s=[3]), **values))
     certify(  # the sign of a zero depends on what repeats along the last axis
-        rules.expand_before_where[0],
-        graph(
-            "bool[1] c, float[N,3] x, float[3] z",
-            "t = Expand(c, s)",
-            "y = Where(t, x, z)",
-            **ints(s=[1, 3]),
-        ),
+        rules.expand_before_where,
+        graph("bool[N,3] c, float[1] w, float[3] o", *spread, **ints(s=[3])),
         tolerance=1e-30,
     )
     refuse(
-        rules.expand_before_where[0],
-        graph(
-            "bool[1] c, float x, float z", "t = Expand(c, s)", "y = Where(t, x, z)", **ints(s=[3])
-        ),
-    )
-
-
-def test_expand_of_expand():
-    certify(
-        rules.expand_of_expand,
-        graph("float[1] x", "t = Expand(x, s)", "y = Expand(t, d)", **ints(s=[3, 1], d=[2, 3, 4])),
-    )
-    refuse(
-        rules.expand_of_expand,
-        graph("float[1] x", "t = Expand(x, s)", "y = Expand(t, d)", **ints(s=[3, 1], d=[1, 4])),
+        rules.expand_before_where,
+        graph("bool[1] c, float o, float w", *spread, **ints(s=[3])),
     )

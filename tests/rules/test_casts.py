@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 import pytest
-from certify import certify, graph, ints, refuse
+from certify import certify, graph, refuse
 from onnxfold.rules import casts as rules
 
 FLOAT, I8, I32, I64, BOOL, F16, F64, U8 = 1, 3, 6, 7, 9, 10, 11, 2
@@ -93,73 +93,3 @@ def test_holds_all_of():
 
 def test_cast_like_known():
     certify(rules.cast_like_known, graph("float[N] x, double[1] z", "y = CastLike(x, z)"))
-
-
-def test_rounding_of_integer():
-    certify(
-        rules.rounding_of_integer,
-        graph("int64[N] x", "t = Cast<to=1>(x)", "y = Floor(t)"),
-        graph("int32 x", "t = Cast<to=11>(x)", "y = Round(t)"),
-        gone="Floor Round",
-    )
-    refuse(rules.rounding_of_integer, graph("double[N] x", "t = Cast<to=1>(x)", "y = Ceil(t)"))
-
-
-def test_truths_as_numbers():
-    def compare(op, number, shape=()):
-        c = np.full(shape, number, np.float32)
-        return graph("bool[N,2] x", "t = Cast<to=1>(x)", f"y = {op}(t, c)", c=c)
-
-    certify(rules.truth_equal_zero, compare("Equal", 0), compare("Equal", 0, (1,)))
-    certify(rules.truth_equal_one, compare("Equal", 1))
-    certify(rules.truth_above_zero, compare("Greater", 0))
-    certify(rules.truth_below_one, compare("Less", 1))
-    refuse(rules.truth_equal_zero, compare("Equal", 0, (1, 1, 1)), compare("Equal", 2))
-    refuse(
-        rules.truth_equal_zero, graph("int64[N] x", "t = Cast<to=1>(x)", "y = Equal(t, c)", c=0.0)
-    )
-    refuse(rules.truth_above_zero, compare("Greater", 1))
-
-
-def test_product_of_truths():
-    certify(
-        rules.product_of_truths,
-        graph(
-            "bool[N,1] x, bool[M] z",
-            "a = Cast<to=7>(x)",
-            "b = Cast<to=7>(z)",
-            "m = Mul(a, b)",
-            "y = Cast<to=9>(m)",
-        ),
-    )
-    refuse(
-        rules.product_of_truths,
-        graph(
-            "bool[N,1] x, int32[M] z",
-            "a = Cast<to=7>(x)",
-            "b = Cast<to=7>(z)",
-            "m = Mul(a, b)",
-            "y = Cast<to=9>(m)",
-        ),
-    )
-
-
-def test_widened_weights():
-    weight = np.arange(12).reshape(6, 2).astype(np.float16)
-    gathered = ("t = Cast<to=1>(w)", "y = Gather(t, i)")
-    feeds = ints(i=[[5, 0, -1]])
-    taken = graph("int64[1,3] i", *gathered, feeds=feeds, w=weight)
-    certify(rules.gather_of_widened, taken, times=1)
-    bounds = {"feeds": {"s": np.array([1]), "e": np.array([-1])}}
-    certify(
-        rules.slice_of_widened,
-        graph(
-            "int64[1] s, int64[1] e", "t = Cast<to=11>(w)", "y = Slice(t, s, e)", w=weight, **bounds
-        ),
-    )
-    refuse(
-        rules.gather_of_widened,
-        graph("int64[1,3] i", *gathered, feeds=feeds, w=weight.astype(np.float64)),
-        graph("int64[1,3] i, float16[6,2] w", *gathered, feeds=feeds),
-        graph("int64[1,3] i", *gathered, feeds=feeds, outputs="t, y", w=weight),
-    )

@@ -47,38 +47,6 @@ def test_concat_with_nothing():
     )
 
 
-def test_concat_of_split():
-    rule = rules.concat_of_split
-    certify(
-        rule,
-        graph("float[4,N] x", "a, b = Split<axis=0>(x)", "y = Concat<axis=-2>(a, b)"),
-        graph("float[4] x", "a, b = Split(x, s)", "y = Concat<axis=0>(a, b)", **ints(s=[1, 3])),
-        graph("float[4] x", "a, b = Split<split=[1,3]>(x)", "y = Concat<axis=0>(a, b)", opset=11),
-        gone="Split Concat",
-    )
-    certify(
-        rules.concat_of_split,
-        graph("float[6] x", "a, b, c = Split(x)", "y = Concat<axis=0>(a, b, c)"),
-    )
-    refuse(
-        rule,
-        graph("float[4,4] x", "a, b = Split<axis=0>(x)", "y = Concat<axis=0>(b, a)"),
-        graph("float[4,4] x", "a, b = Split<axis=0>(x)", "y = Concat<axis=1>(a, b)"),
-        graph("float[6] x", "a, b, c = Split(x)", "y = Concat<axis=0>(a, b)"),
-        graph("float[4] x", "a, b = Split(x)", "y = Concat<axis=0>(a, a)"),
-    )
-
-
-def test_concat_of_many_parts():
-    names = [f"p{k}" for k in range(30)]
-    split, joined = ", ".join(names), f"y = Concat<axis=0>({', '.join(names)})"
-    certify(
-        rules.concat_of_split,
-        graph("float[30] x", f"{split} = Split(x)", joined),
-        gone="Split Concat",
-    )
-
-
 TAKEN = ("s = SplitToSequence<axis=1>(x, c)", "a = SequenceAt(s, i)", "y = SequenceAt(s, j)")
 PLACES = {"i": np.array(0), "j": np.array(-1)}
 

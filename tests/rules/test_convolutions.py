@@ -1,6 +1,7 @@
 """The rules of rules/convolutions.py."""
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest

@@ -138,17 +138,16 @@ def test_gemm_add():
 
 
 def test_gemm_scaled():
-    product = "t = Gemm<transB=1, alpha=0.5>(x, w)"
-    for rule, scale in zip(rules.gemm_scaled, ("y = Mul(c, t)", "y = Div(t, c)"), strict=True):
-        shapes = "float[N,3] x, float[4,3] w"
-        certify(rule, graph(shapes, product, scale, c=np.float32(3)), tolerance=NEAR)
-        refuse(
-            rule,
-            graph(shapes, product, scale, c=random(4)),
-            graph(shapes, product, scale, outputs="y, t", c=np.float32(3)),
-            graph(shapes + ", float[4] b", product.replace("w)", "w, b)"), scale, c=np.float32(3)),
-            graph(shapes.replace("float", "float16"), product, scale, c=np.float16(3)),
-        )
+    product, scale = "t = Gemm<transB=1, alpha=0.5>(x, w)", "y = Mul(c, t)"
+    rule, shapes = rules.gemm_scaled, "float[N,3] x, float[4,3] w"
+    certify(rule, graph(shapes, product, scale, c=np.float32(3)), tolerance=NEAR)
+    refuse(
+        rule,
+        graph(shapes, product, scale, c=random(4)),
+        graph(shapes, product, scale, outputs="y, t", c=np.float32(3)),
+        graph(shapes + ", float[4] b", product.replace("w)", "w, b)"), scale, c=np.float32(3)),
+        graph(shapes.replace("float", "float16"), product, scale, c=np.float16(3)),
+    )
 
 
 def test_gemm_without_bias():
@@ -162,20 +161,11 @@ def test_gemm_without_bias():
             times=1,
             tolerance=1e-5,
         )
-    certify(
-        rules.gemm_beta_zero,
-        graph("float[N,3] x, float[4] b", "y = Gemm<beta=0.0>(x, w, b)", w=random(3, 4)),
-        times=1,
-    )
     refuse(
         rules.gemm_zero_bias,
         graph("float[N,3] x", "y = Gemm(x, w, b)", w=random(3, 4), b=random(4)),
         graph("float[N,3] x", "y = Gemm(x, w, b)", w=random(3, 4), b=zeros, opset=9),
         graph("float[N,3] x", "y = Gemm(x, w)", w=random(3, 4)),
-    )
-    refuse(
-        rules.gemm_beta_zero,
-        graph("float[N,3] x, float[4] b", "y = Gemm(x, w, b)", w=random(3, 4)),
     )
 
 
@@ -210,76 +200,16 @@ def test_matmul_add_between_reshapes():
     )
 
 
-def test_gemm_of_transposed():
-    certify(
-        rules.gemm_of_transposed[0],
-        graph("float[3,N] x", "t = Transpose(x)", "y = Gemm(t, w, b)", w=random(3, 4), b=random(4)),
-        tolerance=1e-4,
-        gone="Transpose",
-    )
-    certify(
-        rules.gemm_of_transposed[0],
-        graph("float[N,3] x", "t = Transpose(x)", "y = Gemm<transA=1>(t, w)", w=random(3, 4)),
-        tolerance=1e-4,
-        gone="Transpose",
-    )
-    certify(
-        rules.gemm_of_transposed[1],
-        graph("float[N,3] x, float[4,3] w", "t = Transpose(w)", "y = Gemm<alpha=0.5>(x, t)"),
-        tolerance=1e-4,
-        gone="Transpose",
-    )
-    certify(
-        rules.gemm_of_transposed[1],
-        graph("float[N,3] x, float[3,4] w", "t = Transpose(w)", "y = Gemm<transB=1>(x, t)"),
-        graph(
-            "float[4,4] x, float[4,4] z, float[4] w",
-            "t = Transpose(x)",
-            "y = Gemm<alpha=0.5>(z, t, w)",
-            feeds={"x": random(4, 4), "z": random(4, 4, seed=1), "w": random(4)},
-        ),
-        tolerance=1e-4,
-        gone="Transpose",
-    )
-    refuse(
-        rules.gemm_of_transposed[0],
-        graph("float[3,N] x", "t = Transpose(x)", "y = Gemm(t, w)", w=random(3, 4)),
-        level=1,
-    )
-    refuse(
-        rules.gemm_of_transposed[0],
-        graph("float[N,3] x", "t = Transpose<perm=[0,1]>(x)", "y = Gemm(t, w)", w=random(3, 4)),
-    )
-    refuse(
-        rules.gemm_of_transposed[1],
-        graph("float[N,3] x", "t = Transpose(w)", "y = Gemm(x, t)", w=random(4, 3)),
-    )
-
-
 def test_matmul_of_transposed():
-    both, left, right = rules.matmul_of_transposed
+    rule = rules.matmul_of_transposed
     certify(
-        both,
-        graph(
-            "float[3,N] x, float[4,3] w", "t = Transpose(x)", "u = Transpose(w)", "y = MatMul(t, u)"
-        ),
-        tolerance=1e-4,
-        gone="Transpose",
-    )
-    certify(
-        left,
-        graph("float[3,N] x", "t = Transpose(x)", "y = MatMul(t, w)", w=random(3, 4)),
-        tolerance=1e-4,
-        gone="Transpose",
-    )
-    certify(
-        right,
+        rule,
         graph("float[N,3] x, float[4,3] w", "t = Transpose<perm=[1,0]>(w)", "y = MatMul(x, t)"),
         tolerance=1e-4,
         gone="Transpose",
     )
     refuse(
-        right,
+        rule,
         graph("float[2,N,3] x, float[4,3] w", "t = Transpose(w)", "y = MatMul(x, t)"),
         graph("float[N,3] x", "t = Transpose(w)", "y = MatMul(x, t)", w=random(4, 3)),
         graph("int32[N,3] x, int32[4,3] w", "t = Transpose(w)", "y = MatMul(x, t)"),

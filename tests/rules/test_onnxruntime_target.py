@@ -186,26 +186,16 @@ def test_fused_matmul():
     )
     again = rules.fused_matmul_of_transposed_too
     fused = "y = com.microsoft.FusedMatMul<alpha=0.5, transA={}, transB={}>"
-    for before in (0, 1):
-        sides = (
-            ("float[2,N,3] x", "float[2,3,5] z") if before else ("float[2,3,N] x", "float[2,3,5] z")
-        )
-        certify(
-            again[before],
-            graph(", ".join(sides), f"{turn}(x)", fused.format(before, 0) + "(t, z)"),
-            tolerance=1e-4,
-            gone="Transpose",
-        )
-        sides = "float[2,N,3] x, " + ("float[2,3,5] z" if before else "float[2,5,3] z")
-        certify(
-            again[2 + before],
-            graph(sides, f"{turn}(z)", fused.format(0, before) + "(x, t)"),
-            tolerance=1e-4,
-            gone="Transpose",
-        )
+    certify(
+        again,
+        graph("float[2,N,3] x, float[2,5,3] z", f"{turn}(z)", fused.format(0, 0) + "(x, t)"),
+        tolerance=1e-4,
+        gone="Transpose",
+    )
     refuse(
-        again[0],
-        graph("float[2,3,N] x, float[3,5] z", f"{turn}(x)", fused.format(0, 0) + "(t, z)"),
+        again,
+        graph("float[2,3,N] x, float[5,3] z", f"{turn}(z)", fused.format(1, 0) + "(x, t)"),
+        graph("float[2,N,3] x, float[2,3,5] z", f"{turn}(z)", fused.format(0, 1) + "(x, t)"),
     )
 
 
@@ -239,13 +229,14 @@ def test_fused_matmul_scaled():
         )
     refuse(rules.fused_matmul_scaled_too[1], graph(sides, turned, "y = Div(t, c)", c=F(0)))
     fused = "y = com.microsoft.FusedMatMul<alpha=0.5, transA=0, transB=0>"
+    again = rules.fused_matmul_scaled_again
     for k, op in enumerate(("Mul", "Div")):
-        again = rules.fused_matmul_scaled_again[k]
         orders = ((f"t = {op}(x, c)", "(t, z)"), (f"t = {op}(z, c)", "(x, t)"))
         for position, (scale, operands) in enumerate(orders):
             plain = rules.fused_matmul_of_scaled[2 * k + position]
             certify(plain, graph(two, scale, f"y = MatMul{operands}", c=F(0.3)), **near)
-            certify(again, graph(two, scale, fused + operands, c=F(0.3)), **near)
+            if op == "Mul":
+                certify(again, graph(two, scale, fused + operands, c=F(0.3)), **near)
             for rule, node in ((plain, "y = MatMul"), (again, fused)):
                 refuse(
                     rule,
@@ -254,21 +245,17 @@ def test_fused_matmul_scaled():
                 )
 
 
-@pytest.mark.parametrize("op", [0, 1])
-def test_scaled_with_what_is_added(op):
-    scale = f"y = {('Mul', 'Div')[op]}(a, c)"
+def test_scaled_with_what_is_added():
     operands = "float[2,B,3] x, float[2,3,5] z, float[5] b"
-    products = ("MatMul", "com.microsoft.FusedMatMul<alpha=0.5, transA=0, transB=0>")
-    for k, product in enumerate(products):
-        rule = rules.fused_matmul_scaled_with_bias[2 * k + op]
-        nodes = (f"t = {product}(x, z)", "a = Add(t, b)", scale)
-        certify(rule, graph(operands, *nodes, c=F(0.3)), times=1, tolerance=1e-4)
-        refuse(
-            rule,
-            graph(operands, *nodes, c=random(5)),
-            graph(operands, *nodes, outputs="y, a", c=F(0.3)),
-            graph(operands.replace("float[5]", "float[2,B,5]"), *nodes, c=F(0.3)),
-        )
+    rule = rules.fused_matmul_scaled_with_bias
+    nodes = ("t = MatMul(x, z)", "a = Add(t, b)", "y = Mul(a, c)")
+    certify(rule, graph(operands, *nodes, c=F(0.3)), times=1, tolerance=1e-4)
+    refuse(
+        rule,
+        graph(operands, *nodes, c=random(5)),
+        graph(operands, *nodes, outputs="y, a", c=F(0.3)),
+        graph(operands.replace("float[5]", "float[2,B,5]"), *nodes, c=F(0.3)),
+    )
 
 
 def test_conv_activation():

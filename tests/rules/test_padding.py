@@ -4,9 +4,6 @@ import numpy as np
 from certify import certify, graph, random, refuse
 from onnxfold.rules import padding as rules
 
-NEAR = 1e-5
-
-
 PADS = [0, 0, 1, 2, 0, 0, 3, 0]
 
 
@@ -14,7 +11,7 @@ def test_conv_of_pad():
     weight = {"w": random(3, 2, 3, 3)}
     conv = "y = Conv(t, w)"
     certify(
-        rules.conv_of_pad[0],
+        rules.conv_of_pad,
         graph("float[N,2,5,5] x", "t = Pad(x, p)", conv, p=PADS, **weight),
         graph("float[N,2,5,5] x", "t = Pad(x, p, z)", conv, p=PADS, z=np.float32(0), **weight),
         graph(
@@ -48,7 +45,7 @@ def test_conv_of_pad():
         gone="Pad",
     )
     certify(  # one channel of an image of unknown size, as in BlazeFace
-        rules.conv_of_pad[0],
+        rules.conv_of_pad,
         *(
             graph(
                 "float[N,4,H,W] x",
@@ -64,7 +61,7 @@ def test_conv_of_pad():
         gone="Pad",
     )
     certify(  # the kernel sees all of an axis
-        rules.conv_of_pad[0],
+        rules.conv_of_pad,
         graph(
             "float[N,4,5,1] x",
             "t = Pad(x, p)",
@@ -74,13 +71,8 @@ def test_conv_of_pad():
         ),
         tolerance=1e-5,
     )
-    certify(
-        rules.conv_of_pad[1],
-        graph("float[N,2,5,5] x", "t = Pad<pads=[0,0,1,2,0,0,3,0]>(x)", conv, opset=9, **weight),
-        gone="Pad",
-    )
     refuse(
-        rules.conv_of_pad[0],
+        rules.conv_of_pad,
         graph("float[N,2,5,5] x", "t = Pad(x, p, z)", conv, p=PADS, z=np.float32(1), **weight),
         graph("float[N,2,5,5] x", 't = Pad<mode="edge">(x, p)', conv, p=PADS, **weight),
         graph("float[N,1,5,5] x", "t = Pad(x, p)", conv, p=[0, 1, 0, 0, 0, 0, 0, 0], **weight),
@@ -100,74 +92,4 @@ def test_conv_of_pad():
             feeds={"p": np.array(PADS)},
             **weight,
         ),
-    )
-
-
-POOL = "AveragePool<kernel_shape=[4,3]>(t)"
-
-
-def test_average_pool_of_pad():
-    certify(
-        rules.average_pool_of_pad[0],
-        graph("float[N,2,5,6] x", "t = Pad(x, p)", f"y = {POOL}", p=PADS),
-        graph(
-            "float[N,2,5,6] x",
-            "t = Pad(x, p)",
-            "y = AveragePool<kernel_shape=[3,3], pads=[1,0,0,1], count_include_pad=1>(t)",
-            p=[0, 0, 1, 1, 0, 0, 1, 0],
-        ),
-        times=1,
-        gone="Pad",
-    )
-    certify(
-        rules.average_pool_of_pad[1],
-        graph("float[N,2,5,6] x", "t = Pad<pads=[0,0,1,2,0,0,3,0]>(x)", f"y = {POOL}", opset=9),
-        gone="Pad",
-    )
-    refuse(
-        rules.average_pool_of_pad[0],
-        graph("float[N,2,5,6] x", "t = Pad(x, p, z)", f"y = {POOL}", p=PADS, z=np.float32(2)),
-        graph("float[N,2,5,6] x", "t = Pad(x, p)", f"y = {POOL}", p=[0, 0, 4, 0, 0, 0, 0, 0]),
-        graph(
-            "float[N,2,5,6] x",
-            "t = Pad(x, p)",
-            "y = AveragePool<kernel_shape=[3,3], pads=[1,0,0,1]>(t)",
-            p=[0, 0, 1, 1, 0, 0, 1, 0],
-        ),
-        graph(
-            "float[N,2,5,6] x",
-            "t = Pad(x, p)",
-            "y = AveragePool<kernel_shape=[3,3], ceil_mode=1, strides=[2,2]>(t)",
-            p=[0, 0, 1, 1, 0, 0, 1, 0],
-        ),
-    )
-
-
-def test_max_pool_of_pad():
-    pool = "y = MaxPool<kernel_shape=[4,3]>(t)"
-    numbers = {"x": random(3, 2, 5, 6)}  # which of a NaN and a number wins is open
-    low = np.float32(-np.inf)
-    certify(
-        rules.max_pool_of_lowest_pad,
-        graph("float[3,2,5,6] x", "t = Pad(x, p, z)", pool, p=PADS, z=low, feeds=numbers),
-        tolerance=1e-7,
-        times=1,
-        gone="Pad",
-    )
-    refuse(
-        rules.max_pool_of_lowest_pad,
-        graph("float[3,2,5,6] x", "t = Pad(x, p, z)", pool, p=PADS, z=np.float32(0)),
-        graph("float[3,2,5,6] x", "t = Pad(x, p)", pool, p=PADS),
-        graph("float[3,2,5,6] x", "t = Pad(x, p, z)", pool, p=[0, 0, 4, 0, 0, 0, 0, 0], z=low),
-    )
-    certify(
-        rules.max_pool_of_zero_pad,
-        graph("float[3,2,5,6] x", "r = Relu(x)", "t = Pad(r, p)", pool, p=PADS, feeds=numbers),
-        tolerance=1e-7,
-        gone="Pad",
-    )
-    refuse(
-        rules.max_pool_of_zero_pad,
-        graph("float[3,2,5,6] x", "t = Pad(x, p)", pool, p=PADS),
-        graph("float[3,2,5,6] x", "r = Tanh(x)", "t = Pad(r, p)", pool, p=PADS),
     )

@@ -15,22 +15,6 @@ def test_reduced_axes():
         )
 
     certify(
-        rules.squeeze_of_reduced,
-        reduced("ReduceSum", 1, "Squeeze(t, d)", **ints(a=[1], d=[-2])),
-        reduced("ReduceMean", 1, "Squeeze(t, d)", size=2, **ints(a=[-1, 1], d=[1, 2])),
-        graph("float[2,3] x", "t = ArgMax<axis=-1>(x)", "y = Squeeze(t, d)", **ints(d=[1])),
-        graph("float[N,3] x", "t = ReduceMax<axes=[1]>(x)", "y = Squeeze(t, d)", **ints(d=[1])),
-        gone="Squeeze",
-    )
-    refuse(
-        rules.squeeze_of_reduced,
-        reduced("ReduceSum", 1, "Squeeze(t, d)", **ints(a=[1, 2], d=[1])),
-        reduced("ReduceSum", 1, "Squeeze(t)", **ints(a=[1, 2])),
-        reduced("ReduceMean", 1, "Squeeze(t, d)", **ints(a=[-1, 1], d=[1, 2])),
-        graph("float[N,3] x", "t = ArgMax<axis=-1>(x)", "y = Squeeze(t, d)", **ints(d=[1])),
-        reduced("ReduceSum", 1, "Squeeze(t, d)", outputs="t, y", **ints(a=[1], d=[1])),
-    )
-    certify(
         rules.unsqueeze_of_reduced,
         reduced("ReduceSum", 0, "Unsqueeze(t, d)", **ints(a=[1], d=[1])),
         reduced("ReduceL2", 0, "Unsqueeze(t, d)", **ints(a=[1, 2], d=[-1, -2])),

@@ -35,32 +35,6 @@ def test_there_and_back():
     )
 
 
-def test_axes_there_and_back():
-    certify(
-        rules.squeeze_of_unsqueeze,
-        of_any_rank("t = Unsqueeze(x, c)", "y = Squeeze(t, d)", c=[0, 2], d=[2, 0]),
-        graph("float[N,2] x", "t = Unsqueeze(x, c)", "y = Squeeze(t, d)", **ints(c=[1], d=[-2])),
-        graph("float[N] x", "t = Unsqueeze<axes=[1]>(x)", "y = Squeeze<axes=[1]>(t)", opset=11),
-    )
-    certify(
-        rules.unsqueeze_of_squeeze,
-        graph("float[N,1] x", "t = Squeeze(x, c)", "y = Unsqueeze(t, d)", **ints(c=[1], d=[-1])),
-        of_any_rank("t = Squeeze(x, c)", "y = Unsqueeze(t, c)", c=[0]),
-    )
-    refuse(
-        rules.squeeze_of_unsqueeze,
-        graph("float[1,N] x", "t = Unsqueeze(x, c)", "y = Squeeze(t, d)", **ints(c=[0], d=[1])),
-        of_any_rank("t = Unsqueeze(x, c)", "y = Squeeze(t, d)", c=[-1], d=[-1]),
-        graph("float[1,N] x", "t = Unsqueeze(x, c)", "y = Squeeze(t)", **ints(c=[0])),
-        graph("float[1,N] x, int64[1] c", "t = Unsqueeze(x, c)", "y = Squeeze(t, c)"),
-    )
-    refuse(
-        rules.unsqueeze_of_squeeze,
-        graph("float[1,N,1] x", "t = Squeeze(x, c)", "y = Unsqueeze(t, d)", **ints(c=[0], d=[2])),
-        graph("float[1,N,1] x", "t = Squeeze(x)", "y = Unsqueeze(t, d)", **ints(d=[0])),
-    )
-
-
 @pytest.mark.parametrize(
     ("first", "second"), [([1], [0, 2]), ([-1], [-1, 0]), ([0, 3], [1]), ([2], [2]), ([0], [-1])]
 )
@@ -98,20 +72,6 @@ def test_axes_added_without_rank():
             outputs="t, y",
             **ints(c=[0], d=[2]),
         ),
-    )
-
-
-def test_axes_removed():
-    certify(
-        rules.squeeze_of_squeeze,
-        graph("float[1,N,1,1] x", "t = Squeeze(x, c)", "y = Squeeze(t, d)", **ints(c=[0], d=[1])),
-        graph(
-            "float[1,N,1,1] x", "t = Squeeze(x, c)", "y = Squeeze(t, d)", **ints(c=[2], d=[0, -1])
-        ),
-    )
-    certify(
-        rules.squeeze_of_squeeze,
-        graph("float[1,N,1] x", "t = Squeeze<axes=[0]>(x)", "y = Squeeze<axes=[1]>(t)", opset=11),
     )
 
 

@@ -54,25 +54,6 @@ def test_transposed_ones():
     )
 
 
-def test_matmul_of_transposed():
-    nodes = (
-        "t = Transpose<perm=[0,2,1]>(x)",
-        "u = Transpose<perm=[0,2,1]>(z)",
-        "m = MatMul(t, u)",
-        "y = Transpose<perm=[0,2,1]>(m)",
-    )
-    rng = np.random.default_rng(0)
-    feeds = {
-        "x": rng.standard_normal((2, 4, 3)).astype(F32),
-        "z": rng.standard_normal((2, 5, 4)).astype(F32),
-    }
-    instance = graph("float[2,4,3] x, float[2,5,4] z", *nodes, feeds=feeds)
-    certify(rules.matmul_of_transposed, instance, tolerance=1e-5, gone="Transpose")
-    refuse(rules.matmul_of_transposed, instance, level=1)
-    mixed = [node.replace("0,2,1", "1,2,0") for node in nodes]
-    refuse(rules.matmul_of_transposed, graph("float[2,2,2] x, float[2,2,2] z", *mixed))
-
-
 def test_between_reshapes():
     """What is written for the product of four-dimensional queries and keys."""
     nodes = (

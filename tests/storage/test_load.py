@@ -304,6 +304,7 @@ def test_inconsistent_models(tmp_path, caplog, model, reason: str, node: str | N
         {"indices": numpy_helper.from_array(np.array([1, 6, 2], np.int32))},
         {"dims": [3, -4]},
         {"dims": [2**62, 2**62]},
+        {"dims": [2**15, 2**14]},  # 2 GiB when it is dense
         {"values": numpy_helper.from_array(np.array(1.0, np.float32))},
     ],
 )

@@ -96,6 +96,8 @@ class _Builder:
             return self._picked(operation, operation.selection, buffer, first)
         if isinstance(operation.selection, Padding):
             return self._padded(operation.selection, self.source(first), first.shape)
+        if kind is not Kind.ASSEMBLED:
+            raise Unavailable
         parts = [(b, self.source(b)) for b in operation.operands if b is not None and b.size]
         axis = operation.attributes["axis"] % len(buffer.shape)
         return Concatenated([(s, b.shape[axis]) for b, s in parts], axis, buffer.shape)

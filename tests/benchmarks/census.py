@@ -1,0 +1,224 @@
+"""``python -m tests.benchmarks census --model DIR``: what of onnxfold the models of a folder use.
+
+Each model is optimized at each level, in one of ``--jobs`` processes: which rules rewrite
+something, which ops the NumPy kernels compute, which ops go to onnxruntime in this process, to
+onnxruntime in a child process and to the reference evaluator, and what is done with large
+constants. ``--output FILE`` gets the result: for each rule, kernel and op a few models and how many
+there are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import onnx
+
+from onnxfold import OnnxFoldError, optimize_file
+from onnxfold.kernels import evaluator
+from onnxfold.kernels.engines import engines
+from onnxfold.kernels.registry import Kernel
+from onnxfold.kernels.streams.plan import StreamPlan, kind_of
+from onnxfold.rewrite.driver import Rewriter
+from onnxfold.rewrite.report import RewriteReport
+from onnxfold.rewrite.rule_set import builtin_rule_sets
+from onnxfold.runtime.split import split_in_memory
+
+LEVELS: dict[str, dict[str, Any]] = {
+    "-O0": {"level": 0},
+    "-O1": {"level": 1},
+    "-O2": {"level": 2},
+    "target": {"level": 2, "target": "onnxruntime"},
+    "all": {"level": 2, "enable": [found.name for found in builtin_rule_sets() if found.optional]},
+}
+"""The options of each run; "all" has every opt-in set."""
+_ADAPTER = "lora_"
+_MOST_SHOWN = 6
+_SECONDS = 300
+"""That a model may take."""
+
+Found = dict[str, dict[str, str]]
+"""What was used: by kind, then by name, the first level at which it was."""
+
+
+def census(models: Sequence[str], output: Path | None, jobs: int) -> None:
+    """Print what the models use, and write it into a file.
+
+    Args:
+        models: Files and folders of models; a folder's are named by their paths in it.
+        output: The file.
+        jobs: How many models are looked at at the same time.
+    """
+    used: dict[str, Found] = {}
+    failed: dict[str, str] = {}
+    context = multiprocessing.get_context("spawn")
+    tasks = list(_distinct(models))
+    with context.Pool(jobs, maxtasksperchild=8) as pool:
+        running = [(name, pool.apply_async(look_at, (path,))) for name, path in tasks]
+        for number, (name, result) in enumerate(running, 1):
+            try:
+                used[name] = result.get(_SECONDS * len(LEVELS))
+            except (OnnxFoldError, multiprocessing.TimeoutError) as error:
+                failed[name] = f"{type(error).__name__}: {error}"
+            print(f"{number}/{len(tasks)} {name} {failed.get(name, '')}", file=sys.stderr)
+    text = _text(_by_name(used), sorted(used), failed)
+    if output is not None:
+        output.write_text(text, encoding="utf-8")
+    print(text)
+
+
+def _distinct(models: Sequence[str]) -> Iterator[tuple[str, Path]]:
+    """Names and paths of the models; of equal files the first."""
+    seen: set[bytes] = set()
+    for given in map(Path, models):
+        paths = sorted(given.rglob("*.onnx")) if given.is_dir() else [given]
+        for path in paths:
+            digest = hashlib.blake2b(path.read_bytes()).digest()
+            if digest not in seen:
+                seen.add(digest)
+                name = path.relative_to(given) if given.is_dir() else Path(path.name)
+                yield name.with_suffix("").as_posix(), path
+
+
+def look_at(path: Path) -> Found:
+    """Optimize a model at all levels and return what was used.
+
+    Args:
+        path: The model's file.
+
+    Raises:
+        OnnxFoldError: It cannot be optimized.
+    """
+    found: Found = defaultdict(dict)
+    for level, options in LEVELS.items():
+        with tempfile.TemporaryDirectory() as folder, _Watch() as watch:
+            report = optimize_file(path, Path(folder, "out.onnx"), fsync=False, **options)
+        watch.counts["rules"].update(report.rewrites)
+        watch.counts["rules"].update(spared.partition(" (")[2][:-1] for spared in report.spared)
+        if report.pool["spilled_bytes"]:
+            watch.counts["large"]["scratch file"] += 1
+        for kind, counts in watch.counts.items():
+            for name in counts:
+                found[kind].setdefault(name, level)
+    if _ADAPTER.encode() in path.read_bytes():
+        for name in _rules_of_split(path):
+            found["rules"].setdefault(name, "split")
+    return {kind: dict(levels) for kind, levels in found.items()}
+
+
+def _rules_of_split(path: Path) -> Counter[str]:
+    """The rules that fire where a model is split, its adapter being the runtime constants."""
+    counts: Counter[str] = Counter()
+    run = Rewriter.run
+
+    def counted(rewriter: Rewriter) -> RewriteReport:
+        report = run(rewriter)
+        counts.update(report.counts)
+        return report
+
+    with mock.patch.object(Rewriter, "run", counted):
+        split_in_memory(path, backend="onnxruntime", level=2, runtime_constants=[f"*{_ADAPTER}*"])
+    return counts
+
+
+class _Watch:
+    """Notes who computes what while it is entered: wraps the functions that do."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, Counter[str]] = defaultdict(Counter)
+        self._patches = [
+            self._wrap(Kernel, "__call__", lambda kernel, *_: [("kernels", kernel.op_type)]),
+            self._wrap(engines.runner, "onnxruntime", lambda model, *_: _ops("onnxruntime", model)),
+            self._wrap(engines.child, "run", lambda engine, model, *_: _ops(engine, model)),
+            self._wrap(evaluator, "make_plan", lambda plan: _planned(plan), of_result=True),
+        ]
+
+    def __enter__(self) -> _Watch:
+        for patch in self._patches:
+            patch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for patch in self._patches:
+            patch.stop()
+
+    def _wrap(
+        self,
+        owner: Any,
+        name: str,
+        describe: Callable[..., list[tuple[str, str]]],
+        *,
+        of_result: bool = False,
+    ) -> Any:
+        """Count what a call, or its result, is described by."""
+        original = getattr(owner, name)
+        is_child = owner is engines.child
+
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            result = original(*arguments, **keywords)
+            for kind, what in describe(result) if of_result else describe(*arguments):
+                self.counts[f"{kind} in a child process" if is_child else kind][what] += 1
+            return result
+
+        return mock.patch.object(owner, name, call)
+
+
+def _ops(engine: str, model: bytes) -> list[tuple[str, str]]:
+    nodes = onnx.load_model_from_string(model).graph.node
+    return [(engine, f"{n.domain}::{n.op_type}" if n.domain else n.op_type) for n in nodes]
+
+
+def _planned(plan: StreamPlan) -> list[tuple[str, str]]:
+    """What is done with large results, by the op."""
+    done = [(kind_of(o).value, o) for o in plan.streamed]
+    done += [("reduced in pieces", o) for o in plan.reduced]
+    by_whom = [(what, "" if o.kernel else " by onnxruntime", o) for what, o in done]
+    return [("large", f"{what}{whom}: {o.node.op_type}") for what, whom, o in by_whom]
+
+
+def _by_name(used: dict[str, Found]) -> dict[str, dict[str, dict[str, Any]]]:
+    """By kind and name: the first level, how many models, and the first of them."""
+    order = [*LEVELS, "split"]
+    table: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for model, found in sorted(used.items()):
+        for kind, names in found.items():
+            for name, level in names.items():
+                entry = table[kind].setdefault(name, {"level": level, "count": 0, "models": []})
+                entry["level"] = min(entry["level"], level, key=order.index)
+                entry["count"] += 1
+                entry["models"].append(model)
+    return table
+
+
+def _shown(name: str, entry: dict[str, Any]) -> list[str]:
+    """A few models: that which a rule names, and then of as many folders as there are."""
+    models: list[str] = entry["models"]
+    named = [r.seen_in for rules in builtin_rule_sets() for r in rules if r.name == name]
+    models = sorted(models, key=lambda model: model not in named)
+    folders: dict[str, list[str]] = defaultdict(list)
+    for model in models:
+        folders[model.split("/")[0]].append(model)
+    turns = [m for k in range(_MOST_SHOWN) for found in folders.values() for m in found[k : k + 1]]
+    return sorted(turns[:_MOST_SHOWN])
+
+
+def _text(
+    table: dict[str, dict[str, dict[str, Any]]], models: list[str], failed: dict[str, str]
+) -> str:
+    """JSON with a line for each name."""
+    lines = [f' "models": {len(models)}', f' "failed": {json.dumps(failed)}']
+    for kind, entries in sorted(table.items()):
+        rows = [
+            f"  {json.dumps(name)}: {json.dumps({**entry, 'models': _shown(name, entry)})}"
+            for name, entry in sorted(entries.items())
+        ]
+        lines.append(f" {json.dumps(kind)}: {{\n" + ",\n".join(rows) + "\n }")
+    return "{\n" + ",\n".join(lines) + "\n}\n"

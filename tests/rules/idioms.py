@@ -1,0 +1,134 @@
+"""What PyTorch's exporters write: small modules, by the names that rules call them in `seen_in`."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+NAMES = (
+    *("chunks", "classifier", "concatenated", "convolution", "flattened", "gelu", "heads"),
+    *("logits", "positions", "preprocessing", "projection", "quick_gelu", "softplus"),
+    *("lora_bare", "lora_conv", "lora_conv1d", "lora_half", "lora_linear", "lora_matrices"),
+)
+
+
+def exported(name: str) -> onnx.ModelProto:
+    """Export a module.
+
+    Args:
+        name: One of `NAMES`.
+    """
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    torch.manual_seed(0)
+    module, inputs, options = _modules(torch)[name]
+    options = {"dynamo": False, **options}
+    if not options["dynamo"]:
+        names = [f"x{k}" for k in range(len(inputs))]
+        sizes = zip(names, inputs, strict=True)
+        axes = {each: [0, 1] if given.ndim == 3 else [0] for each, given in sizes}
+        options |= {"input_names": names, "dynamic_axes": axes, "opset_version": 17}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.onnx")
+        options["external_data"] = False
+        torch.onnx.export(module.eval(), inputs, str(path), verbose=False, **options)
+        return onnx.load(path)
+
+
+def _modules(torch: Any) -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]]:
+    """Modules, what they are called with, and options of the exporter, by name."""
+    nn = torch.nn
+
+    class Function(nn.Module):
+        def __init__(self, function: Any, *modules: Any) -> None:
+            super().__init__()
+            self.function, self.modules_ = function, nn.ModuleList(modules)
+
+        def forward(self, *given: Any) -> Any:
+            return self.function(*self.modules_, *given)
+
+    class Conv1D(nn.Module):
+        """The linear layer of GPT-2."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias = (
+                nn.Parameter(torch.randn(16, 24)),
+                nn.Parameter(torch.randn(24)),
+            )
+
+        def forward(self, x: Any) -> Any:
+            flat = torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight)
+            return flat.view((*x.size()[:-1], 24))
+
+    class Adapted(nn.Module):
+        """A layer with an adapter of low rank, as peft computes it."""
+
+        def __init__(self, base: Any, a: Any, b: Any) -> None:
+            super().__init__()
+            self.base, self.lora_A, self.lora_B = base, a, b
+
+        def forward(self, x: Any) -> Any:
+            result = self.base(x)
+            if x.dtype != self.lora_A.weight.dtype:
+                x = x.to(self.lora_A.weight.dtype)
+                return result + (self.lora_B(self.lora_A(x)) * 2.0).to(result.dtype)
+            return result + self.lora_B(self.lora_A(x)) * 2.0
+
+    def lora(base: Any) -> Any:
+        return Adapted(base, nn.Linear(16, 4, bias=False), nn.Linear(4, 24, bias=False))
+
+    def conv(channels: int, kernel: int, bias: bool = False) -> Any:
+        return nn.Conv2d(4 if channels == 12 else 3, channels, kernel, bias=bias)
+
+    batch, rows, image = torch.randn(2, 5, 16), torch.randn(5, 16), torch.randn(2, 3, 9, 9)
+    std = torch.tensor([0.2, 0.3, 0.4]).reshape(3, 1, 1)
+    raw = {"dynamo": True, "optimize": False}
+
+    def heads(m: Any, x: Any) -> Any:
+        return (m(x).view(x.size(0), x.size(1), 4, 4).transpose(1, 2) * 0.5).softmax(-1)
+
+    def flattened(m: Any, x: Any) -> Any:
+        flat = m(x).flatten(2).permute(0, 2, 1)
+        return flat.reshape(x.size(0), 9, 9, 3).permute(0, 3, 1, 2) + x
+
+    return {
+        "chunks": (Function(lambda x: torch.mul(*x.chunk(2, 1))), (rows,), raw),
+        "classifier": (nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8)), (rows,), {}),
+        "concatenated": (Function(lambda x: torch.cat([x], 1).tanh()), (rows,), {}),
+        "convolution": (nn.Conv2d(3, 4, 3, bias=False), (image,), raw),
+        "flattened": (Function(flattened, nn.Tanh()), (image,), {}),
+        "gelu": (nn.Sequential(nn.GELU("tanh"), nn.Conv2d(3, 4, 1)), (image,), {}),
+        "heads": (Function(heads, nn.Linear(16, 16)), (batch,), {}),
+        "logits": (Function(lambda x, y: x @ y.t() * 14.3), (rows, torch.randn(3, 16)), {}),
+        "positions": (Function(lambda x: x.cumsum(1) * x - 1 + 2), (rows.sign().long(),), {}),
+        "projection": (Function(lambda m, x: m(x) * 0.25, nn.Linear(16, 8)), (batch,), {}),
+        "preprocessing": (Function(lambda m, x: m(x / std), conv(4, 3)), (image,), {}),
+        "quick_gelu": (Function(lambda x: x * torch.sigmoid(1.702 * x)), (rows,), {}),
+        "softplus": (nn.Softplus(), (rows,), raw),
+        "lora_bare": (lora(nn.Linear(16, 24, bias=False)), (batch,), {}),
+        "lora_conv": (
+            Adapted(nn.Conv2d(3, 12, 3), conv(4, 3), nn.Conv2d(4, 12, 1, bias=False)),
+            (image,),
+            {},
+        ),
+        "lora_conv1d": (lora(Conv1D()), (batch,), {}),
+        "lora_half": (lora(nn.Linear(16, 24).half()), (batch.half(),), {}),
+        "lora_linear": (lora(nn.Linear(16, 24)), (batch,), {}),
+        "lora_matrices": (lora(nn.Linear(16, 24)), (rows,), {"dynamo": True}),
+    }
+
+
+def main() -> None:
+    """Export all modules into a folder."""
+    for name in NAMES:
+        onnx.save(exported(name), Path(sys.argv[1], f"{name}.onnx"))
+
+
+if __name__ == "__main__":
+    main()

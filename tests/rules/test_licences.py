@@ -1,0 +1,104 @@
+"""Each rule has a licence: a model that people ship or an exporter writes, in which it fires."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import idioms
+import onnx
+import pytest
+
+from onnxfold.rewrite.rule_set import builtin_rule_sets
+from tests.benchmarks.census import look_at
+from tests.production_models.models import MODELS, NotFetched
+
+ROOT = Path(__file__).parents[2]
+CENSUS = json.loads((ROOT / "docs/pages/benchmarks/census.json").read_text())["rules"]
+OPEN = (
+    *("activations", "attention", "interleaved_rotary", "joined_heads", "mean_of_image"),
+    *("onnxruntime_attention", "packed_attention", "repeated_heads", "rotary"),
+)
+"""Sets and rules that have none yet."""
+
+# the rules of one list share a licence
+LICENCES: dict[str, set[str]] = defaultdict(set)
+for _rules in builtin_rule_sets():
+    for _rule in _rules:
+        if _rules.name in OPEN or _rule.name in OPEN:
+            continue
+        LICENCES[re.sub(r"_\d+$", "", _rule.name)].add(_rule.seen_in)
+BY_MODEL: dict[str, set[str]] = defaultdict(set)
+for _stem, _models in LICENCES.items():
+    for _model in _models:
+        BY_MODEL[_model].add(_stem)
+
+
+def stems(names: dict[str, Any]) -> set[str]:
+    return {re.sub(r"_\d+$", "", name) for name in names}
+
+
+@pytest.mark.parametrize("stem", LICENCES)
+def test_the_census_confirms_the_licence(stem: str):
+    models = [
+        m for name, entry in CENSUS.items() if stem in stems({name: 1}) for m in entry["models"]
+    ]
+    assert LICENCES[stem] <= set(models)
+
+
+def clip_by_value(tf: Any) -> Callable[[Any], Any]:
+    return lambda x: tf.clip_by_value(x, -1.0, 6.0)
+
+
+def minimum_of_maximum(tf: Any) -> Callable[[Any], Any]:
+    return lambda x: tf.minimum(tf.maximum(x, 0.1), 0.9)
+
+
+TENSORFLOW = {"clip_by_value": clip_by_value, "minimum_of_maximum": minimum_of_maximum}
+
+
+def of_repository(name: str) -> Path | None:
+    """The file of a model that is in the repository or in the package of onnx."""
+    folder, _, rest = name.partition("/")
+    if folder == "models":
+        return ROOT / "models" / f"{rest}.onnx"
+    if folder == "onnx":
+        return Path(onnx.__file__).parent / "backend/test/data/light" / f"{rest}.onnx"
+    return None
+
+
+def made(name: str, folder: Path) -> Path:
+    """The file of a model that a package ships or an exporter makes."""
+    source, _, rest = name.partition("/")
+    path = folder / "model.onnx"
+    if source == "torch":
+        onnx.save(idioms.exported(rest), path)
+    elif source == "tf2onnx":
+        tf = pytest.importorskip("tensorflow")
+        convert = pytest.importorskip("tf2onnx").convert.from_function
+        signature = [tf.TensorSpec((None, 5), tf.float32, name="x")]
+        function = tf.function(TENSORFLOW[rest](tf), input_signature=signature)
+        convert(function, input_signature=signature, opset=17, output_path=str(path))
+    else:
+        try:
+            return MODELS[name].fetch()
+        except NotFetched as reason:
+            pytest.skip(str(reason))
+    return path
+
+
+@pytest.mark.parametrize("name", sorted(name for name in BY_MODEL if of_repository(name)))
+def test_rules_fire_in_models_that_are_here(name: str):
+    path = of_repository(name)
+    assert path is not None
+    assert BY_MODEL[name] <= stems(look_at(path)["rules"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(name for name in BY_MODEL if not of_repository(name)))
+def test_rules_fire(name: str, tmp_path: Path):
+    assert BY_MODEL[name] <= stems(look_at(made(name, tmp_path))["rules"])

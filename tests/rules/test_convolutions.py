@@ -9,6 +9,7 @@ from certify import certify, graph, random, refuse
 from onnxfold.rules import convolutions as rules
 from reference_session import reference_options
 
+import onnxfold
 from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation
 from onnxfold.passes.simplify import Simplify

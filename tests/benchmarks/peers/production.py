@@ -1,8 +1,8 @@
 """``python -m tests.benchmarks peers --production``: every tool on models that packages ship.
 
 Each tool makes each model in a process of its own, and what comes out is compared with the model on
-onnxruntime, node by node. Then all that run are timed by ``onnxfold bench``: on onnxruntime's
-default session, one thread, in turns, on the same inputs. ``--output DIR`` gets ``production.json``
+onnxruntime, node by node. Then all that run are timed: runs by ``onnxfold bench``, on onnxruntime's default
+session, one thread, in turns, on the same inputs; creating sessions in one process, in turns. ``--output DIR`` gets ``production.json``
 and ``production.txt``; what is in the former is kept, and only the models and tools that are asked
 for are measured again.
 """
@@ -14,6 +14,7 @@ import io
 import json
 import math
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,21 @@ _LARGE_KERNELS = ("Conv", "MatMul", "Gemm", "LSTM", "GRU")
 """Parts of the names of ops whose kernels do the work that a model is for."""
 _ALLOWED = 64 << 10
 _SECONDS = 500  # for timing all results of a model
+_SESSIONS = """
+import json, sys, time
+import onnxruntime as ort
+options = ort.SessionOptions()
+options.intra_op_num_threads = 1
+options.log_severity_level = 4
+taken = [[] for _ in sys.argv[2:]]
+for _ in range(int(sys.argv[1]) + 1):
+    for seconds, path in zip(taken, sys.argv[2:]):
+        begin = time.process_time()
+        ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        seconds.append(time.process_time() - begin)
+print(json.dumps([seconds[1:] for seconds in taken]))
+"""
+"""CPU seconds of creating a session of each model, in turns; the first turn is not counted."""
 
 
 def production(
@@ -179,37 +195,32 @@ def _timed(
             return _timed(python, others, feeds, rounds)
         return {"original": {"not timed": (done.stderr.strip().splitlines() or [""])[0]}}
     benches = json.loads(done.stdout)["models"]
-    first = benches[0]
+    sessions = _sessions(python, models.values(), rounds)
+    first = benches[0]["cpu"]["1"]["median"]
     found = {}
-    for tool, bench in zip(models, benches, strict=True):
+    for tool, bench, session in zip(models, benches, sessions, strict=True):
         seconds = {op["op"]: op["seconds"] for op in bench["profile"]}
         outside = {op: s for op, s in seconds.items() if not any(k in op for k in _LARGE_KERNELS)}
         total = sum(seconds.values()) or math.nan
         most = sorted(outside, key=lambda op: -outside[op])[:5]
-        runs, sessions = (
-            [getter(each) for each in (first, bench)]
-            for getter in (_cpu_of_a_run, _cpu_of_a_session)
-        )
+        run = bench["cpu"]["1"]["median"]
         found[tool] = {
             "nodes after onnxruntime": sum(bench["ops"].values()),
-            "session": round(sessions[0] / sessions[1], 3),
-            "run": round(runs[0] / runs[1], 3),
+            "session": round(sessions[0] / session, 3),
+            "run": round(first / run, 3),
             "outside": round(sum(outside.values()) / total, 3),
             "ops outside": {op: round(outside[op] / total, 3) for op in most},
         }
         if tool == "original":
-            found[tool] |= {"session": sessions[0], "run": runs[0]}
+            found[tool] |= {"session": session, "run": run}
     return found
 
 
-def _cpu_of_a_run(bench: Mapping[str, Any]) -> float:
-    seconds: float = bench["cpu"]["1"]["median"]
-    return seconds
-
-
-def _cpu_of_a_session(bench: Mapping[str, Any]) -> float:
-    seconds: float = bench["opening"]["cpu_seconds"]["least"]
-    return seconds
+def _sessions(python: Path, models: Iterable[Path], rounds: int) -> list[float]:
+    """CPU seconds of creating a session of each model, medians."""
+    command = [str(python), "-c", _SESSIONS, str(rounds), *map(str, models)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [statistics.median(seconds) for seconds in json.loads(done.stdout)]
 
 
 def _without_the_broken(models: Mapping[str, Path], error: str) -> dict[str, Path]:

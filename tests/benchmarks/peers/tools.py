@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,8 @@ def environment(folder: Path, project: Path) -> Path:
     """The Python of an environment with the other tools, and the project as it is now."""
     python = folder / "bin" / "python"
     install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    # setuptools would put modules that are gone into the wheel again
+    shutil.rmtree(project / "build" / "lib", ignore_errors=True)
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     subprocess.run([*install, *_PACKAGES, str(project)], check=True)

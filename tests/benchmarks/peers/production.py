@@ -1,10 +1,10 @@
 """``python -m tests.benchmarks peers --production``: every tool on models that packages ship.
 
 Each tool makes each model in a process of its own, and what comes out is compared with the model on
-onnxruntime, node by node. Then all that run are timed: runs by ``onnxfold bench``, on onnxruntime's default
-session, one thread, in turns, on the same inputs; creating sessions in one process, in turns. ``--output DIR`` gets ``production.json``
-and ``production.txt``; what is in the former is kept, and only the models and tools that are asked
-for are measured again.
+onnxruntime, node by node. Then all that run are timed: runs by ``onnxfold bench``, on onnxruntime's
+default session, one thread, in turns, on the same inputs; creating sessions in one process, in
+turns. ``--output DIR`` gets ``production.json`` and ``production.txt``; what is in the former is
+kept, and only the models and tools that are asked for are measured again.
 """
 
 from __future__ import annotations

@@ -113,11 +113,13 @@ def test_what_only_the_branches_of_an_unused_node_read_goes_too():
 
 def test_rules_after_dead_code_see_no_users_in_removed_branches():
     """A value that only a removed branch read besides: `single_use` holds, and no node is lost."""
-    model = parse(IF_OF_OUTER_VALUES.replace("y = Neg (x)", "d = Neg (b)\n    y = Neg (d)"))
+    model = parse(
+        IF_OF_OUTER_VALUES.replace("y = Neg (x)", "d = Cast <to = 1> (b)\n    y = Neg (d)")
+    )
     opened = storage.from_proto(model)
     sequence = ir.passes.Sequential(RemoveDeadCode(), Simplify())
     assert sequence(opened).modified
-    assert [node.op_type for node in opened.graph] == ["Exp", "Exp"]
+    assert [node.op_type for node in opened.graph] == ["Exp", "Exp", "Neg"]
     assert [use.node.op_type for use in opened.graph.inputs[0].uses()] == ["Exp"]
 
 

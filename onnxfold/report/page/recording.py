@@ -104,6 +104,7 @@ class Recording:
                     known.append(rule)
         self._before.learn(self._types)
         after = Collector(model, "after")
+        after.skeleton.learn(inferred_types(model, after.nodes))
         for node, made in zip(after.skeleton.nodes, after.nodes, strict=True):
             decision = decided.get(after.skeleton.name_of(node))
             if decision is not None and not decision.folded:

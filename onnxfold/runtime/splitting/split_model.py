@@ -174,7 +174,7 @@ def prepare(
     put_in_order(model)
     _inline_calls(model, chosen)
     fold = ("constant-propagation",) if fold_at == "compile" else ()
-    passes = (*fold, "symbolic-shapes", *fold, "dead-code")
+    passes = (*fold, "symbolic-shapes", *fold, "lift-constants", "dead-code")
     run_passes(model, dataclasses.replace(options, passes=passes))
     sort_if_needed(model)
     return model

@@ -69,6 +69,7 @@ gelu_tanh = rule(
     opset=(20, None),
     inexact=True,
     doc="Gelu's approximation, spelled out with Tanh, as GPT-2 of transformers does.",
+    seen_in="torch/gelu_new",
 )
 
 # -------------------------------------------------------------------- hard sigmoid and swish
@@ -96,6 +97,7 @@ hard_sigmoid = [
         inexact=True,
         benefit=1,
         doc="min(max(x + 3, 0), 6) / 6, as Keras spells it in MobileNetV3.",
+        seen_in="tf2onnx/hard_sigmoid",
     )
     for clipped, opset in _clipped
 ]
@@ -110,6 +112,7 @@ hard_swish = [
         benefit=1,
         doc="x * min(max(x + 3, 0), 6) / 6, as PaddlePaddle spells it: two passes over memory, not"
         " four (and none on onnxruntime after a convolution).",
+        seen_in="rapidocr/ch_ppocr_mobile_v2.0_cls_mobile",
     )
     for clipped, opset in _clipped
 ]

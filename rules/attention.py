@@ -1,41 +1,25 @@
-"""Attention as ONNX's own op of opset 23 (set "attention"), and how it is recognised.
+"""How attention that a model spells out is recognised: the patterns, and what must hold for them.
 
 Heads and their sizes come from shapes, the scale from the product that holds it. Keys and values
 are taken as they are, [batch, heads, length, size]: with a past before them, turned, or repeated.
-float32 only, for which onnxruntime's kernel was compared with what it replaces.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import onnx_ir as ir
-from onnxfold.rules import repeated_heads
-from onnxfold.rules.repeated_heads import all_keys, all_values, is_joined, is_repeated
-
 from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.rewrite import (
     Matched,
     any_of,
     attributes,
-    axes,
     constant,
     constants,
-    dtype_of,
     filled,
     given,
-    is_scalar_like,
-    number,
     op,
-    rule,
-    same_shape,
-    shape_of,
-    single_use,
     values,
 )
-
-OPTIONAL = True
 
 q, k, kt, v, x, mask, keep, hide, rest = values("q k kt v x mask keep hide *rest")
 low, factor, divisor, above = constants("low factor divisor above")
@@ -131,88 +115,3 @@ def scale(
                 return None
             found *= float(each.number) ** power
     return found
-
-
-# -------------------------------------------------------------------- the op
-
-_as_large = op.Concat(
-    constant([1, 1]),
-    op.Slice(op.Shape(q), constant([2]), constant([3])),
-    op.Slice(op.Shape(v), constant([2]), constant([3])),
-    axis=0,
-)
-
-
-# onnxruntime takes the lowest number for minus infinity: of a row that is all hidden by it, it
-# makes zeros, and not the mean of all values
-_hidden = op.Equal(added, constant(float(np.finfo(np.float32).min), like=q))
-_mask = op.Where(_hidden, constant(-1e38, like=q), added)
-
-
-def _attention(weights: Any, where: Any, scale: Any, **softcap: Any) -> Any:
-    result = op.Attention(
-        q,
-        any_of(k, op.Transpose(kt, perm=(0, 1, 3, 2))),
-        v,
-        op.Expand(_mask, _as_large),
-        scale=scale,
-        **softcap,
-    )
-    return rule(
-        op.MatMul(guarded(weights), v) >> any_of(op.Where(op.IsNaN(result), zero, result), result),
-        where=(dtype_of(q) == ir.DataType.FLOAT)
-        & (axes(weights) == (3,))
-        & is_attention(key_shape, weights)
-        & hides
-        & is_vector(zero)
-        & where,
-        opset=(23, None),
-        inexact=True,
-        doc="Softmax of the product of queries and keys, and its product with the values.",
-    )
-
-
-_capped = softmax_of(op.Mul(op.Tanh(scores), above))
-
-attention = [
-    _attention(softmax_of(scores), scale > 0.0, scale),
-    _attention(
-        _capped,
-        (scale > 0.0) & (number(above) > 0.0),
-        scale * number(above),
-        softcap=number(above),
-    ),
-]
-
-# -------------------------------------------------------------------- its operands
-
-_scaled = op.Mul(x, factor)
-
-standard_attention_of_scaled = [
-    rule(
-        op.Attention(*before, scale=alpha, softcap=cap)
-        >> op.Attention(*after, scale=alpha * number(factor), softcap=cap),
-        where=is_scalar_like(factor)
-        & same_shape(x, _scaled)
-        & single_use(_scaled)
-        & (alpha * number(factor) > 0.0),
-        opset=(23, None),
-        inexact=True,
-        doc="What queries or keys are scaled by is a part of the scale of their products.",
-    )
-    for before, after in (((_scaled, *rest), (x, *rest)), ((q, _scaled, *rest), (q, x, *rest)))
-]
-
-_k, _v, _heads = repeated_heads.k, repeated_heads.v, shape_of(q)[1]
-
-standard_attention_of_groups = rule(
-    op.Attention(q, all_keys, all_values, *rest, scale=alpha, softcap=cap)
-    >> op.Attention(q, _k, _v, *rest, scale=alpha, softcap=cap),
-    where=is_repeated(repeated_heads.repeated_keys, _k, _heads)
-    & is_repeated(repeated_heads.repeated_values, _v, _heads)
-    & is_joined(all_keys, _k, _heads)
-    & is_joined(all_values, _v, _heads),
-    opset=(23, None),
-    inexact=True,
-    doc="Heads of keys and values are read by several queries, and not repeated for them.",
-)

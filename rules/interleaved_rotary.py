@@ -116,6 +116,7 @@ interleaved_rotary = [
         inexact=True,
         target="onnxruntime",
         doc="Neighbours in every head, turned by angles that " + which,
+        seen_in="torch/gptj",
     )
     for positions, batch, which in (
         (constant([0]), 1, "are the same for a whole batch."),

@@ -74,6 +74,7 @@ product_of_heads = [
         inexact=True,
         target="onnxruntime",
         doc="A product of matrices needs no batch and heads in one axis.",
+        seen_in="torch/deberta_v2",
     )
     for product, brought_apart, axis in _products
 ]
@@ -85,6 +86,7 @@ biased_product_of_heads = [
         inexact=True,
         target="onnxruntime",
         doc="What is added to a product of matrices is brought apart instead of their sum.",
+        seen_in="torch/deberta_v2",
     )
     for product, brought_apart, axis in _products
     for biased in (op.Add(product, bias),)

@@ -103,6 +103,7 @@ attention = rule(
     inexact=True,
     target="onnxruntime",
     doc="Softmax of the product of queries and keys, and its product with the values.",
+    seen_in="models/swin",
 )
 
 # -------------------------------------------------------------------- keys and values as rows
@@ -121,6 +122,7 @@ attention_of_rows = rule(
     inexact=True,
     target="onnxruntime",
     doc="The heads of keys and values need not be brought to the front.",
+    seen_in="models/swin",
 )
 
 _scaled = op.Mul(x, factor)
@@ -137,6 +139,7 @@ attention_of_scaled = [
         inexact=True,
         target="onnxruntime",
         doc="What queries or keys are scaled by is a part of the scale of their products.",
+        seen_in="models/lora/dynamo",
     )
     for before, after in zip(*(((it, *rest), (q, it, *rest)) for it in _scale_taken), strict=True)
 ]
@@ -157,4 +160,5 @@ attention_with_past = rule(
     inexact=True,
     target="onnxruntime",
     doc="The op puts keys and values of the past before the new ones itself.",
+    seen_in="torch/gpt2_past",
 )

@@ -98,6 +98,7 @@ packed_attention = [
         inexact=True,
         target="onnxruntime",
         doc="Queries, keys and values of one input are one product of it, inside the op.",
+        seen_in="models/t5-decoder",
     )
     for form, biases in (
         (_of_all, op.Concat(bq, bk, bv, axis=0)),

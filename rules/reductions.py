@@ -66,4 +66,5 @@ mean_of_image = rule(
     inexact=True,
     doc="The mean over an image is a GlobalAveragePool, as in PP-OCRv6's squeeze-and-excitation:"
     " onnxruntime computes it in the layout of the convolutions around it.",
+    seen_in="rapidocr/PP-OCRv6_det_small",
 )

@@ -88,4 +88,5 @@ attention_of_groups = rule(
     inexact=True,
     target="onnxruntime",
     doc="Heads of keys and values are read by several queries, and not repeated for them.",
+    seen_in="models/lora/torchscript",
 )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic.fact import Shape
@@ -21,7 +20,6 @@ from onnxfold.rewrite import (
     constants,
     dtype_of,
     given,
-    known,
     op,
     optional,
     rank_of,
@@ -113,43 +111,13 @@ rotary = [
         inexact=True,
         target="onnxruntime",
         doc="The halves of every head, turned by angles that " + which,
+        seen_in="models/lora/torchscript",
     )
     for positions, batch, which in (
         (constant([0]), 1, "are the same for a whole batch."),
         (rows_of_all(angles), shape_of(x)[0], "each sequence has its own of."),
     )
 ]
-
-# -------------------------------------------------------------------- tables that are constants
-
-
-@given
-def _half(table: Matched, x: Matched) -> Any:
-    """[positions, size of a half] of a table for both halves that are the same."""
-    array = table.array
-    if array.ndim != 4 or array.shape != (1, 1, *x.shape[2:]):
-        return None
-    one, other = np.split(array[0, 0], 2, axis=-1)
-    return one if np.array_equal(one, other) else None
-
-
-_of_table, _across_table = op.Mul(x, cosines), op.Mul(_turned, sines)
-
-rotary_by_tables = rule(
-    op.Add(_of_table, _across_table)
-    >> _ms.RotaryEmbedding(
-        x, constant([0]), constant(_half(cosines, x)), constant(_half(sines, x))
-    ),
-    where=(dtype_of(x) == ir.DataType.FLOAT)
-    & _are_halves
-    & _is_last(last)
-    & _is_last(first_axis)
-    & b.is_in(-1, 3)
-    & known(_half(cosines, x), _half(sines, x)),
-    inexact=True,
-    target="onnxruntime",
-    doc="The halves of every head, turned by angles that are known.",
-)
 
 # -------------------------------------------------------------------- heads as they come
 
@@ -172,4 +140,5 @@ rotary_of_rows = rule(
     inexact=True,
     target="onnxruntime",
     doc="The heads need not be brought to the front to be rotated.",
+    seen_in="models/lora/torchscript",
 )

@@ -14,6 +14,7 @@ NAMES = (
     *("chunks", "classifier", "concatenated", "convolution", "flattened", "gelu", "heads"),
     *("logits", "positions", "preprocessing", "projection", "quick_gelu", "softplus"),
     *("lora_bare", "lora_conv", "lora_conv1d", "lora_half", "lora_linear", "lora_matrices"),
+    *("gelu_new", "deberta_v2", "gpt2_past", "gptj"),
 )
 
 
@@ -26,13 +27,14 @@ def exported(name: str) -> onnx.ModelProto:
     torch = pytest.importorskip("torch")
     pytest.importorskip("onnxscript")
     torch.manual_seed(0)
-    module, inputs, options = _modules(torch)[name]
+    made = _modules(torch)[name]
+    module, inputs, options = made() if callable(made) else made
     options = {"dynamo": False, **options}
     if not options["dynamo"]:
         names = [f"x{k}" for k in range(len(inputs))]
         sizes = zip(names, inputs, strict=True)
         axes = {each: [0, 1] if given.ndim == 3 else [0] for each, given in sizes}
-        options |= {"input_names": names, "dynamic_axes": axes, "opset_version": 17}
+        options = {"input_names": names, "dynamic_axes": axes, "opset_version": 17, **options}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.onnx")
         options["external_data"] = False
@@ -40,8 +42,8 @@ def exported(name: str) -> onnx.ModelProto:
         return onnx.load(path)
 
 
-def _modules(torch: Any) -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]]:
-    """Modules, what they are called with, and options of the exporter, by name."""
+def _modules(torch: Any) -> dict[str, Any]:
+    """Modules, their arguments and options of the exporter, by name, or functions of these."""
     nn = torch.nn
 
     class Function(nn.Module):
@@ -97,7 +99,55 @@ def _modules(torch: Any) -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]
         flat = m(x).flatten(2).permute(0, 2, 1)
         return flat.reshape(x.size(0), 9, 9, 3).permute(0, 3, 1, 2) + x
 
+    def gelu_new(m: Any, x: Any) -> Any:
+        x = m(x)
+        return 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * torch.pow(x, 3.0))))
+
+    def of_transformers(kind: str, past: bool = False, **sizes: Any) -> Any:
+        """A small model of transformers that takes token ids."""
+        transformers = pytest.importorskip("transformers")
+        config = getattr(transformers, f"{kind}Config")(vocab_size=99, **sizes)
+        model = getattr(transformers, f"{kind}Model")(config)
+        ids, mask = torch.randint(1, 99, (2, 5)), torch.ones(2, 5, dtype=torch.int64)
+        if not past:
+            config._attn_implementation = "eager"
+        axes = {name: {0: "batch", 1: "length"} for name in ("x0", "x1")}
+        if not past:
+            function = Function(lambda m, i, k: m(i, attention_mask=k)[0], model)
+            return function, (ids, mask), {"dynamic_axes": axes}
+
+        def step(m: Any, i: Any, k: Any, keys: Any, values: Any) -> Any:
+            cache = transformers.DynamicCache()
+            cache.update(keys, values, 0)
+            found = m(i, attention_mask=k, past_key_values=cache)
+            layer = found.past_key_values.layers[0]
+            return found[0], layer.keys, layer.values
+
+        axes = {
+            "x0": {0: "batch", 1: "length"},
+            "x1": {0: "batch", 1: "total"},
+            "x2": {0: "batch", 2: "past"},
+            "x3": {0: "batch", 2: "past"},
+        }
+        states = torch.randn(2, 4, 5, 16), torch.randn(2, 4, 5, 16)
+        ids, mask = ids[:, :1], torch.ones(2, 6, dtype=torch.int64)
+        return Function(step, model), (ids, mask, *states), {"dynamic_axes": axes}
+
+    gpt = {"n_embd": 64, "n_head": 4, "n_positions": 64}
+    relative = {
+        "norm_rel_ebd": "layer_norm",
+        "relative_attention": True,
+        "pos_att_type": ["c2p", "p2c"],
+        "position_buckets": 16,
+    }
+    deberta = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     return {
+        "gelu_new": (Function(gelu_new, nn.Linear(16, 8)), (rows,), {"dynamo": True}),
+        "deberta_v2": lambda: of_transformers(
+            "DebertaV2", intermediate_size=96, share_att_key=True, **deberta, **relative
+        ),
+        "gpt2_past": lambda: of_transformers("GPT2", past=True, n_layer=1, **gpt),
+        "gptj": lambda: of_transformers("GPTJ", n_layer=2, rotary_dim=8, **gpt),
         "chunks": (Function(lambda x: torch.mul(*x.chunk(2, 1))), (rows,), raw),
         "classifier": (nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8)), (rows,), {}),
         "concatenated": (Function(lambda x: torch.cat([x], 1).tanh()), (rows,), {}),

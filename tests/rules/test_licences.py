@@ -19,18 +19,10 @@ from tests.production_models.models import MODELS, NotFetched
 
 ROOT = Path(__file__).parents[2]
 CENSUS = json.loads((ROOT / "docs/pages/benchmarks/census.json").read_text())["rules"]
-OPEN = (
-    *("activations", "attention", "interleaved_rotary", "joined_heads", "mean_of_image"),
-    *("onnxruntime_attention", "packed_attention", "repeated_heads", "rotary"),
-)
-"""Sets and rules that have none yet."""
-
 # the rules of one list share a licence
 LICENCES: dict[str, set[str]] = defaultdict(set)
 for _rules in builtin_rule_sets():
     for _rule in _rules:
-        if _rules.name in OPEN or _rule.name in OPEN:
-            continue
         LICENCES[re.sub(r"_\d+$", "", _rule.name)].add(_rule.seen_in)
 BY_MODEL: dict[str, set[str]] = defaultdict(set)
 for _stem, _models in LICENCES.items():
@@ -54,11 +46,19 @@ def clip_by_value(tf: Any) -> Callable[[Any], Any]:
     return lambda x: tf.clip_by_value(x, -1.0, 6.0)
 
 
+def hard_sigmoid(tf: Any) -> Callable[[Any], Any]:
+    return lambda x: tf.nn.relu6(x + 3.0) * (1.0 / 6.0)  # as Keras does
+
+
 def minimum_of_maximum(tf: Any) -> Callable[[Any], Any]:
     return lambda x: tf.minimum(tf.maximum(x, 0.1), 0.9)
 
 
-TENSORFLOW = {"clip_by_value": clip_by_value, "minimum_of_maximum": minimum_of_maximum}
+TENSORFLOW = {
+    "clip_by_value": clip_by_value,
+    "hard_sigmoid": hard_sigmoid,
+    "minimum_of_maximum": minimum_of_maximum,
+}
 
 
 def of_repository(name: str) -> Path | None:

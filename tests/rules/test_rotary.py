@@ -81,26 +81,6 @@ def test_what_is_another_rotation():
         refuse(rule, graph(*rotated(scaled=True), **{**BOUNDS, "c": random(8)}))
 
 
-def test_tables():
-    angles = random(5, 4)
-    tables = {
-        name: np.concatenate([f(angles)] * 2, -1)[None, None]
-        for name, f in (("c2", np.cos), ("s2", np.sin))
-    }
-    nodes = rotated()[-7:]
-    operand = "float[B,2,5,8] x"
-    made = graph(operand, *nodes, **BOUNDS, **tables, **SIZES)
-    certify(rules.rotary_by_tables, made, times=1, gone="Slice Neg Add")
-    different = tables["s2"].copy()
-    different[..., -1] += 1
-    refuse(
-        rules.rotary_by_tables,
-        graph(operand, *nodes, **BOUNDS, **{**tables, "s2": different}),
-        graph(operand, *nodes, **BOUNDS, **{**tables, "s2": tables["s2"][0, 0]}),
-        graph("float[B,2,S,8] x", *nodes, **BOUNDS, **tables),
-    )
-
-
 def test_rows():
     nodes = (
         "h = Transpose<perm=[0,2,1,3]>(x)",

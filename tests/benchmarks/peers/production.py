@@ -69,7 +69,7 @@ def production(
 
     Args:
         folder: For what the tools write.
-        rounds: How many times each result is run.
+        rounds: How many times each result is run; 0 for results and their nodes alone.
         patterns: Globs of names of models (see `tests.production_models`), or paths of other
             models; all production models if there is none.
         tools: Names of tools; all if there is none.
@@ -156,7 +156,8 @@ def _measured(
         if made.verdict != "failed":
             runnable[tool] = target
         print(f"{name}: {tool} {made.verdict} {made.nodes} {made.reason}", file=sys.stderr)
-    for tool, figures in _timed(python, runnable, given, rounds).items():
+    timed = _timed(python, runnable, given, rounds) if rounds else {}
+    for tool, figures in timed.items():
         found.setdefault(tool, {}).update(figures)
     return found
 

@@ -122,9 +122,6 @@ PACKAGES: dict[str, dict[str, Inputs]] = {
         "g2p_id/models/lstm/encoder_model.onnx": {},
         "g2p_id/models/lstm/decoder_model.onnx": {},
     },
-    "genie-tts==2.0.2": {
-        "genie_tts/Data/v2/Models/t2s_encoder_fp32.onnx": {},
-    },
     "heyvox==1.2.2": {
         "heyvox/models/oww/embedding_model.onnx": {},
         "heyvox/models/oww/melspectrogram.onnx": {"input": (1, 16000)},

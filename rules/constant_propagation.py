@@ -108,7 +108,6 @@ div_mul = _chain(
     seen_in="models/t5-decoder",
 )
 
-
 # -------------------------------------------------------------------- with something between them
 
 _sum = op.any_of("Add", "Mul")

@@ -45,9 +45,9 @@ class ConstantPropagation(ir.passes.InPlacePass):
     of a pool; initializers are made for final results only, and those are still views or postponed
     work where that is possible: saving the model computes them tile by tile.
 
-    Nodes stay if their result would take too many bytes more than what it is made of, if they are
-    random, if ONNX does not define their op, if nobody can compute them exactly, and (by default)
-    if they dequantize a weight. ``outcome`` tells which and why.
+    A node is kept if its result would take too many bytes more than its operands, if it is random,
+    if ONNX does not define its op, if no evaluator computes it bit-exactly, and (by default) if it
+    dequantizes a weight. ``outcome`` tells which and why.
 
     Args:
         options: What may be folded and at what cost.

@@ -22,8 +22,7 @@ from onnxfold.onnx_ir_private import nodes_of
 if TYPE_CHECKING:
     from onnxfold.analysis.symbolic.propagation import SymbolicAnalysis
 
-# What a node reads may depend on many conditions: as many are supposed.
-_MOST_CONDITIONS = 4
+_MOST_CONDITIONS = 4  # that are supposed for one node
 
 _Known = dict[ir.Value, Fact]
 

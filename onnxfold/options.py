@@ -43,7 +43,7 @@ class Options:
         input_shapes: Shapes to give to inputs, by their name; a -1 leaves a size as it is.
         keep_dims: Names of dims that stay dynamic, whatever ``input_shapes`` says.
         value_info: Whether the inferred dtypes and shapes of all values are written into the
-            model. If not, values keep the description that the source has of them.
+            model. If not, recorded ones are kept only where inference cannot restore them.
     """
 
     level: int = 1

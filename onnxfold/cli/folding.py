@@ -67,7 +67,7 @@ _OPTIONS = (
     click.option(
         "--value-info",
         is_flag=True,
-        help="Write the inferred shapes of all values.  [default: those in the source]",
+        help="Write the inferred shapes of all values.  [default: those that inference misses]",
     ),
     click.option(
         "--precision",

@@ -19,7 +19,7 @@ from onnxfold.passes.registry import create
 from onnxfold.passes.run import Observer, Result, Run
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.simplify import Simplify
-from onnxfold.passes.value_info import ValueInfo
+from onnxfold.passes.value_info import ValueInfo, drop_inferred
 
 # Rules open the way for constants and constants for rules; real models settle in two rounds.
 _ROUNDS = 4
@@ -184,6 +184,8 @@ class _Level:
             run.result.withheld = Simplify(options=options).withheld(model)
         if options.value_info:
             ValueInfo()(model)
+        else:
+            drop_inferred(model)
 
     def _fold(self, per_node: int) -> bool:
         step = ConstantPropagation(self._options, run=self._run, per_node=per_node)

@@ -46,6 +46,34 @@ def _values(analysis: SymbolicAnalysis) -> Iterator[ir.Value]:
                     yield value
 
 
+def drop_inferred(model: ir.Model) -> None:
+    """Remove the recorded types and shapes of intermediate values that inference restores.
+
+    onnxruntime merges each recorded shape with the one that it infers when it creates a session.
+    The type of a value stays if no inference knows it (an op of another domain), if the record is
+    more precise, or if the value has a doc string or metadata.
+    """
+    analysis = facts_of(model).types
+    for value in _values(analysis):
+        if value.type is None or value.doc_string or value.metadata_props:
+            continue
+        fact = analysis.of(value)
+        if fact.other is None and fact.dtype == value.dtype and _is_implied(value.shape, fact):
+            value.type = value.shape = None
+
+
+def _is_implied(shape: ir.Shape | None, fact: Fact) -> bool:
+    """True if the inferred shape has the rank and all static sizes of the recorded one."""
+    if shape is None:
+        return True
+    if fact.shape is None or len(shape) != len(fact.shape):
+        return False
+    return all(
+        not isinstance(recorded, int) or recorded == inferred
+        for recorded, inferred in zip(shape, fact.shape, strict=True)
+    )
+
+
 class _Description:
     """The types to write, in the words of one model."""
 

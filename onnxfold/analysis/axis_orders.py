@@ -294,6 +294,8 @@ class Region:
                 for reader in readers - {SINK}:
                     network.edge(reader, one, math.inf)
         changing = network.before_sink()
+        if changing.isdisjoint(vertex.values()):
+            return []
         return [node for node in self.graph if vertex.get(node) in changing]
 
 

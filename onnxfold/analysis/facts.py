@@ -13,7 +13,7 @@ from onnxfold.analysis.determinism import Determinism
 from onnxfold.analysis.known import KnownValues
 from onnxfold.analysis.scopes import Scopes, sort_if_needed
 from onnxfold.analysis.symbolic import SymbolicAnalysis
-from onnxfold.editing.removal import forget_strangers
+from onnxfold.editing import forget_strangers
 from onnxfold.kernels.evaluator import Evaluator
 
 _KEY = "onnxfold.facts"

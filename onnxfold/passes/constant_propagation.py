@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxfold.analysis.decisions import Decision
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.frontier import Growth
-from onnxfold.editing.removal import remove_nodes
+from onnxfold.editing import remove_nodes
 from onnxfold.kernels.evaluator import ComputationFailed
 from onnxfold.options import Options
 from onnxfold.passes.cut import Cut

@@ -6,7 +6,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from onnxfold.analysis.facts import facts_of
-from onnxfold.editing.removal import is_used, remove_unused
+from onnxfold.editing import is_used, remove_unused
 from onnxfold.onnx_ir_private import nodes_of
 
 

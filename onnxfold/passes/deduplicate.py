@@ -10,8 +10,7 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.analysis.content import Equals, content_of_tensor
-from onnxfold.editing.names import Names
-from onnxfold.editing.replacement import replace
+from onnxfold.editing import Names, replace
 from onnxfold.graphs import all_graphs, subgraphs_of
 from onnxfold.kernels.inference import is_overwritten
 from onnxfold.onnx_ir_private import is_a, nodes_of, uses

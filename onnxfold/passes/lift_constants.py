@@ -5,9 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxfold.analysis.constants import is_constant_node, tensor_of_constant
-from onnxfold.editing.constants import add_initializer
-from onnxfold.editing.removal import remove_nodes
-from onnxfold.editing.replacement import inherit, replace
+from onnxfold.editing import add_initializer, inherit, remove_nodes, replace
 from onnxfold.graphs import all_graphs
 
 

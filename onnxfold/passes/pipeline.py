@@ -203,9 +203,8 @@ class _Level:
                     self._do("symbolic-shapes"),
                     self._do("simplify"),
                     self._do("common-subexpressions"),
-                    self._do("move-transposes"),
                 ]
-                if not any(changed):
+                if not any(changed) and not self._do("move-transposes"):
                     break
                 self._fold(HARDLY_MORE)
         self._do("lift-constants")

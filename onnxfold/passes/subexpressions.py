@@ -8,8 +8,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.content import Equals, content_of_attributes
 from onnxfold.analysis.facts import facts_of
-from onnxfold.editing.removal import remove_nodes
-from onnxfold.editing.replacement import inherit, replace, take_over
+from onnxfold.editing import inherit, remove_nodes, replace, take_over
 from onnxfold.graphs import subgraphs_of
 from onnxfold.kernels.inference import takes
 from onnxfold.onnx_ir_private import nodes_of

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import ASSUMPTIONS, SymbolicAnalysis
-from onnxfold.editing.removal import is_unused, is_used
+from onnxfold.editing import is_unused, is_used
 from onnxfold.graphs import subgraphs_of
 from onnxfold.onnx_ir_private import nodes_of
 from onnxfold.options import Options

@@ -9,10 +9,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.axis_orders import REDUCTIONS, Perm, Region, regions
 from onnxfold.analysis.facts import facts_of
-from onnxfold.editing.constants import constant_node
-from onnxfold.editing.names import Names
-from onnxfold.editing.removal import remove_unused
-from onnxfold.editing.replacement import replace, take_over
+from onnxfold.editing import Names, constant_node, remove_unused, replace, take_over
 from onnxfold.onnx_ir_private import uses
 from onnxfold.options import Options
 from onnxfold.passes.run import Run

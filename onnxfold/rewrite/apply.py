@@ -8,9 +8,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from onnxfold.editing.names import Names
-from onnxfold.editing.removal import remove_unused
-from onnxfold.editing.replacement import replace, take_over
+from onnxfold.editing import Names, remove_unused, replace, take_over
 from onnxfold.kernels.inference import may_be_constant
 from onnxfold.onnx_ir_private import uses
 from onnxfold.rewrite.build import Builder, CannotBuild

@@ -10,9 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.editing.constants import add_initializer, constant_node
-from onnxfold.editing.names import Names
-from onnxfold.editing.replacement import set_input
+from onnxfold.editing import Names, add_initializer, constant_node, set_input
 from onnxfold.kernels.inference import schema_of, takes
 from onnxfold.rewrite.check import is_available
 from onnxfold.rewrite.facts import Facts

@@ -9,7 +9,7 @@ from fold_check import X, fold, parse, with_weights
 from onnx_ir.passes import common
 
 from onnxfold import storage
-from onnxfold.editing.removal import remove_unused
+from onnxfold.editing import remove_unused
 from onnxfold.graphs import all_graphs
 from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.passes.simplify import Simplify

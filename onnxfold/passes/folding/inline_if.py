@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxfold.editing.names import Names
-from onnxfold.editing.removal import remove_node
-from onnxfold.editing.replacement import take_over
+from onnxfold.editing import Names, remove_node, take_over
 
 
 def inline_branch(node: ir.Node, branch: ir.Graph, names: Names) -> list[ir.Node]:

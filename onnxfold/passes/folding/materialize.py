@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from onnxfold.analysis.scopes import Scopes
-from onnxfold.editing.constants import add_initializer, constant_node
-from onnxfold.editing.replacement import inherit, replace
+from onnxfold.editing import add_initializer, constant_node, inherit, replace
 from onnxfold.passes.folding.places import needs_node
 from onnxfold.pool import Buffer, BufferTensor, Pool
 

@@ -20,7 +20,7 @@ from onnxfold.analysis.constants import (
 )
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.frontier import FORBIDDEN
-from onnxfold.editing.names import Names
+from onnxfold.editing import Names
 from onnxfold.graphs import all_graphs, has_references, subgraphs_of
 from onnxfold.kernels.evaluator import Evaluator
 from onnxfold.kernels.inference import MOST_SIZES, may_be_constant

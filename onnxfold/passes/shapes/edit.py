@@ -10,10 +10,16 @@ import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import Fact, SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import Array, of_array
-from onnxfold.editing.constants import add_initializer, constant_node
-from onnxfold.editing.names import Names
-from onnxfold.editing.removal import is_used, remove_unused
-from onnxfold.editing.replacement import replace, set_input, take_over
+from onnxfold.editing import (
+    Names,
+    add_initializer,
+    constant_node,
+    is_used,
+    remove_unused,
+    replace,
+    set_input,
+    take_over,
+)
 from onnxfold.kernels.inference import may_be_constant
 
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import list_of, of_items
-from onnxfold.editing.removal import is_used
+from onnxfold.editing import is_used
 from onnxfold.graphs import subgraphs_of
 from onnxfold.onnx_ir_private import nodes_of, uses
 from onnxfold.passes.shapes.edit import Edit

@@ -11,9 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import SymbolicAnalysis
-from onnxfold.editing.constants import add_initializer
-from onnxfold.editing.removal import remove_node
-from onnxfold.editing.replacement import take_over
+from onnxfold.editing import add_initializer, remove_node, take_over
 from onnxfold.runtime.splitting.parts import operands_of
 
 # Constants that become part of a kernel: a few numbers (exponents, limits, scales of an image) by

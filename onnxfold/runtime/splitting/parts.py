@@ -9,9 +9,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.constants import captured_values
 from onnxfold.analysis.constness import record
-from onnxfold.editing.names import Names
-from onnxfold.editing.removal import is_used
-from onnxfold.editing.replacement import inherit
+from onnxfold.editing import Names, inherit, is_used
 from onnxfold.graphs import all_graphs
 from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.runtime.bundles.manifest import TensorInfo

@@ -1,0 +1,259 @@
+"""Editing a graph: fresh names, new constants, replaced values and removed nodes.
+
+onnx-ir records the users of every value. The nodes in the subgraphs of a removed node must not stay
+users of outer values, so such a node leaves empty graphs behind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import onnx_ir as ir
+
+from onnxfold.graphs import all_graphs, subgraphs_of
+from onnxfold.onnx_ir_private import nodes_of, read_nothing, uses
+from onnxfold.onnx_ir_private import set_input as set_input
+
+
+class Names:
+    """The names in use in a model: names must be unique through all of its graphs.
+
+    Args:
+        graphs: All graphs of the model.
+    """
+
+    def __init__(self, graphs: Iterable[ir.Graph]) -> None:
+        self._values: Counter[str] = Counter()
+        self._nodes: Counter[str] = Counter()
+        self._next: dict[str, int] = {}
+        for graph in graphs:
+            self._values.update([v.name for v in graph.inputs if v.name])
+            self._values.update(graph.initializers.keys())
+            nodes = nodes_of(graph)
+            self._nodes.update([node.name for node in nodes if node.name])
+            self._values.update([v.name for node in nodes for v in node.outputs if v.name])
+
+    def fresh(self, stem: str) -> str:
+        """A name for a value that no value has had."""
+        return self._unique(stem, self._values)
+
+    def fresh_node(self, stem: str) -> str:
+        """A name for a node that no node has had; empty where the model's nodes have none."""
+        return self._unique(stem, self._nodes) if self._nodes else ""
+
+    def complete(self, node: ir.Node) -> None:
+        """Name the results of a node whose names other values took, if the node is still there.
+
+        A result without a name would be left out, which only optional ones may be.
+        """
+        if node.graph is not None:
+            for value in node.outputs:
+                if value.name is None:
+                    value.name = self.fresh(f"{node.name or node.op_type}/unused")
+
+    def release(self, name: str) -> None:
+        """A value of that name is gone; for others that had it, too, it is free again."""
+        self._values[name] -= 1
+
+    def make_unique(self, value: ir.Value) -> None:
+        """Give a value of the model another name if a second value has its own."""
+        name = value.name
+        if name and self._values[name] > 1:
+            self._values[name] -= 1
+            value.name = self.fresh(name)
+
+    def _unique(self, stem: str, taken: Counter[str]) -> str:
+        name = stem
+        while name in taken:
+            count = self._next.get(stem, 1)
+            self._next[stem] = count + 1
+            name = f"{stem}_{count}"
+        taken[name] = 1
+        return name
+
+
+def replace(old: ir.Value, new: ir.Value) -> None:
+    """Everybody who reads one value reads another instead; so do the outputs of its graph."""
+    if old.is_graph_output():
+        assert old.graph is not None
+        outputs = old.graph.outputs
+        # the list itself is searched: onnx-ir would be called for every output of the graph
+        while old.is_graph_output():
+            outputs[outputs.data.index(old)] = new  # type: ignore[attr-defined]  # a UserList
+    for user, index in list(uses(old)):
+        set_input(user, index, new)
+
+
+def take_over(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
+    """A value stands for another from now on: it has its name and everybody who reads it.
+
+    Type, shape and doc string go over where the new value has none, and metadata that it has not.
+
+    Args:
+        old: A node's result. It has no name and no users afterwards.
+        new: Has the same elements.
+        declared: The type and shape of ``old`` are what the interface says: they hold.
+    """
+    inherit(old, new, declared=declared)
+    name, old.name = old.name, None
+    new.name = name
+    replace(old, new)
+
+
+def inherit(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
+    """Give a value what is written at another one, all but its name. See :func:`take_over`."""
+    if new.type is None or (declared and old.type is not None):
+        new.type = old.type
+    if new.shape is None or (declared and old.shape is not None):
+        new.shape = old.shape
+    new.doc_string = new.doc_string or old.doc_string
+    for key, text in old.metadata_props.items():
+        new.metadata_props.setdefault(key, text)
+
+
+def is_used(value: ir.Value) -> bool:
+    """True if somebody reads the value. ``uses()`` would copy the list of all who do."""
+    return bool(uses(value)) or value.is_graph_output()
+
+
+def is_unused(node: ir.Node) -> bool:
+    """True if nobody reads a result of the node."""
+    for value in node.outputs:  # noqa: SIM110, a generator takes longer than what it would ask
+        if uses(value) or value.is_graph_output():
+            return False
+    return True
+
+
+def remove_node(node: ir.Node) -> list[ir.Value]:
+    """Take a node out of its graph; nobody may use its results.
+
+    Returns:
+        What it read, and what its subgraphs read: values that have lost a user. One that was read
+        several times is there as often.
+    """
+    graph = node.graph
+    assert graph is not None
+    operands = _detach(node)
+    graph.remove(node, safe=True)
+    return operands
+
+
+def remove_nodes(nodes: Iterable[ir.Node]) -> None:
+    """Take nodes out of their graphs; none of them may have users other than themselves."""
+    by_graph: dict[ir.Graph, list[ir.Node]] = {}
+    nodes = list(nodes)
+    for node in nodes:  # a node of a subgraph may use one of an outer graph that goes as well
+        read_nothing(node)
+    for node in nodes:
+        if node.attributes:
+            for subgraph in subgraphs_of(node):
+                _empty(subgraph)
+        if node.graph is not None:
+            by_graph.setdefault(node.graph, []).append(node)
+    for graph, group in by_graph.items():
+        graph.remove([node for node in group if node.graph is graph], safe=True)
+
+
+def remove_unused(
+    nodes: Iterable[ir.Node | None], keeps: Callable[[str | None], bool] | None = None
+) -> list[ir.Value]:
+    """Take out those of the nodes that nobody reads, and then those before them.
+
+    Args:
+        nodes: Where to begin; None and nodes of no graph are passed over.
+        keeps: Says for a value's name whether the node that makes it must stay.
+
+    Returns:
+        The values that have lost a user, each once, those of nodes that are gone included.
+    """
+    touched: dict[ir.Value, None] = {}
+    removed: dict[ir.Graph, dict[ir.Node, None]] = {}
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if node is None or node.graph is None or not is_unused(node):
+            continue
+        group = removed.setdefault(node.graph, {})
+        if node in group:
+            continue
+        if keeps is not None and any(keeps(value.name) for value in node.outputs):
+            continue
+        group[node] = None
+        for value in _detach(node):
+            touched[value] = None
+            if not uses(value):
+                pending.append(value.producer())
+    # At once: each call of onnx-ir's looks at all outputs of the graph. Some may have gone with the
+    # node whose subgraph they were in. That nobody uses them has been seen to.
+    for graph, group in removed.items():
+        graph.remove([node for node in group if node.graph is graph])
+    return list(touched)
+
+
+def forget_strangers(model: ir.Model) -> None:
+    """Make users of values only those nodes that are in the model.
+
+    A node in the branch of an If that somebody else took out of the model is still a user of what
+    it reads, and would be one for ever.
+    """
+    known = set(all_graphs(model))
+    for graph in known:
+        values = [*graph.inputs, *graph.initializers.values()]
+        values.extend(value for node in graph for value in node.outputs)
+        for value in values:
+            for user, position in [use for use in uses(value) if use.node.graph not in known]:
+                set_input(user, position, None)
+
+
+def _detach(node: ir.Node) -> list[ir.Value]:
+    """Have a node and what is in its subgraphs read nothing; what they read until now."""
+    operands = read_nothing(node)
+    for subgraph in subgraphs_of(node):
+        operands.extend(_empty(subgraph))
+    return operands
+
+
+def _empty(graph: ir.Graph) -> list[ir.Value]:
+    """Take everything out of a subgraph that goes; what it read, of outer graphs and of itself."""
+    operands: list[ir.Value] = []
+    graph.outputs.clear()
+    nodes = nodes_of(graph)
+    for node in nodes:
+        operands.extend(_detach(node))
+    graph.remove(nodes, safe=True)
+    return operands
+
+
+def constant_node(tensor: ir.TensorProtocol, name: str | None) -> ir.Node:
+    """A Constant node, in no graph yet; its result is named and typed like the tensor.
+
+    Args:
+        tensor: The elements.
+        name: Of the node.
+    """
+    node = ir.Node(
+        "",
+        "Constant",
+        [],
+        [ir.AttrTensor("value", tensor)],
+        num_outputs=1,
+        name=name or "",  # onnx-ir makes one up if there is none
+    )
+    _describe(node.outputs[0], tensor)
+    return node
+
+
+def add_initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
+    """A new initializer of a graph, named and typed like the tensor."""
+    value = ir.Value()
+    _describe(value, tensor)
+    graph.initializers.add(value)
+    return value
+
+
+def _describe(value: ir.Value, tensor: ir.TensorProtocol) -> None:
+    value.name = tensor.name
+    value.const_value = tensor
+    value.type = ir.TensorType(tensor.dtype)
+    value.shape = ir.Shape(tensor.shape.numpy())

@@ -16,12 +16,18 @@ import onnx_ir as ir
 
 from onnxfold import atomic, storage
 from onnxfold.analysis.facts import put_in_order
-from onnxfold.checking import Check, CheckedOptionArguments, check_of
 from onnxfold.errors import CheckFailedError, OnnxFoldError, about
 from onnxfold.graphs import all_graphs
 from onnxfold.memory import paused_garbage_collection, peak_rss_bytes
 from onnxfold.onnx_ir_private import taken_apart
-from onnxfold.options import OptionArguments, Options, options_of
+from onnxfold.options import (
+    Check,
+    CheckedOptionArguments,
+    OptionArguments,
+    Options,
+    check_of,
+    options_of,
+)
 from onnxfold.passes.outlook import outlook
 from onnxfold.passes.pipeline import first_folding, run_bounded, run_passes
 from onnxfold.passes.run import Observer, Observers, Result
@@ -140,7 +146,7 @@ def optimize_file(
         dump_ir: A folder for the graph after each pass that changed it, as text and as a drawing,
             with the difference; made if it is not there, and must be empty.
         progress: Called with a stage, the work done and the total of the stage.
-        options: See `onnxfold.options.Options`; and the arguments of `onnxfold.checking.Check`.
+        options: See `onnxfold.options.Options`; and the arguments of `onnxfold.options.Check`.
             With them, source and result are run on the same inputs first, and nothing is written
             if they differ: by a bit, or where inexact rules fired and in wide precision by more
             than 1e-4 relative and 1e-5 absolute, unless other tolerances are given. Where inexact

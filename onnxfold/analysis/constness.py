@@ -14,10 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from onnxfold.analysis.constants import captured_values, is_constant_node, is_initialized
 from onnxfold.analysis.determinism import Determinism
 from onnxfold.errors import ModelError, UsageError
-from onnxfold.graphs import subgraphs_of
+from onnxfold.graphs import captured_values, is_constant_node, is_initialized, subgraphs_of
 
 RECORD_KEY = "onnxfold.runtime_constants"
 """Key in a model's metadata: a JSON list of the names of its runtime constants."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxfold.analysis.constants import captured_values
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.determinism import Determinism
 from onnxfold.analysis.scopes import Scopes
+from onnxfold.graphs import captured_values
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.analysis.constants import is_constant_node, is_initialized, tensor_of_constant
 from onnxfold.analysis.determinism import Determinism
 from onnxfold.analysis.scopes import Scopes
-from onnxfold.graphs import has_references
+from onnxfold.graphs import has_references, is_constant_node, is_initialized, tensor_of_constant
 from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Unfoldable

@@ -14,10 +14,9 @@ from onnxfold.batches.journal import Journal
 from onnxfold.batches.models import find
 from onnxfold.batches.outcome import Batch, Outcome
 from onnxfold.batches.task import Task, Workplace, lost, run_task
-from onnxfold.checking import CheckedOptionArguments, check_as_json, check_of
 from onnxfold.errors import UsageError
 from onnxfold.memory import available_memory, processors
-from onnxfold.options import Options, options_of
+from onnxfold.options import CheckedOptionArguments, Options, check_as_json, check_of, options_of
 from onnxfold.urls import is_url
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from onnxfold.batches import remote
 from onnxfold.batches.outcome import Outcome
 from onnxfold.batches.process import Ended, Processes
 from onnxfold.batches.share import MemoryShare
-from onnxfold.checking import check_of
 from onnxfold.errors import OnnxFoldError
 from onnxfold.memory import available_memory
+from onnxfold.options import check_of
 from onnxfold.report.console import bytes_text
 from onnxfold.runtime.bundles.bundle import hash_file
 from onnxfold.storage.load import external_locations

@@ -129,7 +129,7 @@ def comparison_options(command: Command) -> Command:
 
 
 def check_options(command: Command) -> Command:
-    """All arguments of `onnxfold.checking.Check`."""
+    """All arguments of `onnxfold.options.Check`."""
     return _with(_CHECK, command)
 
 

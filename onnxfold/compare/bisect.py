@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.analysis.constants import captured_values
 from onnxfold.analysis.facts import ModelFacts, facts_of
 from onnxfold.analysis.symbolic import Fact, SymbolicAnalysis
 from onnxfold.compare.bodies import Body, Turns, body_of
@@ -25,7 +24,7 @@ from onnxfold.compare.random_feeds import Feeds
 from onnxfold.compare.result import FirstDifference, Ingredient, NodeText, OutputResult
 from onnxfold.compare.runners import Output, Runner
 from onnxfold.compare.variants import Variants
-from onnxfold.graphs import subgraphs_of
+from onnxfold.graphs import captured_values, subgraphs_of
 
 _GROUP = 48 << 20  # bytes of values that one run gives out
 _GROUPS = 8  # more of them are not made of one graph: they are larger instead

@@ -11,9 +11,9 @@ import onnx_ir as ir
 from onnx import helper, inliner
 
 from onnxfold import storage
-from onnxfold.analysis.constants import captured_values
 from onnxfold.compare.random_feeds import Array, Feeds
 from onnxfold.compare.runners import Output
+from onnxfold.graphs import captured_values
 
 Known = Callable[[Sequence[ir.Value]], dict[str, Output]]
 """Gives what values of the graph around the node are."""

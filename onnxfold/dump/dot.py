@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 
 import onnx_ir as ir
 
-from onnxfold.analysis.constants import is_constant_node
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis, select_runtime_constants
 from onnxfold.dump.listing import op_of, typed
-from onnxfold.graphs import subgraphs_of
+from onnxfold.graphs import is_constant_node, subgraphs_of
 
 _LONGEST = 120  # characters of a name
 _COLOURS = {

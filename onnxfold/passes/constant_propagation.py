@@ -16,7 +16,7 @@ from onnxfold.editing import remove_nodes
 from onnxfold.kernels.evaluator import ComputationFailed
 from onnxfold.options import Options
 from onnxfold.passes.cut import Cut
-from onnxfold.passes.folding.materialize import materialize
+from onnxfold.passes.folding.stored import materialize
 from onnxfold.passes.folding.sweep import Sweep
 from onnxfold.passes.run import Run
 from onnxfold.pool import Buffer

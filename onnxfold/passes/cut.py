@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxfold.analysis.decisions import Decision
 from onnxfold.analysis.frontier import FORBIDDEN, Growth, RegionOp, choose
 from onnxfold.options import Options
-from onnxfold.passes.folding.places import bytes_now, data_bytes
+from onnxfold.passes.folding.stored import bytes_now, data_bytes
 from onnxfold.passes.folding.sweep import Sweep
 from onnxfold.passes.run import Stay
 from onnxfold.pool import Pool

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxfold.analysis.constants import is_constant_node, tensor_of_constant
 from onnxfold.editing import add_initializer, inherit, remove_nodes, replace
-from onnxfold.graphs import all_graphs
+from onnxfold.graphs import all_graphs, is_constant_node, tensor_of_constant
 
 
 class LiftConstants(ir.passes.InPlacePass):

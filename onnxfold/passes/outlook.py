@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxfold.analysis.constants import is_constant_node
 from onnxfold.analysis.facts import facts_of
+from onnxfold.graphs import is_constant_node
 from onnxfold.options import Options
 from onnxfold.passes.registry import create
 

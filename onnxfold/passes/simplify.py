@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
@@ -43,9 +44,9 @@ class Simplify(ir.passes.InPlacePass):
     ) -> None:
         self._options = options = options or Options()
         self.rules = select_rules(
-            options.rule_sets() if sets is None else sets,
-            enable=options.enable,
-            disable=options.disable,
+            tuple(options.rule_sets() if sets is None else sets),
+            enable=tuple(options.enable),
+            disable=tuple(options.disable),
             target=options.target,
         )
         self._limits = limits
@@ -71,14 +72,15 @@ class Simplify(ir.passes.InPlacePass):
         return inexact_matches(model, self.rules)
 
 
+@functools.lru_cache(maxsize=64)
 def select_rules(
-    sets: Sequence[RuleSet],
+    sets: tuple[RuleSet, ...],
     *,
-    enable: Iterable[str] = (),
-    disable: Iterable[str] = (),
+    enable: tuple[str, ...] = (),
+    disable: tuple[str, ...] = (),
     target: str | None = None,
 ) -> list[Rule]:
-    """The rules of the sets that are on by default or enabled, without the disabled ones."""
+    """Return the rules of the sets that are on by default or enabled, without the disabled ones."""
     enabled, disabled = set(enable), set(disable)
     known = {s.name for s in sets} | {r.name for s in sets for r in s}
     for name in sorted(enabled | disabled):

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxfold.analysis.constants import is_constant_node
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.text import Texts
+from onnxfold.graphs import is_constant_node
 from onnxfold.onnx_ir_private import nodes_of
 
 # Function bodies say nothing of their values in older files.

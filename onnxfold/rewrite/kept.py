@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence, Set
 
 import onnx_ir as ir
@@ -30,7 +31,6 @@ class KeptPatterns:
 
     def __init__(self, rules: Iterable[Rule], facts: Facts) -> None:
         self._rules = [rule for rule in rules if rule.keeps]
-        self._needed = {rule: _needed(rule.pair.patterns) for rule in self._rules}
         self._op_types: set[str] = set()
         """Those that nodes have, or had."""
         self._facts = facts
@@ -65,7 +65,7 @@ class KeptPatterns:
         """Remember the patterns that have some of these nodes."""
         assert self._holding is not None
         self._op_types.update(node.op_type for node in added)
-        possible = {rule for rule, needed in self._needed.items() if needed <= self._op_types}
+        possible = {rule for rule in self._rules if _needed_by(rule) <= self._op_types}
         if not possible:
             return
         for end in self._near(added):
@@ -101,6 +101,11 @@ class KeptPatterns:
             opsets = self._facts.scopes.of(graph).opsets
             self._indexes[graph] = RuleIndex(self._rules, opsets, self._facts)
         return self._indexes[graph]
+
+
+@functools.cache
+def _needed_by(rule: Rule) -> frozenset[str]:
+    return _needed(rule.pair.patterns)
 
 
 def _needed(patterns: Iterable[Expression]) -> frozenset[str]:

@@ -16,7 +16,7 @@ from onnxfold.errors import UsageError
 from onnxfold.rewrite.rule import Rule
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RuleSet:
     """Rules in the order of their definition."""
 

@@ -6,9 +6,8 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from onnxfold.analysis.constants import is_constant_node
 from onnxfold.analysis.determinism import Determinism
-from onnxfold.graphs import all_graphs
+from onnxfold.graphs import all_graphs, is_constant_node
 
 RANDOM = {
     "RandomNormal": "RandomNormal <shape = [2]> ()",

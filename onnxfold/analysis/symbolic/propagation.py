@@ -10,7 +10,6 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from onnxfold.analysis.constants import captured_values, is_constant_node
 from onnxfold.analysis.known import KnownValues
 from onnxfold.analysis.scopes import Scope, Scopes
 from onnxfold.analysis.symbolic import control_flow, suppositions
@@ -27,7 +26,7 @@ from onnxfold.analysis.symbolic.fact import (
     of_type,
 )
 from onnxfold.analysis.symbolic.shape_functions import reads_floats
-from onnxfold.graphs import has_references, subgraphs_of
+from onnxfold.graphs import captured_values, has_references, is_constant_node, subgraphs_of
 from onnxfold.onnx_ir_private import nodes_of
 from onnxfold.storage import sizes_of
 

@@ -12,23 +12,25 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from onnxfold.analysis.constants import (
-    captured_values,
-    is_constant_node,
-    is_initialized,
-    tensor_of_constant,
-)
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.frontier import FORBIDDEN
 from onnxfold.editing import Names
-from onnxfold.graphs import all_graphs, has_references, subgraphs_of
+from onnxfold.graphs import (
+    all_graphs,
+    captured_values,
+    has_references,
+    is_constant_node,
+    is_initialized,
+    subgraphs_of,
+    tensor_of_constant,
+)
 from onnxfold.kernels.evaluator import Evaluator
 from onnxfold.kernels.inference import MOST_SIZES, may_be_constant
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Unfoldable
 from onnxfold.options import Options
 from onnxfold.passes.folding.inline_if import inline_branch
-from onnxfold.passes.folding.places import bytes_if_stored, node_bytes
+from onnxfold.passes.folding.stored import bytes_if_stored, node_bytes
 from onnxfold.passes.run import Stay
 from onnxfold.pool import Buffer, Pool
 

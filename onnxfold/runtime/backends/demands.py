@@ -15,10 +15,9 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from onnxfold.analysis.constants import is_constant_node
 from onnxfold.analysis.failures import Failures
 from onnxfold.analysis.symbolic import Number
-from onnxfold.graphs import subgraphs_of
+from onnxfold.graphs import is_constant_node, subgraphs_of
 from onnxfold.runtime.backends.prepare import is_weight
 from onnxfold.runtime.bundles.manifest import TensorInfo
 

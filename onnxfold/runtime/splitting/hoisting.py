@@ -12,11 +12,10 @@ from collections.abc import Collection, Iterator, Sequence
 
 import onnx_ir as ir
 
-from onnxfold.analysis.constants import is_constant_node
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.failures import Failures
 from onnxfold.editing import Names, set_input
-from onnxfold.graphs import all_graphs, subgraphs_of
+from onnxfold.graphs import all_graphs, is_constant_node, subgraphs_of
 from onnxfold.onnx_ir_private import uses
 from onnxfold.runtime.bundles.manifest import StayingNode
 

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 import onnx
 import onnx_ir as ir
 
-from onnxfold.analysis.constants import captured_values
 from onnxfold.analysis.constness import record
 from onnxfold.editing import Names, inherit, is_used
-from onnxfold.graphs import all_graphs
+from onnxfold.graphs import all_graphs, captured_values
 from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.runtime.bundles.manifest import TensorInfo
 

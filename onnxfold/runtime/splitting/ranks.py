@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from onnxfold.analysis.constants import is_constant_node, is_initialized, tensor_of_constant
+from onnxfold.graphs import is_constant_node, is_initialized, tensor_of_constant
 from onnxfold.onnx_ir_private import uses
 
 Axis = tuple[ir.Value, int]

@@ -2,7 +2,6 @@
 
 from onnxfold.kernels import (
     arithmetic,
-    bitwise,
     cast,
     comparison,
     concat,
@@ -12,7 +11,6 @@ from onnxfold.kernels import (
     logical,
     pad,
     reduction,
-    scatter,
 )
 from onnxfold.kernels.registry import (
     Array,
@@ -35,7 +33,6 @@ __all__ = [
     "find",
     "kernel",
     "arithmetic",
-    "bitwise",
     "cast",
     "comparison",
     "concat",
@@ -45,5 +42,4 @@ __all__ = [
     "logical",
     "pad",
     "reduction",
-    "scatter",
 ]

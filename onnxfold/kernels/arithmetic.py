@@ -15,8 +15,6 @@ import numpy as np
 from onnxfold.kernels.dtypes import (
     BFLOAT16,
     FLOAT16,
-    FLOAT32,
-    FLOAT64,
     FLOATS,
     INTEGERS,
     NUMBERS,
@@ -73,21 +71,13 @@ def div(a: Array, b: Array) -> Array:
 
 @kernel("Mod", since=10)
 def mod(a: Array, b: Array, *, fmod: int = 0) -> Array:
-    """The remainder with the sign of ``b``, or with ``fmod=1`` of ``a`` as C's fmod."""
-    require(a, NUMBERS)
-    _check_size(a, b)
-    if a.dtype in FLOATS:
-        if not fmod:
-            raise NotExact("Mod of floats is defined for fmod=1 only")
-        if a.dtype == BFLOAT16:
-            raise NotExact("no NumPy fmod for bfloat16")
-        return np.asarray(np.fmod(a, b))
-    _refuse_traps(a, b)
-    if not fmod:
-        return np.asarray(np.mod(a, b))
-    if a.dtype.itemsize == 8 and not (_fits_double(a) and _fits_double(b)):
+    """The remainder of integers with the sign of ``b``."""
+    require(a, INTEGERS)
+    if fmod:
         raise NotExact("onnxruntime computes integer fmod in float64")
-    return np.asarray(np.fmod(a, b))
+    _check_size(a, b)
+    _refuse_traps(a, b)
+    return np.asarray(np.mod(a, b))
 
 
 def _check_size(*operands: Array) -> None:
@@ -100,10 +90,6 @@ def _refuse_traps(a: Array, b: Array) -> None:
         raise Unfoldable("integer division by zero")
     if a.dtype in SIGNED and (b == -1).any() and (a == np.iinfo(a.dtype).min).any():
         raise Unfoldable("integer division overflows")
-
-
-def _fits_double(x: Array) -> bool:
-    return x.size == 0 or (int(x.min()) >= -(1 << 53) and int(x.max()) <= 1 << 53)
 
 
 @kernel("Neg", since=6, kind=elementwise_on(SIGNED | FLOATS))
@@ -134,18 +120,6 @@ def reciprocal(x: Array) -> Array:
     return np.asarray(np.divide(np.ones((), x.dtype), x))
 
 
-@kernel("Sign", since=9, kind=elementwise_on(ORDERED))
-def sign(x: Array) -> Array:
-    """-1, 0 or 1. Of -0.0 it is 0.0; of NaN it is NaN, but 0 for the 16 bit floats."""
-    require(x, NUMBERS)
-    if x.dtype in (FLOAT16, BFLOAT16):
-        return np.asarray(np.subtract(x > 0, x < 0, dtype=np.int8).astype(x.dtype))
-    refuse_misordered(x, np.zeros((), x.dtype))
-    result = np.sign(x)
-    # NumPy keeps the sign of zero in some versions; adding 0.0 drops it.
-    return np.asarray(result + result.dtype.type(0))
-
-
 @kernel("Floor", since=6, kind=elementwise_on(FLOATS))
 def floor(x: Array) -> Array:
     """The next integer down."""
@@ -158,13 +132,6 @@ def ceil(x: Array) -> Array:
     """The next integer up; -0.0 between -1 and 0."""
     require(x, FLOATS)
     return np.asarray(np.ceil(x))
-
-
-@kernel("Round", since=11, kind=elementwise_on(FLOATS))
-def round_half_to_even(x: Array) -> Array:
-    """The nearest integer, ties to even."""
-    require(x, FLOATS)
-    return np.asarray(np.rint(x))
 
 
 @kernel("Max", since=8, kind=elementwise_on(INTEGERS & ORDERED))
@@ -199,24 +166,6 @@ def _refuse_signed_zeros(result: Array, operands: Sequence[Array]) -> None:
     negative = {bool(s) for x in operands for s in np.unique(np.signbit(x[x == 0]))}
     if len(negative) > 1:
         raise NotExact("which of 0.0 and -0.0 is greater is not defined")
-
-
-@kernel("Sum", since=8, kind=elementwise_on(FLOATS))
-def variadic_sum(*operands: Array) -> Array:
-    """The operands' sum from left to right; 16 bit floats are rounded once, at the end."""
-    require(operands[0], FLOATS)
-    wide = FLOAT64 if operands[0].dtype == FLOAT64 else FLOAT32
-    total = operands[0].astype(wide, copy=False)
-    for x in operands[1:]:
-        total = np.asarray(np.add(total, x.astype(wide, copy=False)))
-    return total.astype(operands[0].dtype, copy=False)
-
-
-@kernel("Relu", since=6, kind=elementwise_on((SIGNED | FLOATS) & ORDERED))
-def relu(x: Array) -> Array:
-    """0 where ``x < 0``, else ``x``: NaN and -0.0 stay."""
-    require(x, SIGNED | FLOATS)
-    return _not_below(x, np.zeros((), x.dtype))
 
 
 @kernel("Clip", since=11, kind=elementwise_on(ORDERED))

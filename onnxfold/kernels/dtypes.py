@@ -38,17 +38,6 @@ NUMBERS = INTEGERS | FLOATS
 ORDERED = NUMBERS - {INT64}
 """Of two numbers of these dtypes onnxruntime finds the greater one: see `refuse_misordered`."""
 
-FLOAT8: frozenset[DType] = frozenset(
-    np.dtype(t)
-    for t in (
-        ml_dtypes.float8_e4m3fn,
-        ml_dtypes.float8_e4m3fnuz,
-        ml_dtypes.float8_e5m2,
-        ml_dtypes.float8_e5m2fnuz,
-        ml_dtypes.float8_e8m0fnu,
-    )
-)
-
 # No op takes as many axes, sizes or parts.
 _LONGEST_LIST = 1 << 16
 

@@ -1,11 +1,10 @@
-"""Tensors made from a few numbers: ConstantOfShape, Range, EyeLike, Trilu."""
+"""Tensors made from a few numbers: ConstantOfShape, Range, Trilu."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-import onnx_ir as ir
 
 from onnxfold.kernels.dtypes import (
     FLOAT32,
@@ -65,19 +64,6 @@ def _range_count(start: Array, limit: Array, delta: Array) -> int:
     if not math.isfinite(ratio):
         raise Unfoldable("a range of infinite length")
     return max(0, math.ceil(ratio))
-
-
-@kernel("EyeLike", since=9)
-def eye_like(x: Array, *, dtype: int | None = None, k: int = 0) -> Array:
-    """Ones on the ``k``-th diagonal of a matrix of the shape and (by default) dtype of ``x``."""
-    if x.ndim != 2:
-        raise Unfoldable(f"a matrix is needed, not rank {x.ndim}")
-    result_dtype = x.dtype if dtype is None else ir.DataType(dtype).numpy()
-    check_allocatable(x.shape, result_dtype)
-    result = np.zeros(x.shape, result_dtype)
-    rows = np.arange(max(0, -k), max(0, min(x.shape[0], x.shape[1] - k)))
-    result[rows, rows + k] = 1
-    return result
 
 
 @kernel("Trilu", since=14)

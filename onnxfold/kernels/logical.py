@@ -1,4 +1,4 @@
-"""Boolean ops and selection: And, Or, Xor, Not, Where."""
+"""Boolean ops and selection: And, Or, Not, Where."""
 
 from __future__ import annotations
 
@@ -36,13 +36,6 @@ def logical_or(a: Array, b: Array) -> Array:
     """``a or b``."""
     require(a, _BOOL)
     return np.asarray(np.logical_or(a, b))
-
-
-@kernel("Xor", since=7, kind=elementwise_on(_BOOL))
-def logical_xor(a: Array, b: Array) -> Array:
-    """True where exactly one operand is."""
-    require(a, _BOOL)
-    return np.asarray(np.logical_xor(a, b))
 
 
 @kernel("Not", kind=elementwise_on(_BOOL))

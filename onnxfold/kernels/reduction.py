@@ -18,7 +18,7 @@ from onnxfold.kernels.dtypes import (
     normalized_axis,
     require,
 )
-from onnxfold.kernels.registry import Array, NotExact, Unfoldable, kernel
+from onnxfold.kernels.registry import Array, NotExact, kernel
 
 Reducer = Callable[[Array, tuple[int, ...], bool], Any]
 
@@ -103,57 +103,13 @@ def _ordered(x: Array) -> None:
     check_readable(x)
     require(x, INTEGERS | FLOATS | {BOOL})
     if x.dtype in FLOATS:
-        _refuse_nan(x)
+        if np.isnan(x).any():
+            raise NotExact("NaN has no order")
         if (np.signbit(x) & (x == 0)).any():
             raise NotExact("which of 0.0 and -0.0 is greater is not defined")
-
-
-def _refuse_nan(x: Array) -> None:
-    if x.dtype in FLOATS and np.isnan(x).any():
-        raise NotExact("NaN has no order")
 
 
 for _name, _reducer in _SUMS.items():
     _register(_name, _reducer, _integer, 13 if _name == "ReduceSum" else 18)
 for _name, _reducer in _EXTREMES.items():
     _register(_name, _reducer, _ordered, 18)
-
-
-@kernel("ArgMax")
-def arg_max(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
-    """The index of the greatest element along ``axis``: of several the first, or the last."""
-    return _arg(np.argmax, x, axis, keepdims, select_last_index)
-
-
-@kernel("ArgMin")
-def arg_min(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
-    """The index of the least element along ``axis``: of several the first, or the last."""
-    return _arg(np.argmin, x, axis, keepdims, select_last_index)
-
-
-def _arg(choose: Callable[..., Any], x: Array, axis: int, keepdims: int, last: int) -> Array:
-    check_readable(x)
-    require(x, INTEGERS | FLOATS)
-    axis = normalized_axis(axis, x.ndim)
-    _check_size(x, [axis], keepdims, np.dtype(np.int64))
-    _refuse_nan(x)
-    if x.shape[axis] == 0:
-        raise Unfoldable("the extreme of no element")
-    if last:
-        index = x.shape[axis] - 1 - choose(np.flip(x, axis), axis=axis, keepdims=bool(keepdims))
-    else:
-        index = choose(x, axis=axis, keepdims=bool(keepdims))
-    return np.asarray(index, np.int64)
-
-
-@kernel("CumSum", since=11)
-def cum_sum(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
-    """Sums of all elements up to each, without it if ``exclusive``, from the end if ``reverse``."""
-    require(x, INTEGERS)
-    check_allocatable(x.shape, x.dtype)
-    along = normalized_axis(int(axis.reshape(())), x.ndim)
-    source = np.flip(x, along) if reverse else x
-    sums = np.asarray(np.cumsum(source, axis=along, dtype=x.dtype))
-    if exclusive:
-        sums = np.subtract(sums, source)
-    return np.flip(sums, along) if reverse else sums

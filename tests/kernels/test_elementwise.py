@@ -1,4 +1,4 @@
-"""Arithmetic, comparison, logical and bitwise ops: edge values and random bits."""
+"""Arithmetic, comparison and logical ops: edge values and random bits."""
 
 from __future__ import annotations
 
@@ -13,20 +13,16 @@ from onnxfold.kernels import Kind, NotExact, Unfoldable, find
 SIGNED = [d for d in values.NUMBERS if d.kind != "u"]
 # What each op takes, by ONNX's schemas; a kernel computes all of it and nothing else.
 UNARY = {
-    **dict.fromkeys(["Neg", "Relu"], SIGNED),
-    **dict.fromkeys(["Abs", "Sign"], values.NUMBERS),
-    **dict.fromkeys(["Sqrt", "Reciprocal", "Floor", "Ceil", "Round"], values.FLOATS),
-    **dict.fromkeys(["IsNaN", "IsInf"], values.FLOATS),
-    "BitwiseNot": values.INTEGERS,
+    **dict.fromkeys(["Neg"], SIGNED),
+    **dict.fromkeys(["Abs"], values.NUMBERS),
+    **dict.fromkeys(["Sqrt", "Reciprocal", "Floor", "Ceil"], values.FLOATS),
     "Not": [values.BOOL],
 }
 BINARY = {
     **dict.fromkeys(["Add", "Sub", "Mul", "Div", "Max", "Min"], values.NUMBERS),
     **dict.fromkeys(["Less", "Greater", "LessOrEqual", "GreaterOrEqual"], values.NUMBERS),
-    "Sum": values.FLOATS,
     "Equal": [values.BOOL, *values.NUMBERS],
-    **dict.fromkeys(["BitwiseAnd", "BitwiseOr", "BitwiseXor"], values.INTEGERS),
-    **{op: [values.BOOL] for op in ("And", "Or", "Xor")},
+    **{op: [values.BOOL] for op in ("And", "Or")},
 }
 DTYPES = [values.BOOL, *values.NUMBERS]
 
@@ -112,14 +108,6 @@ def test_extremes_of_floats_are_exact_unless_zeros_differ_in_sign(op_type, dtype
     assert compare(op_type, [zeros, zeros[:1] - 1]) != "not exact" or op_type == "Max"
 
 
-@pytest.mark.parametrize("dtype", values.FLOATS, ids=str)
-def test_variadic_sums(dtype):
-    operands = [operand(dtype, s) for s in range(5)]
-    for count in (1, 2, 3, 5):
-        assert compare("Sum", operands[:count]) in ("same", "unsupported")
-    assert compare("Sum", [operands[0][:6].reshape(2, 3), operands[1][:3], operands[2][0]])
-
-
 @pytest.mark.parametrize("dtype", values.NUMBERS, ids=str)
 @pytest.mark.parametrize("opset", [11, 12, 13])
 def test_clip(dtype, opset):
@@ -131,20 +119,12 @@ def test_clip(dtype, opset):
     compare("Clip", [x[:100].reshape(2, -1), limits[2], limits[3]], opset=opset)
 
 
-@pytest.mark.parametrize("dtype", values.NUMBERS, ids=str)
-@pytest.mark.parametrize("fmod", [0, 1])
-def test_mod(dtype, fmod):
+@pytest.mark.parametrize("dtype", values.INTEGERS, ids=str)
+def test_mod(dtype):
     a, b = operand(dtype, 9), operand(dtype, 10)
-    if dtype.kind in "iu":
-        b = np.where((b == 0) | ((b == -1) if dtype.kind == "i" else False), b.dtype.type(3), b)
-    outcome = compare("Mod", [a, b], {"fmod": fmod})
-    if dtype.itemsize == 8 and fmod and dtype.kind in "iu":
-        assert outcome == "not exact"
-        assert compare("Mod", [a % 1000, np.maximum(b % 1000, 1)], {"fmod": 1}) == "same"
-    else:
-        assert (outcome == "not exact") == (dtype not in values.INTEGERS and not fmod) or (
-            dtype.name == "bfloat16"
-        )
+    b = np.where((b == 0) | ((b == -1) if dtype.kind == "i" else False), b.dtype.type(3), b)
+    assert compare("Mod", [a, b]) == "same"
+    assert compare("Mod", [a, b], {"fmod": 1}) == "not exact"
 
 
 @pytest.mark.parametrize("dtype", values.INTEGERS, ids=str)
@@ -156,29 +136,6 @@ def test_integer_division_that_traps_stays_in_the_model(op_type, dtype):
     if dtype.kind == "i":
         with pytest.raises(Unfoldable, match="overflow"):
             kernel_results(op_type, [one * np.iinfo(dtype).min, -one])
-
-
-@pytest.mark.parametrize("dtype", values.INTEGERS[4:], ids=str)
-@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
-def test_bit_shift(dtype, direction):
-    x = operand(dtype, 11, 200)
-    amounts = np.arange(8 * dtype.itemsize + 9).astype(dtype)
-    width = 8 * dtype.itemsize
-    shift = {"direction": direction}
-    assert compare("BitShift", [x[:, None], amounts[:width]], shift) in ("same", "unsupported")
-    assert compare("BitShift", [x[:, None], amounts], shift) == "not exact"
-
-
-@pytest.mark.parametrize("negative", [0, 1])
-@pytest.mark.parametrize("positive", [0, 1])
-def test_is_inf_by_sign(negative, positive):
-    flags = {"detect_negative": negative, "detect_positive": positive}
-    for dtype in [*values.FLOATS, *values.FLOAT8]:
-        x = np.arange(256, dtype=np.uint8).view(dtype)[:128]
-        if dtype in values.FLOATS:
-            x = operand(dtype, 12)
-        compare("IsInf", [x], flags)
-        compare("IsNaN", [x])
 
 
 @pytest.mark.parametrize("dtype", values.EVERY, ids=str)
@@ -208,7 +165,7 @@ def test_each_opset_form():
     }.items():
         for opset in opsets:
             assert compare(op_type, [x, y], opset=opset) == "same", (op_type, opset)
-    for op_type in ("Abs", "Neg", "Sqrt", "Relu", "Floor", "Ceil", "Reciprocal"):
+    for op_type in ("Abs", "Neg", "Sqrt", "Floor", "Ceil", "Reciprocal"):
         assert compare(op_type, [x], opset=6) == "same", op_type
 
 

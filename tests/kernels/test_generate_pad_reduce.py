@@ -80,15 +80,6 @@ def test_range(dtype):
         kernel_results("Range", [np.array(v, dtype) for v in (0, 1, 0)])
 
 
-def test_eye_like():
-    for shape, k in itertools.product([(3, 4), (4, 2), (0, 3), (1, 1)], (0, 1, -1, 3, -5, 9)):
-        x = np.ones(shape, np.float32)
-        assert compare("EyeLike", [x], {"k": k}) == "same"
-        for dtype in (1, 6, 7, 9, 10, 11):
-            outcome = compare("EyeLike", [x], {"k": k, "dtype": dtype})
-            assert outcome in ("same", "unsupported")
-
-
 @pytest.mark.parametrize("upper", [0, 1])
 def test_trilu(upper):
     for shape in ((3, 4), (2, 4, 3), (0, 3), (3, 3)):
@@ -157,29 +148,3 @@ def test_order_of_floats():
     flags = np.array([[True, False], [True, True]])
     for op_type in EXTREMES:
         assert compare(op_type, [flags, i64(1)]) == "same"
-
-
-@pytest.mark.parametrize("op_type", ["ArgMax", "ArgMin"])
-@pytest.mark.parametrize("dtype", values.NUMBERS, ids=str)
-def test_arg(op_type, dtype):
-    x = RNG.integers(0, 3, (3, 4, 5)).astype(dtype)
-    for axis, keepdims, last in itertools.product((0, 1, -1), (0, 1), (0, 1)):
-        attributes = {"axis": axis, "keepdims": keepdims, "select_last_index": last}
-        assert compare(op_type, [x], attributes) in ("same", "unsupported")
-        del attributes["select_last_index"]
-        assert compare(op_type, [x], attributes, opset=11) in ("same", "unsupported")
-    if dtype in values.FLOATS:
-        with pytest.raises(NotExact):
-            kernel_results(op_type, [np.array([1, np.nan], dtype)])
-        zeros = np.array([0.0, -0.0, 0.0], dtype)
-        assert compare(op_type, [zeros]) in ("same", "unsupported")
-
-
-@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32])
-def test_cum_sum(dtype):
-    x = RNG.integers(-(2**30), 2**30, (3, 4, 5)).astype(dtype)
-    for axis, exclusive, reverse in itertools.product((0, 1, -1), (0, 1), (0, 1)):
-        attributes = {"exclusive": exclusive, "reverse": reverse}
-        for where in (i64(axis), i64(axis).reshape(()), np.array(axis, np.int32)):
-            outcome = compare("CumSum", [x, where], attributes)
-            assert outcome == ("not exact" if dtype is np.float32 else "same")

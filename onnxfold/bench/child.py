@@ -1,26 +1,29 @@
-"""Opening a model in onnxruntime, in a process of its own: no memory is warm, and a crash is told.
-
-``python -m onnxfold.bench.child`` reads a JSON document from its standard input: the model, the
-providers, and where to save what onnxruntime makes of it, or null. It prints the seconds of CPU
-and wall time that this took, and the bytes by which the memory of the process grew at its peak.
-"""
+"""Open a model in onnxruntime, in a process of its own: no memory is warm there."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from onnxfold.memory import peak_rss_bytes, rss_bytes
 
 
-def main() -> None:
-    """Open the model that the document names."""
+def open_model(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any], list[Any]]:
+    """Open a model; what that takes.
+
+    Args:
+        request: "model" and "providers"; "optimized" is where to save what onnxruntime makes of the
+            model, or None.
+        arrays: Nothing.
+
+    Returns:
+        Seconds of "cpu" and "wall" time, and "bytes" by which the memory of the process grew at its
+        peak; or an "error".
+    """
     import onnxruntime as ort
 
-    request = json.load(sys.stdin)
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
@@ -31,15 +34,14 @@ def main() -> None:
     try:
         session = ort.InferenceSession(request["model"], options, providers=request["providers"])
     except Exception as error:  # onnxruntime's exceptions have no base of their own
-        print(json.dumps({"error": " ".join(str(error).split())[:300]}))
-        return
+        return {"error": " ".join(str(error).split())[:300]}, []
     taken = {
         "cpu": time.process_time() - cpu,
         "wall": time.perf_counter() - wall,
         "bytes": peak_rss_bytes() - before,
     }
     del session
-    print(json.dumps(taken))
+    return taken, []
 
 
 def _save_to(path: str, options: Any) -> None:
@@ -48,7 +50,3 @@ def _save_to(path: str, options: Any) -> None:
     key = "session.optimized_model_external_initializers_"
     options.add_session_config_entry(f"{key}file_name", f"{os.path.basename(path)}.data")
     options.add_session_config_entry(f"{key}min_size_in_bytes", "1024")
-
-
-if __name__ == "__main__":
-    main()

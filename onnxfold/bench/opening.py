@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onnxfold import atomic, storage
+from onnxfold import atomic, isolated, storage
 from onnxfold.bench.turns import Spread, spread
 from onnxfold.errors import ModelError, OnnxFoldError
 from onnxfold.graphs import all_graphs
@@ -77,20 +75,19 @@ def _in_child(
     model: str, providers: Sequence[str], optimized: Path | None = None
 ) -> dict[str, Any]:
     request = {
-        "model": model,
+        "model": os.path.abspath(model),
         "providers": list(providers),
         "optimized": None if optimized is None else str(optimized),
     }
-    command = [sys.executable, "-m", "onnxfold.bench.child"]
+    answer: dict[str, Any]
     try:
-        done = subprocess.run(
-            command, input=json.dumps(request), capture_output=True, text=True, timeout=_LONGEST
-        )
-    except subprocess.TimeoutExpired as error:
-        raise OnnxFoldError(f"opening it took more than {_LONGEST} s", file=model) from error
-    if done.returncode:
-        raise ModelError(f"onnxruntime ended with code {done.returncode} on it", file=model)
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        answer, _ = isolated.run("onnxfold.bench.child:open_model", request, seconds=_LONGEST)
+    except isolated.Failure as failure:
+        if failure.kind == "late":
+            reason = f"opening it took more than {_LONGEST} s"
+            raise OnnxFoldError(reason, file=model) from failure
+        reason = f"onnxruntime ended with code {failure.code} on it"
+        raise ModelError(reason if failure.code else str(failure), file=model) from failure
     if "error" in answer:
         raise ModelError(f"onnxruntime does not take it: {answer['error']}", file=model)
     return answer

@@ -22,8 +22,8 @@ from onnxfold.runtime.backends.ahead import (
     dump_stages,
 )
 from onnxfold.runtime.backends.asked import answer, check_strict
+from onnxfold.runtime.backends.process import Progress
 from onnxfold.runtime.backends.registry import check_name
-from onnxfold.runtime.backends.side_by_side import Progress
 from onnxfold.runtime.bundles.bundle import (
     FOLD_FILE,
     Bundle,

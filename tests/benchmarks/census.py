@@ -136,8 +136,10 @@ class _Watch:
         self.counts: dict[str, Counter[str]] = defaultdict(Counter)
         self._patches = [
             self._wrap(Kernel, "__call__", lambda kernel, *_: [("kernels", kernel.op_type)]),
-            self._wrap(engines.runner, "onnxruntime", lambda model, *_: _ops("onnxruntime", model)),
-            self._wrap(engines.child, "run", lambda engine, model, *_: _ops(engine, model)),
+            self._wrap(engines, "onnxruntime", lambda model, *_: _ops("onnxruntime", model)),
+            self._wrap(
+                engines, "evaluate_isolated", lambda _, engine, model, *__: _ops(engine, model)
+            ),
             self._wrap(evaluator, "make_plan", lambda plan: _planned(plan), of_result=True),
         ]
 
@@ -160,7 +162,7 @@ class _Watch:
     ) -> Any:
         """Count what a call, or its result, is described by."""
         original = getattr(owner, name)
-        is_child = owner is engines.child
+        is_child = name == "evaluate_isolated"
 
         def call(*arguments: Any, **keywords: Any) -> Any:
             result = original(*arguments, **keywords)

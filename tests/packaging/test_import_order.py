@@ -14,6 +14,8 @@ LAYERS = (
     ("onnx_ir_private", "system"),
     ("errors", "deferred", "graphs", "memory"),
     ("atomic", "lost_pages", "urls"),
+    ("isolated",),
+    ("evaluation",),
     ("storage",),
     ("pool",),
     ("kernels",),

@@ -18,9 +18,7 @@ ASKED_FOR = {
     "onnxfold/lost_pages.py",  # on Linux
     "onnxfold/memory.py",  # where psutil does not tell, or asked for first
     "onnxfold/storage/writer.py",  # asked for first
-    "onnxfold/kernels/engines/runner.py",  # beside PASSES_FILES, or asked for first
-    "onnxfold/runtime/backends/folder.py",  # behind what says that there are no compilers
-    "onnxfold/runtime/backends/guard.py",
+    "onnxfold/isolated.py",  # asked for first
     "onnxfold/runtime/backends/onnx_mlir/library.py",
     "onnxfold/runtime/backends/onnx_mlir/tool.py",
     "onnxfold/runtime/sessions/store.py",  # behind what says that there is no such folder
@@ -29,12 +27,12 @@ ASKED_FOR = {
 ORDINARY = [
     ["tests/storage/test_save.py", "tests/storage/test_crash.py"],
     ["tests/storage/test_load.py", "tests/storage/test_outputs.py", "tests/cli/test_signals.py"],
-    ["tests/kernels/test_child.py", "tests/pool/test_pool_spilling.py", "-k", "not share_one"],
+    ["tests/pool/test_pool_spilling.py"],
     ["tests/cli/test_cli_optimize.py", "tests/end_to_end/test_real_models.py", "-k", "not swin"],
 ]
 ALL = [
     ["tests/storage"],
-    ["tests/pool", "tests/kernels/test_child.py"],
+    ["tests/pool"],
     ["tests/cli", "tests/end_to_end"],
     # that one removes a file that its own model still has mapped
     ["tests/compare", "tests/forecast", "-k", "not memory_of_large_models"],

@@ -133,7 +133,7 @@ def test_compiling_writes_a_kernel_which_is_tried_elsewhere(built, compiled, fol
     assert {path.parent for path in built.files} == {built.files[0].parent}
     assert built.files[0].name.startswith("0123abcd.")
     inputs = [INPUTS["a"], INPUTS["b"]]
-    (results,) = tried(compiled, folder, [inputs], [INPUTS["w"]], SECONDS)
+    (results,), _ = tried(compiled, folder, [inputs], [INPUTS["w"]], SECONDS)
     close(dict(zip("yz", results, strict=True)), expected(INPUTS))
 
 

@@ -103,33 +103,6 @@ def test_what_is_not_compiled_runs_on_onnxruntime(tmp_path):
 
 
 @needs_iree
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", r"crashed \(signal 11\)"),
-        ("import os; os.abort()", r"crashed \(signal 6\)"),
-        ("import time; time.sleep(60)", "longer than 0.3 s"),
-        ("import sys; sys.exit('x:1: error: failed to legalize')", "failed to legalize"),
-    ],
-)
-def test_a_compiler_that_dies_is_survived(adapter, tmp_path, monkeypatch, code, reason):
-    monkeypatch.setattr(iree, "_COMMAND", [sys.executable, "-c", code])
-    seconds = 0.3 if "sleep" in code else 30.0
-    bundle = split(
-        *(adapter, tmp_path / "b"),
-        runtime_constants=["a", "b", "scale"],
-        backend="iree",
-        compile_seconds=seconds,
-        fsync=False,
-    )
-    feeds = adapter_feeds()
-    got, placements = run(bundle, feeds)
-    assert got[0].tobytes() == original(adapter, feeds)[0].tobytes()
-    with pytest.raises(AssertionError, match=reason):
-        raise AssertionError(placements[0].reason)
-
-
-@needs_iree
 @pytest.mark.slow
 def test_the_real_compiler_is_survived(tmp_path, monkeypatch):
     """CastLike to int4 ends IREE 3.13 by a signal; other versions may refuse it, or compile it."""
@@ -155,7 +128,7 @@ def test_the_real_compiler_is_survived(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_wrong_results_are_not_used(adapter, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        ahead, "tried", lambda kernel, folder, calls, *_: [[random(64, 64)]] * len(calls)
+        ahead, "tried", lambda kernel, folder, calls, *_: ([[random(64, 64)]] * len(calls), None)
     )
     bundle = split(
         *(adapter, tmp_path), runtime_constants=["a", "b", "scale"], backend="iree", fsync=False

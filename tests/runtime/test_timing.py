@@ -79,7 +79,6 @@ def test_a_kernel_that_dies_at_nominal_sizes_is_not_used(compiled, decoder, tmp_
     kernels = bundle.manifest.kernels
     for kernel in kernels:
         assert kernel.file is None and "crashed (signal 6)" in kernel.reason
-    assert kernels[2].reason.endswith("when it was timed")
     assert compile_(decoder, tmp_path / "c", "auto").manifest.kernels == []
     kernels = compile_(decoder, tmp_path / "d", nominal={"positions": 33}).manifest.kernels
     assert [k.reason is None for k in kernels] == [False, False, True]

@@ -9,13 +9,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnxfold.evaluation import EvaluationError, Raw, evaluate_isolated, onnxruntime
 from onnxfold.graphs import subgraphs_of
-from onnxfold.kernels.engines import runner
+from onnxfold.isolated import Worker
 from onnxfold.kernels.engines.assembly import assemble, oldest_opsets
 from onnxfold.kernels.engines.certain import is_certain
-from onnxfold.kernels.engines.child import Feed, child
 from onnxfold.kernels.engines.limits import TimeLimit, time_for
-from onnxfold.kernels.engines.runner import EvaluationError, Raw
 from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes
 from onnxfold.kernels.operation import Operation, Output
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable
@@ -54,6 +53,7 @@ class Engines:
         self._exact = exact
         self._functions = {f.identifier(): f for f in functions}
         self._serialized: list[onnx.FunctionProto] | None = None
+        self._worker = Worker()
         self.time = time or time_for(0)
         self._memory = max(pool.memory_limit, _LEAST_MEMORY)
         """Bytes that one computation may take outside the files of the model."""
@@ -175,26 +175,31 @@ class Engines:
         exact = self._exact and not any(operation.is_wide for operation in operations)
         assembly = assemble(operations, wanted, functions, opsets)
         model = assembly.model.SerializeToString()
+        feeds = {
+            name: Raw(b.dtype.value, b.shape, _flat(b.array()))
+            for name, b in assembly.feeds.items()
+        }
         if engine == "onnxruntime" and all(is_certain(operation) for operation in operations):
-            raws = {
-                name: Raw(b.dtype.value, b.shape, _flat(b.array()))
-                for name, b in assembly.feeds.items()
-            }
             with self.time.spending():
-                results = runner.onnxruntime(model, raws, assembly.outputs, exact=exact)
-        else:
-            feeds = {n: Feed(b.dtype.value, b.array(), b.span()) for n, b in assembly.feeds.items()}
-            used = self._pool.statistics.live_bytes
-            used += sum(feed.array.nbytes for feed in feeds.values() if feed.span is None)
-            results = child.run(
+                results = onnxruntime(model, feeds, assembly.outputs, exact=exact)
+            return [_array(raw) for raw in results]
+        used = self._pool.statistics.live_bytes
+        used += sum(b.nbytes for b in assembly.feeds.values() if b.span() is None)
+        try:
+            results, seconds = evaluate_isolated(
+                self._worker,
                 engine,
                 model,
                 feeds,
                 assembly.outputs,
                 exact=exact,
-                limit=max(self._memory // 4, self._memory - used),
-                time=self.time,
+                cpu_seconds=self.time.share(),
+                memory=max(self._memory // 4, self._memory - used),
             )
+        except EvaluationError as error:
+            self.time.spend(error.seconds)
+            raise
+        self.time.spend(seconds)
         return [_array(raw) for raw in results]
 
     def _called_by(self, operations: Sequence[Operation]) -> list[onnx.FunctionProto]:

@@ -25,12 +25,10 @@ class TimeLimit:
 
     Args:
         seconds: How many there are.
-        restart: Seconds it takes to start another process after one that had to be ended.
     """
 
-    def __init__(self, seconds: float, *, restart: float = 0.5) -> None:
+    def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._restart = restart
         self._left = seconds
 
     def share(self) -> float:
@@ -47,9 +45,9 @@ class TimeLimit:
         """Why nothing more is evaluated."""
         return f"the {self.seconds:.1f} s for evaluating constants of this model are used up"
 
-    def spend(self, seconds: float, *, restart: bool = False) -> None:
-        """Count what was spent; with ``restart`` also what it takes to start another process."""
-        self._left -= seconds + (self._restart if restart else 0)
+    def spend(self, seconds: float) -> None:
+        """Count what was spent."""
+        self._left -= seconds
 
     @contextlib.contextmanager
     def spending(self) -> Iterator[None]:

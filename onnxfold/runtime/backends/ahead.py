@@ -16,12 +16,11 @@ from onnxfold.runtime.backends import kernel_cache
 from onnxfold.runtime.backends.base import Backend, CompileError
 from onnxfold.runtime.backends.check import Draw, draws, largest_error
 from onnxfold.runtime.backends.component import Component
-from onnxfold.runtime.backends.folder import work_folder
 from onnxfold.runtime.backends.integrity import hashes_of
+from onnxfold.runtime.backends.nominal import nominal_feeds, shapes_of
 from onnxfold.runtime.backends.onnxruntime import Onnxruntime
+from onnxfold.runtime.backends.process import Progress, side_by_side, work_folder
 from onnxfold.runtime.backends.registry import compilers, create
-from onnxfold.runtime.backends.side_by_side import Progress, side_by_side
-from onnxfold.runtime.backends.timing import shapes_of, timed
 from onnxfold.runtime.backends.trial import tried
 from onnxfold.runtime.bundles.bundle import FOLD_FILE, KERNELS, SplitModel
 from onnxfold.runtime.bundles.manifest import Kernel
@@ -74,12 +73,7 @@ def compile_kernels(
     parts = _parts(bundle)
     reasons = ["; ".join(_refusals(compiler, part)) for part in parts]
     distinct = _distinct([p for p, reason in zip(parts, reasons, strict=True) if not reason])
-    jobs = [
-        functools.partial(_compiled, bundle, compiler, maker, part, seconds, nominal or {})
-        for part in distinct.values()
-    ]
-    made = dict(zip(distinct, side_by_side(jobs, "compile", progress), strict=True))
-    made.update(_timed(bundle, compiler, made, distinct, nominal or {}, seconds, progress))
+    made = _made(bundle, compiler, maker, distinct, seconds, nominal or {}, progress)
     return [
         Kernel("onnxruntime", part.outputs, reason=reason)
         if reason
@@ -109,32 +103,41 @@ def _renamed(kernel: Kernel, part: Component) -> Kernel:
     )
 
 
-def _timed(
+def _made(
     bundle: SplitModel,
     backend: Backend,
-    kernels: Mapping[str, Kernel],
+    maker: str,
     parts: Mapping[str, Component],
-    nominal: Mapping[str, int],
     seconds: float,
+    nominal: Mapping[str, int],
     progress: Progress | None,
 ) -> dict[str, Kernel]:
-    """Those kernels that had not been timed at these sizes, with their times, by hash.
+    """Kernels by the hashes of components, kept or made now; without a file, why there is none.
 
-    They are timed when all are made: what compiles meanwhile would be measured, too.
+    They are timed when all are compiled: what compiles meanwhile would be measured, too.
     """
-    wanted = {
-        h: (_renamed(kernel, parts[h]), parts[h])
-        for h, kernel in kernels.items()
-        if kernel.file is not None and kernel.timed_at != shapes_of(parts[h], nominal)
-    }
-    done = timed(list(wanted.values()), bundle.folder, nominal, seconds, progress)
-    for h, kernel in zip(wanted, done, strict=True):
-        name = kernel_cache.name_of(backend.key_of(h))
-        if kernel.file is None:
-            kernel_cache.forget(name)
-        else:
-            kernel_cache.keep(name, kernel, bundle.folder)
-    return dict(zip(wanted, done, strict=True))
+    trials = _Trials(bundle, backend, seconds, nominal)
+    try:
+        with work_folder() as folder:
+            (folder / KERNELS).mkdir()
+            jobs = [
+                functools.partial(_compiled, bundle, backend, maker, part, folder, seconds)
+                for part in parts.values()
+            ]
+            compiled = side_by_side(jobs, "compile", progress)
+            kernels = {}
+            for (hash_, part), (kernel, place) in zip(parts.items(), compiled, strict=True):
+                kernels[hash_] = trials.passed(kernel, part, place)
+                if progress is not None:
+                    progress("time", len(kernels), len(parts))
+            return kernels
+    except CompileError as error:  # there is no room for the folder
+        return {h: _refused(part, error) for h, part in parts.items()}
+
+
+def _refused(part: Component, error: CompileError) -> Kernel:
+    logger.info("%s stays with onnxruntime: %s", part.outputs[0], error)
+    return Kernel("onnxruntime", part.outputs, reason=str(error))
 
 
 def check_dump(backend: str) -> None:
@@ -200,33 +203,93 @@ def _compiled(
     bundle: SplitModel,
     backend: Backend,
     maker: str,
-    component: Component,
+    part: Component,
+    folder: Path,
     seconds: float,
-    nominal: Mapping[str, int],
-) -> Kernel:
-    """A component's kernel, kept or made now; or one without a file that says why there is none."""
-    kernel = _taken(bundle, backend, component, maker)
+) -> tuple[Kernel, Path]:
+    """A component's kernel and the folder that its files are named from.
+
+    The folder is the bundle's if the kernel was kept. Without a file, it says why there is none.
+    """
+    kernel = _taken(bundle, backend, part, maker)
     if kernel is not None:
-        return kernel
+        return _renamed(kernel, part), bundle.folder
+    key = {**backend.key_of(part.graph_hash), "maker": maker}
+    target = folder / KERNELS / kernel_cache.name_of(key)
     try:
-        key = backend.key_of(component.graph_hash)
-        inputs = draws(component.original.graph.inputs, component.demands.inputs, nominal)
-        wanted = _reference(component, inputs)
-        with work_folder() as folder:
-            (folder / KERNELS).mkdir()
-            kernel = _made(backend, component, {**key, "maker": maker}, folder, seconds)
-            calls = [draw.arrays for draw in inputs]
-            results = tried(
-                kernel, folder, calls, list(component.weight_arrays().values()), seconds
-            )
-            error = largest_error(inputs, results, wanted)
-            kernel = dataclasses.replace(kernel, max_error=error)
-            kernel_cache.keep(kernel_cache.name_of(key), kernel, folder)
-            kernel_cache.copy(kernel, folder, bundle.folder)
-            return kernel
+        built = backend.compile(part.content, target, seconds=seconds)
     except CompileError as error:
-        logger.info("%s stays with onnxruntime: %s", component.outputs[0], error)
-        return Kernel("onnxruntime", component.outputs, reason=str(error))
+        return _refused(part, error), folder
+    files = [f"{KERNELS}/{path.name}" for path in built.files]
+    kernel = Kernel(
+        backend=backend.name,
+        outputs=part.outputs,
+        inputs=part.inputs,
+        weights=part.weights,
+        file=files[0],
+        function=built.function,
+        dtypes=part.dtypes,
+        key=key,
+        beside=files[1:],
+        hashes=hashes_of(files, folder),
+        takes=part.demands.inputs,
+    )
+    return kernel, folder
+
+
+@dataclasses.dataclass
+class _Trials:
+    """Tries kernels, times them, keeps those that pass, and copies them into the bundle."""
+
+    bundle: SplitModel
+    backend: Backend
+    seconds: float
+    nominal: Mapping[str, int]
+
+    def passed(self, kernel: Kernel, part: Component, folder: Path) -> Kernel:
+        """A kernel with its error and times; without a file if it does not pass.
+
+        Args:
+            kernel: The kernel, or the reason why there is none.
+            part: The component that it is for.
+            folder: The folder that its files are named from: the bundle's if it has passed before,
+                and only its times at these sizes may be missing.
+        """
+        is_new, timed_at = folder != self.bundle.folder, shapes_of(part, self.nominal)
+        if kernel.file is None or (not is_new and kernel.timed_at == timed_at):
+            return kernel
+        name = kernel_cache.name_of(self.backend.key_of(part.graph_hash))
+        inputs = []
+        if is_new:
+            inputs = draws(part.original.graph.inputs, part.demands.inputs, self.nominal)
+        try:
+            with work_folder() as scratch:
+                model = scratch / "model.onnx"
+                wanted = _reference(part, model, inputs)
+                feeds = nominal_feeds(part, self.nominal)
+                results, times = tried(
+                    kernel,
+                    folder,
+                    [draw.arrays for draw in inputs],
+                    list(part.weight_arrays().values()),
+                    self.seconds,
+                    None if feeds is None else (model, feeds),
+                )
+            if is_new:
+                error = largest_error(inputs, results, wanted)
+                kernel = dataclasses.replace(kernel, max_error=error)
+            if times is not None:
+                ours, theirs = times
+                kernel = dataclasses.replace(
+                    kernel, seconds=ours, onnxruntime_seconds=theirs, timed_at=timed_at
+                )
+            kernel_cache.keep(name, kernel, folder)
+            if is_new:
+                kernel_cache.copy(kernel, folder, self.bundle.folder)
+            return kernel
+        except CompileError as error:
+            kernel_cache.forget(name)
+            return _refused(part, error)
 
 
 def _refusals(backend: Backend, component: Component) -> list[str]:
@@ -236,40 +299,16 @@ def _refusals(backend: Backend, component: Component) -> list[str]:
     return reasons if reasons or reason is None else [reason]
 
 
-def _made(
-    backend: Backend, component: Component, key: dict[str, str], folder: Path, seconds: float
-) -> Kernel:
-    """The kernel, with its files in a folder of a bundle's layout."""
-    target = folder / KERNELS / kernel_cache.name_of(key)
-    built = backend.compile(component.content, target, seconds=seconds)
-    files = [f"{KERNELS}/{path.name}" for path in built.files]
-    return Kernel(
-        backend=backend.name,
-        outputs=component.outputs,
-        inputs=component.inputs,
-        weights=component.weights,
-        file=files[0],
-        function=built.function,
-        dtypes=component.dtypes,
-        key=key,
-        beside=files[1:],
-        hashes=hashes_of(files, folder),
-        takes=component.demands.inputs,
-    )
-
-
-def _reference(component: Component, inputs: Sequence[Draw]) -> list[list[Any]]:
-    """What onnxruntime computes. Weights go from file to file, whatever they weigh."""
-    with work_folder() as folder:
-        path = folder / "model.onnx"
-        what = "it cannot be checked"
-        try:
-            storage.save(component.original, path, external_data=True, fsync=False)
-            run = Onnxruntime().runner(path)
-            results = []
-            for draw in inputs:
-                what = f"it cannot be checked on {draw.name}"
-                results.append(run(draw.arrays))
-            return results
-        except (CompileError, OnnxFoldError) as error:
-            raise CompileError(f"{what}: {error}") from error
+def _reference(component: Component, model: Path, inputs: Sequence[Draw]) -> list[list[Any]]:
+    """What onnxruntime computes. The model is saved for it: weights go from file to file."""
+    what = "it cannot be checked"
+    try:
+        storage.save(component.original, model, external_data=True, fsync=False)
+        run = Onnxruntime().runner(model)
+        results = []
+        for draw in inputs:
+            what = f"it cannot be checked on {draw.name}"
+            results.append(run(draw.arrays))
+        return results
+    except (CompileError, OnnxFoldError) as error:
+        raise CompileError(f"{what}: {error}") from error

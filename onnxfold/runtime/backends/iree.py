@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
-import json
-import shutil
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +20,7 @@ from onnxfold.runtime.backends.base import (
     with_options,
 )
 from onnxfold.runtime.backends.cpu import cpu_features
-from onnxfold.runtime.backends.folder import work_folder
-from onnxfold.runtime.backends.process import one_line, run_child
+from onnxfold.runtime.backends.process import one_line, run_function
 from onnxfold.runtime.backends.values import arrays_of
 from onnxfold.runtime.bundles.manifest import Kernel
 
@@ -129,16 +124,17 @@ class Iree:
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
         """Compile a model in a child process; see `Backend.compile`."""
-        with _child(content, self._flags, seconds) as folder:
-            file = target.with_suffix(SUFFIX)
-            shutil.move(folder / "kernel.vmfb", file)
-            return Built([file], FUNCTION)
+        _, (module,) = _in_child("compile_model", content, {"flags": self._flags}, seconds)
+        file = target.with_suffix(SUFFIX)
+        file.write_bytes(module.tobytes())
+        return Built([file], FUNCTION)
 
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
         """Write the model as imported, in lower dialects, and the code of each kernel."""
-        with _child(content, self._flags, seconds, "dump") as scratch:
-            made = sorted((scratch / "stages").iterdir())
-            return [Path(shutil.move(path, folder / path.name)) for path in made]
+        before = {*folder.iterdir()}
+        request = {"flags": self._flags, "folder": str(folder.resolve())}
+        _in_child("dump_stages", content, request, seconds)
+        return sorted({*folder.iterdir()} - before)
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
         """Why a stored kernel with this key cannot be run here, or None."""
@@ -178,16 +174,13 @@ class Iree:
         return run
 
 
-_COMMAND = [sys.executable, "-m", "onnxfold.runtime.backends.iree_child"]
-
-
-@contextlib.contextmanager
-def _child(content: bytes, flags: Sequence[str], seconds: float, *what: str) -> Iterator[Path]:
-    """The folder in which a child process worked on a model; it goes at the end."""
-    with work_folder() as folder:
-        (folder / "model.onnx").write_bytes(content)
-        run_child([*_COMMAND, str(folder), json.dumps(flags), *what], seconds, folder)
-        yield folder
+def _in_child(
+    function: str, content: bytes, request: Mapping[str, Any], seconds: float
+) -> tuple[Any, list[Any]]:
+    """Have a function of another process work on a model."""
+    arrays = [np.frombuffer(content, np.uint8)]
+    place = f"onnxfold.runtime.backends.iree_child:{function}"
+    return run_function(place, request, arrays, seconds)
 
 
 @functools.cache

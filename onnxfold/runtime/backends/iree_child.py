@@ -1,49 +1,48 @@
-"""Compiling with IREE, in a process of its own: the compiler can end the process it runs in.
-
-``python -m onnxfold.runtime.backends.iree_child FOLDER FLAGS`` reads ``model.onnx`` and writes
-``kernel.vmfb``; the flags are a JSON list. What went wrong goes to standard error. With ``dump``
-behind them it writes ``stages/`` instead.
-"""
+"""Compiling with IREE, in a process of its own: the compiler can end the process it runs in."""
 
 from __future__ import annotations
 
-import json
-import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 
-def compile_model(path: Path, flags: list[str]) -> bytes:
-    """Compile a model to an IREE module."""
+from onnxfold.runtime.backends.base import CompileError
+
+
+def compile_model(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None, list[Any]]:
+    """Compile a serialized model, by "flags", to an IREE module."""
     from iree.compiler.api import Output, Session
 
     with Session() as session:
-        invocation = _imported(session, path, flags)
+        invocation = _imported(session, arrays[0].tobytes(), request["flags"])
         if not invocation.execute():
-            raise SystemExit("IREE refuses the model")
+            raise CompileError("IREE refuses the model")
         output = Output.open_membuffer()
         invocation.output_vm_bytecode(output)
-        return bytes(output.map_memory())
+        return None, [np.frombuffer(bytes(output.map_memory()), np.uint8)]
 
 
-def dump_stages(path: Path, flags: list[str], folder: Path) -> None:
-    """Write what becomes of a model on the way to a module."""
+def dump_stages(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None, list[Any]]:
+    """Write what becomes of a serialized model on the way to a module into "folder"."""
     from iree.compiler.api import Output, Session
 
-    folder.mkdir()
-    own = [flag for flag in flags if not flag.startswith("--iree-input-type")]
+    folder = Path(request["folder"])
+    own = [flag for flag in request["flags"] if not flag.startswith("--iree-input-type")]
     kernels = folder / "5-kernels"
     own += ["--iree-input-type=auto", f"--iree-hal-dump-executable-files-to={kernels}"]
     with Session() as session:
-        invocation = _imported(session, path, own)
+        invocation = _imported(session, arrays[0].tobytes(), own)
         for name, pipeline in _STAGES.items():
             if pipeline and not invocation.execute_text_pass_pipeline(pipeline):
-                raise SystemExit(f"IREE refuses the model on the way to {name}")
+                raise CompileError(f"IREE refuses the model on the way to {name}")
             output = Output.open_membuffer()
             invocation.output_ir(output)
             (folder / f"{name}.mlir").write_bytes(bytes(output.map_memory()))
         if not invocation.execute():
-            raise SystemExit("IREE refuses the model")
+            raise CompileError("IREE refuses the model")
+    return None, []
 
 
 # Pipelines from IREE's own input stage; "builtin.module(...)" around them would do nothing.
@@ -55,15 +54,15 @@ _STAGES = {
 }
 
 
-def _imported(session: Any, path: Path, flags: list[str]) -> Any:
+def _imported(session: Any, content: bytes, flags: list[str]) -> Any:
     import onnx
     from iree.compiler.extras import onnx_importer
 
-    model = onnx.shape_inference.infer_shapes(onnx.load(str(path)), data_prop=True)
+    model = onnx.shape_inference.infer_shapes(onnx.load_from_string(content), data_prop=True)
     try:
         session.set_flags(*flags)
     except ValueError as error:
-        raise SystemExit(f"error: {' '.join(str(error).split())}") from error
+        raise CompileError(" ".join(str(error).split())) from error
     context = session.context
     context.load_all_available_dialects()
     info = onnx_importer.ModelInfo(model)
@@ -73,15 +72,3 @@ def _imported(session: Any, path: Path, flags: list[str]) -> Any:
     invocation.enable_console_diagnostics()
     invocation.import_module(module)
     return invocation
-
-
-def main(folder: Path, flags: list[str], what: str = "compile") -> None:
-    """Compile, or write the stages of compiling."""
-    if what == "dump":
-        dump_stages(folder / "model.onnx", flags, folder / "stages")
-    else:
-        (folder / "kernel.vmfb").write_bytes(compile_model(folder / "model.onnx", flags))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), json.loads(sys.argv[2]), *sys.argv[3:])

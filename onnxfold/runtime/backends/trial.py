@@ -1,29 +1,23 @@
-"""Trying a kernel in a process of its own: wrong code ends the process that calls it.
-
-``python -m onnxfold.runtime.backends.trial FOLDER`` reads ``kernel.json`` (the kernel, and the
-folder that its files are named from), ``weights.npz`` and the inputs of each call, ``0.npz`` and so
-on, and writes the results beside them. What went wrong goes to standard error.
-"""
+"""Trying kernels, and timing them against onnxruntime, in another process: wrong code ends it."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Sequence
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # noqa: F401  NumPy knows more names of types by it
-import numpy as np
-
-from onnxfold.runtime.backends.folder import work_folder
-from onnxfold.runtime.backends.process import one_line, run_child
+from onnxfold.runtime.backends.fitting import fitting
+from onnxfold.runtime.backends.process import run_function
 from onnxfold.runtime.backends.registry import create
-from onnxfold.runtime.backends.values import array_of
+from onnxfold.runtime.backends.values import array_of, ort_value
 from onnxfold.runtime.bundles.manifest import Kernel
+from onnxfold.runtime.bundles.session_options import fold_options
 
-_COMMAND = [sys.executable, "-m", "onnxfold.runtime.backends.trial"]
+_ENOUGH = 0.1  # seconds for a kernel and onnxruntime, after one run of each
 
 
 def tried(
@@ -32,8 +26,9 @@ def tried(
     calls: Sequence[Sequence[Any]],
     weights: Sequence[Any],
     seconds: float,
-) -> list[list[Any]]:
-    """Results of calls of a kernel, one after the other in the same process.
+    timed: tuple[Path, Sequence[Any]] | None = None,
+) -> tuple[list[list[Any]], list[float] | None]:
+    """Results of calls of a kernel, one after the other in the same process; and how long it takes.
 
     Args:
         kernel: The kernel, with a file.
@@ -41,60 +36,71 @@ def tried(
         calls: For each its inputs.
         weights: Its weights.
         seconds: Time limit.
+        timed: The file of the same model, for onnxruntime, and the inputs to time both with.
 
     Returns:
-        Arrays; those of types that NumPy itself has not as words of the same size.
+        Arrays, where those of types that onnxruntime's arrays have not are words of the same size;
+        and seconds of the kernel and of onnxruntime, None if one of them could not be timed.
 
     Raises:
         CompileError: It does not load, fails, crashes, or takes too long.
     """
-    with work_folder() as scratch:
-        dtypes = [array.dtype.name for array in (*calls[0], *weights)]
-        document = {
-            "kernel": asdict(kernel),
-            "folder": str(folder.resolve()),
-            "dtypes": dtypes,
-            "calls": len(calls),
-        }
-        (scratch / "kernel.json").write_text(json.dumps(document))
-        _write(scratch / "weights.npz", weights)
-        for k, arrays in enumerate(calls):
-            _write(scratch / f"{k}.npz", arrays)
-        run_child([*_COMMAND, str(scratch)], seconds, scratch, what="the kernel")
-        return [_read(scratch / f"{k}.results.npz") for k in range(len(calls))]
+    model, feeds = timed or (None, ())
+    request = {
+        "kernel": asdict(kernel),
+        "folder": str(folder.resolve()),
+        "calls": len(calls),
+        "model": None if model is None else str(model),
+    }
+    arrays = [*weights, *(array for call in calls for array in call), *feeds]
+    answer, made = run_function(f"{__name__}:serve", request, arrays, seconds, what="the kernel")
+    results = iter(made)
+    return [list(islice(results, len(kernel.outputs))) for _ in calls], answer["times"]
 
 
-def main(scratch: Path) -> None:
-    """Call the kernel, and keep what it returns."""
-    document = json.loads((scratch / "kernel.json").read_text())
-    kernel, dtypes = Kernel.from_dict(document["kernel"]), document["dtypes"]
-    own = len(kernel.inputs)
-    weights = _typed(_read(scratch / "weights.npz"), dtypes[own:])
-    try:
-        given = dict(zip(kernel.weights, weights, strict=True))
-        run = create(kernel.backend).load(kernel, Path(document["folder"]), given)
-        for k in range(document["calls"]):
-            arrays = _typed(_read(scratch / f"{k}.npz"), dtypes[:own])
-            made = run(dict(zip(kernel.inputs, arrays, strict=True)))
-            results = [array_of(made[name]) for name in kernel.outputs]
-            _write(scratch / f"{k}.results.npz", results)
-    except Exception as error:  # whatever a foreign runtime raises
-        raise SystemExit(f"error: {one_line(str(error))}") from error
+def serve(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """Call a kernel, and time it; see `tried`."""
+    kernel, given = Kernel.from_dict(request["kernel"]), iter(arrays)
+    weights = _named(kernel.weights, given)
+    run = create(kernel.backend).load(kernel, Path(request["folder"]), weights)
+    results = []
+    for _ in range(request["calls"]):
+        made = run(_named(kernel.inputs, given))
+        results += [array_of(made[name]) for name in kernel.outputs]
+    times = None
+    if request["model"] is not None:
+        with contextlib.suppress(Exception):  # whatever a foreign runtime raises
+            times = _times(kernel, run, request["model"], _named(kernel.inputs, given))
+    return {"times": times}, results
 
 
-def _typed(arrays: Sequence[Any], dtypes: Sequence[str]) -> list[Any]:
-    """Arrays with the types that a file of NumPy does not know."""
-    return [array.view(np.dtype(name)) for array, name in zip(arrays, dtypes, strict=True)]
+def _named(names: Sequence[str], arrays: Iterator[Any]) -> dict[str, Any]:
+    return dict(zip(names, islice(arrays, len(names)), strict=True))
 
 
-def _write(path: Path, arrays: Sequence[Any]) -> None:
-    np.savez(path, **{f"{k:04}": array for k, array in enumerate(arrays)})
+def _times(
+    kernel: Kernel, run: Callable[[Any], Mapping[str, Any]], model: str, given: Mapping[str, Any]
+) -> list[float]:
+    """The shortest time of the kernel and of onnxruntime, in turns: other processes disturb both.
 
+    Each runs twice in its turn, as threads of the one before it may wait for work in a loop.
+    """
+    import onnxruntime as ort
 
-def _read(path: Path) -> list[Any]:
-    with np.load(path) as stored:
-        return [stored[key] for key in stored.files]
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    feeds = fitting(kernel.takes, {name: ort_value(feed) for name, feed in given.items()})
+    session = ort.InferenceSession(model, fold_options(None), providers=["CPUExecutionProvider"])
+    runs: list[Callable[[], object]] = [
+        lambda: [ort_value(value) for value in run(feeds).values()],
+        lambda: session.run_with_ort_values(None, feeds),
+    ]
+    for once in runs:
+        once()
+    best = [float("inf")] * len(runs)
+    end = time.perf_counter() + _ENOUGH
+    while True:
+        for k, once in [(k, once) for k, once in enumerate(runs) for _ in range(2)]:
+            begin = time.perf_counter()
+            once()
+            best[k] = min(best[k], time.perf_counter() - begin)
+        if time.perf_counter() > end:
+            return best

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxfold.runtime.backends.folder import work_folder
+from onnxfold.runtime.backends.process import work_folder
 
 HERE = Path(__file__).parent
 CC = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)

@@ -15,10 +15,10 @@ import pytest
 from faults.stub_image import NoEngineError, asked, containers, made_image
 
 from onnxfold.runtime.backends.base import CompileError
-from onnxfold.runtime.backends.folder import work_folder
 from onnxfold.runtime.backends.onnx_mlir.backend import OnnxMlir
 from onnxfold.runtime.backends.onnx_mlir.compiler import run_tool
 from onnxfold.runtime.backends.onnx_mlir.tool import Container, find_tool
+from onnxfold.runtime.backends.process import work_folder
 
 IMAGE = f"localhost/onnxfold-tests:{os.getpid()}"
 
@@ -109,7 +109,7 @@ def test_it_can_be_ended_at_any_moment(tool, seconds):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_it_ends_with_its_caller(tool, tmp_path, number):
     program = (
-        "from onnxfold.runtime.backends.folder import work_folder\n"
+        "from onnxfold.runtime.backends.process import work_folder\n"
         "from onnxfold.runtime.backends.onnx_mlir.tool import find_tool\n"
         "with work_folder() as folder:\n"
         "    find_tool().run(folder, ['sleep', '600'], 3600)\n"
@@ -127,24 +127,3 @@ def test_it_ends_with_its_caller(tool, tmp_path, number):
     with work_folder():
         pass
     assert not os.listdir(tmp_path / "temporary")
-
-
-def test_one_whose_caller_and_guard_were_killed_is_removed_by_the_next(tool, tmp_path):
-    name = f"onnxfold-{os.getpid()}"
-    program = (
-        "import os\n"
-        "from onnxfold.runtime.backends.folder import container_in, work_folder\n"
-        "from onnxfold.runtime.backends.onnx_mlir.tool import find_tool\n"
-        "tool = find_tool()\n"
-        "with work_folder() as folder:\n"
-        f"    removal = [tool.engine, 'rm', '--force', {name!r}]\n"
-        "    with container_in(folder, removal):\n"
-        f"        words = tool.command(folder, ['sleep', '600'], {name!r})\n"
-        "        os.spawnvp(os.P_WAIT, words[0], [words[0], words[1], '--detach', *words[2:]])\n"
-        "        os.kill(os.getpid(), 9)\n"
-    )
-    subprocess.run([sys.executable, "-c", program], capture_output=True)
-    assert running(tool) == [name]
-    with work_folder():
-        assert not running(tool)
-        assert len(os.listdir(tmp_path / "temporary")) == 1

@@ -15,7 +15,6 @@ import numpy as np
 
 from onnxfold.runtime.backends.base import Built, CompileError, Run, Values, with_options
 from onnxfold.runtime.backends.cpu import cpu_features, cpu_level
-from onnxfold.runtime.backends.folder import work_folder
 from onnxfold.runtime.backends.onnx_mlir.compiler import (
     MODEL,
     STAGES,
@@ -26,6 +25,7 @@ from onnxfold.runtime.backends.onnx_mlir.compiler import (
 )
 from onnxfold.runtime.backends.onnx_mlir.tool import Tool, find_tool
 from onnxfold.runtime.backends.onnx_mlir.types import NUMBERS
+from onnxfold.runtime.backends.process import work_folder
 from onnxfold.runtime.backends.values import arrays_of
 from onnxfold.runtime.bundles.manifest import Kernel
 

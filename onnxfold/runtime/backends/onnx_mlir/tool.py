@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnxfold.runtime.backends.base import CompileError
-from onnxfold.runtime.backends.folder import container_in
-from onnxfold.runtime.backends.process import memory_limit, run
+from onnxfold.runtime.backends.process import memory_limit, run_command
 
 BINARY = "ONNXFOLD_ONNX_MLIR"
 ENGINE = "ONNXFOLD_CONTAINER_ENGINE"
@@ -44,10 +43,11 @@ class Native:
     def run(
         self, folder: Path, arguments: Sequence[str], seconds: float
     ) -> subprocess.CompletedProcess[str]:
-        """Run it in a folder, see `onnxfold.runtime.backends.process.run`."""
+        """Run it in a folder, see `onnxfold.runtime.backends.process.run_command`."""
         # but for the variable that the compiler takes more flags from
         environment = {k: v for k, v in os.environ.items() if k != "ONNX_MLIR_FLAGS"}
-        return run([self.path, *arguments], seconds, folder=folder, environment=environment)
+        command = [self.path, *arguments]
+        return run_command(command, seconds, folder=folder, environment=environment)
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,11 @@ class Container:
     def run(
         self, folder: Path, arguments: Sequence[str], seconds: float
     ) -> subprocess.CompletedProcess[str]:
-        """Run it in a `work_folder`, see `onnxfold.runtime.backends.process.run`."""
+        """Run it in a `work_folder`, see `onnxfold.runtime.backends.process.run_command`."""
         name = f"onnxfold-{secrets.token_hex(8)}"
         removal = [self.engine, "rm", "--force", name]
-        with container_in(folder, removal):
-            command = self.command(folder, arguments, name)
-            return run(command, seconds, folder=folder, removal=removal)
+        command = self.command(folder, arguments, name)
+        return run_command(command, seconds, folder=folder, removal=removal)
 
 
 Tool = Native | Container
@@ -184,7 +183,7 @@ def _ask(command: Sequence[str]) -> str:
     Raises:
         CompileError: It does not run, or fails.
     """
-    done = run(command, _SECONDS, what="the answer")
+    done = run_command(command, _SECONDS, what="the answer")
     if done.returncode:
         lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         raise CompileError(lines[-1][:200] if lines else f"exit code {done.returncode}")

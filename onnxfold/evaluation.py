@@ -1,0 +1,317 @@
+"""Run a model on onnxruntime or on onnx's reference evaluator to compute constants.
+
+Both engines can crash, run without end, and ask for any amount of memory, and a few bytes of an
+untrusted model can make them do so. Only what is certain to be quick and small runs in this process
+(:mod:`onnxfold.kernels.engines.certain`); everything else runs in another (`evaluate_isolated`).
+This module imports nothing large, so that such a process starts quickly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import math
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from onnxfold import isolated
+
+Array = npt.NDArray[Any]
+
+# A session with so many threads must find what one thread finds. Odd, so that the work is not
+# divided where powers of two would be.
+_MORE_THREADS = 3
+# Bytes of a SIMD register in the code that is not chosen by processor (Eigen's).
+_ALIGNMENT = 16
+_STRING = 8  # onnx.TensorProto.STRING
+# Wall time of an evaluation: for starting Python and onnxruntime, and so many times the CPU time
+# (on a busy machine a process gets its share of the processors only).
+_START_SECONDS = 20.0
+_PATIENCE = 2
+# What a process costs that had to be ended, CPU seconds: it is started again for the next node.
+_RESTART_SECONDS = 0.5
+
+
+class EvaluationError(Exception):
+    """The engine cannot run the operations; the message says why in one line.
+
+    Args:
+        message: The reason.
+        is_final: Whether there is no use in asking another engine: it would take too much time or
+            memory, or the operands are such that the model itself fails on them.
+        seconds: CPU time that was spent in another process.
+    """
+
+    def __init__(self, message: str, *, is_final: bool = False, seconds: float = 0) -> None:
+        super().__init__(message)
+        self.is_final = is_final
+        self.seconds = seconds
+
+
+class Raw(NamedTuple):
+    """A tensor as engines take and give it."""
+
+    dtype: int
+    """As in ``onnx.TensorProto``."""
+    shape: tuple[int, ...]
+    data: Array
+    """The bytes (uint8, packed as ONNX does), or the strings (object: str or bytes), flat."""
+
+
+def evaluate_isolated(
+    worker: isolated.Worker,
+    engine: str,
+    model: bytes,
+    feeds: Mapping[str, Raw],
+    outputs: Sequence[str],
+    *,
+    exact: bool,
+    cpu_seconds: float,
+    memory: int,
+) -> tuple[list[Raw], float]:
+    """Run a model in another process.
+
+    Args:
+        worker: Runs the process.
+        engine: "onnxruntime" or "reference".
+        model: A serialized model.
+        feeds: Its inputs.
+        outputs: What to fetch.
+        exact: See `onnxruntime`.
+        cpu_seconds: CPU time that it may take.
+        memory: Private memory that it may take, bytes.
+
+    Returns:
+        The results, and the CPU time that they took.
+
+    Raises:
+        EvaluationError: As for `onnxruntime` and `reference`; there is no such process; or finally,
+            it crashed, or took more memory or time.
+    """
+    request = {
+        "engine": engine,
+        "feeds": [[name, raw.dtype, raw.shape] for name, raw in feeds.items()],
+        "outputs": list(outputs),
+        "exact": exact,
+        "memory": memory,
+    }
+    arrays = [np.frombuffer(model, np.uint8), *(raw.data for raw in feeds.values())]
+    seconds = _START_SECONDS + _PATIENCE * cpu_seconds
+    limits: dict[str, Any] = {"cpu_seconds": cpu_seconds, "memory": memory}
+    began = time.monotonic()
+    try:
+        answer, made = worker.run(f"{__name__}:serve", request, arrays, seconds=seconds, **limits)
+    except isolated.Failure as failure:
+        if failure.kind == "MemoryError":
+            reason = f"computing it takes more than {memory:,} bytes of memory"
+        elif failure.kind == "late" or failure.code == -getattr(signal, "SIGPROF", 0) != 0:
+            reason = f"computing it takes longer than {cpu_seconds:.1f} s"
+        elif failure.kind == "ended":
+            code = failure.code
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            reason = f"{engine} crashed on it ({how})"
+        else:
+            raise EvaluationError(f"no process computes it: {failure}") from failure
+        spent = min(cpu_seconds, time.monotonic() - began) + _RESTART_SECONDS
+        raise EvaluationError(reason, is_final=True, seconds=spent) from failure
+    if "error" in answer:
+        raise EvaluationError(**answer["error"])
+    results = []
+    for (dtype, shape, texts), data in zip(answer["results"], made, strict=True):
+        strings = data if texts is None else np.array([*texts, None], object)[:-1]
+        results.append(Raw(dtype, tuple(shape), strings))
+    return results, answer["seconds"]
+
+
+def serve(request: Mapping[str, Any], arrays: Sequence[Array]) -> tuple[Any, list[Array]]:
+    """Run a model in this process, which was started for that."""
+    import onnxruntime as ort
+
+    ort.set_default_logger_severity(4)
+    began = time.process_time()
+    model, *operands = arrays
+    feeds = {
+        name: Raw(dtype, tuple(shape), data)
+        for (name, dtype, shape), data in zip(request["feeds"], operands, strict=True)
+    }
+    try:
+        if request["engine"] == "reference":
+            results = reference(model.tobytes(), feeds, request["outputs"])
+        else:
+            exact = request["exact"]
+            results = onnxruntime(model.tobytes(), feeds, request["outputs"], exact=exact)
+    except EvaluationError as error:
+        if isinstance(error.__cause__, MemoryError) or "alloc" in str(error):
+            raise MemoryError from error
+        seconds = time.process_time() - began
+        failure = {"message": str(error), "is_final": error.is_final, "seconds": seconds}
+        return {"error": failure}, []
+    if sum(raw.data.nbytes for raw in results) > request["memory"]:
+        raise MemoryError
+    told, made = [], []
+    for dtype, shape, data in results:
+        texts = None
+        if dtype == _STRING:
+            texts = [s.decode() if isinstance(s, bytes) else str(s) for s in data]
+        told.append([dtype, shape, texts])
+        made.append(data if texts is None else np.empty(0))
+    return {"results": told, "seconds": time.process_time() - began}, made
+
+
+def onnxruntime(
+    model: bytes, feeds: Mapping[str, Raw], outputs: Sequence[str], *, exact: bool
+) -> list[Raw]:
+    """Run a model on onnxruntime, node by node. The results are in its own memory: no copy.
+
+    With ``exact`` everything is computed twice, by one thread and by several: some sums (a matrix
+    times a single column) are added up in another order then, and the model may run with any
+    number.
+
+    Raises:
+        EvaluationError: it has no kernel; or finally, the two differ, or it refuses the operands.
+    """
+    try:
+        values = {name: _to_ort(raw) for name, raw in feeds.items()}
+        # of the first only the digests are kept, so that memory holds one set of results
+        digests = None
+        if exact:
+            computed = _run(session_of(model, threads=_MORE_THREADS), outputs, values)
+            digests = [_digest(_from_ort(value)) for value in computed]
+        results = [_from_ort(v) for v in _run(session_of(model, threads=1), outputs, values)]
+    except EvaluationError:
+        raise
+    except Exception as error:  # onnxruntime raises many classes without a common base
+        raise EvaluationError(_one_line(error)) from error
+    if digests is not None and digests != [_digest(raw) for raw in results]:
+        # no value is the right one
+        reason = "onnxruntime's result depends on how many threads it has"
+        raise EvaluationError(reason, is_final=True)
+    return results
+
+
+def _run(session: Any, outputs: Sequence[str], values: Mapping[str, Any]) -> Any:
+    try:
+        return session.run_with_ort_values(outputs, values)
+    except Exception as error:  # see `onnxruntime`
+        if type(error).__name__ == "InvalidArgument":
+            raise EvaluationError(_one_line(error), is_final=True) from error
+        raise
+
+
+def session_of(model: bytes, *, threads: int = 0) -> Any:
+    """A session of onnxruntime's CPU provider that computes node by node and keeps no memory.
+
+    Args:
+        model: The model.
+        threads: Of one run; 0 for as many as onnxruntime thinks fit.
+
+    Raises:
+        Exception: onnxruntime refuses the model, by one of many classes without a common base.
+    """
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.enable_cpu_mem_arena = False
+    options.enable_mem_pattern = False
+    options.intra_op_num_threads = threads
+    # threads that wait for more work would take as much of the processor as those that have some
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def reference(model: bytes, feeds: Mapping[str, Raw], outputs: Sequence[str]) -> list[Raw]:
+    """Run a model on onnx's reference evaluator.
+
+    Raises:
+        EvaluationError: it cannot compute it, or gives something that is not a tensor.
+    """
+    import onnx.helper
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        arrays = {
+            name: raw.data.view(onnx.helper.tensor_dtype_to_np_dtype(raw.dtype)).reshape(raw.shape)
+            for name, raw in feeds.items()
+        }
+        with np.errstate(all="ignore"):
+            evaluator = ReferenceEvaluator(onnx.load_model_from_string(model))
+            computed = evaluator.run(list(outputs), arrays)
+        return [_from_numpy(value) for value in computed]
+    except Exception as error:  # any class: it is plain Python over NumPy
+        text = " ".join(str(error).split())[:200]
+        raise EvaluationError(f"reference evaluator: {type(error).__name__}: {text}") from error
+
+
+def _from_numpy(value: Any) -> Raw:
+    import onnx.numpy_helper
+
+    if not isinstance(value, np.ndarray | np.generic):
+        raise EvaluationError("the result is not a tensor")
+    array = np.asarray(value)
+    if array.dtype.kind in "UO":
+        return Raw(_STRING, array.shape, array.astype(object).reshape(-1))
+    proto = onnx.numpy_helper.from_array(array)  # packs two or four in a byte
+    return Raw(proto.data_type, array.shape, np.frombuffer(proto.raw_data, np.uint8))
+
+
+def _to_ort(raw: Raw) -> Any:
+    import onnxruntime as ort
+
+    data = _aligned(raw.data)
+    array = data.view(f"u{data.nbytes // math.prod(raw.shape)}").reshape(raw.shape)
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, raw.dtype)
+
+
+def _aligned(data: Array) -> Array:
+    """The bytes at an address where onnxruntime would have put them.
+
+    In a file they may begin at any byte, and sums in SIMD registers begin at a multiple of theirs:
+    elsewhere they would be added up in another order.
+    """
+    if data.__array_interface__["data"][0] % _ALIGNMENT == 0:
+        return data
+    room = np.empty(data.nbytes + _ALIGNMENT, np.uint8)
+    start = -room.__array_interface__["data"][0] % _ALIGNMENT
+    copy = room[start : start + data.nbytes]
+    np.copyto(copy, data)
+    return copy
+
+
+def _digest(raw: Raw) -> bytes:
+    if raw.dtype == _STRING:
+        return repr(raw.data.tolist()).encode()
+    return hashlib.blake2b(raw.data.data).digest()
+
+
+def _from_ort(value: Any) -> Raw:
+    """A tensor of onnxruntime, whose bytes stay where they are."""
+    if not value.is_tensor():
+        raise EvaluationError("its result is not a tensor")
+    dtype, shape = int(value.element_type()), tuple(value.shape())
+    if dtype == _STRING:
+        return Raw(dtype, shape, np.asarray(value.numpy(), object).reshape(-1))
+    nbytes = value.tensor_size_in_bytes()
+    if nbytes == 0:
+        return Raw(dtype, shape, np.empty(0, np.uint8))
+    memory = (ctypes.c_ubyte * nbytes).from_address(value.data_ptr())
+    # the ctypes object is the array's base: as long as a view lives, so does onnxruntime's tensor
+    memory.owner = value
+    return Raw(dtype, shape, np.frombuffer(memory, np.uint8))
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    marker = text.rfind("] : ")
+    if text.startswith("[ONNXRuntimeError]"):
+        text = text.split(" : ", 3)[-1]
+    elif marker >= 0:
+        text = text[marker + 4 :]
+    return text[:300] or type(error).__name__

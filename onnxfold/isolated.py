@@ -1,0 +1,468 @@
+"""Run functions of this package, and commands, in other processes that cannot harm this one.
+
+A function that is run here takes a JSON-ready request and a list of arrays, and returns a
+JSON-ready answer and a list of arrays. Requests and answers are lines of JSON on the standard input
+and output of the process; arrays are memory-mapped files in its scratch folder, which is its
+working directory.
+
+Each process leads a process group (and session) of its own. The group ends when the process is
+closed, when a call takes too long, and when the standard input is closed because the caller was
+killed: SIGTERM first, then SIGKILL. What the group leaves in the scratch folder is removed with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onnxfold import atomic
+from onnxfold.memory import rss_bytes
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
+_PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from onnxfold.isolated import main; main()"
+# How long a group that was asked to end may take before it is killed, seconds.
+_GRACE = 5.0
+# Bytes of private memory besides the limit of a call: modules, and stacks of threads.
+_SLACK = 128 << 20
+# A process that has so many times the memory that it had after its first call is not used again.
+_MOST_GROWTH = 2
+_KEPT_OUTPUT = 1 << 16  # bytes of the beginning of what a process prints, and as many of the end
+
+
+class Failure(Exception):
+    """A function in another process has no result; the message says why in one line.
+
+    Attributes:
+        kind: The class of the exception that the function raised; "late" if it took too long,
+            "ended" if the process ended, and "stopped" if it was closed.
+        code: The exit code of a process that ended, -n for signal n.
+        output: What the process printed: of much, the beginning and the end.
+    """
+
+    def __init__(self, message: str, kind: str, *, code: int = 0, output: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.code = code
+        self.output = output
+
+
+class Worker:
+    """Runs functions in another process, one after the other.
+
+    The process is started when it is first needed. It ends when a call fails or leaves it with much
+    memory, and with this object or process; the next call starts another.
+    """
+
+    def __init__(self) -> None:
+        self._process: _Process | None = None
+
+    def run(
+        self,
+        function: str,
+        request: Any = None,
+        arrays: Sequence[Array] = (),
+        *,
+        seconds: float | None = None,
+        cpu_seconds: float = 0,
+        memory: int | None = None,
+    ) -> tuple[Any, list[Array]]:
+        """Run a function; see `run`."""
+        process, self._process = self._process, None
+        if process is None or process.owner != os.getpid():  # a fork has none of its parent's
+            process = _Process()
+        try:
+            result = process.call([function, request], arrays, seconds, cpu_seconds, memory)
+            if not process.is_large:
+                self._process = process
+        finally:
+            if self._process is None:
+                process.close()
+        return result
+
+
+def run(
+    function: str,
+    request: Any = None,
+    arrays: Sequence[Array] = (),
+    *,
+    seconds: float | None = None,
+    cpu_seconds: float = 0,
+    memory: int | None = None,
+) -> tuple[Any, list[Array]]:
+    """Run a function in another process.
+
+    Args:
+        function: A function of a module: ``"package.module:function"``.
+        request: Its first argument, JSON-ready.
+        arrays: Its second argument. Arrays of any type of NumPy and ml_dtypes but objects.
+        seconds: Wall time that it may take, None for any.
+        cpu_seconds: CPU time that it may take (on POSIX systems), 0 for any.
+        memory: Private memory that it may take (on Linux), bytes; None for any.
+
+    Returns:
+        The answer and the arrays of the function. The arrays are memory-mapped and read-only.
+
+    Raises:
+        Failure: The function raises an exception, takes too long, or its process ends.
+    """
+    with contextlib.closing(_Process()) as process:
+        return process.call([function, request], arrays, seconds, cpu_seconds, memory)
+
+
+def run_command(
+    command: Sequence[str],
+    *,
+    seconds: float,
+    memory: int | None = None,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    removal: Sequence[str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command as `run` runs a function.
+
+    Args:
+        command: The command line.
+        seconds: Wall time that it may take.
+        memory: Private memory that each of its processes may take (on Linux), bytes.
+        folder: Its working directory, also for temporary files; None for an own one.
+        environment: Its variables; None for those of this process.
+        removal: The command that removes the container that the command has started, if it is
+            ended.
+
+    Returns:
+        Exit code (-n for signal n), and what it printed: of much, the beginning and the end.
+
+    Raises:
+        Failure: It cannot be started, or is ended.
+    """
+    variables = {**(os.environ if environment is None else environment)}
+    if folder is not None:
+        variables["TMPDIR"] = str(folder)
+    with contextlib.closing(_Process()) as process:
+        request = [list(command), variables, str(folder or process.folder), removal]
+        code, _ = process.call([f"{__name__}:command", request], (), seconds, 0, memory)
+        out, err = (_ends_of(process.folder / name) for name in ("out", "err"))
+        return subprocess.CompletedProcess(command, code, out, err)
+
+
+class _Process:
+    """A process that has started.
+
+    Raises:
+        Failure: The process cannot be started, or the `workers` of this thread have ended.
+    """
+
+    def __init__(self) -> None:
+        stack = contextlib.ExitStack()
+        try:
+            self.folder = Path(stack.enter_context(atomic.scratch_folder("isolated")))
+            with open(self.folder / "output", "wb") as output:
+                self._popen = subprocess.Popen(
+                    # it finds the modules that this process finds, wherever it runs
+                    [sys.executable or "python3", "-I", "-u", "-c", _PROGRAM]
+                    + [os.path.abspath(path) for path in sys.path],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=output,
+                    cwd=self.folder,
+                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "TMPDIR": str(self.folder)},
+                    encoding="utf-8",
+                    start_new_session=True,
+                )
+        except OSError as error:
+            stack.close()
+            raise Failure(_message(error), type(error).__name__) from error
+        self.owner = os.getpid()
+        self.is_large = False
+        """Whether the process keeps memory that others could use."""
+        self._is_late = self._is_asked = False
+        self.close = weakref.finalize(self, _end, self._popen, stack, self.owner)
+        """End the process and remove its folder; also done when this process exits."""
+        group: _Group | None = getattr(_thread, "group", None)
+        if group is not None and not group.add(self):
+            self.close()
+            raise Failure("nothing is started any more", "stopped")
+
+    def call(
+        self,
+        what: Sequence[Any],
+        arrays: Sequence[Array],
+        seconds: float | None,
+        cpu_seconds: float,
+        memory: int | None,
+    ) -> tuple[Any, list[Array]]:
+        """Run a function; see `run`."""
+        assert self._popen.stdin is not None and self._popen.stdout is not None
+        timer = threading.Timer(seconds or 0, self._expire)
+        if seconds is not None:
+            timer.start()
+        try:
+            stored = [_store(f"{self.folder}/{k}.npy", array) for k, array in enumerate(arrays)]
+            with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended, or was closed
+                self._popen.stdin.write(json.dumps([*what, stored, cpu_seconds, memory]) + "\n")
+                self._popen.stdin.flush()
+            line = self._popen.stdout.readline()
+            if not line.endswith("\n"):
+                raise self._failure(seconds)
+            answer = json.loads(line)
+            if "raised" in answer:
+                raise Failure(answer["message"], answer["raised"], output=self._printed())
+            self.is_large = answer["is_large"]
+            results = [_mapped(*array) for array in answer["arrays"]]
+            for path, _ in [*stored, *answer["arrays"]]:
+                os.unlink(path)  # what is mapped must not be written to in the next call
+            return answer["result"], results
+        except OSError as error:
+            raise Failure(_message(error), type(error).__name__) from error
+        finally:
+            timer.cancel()
+
+    def ask_to_end(self) -> None:
+        """Have the process end, without waiting for it."""
+        assert self._popen.stdin is not None
+        self._is_asked = True
+        with contextlib.suppress(OSError):
+            self._popen.stdin.close()
+
+    def _expire(self) -> None:
+        self._is_late = True
+        _stop(self._popen)
+
+    def _failure(self, seconds: float | None) -> Failure:
+        """Why there is no answer."""
+        code = self._popen.wait()
+        output = self._printed()
+        if self._is_late:
+            return Failure(f"it takes longer than {seconds:g} s", "late", output=output)
+        if self._is_asked:
+            return Failure("it was ended", "stopped", output=output)
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return Failure(f"the process ended with {how}", "ended", code=code, output=output)
+
+    def _printed(self) -> str:
+        return _ends_of(self.folder / "output")
+
+
+@contextlib.contextmanager
+def workers(threads: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that run functions in other processes, which end with the context."""
+    group = _Group()
+    executor = ThreadPoolExecutor(threads, "onnxfold", group.join)
+    try:
+        yield executor
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+        group.end()
+        executor.shutdown()
+
+
+class _Group:
+    """The processes of some threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._processes: weakref.WeakSet[_Process] = weakref.WeakSet()
+        self._has_ended = False
+
+    def join(self) -> None:
+        """Have what this thread starts from now on in the group."""
+        _thread.group = self
+
+    def add(self, process: _Process) -> bool:
+        """Note a process; False if the group has ended."""
+        with self._lock:
+            self._processes.add(process)
+            return not self._has_ended
+
+    def end(self) -> None:
+        """End all processes; no more are started."""
+        with self._lock:
+            self._has_ended = True
+            processes = list(self._processes)
+        for process in processes:
+            process.ask_to_end()
+        for process in processes:
+            process.close()
+
+
+_thread = threading.local()
+
+
+def _end(popen: subprocess.Popen[str], stack: contextlib.ExitStack, owner: int) -> None:
+    """End a process with its group, and remove its folder."""
+    if os.getpid() == owner:  # and not a fork of it
+        _stop(popen)
+        stack.close()
+
+
+def _stop(popen: subprocess.Popen[str]) -> None:
+    """End a process with its group."""
+    assert popen.stdin is not None
+    with contextlib.suppress(OSError):
+        popen.stdin.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        popen.wait(_GRACE)
+    _kill(popen.pid)
+    popen.kill()
+    popen.wait()
+
+
+def _kill(group: int) -> None:
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left in it
+            os.killpg(group, signal.SIGKILL)
+
+
+def _store(path: str, array: Array) -> tuple[str, str]:
+    """Write an array; the path, and the name of the type, of which NumPy's files know some only."""
+    import numpy as np
+
+    is_foreign = array.dtype.isbuiltin == 2  # a type of ml_dtypes
+    words = array.view(f"u{array.itemsize}") if is_foreign else array
+    np.save(path, words, allow_pickle=False)
+    return path, array.dtype.name if is_foreign else ""
+
+
+def _mapped(path: str, dtype: str) -> Array:
+    import numpy as np
+
+    array = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    if dtype:
+        import ml_dtypes
+
+        return array.view(getattr(ml_dtypes, dtype))
+    return array
+
+
+def _ends_of(path: Path) -> str:
+    """The text of a file: of much, the beginning and the end."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read(2 * _KEPT_OUTPUT)
+            size = file.seek(0, os.SEEK_END)
+            if size > len(text):
+                file.seek(size - _KEPT_OUTPUT)
+                text = text[:_KEPT_OUTPUT] + b"\n...\n" + file.read()
+    except OSError:  # the folder is gone
+        return ""
+    return text.decode(errors="replace")
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(str(error).split())
+
+
+# ---------------------------------------------------------------- in the other process
+
+
+def main() -> None:
+    """Run functions until the caller closes the standard input, or is gone."""
+    requests = os.fdopen(os.dup(0), encoding="utf-8")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)  # what others print is no answer
+    waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    first_rss = 0
+    try:
+        threading.Thread(target=_listen, args=(requests, waiting), daemon=True).start()
+        while line := waiting.get():
+            answer = _answer(*json.loads(line))
+            first_rss = first_rss or rss_bytes()
+            answer["is_large"] = rss_bytes() > _MOST_GROWTH * first_rss
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
+    except (KeyboardInterrupt, BrokenPipeError):
+        pass  # nobody reads what this process could still say
+    finally:
+        _kill(0)
+        os._exit(1)
+
+
+def _listen(requests: Iterator[str], waiting: queue.SimpleQueue[str]) -> None:
+    for line in requests:
+        waiting.put(line)
+    waiting.put("")  # for a process that waits
+    # for one that works, and what it has started: files that are being written are removed
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGTERM)
+    else:
+        signal.raise_signal(signal.SIGTERM)
+    time.sleep(_GRACE)
+    _kill(0)
+    os._exit(1)
+
+
+def _answer(
+    function: str, request: Any, arrays: Any, cpu_seconds: float, memory: int | None
+) -> dict[str, Any]:
+    module, _, name = function.partition(":")
+    try:
+        code = getattr(importlib.import_module(module), name)
+        given = [_mapped(*array) for array in arrays]
+        _limit(cpu_seconds, memory)
+        result, made = code(request, given)
+        _limit(0, None)
+        stored = [_store(os.path.abspath(f"r{k}.npy"), array) for k, array in enumerate(made)]
+    except Exception as error:  # whatever it is, the caller is told
+        return {"raised": type(error).__name__, "message": _message(error)}
+    return {"result": result, "arrays": stored}
+
+
+def _limit(cpu_seconds: float, memory: int | None) -> None:
+    """Bound this process, and the memory of each process that it starts."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # SIGPROF ends the process
+    if memory is not None and sys.platform == "linux":
+        import resource
+
+        own = int(Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0]) << 10
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = own + _SLACK + memory
+        bounded = limit if most == resource.RLIM_INFINITY else min(limit, most)
+        resource.setrlimit(resource.RLIMIT_DATA, (bounded, most))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def command(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[int, list[Array]]:
+    """Run a command; its exit code. What it prints is in the files "out" and "err"."""
+    words, variables, folder, removal = request
+    with open("out", "wb") as out, open("err", "wb") as err:
+        process = subprocess.Popen(words, stdout=out, stderr=err, cwd=folder, env=variables)
+    code = -signal.SIGTERM
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE / 2)
+        raise
+    finally:
+        if removal and code < 0:  # a container goes on without its client
+            with contextlib.suppress(OSError):
+                process = subprocess.Popen(
+                    removal,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+                process.wait()
+    return code, []

@@ -1,0 +1,302 @@
+"""Functions and commands in other processes: what they return, and how they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from onnxfold import isolated
+from onnxfold.isolated import Failure, Worker, run, run_command
+
+sys.path.insert(0, str(Path(__file__).parent))
+HERE = f"{Path(__file__).stem}:"
+
+
+def echo(request, arrays):
+    """The same, and the id of the process."""
+    return [request, os.getpid()], arrays
+
+
+def fail(request, arrays):
+    print("said before")
+    raise ValueError("no\nway")
+
+
+def crash(request, arrays):
+    print("last words", file=sys.stderr, flush=True)
+    os.abort()
+
+
+def endless(request, arrays):
+    Path(request).write_text(f"{os.getpid()}\n")
+    while True:
+        pass
+
+
+def careful(request, arrays):
+    """Remove a file however it ends."""
+    Path(request).touch()
+    try:
+        time.sleep(600)
+    finally:
+        os.remove(request)
+
+
+def large(request, arrays):
+    return len(bytearray(request)), []
+
+
+def shell(text: str) -> list[str]:
+    return ["/bin/sh", "-c", text]
+
+
+SLEEP = "sleep 600 & echo $! > {}; wait"
+"""A shell that notes the id of a process that it starts, and waits for it."""
+
+
+def noted(path: Path) -> int:
+    """The id in a file, as soon as it is there."""
+    wait_until(lambda: path.exists() and path.read_text(encoding="utf-8").endswith("\n"))
+    return int(path.read_text(encoding="utf-8"))
+
+
+def wait_until(done: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, "it does not come to pass"
+        time.sleep(0.01)
+
+
+def is_gone(process: int) -> bool:
+    """Whether a process has ended; somebody may still have to wait for it."""
+    state = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True
+    )
+    return state.stdout.strip()[:1] in ("", "Z")
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    """Where scratch folders are; nothing is left there in the end."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    yield folder
+    assert not os.listdir(folder)
+
+
+def test_arrays_of_any_type_and_layout_come_and_go():
+    arrays = [
+        *(np.zeros((0, 3), np.float32), np.array(3.5), np.arange(6).reshape(2, 3).T),
+        *(np.full(3, 1.5, ml_dtypes.bfloat16), np.ones((2, 2), ml_dtypes.int4)),
+        *(np.array(["a", "bc"]), np.broadcast_to(np.float16(2), (2, 3)), np.array([1, 2], ">i4")),
+    ]
+    (request, process), made = run(f"{HERE}echo", {"a": [1, None]}, arrays)
+    assert request == {"a": [1, None]} and process != os.getpid()
+    for given, got in zip(arrays, made, strict=True):
+        assert (got.dtype, got.shape) == (given.dtype, given.shape)
+        assert got.tobytes() == given.tobytes()
+
+
+def test_a_worker_keeps_its_process_until_a_call_fails():
+    worker = Worker()
+    first, second = (worker.run(f"{HERE}echo")[0][1] for _ in range(2))
+    assert first == second
+    with pytest.raises(Failure):
+        worker.run(f"{HERE}fail")
+    assert is_gone(first)
+    third = worker.run(f"{HERE}echo")[0][1]
+    assert third != first
+    del worker
+    assert is_gone(third)
+
+
+def test_results_stay_when_a_worker_goes_on_and_ends():
+    worker = Worker()
+    made = [worker.run(f"{HERE}echo", None, [np.full(3, k)])[1][0] for k in range(3)]
+    del worker
+    assert [array.tolist() for array in made] == [[k] * 3 for k in range(3)]
+
+
+def test_an_exception_is_told_and_so_is_what_was_printed():
+    with pytest.raises(Failure, match=r"^no way$") as caught:
+        run(f"{HERE}fail")
+    assert (caught.value.kind, caught.value.output) == ("ValueError", "said before\n")
+
+
+def test_a_crash_is_told():
+    with pytest.raises(Failure, match="signal 6") as caught:
+        run(f"{HERE}crash")
+    assert (caught.value.kind, caught.value.code) == ("ended", -signal.SIGABRT)
+    assert caught.value.output == "last words\n"
+
+
+@pytest.mark.parametrize("limit", [{"seconds": 1.0}, {"cpu_seconds": 0.5}])
+def test_time_is_limited(limit, tmp_path):
+    began = time.monotonic()
+    with pytest.raises(Failure) as caught:
+        run(f"{HERE}endless", str(tmp_path / "id"), **limit)
+    assert time.monotonic() - began < 10
+    assert (caught.value.kind, caught.value.code) in (("late", 0), ("ended", -signal.SIGPROF))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds private memory")
+def test_memory_is_limited():
+    assert run(f"{HERE}large", 1 << 28, memory=1 << 28)[0] == 1 << 28
+    with pytest.raises(Failure) as caught:
+        run(f"{HERE}large", 1 << 30, memory=1 << 28)
+    assert caught.value.kind == "MemoryError"
+    done = run_command([sys.executable, "-c", "bytearray(1 << 30)"], seconds=20, memory=1 << 28)
+    assert done.returncode == 1 and "MemoryError" in done.stderr
+
+
+def test_a_function_that_is_ended_can_clean_up(tmp_path):
+    path = tmp_path / "file"
+    with pytest.raises(Failure, match=r"longer than 2 s"):
+        run(f"{HERE}careful", str(path), seconds=2)
+    assert not path.exists()
+
+
+def test_modules_are_found_wherever_a_process_runs(tmp_path, monkeypatch):
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "found.py").write_text("def it(request, arrays): return 'here', []")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("modules")
+    assert run("found:it")[0] == "here"
+
+
+def test_an_exit_code_and_what_was_printed():
+    done = run_command(shell("echo made; echo warned >&2; exit 3"), seconds=20)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "made\n", "warned\n")
+    assert run_command(shell("kill -ABRT $$"), seconds=20).returncode == -signal.SIGABRT
+
+
+def test_of_much_that_is_printed_the_beginning_and_the_end_are_kept():
+    text = "echo first{0}; yes 0123456789 | head -c 3000000{0}; echo last{0}"
+    done = run_command(shell(f"{text.format('')}; {text.format(' >&2')}"), seconds=60)
+    for printed in (done.stdout, done.stderr):
+        assert printed.startswith("first\n0123456789\n") and printed.endswith("last\n")
+        assert "\n...\n" in printed and len(printed) < 1 << 20
+
+
+def test_what_is_no_program():
+    with pytest.raises(Failure, match=r"^/nowhere/compiler: No such file or directory$"):
+        run_command(["/nowhere/compiler"], seconds=20)
+
+
+def test_a_command_that_takes_too_long_is_asked_to_end_first(tmp_path):
+    polite = f"trap 'echo asked > {tmp_path}/asked; exit 0' TERM; sleep 600 & wait"
+    with pytest.raises(Failure, match=r"longer than 1 s"):
+        run_command(shell(polite), seconds=1)
+    assert (tmp_path / "asked").exists()
+
+
+def test_a_command_that_does_not_listen_is_killed(tmp_path):
+    began = time.monotonic()
+    with pytest.raises(Failure, match="longer than"):
+        run_command(shell(f"trap '' TERM; echo $$ > {tmp_path}/id; sleep 600"), seconds=1)
+    assert time.monotonic() - began < 15
+    wait_until(lambda: is_gone(noted(tmp_path / "id")))
+
+
+@pytest.mark.parametrize("ending", ["exit 0", "kill -SEGV $$"])
+def test_what_a_command_has_started_ends_with_it(tmp_path, ending):
+    run_command(
+        shell(f"sleep 600 > /dev/null 2>&1 & echo $! > {tmp_path}/id; {ending}"), seconds=20
+    )
+    wait_until(lambda: is_gone(noted(tmp_path / "id")))
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_container_that_has_ended_is_not_removed(tmp_path, code):
+    removal = ["touch", str(tmp_path / "removed")]
+    run_command(shell(f"exit {code}"), seconds=20, removal=removal)
+    assert not (tmp_path / "removed").exists()
+
+
+def test_temporary_files_of_a_command_go_to_its_folder(tmp_path):
+    folder = tmp_path / "work"
+    folder.mkdir()
+    run_command(shell('echo > "$TMPDIR/left"; pwd > here'), seconds=20, folder=folder)
+    assert sorted(os.listdir(folder)) == ["here", "left"]
+    assert (folder / "here").read_text().strip() == str(folder)
+
+
+ENDINGS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL]
+
+
+@pytest.mark.parametrize("number", ENDINGS)
+@pytest.mark.parametrize("call", ["command", "function"])
+def test_everything_ends_with_the_caller(tmp_path, temporary, number, call):
+    what = {
+        "command": f"isolated.run_command({shell(SLEEP.format(tmp_path / 'id'))}, seconds=3600)",
+        "function": f"isolated.run('{HERE}endless', {str(tmp_path / 'id')!r})",
+    }
+    program = (
+        f"import signal, sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from onnxfold import isolated\n"
+        f"for number in {[int(n) for n in ENDINGS[:3]]}:\n"
+        "    signal.signal(number, signal.SIG_DFL)\n"  # what runs the tests may ignore them
+        f"{what[call]}\n"
+    )
+    caller = subprocess.Popen([sys.executable, "-c", program])
+    process = noted(tmp_path / "id")
+    caller.send_signal(number)
+    assert caller.wait() == -number
+    wait_until(lambda: is_gone(process))
+    # what is left, if anything is, goes with the next one
+    wait_until(lambda: bool(run(f"{HERE}echo")) and not os.listdir(temporary))
+
+
+def test_two_at_the_same_time_do_not_end_each_other():
+    codes: list[int] = []
+    thread = threading.Thread(
+        target=lambda: codes.append(run_command(shell("sleep 1; exit 7"), seconds=20).returncode)
+    )
+    thread.start()
+    with pytest.raises(Failure):
+        run_command(shell("sleep 600"), seconds=0.2)
+    thread.join()
+    assert codes == [7]
+
+
+def test_processes_end_with_the_threads_that_wait_for_them(tmp_path):
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), isolated.workers(1) as executor:
+        jobs = [
+            executor.submit(run_command, shell(SLEEP.format(tmp_path / f"{k}")), seconds=60)
+            for k in range(2)
+        ]
+        process = noted(tmp_path / "0")
+        raise KeyboardInterrupt
+    assert time.monotonic() - began < 30
+    assert is_gone(process) and not (tmp_path / "1").exists()
+    assert isinstance(jobs[0].exception(), Failure) and jobs[1].cancelled()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_fork_has_a_process_of_its_own(tmp_path):
+    worker = Worker()
+    ours = worker.run(f"{HERE}echo")[0][1]
+    pid = os.fork()
+    if not pid:
+        try:
+            theirs = worker.run(f"{HERE}echo")[0][1]
+            del worker
+            os._exit(int(theirs == ours))
+        finally:
+            os._exit(2)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert worker.run(f"{HERE}echo")[0][1] == ours

@@ -19,7 +19,6 @@ from onnxfold.analysis.facts import put_in_order
 from onnxfold.errors import CheckFailedError, OnnxFoldError, about
 from onnxfold.graphs import all_graphs
 from onnxfold.memory import paused_garbage_collection, peak_rss_bytes
-from onnxfold.onnx_ir_private import taken_apart
 from onnxfold.options import (
     Check,
     CheckedOptionArguments,
@@ -92,14 +91,14 @@ def _optimized(
     if isinstance(model, onnx.ModelProto):
         proto = model
         converted = storage.from_proto(proto)
-        with taken_apart(converted):
+        with storage.explained(proto):
             optimized, _ = run_bounded(
                 converted,
                 lambda: storage.from_proto(proto),
                 fold,
                 bytes_before=storage.model_bytes(converted),
             )
-            return storage.to_proto(optimized)
+        return storage.to_proto(optimized)
     if isinstance(model, ir.Model):
         with about(model.meta.get(storage.SOURCE_KEY)):
             put_in_order(model)
@@ -107,7 +106,7 @@ def _optimized(
         return model
     path = model
     opened = storage.load(path)
-    with about(path):
+    with storage.explained(path):
         bytes_before = storage.model_bytes(opened)
         return run_bounded(opened, lambda: storage.load(path), fold, bytes_before=bytes_before)[0]
 
@@ -171,7 +170,7 @@ def optimize_file(
     clock = _Clock(progress)
     with contextlib.ExitStack() as stack:
         stack.enter_context(paused_garbage_collection())
-        stack.enter_context(about(source))
+        stack.enter_context(storage.explained(source))
         with clock.stage("load"):
             model = storage.load(source)
         storage.check_destination(model, destination)  # before it has cost any time
@@ -295,7 +294,7 @@ def plan(
 
     check, others = check_of(options)
     fold = options_of(others)
-    with paused_garbage_collection(), about(source):
+    with paused_garbage_collection(), storage.explained(source):
         model = storage.load(source)
         bytes_before = storage.model_bytes(model)
         nodes = sum(count_nodes(model).values())
@@ -325,7 +324,7 @@ def explain(source: PathLike, /, **options: Unpack[OptionArguments]) -> list[Dec
         OnnxFoldError: the model or an option is invalid.
     """
     fold = options_of({**options, "explain": True})
-    with paused_garbage_collection(), about(source):
+    with paused_garbage_collection(), storage.explained(source):
         model = storage.load(source)
         bytes_before = storage.model_bytes(model)
         _, result = run_bounded(
@@ -351,7 +350,7 @@ def why(source: PathLike, name: str, /, **options: Unpack[OptionArguments]) -> W
     from onnxfold.runtime.splitting.gain import gain_of
 
     fold = options_of({**options, "explain": True})
-    with paused_garbage_collection(), about(source):
+    with paused_garbage_collection(), storage.explained(source):
         model = storage.load(source)
         node, *others = nodes_named(model, name)
         value = node.outputs[0].name if node.outputs else None

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, TypeGuard, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 # `ir.ExternalTensor` and its like have a public base only in the form of a protocol, without names,
 # metadata and sizes. `Usage` is what ``uses()`` gives.
 from onnx_ir._core import TensorBase, Usage
-from onnx_ir._type_casting import unpack_2bitx4, unpack_4bitx2, unpack_6bit
 
 __all__ = [
     "TensorBase",
@@ -23,13 +19,8 @@ __all__ = [
     "noted",
     "read_nothing",
     "set_input",
-    "taken_apart",
-    "unpack",
     "uses",
 ]
-
-# Packed elements to one byte each; `ir.Tensor` does it, and takes nothing that is packed.
-_UNPACK = {2: unpack_2bitx4, 4: unpack_4bitx2, 6: unpack_6bit}
 
 
 _Tensor = TypeVar("_Tensor", bound=TensorBase)
@@ -41,11 +32,6 @@ def is_a(tensor: object, kind: type[_Tensor]) -> TypeGuard[_Tensor]:
     onnx-ir's tensor classes are protocols: ``isinstance`` takes microseconds to say no.
     """
     return kind in type(tensor).__mro__
-
-
-def unpack(data: npt.NDArray[np.uint8], bits: int, shape: Sequence[int]) -> npt.NDArray[np.uint8]:
-    """Return elements of 2, 4 or 6 bits as bytes, in an array of ``shape``."""
-    return _UNPACK[bits](data, shape)
 
 
 def uses(value: ir.Value) -> Collection[Usage]:
@@ -108,28 +94,3 @@ def read_nothing(node: ir.Node) -> list[ir.Value]:
             operands.append(value)
     node._inputs = ()
     return operands
-
-
-@contextlib.contextmanager
-def taken_apart(model: ir.Model) -> Iterator[None]:
-    """Take a model apart that nobody will have any more, with the nodes that it loses meanwhile.
-
-    Its nodes and values refer to each other: left alone, they stay in memory until Python looks for
-    garbage among all objects, which takes twice as long.
-    """
-    nodes = nodes_of(model.graph)
-    yield
-    nodes += nodes_of(model.graph)
-    values = [*model.graph.inputs, *model.graph.initializers.values()]
-    for node in nodes:
-        values += node._outputs
-        node._inputs = node._outputs = ()
-        node._graph = None
-        node._attributes._owner = None  # type: ignore[assignment]
-    for value in values:
-        value._producer = value._graph = None
-        value._uses.clear()
-    links = model.graph._nodes
-    for link in (links._root, *links._value_ids_to_boxes.values()):
-        del link.prev, link.next
-    links._value_ids_to_boxes.clear()

@@ -4,7 +4,7 @@ from onnxfold.storage.bound import model_bytes, planned_bytes
 from onnxfold.storage.commit import SaveReport
 from onnxfold.storage.encode import to_proto
 from onnxfold.storage.given import ModelLike, ModelT, PathLike, Program, model_in, opened
-from onnxfold.storage.load import EXTERNAL_KEY, SOURCE_KEY, from_proto, load
+from onnxfold.storage.load import EXTERNAL_KEY, SOURCE_KEY, explained, from_proto, load
 from onnxfold.storage.mapped import MappedFile, Span
 from onnxfold.storage.save import check_destination, save
 from onnxfold.storage.size import data_bytes, sizes_of
@@ -36,6 +36,7 @@ __all__ = [
     "ViewTensor",
     "check_destination",
     "data_bytes",
+    "explained",
     "from_proto",
     "load",
     "model_bytes",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxfold.errors import UsageError
-from onnxfold.storage.layout import plan_external, plan_single
+from onnxfold.storage.layout import plan_model
 from onnxfold.storage.load import BYTES_KEY, EXTERNAL_KEY
 
 
@@ -27,8 +27,8 @@ def planned_bytes(model: ir.Model) -> int:
     """
     if not model.meta.get(EXTERNAL_KEY):
         try:
-            return plan_single(model).model("").size
+            return plan_model(model).model("").size
         except UsageError:  # too large for one file
             pass
-    plan = plan_external(model, lambda span: None)
+    plan = plan_model(model, lambda span: None)
     return plan.model("").size + (plan.data.size if plan.data is not None else 0)

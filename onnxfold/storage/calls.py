@@ -77,15 +77,16 @@ def check_calls(proto: onnx.ModelProto) -> None:
 
 def _called(nodes: Iterable[onnx.NodeProto], functions: dict[Key, onnx.FunctionProto]) -> list[Key]:
     """The functions that nodes call, as often as they do."""
-    keys = ((node.domain, node.op_type, node.overload) for node in _all_nodes(nodes))
+    keys = ((node.domain, node.op_type, node.overload) for node in all_nodes(nodes))
     return [key for key in keys if key in functions]
 
 
-def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes and those of their subgraphs."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _all_nodes(attribute.g.node)
+                yield from all_nodes(attribute.g.node)
             for graph in attribute.graphs:
-                yield from _all_nodes(graph.node)
+                yield from all_nodes(graph.node)

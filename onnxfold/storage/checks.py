@@ -8,6 +8,7 @@ the node.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError, Message
 
 from onnxfold.errors import ExternalDataError, ModelError
 from onnxfold.storage.size import data_bytes
@@ -27,33 +30,6 @@ _MAX_MESSAGE_BYTES = 1 << 31  # a protobuf message takes less
 _MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 _T = onnx.TensorProto
 DTYPES: dict[int, ir.DataType] = {dtype.value: dtype for dtype in ir.DataType}
-
-# Bits of an element that one entry of the typed field holds; (field, entries as elements * k / n).
-TYPED_FIELDS: dict[int, tuple[str, int, int]] = {
-    **dict.fromkeys(
-        (
-            _T.INT32, _T.INT16, _T.INT8, _T.UINT16, _T.UINT8, _T.BOOL, _T.FLOAT16, _T.BFLOAT16,
-            _T.FLOAT8E4M3FN, _T.FLOAT8E4M3FNUZ, _T.FLOAT8E5M2, _T.FLOAT8E5M2FNUZ,
-        ),
-        ("int32_data", 1, 1),
-    ),
-    _T.INT4: ("int32_data", 1, 2),
-    _T.UINT4: ("int32_data", 1, 2),
-    _T.FLOAT: ("float_data", 1, 1),
-    _T.COMPLEX64: ("float_data", 2, 1),
-    _T.DOUBLE: ("double_data", 1, 1),
-    _T.COMPLEX128: ("double_data", 2, 1),
-    _T.INT64: ("int64_data", 1, 1),
-    _T.UINT64: ("uint64_data", 1, 1),
-    _T.UINT32: ("uint64_data", 1, 1),
-    _T.STRING: ("string_data", 1, 1),
-}  # fmt: skip
-# Types of newer onnx releases.
-for _name, _per_entry in {
-    "FLOAT4E2M1": 2, "FLOAT8E8M0": 1, "INT2": 4, "UINT2": 4, "FLOAT6E2M3": 1, "FLOAT6E3M2": 1,
-}.items():  # fmt: skip
-    if hasattr(_T, _name):
-        TYPED_FIELDS[getattr(_T, _name)] = ("int32_data", 1, _per_entry)
 
 
 def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> None:
@@ -88,9 +64,13 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
             raise ModelError("string tensor with raw data", node=label(owner))
         unit, there = "bytes", len(tensor.raw_data) if length is None else length
     else:
-        field, times, per_entry = TYPED_FIELDS[tensor.data_type]
+        field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
         unit, there = f"entries in {field}", len(getattr(tensor, field))
-        expected = -(-math.prod(shape) * times // per_entry)
+        elements = math.prod(shape)
+        if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
+            expected = 2 * elements  # a real and an imaginary part each
+        elif field == "string_data" or data_bytes(dtype, (8,)) >= 6:
+            expected = elements  # smaller ones are packed into bytes
     if there != expected:
         reason = (
             f"tensor of type {dtype} and shape {list(shape)} takes {expected} {unit}, has {there}"
@@ -143,6 +123,44 @@ def check_sparse(sparse: onnx.SparseTensorProto, owner: Any) -> None:
         sparse_positions(sparse)
     except ValueError as error:
         raise ModelError(str(error), node=label(owner)) from None
+
+
+@functools.cache
+def _strict_model() -> type[Message]:
+    """A ``ModelProto`` declared in proto3, whose parser asks for UTF-8."""
+    file = descriptor_pb2.FileDescriptorProto()
+    onnx.ModelProto.DESCRIPTOR.file.CopyToProto(file)
+    file.syntax = "proto3"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = pool.FindMessageTypeByName(onnx.ModelProto.DESCRIPTOR.full_name)
+    made: type[Message] = message_factory.GetMessageClass(found)
+    return made
+
+
+def check_texts(message: Any, serialized: bytes | None = None) -> None:
+    """Check that strings are UTF-8: protobuf hands out bytes where they are not.
+
+    Args:
+        message: The model, or a message in it.
+        serialized: What the model was parsed from.
+
+    Raises:
+        ModelError: One is not.
+    """
+    if serialized is not None:
+        try:
+            _strict_model().FromString(serialized)
+            return
+        except DecodeError:
+            pass
+    for field, content in message.ListFields():
+        for part in content if field.is_repeated else (content,):
+            if isinstance(part, Message):
+                check_texts(part)
+            elif field.type == field.TYPE_STRING and isinstance(part, bytes):
+                owner = field.containing_type.name.removesuffix("Proto")
+                raise ModelError(f"{field.name} {part!r} of a {owner} is not UTF-8 text")
 
 
 def _is_size(text: str) -> bool:

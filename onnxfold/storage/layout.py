@@ -99,42 +99,25 @@ def _leaves(tensor: ir.TensorProtocol, least: int) -> bool:
     )
 
 
-def plan_single(model: ir.Model) -> SavePlan:
-    """Plan a model in one file.
-
-    Raises:
-        ModelError: The model cannot be serialized.
-        UsageError: It would be larger than 2 GiB.
-    """
-    left_out = StandIns()
-
-    def place(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:
-        if not _leaves(tensor, INLINE_BELOW):
-            return False
-        proto.raw_data = left_out.add(tensor)
-        return True
-
-    plan = _with_holes(encode(model, place), left_out)
-    return SavePlan(lambda location: plan, None, 0, set())
-
-
-def plan_external(
+def plan_model(
     model: ir.Model,
-    share: Callable[[Span], str | None],
+    share: Callable[[Span], str | None] | None = None,
     *,
     move_attributes: bool = False,
 ) -> SavePlan:
-    """Plan a model with a data file beside it.
+    """Plan a model in one file, or with a data file beside it.
 
     Args:
         model: The model.
-        share: Gives the location by which the new model may refer to a span where it is, or None.
+        share: For one with a data file: gives the location by which the new model may refer to a
+            span where it is, or None.
         move_attributes: Also move large attribute tensors to the data file. onnxruntime does not
-            read them there everywhere, so only those that are external already move otherwise.
+            read them there everywhere, so only those that are external already move otherwise,
+            unless the model would be too large for a file.
 
     Raises:
         ModelError: The model cannot be serialized.
-        UsageError: What has to stay in the model is larger than 2 GiB.
+        UsageError: What has to be in one file is larger than 2 GiB.
     """
     left_out = StandIns()
     data = FilePlan()
@@ -146,12 +129,13 @@ def plan_external(
 
     def place(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:
         nonlocal shared
-        if not _leaves(tensor, EXTERNAL_FROM):
+        if not _leaves(tensor, INLINE_BELOW if share is None else EXTERNAL_FROM):
             return False
         external = is_a(tensor, ir.ExternalTensor)
         length = data_bytes(tensor.dtype, tensor.shape)
         # Small external tensors come in: they would be in the way of shape inference.
-        if length < EXTERNAL_FROM or (is_attribute and not external and not move_attributes):
+        stays = is_attribute and not external and not move_attributes
+        if share is None or stays or length < EXTERNAL_FROM:
             proto.raw_data = left_out.add(tensor)
             return True
         span = None if is_streamed(tensor) else span_of(tensor)
@@ -184,7 +168,14 @@ def plan_external(
             entry.value = location
         return _with_holes(proto, left_out)
 
-    return SavePlan(model_plan, data if data.tensors else None, shared, locations)
+    try:
+        file = model_plan("")
+    except UsageError:
+        if share is None or move_attributes:
+            raise
+        return plan_model(model, share, move_attributes=True)
+    write = model_plan if entries else lambda location: file
+    return SavePlan(write, data if data.tensors else None, shared, locations)
 
 
 def sharer(folder: str, target: str) -> Callable[[Span], str | None]:

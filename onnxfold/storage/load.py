@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from onnxfold.errors import ExternalDataError, ModelError, about
+from onnxfold.errors import ExternalDataError, ModelError, OnnxFoldError, about
 from onnxfold.lost_pages import reading
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.storage import wire
@@ -19,7 +20,7 @@ from onnxfold.storage.decode import decode, parse
 from onnxfold.storage.mapped import MappedFile, Span
 from onnxfold.storage.paths import check_location, model_folders
 from onnxfold.storage.size import data_bytes
-from onnxfold.storage.tensors import SharedExternalTensor
+from onnxfold.storage.tensors import SharedExternalTensor, tensors_of
 from onnxfold.storage.wire import StandIns
 
 # Keys in the ``meta`` of a loaded model.
@@ -86,7 +87,7 @@ def from_proto(proto: onnx.ModelProto) -> ir.Model:
     try:
         data = proto.SerializeToString()
     except Exception:  # upb raises its own EncodeError, or a ValueError, above 2 GiB
-        skeleton = _take_out(proto, stand_ins)
+        skeleton = take_out(proto, stand_ins)
         size = len(skeleton) + sum(map(len, stand_ins.objects))
     else:
         size = len(data)
@@ -96,20 +97,13 @@ def from_proto(proto: onnx.ModelProto) -> ir.Model:
             return stand_ins.add(block[offset : offset + length])
 
         skeleton = wire.join(data, wire.rewrite(data, LARGE, replace)[0])
-    is_external = False
-
-    def external(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
-        nonlocal is_external
-        is_external = True
-        return tensor
-
-    model = decode(skeleton, stand_ins, external)
+    model = decode(skeleton, stand_ins, lambda tensor: tensor)
     model.meta[BYTES_KEY] = size
-    model.meta[EXTERNAL_KEY] = is_external
+    model.meta[EXTERNAL_KEY] = any(isinstance(t, ir.ExternalTensor) for t in tensors_of(model))
     return model
 
 
-def _take_out(proto: onnx.ModelProto, stand_ins: StandIns) -> bytes:
+def take_out(proto: onnx.ModelProto, stand_ins: StandIns) -> bytes:
     """Serialize a model too large for it, with stand-ins for its large tensors.
 
     ``proto`` is as it was afterwards, but not meanwhile.
@@ -130,6 +124,30 @@ def _take_out(proto: onnx.ModelProto, stand_ins: StandIns) -> bytes:
             tensor.raw_data = raw
 
 
+@contextlib.contextmanager
+def explained(source: str | os.PathLike[str] | onnx.ModelProto) -> Iterator[None]:
+    """Work with the model of a file, or one in memory; errors name the file.
+
+    Where something unforeseen goes wrong, onnx is asked what is wrong with the model. It is not
+    asked before, as it refuses models that onnxruntime runs.
+
+    Raises:
+        ModelError: The model is not valid.
+    """
+    path = None if isinstance(source, onnx.ModelProto) else os.fspath(source)
+    with about(path):
+        try:
+            yield
+        except (OnnxFoldError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            try:
+                onnx.checker.check_model(source if path is None else _hollow(path))
+            except onnx.checker.ValidationError as wrong:
+                raise ModelError(str(wrong)) from error
+            raise
+
+
 def external_locations(path: str) -> set[str]:
     """Return the external data locations that the model at ``path`` names, unchecked.
 
@@ -137,16 +155,27 @@ def external_locations(path: str) -> set[str]:
         ModelError: It cannot be read.
     """
     with about(path):
-        file = _open(path)
-        proto = parse(_skeleton(file, StandIns()))
-        file.release()
+        proto = _hollow(path)
     return {
         entry.value
         for tensor in _tensor_protos(proto)
-        if tensor.data_location == onnx.TensorProto.EXTERNAL
         for entry in tensor.external_data
         if entry.key == "location"
     }
+
+
+def _hollow(path: str) -> onnx.ModelProto:
+    """Return the model at ``path`` without the elements of its large tensors."""
+    file = _open(path)
+    stand_ins = StandIns()
+    proto = parse(_skeleton(file, stand_ins))
+    file.release()
+    for tensor in _tensor_protos(proto):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL or stand_ins.get(tensor.raw_data):
+            tensor.ClearField("data_location")
+            tensor.raw_data = b""
+            tensor.dims[:] = [0]
+    return proto
 
 
 def _open(path: str) -> MappedFile:

@@ -15,8 +15,7 @@ from onnxfold.storage.layout import (
     MAX_MODEL,
     SavePlan,
     can_leave,
-    plan_external,
-    plan_single,
+    plan_model,
     sharer,
 )
 from onnxfold.storage.load import EXTERNAL_KEY
@@ -127,17 +126,13 @@ def _save(
     plan: SavePlan | None = None
     if not external:
         try:
-            plan = plan_single(model)
+            plan = plan_model(model)
         except UsageError as error:
             if external_data is False:
                 raise UsageError(error.reason, file=target) from None
     if plan is None:
         share = sharer(folder, target) if share_weights else lambda span: None
-        plan = plan_external(model, share)
-        try:
-            plan.model("")
-        except UsageError:
-            plan = plan_external(model, share, move_attributes=True)
+        plan = plan_model(model, share)
     # First: the disk may be full of it, or the name of the data file be taken.
     with atomic.folder_lock(target):
         sweep(target, forced and os.path.join(folder, forced), sources)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,28 +12,11 @@ import onnx_ir as ir
 
 from onnxfold.errors import ExternalDataError
 from onnxfold.graphs import all_graphs
-from onnxfold.onnx_ir_private import TensorBase, is_a, unpack
+from onnxfold.onnx_ir_private import TensorBase, is_a
 from onnxfold.storage.mapped import MappedFile, Span
 from onnxfold.storage.size import data_bytes, sizes_of
 
 _CHUNK = 1 << 20
-
-
-def as_array(
-    data: npt.NDArray[np.uint8], dtype: ir.DataType, shape: Sequence[int]
-) -> npt.NDArray[Any]:
-    """Return stored bytes as an array of ``shape``; a view for dtypes of 8 bits and more.
-
-    Args:
-        data: 1-D, as many bytes as `data_bytes` says.
-        dtype: Any but STRING and UNDEFINED.
-        shape: The shape of the result.
-    """
-    if dtype.bitwidth >= 8:
-        return data.view(dtype.numpy()).reshape(shape)
-    unpacked = unpack(data, dtype.bitwidth, shape).view(dtype.numpy())
-    unpacked.flags.writeable = False
-    return unpacked
 
 
 class _StoredTensor:
@@ -58,7 +39,13 @@ class _StoredTensor:
         It may be unaligned (the file format does not align), which numpy handles. Sub-byte dtypes
         are unpacked at every call.
         """
-        return as_array(self.stored(), self.dtype, sizes_of(self))  # type: ignore[attr-defined, arg-type]
+        dtype: ir.DataType = self.dtype  # type: ignore[attr-defined]
+        if dtype.bitwidth >= 8:
+            return self.stored().view(dtype.numpy()).reshape(sizes_of(self))  # type: ignore[arg-type]
+        packed = ir.PackedTensor(self.stored(), dtype, shape=self.shape)  # type: ignore[attr-defined]
+        array = packed.numpy()
+        array.flags.writeable = False
+        return array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         array = self.numpy()
@@ -86,7 +73,7 @@ class _StoredTensor:
 class ViewTensor(_StoredTensor, TensorBase):
     """A tensor over bytes that are somewhere in memory already; nothing is copied."""
 
-    __slots__ = ("_array", "_data", "_dtype", "_shape")
+    __slots__ = ("_array", "dtype", "raw", "shape")
 
     def __init__(
         self,
@@ -104,11 +91,11 @@ class ViewTensor(_StoredTensor, TensorBase):
             about: ``name``, ``doc_string``, ``metadata_props``.
         """
         super().__init__(**about)
-        self._data = data
-        self._dtype = dtype
-        self._shape = shape
-        self._shape.freeze()
-        self._array = None if dtype.bitwidth < 8 else as_array(data, dtype, sizes_of(self))
+        self.raw = data
+        self.dtype = dtype
+        self.shape = shape
+        shape.freeze()
+        self._array = super().numpy() if dtype.bitwidth >= 8 else None
 
     def numpy(self) -> npt.NDArray[Any]:
         """Return the values, read-only; sub-byte dtypes are unpacked at every call."""
@@ -116,22 +103,7 @@ class ViewTensor(_StoredTensor, TensorBase):
 
     def stored(self) -> npt.NDArray[np.uint8]:
         """The stored bytes, 1-D, read-only, not copied."""
-        return self._data
-
-    @property
-    def dtype(self) -> ir.DataType:  # type: ignore[override]
-        """The element type."""
-        return self._dtype
-
-    @property
-    def shape(self) -> ir.Shape:  # type: ignore[override]
-        """The shape, all integers."""
-        return self._shape
-
-    @property
-    def raw(self) -> npt.NDArray[np.uint8]:
-        """The stored bytes, 1-D, read-only, not copied."""
-        return self._data
+        return self.raw
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}<{self.dtype},{self.shape}>(name={self.name!r})"
@@ -232,20 +204,12 @@ def sparse_positions(proto: onnx.SparseTensorProto) -> npt.NDArray[np.int64]:
         ValueError: They have another shape or lie outside the dense shape.
     """
     shape = tuple(proto.dims)
-    count = proto.values.dims[0] if len(proto.values.dims) else 0
-    indices = onnx.numpy_helper.to_array(proto.indices).astype(np.int64, copy=False)
-    if indices.shape == (count, len(shape)) and indices.ndim == 2:
-        if count and ((indices < 0) | (indices >= np.array(shape, dtype=np.int64))).any():
-            raise ValueError("an index of the sparse tensor lies outside its shape")
-        strides = np.array([math.prod(shape[i + 1 :]) for i in range(len(shape))], dtype=np.int64)
-        positions: npt.NDArray[np.int64] = indices @ strides
-        return positions
-    if indices.shape != (count,):
-        raise ValueError(
-            f"the sparse tensor has {count} values and indices of shape {list(indices.shape)}"
-        )
-    if count and (indices.min() < 0 or indices.max() >= math.prod(shape)):
-        raise ValueError("an index of the sparse tensor lies outside its shape")
+    indices = onnx.numpy_helper.to_array(proto.indices)
+    if indices.ndim == 2:
+        indices = np.ravel_multi_index(tuple(indices.T), shape)
+    if indices.shape != tuple(proto.values.dims):
+        raise ValueError("the values and indices of the sparse tensor differ in number")
+    np.unravel_index(indices, shape)  # refuses those outside
     return indices
 
 

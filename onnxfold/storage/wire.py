@@ -37,10 +37,6 @@ class WireError(Exception):
     """The bytes are not a well-formed protobuf message; the text says where and why."""
 
 
-class _GroupError(Exception):
-    """A group (deprecated, never written by ONNX): the whole model is left to protobuf."""
-
-
 class Hole:
     """Room for ``length`` bytes in a message, whose content is not known here.
 
@@ -204,9 +200,7 @@ def rewrite(
                 pos += 4
             elif wire_type == 1:
                 pos += 8
-            elif wire_type in (3, 4):
-                raise _GroupError
-            else:
+            else:  # 3 and 4 are groups, which ONNX does not have
                 raise WireError(f"unknown wire type {wire_type} at byte {field}")
             if tag < 8:
                 raise WireError(f"field number 0 at byte {field}")
@@ -219,8 +213,6 @@ def rewrite(
 
     try:
         found = message(0, size, _MODEL, 0)
-    except _GroupError:
-        found = None
     finally:
         del message  # it refers to itself, so that the file would stay mapped until garbage goes
     return found if found is not None else ([(0, size)], size)

@@ -215,7 +215,7 @@ class Writer:
 
     def _memory(self, out: TempFile, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
         if is_a(tensor, ViewTensor):
-            self.write(out, offset, tensor.raw.data)
+            self.write(out, offset, tensor.stored().data)
             return
         if is_a(tensor, ir.TensorProtoTensor):
             self.write(out, offset, tensor.tobytes())  # hands out the bytes of the proto

@@ -31,7 +31,7 @@ from storage_models import (
 
 from onnxfold import storage
 from onnxfold.errors import ExternalDataError, ModelError
-from onnxfold.storage.load import _take_out, external_locations
+from onnxfold.storage.load import take_out, external_locations
 from onnxfold.storage.wire import StandIns
 
 
@@ -359,8 +359,26 @@ def test_everything_is_everything() -> None:
     """A field that a new release of onnx brings must be read and written, or be left out here."""
     elsewhere = {"data_location", "external_data"}  # what they say is tested, they change
     nobody = {"segment", "begin", "end"}  # of a tensor in pieces: nobody writes such
+    refused = {"sparse_tensors"}
+    training = {"training_info", "initialization", "algorithm"}  # left out
+    training |= {"initialization_binding", "update_binding"}
     missing = all_fields(onnx.ModelProto.DESCRIPTOR) - fields_of(everything())
-    assert {name.rpartition(".")[2] for name in missing} == elsewhere | nobody
+    names = {name.rpartition(".")[2] for name in missing}
+    assert names == elsewhere | nobody | refused | training
+
+
+def test_what_inference_does_not_need_is_left_out(tmp_path, caplog) -> None:
+    expected = linear()
+    trained, future = linear(), linear()
+    trained.training_info.add().algorithm.name = "sgd"
+    for message in (future, future.graph, future.graph.node[0]):
+        message.MergeFromString(b"\xa2\x38\x03new")  # number 900, a string
+    for model, reason in ((trained, "training information"), (future, "does not define")):
+        caplog.clear()
+        storage.save(storage.load(write(tmp_path, model)), tmp_path / "o.onnx")
+        assert onnx.load(tmp_path / "o.onnx") == expected
+        (record,) = caplog.records
+        assert reason in record.getMessage()
 
 
 def test_bfloat16_in_sparse_and_typed_fields(tmp_path) -> None:
@@ -373,7 +391,7 @@ def test_bfloat16_in_sparse_and_typed_fields(tmp_path) -> None:
 def test_models_too_large_to_serialize_in_memory() -> None:
     original = everything()
     stand_ins = StandIns()
-    skeleton = _take_out(original, stand_ins)
+    skeleton = take_out(original, stand_ins)
     assert normal(original) == normal(everything())
     assert len(skeleton) < len(original.SerializeToString()) // 4
     assert sum(len(data) for data in stand_ins.objects) > 64 * 64 * 4
@@ -384,14 +402,16 @@ def test_texts_that_are_not_utf8(tmp_path) -> None:
     model = linear()
     model.graph.node[0].doc_string = "DOCSTR"
     data = model.SerializeToString()
-    path.write_bytes(data.replace(b"DOCSTR", b"D\xd6CSTR"))
-    loaded = storage.load(path)
-    assert loaded.graph[0].doc_string == "D\ufffdCSTR"
-    storage.save(loaded, path)
-    for name in (b"mul", b"MatMul", b"batch"):
-        path.write_bytes(data.replace(name, b"\xd6" * len(name)))
-        with pytest.raises(ModelError):
+    for text, place in (
+        (b"mul", "name .* of a Node"),
+        (b"MatMul", "op_type .* of a Node"),
+        (b"batch", "dim_param .* of a Dimension"),
+        (b"DOCSTR", "doc_string .* of a Node"),
+    ):
+        path.write_bytes(data.replace(text, b"\xd6" * len(text)))
+        with pytest.raises(ModelError, match=f"{place} is not UTF-8") as caught:
             storage.load(path)
+        assert caught.value.file == str(path)
 
 
 def test_duplicate_initializers_do_not_crash(tmp_path) -> None:

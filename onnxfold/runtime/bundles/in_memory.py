@@ -16,7 +16,8 @@ import onnx_ir as ir
 from onnxfold import atomic, storage
 from onnxfold.runtime.bundles.bundle import ENTRY_FILE, FOLD_FILE
 from onnxfold.runtime.bundles.manifest import Manifest
-from onnxfold.runtime.bundles.opening import open_model, plan_of, refer_to_files
+from onnxfold.runtime.bundles.opening import open_model, refer_to_files
+from onnxfold.storage.layout import plan_model
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -67,7 +68,7 @@ class InMemory:
 
 def _content_hash(model: ir.Model) -> str:
     """SHA-256 of a model and its weights, wherever they are."""
-    plan = plan_of(model, lambda span: None)
+    plan = plan_model(model, lambda span: None)
     digest = _Digest()
     described = plan.model("")
     for _, literal in described.literals:

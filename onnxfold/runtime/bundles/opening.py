@@ -10,20 +10,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxfold import atomic, storage
-from onnxfold.errors import OnnxFoldError, UsageError
+from onnxfold.errors import OnnxFoldError
 from onnxfold.graphs import all_graphs
 from onnxfold.pool.buffer import Buffer, Memory
 from onnxfold.runtime.bundles.scratch import scratch_file
 from onnxfold.runtime.bundles.session_options import data_below, with_data_below
 from onnxfold.storage import FileTensor, MappedFile, SharedExternalTensor, Span, span_of
-from onnxfold.storage.layout import EXTERNAL_FROM, FilePlan, SavePlan, plan_external, sharer
+from onnxfold.storage.layout import EXTERNAL_FROM, FilePlan, plan_model, sharer
 from onnxfold.storage.streaming import is_streamed
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _by_reference(
 ) -> onnxruntime.InferenceSession:
     while True:
         places = _Places()
-        plan = plan_of(model, places)
+        plan = plan_model(model, places)
         data = plan.data
         with scratch_file(data.tensors, data.size) if data else contextlib.nullcontext("") as path:
             content = _content(plan.model(path.lstrip(_ROOT)))
@@ -150,24 +150,6 @@ class _Places:
     def hold(self) -> bool:
         """Whether all files are still where they were when their names were told."""
         return all(file.is_at(_ROOT + location) for location, file in self._files.items())
-
-
-def plan_of(model: ir.Model, share: Callable[[Span], str | None]) -> SavePlan:
-    """The model without its weights, and a place for each that is not shared where it is.
-
-    Args:
-        model: The model.
-        share: Gives the location by which the model may refer to a span where it is, or None.
-
-    Raises:
-        OnnxFoldError: The model cannot be serialized.
-    """
-    plan = plan_external(model, share)
-    try:
-        plan.model("")
-    except UsageError:  # attributes make it too large for one file
-        plan = plan_external(model, share, move_attributes=True)
-    return plan
 
 
 def refer_to_files(model: ir.Model) -> None:

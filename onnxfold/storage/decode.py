@@ -388,8 +388,9 @@ def _named(name: str, scope: _Scope) -> ir.Value:
 
 def _describe(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
     """Give a value the type, the shape, and what else a ``value_info`` says."""
-    if info.HasField("type") and not _is_representable(info.type):
-        value.meta[TYPE_KEY] = info.type.SerializeToString()
+    if not _is_representable(info.type):
+        if type_ := info.type.SerializeToString():
+            value.meta[TYPE_KEY] = type_
         info.ClearField("type")
     return ir.serde.deserialize_value_info_proto(info, value)
 

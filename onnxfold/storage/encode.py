@@ -193,7 +193,7 @@ class _Writer:
 
 def _write_value(proto: onnx.ValueInfoProto, value: ir.Value) -> None:
     ir.serde.serialize_value_into(proto, value)
-    if (type_ := noted(value, TYPE_KEY)) is not None:
+    if value.type is None and (type_ := noted(value, TYPE_KEY)) is not None:
         proto.type.ParseFromString(type_)
 
 

@@ -57,7 +57,7 @@ def test_graphs_that_cannot_run(body: str, reason: str, node: str | None) -> Non
         ("y = Transpose<perm = 1.5>(c)", "attribute type.*perm.*Transpose"),
         ("y = Constant<val = 1>()", "Unrecognized attribute: val"),
         ("y = Cast(c)", "'to' is missing.*Cast"),
-        ("k = Constant<value = float {1}>() y = Add(k, c)", "'value' is expected to have field 't'"),
+        ("k = Constant<value = float {1}>() y = Add(k, c)", "'value' is .* have field 't'"),
     ],
 )
 def test_onnx_explains_what_is_wrong_with_a_node(tmp_path, body: str, reason: str) -> None:

@@ -31,7 +31,7 @@ from storage_models import (
 
 from onnxfold import storage
 from onnxfold.errors import ExternalDataError, ModelError
-from onnxfold.storage.load import take_out, external_locations
+from onnxfold.storage.load import external_locations, take_out
 from onnxfold.storage.wire import StandIns
 
 

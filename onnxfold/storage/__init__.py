@@ -1,10 +1,17 @@
 """Reading and writing models: zero-copy, streamed, atomic. The lowest layer of the package."""
 
-from onnxfold.storage.bound import model_bytes, planned_bytes
 from onnxfold.storage.commit import SaveReport
 from onnxfold.storage.encode import to_proto
 from onnxfold.storage.given import ModelLike, ModelT, PathLike, Program, model_in, opened
-from onnxfold.storage.load import EXTERNAL_KEY, SOURCE_KEY, explained, from_proto, load
+from onnxfold.storage.layout import planned_bytes
+from onnxfold.storage.load import (
+    EXTERNAL_KEY,
+    SOURCE_KEY,
+    explained,
+    from_proto,
+    load,
+    model_bytes,
+)
 from onnxfold.storage.mapped import MappedFile, Span
 from onnxfold.storage.save import check_destination, save
 from onnxfold.storage.size import data_bytes, sizes_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from onnxfold.errors import UsageError
 from onnxfold.onnx_ir_private import is_a
 from onnxfold.storage import wire
 from onnxfold.storage.encode import encode
+from onnxfold.storage.load import EXTERNAL_KEY
 from onnxfold.storage.mapped import Span
 from onnxfold.storage.paths import is_text, is_within
 from onnxfold.storage.size import data_bytes
@@ -176,6 +178,21 @@ def plan_model(
         return plan_model(model, share, move_attributes=True)
     write = model_plan if entries else lambda location: file
     return SavePlan(write, data if data.tensors else None, shared, locations)
+
+
+def planned_bytes(model: ir.Model) -> int:
+    """Return the length in bytes of the files that saving ``model`` would write.
+
+    Exact, from types and shapes alone: only tensors below a few KiB are read.
+
+    Raises:
+        ModelError: The model cannot be serialized.
+    """
+    if not model.meta.get(EXTERNAL_KEY):
+        with contextlib.suppress(UsageError):  # too large for one file
+            return plan_model(model).model("").size
+    plan = plan_model(model, lambda span: None)
+    return plan.model("").size + (plan.data.size if plan.data is not None else 0)
 
 
 def sharer(folder: str, target: str) -> Callable[[Span], str | None]:

@@ -178,6 +178,14 @@ def _hollow(path: str) -> onnx.ModelProto:
     return proto
 
 
+def model_bytes(model: ir.Model) -> int:
+    """Return the length in bytes of the files that ``model`` was loaded from.
+
+    Of a model that was given in memory, what it took serialized.
+    """
+    return int(model.meta[BYTES_KEY])
+
+
 def _open(path: str) -> MappedFile:
     try:
         file = MappedFile.open(path)

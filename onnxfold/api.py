@@ -173,6 +173,7 @@ def optimize_file(
         stack.enter_context(storage.explained(source))
         with clock.stage("load"):
             model = storage.load(source)
+        stack.enter_context(taken_apart(model))
         storage.check_destination(model, destination)  # before it has cost any time
         bytes_before = storage.model_bytes(model)
         stack.enter_context(storage.reading_from(model))
@@ -226,46 +227,45 @@ def optimize_file(
                 external_data=external_data,
                 share_weights=share_weights,
             )
-    told = Report(
-        source=os.fspath(source),
-        target=os.fspath(destination),
-        nodes_before=before,
-        nodes_after=after,
-        bytes_before=bytes_before,
-        bytes_after=saved.bytes_total + saved.bytes_shared,
-        folded=result.propagation.folded,
-        kept=[
-            Kept(
-                stay.node.name or next((o.name for o in stay.node.outputs if o.name), ""),
-                op_name(stay.node),
-                stay.node.graph.name or "",
-                stay.reason,
-            )
-            for stay in result.propagation.stays
-            if stay.node.graph is not None  # a later pass may have removed it
-        ],
-        decisions=_decisions(result),
-        pool=result.propagation.statistics.to_dict(),
-        seconds=time.perf_counter() - clock.start,
-        cpu_seconds=time.process_time() - clock.cpu_start,
-        peak_rss_bytes=peak_rss_bytes(),
-        stages=clock.stages,
-        bytes_written=saved.bytes_total,
-        check=comparison,
-        warnings=result.warnings,
-        assumptions=list(result.assumptions),
-        rewrites=dict(result.rewrites.most_common()),
-        places=result.places,
-        inexact=dict(result.inexact.most_common()),
-        spared=dict(result.spared.most_common()),
-        withheld=dict(result.withheld.most_common()),
-        precision=fold.precision,
-        rounded=result.propagation.rounded,
-        roundings=roundings,
-        beyond=beyond,
-    )
-    if report is not None and recording is not None:
-        with paused_garbage_collection():
+        told = Report(
+            source=os.fspath(source),
+            target=os.fspath(destination),
+            nodes_before=before,
+            nodes_after=after,
+            bytes_before=bytes_before,
+            bytes_after=saved.bytes_total + saved.bytes_shared,
+            folded=result.propagation.folded,
+            kept=[
+                Kept(
+                    stay.node.name or next((o.name for o in stay.node.outputs if o.name), ""),
+                    op_name(stay.node),
+                    stay.node.graph.name or "",
+                    stay.reason,
+                )
+                for stay in result.propagation.stays
+                if stay.node.graph is not None  # a later pass may have removed it
+            ],
+            decisions=_decisions(result),
+            pool=result.propagation.statistics.to_dict(),
+            seconds=time.perf_counter() - clock.start,
+            cpu_seconds=time.process_time() - clock.cpu_start,
+            peak_rss_bytes=peak_rss_bytes(),
+            stages=clock.stages,
+            bytes_written=saved.bytes_total,
+            check=comparison,
+            warnings=result.warnings,
+            assumptions=list(result.assumptions),
+            rewrites=dict(result.rewrites.most_common()),
+            places=result.places,
+            inexact=dict(result.inexact.most_common()),
+            spared=dict(result.spared.most_common()),
+            withheld=dict(result.withheld.most_common()),
+            precision=fold.precision,
+            rounded=result.propagation.rounded,
+            roundings=roundings,
+            beyond=beyond,
+        )
+        if report is not None and recording is not None:
             write_page(optimize_document(told, recording, model, fold), report)
     return told
 

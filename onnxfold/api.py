@@ -19,6 +19,7 @@ from onnxfold.analysis.facts import put_in_order
 from onnxfold.errors import CheckFailedError, OnnxFoldError, about
 from onnxfold.graphs import all_graphs
 from onnxfold.memory import paused_garbage_collection, peak_rss_bytes
+from onnxfold.onnx_ir_private import taken_apart
 from onnxfold.options import (
     Check,
     CheckedOptionArguments,
@@ -91,14 +92,14 @@ def _optimized(
     if isinstance(model, onnx.ModelProto):
         proto = model
         converted = storage.from_proto(proto)
-        with storage.explained(proto):
+        with taken_apart(converted), storage.explained(proto):
             optimized, _ = run_bounded(
                 converted,
                 lambda: storage.from_proto(proto),
                 fold,
                 bytes_before=storage.model_bytes(converted),
             )
-        return storage.to_proto(optimized)
+            return storage.to_proto(optimized)
     if isinstance(model, ir.Model):
         with about(model.meta.get(storage.SOURCE_KEY)):
             put_in_order(model)

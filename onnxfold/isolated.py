@@ -2,8 +2,8 @@
 
 A function that is run here takes a JSON-ready request and a list of arrays, and returns a
 JSON-ready answer and a list of arrays. Requests and answers are lines of JSON on the standard input
-and output of the process; arrays are memory-mapped files in its scratch folder, which is its
-working directory.
+and output of the process; arrays are memory-mapped files in a scratch folder, where its temporary
+files go, too.
 
 Each process leads a process group (and session) of its own. The group ends when the process is
 closed, when a call takes too long, and when the standard input is closed because the caller was
@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
-_PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from onnxfold.isolated import main; main()"
+_PROGRAM = (
+    "import sys; folder, *sys.path[:] = sys.argv[1:]; "
+    "from onnxfold.isolated import main; main(folder)"
+)
 # How long a group that was asked to end may take before it is killed, seconds.
 _GRACE = 5.0
 # Bytes of private memory besides the limit of a call: modules, and stacks of threads.
@@ -141,7 +144,7 @@ def run_command(
         command: The command line.
         seconds: Wall time that it may take.
         memory: Private memory that each of its processes may take (on Linux), bytes.
-        folder: Its working directory, also for temporary files; None for an own one.
+        folder: Its working directory, also for temporary files; None for that of this process.
         environment: Its variables; None for those of this process.
         removal: The command that removes the container that the command has started, if it is
             ended.
@@ -152,14 +155,13 @@ def run_command(
     Raises:
         Failure: It cannot be started, or is ended.
     """
-    variables = {**(os.environ if environment is None else environment)}
-    if folder is not None:
-        variables["TMPDIR"] = str(folder)
     with contextlib.closing(_Process()) as process:
-        request = [list(command), variables, str(folder or process.folder), removal]
+        variables = {**(os.environ if environment is None else environment)}
+        variables["TMPDIR"] = str(folder or process.folder)
+        paths = [process.folder / name for name in ("out", "err")]
+        request = [list(command), variables, folder and str(folder), removal, *map(str, paths)]
         code, _ = process.call([f"{__name__}:command", request], (), seconds, 0, memory)
-        out, err = (_ends_of(process.folder / name) for name in ("out", "err"))
-        return subprocess.CompletedProcess(command, code, out, err)
+        return subprocess.CompletedProcess(command, code, *map(_ends_of, paths))
 
 
 class _Process:
@@ -176,12 +178,11 @@ class _Process:
             with open(self.folder / "output", "wb") as output:
                 self._popen = subprocess.Popen(
                     # it finds the modules that this process finds, wherever it runs
-                    [sys.executable or "python3", "-I", "-u", "-c", _PROGRAM]
+                    [sys.executable or "python3", "-I", "-u", "-c", _PROGRAM, str(self.folder)]
                     + [os.path.abspath(path) for path in sys.path],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=output,
-                    cwd=self.folder,
                     env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "TMPDIR": str(self.folder)},
                     encoding="utf-8",
                     start_new_session=True,
@@ -374,7 +375,7 @@ def _message(error: BaseException) -> str:
 # ---------------------------------------------------------------- in the other process
 
 
-def main() -> None:
+def main(folder: str) -> None:
     """Run functions until the caller closes the standard input, or is gone."""
     requests = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -386,7 +387,7 @@ def main() -> None:
     try:
         threading.Thread(target=_listen, args=(requests, waiting), daemon=True).start()
         while line := waiting.get():
-            answer = _answer(*json.loads(line))
+            answer = _answer(folder, *json.loads(line))
             first_rss = first_rss or rss_bytes()
             answer["is_large"] = rss_bytes() > _MOST_GROWTH * first_rss
             answers.write(json.dumps(answer) + "\n")
@@ -413,7 +414,7 @@ def _listen(requests: Iterator[str], waiting: queue.SimpleQueue[str]) -> None:
 
 
 def _answer(
-    function: str, request: Any, arrays: Any, cpu_seconds: float, memory: int | None
+    folder: str, function: str, request: Any, arrays: Any, cpu_seconds: float, memory: int | None
 ) -> dict[str, Any]:
     module, _, name = function.partition(":")
     try:
@@ -422,7 +423,7 @@ def _answer(
         _limit(cpu_seconds, memory)
         result, made = code(request, given)
         _limit(0, None)
-        stored = [_store(os.path.abspath(f"r{k}.npy"), array) for k, array in enumerate(made)]
+        stored = [_store(f"{folder}/r{k}.npy", array) for k, array in enumerate(made)]
     except Exception as error:  # whatever it is, the caller is told
         return {"raised": type(error).__name__, "message": _message(error)}
     return {"result": result, "arrays": stored}
@@ -444,9 +445,9 @@ def _limit(cpu_seconds: float, memory: int | None) -> None:
 
 
 def command(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[int, list[Array]]:
-    """Run a command; its exit code. What it prints is in the files "out" and "err"."""
-    words, variables, folder, removal = request
-    with open("out", "wb") as out, open("err", "wb") as err:
+    """Run a command; its exit code. What it prints goes to files."""
+    words, variables, folder, removal, out_path, err_path = request
+    with open(out_path, "wb") as out, open(err_path, "wb") as err:
         process = subprocess.Popen(words, stdout=out, stderr=err, cwd=folder, env=variables)
     code = -signal.SIGTERM
     try:

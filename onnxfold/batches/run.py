@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, as_completed
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Union
 
+from onnxfold import isolated
 from onnxfold.batches.journal import Journal
 from onnxfold.batches.models import find
 from onnxfold.batches.outcome import Batch, Outcome
-from onnxfold.batches.task import Task, Workplace, lost, run_task
+from onnxfold.batches.task import Task, lost, run_task
 from onnxfold.errors import UsageError
 from onnxfold.memory import available_memory, processors
 from onnxfold.options import CheckedOptionArguments, Options, check_as_json, check_of, options_of
@@ -118,13 +119,9 @@ def batch(
 
 def _here(tasks: Sequence[Task], workers: int, stack: ExitStack) -> Iterator[Outcome]:
     """In processes of this machine, each with a thread here that waits for it."""
-    place = Workplace()
     limit = available_memory()
-    threads = ThreadPoolExecutor(workers, thread_name_prefix="onnxfold-batch")
-    # ended in this order, also when the user interrupts
-    stack.callback(threads.shutdown, wait=True, cancel_futures=True)
-    stack.callback(place.processes.end)
-    return _by(threads, [replace(t, limit=t.limit or limit) for t in tasks], place.run)
+    executor = stack.enter_context(isolated.workers(workers))
+    return _by(executor, [replace(t, limit=t.limit or limit) for t in tasks], run_task)
 
 
 def _by(

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,9 +17,9 @@ from typing import Any
 from onnxfold.atomic import scratch_folder
 from onnxfold.batches import remote
 from onnxfold.batches.outcome import Outcome
-from onnxfold.batches.process import Ended, Processes
 from onnxfold.batches.share import MemoryShare
 from onnxfold.errors import OnnxFoldError
+from onnxfold.isolated import Failure, Worker
 from onnxfold.memory import available_memory
 from onnxfold.options import check_of
 from onnxfold.report.console import bytes_text
@@ -29,6 +30,11 @@ from onnxfold.urls import is_url
 # A process that is killed from outside, by the system for want of memory or by a person, was
 # perhaps not at fault.
 _TRIES = 2
+_KILLED = (-9, -15)
+
+_of_thread = threading.local()
+"""The worker process of each thread that works on models."""
+_shares: dict[int, MemoryShare] = {}  # by process: a fork has none of its origin's
 
 
 @dataclass(frozen=True)
@@ -56,129 +62,106 @@ class Task:
     before: Outcome | None = None
 
 
-class Workplace:
-    """Where models are worked on: the worker processes of this process, and their memory."""
-
-    def __init__(self) -> None:
-        self.processes = Processes()
-        self._share = MemoryShare()
-
-    def plan(self, task: Task) -> Outcome:
-        """Find out whether a model has to be optimized, and what that takes.
-
-        Returns:
-            An outcome that is "planned", with the memory; "unchanged"; or "failed".
-        """
-        return self._outcome(task, lambda outcome, source: self._planned(task, outcome, source))
-
-    def run(self, task: Task, planned: Outcome | None = None) -> Outcome:
-        """Optimize a model, as soon as there is the memory that it takes.
-
-        Args:
-            task: What is to be done.
-            planned: What :meth:`plan` has said of it, if it was asked before.
-        """
-
-        def work(outcome: Outcome, source: str) -> Outcome:
-            if planned is None:
-                outcome = self._planned(task, outcome, source)
-            if outcome.status != "planned" or task.only_plan:
-                return outcome
-            return self._optimized(task, outcome, source)
-
-        return self._outcome(task, work, planned)
-
-    def _outcome(
-        self, task: Task, work: Callable[[Outcome, str], Outcome], planned: Outcome | None = None
-    ) -> Outcome:
-        outcome = planned or Outcome(task.source, task.target, "planned")
-        try:
-            with _local(task.source) as source:
-                return work(outcome, source)
-        except (OnnxFoldError, Ended, OSError) as error:
-            return replace(outcome, status="failed", reason=_reason(error, task.source))
-
-    def _planned(self, task: Task, outcome: Outcome, source: str) -> Outcome:
-        outcome = replace(outcome, key=_key(task, source))
-        if task.before is not None and _is_same(task.before, outcome):
-            if task.before.is_final:
-                return task.before
-            return replace(task.before, source=task.source, status="unchanged", seconds=0.0)
-        answer = self._ask(task, source, None)
-        if "error" in answer:
-            return _failed(outcome, answer)
-        outcome = replace(outcome, **{k: answer[k] for k in ("nodes_before", "memory")})
-        limit = self._limit(task)
-        if answer["memory"] > limit:
-            needs, has = bytes_text(answer["memory"]), bytes_text(limit)
-            reason = f"{task.source}: it takes {needs} of memory, and a worker has {has}"
-            return replace(outcome, status="failed", reason=reason)
-        return outcome
-
-    def _optimized(self, task: Task, outcome: Outcome, source: str) -> Outcome:
-        with contextlib.ExitStack() as stack:
-            target = task.target
-            if is_url(target):
-                folder = stack.enter_context(scratch_folder("batch"))
-                target = os.path.join(folder, task.target.rpartition("/")[2])
-            else:
-                os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
-            stack.enter_context(self._share.of(outcome.memory or 0, self._limit(task)))
-            began = time.perf_counter()
-            answer = self._ask(task, source, target)
-            if "error" in answer:
-                return _failed(outcome, answer)
-            answer.pop("rss")
-            if is_url(task.target):
-                remote.store(target, task.target)
-            return replace(
-                outcome,
-                **{**answer, "warnings": tuple(answer["warnings"])},
-                status="done",
-                written=_content(task.target),
-                seconds=round(time.perf_counter() - began, 6),
-            )
-
-    def _ask(self, task: Task, source: str, target: str | None) -> dict[str, Any]:
-        request = {
-            "only_plan": target is None,
-            "source": source,
-            "target": target,
-            "options": {**task.options, **task.check},
-        }
-        for tried in range(1, _TRIES + 1):
-            try:
-                with self.processes.one() as process:
-                    return process.ask(request, task.seconds)
-            except Ended as ended:
-                if not ended.is_killed or tried == _TRIES:
-                    raise
-        raise AssertionError("the last try returns or raises")
-
-    def _limit(self, task: Task) -> int:
-        return available_memory() if task.limit is None else task.limit
-
-
-_places: dict[int, Workplace] = {}  # by process: a fork has none of its origin's
-
-
-def _place() -> Workplace:
-    return _places.setdefault(os.getpid(), Workplace())
-
-
 def run_task(task: Task) -> Outcome:
-    """Optimize a model in the process that this is called in."""
-    return _place().run(task)
+    """Optimize a model, as soon as there is the memory that it takes."""
+
+    def work(outcome: Outcome, source: str) -> Outcome:
+        outcome = _planned(task, outcome, source)
+        if outcome.status != "planned" or task.only_plan:
+            return outcome
+        return _optimized(task, outcome, source)
+
+    return _outcome(task, work)
 
 
 def plan_task(task: Task) -> Outcome:
-    """Find out what a model takes, in the process that this is called in."""
-    return _place().plan(task)
+    """Find out whether a model has to be optimized, and what that takes.
+
+    Returns:
+        An outcome that is "planned", with the memory; "unchanged"; or "failed".
+    """
+    return _outcome(task, lambda outcome, source: _planned(task, outcome, source))
 
 
 def run_planned(task: Task, planned: Outcome) -> Outcome:
-    """Optimize a model of which this is known."""
-    return _place().run(task, planned)
+    """Optimize a model of which `plan_task` has said this."""
+    return _outcome(task, lambda outcome, source: _optimized(task, outcome, source), planned)
+
+
+def _outcome(
+    task: Task, work: Callable[[Outcome, str], Outcome], planned: Outcome | None = None
+) -> Outcome:
+    outcome = planned or Outcome(task.source, task.target, "planned")
+    try:
+        with _local(task.source) as source:
+            return work(outcome, source)
+    except (OnnxFoldError, Failure, OSError) as error:
+        return replace(outcome, status="failed", reason=_reason(error, task.source))
+
+
+def _planned(task: Task, outcome: Outcome, source: str) -> Outcome:
+    outcome = replace(outcome, key=_key(task, source))
+    if task.before is not None and _is_same(task.before, outcome):
+        if task.before.is_final:
+            return task.before
+        return replace(task.before, source=task.source, status="unchanged", seconds=0.0)
+    answer = _ask(task, source, None)
+    if "error" in answer:
+        return _failed(outcome, answer)
+    outcome = replace(outcome, **{k: answer[k] for k in ("nodes_before", "memory")})
+    limit = _limit(task)
+    if answer["memory"] > limit:
+        needs, has = bytes_text(answer["memory"]), bytes_text(limit)
+        reason = f"{task.source}: it takes {needs} of memory, and a worker has {has}"
+        return replace(outcome, status="failed", reason=reason)
+    return outcome
+
+
+def _optimized(task: Task, outcome: Outcome, source: str) -> Outcome:
+    with contextlib.ExitStack() as stack:
+        target = task.target
+        if is_url(target):
+            folder = stack.enter_context(scratch_folder("batch"))
+            target = os.path.join(folder, task.target.rpartition("/")[2])
+        else:
+            os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
+        share = _shares.setdefault(os.getpid(), MemoryShare())
+        stack.enter_context(share.of(outcome.memory or 0, _limit(task)))
+        began = time.perf_counter()
+        answer = _ask(task, source, target)
+        if "error" in answer:
+            return _failed(outcome, answer)
+        if is_url(task.target):
+            remote.store(target, task.target)
+        return replace(
+            outcome,
+            **{**answer, "warnings": tuple(answer["warnings"])},
+            status="done",
+            written=_content(task.target),
+            seconds=round(time.perf_counter() - began, 6),
+        )
+
+
+def _ask(task: Task, source: str, target: str | None) -> dict[str, Any]:
+    """Figures of a plan, or of the optimization if there is a target."""
+    request = {
+        "source": source,
+        "target": target,
+        "options": {**task.options, **task.check},
+    }
+    _of_thread.worker = worker = getattr(_of_thread, "worker", None) or Worker()
+    for tried in range(1, _TRIES + 1):
+        try:
+            answer, _ = worker.run("onnxfold.batches.worker:work", request, seconds=task.seconds)
+            return dict(answer)
+        except Failure as failure:
+            if failure.code not in _KILLED or tried == _TRIES:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def _limit(task: Task) -> int:
+    return available_memory() if task.limit is None else task.limit
 
 
 def lost(task: Task, error: BaseException) -> Outcome:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,7 +74,7 @@ def _in_child(
     model: str, providers: Sequence[str], optimized: Path | None = None
 ) -> dict[str, Any]:
     request = {
-        "model": os.path.abspath(model),
+        "model": model,
         "providers": list(providers),
         "optimized": None if optimized is None else str(optimized),
     }

@@ -121,10 +121,7 @@ def test_workers_that_are_killed_lose_nothing(tmp_path: Path):
             (task / "children").read_text() for task in Path("/proc/self/task").iterdir()
         )
         for pid in children.split():
-            if (
-                not killed
-                and b"onnxfold.batches.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-            ):
+            if not killed and b"onnxfold.isolated" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(int(pid), signal.SIGKILL)
                 killed.append(pid)
 

@@ -14,10 +14,9 @@ from onnxfold import storage
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.runtime.backends import kernel_cache
 from onnxfold.runtime.backends.base import Backend, CompileError
-from onnxfold.runtime.backends.check import Draw, draws, largest_error
+from onnxfold.runtime.backends.check import Draw, draws, largest_error, nominal_sizes, shape_of
 from onnxfold.runtime.backends.component import Component
 from onnxfold.runtime.backends.integrity import hashes_of
-from onnxfold.runtime.backends.nominal import nominal_feeds, shapes_of
 from onnxfold.runtime.backends.onnxruntime import Onnxruntime
 from onnxfold.runtime.backends.process import Progress, side_by_side, work_folder
 from onnxfold.runtime.backends.registry import compilers, create
@@ -116,7 +115,6 @@ def _made(
 
     They are timed when all are compiled: what compiles meanwhile would be measured, too.
     """
-    trials = _Trials(bundle, backend, seconds, nominal)
     try:
         with work_folder() as folder:
             (folder / KERNELS).mkdir()
@@ -127,7 +125,7 @@ def _made(
             compiled = side_by_side(jobs, "compile", progress)
             kernels = {}
             for (hash_, part), (kernel, place) in zip(parts.items(), compiled, strict=True):
-                kernels[hash_] = trials.passed(kernel, part, place)
+                kernels[hash_] = _passed(bundle, backend, kernel, part, place, seconds, nominal)
                 if progress is not None:
                     progress("time", len(kernels), len(parts))
             return kernels
@@ -237,59 +235,56 @@ def _compiled(
     return kernel, folder
 
 
-@dataclasses.dataclass
-class _Trials:
-    """Tries kernels, times them, keeps those that pass, and copies them into the bundle."""
+def _passed(
+    bundle: SplitModel,
+    backend: Backend,
+    kernel: Kernel,
+    part: Component,
+    folder: Path,
+    seconds: float,
+    nominal: Mapping[str, int],
+) -> Kernel:
+    """A kernel in the bundle with its error and times; without a file if it is wrong.
 
-    bundle: SplitModel
-    backend: Backend
-    seconds: float
-    nominal: Mapping[str, int]
-
-    def passed(self, kernel: Kernel, part: Component, folder: Path) -> Kernel:
-        """A kernel with its error and times; without a file if it does not pass.
-
-        Args:
-            kernel: The kernel, or the reason why there is none.
-            part: The component that it is for.
-            folder: The folder that its files are named from: the bundle's if it has passed before,
-                and only its times at these sizes may be missing.
-        """
-        is_new, timed_at = folder != self.bundle.folder, shapes_of(part, self.nominal)
-        if kernel.file is None or (not is_new and kernel.timed_at == timed_at):
-            return kernel
-        name = kernel_cache.name_of(self.backend.key_of(part.graph_hash))
-        inputs = []
-        if is_new:
-            inputs = draws(part.original.graph.inputs, part.demands.inputs, self.nominal)
-        try:
-            with work_folder() as scratch:
-                model = scratch / "model.onnx"
-                wanted = _reference(part, model, inputs)
-                feeds = nominal_feeds(part, self.nominal)
-                results, times = tried(
-                    kernel,
-                    folder,
-                    [draw.arrays for draw in inputs],
-                    list(part.weight_arrays().values()),
-                    self.seconds,
-                    None if feeds is None else (model, feeds),
-                )
-            if is_new:
-                error = largest_error(inputs, results, wanted)
-                kernel = dataclasses.replace(kernel, max_error=error)
-            if times is not None:
-                ours, theirs = times
-                kernel = dataclasses.replace(
-                    kernel, seconds=ours, onnxruntime_seconds=theirs, timed_at=timed_at
-                )
-            kernel_cache.keep(name, kernel, folder)
-            if is_new:
-                kernel_cache.copy(kernel, folder, self.bundle.folder)
-            return kernel
-        except CompileError as error:
-            kernel_cache.forget(name)
-            return _refused(part, error)
+    Args:
+        bundle: The bundle.
+        backend: What the kernel was made by.
+        kernel: The kernel, or the reason why there is none.
+        part: The component that it is for.
+        folder: The folder that its files are named from.
+        seconds: Time limit.
+        nominal: Sizes of symbolic dimensions by name; others are 1 for a batch and 64.
+    """
+    takes = part.demands.inputs
+    sizes = nominal_sizes(takes, nominal)
+    timed_at = [shape_of(info, sizes) for info in takes]
+    if kernel.file is None or kernel.timed_at == timed_at:
+        return kernel
+    name = kernel_cache.name_of(backend.key_of(part.graph_hash))
+    try:
+        inputs = draws(part.original.graph.inputs, takes, sizes)
+        calls = [draw.arrays for draw in inputs]
+        weights = list(part.weight_arrays().values())
+        with work_folder() as scratch:
+            model = scratch / "model.onnx"
+            wanted = _reference(part, model, inputs)
+            results, times = tried(kernel, folder, calls, weights, seconds, model)
+        error = largest_error(inputs, results, wanted)
+        ours, theirs = times or (None, None)
+        kernel = dataclasses.replace(
+            kernel,
+            max_error=error,
+            seconds=ours,
+            onnxruntime_seconds=theirs,
+            timed_at=timed_at if times else None,
+        )
+        kernel_cache.keep(name, kernel, folder)
+        if folder != bundle.folder:
+            kernel_cache.copy(kernel, folder, bundle.folder)
+        return kernel
+    except CompileError as error:
+        kernel_cache.forget(name)
+        return _refused(part, error)
 
 
 def _refusals(backend: Backend, component: Component) -> list[str]:

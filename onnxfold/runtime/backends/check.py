@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.bundles.manifest import TensorInfo
+from onnxfold.runtime.splitting.sizes import NOMINAL
 
 # Largest difference from onnxruntime that counts as right, relative to the larger of an element
 # and the mean magnitude of its tensor. So the numbers of a draw are of one magnitude.
@@ -126,7 +127,7 @@ def draws(
     """
     names = list(dict.fromkeys(d for i in takes for d in i.shape or () if isinstance(d, str)))
     usual_size, odd_size = _NOMINAL, _ODD
-    if sum(math.prod(_shape(info, dict.fromkeys(names, _ODD))) for info in takes) > _MANY:
+    if sum(math.prod(shape_of(info, dict.fromkeys(names, _ODD))) for info in takes) > _MANY:
         usual_size = odd_size = _SHORT
     usual = {name: nominal.get(name, usual_size) for name in names}
     odd = {name: odd_size + k for k, name in enumerate(names)}
@@ -159,7 +160,14 @@ def draws(
     return made
 
 
-def _shape(info: TensorInfo, sizes: Mapping[str, int]) -> list[int]:
+def nominal_sizes(takes: Sequence[TensorInfo], nominal: Mapping[str, int]) -> dict[str, int]:
+    """Sizes of all symbolic dimensions: those given, and of others 1 for a batch and 64."""
+    names = [d for info in takes for d in info.shape or () if isinstance(d, str)]
+    return {n: nominal.get(n, 1 if "batch" in n.lower() else NOMINAL) for n in names}
+
+
+def shape_of(info: TensorInfo, sizes: Mapping[str, int]) -> list[int]:
+    """The shape of an input where symbolic dimensions have these sizes."""
     return [d if isinstance(d, int) else sizes[str(d)] for d in info.shape or ()]
 
 
@@ -170,7 +178,7 @@ def _array(
     kind: _Kind,
     sizes: Mapping[str, int],
 ) -> Any:
-    shape, dtype = _shape(info, sizes), value.dtype
+    shape, dtype = shape_of(info, sizes), value.dtype
     if dtype == ir.DataType.BOOL:
         return np.asarray(rng.random(shape) < 0.5)
     if dtype is None or dtype.numpy().kind not in "iufV":

@@ -26,7 +26,7 @@ def tried(
     calls: Sequence[Sequence[Any]],
     weights: Sequence[Any],
     seconds: float,
-    timed: tuple[Path, Sequence[Any]] | None = None,
+    model: Path | None = None,
 ) -> tuple[list[list[Any]], list[float] | None]:
     """Results of calls of a kernel, one after the other in the same process; and how long it takes.
 
@@ -36,26 +36,26 @@ def tried(
         calls: For each its inputs.
         weights: Its weights.
         seconds: Time limit.
-        timed: The file of the same model, for onnxruntime, and the inputs to time both with.
+        model: The file of the same model, with which onnxruntime is timed, on the inputs of the
+            first call.
 
     Returns:
         Arrays, where those of types that onnxruntime's arrays have not are words of the same size;
-        and seconds of the kernel and of onnxruntime, None if one of them could not be timed.
+        and seconds of the kernel and of onnxruntime, None if one of them was not timed.
 
     Raises:
         CompileError: It does not load, fails, crashes, or takes too long.
     """
-    model, feeds = timed or (None, ())
     request = {
         "kernel": asdict(kernel),
         "folder": str(folder.resolve()),
         "calls": len(calls),
         "model": None if model is None else str(model),
     }
-    arrays = [*weights, *(array for call in calls for array in call), *feeds]
-    answer, made = run_function(f"{__name__}:serve", request, arrays, seconds, what="the kernel")
+    arrays = [*weights, *(array for call in calls for array in call)]
+    times, made = run_function(f"{__name__}:serve", request, arrays, seconds, what="the kernel")
     results = iter(made)
-    return [list(islice(results, len(kernel.outputs))) for _ in calls], answer["times"]
+    return [list(islice(results, len(kernel.outputs))) for _ in calls], times
 
 
 def serve(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
@@ -63,15 +63,16 @@ def serve(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Any, list[
     kernel, given = Kernel.from_dict(request["kernel"]), iter(arrays)
     weights = _named(kernel.weights, given)
     run = create(kernel.backend).load(kernel, Path(request["folder"]), weights)
+    calls = [_named(kernel.inputs, given) for _ in range(request["calls"])]
     results = []
-    for _ in range(request["calls"]):
-        made = run(_named(kernel.inputs, given))
+    for call in calls:
+        made = run(call)
         results += [array_of(made[name]) for name in kernel.outputs]
     times = None
     if request["model"] is not None:
         with contextlib.suppress(Exception):  # whatever a foreign runtime raises
-            times = _times(kernel, run, request["model"], _named(kernel.inputs, given))
-    return {"times": times}, results
+            times = _times(kernel, run, request["model"], calls[0])
+    return times, results
 
 
 def _named(names: Sequence[str], arrays: Iterator[Any]) -> dict[str, Any]:

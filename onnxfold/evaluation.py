@@ -105,7 +105,9 @@ def evaluate_isolated(
     limits: dict[str, Any] = {"cpu_seconds": cpu_seconds, "memory": memory}
     began = time.monotonic()
     try:
-        answer, made = worker.run(f"{__name__}:serve", request, arrays, seconds=seconds, **limits)
+        answer, made = isolated.run(
+            f"{__name__}:serve", request, arrays, seconds=seconds, worker=worker, **limits
+        )
     except isolated.Failure as failure:
         if failure.kind == "MemoryError":
             reason = f"computing it takes more than {memory:,} bytes of memory"

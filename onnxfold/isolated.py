@@ -67,37 +67,13 @@ class Failure(Exception):
 
 
 class Worker:
-    """Runs functions in another process, one after the other.
+    """Keeps the process of a call of `run` for the next one, by the same thread.
 
-    The process is started when it is first needed. It ends when a call fails or leaves it with much
-    memory, and with this object or process; the next call starts another.
+    A process is not kept after a call that fails or leaves it with much memory, and ends with the
+    worker.
     """
 
-    def __init__(self) -> None:
-        self._process: _Process | None = None
-
-    def run(
-        self,
-        function: str,
-        request: Any = None,
-        arrays: Sequence[Array] = (),
-        *,
-        seconds: float | None = None,
-        cpu_seconds: float = 0,
-        memory: int | None = None,
-    ) -> tuple[Any, list[Array]]:
-        """Run a function; see `run`."""
-        process, self._process = self._process, None
-        if process is None or process.owner != os.getpid():  # a fork has none of its parent's
-            process = _Process()
-        try:
-            result = process.call([function, request], arrays, seconds, cpu_seconds, memory)
-            if not process.is_large:
-                self._process = process
-        finally:
-            if self._process is None:
-                process.close()
-        return result
+    process: _Process | None = None
 
 
 def run(
@@ -108,6 +84,7 @@ def run(
     seconds: float | None = None,
     cpu_seconds: float = 0,
     memory: int | None = None,
+    worker: Worker | None = None,
 ) -> tuple[Any, list[Array]]:
     """Run a function in another process.
 
@@ -118,6 +95,7 @@ def run(
         seconds: Wall time that it may take, None for any.
         cpu_seconds: CPU time that it may take (on POSIX systems), 0 for any.
         memory: Private memory that it may take (on Linux), bytes; None for any.
+        worker: Where to take the process from, and to keep it.
 
     Returns:
         The answer and the arrays of the function. The arrays are memory-mapped and read-only.
@@ -125,8 +103,18 @@ def run(
     Raises:
         Failure: The function raises an exception, takes too long, or its process ends.
     """
-    with contextlib.closing(_Process()) as process:
-        return process.call([function, request], arrays, seconds, cpu_seconds, memory)
+    kept = worker or Worker()
+    process, kept.process = kept.process, None
+    if process is None or process.owner != os.getpid():  # a fork has none of its parent's
+        process = _Process()
+    try:
+        result = process.call([function, request, cpu_seconds, memory], arrays, seconds)
+        if worker is not None and not process.is_large:
+            worker.process = process
+        return result
+    finally:
+        if kept.process is None:
+            process.close()
 
 
 def run_command(
@@ -158,10 +146,10 @@ def run_command(
     with contextlib.closing(_Process()) as process:
         variables = {**(os.environ if environment is None else environment)}
         variables["TMPDIR"] = str(folder or process.folder)
-        paths = [process.folder / name for name in ("out", "err")]
-        request = [list(command), variables, folder and str(folder), removal, *map(str, paths)]
-        code, _ = process.call([f"{__name__}:command", request], (), seconds, 0, memory)
-        return subprocess.CompletedProcess(command, code, *map(_ends_of, paths))
+        out, errors = process.folder / "out", process.folder / "output"
+        request = [list(command), variables, folder and str(folder), removal, str(out)]
+        code, _ = process.call([f"{__name__}:command", request, 0, memory], (), seconds)
+        return subprocess.CompletedProcess(command, code, _ends_of(out), _ends_of(errors))
 
 
 class _Process:
@@ -202,14 +190,15 @@ class _Process:
             raise Failure("nothing is started any more", "stopped")
 
     def call(
-        self,
-        what: Sequence[Any],
-        arrays: Sequence[Array],
-        seconds: float | None,
-        cpu_seconds: float,
-        memory: int | None,
+        self, what: Sequence[Any], arrays: Sequence[Array], seconds: float | None
     ) -> tuple[Any, list[Array]]:
-        """Run a function; see `run`."""
+        """Run a function; see `run`.
+
+        Args:
+            what: The function, its request, and the limits of CPU time and memory.
+            arrays: Its arrays.
+            seconds: Wall time that it may take.
+        """
         assert self._popen.stdin is not None and self._popen.stdout is not None
         timer = threading.Timer(seconds or 0, self._expire)
         if seconds is not None:
@@ -217,14 +206,20 @@ class _Process:
         try:
             stored = [_store(f"{self.folder}/{k}.npy", array) for k, array in enumerate(arrays)]
             with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended, or was closed
-                self._popen.stdin.write(json.dumps([*what, stored, cpu_seconds, memory]) + "\n")
+                self._popen.stdin.write(json.dumps([*what, stored]) + "\n")
                 self._popen.stdin.flush()
             line = self._popen.stdout.readline()
             if not line.endswith("\n"):
-                raise self._failure(seconds)
+                code = self._popen.wait()
+                if self._is_late:
+                    raise self._failed(f"it takes longer than {seconds:g} s", "late")
+                if self._is_asked:
+                    raise self._failed("it was ended", "stopped")
+                how = f"signal {-code}" if code < 0 else f"exit code {code}"
+                raise self._failed(f"the process ended with {how}", "ended", code)
             answer = json.loads(line)
             if "raised" in answer:
-                raise Failure(answer["message"], answer["raised"], output=self._printed())
+                raise self._failed(answer["message"], answer["raised"])
             self.is_large = answer["is_large"]
             results = [_mapped(*array) for array in answer["arrays"]]
             for path, _ in [*stored, *answer["arrays"]]:
@@ -246,19 +241,8 @@ class _Process:
         self._is_late = True
         _stop(self._popen)
 
-    def _failure(self, seconds: float | None) -> Failure:
-        """Why there is no answer."""
-        code = self._popen.wait()
-        output = self._printed()
-        if self._is_late:
-            return Failure(f"it takes longer than {seconds:g} s", "late", output=output)
-        if self._is_asked:
-            return Failure("it was ended", "stopped", output=output)
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return Failure(f"the process ended with {how}", "ended", code=code, output=output)
-
-    def _printed(self) -> str:
-        return _ends_of(self.folder / "output")
+    def _failed(self, message: str, kind: str, code: int = 0) -> Failure:
+        return Failure(message, kind, code=code, output=_ends_of(self.folder / "output"))
 
 
 @contextlib.contextmanager
@@ -414,7 +398,7 @@ def _listen(requests: Iterator[str], waiting: queue.SimpleQueue[str]) -> None:
 
 
 def _answer(
-    folder: str, function: str, request: Any, arrays: Any, cpu_seconds: float, memory: int | None
+    folder: str, function: str, request: Any, cpu_seconds: float, memory: int | None, arrays: Any
 ) -> dict[str, Any]:
     module, _, name = function.partition(":")
     try:
@@ -445,10 +429,10 @@ def _limit(cpu_seconds: float, memory: int | None) -> None:
 
 
 def command(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[int, list[Array]]:
-    """Run a command; its exit code. What it prints goes to files."""
-    words, variables, folder, removal, out_path, err_path = request
-    with open(out_path, "wb") as out, open(err_path, "wb") as err:
-        process = subprocess.Popen(words, stdout=out, stderr=err, cwd=folder, env=variables)
+    """Run a command; its exit code. What it prints goes to a file, and to standard error."""
+    words, variables, folder, removal, printed = request
+    with open(printed, "wb") as out:
+        process = subprocess.Popen(words, stdout=out, cwd=folder, env=variables)
     code = -signal.SIGTERM
     try:
         code = process.wait()

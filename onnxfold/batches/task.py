@@ -14,12 +14,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from onnxfold import isolated
 from onnxfold.atomic import scratch_folder
 from onnxfold.batches import remote
 from onnxfold.batches.outcome import Outcome
 from onnxfold.batches.share import MemoryShare
 from onnxfold.errors import OnnxFoldError
-from onnxfold.isolated import Failure, Worker
 from onnxfold.memory import available_memory
 from onnxfold.options import check_of
 from onnxfold.report.console import bytes_text
@@ -32,9 +32,15 @@ from onnxfold.urls import is_url
 _TRIES = 2
 _KILLED = (-9, -15)
 
-_of_thread = threading.local()
-"""The worker process of each thread that works on models."""
 _shares: dict[int, MemoryShare] = {}  # by process: a fork has none of its origin's
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.worker = isolated.Worker()
+
+
+_of_thread = _OfThread()
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,7 @@ def _outcome(
     try:
         with _local(task.source) as source:
             return work(outcome, source)
-    except (OnnxFoldError, Failure, OSError) as error:
+    except (OnnxFoldError, isolated.Failure, OSError) as error:
         return replace(outcome, status="failed", reason=_reason(error, task.source))
 
 
@@ -144,17 +150,18 @@ def _optimized(task: Task, outcome: Outcome, source: str) -> Outcome:
 
 def _ask(task: Task, source: str, target: str | None) -> dict[str, Any]:
     """Figures of a plan, or of the optimization if there is a target."""
-    request = {
-        "source": source,
-        "target": target,
-        "options": {**task.options, **task.check},
-    }
-    _of_thread.worker = worker = getattr(_of_thread, "worker", None) or Worker()
+    options = {**task.options, **task.check}
+    request = {"source": source, "target": target, "options": options}
     for tried in range(1, _TRIES + 1):
         try:
-            answer, _ = worker.run("onnxfold.batches.worker:work", request, seconds=task.seconds)
+            answer, _ = isolated.run(
+                "onnxfold.batches.worker:work",
+                request,
+                seconds=task.seconds,
+                worker=_of_thread.worker,
+            )
             return dict(answer)
-        except Failure as failure:
+        except isolated.Failure as failure:
             if failure.code not in _KILLED or tried == _TRIES:
                 raise
     raise AssertionError("the last try returns or raises")

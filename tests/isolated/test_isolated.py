@@ -112,12 +112,12 @@ def test_arrays_of_any_type_and_layout_come_and_go():
 
 def test_a_worker_keeps_its_process_until_a_call_fails():
     worker = Worker()
-    first, second = (worker.run(f"{HERE}echo")[0][1] for _ in range(2))
+    first, second = (run(f"{HERE}echo", worker=worker)[0][1] for _ in range(2))
     assert first == second
     with pytest.raises(Failure):
-        worker.run(f"{HERE}fail")
+        run(f"{HERE}fail", worker=worker)
     assert is_gone(first)
-    third = worker.run(f"{HERE}echo")[0][1]
+    third = run(f"{HERE}echo", worker=worker)[0][1]
     assert third != first
     del worker
     assert is_gone(third)
@@ -125,7 +125,7 @@ def test_a_worker_keeps_its_process_until_a_call_fails():
 
 def test_results_stay_when_a_worker_goes_on_and_ends():
     worker = Worker()
-    made = [worker.run(f"{HERE}echo", None, [np.full(3, k)])[1][0] for k in range(3)]
+    made = [run(f"{HERE}echo", None, [np.full(3, k)], worker=worker)[1][0] for k in range(3)]
     del worker
     assert [array.tolist() for array in made] == [[k] * 3 for k in range(3)]
 
@@ -289,14 +289,14 @@ def test_processes_end_with_the_threads_that_wait_for_them(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
 def test_a_fork_has_a_process_of_its_own(tmp_path):
     worker = Worker()
-    ours = worker.run(f"{HERE}echo")[0][1]
+    ours = run(f"{HERE}echo", worker=worker)[0][1]
     pid = os.fork()
     if not pid:
         try:
-            theirs = worker.run(f"{HERE}echo")[0][1]
+            theirs = run(f"{HERE}echo", worker=worker)[0][1]
             del worker
             os._exit(int(theirs == ours))
         finally:
             os._exit(2)
     assert os.waitpid(pid, 0)[1] == 0
-    assert worker.run(f"{HERE}echo")[0][1] == ours
+    assert run(f"{HERE}echo", worker=worker)[0][1] == ours

@@ -101,12 +101,16 @@ def evaluate_isolated(
         "memory": memory,
     }
     arrays = [np.frombuffer(model, np.uint8), *(raw.data for raw in feeds.values())]
-    seconds = _START_SECONDS + _PATIENCE * cpu_seconds
-    limits: dict[str, Any] = {"cpu_seconds": cpu_seconds, "memory": memory}
     began = time.monotonic()
     try:
         answer, made = isolated.run(
-            f"{__name__}:serve", request, arrays, seconds=seconds, worker=worker, **limits
+            f"{__name__}:serve",
+            request,
+            arrays,
+            seconds=_START_SECONDS + _PATIENCE * cpu_seconds,
+            cpu_seconds=cpu_seconds,
+            memory=memory,
+            worker=worker,
         )
     except isolated.Failure as failure:
         if failure.kind == "MemoryError":
@@ -276,15 +280,9 @@ def _aligned(data: Array) -> Array:
     """The bytes at an address where onnxruntime would have put them.
 
     In a file they may begin at any byte, and sums in SIMD registers begin at a multiple of theirs:
-    elsewhere they would be added up in another order.
+    elsewhere they would be added up in another order. Memory of its own begins at one.
     """
-    if data.__array_interface__["data"][0] % _ALIGNMENT == 0:
-        return data
-    room = np.empty(data.nbytes + _ALIGNMENT, np.uint8)
-    start = -room.__array_interface__["data"][0] % _ALIGNMENT
-    copy = room[start : start + data.nbytes]
-    np.copyto(copy, data)
-    return copy
+    return data.copy() if data.__array_interface__["data"][0] % _ALIGNMENT else data
 
 
 def _digest(raw: Raw) -> bytes:

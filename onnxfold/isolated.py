@@ -54,7 +54,7 @@ class Failure(Exception):
 
     Attributes:
         kind: The class of the exception that the function raised; "late" if it took too long,
-            "ended" if the process ended, and "stopped" if it was closed.
+            "ended" if the process ended, "stopped" if none is started any more.
         code: The exit code of a process that ended, -n for signal n.
         output: What the process printed: of much, the beginning and the end.
     """
@@ -181,11 +181,12 @@ class _Process:
         self.owner = os.getpid()
         self.is_large = False
         """Whether the process keeps memory that others could use."""
-        self._is_late = self._is_asked = False
+        self._is_late = False
         self.close = weakref.finalize(self, _end, self._popen, stack, self.owner)
         """End the process and remove its folder; also done when this process exits."""
-        group: _Group | None = getattr(_thread, "group", None)
-        if group is not None and not group.add(self):
+        group = getattr(_thread, "group", _Group())
+        group.processes.append(self)
+        if group.has_ended:
             self.close()
             raise Failure("nothing is started any more", "stopped")
 
@@ -213,14 +214,11 @@ class _Process:
                 code = self._popen.wait()
                 if self._is_late:
                     raise self._failed(f"it takes longer than {seconds:g} s", "late")
-                if self._is_asked:
-                    raise self._failed("it was ended", "stopped")
                 how = f"signal {-code}" if code < 0 else f"exit code {code}"
                 raise self._failed(f"the process ended with {how}", "ended", code)
-            answer = json.loads(line)
+            self.is_large, answer = json.loads(line)
             if "raised" in answer:
                 raise self._failed(answer["message"], answer["raised"])
-            self.is_large = answer["is_large"]
             results = [_mapped(*array) for array in answer["arrays"]]
             for path, _ in [*stored, *answer["arrays"]]:
                 os.unlink(path)  # what is mapped must not be written to in the next call
@@ -233,7 +231,6 @@ class _Process:
     def ask_to_end(self) -> None:
         """Have the process end, without waiting for it."""
         assert self._popen.stdin is not None
-        self._is_asked = True
         with contextlib.suppress(OSError):
             self._popen.stdin.close()
 
@@ -249,12 +246,16 @@ class _Process:
 def workers(threads: int) -> Iterator[ThreadPoolExecutor]:
     """Threads that run functions in other processes, which end with the context."""
     group = _Group()
-    executor = ThreadPoolExecutor(threads, "onnxfold", group.join)
+    executor = ThreadPoolExecutor(threads, "onnxfold", lambda: setattr(_thread, "group", group))
     try:
         yield executor
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
-        group.end()
+        group.has_ended = True
+        for process in [*group.processes]:
+            process.ask_to_end()
+        for process in [*group.processes]:
+            process.close()
         executor.shutdown()
 
 
@@ -262,29 +263,8 @@ class _Group:
     """The processes of some threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._processes: weakref.WeakSet[_Process] = weakref.WeakSet()
-        self._has_ended = False
-
-    def join(self) -> None:
-        """Have what this thread starts from now on in the group."""
-        _thread.group = self
-
-    def add(self, process: _Process) -> bool:
-        """Note a process; False if the group has ended."""
-        with self._lock:
-            self._processes.add(process)
-            return not self._has_ended
-
-    def end(self) -> None:
-        """End all processes; no more are started."""
-        with self._lock:
-            self._has_ended = True
-            processes = list(self._processes)
-        for process in processes:
-            process.ask_to_end()
-        for process in processes:
-            process.close()
+        self.processes: list[_Process] = []
+        self.has_ended = False
 
 
 _thread = threading.local()
@@ -373,8 +353,8 @@ def main(folder: str) -> None:
         while line := waiting.get():
             answer = _answer(folder, *json.loads(line))
             first_rss = first_rss or rss_bytes()
-            answer["is_large"] = rss_bytes() > _MOST_GROWTH * first_rss
-            answers.write(json.dumps(answer) + "\n")
+            is_large = json.dumps(rss_bytes() > _MOST_GROWTH * first_rss)
+            answers.write(f"[{is_large}, {answer}]\n")
             answers.flush()
     except (KeyboardInterrupt, BrokenPipeError):
         pass  # nobody reads what this process could still say
@@ -399,7 +379,8 @@ def _listen(requests: Iterator[str], waiting: queue.SimpleQueue[str]) -> None:
 
 def _answer(
     folder: str, function: str, request: Any, cpu_seconds: float, memory: int | None, arrays: Any
-) -> dict[str, Any]:
+) -> str:
+    """The result and the arrays of a function, or what it raises, as JSON."""
     module, _, name = function.partition(":")
     try:
         code = getattr(importlib.import_module(module), name)
@@ -408,9 +389,9 @@ def _answer(
         result, made = code(request, given)
         _limit(0, None)
         stored = [_store(f"{folder}/r{k}.npy", array) for k, array in enumerate(made)]
-    except Exception as error:  # whatever it is, the caller is told
-        return {"raised": type(error).__name__, "message": _message(error)}
-    return {"result": result, "arrays": stored}
+        return json.dumps({"result": result, "arrays": stored})
+    except (Exception, SystemExit) as error:  # whatever it is, the caller is told
+        return json.dumps({"raised": type(error).__name__, "message": _message(error)})
 
 
 def _limit(cpu_seconds: float, memory: int | None) -> None:

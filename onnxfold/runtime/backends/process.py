@@ -92,8 +92,6 @@ def _told(what: str, seconds: float) -> Iterator[None]:
         said = f"{failure.kind}\n{failure.output}\n{failure}"
         if failure.kind == "late":
             reason = f"{what} took longer than {seconds:g} s"
-        elif failure.kind == "stopped":
-            reason = f"{what} was ended"
         elif failure.kind == "ended":
             _refuse_shortage(what, said)
             how = f"signal {-failure.code}" if failure.code < 0 else f"exit code {failure.code}"

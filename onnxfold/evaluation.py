@@ -64,7 +64,6 @@ class Raw(NamedTuple):
 
 
 def evaluate_isolated(
-    worker: isolated.Worker,
     engine: str,
     model: bytes,
     feeds: Mapping[str, Raw],
@@ -77,7 +76,6 @@ def evaluate_isolated(
     """Run a model in another process.
 
     Args:
-        worker: Runs the process.
         engine: "onnxruntime" or "reference".
         model: A serialized model.
         feeds: Its inputs.
@@ -110,7 +108,7 @@ def evaluate_isolated(
             seconds=_START_SECONDS + _PATIENCE * cpu_seconds,
             cpu_seconds=cpu_seconds,
             memory=memory,
-            worker=worker,
+            reuse=True,
         )
     except isolated.Failure as failure:
         if failure.kind == "MemoryError":

@@ -46,6 +46,7 @@ _GRACE = 5.0
 _SLACK = 128 << 20
 # A process that has so many times the memory that it had after its first call is not used again.
 _MOST_GROWTH = 2
+_IDLE = 60.0  # a process that is not called for so many seconds ends
 _KEPT_OUTPUT = 1 << 16  # bytes of the beginning of what a process prints, and as many of the end
 
 
@@ -66,16 +67,6 @@ class Failure(Exception):
         self.output = output
 
 
-class Worker:
-    """Keeps the process of a call of `run` for the next one, by the same thread.
-
-    A process is not kept after a call that fails or leaves it with much memory, and ends with the
-    worker.
-    """
-
-    process: _Process | None = None
-
-
 def run(
     function: str,
     request: Any = None,
@@ -84,7 +75,7 @@ def run(
     seconds: float | None = None,
     cpu_seconds: float = 0,
     memory: int | None = None,
-    worker: Worker | None = None,
+    reuse: bool = False,
 ) -> tuple[Any, list[Array]]:
     """Run a function in another process.
 
@@ -95,7 +86,8 @@ def run(
         seconds: Wall time that it may take, None for any.
         cpu_seconds: CPU time that it may take (on POSIX systems), 0 for any.
         memory: Private memory that it may take (on Linux), bytes; None for any.
-        worker: Where to take the process from, and to keep it.
+        reuse: Keep the process for the next such call of this thread, unless the call fails or
+            leaves it with much memory.
 
     Returns:
         The answer and the arrays of the function. The arrays are memory-mapped and read-only.
@@ -103,17 +95,20 @@ def run(
     Raises:
         Failure: The function raises an exception, takes too long, or its process ends.
     """
-    kept = worker or Worker()
-    process, kept.process = kept.process, None
-    if process is None or process.owner != os.getpid():  # a fork has none of its parent's
+    process: _Process | None = None
+    if reuse:
+        process, _thread.process = getattr(_thread, "process", None), None
+    if process is None or not process.is_usable():
         process = _Process()
+    is_kept = False
     try:
         result = process.call([function, request, cpu_seconds, memory], arrays, seconds)
-        if worker is not None and not process.is_large:
-            worker.process = process
+        is_kept = reuse and not process.is_large
         return result
     finally:
-        if kept.process is None:
+        if is_kept:
+            _thread.process = process
+        else:
             process.close()
 
 
@@ -178,17 +173,21 @@ class _Process:
         except OSError as error:
             stack.close()
             raise Failure(_message(error), type(error).__name__) from error
-        self.owner = os.getpid()
+        self._owner, self._used = os.getpid(), time.monotonic()
         self.is_large = False
         """Whether the process keeps memory that others could use."""
         self._is_late = False
-        self.close = weakref.finalize(self, _end, self._popen, stack, self.owner)
+        self.close = weakref.finalize(self, _end, self._popen, stack, self._owner)
         """End the process and remove its folder; also done when this process exits."""
         group = getattr(_thread, "group", _Group())
         group.processes.append(self)
         if group.has_ended:
             self.close()
             raise Failure("nothing is started any more", "stopped")
+
+    def is_usable(self) -> bool:
+        """Whether the process is this one's, and not its parent's, and not about to end."""
+        return os.getpid() == self._owner and time.monotonic() - self._used < _IDLE / 2
 
     def call(
         self, what: Sequence[Any], arrays: Sequence[Array], seconds: float | None
@@ -227,6 +226,7 @@ class _Process:
             raise Failure(_message(error), type(error).__name__) from error
         finally:
             timer.cancel()
+            self._used = time.monotonic()
 
     def ask_to_end(self) -> None:
         """Have the process end, without waiting for it."""
@@ -350,13 +350,13 @@ def main(folder: str) -> None:
     first_rss = 0
     try:
         threading.Thread(target=_listen, args=(requests, waiting), daemon=True).start()
-        while line := waiting.get():
+        while line := waiting.get(timeout=_IDLE):
             answer = _answer(folder, *json.loads(line))
             first_rss = first_rss or rss_bytes()
             is_large = json.dumps(rss_bytes() > _MOST_GROWTH * first_rss)
             answers.write(f"[{is_large}, {answer}]\n")
             answers.flush()
-    except (KeyboardInterrupt, BrokenPipeError):
+    except (queue.Empty, KeyboardInterrupt, BrokenPipeError):
         pass  # nobody reads what this process could still say
     finally:
         _kill(0)
@@ -398,14 +398,17 @@ def _limit(cpu_seconds: float, memory: int | None) -> None:
     """Bound this process, and the memory of each process that it starts."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # SIGPROF ends the process
-    if memory is not None and sys.platform == "linux":
+    if sys.platform == "linux":
         import resource
 
-        own = int(Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0]) << 10
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = own + _SLACK + memory
-        bounded = limit if most == resource.RLIM_INFINITY else min(limit, most)
-        resource.setrlimit(resource.RLIMIT_DATA, (bounded, most))
+        limit = most
+        if memory is not None:
+            status = Path("/proc/self/status").read_text(encoding="ascii")
+            own = int(status.partition("VmData:")[2].split()[0]) << 10
+            limit = own + _SLACK + memory
+            limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

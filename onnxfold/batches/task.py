@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -33,14 +32,6 @@ _TRIES = 2
 _KILLED = (-9, -15)
 
 _shares: dict[int, MemoryShare] = {}  # by process: a fork has none of its origin's
-
-
-class _OfThread(threading.local):
-    def __init__(self) -> None:
-        self.worker = isolated.Worker()
-
-
-_of_thread = _OfThread()
 
 
 @dataclass(frozen=True)
@@ -158,7 +149,7 @@ def _ask(task: Task, source: str, target: str | None) -> dict[str, Any]:
                 "onnxfold.batches.worker:work",
                 request,
                 seconds=task.seconds,
-                worker=_of_thread.worker,
+                reuse=True,
             )
             return dict(answer)
         except isolated.Failure as failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 
 from onnxfold import isolated
-from onnxfold.isolated import Failure, Worker, run, run_command
+from onnxfold.isolated import Failure, run, run_command
 
 sys.path.insert(0, str(Path(__file__).parent))
 HERE = f"{Path(__file__).stem}:"
@@ -94,6 +95,8 @@ def temporary(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setenv("TMPDIR", str(folder))
     yield folder
+    with contextlib.suppress(Failure):
+        run(f"{HERE}fail", reuse=True)  # that ends the process that may be kept
     assert not os.listdir(folder)
 
 
@@ -110,23 +113,20 @@ def test_arrays_of_any_type_and_layout_come_and_go():
         assert got.tobytes() == given.tobytes()
 
 
-def test_a_worker_keeps_its_process_until_a_call_fails():
-    worker = Worker()
-    first, second = (run(f"{HERE}echo", worker=worker)[0][1] for _ in range(2))
+def test_a_thread_keeps_its_process_until_a_call_fails():
+    first, second = (run(f"{HERE}echo", reuse=True)[0][1] for _ in range(2))
     assert first == second
     with pytest.raises(Failure):
-        run(f"{HERE}fail", worker=worker)
+        run(f"{HERE}fail", reuse=True)
     assert is_gone(first)
-    third = run(f"{HERE}echo", worker=worker)[0][1]
-    assert third != first
-    del worker
-    assert is_gone(third)
+    third = run(f"{HERE}echo", reuse=True)[0][1]
+    assert third not in (first, run(f"{HERE}echo")[0][1])
 
 
-def test_results_stay_when_a_worker_goes_on_and_ends():
-    worker = Worker()
-    made = [run(f"{HERE}echo", None, [np.full(3, k)], worker=worker)[1][0] for k in range(3)]
-    del worker
+def test_results_stay_when_a_process_goes_on_and_ends():
+    made = [run(f"{HERE}echo", None, [np.full(3, k)], reuse=True)[1][0] for k in range(3)]
+    with pytest.raises(Failure):
+        run(f"{HERE}fail", reuse=True)
     assert [array.tolist() for array in made] == [[k] * 3 for k in range(3)]
 
 
@@ -288,15 +288,15 @@ def test_processes_end_with_the_threads_that_wait_for_them(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
 def test_a_fork_has_a_process_of_its_own(tmp_path):
-    worker = Worker()
-    ours = run(f"{HERE}echo", worker=worker)[0][1]
+    ours = run(f"{HERE}echo", reuse=True)[0][1]
     pid = os.fork()
     if not pid:
         try:
-            theirs = run(f"{HERE}echo", worker=worker)[0][1]
-            del worker
+            theirs = run(f"{HERE}echo", reuse=True)[0][1]
+            with pytest.raises(Failure):
+                run(f"{HERE}fail", reuse=True)
             os._exit(int(theirs == ours))
         finally:
             os._exit(2)
     assert os.waitpid(pid, 0)[1] == 0
-    assert run(f"{HERE}echo", worker=worker)[0][1] == ours
+    assert run(f"{HERE}echo", reuse=True)[0][1] == ours

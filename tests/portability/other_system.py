@@ -124,14 +124,10 @@ def _import(
         if name in _less:
             return _less[name]
     module = _usual_import(name, globals, locals, fromlist, level)
-    for module_name, program in (
-        ("onnxfold.kernels.engines.child", "_COMMAND"),
-        ("onnxfold.batches.process", "_PROGRAM"),
-    ):
-        started = sys.modules.get(module_name)
-        usual = getattr(started, program, _BEFORE)
-        if not usual.startswith(_BEFORE):
-            setattr(started, program, _BEFORE + usual)
+    started = sys.modules.get("onnxfold.isolated")
+    usual = getattr(started, "_PROGRAM", _BEFORE)
+    if not usual.startswith(_BEFORE):
+        started._PROGRAM = _BEFORE + usual
     return module
 
 

@@ -11,7 +11,6 @@ import onnx_ir as ir
 
 from onnxfold.evaluation import EvaluationError, Raw, evaluate_isolated, onnxruntime
 from onnxfold.graphs import subgraphs_of
-from onnxfold.isolated import Worker
 from onnxfold.kernels.engines.assembly import assemble, oldest_opsets
 from onnxfold.kernels.engines.certain import is_certain
 from onnxfold.kernels.engines.limits import TimeLimit, time_for
@@ -53,7 +52,6 @@ class Engines:
         self._exact = exact
         self._functions = {f.identifier(): f for f in functions}
         self._serialized: list[onnx.FunctionProto] | None = None
-        self._worker = Worker()
         self.time = time or time_for(0)
         self._memory = max(pool.memory_limit, _LEAST_MEMORY)
         """Bytes that one computation may take outside the files of the model."""
@@ -187,7 +185,6 @@ class Engines:
         used += sum(b.nbytes for b in assembly.feeds.values() if b.span() is None)
         try:
             results, seconds = evaluate_isolated(
-                self._worker,
                 engine,
                 model,
                 feeds,

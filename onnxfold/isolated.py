@@ -2,8 +2,8 @@
 
 A function that is run here takes a JSON-ready request and a list of arrays, and returns a
 JSON-ready answer and a list of arrays. Requests and answers are lines of JSON on the standard input
-and output of the process; arrays are memory-mapped files in a scratch folder, where its temporary
-files go, too.
+and output of the process; arrays are memory-mapped files in the scratch folder of the call, where
+temporary files go, too.
 
 Each process leads a process group (and session) of its own. The group ends when the process is
 closed, when a call takes too long, and when the standard input is closed because the caller was
@@ -20,13 +20,14 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from onnxfold import atomic
 from onnxfold.memory import rss_bytes
@@ -36,10 +37,7 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
-_PROGRAM = (
-    "import sys; folder, *sys.path[:] = sys.argv[1:]; "
-    "from onnxfold.isolated import main; main(folder)"
-)
+_PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from onnxfold.isolated import main; main()"
 # How long a group that was asked to end may take before it is killed, seconds.
 _GRACE = 5.0
 # Bytes of private memory besides the limit of a call: modules, and stacks of threads.
@@ -140,11 +138,10 @@ def run_command(
     """
     with contextlib.closing(_Process()) as process:
         variables = {**(os.environ if environment is None else environment)}
-        variables["TMPDIR"] = str(folder or process.folder)
-        out, errors = process.folder / "out", process.folder / "output"
-        request = [list(command), variables, folder and str(folder), removal, str(out)]
-        code, _ = process.call([f"{__name__}:command", request, 0, memory], (), seconds)
-        return subprocess.CompletedProcess(command, code, _ends_of(out), _ends_of(errors))
+        request = [list(command), variables, folder and str(folder), removal]
+        what = [f"{__name__}:command", request, 0, memory]
+        (code, out), _ = process.call(what, (), seconds)
+        return subprocess.CompletedProcess(command, code, out, process.printed())
 
 
 class _Process:
@@ -155,30 +152,27 @@ class _Process:
     """
 
     def __init__(self) -> None:
-        stack = contextlib.ExitStack()
         try:
-            self.folder = Path(stack.enter_context(atomic.scratch_folder("isolated")))
-            with open(self.folder / "output", "wb") as output:
-                self._popen = subprocess.Popen(
-                    # it finds the modules that this process finds, wherever it runs
-                    [sys.executable or "python3", "-I", "-u", "-c", _PROGRAM, str(self.folder)]
-                    + [os.path.abspath(path) for path in sys.path],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=output,
-                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "TMPDIR": str(self.folder)},
-                    encoding="utf-8",
-                    start_new_session=True,
-                )
+            self._output = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
+            self._popen = subprocess.Popen(
+                # it finds the modules that this process finds
+                [sys.executable or "python3", "-I", "-u", "-c", _PROGRAM]
+                + [os.path.abspath(path) for path in sys.path],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._output,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+                encoding="utf-8",
+                start_new_session=True,
+            )
         except OSError as error:
-            stack.close()
             raise Failure(_message(error), type(error).__name__) from error
         self._owner, self._used = os.getpid(), time.monotonic()
         self.is_large = False
         """Whether the process keeps memory that others could use."""
         self._is_late = False
-        self.close = weakref.finalize(self, _end, self._popen, stack, self._owner)
-        """End the process and remove its folder; also done when this process exits."""
+        self.close = weakref.finalize(self, _end, self._popen, self._owner)
+        """End the process; also done when this process exits."""
         group = getattr(_thread, "group", _Group())
         group.processes.append(self)
         if group.has_ended:
@@ -199,34 +193,42 @@ class _Process:
             arrays: Its arrays.
             seconds: Wall time that it may take.
         """
-        assert self._popen.stdin is not None and self._popen.stdout is not None
         timer = threading.Timer(seconds or 0, self._expire)
         if seconds is not None:
             timer.start()
         try:
-            stored = [_store(f"{self.folder}/{k}.npy", array) for k, array in enumerate(arrays)]
-            with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended, or was closed
-                self._popen.stdin.write(json.dumps([*what, stored]) + "\n")
-                self._popen.stdin.flush()
-            line = self._popen.stdout.readline()
-            if not line.endswith("\n"):
-                code = self._popen.wait()
-                if self._is_late:
-                    raise self._failed(f"it takes longer than {seconds:g} s", "late")
-                how = f"signal {-code}" if code < 0 else f"exit code {code}"
-                raise self._failed(f"the process ended with {how}", "ended", code)
-            self.is_large, answer = json.loads(line)
-            if "raised" in answer:
-                raise self._failed(answer["message"], answer["raised"])
-            results = [_mapped(*array) for array in answer["arrays"]]
-            for path, _ in [*stored, *answer["arrays"]]:
-                os.unlink(path)  # what is mapped must not be written to in the next call
-            return answer["result"], results
+            with atomic.scratch_folder("isolated") as folder:
+                try:
+                    return self._called(folder, what, arrays, seconds)
+                except BaseException:
+                    self.close()  # before its folder goes
+                    raise
         except OSError as error:
             raise Failure(_message(error), type(error).__name__) from error
         finally:
             timer.cancel()
             self._used = time.monotonic()
+
+    def _called(
+        self, folder: str, what: Sequence[Any], arrays: Sequence[Array], seconds: float | None
+    ) -> tuple[Any, list[Array]]:
+        assert self._popen.stdin is not None and self._popen.stdout is not None
+        stored = [_store(f"{folder}/{k}.npy", array) for k, array in enumerate(arrays)]
+        with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended, or was closed
+            self._popen.stdin.write(json.dumps([folder, *what, stored]) + "\n")
+            self._popen.stdin.flush()
+        line = self._popen.stdout.readline()
+        if not line.endswith("\n"):
+            code = self._popen.wait()
+            if self._is_late:
+                raise Failure(f"it takes longer than {seconds:g} s", "late", output=self.printed())
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            message = f"the process ended with {how}"
+            raise Failure(message, "ended", code=code, output=self.printed())
+        self.is_large, answer = json.loads(line)
+        if "raised" in answer:
+            raise Failure(answer["message"], answer["raised"], output=self.printed())
+        return answer["result"], [_mapped(*array) for array in answer["arrays"]]
 
     def ask_to_end(self) -> None:
         """Have the process end, without waiting for it."""
@@ -238,8 +240,9 @@ class _Process:
         self._is_late = True
         _stop(self._popen)
 
-    def _failed(self, message: str, kind: str, code: int = 0) -> Failure:
-        return Failure(message, kind, code=code, output=_ends_of(self.folder / "output"))
+    def printed(self) -> str:
+        """What the process has printed on standard error; it cannot print more afterwards."""
+        return _ends_of(self._output)
 
 
 @contextlib.contextmanager
@@ -270,11 +273,9 @@ class _Group:
 _thread = threading.local()
 
 
-def _end(popen: subprocess.Popen[str], stack: contextlib.ExitStack, owner: int) -> None:
-    """End a process with its group, and remove its folder."""
+def _end(popen: subprocess.Popen[str], owner: int) -> None:
     if os.getpid() == owner:  # and not a fork of it
         _stop(popen)
-        stack.close()
 
 
 def _stop(popen: subprocess.Popen[str]) -> None:
@@ -316,17 +317,14 @@ def _mapped(path: str, dtype: str) -> Array:
     return array
 
 
-def _ends_of(path: Path) -> str:
+def _ends_of(file: IO[bytes]) -> str:
     """The text of a file: of much, the beginning and the end."""
-    try:
-        with open(path, "rb") as file:
-            text = file.read(2 * _KEPT_OUTPUT)
-            size = file.seek(0, os.SEEK_END)
-            if size > len(text):
-                file.seek(size - _KEPT_OUTPUT)
-                text = text[:_KEPT_OUTPUT] + b"\n...\n" + file.read()
-    except OSError:  # the folder is gone
-        return ""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    text = file.read(2 * _KEPT_OUTPUT)
+    if size > len(text):
+        file.seek(size - _KEPT_OUTPUT)
+        text = text[:_KEPT_OUTPUT] + b"\n...\n" + file.read()
     return text.decode(errors="replace")
 
 
@@ -339,7 +337,7 @@ def _message(error: BaseException) -> str:
 # ---------------------------------------------------------------- in the other process
 
 
-def main(folder: str) -> None:
+def main() -> None:
     """Run functions until the caller closes the standard input, or is gone."""
     requests = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -351,7 +349,7 @@ def main(folder: str) -> None:
     try:
         threading.Thread(target=_listen, args=(requests, waiting), daemon=True).start()
         while line := waiting.get(timeout=_IDLE):
-            answer = _answer(folder, *json.loads(line))
+            answer = _answer(*json.loads(line))
             first_rss = first_rss or rss_bytes()
             is_large = json.dumps(rss_bytes() > _MOST_GROWTH * first_rss)
             answers.write(f"[{is_large}, {answer}]\n")
@@ -382,6 +380,7 @@ def _answer(
 ) -> str:
     """The result and the arrays of a function, or what it raises, as JSON."""
     module, _, name = function.partition(":")
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
     try:
         code = getattr(importlib.import_module(module), name)
         given = [_mapped(*array) for array in arrays]
@@ -412,11 +411,12 @@ def _limit(cpu_seconds: float, memory: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def command(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[int, list[Array]]:
-    """Run a command; its exit code. What it prints goes to a file, and to standard error."""
-    words, variables, folder, removal, printed = request
-    with open(printed, "wb") as out:
-        process = subprocess.Popen(words, stdout=out, cwd=folder, env=variables)
+def command(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[Array]]:
+    """Run a command; its exit code and standard output. Its standard error is this process's."""
+    words, variables, folder, removal = request
+    variables["TMPDIR"] = folder or tempfile.tempdir
+    out = tempfile.TemporaryFile()  # noqa: SIM115  read in the end
+    process = subprocess.Popen(words, stdout=out, cwd=folder, env=variables)
     code = -signal.SIGTERM
     try:
         code = process.wait()
@@ -434,4 +434,4 @@ def command(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[int, list[
                     start_new_session=True,
                 )
                 process.wait()
-    return code, []
+    return [code, _ends_of(out)], []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 import onnx
 import onnx_ir as ir
 
-from onnxfold import atomic, storage
+from onnxfold import files, storage
 from onnxfold.analysis.facts import put_in_order
 from onnxfold.errors import CheckFailedError, OnnxFoldError, about
 from onnxfold.graphs import all_graphs
@@ -35,7 +35,6 @@ from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.report.inventory import count_nodes, op_name
 from onnxfold.report.summary import Kept, Report
 from onnxfold.storage import ModelLike, ModelT, PathLike
-from onnxfold.system import lets_go_of_files
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -112,7 +111,6 @@ def _optimized(
         return run_bounded(opened, lambda: storage.load(path), fold, bytes_before=bytes_before)[0]
 
 
-@lets_go_of_files
 def optimize_file(
     source: PathLike,
     destination: PathLike,
@@ -271,7 +269,6 @@ def optimize_file(
     return told
 
 
-@lets_go_of_files
 def plan(
     source: PathLike,
     /,
@@ -416,7 +413,8 @@ def _check(
         tolerances = [check.tolerance]
     elif options.precision == "wide":
         tolerances = [strict, loose]
-    with atomic.temporary_folder(os.fspath(destination)) as temporary:
+    parent, name = os.path.split(os.path.realpath(destination))
+    with files.scratch_folder(name, parent=parent) as temporary:
         candidate = Path(temporary) / "model.onnx"
         storage.save(model, candidate, fsync=False)
         try:

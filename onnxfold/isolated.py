@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from onnxfold import atomic
+from onnxfold import files
 from onnxfold.memory import rss_bytes
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class _Process:
         if seconds is not None:
             timer.start()
         try:
-            with atomic.scratch_folder("isolated") as folder:
+            with files.scratch_folder("isolated") as folder:
                 try:
                     return self._called(folder, what, arrays, seconds)
                 except BaseException:

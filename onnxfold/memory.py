@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-
-from onnxfold.system import c_library
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -41,14 +41,6 @@ def peak_rss_bytes() -> int:
     """
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as status:
         return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM:"))
-    import psutil
-
-    told = psutil.Process().memory_info()
-    return int(getattr(told, "peak_wset", 0)) or _most_resident()
-
-
-def _most_resident() -> int:
-    """The peak as getrusage tells it: bytes on macOS, KiB elsewhere."""
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -60,6 +52,11 @@ def rss_bytes() -> int:
     import psutil  # the command line must be able to help without it
 
     return int(psutil.Process().memory_info().rss)
+
+
+def c_library() -> Any:
+    """Return the C library that this process has loaded."""
+    return ctypes.CDLL(None)
 
 
 def give_back_freed() -> None:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from onnxfold import isolated
-from onnxfold.atomic import scratch_folder
 from onnxfold.batches import remote
 from onnxfold.batches.outcome import Outcome
 from onnxfold.batches.share import MemoryShare
 from onnxfold.errors import OnnxFoldError
+from onnxfold.files import scratch_folder
 from onnxfold.memory import available_memory
 from onnxfold.options import check_of
 from onnxfold.report.console import bytes_text

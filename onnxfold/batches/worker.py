@@ -7,7 +7,6 @@ from typing import Any
 
 from onnxfold.deferred import SYMBOLIC_ARITHMETIC, defer
 from onnxfold.errors import CheckFailedError, ModelError, OnnxFoldError
-from onnxfold.lost_pages import reading
 
 
 def work(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any], list[Any]]:
@@ -23,8 +22,7 @@ def work(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any], li
     """
     defer(SYMBOLIC_ARITHMETIC)
     try:
-        with reading():
-            return _plan(request) if request["target"] is None else _optimize(request), []
+        return _plan(request) if request["target"] is None else _optimize(request), []
     except OnnxFoldError as error:
         differs = isinstance(error, CheckFailedError)
         is_final = differs or isinstance(error, ModelError)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxfold import atomic
+from onnxfold import files
 from onnxfold.bench.opening import Opening, opening, optimized_ops
 from onnxfold.bench.profile import OpTime, op_times
 from onnxfold.bench.turns import Runner, Spread, in_turns, spread, usual_sizes
@@ -280,7 +280,7 @@ def _outputs(run: Runner, path: str) -> dict[str, Any]:
 def _profile(
     path: str, providers: Sequence[str], threads: int, fed: Feeds, rounds: int
 ) -> list[OpTime]:
-    with atomic.scratch_folder("bench") as folder:
+    with files.scratch_folder("bench") as folder:
         options = _options(threads)
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder) / "profile")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onnxfold import atomic, isolated, storage
+from onnxfold import files, isolated, storage
 from onnxfold.bench.turns import Spread, spread
 from onnxfold.errors import ModelError, OnnxFoldError
 from onnxfold.graphs import all_graphs
@@ -41,7 +41,7 @@ def optimized_ops(model: str, providers: Sequence[str]) -> dict[str, int]:
     Raises:
         ModelError: onnxruntime does not take the model, or ends.
     """
-    with atomic.scratch_folder("bench") as folder:
+    with files.scratch_folder("bench") as folder:
         path = Path(folder) / "optimized.onnx"
         _in_child(model, providers, path)
         graphs = all_graphs(storage.load(path))

@@ -13,7 +13,6 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_INTERRUPTED, EX
 from onnxfold.cli.signals import EndedBySignal, end_on_signals
 from onnxfold.deferred import SYMBOLIC_ARITHMETIC, defer
 from onnxfold.errors import CheckFailedError, OnnxFoldError
-from onnxfold.lost_pages import reading
 
 _logger = logging.getLogger("onnxfold")
 
@@ -25,7 +24,7 @@ def main(args: list[str] | None = None) -> int:
     # NumPy's linear algebra, which no kernel uses, starts its threads when NumPy is imported
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        with end_on_signals(), reading():
+        with end_on_signals():
             # what begins with the process's own arguments is all that the process is for
             code = cli.main(
                 args=args, prog_name="onnxfold", standalone_mode=False, obj=args is None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
-from onnxfold import atomic, storage
+from onnxfold import files, storage
 from onnxfold.errors import UsageError
 from onnxfold.storage import ModelLike
 
@@ -45,7 +45,7 @@ class Subject:
             self.name = name
             self.model = given
             with contextlib.ExitStack() as stack:
-                folder = stack.enter_context(atomic.scratch_folder("compare"))
+                folder = stack.enter_context(files.scratch_folder("compare"))
                 self.source = str(Path(folder) / "model.onnx")
                 storage.save(given, self.source, external_data=True, fsync=False)
                 self._folder = stack.pop_all()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxfold import atomic, storage
+from onnxfold import files, storage
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -36,7 +36,7 @@ class Variants:
     def __enter__(self) -> Self:
         is_external = bool(self.model.meta.get(storage.EXTERNAL_KEY))
         if is_external or storage.model_bytes(self.model) > _IN_MEMORY:
-            folder = self._stack.enter_context(atomic.scratch_folder("bisect"))
+            folder = self._stack.enter_context(files.scratch_folder("bisect"))
             base = os.path.join(folder, "base.onnx")
             storage.save(self.model, base, external_data=True, fsync=False)
             self.model = storage.load(base)

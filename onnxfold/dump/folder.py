@@ -11,11 +11,11 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnxfold.atomic import os_error
 from onnxfold.dump.dot import dot_of
 from onnxfold.dump.listing import changes_of, lines_of
 from onnxfold.dump.text import text_of
 from onnxfold.errors import UsageError
+from onnxfold.files import os_error
 from onnxfold.pool import Buffer
 
 logger = logging.getLogger("onnxfold")

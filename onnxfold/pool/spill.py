@@ -12,20 +12,19 @@ from typing import IO
 import numpy as np
 
 from onnxfold.errors import OnnxFoldError
-from onnxfold.lost_pages import Mapping
 from onnxfold.pool.buffer import Array
-from onnxfold.system import pwrite
+from onnxfold.storage import MappedFile
 
 _WRITTEN_AT_ONCE = 64 << 20
 
 
-class ScratchPart(Mapping):
+class ScratchPart(MappedFile):
     """A stretch of the scratch file: written piece by piece, then read through a mapping."""
 
     __slots__ = ("_descriptor", "_folder", "_offset")
 
     def __init__(self, descriptor: int, offset: int, nbytes: int, folder: str) -> None:
-        super().__init__(descriptor, nbytes, offset)
+        super().__init__(descriptor, folder, offset, nbytes)
         self._descriptor = descriptor
         self._offset = offset
         self._folder = folder
@@ -36,7 +35,7 @@ class ScratchPart(Mapping):
         with _naming(self._folder):
             while done < len(data):
                 part = data[done : done + _WRITTEN_AT_ONCE]
-                done += pwrite(self._descriptor, part, self._offset + offset + done)
+                done += os.pwrite(self._descriptor, part, self._offset + offset + done)
 
 
 class Scratch:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from onnxfold import atomic
+from onnxfold.files import remove
 
 
 class KeptFile(NamedTuple):
@@ -47,5 +47,5 @@ def shrink(files: Iterable[KeptFile], max_bytes: int) -> None:
     for file in by_use:
         if total <= max_bytes:
             return
-        atomic.remove(file.path)
+        remove(file.path)
         total -= file.nbytes

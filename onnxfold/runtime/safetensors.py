@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import json
 import math
+import mmap
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from onnxfold.errors import ModelError
-from onnxfold.lost_pages import Mapping as MappedBytes
 from onnxfold.runtime.backends.values import Array, numpy_name, ort_value
 
 if TYPE_CHECKING:
@@ -209,7 +209,9 @@ class TensorFile:
     """
 
     def __init__(self, fd: int, path: str) -> None:
-        self._read = read(MappedBytes(fd, os.fstat(fd).st_size, path=path).array(), path)
+        size = os.fstat(fd).st_size
+        content = mmap.mmap(fd, size, access=mmap.ACCESS_READ) if size else b""
+        self._read = read(np.frombuffer(content, np.uint8), path)
         arrays = self._read.arrays.items()
         self.values = {name: ort_value(a) for name, a in arrays if not name.startswith(_PADDING)}
         self.nbytes = sum(value.tensor_size_in_bytes() for value in self.values.values())

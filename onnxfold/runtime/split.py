@@ -12,8 +12,8 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis, select_runtime_constants
 from onnxfold.analysis.facts import put_in_order
-from onnxfold.atomic import os_error
 from onnxfold.errors import UsageError
+from onnxfold.files import os_error
 from onnxfold.options import OptionArguments, options_of
 from onnxfold.runtime.backends.ahead import (
     NOT_COMPILING,

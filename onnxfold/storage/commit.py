@@ -1,54 +1,46 @@
-"""Putting a model's files in place: streamed, and either wholly or not at all.
+"""Putting the files of a model in place: streamed, and either wholly or not at all.
 
-In one file: written beside the target, renamed over it.
+All files are written and synced first, under temporary names. The commit is the rename of the model
+over its target. Data that the old model does not refer to are renamed to their place just before.
 
-With external data there are two files, and no call renames two files at once. Where there is no old
-model, or no old data file, the data are put in place first and the model last. Where a model with
-its data is replaced:
+Where the old model refers to a data file of the same name, no call renames both at once:
 
-1. the new data get a fresh durable name,
-2. a model that refers to that name is renamed over the target,
-3. the data get their usual name as well (a hard link; a copy where there are none, or it is cheap:
-   onnx does not read data with several names),
-4. a model that refers to the usual name is renamed over the target,
-5. the fresh name is removed.
+1. a model that refers to the data by their temporary name is renamed over the target (the commit),
+2. the data get their usual name as well,
+3. a model that refers to the usual name is renamed over the target, and the temporary name goes.
 
-So at any moment the model at the target refers to the data it was written with; between 3 and 5
-they have two names. A process that dies in between leaves a fresh name behind: if the model refers
-to it, it is complete, and otherwise the next save to the same target removes it. A reader that
-opened the old model before step 2 and opens the data by name after step 3 sees new data: readers
-would have to take a lock for that, and they do not. Processes that put files into the same folder
-do it one after the other, under a lock, and look there at what the others left.
-
-The data file of the old model is removed when the new model needs none, if it has the usual name
-(``NAME.onnx.data``), the old model referred to it, and no other ``.onnx`` file in the folder does.
-Likewise a data file that another model in the folder refers to is not overwritten. As long as data
-are in place and their model is not yet, or no more, an empty file with a fresh name says so: should
-the process die, the next save removes both.
+At any moment the model at the target refers to the data that it was written with. Data files that
+no model refers to any more are removed: by the save that replaced their model, or, if that was
+killed, by the next save to the same target.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
-from collections.abc import Callable, Iterator
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
 
-from onnxfold import atomic
-from onnxfold.atomic import TempFile
+from onnxfold import files
 from onnxfold.errors import ModelError, UsageError
+from onnxfold.files import NewFile
 from onnxfold.storage.layout import FilePlan, SavePlan
 from onnxfold.storage.load import external_locations
 from onnxfold.storage.mapped import about_to_replace
 from onnxfold.storage.sources import Sources
 from onnxfold.storage.writer import Writer
-from onnxfold.system import open_to_read
 
-_COPIED = 64 << 20  # bytes of data that are rather copied than have two names for a moment
+# Data up to this size (bytes) are copied rather than linked: onnx does not read a file that has two
+# names, should the process be killed before the temporary one is removed.
+_COPIED = 64 << 20
 
 
 @dataclass
@@ -101,63 +93,50 @@ def other_users(data_path: str, target: str) -> list[str]:
     return users
 
 
-def sweep(target: str, data_path: str | None, sources: Sources) -> None:
-    """Remove what dead processes left of a save to ``target``, and what it needs no more.
+def sweep(target: str, sources: Sources, *, killed: bool) -> None:
+    """Remove what killed saves to ``target`` left. Its lock must be held.
 
     Args:
         target: The model.
-        data_path: Its data file, if that has not a name that begins with the model's.
-        sources: Files that stay.
+        sources: The files of the model that is about to be saved; they stay.
+        killed: Whether such a save was killed: then data files with a name that is made of the
+            model's are leftovers, too, if no model refers to them.
     """
+    folder, name = os.path.split(target)
+    files.remove_leftovers(folder, f"{glob.escape(name)}-????????")
+    left = glob.glob(f"{glob.escape(_temporary_data(target))}????????.data")
+    if killed:
+        paths = glob.glob(f"{glob.escape(target)}.*data")
+        left += [path for path in paths if re.fullmatch(r"\.(\d+\.)?data", path[len(target) :])]
+    _remove_unused(left, target, sources)
 
-    def is_needed(path: str) -> bool:
-        return os.path.basename(path) in _locations(target) or _is_needed_elsewhere(
-            path, target, sources
-        )
 
-    usual = f"{target}.data"
-    data = {usual, data_path or usual, *atomic.with_fresh_names(f"{target}.", ".data")}
-    with contextlib.suppress(OSError):  # they can stay
-        atomic.remove_leftovers(target)
-        for path in data:
-            atomic.remove_leftovers(path)
-            atomic.remove_fresh_leftovers(path, is_needed, about_to_replace)
+def _remove_unused(paths: Iterable[str], target: str, sources: Sources) -> None:
+    """Remove data files that neither the target, nor a source, nor another model refers to."""
+    for path in filter(os.path.isfile, paths):
+        with contextlib.suppress(OSError, ModelError):  # of a target that cannot be read
+            if os.path.exists(target) and os.path.basename(path) in external_locations(target):
+                continue
+            if not (sources.needs(path) or other_users(path, target)):
+                about_to_replace(path)
+                files.remove(path)
+
+
+def _temporary_data(target: str) -> str:
+    """The beginning of temporary paths of data of a model, by which the model may refer to them."""
+    folder, name = os.path.split(files.prefix(target))
+    return os.path.join(folder, name[1:].encode(errors="replace").decode())
 
 
 def _locations(target: str) -> set[str]:
-    """What the model that is at the target now refers to."""
+    """What the model at the target refers to."""
     with contextlib.suppress(ModelError):
         return external_locations(target)
     return set()
 
 
-def _is_needed_elsewhere(path: str, target: str, sources: Sources) -> bool:
-    return sources.needs(path) or bool(other_users(path, target))
-
-
-def _identity(path: str | None) -> tuple[int, ...] | None:
-    try:
-        status = os.stat(path or "")
-    except OSError:
-        return None
-    return (status.st_dev, status.st_ino, status.st_mtime_ns)
-
-
-@contextlib.contextmanager
-def _opened(temp: TempFile, path: str) -> Iterator[int]:
-    """What was moved to ``path``, open: as it is, or again where it had to be closed."""
-    if temp.fd >= 0:
-        yield temp.fd
-        return
-    fd = open_to_read(path)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
 class Commit:
-    """Writes the files of a plan and puts them in place.
+    """Writes the files of a plan and puts them in place. The lock of the target must be held.
 
     Args:
         plan: What goes into the files.
@@ -183,9 +162,10 @@ class Commit:
         self._target = target
         self._data_path = data_path
         self._fsync = fsync
-        self._temps: list[TempFile] = []
-        self._data_before = _identity(data_path)
+        self._temporaries = contextlib.ExitStack()
         self._unreleased: dict[int, Any] = {id(tensor): tensor for tensor in streamed}
+        data = [data_path or "", *glob.glob(f"{glob.escape(target)}.*data")]
+        self._replaced = _locations(target) if any(map(os.path.exists, data)) else set()
 
     def run(self, threads: int, progress: Callable[[int, int], None] | None) -> SaveReport:
         """Write the files and put them in place.
@@ -194,35 +174,36 @@ class Commit:
             OSError: Among others when the disk is full; the target is as it was.
         """
         plan, target, data_path = self._plan, self._target, self._data_path
-        model_plan = plan.model(os.path.basename(data_path) if data_path else "")
-        sizes = [model_plan.size, plan.data.size if plan.data else 0]
+        name = os.path.basename(data_path or "")
+        model_plan = plan.model(name)
         total = sum(len(literal) for _, literal in model_plan.literals)
         for file in (model_plan, plan.data):
             total += sum(place.length for place in file.tensors) if file else 0
+        data = bridge = None
         try:
-            with Writer(threads, total, progress, flush=self._fsync) as writer:
-                data = None
-                if plan.data is not None and data_path is not None:
-                    data = self._file(data_path, plan.data, writer)
-                model = self._file(target, model_plan, writer)
+            with self._temporaries, ThreadPoolExecutor(1) as uninterrupted:
+                with Writer(threads, total, progress, flush=self._fsync) as writer:
+                    if plan.data is not None and data_path is not None:
+                        path = f"{_temporary_data(target)}{secrets.token_hex(4)}.data"
+                        data = self._write(data_path, plan.data, writer, path)
+                    model = self._write(target, model_plan, writer)
                 report = SaveReport(
                     target,
-                    bytes_total=sum(sizes),
+                    bytes_total=model_plan.size + (plan.data.size if plan.data else 0),
                     bytes_computed=writer.computed,
                     bytes_copied=writer.copied,
                     bytes_shared=plan.shared,
                 )
-            with atomic.folder_lock(target), ThreadPoolExecutor(1) as uninterrupted:
+                if data is not None and name in self._replaced:
+                    bridge_plan = plan.model(os.path.basename(data.path))
+                    bridge = self._bridge(model.fd, model_plan, bridge_plan)
                 self._sources.check_unchanged()
                 # Signals interrupt the main thread; leaving the context waits for the other one.
-                uninterrupted.submit(self._place, data, model, model_plan).result()
-                sweep(target, data_path, self._sources)
+                uninterrupted.submit(self._place, data, bridge, model).result()
         except Exception:
             self._sources.check_unchanged()  # that may be why
             raise
         finally:
-            for temp in self._temps:
-                temp.discard()
             while self._unreleased:
                 self._unreleased.popitem()[1].release()
         folder = os.path.dirname(target)
@@ -231,18 +212,16 @@ class Commit:
             report.data_files.append(data_path)
         return report
 
-    def _temporary(self, path: str) -> TempFile:
-        temp = TempFile(path)
-        self._temps.append(temp)  # first: an interrupt may come at any moment
-        return temp.create()
-
-    def _file(self, path: str, plan: FilePlan, writer: Writer) -> TempFile:
-        """Write a file beside ``path``."""
+    def _write(
+        self, target: str, plan: FilePlan, writer: Writer, path: str | None = None
+    ) -> NewFile:
+        """Write a temporary file that is to become ``target``."""
         try:
-            temp = self._temporary(path)
-            os.ftruncate(temp.fd, plan.size)
+            new = self._temporaries.enter_context(files.new_file(target, path))
+            fd = new.fd
+            os.ftruncate(fd, plan.size)
             for offset, literal in plan.literals:
-                writer.write(temp, offset, literal)
+                writer.write(fd, offset, literal)
             written: dict[int, int] = {}
             for place in plan.tensors:
                 if not place.length:
@@ -250,95 +229,75 @@ class Commit:
                 # A tensor that is used twice is computed once.
                 first = written.setdefault(id(place.tensor), place.offset)
                 if first != place.offset:
-                    writer.copy(temp, place.offset, place.length, temp.fd, first)
+                    writer.copy(fd, place.offset, place.length, fd, first)
                     writer.copied += place.length
                 else:
-                    writer.tensor(temp, place.offset, place.length, place.tensor)
+                    writer.tensor(fd, place.offset, place.length, place.tensor)
                     streamed = self._unreleased.pop(id(place.tensor), None)
                     if streamed is not None:
                         streamed.release()
             writer.settle()
-            if self._fsync:
-                temp.sync()
+            self._sync(fd)
         except OSError as error:
-            raise atomic.os_error(error, path) from error
-        return temp
+            raise files.os_error(error, target) from error
+        return new
 
-    def _place(self, data: TempFile | None, model: TempFile, model_plan: FilePlan) -> None:
-        """Rename everything to its place; see the top of this file."""
-        target, data_path = self._target, self._data_path
-        if data is None or data_path is None:
-            if self._drops_data():
-                with atomic.marked(self._usual):
-                    self._move(model, target)
-                    about_to_replace(self._usual)
-                    atomic.remove(self._usual)
-            else:
-                self._move(model, target)
-            return
-        if _identity(data_path) != self._data_before:
-            refuse_if_used(data_path, target)
-        if not (os.path.exists(target) and os.path.exists(data_path)):
-            with atomic.marked(data_path):
-                self._move(data, data_path)
-                self._move(model, target)
-            return
-        fresh = atomic.fresh_name(data_path)
-        bridge = self._bridge(model, model_plan, self._plan.model(os.path.basename(fresh)))
-        self._move(data, fresh)
-        try:
-            self._move(bridge, target)
-        except OSError:
-            # After an interrupt the fresh data are left to the next save: it would not do to
-            # be interrupted between looking and removing.
-            if not bridge.is_at(target):
-                atomic.remove(fresh)
-            raise
-        about_to_replace(data_path)
-        size = os.stat(fresh).st_size
-        if size <= _COPIED or not atomic.link(fresh, data_path):
-            copy = self._temporary(data_path)
-            with _opened(data, fresh) as source, Writer(1, 0, None) as writer:
-                writer.copy(copy, 0, size, source, 0)
-            if self._fsync:
-                copy.sync()
-            self._move(copy, data_path)
-        elif self._fsync:
-            atomic.sync_folder(target)
-        self._move(model, target)
-        atomic.remove(fresh)
-
-    def _bridge(self, model: TempFile, model_plan: FilePlan, plan: FilePlan) -> TempFile:
+    def _bridge(self, model: int, model_plan: FilePlan, plan: FilePlan) -> NewFile:
         """Write the model once more, with another name of the data file in it."""
-        temp = self._temporary(self._target)
-        os.ftruncate(temp.fd, plan.size)
+        new = self._temporaries.enter_context(files.new_file(self._target))
+        os.ftruncate(new.fd, plan.size)
         with Writer(1, 0, None) as writer:
             for offset, literal in plan.literals:
-                writer.write(temp, offset, literal)
+                writer.write(new.fd, offset, literal)
             for place, there in zip(plan.tensors, model_plan.tensors, strict=True):
-                writer.copy(temp, place.offset, place.length, model.fd, there.offset)
-        if self._fsync:
-            temp.sync()
-        return temp
+                writer.copy(new.fd, place.offset, place.length, model, there.offset)
+        self._sync(new.fd)
+        return new
 
-    def _move(self, temp: TempFile, path: str) -> None:
+    def _place(self, data: NewFile | None, bridge: NewFile | None, model: NewFile) -> None:
+        """Rename everything to its place; see the top of this file."""
+        target, data_path = self._target, self._data_path
+        folder, name = os.path.dirname(target), os.path.basename(data_path or "")
+        own = (os.path.basename(target) + ".data", name)
+        start = os.path.basename(_temporary_data(target))
+        unused = {n for n in self._replaced | {name} if n in own or n.startswith(start)}
+        try:
+            if data is not None and data_path is not None:
+                if bridge is None:
+                    self._move(data.path, data_path)
+                else:
+                    data.is_kept = True  # the model at the target refers to it from now on
+                    self._move(bridge.path, target)
+                    self._move(self._second_name(data.path), data_path)
+            self._move(model.path, target)
+            unused -= {name, *self._plan.locations}
+            if data is not None:
+                data.is_kept = False
+        finally:
+            _remove_unused([os.path.join(folder, n) for n in unused], target, self._sources)
+
+    def _second_name(self, data: str) -> str:
+        """Give the data another temporary name, which the lock's next holder would remove."""
+        path = files.temporary_path(self._target)
+        if os.path.getsize(data) > _COPIED:
+            with contextlib.suppress(OSError):  # a file system without links
+                os.link(data, path)
+                return path
+        try:
+            shutil.copy(data, path)
+            with open(path, "rb") as file:
+                self._sync(file.fileno())
+        except OSError:
+            files.remove(path)
+            raise
+        return path
+
+    def _sync(self, fd: int) -> None:
+        if self._fsync:
+            os.fsync(fd)
+
+    def _move(self, temporary: str, path: str) -> None:
         about_to_replace(path)
-        temp.move(path)
+        os.replace(temporary, path)
         if self._fsync:
-            atomic.sync_folder(path)
-
-    @property
-    def _usual(self) -> str:
-        """The usual name of a data file of the target."""
-        return self._target + ".data"
-
-    def _drops_data(self) -> bool:
-        """Whether the model at the target has data with the usual name that nobody will need."""
-        usual = self._usual
-        if not os.path.exists(usual) or os.path.basename(usual) in self._plan.locations:
-            return False
-        name = os.path.basename(usual)
-        return any(
-            location == name or atomic.is_fresh_name(location, name)
-            for location in _locations(self._target)
-        ) and not _is_needed_elsewhere(usual, self._target, self._sources)
+            files.sync_folder(os.path.dirname(path))

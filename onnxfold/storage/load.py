@@ -13,7 +13,6 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold.errors import ExternalDataError, ModelError, OnnxFoldError, about
-from onnxfold.lost_pages import reading
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.storage import wire
 from onnxfold.storage.decode import decode, parse
@@ -58,7 +57,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     stand_ins = StandIns()
     external = _ExternalData(name)
 
-    with reading(), about(name):
+    with about(name):
         try:
             model = decode(_skeleton(file, stand_ins), stand_ins, external.tensor)
         except Exception:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
+import resource
 import stat
 import threading
 import weakref
@@ -15,45 +17,58 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxfold.errors import ModelError
-from onnxfold.lost_pages import Mapping
-from onnxfold.system import HOLDS_FILES, open_to_read
 
 _lock = threading.Lock()
 _open_files: weakref.WeakValueDictionary[tuple[int, int, int, int], MappedFile] = (
     weakref.WeakValueDictionary()
 )
+_mapped: weakref.WeakSet[MappedFile] = weakref.WeakSet()
 
 
-class MappedFile(Mapping):
-    """A regular file mapped read-only; no descriptor stays open.
+class MappedFile:
+    """A regular file, or a part of one, mapped read-only; the descriptor may be closed afterwards.
 
     The mapping shows the file that was there when it was opened, also after another file is renamed
-    over its path or the path is removed.
+    over its path or the path is removed. Another program that truncates the file ends the process.
+
+    Args:
+        fd: The open file.
+        path: Its path, for errors.
+        offset: Where the mapping begins, a multiple of ``mmap.ALLOCATIONGRANULARITY``.
+        size: The number of bytes to map; None for all from ``offset`` on.
 
     Attributes:
-        path: The absolute path it was opened by.
-        key: (device, inode, modification time in ns, size in bytes); -1 is no device.
-        size: Its size in bytes.
+        path: The absolute path.
+        key: (device, inode, modification time in ns, size in bytes) of the file.
+        size: The number of bytes that are mapped.
+
+    Raises:
+        OSError: The file cannot be mapped.
     """
 
-    __slots__ = ("__weakref__", "_replaced", "key", "path")
+    __slots__ = ("__weakref__", "_array", "_map", "_replaced", "key", "path", "size")
 
-    def __init__(self, path: str, fd: int, status: os.stat_result) -> None:
-        """Map the file open as ``fd``; use `open` instead."""
+    def __init__(self, fd: int, path: str, offset: int = 0, size: int | None = None) -> None:
         self.path = os.path.abspath(path)
-        super().__init__(fd, status.st_size, path=self.path)
-        self.key = _key(status)
+        self.key = _key(os.fstat(fd))
+        self.size = self.key[-1] - offset if size is None else size
         self._replaced = False
+        self._map: mmap.mmap | None = None
+        _mapped.add(self)
+        _allow_descriptors(2 * len(_mapped))
+        if self.size:
+            self._map = mmap.mmap(fd, self.size, access=mmap.ACCESS_READ, offset=offset)
+        self._array: npt.NDArray[np.uint8] = np.frombuffer(self._map or b"", dtype=np.uint8)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> MappedFile:
-        """Map the file at ``path``, or return the mapping that is there already.
+        """Map the file at ``path``, or return the mapping that exists already.
 
         Raises:
             OSError: It does not exist, is not a regular file, or cannot be read.
         """
         path = os.fspath(path)
-        fd = open_to_read(path)
+        fd = _open_to_read(path)
         try:
             status = os.fstat(fd)
             if stat.S_ISDIR(status.st_mode):
@@ -63,16 +78,32 @@ class MappedFile(Mapping):
             with _lock:
                 known = _open_files.get(_key(status))
                 if known is None:
-                    known = _open_files[_key(status)] = cls(path, fd, status)
+                    known = _open_files[_key(status)] = cls(fd, path)
                 return known
         finally:
             os.close(fd)
+
+    def array(self) -> npt.NDArray[np.uint8]:
+        """Return all of it as a read-only 1-D array; a view keeps the mapping alive."""
+        return self._array
+
+    def release(self, offset: int = 0, length: int | None = None) -> None:
+        """Give back the memory of the pages wholly inside the range (bytes).
+
+        The content stays readable: a page touched again is read again.
+        """
+        start = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+        stop = self.size if length is None else min(offset + length, self.size)
+        if stop != self.size:
+            stop = stop // mmap.PAGESIZE * mmap.PAGESIZE
+        if self._map is not None and stop > start:
+            self._map.madvise(mmap.MADV_DONTNEED, start, stop - start)
 
     @contextlib.contextmanager
     def descriptor(self) -> Iterator[int | None]:
         """Open the file once more; None if its path leads to it no more."""
         try:
-            fd = open_to_read(self.path)
+            fd = _open_to_read(self.path)
         except OSError:
             yield None
             return
@@ -89,15 +120,9 @@ class MappedFile(Mapping):
         Raises:
             ModelError: Another program has changed or replaced it.
         """
-        if not self._region.is_lost:
-            try:
-                status = os.stat(self.path)
-            except OSError:
-                return
-            is_this = (status.st_dev, status.st_ino) == self.key[:2]
-            if _key(status) == self.key if is_this else self._replaced:
-                return
-        raise ModelError("was changed by another program while it was being read", file=self.path)
+        if not (self.is_at(self.path) or self._replaced or not os.path.exists(self.path)):
+            reason = "was changed by another program while it was being read"
+            raise ModelError(reason, file=self.path)
 
     def is_at(self, path: str | os.PathLike[str]) -> bool:
         """Whether ``path`` still leads to this very file, unchanged since it was mapped."""
@@ -105,23 +130,6 @@ class MappedFile(Mapping):
             return _key(os.stat(path)) == self.key
         except OSError:
             return False
-
-
-def about_to_replace(path: str) -> None:
-    """Note that ``path`` is replaced or removed by this process: what is mapped stays as it is.
-
-    Raises:
-        OSError: It must be copied to memory for that (`HOLDS_FILES`), and there is not enough.
-    """
-    file = None
-    with contextlib.suppress(OSError):
-        file = _open_files.get(_key(os.stat(path)))
-    if file is not None:
-        file._replaced = True
-        if HOLDS_FILES:
-            file._region.let_go_of_the_file()
-            _open_files.pop(file.key, None)
-            file.key = (-1, id(file), 0, 0)  # the next file may get its number
 
 
 class Span(NamedTuple):
@@ -136,5 +144,25 @@ class Span(NamedTuple):
         return self.file.array()[self.offset : self.offset + self.length]
 
 
+def _open_to_read(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe is not waited for
+
+
+def about_to_replace(path: str) -> None:
+    """Note that ``path`` is replaced or removed by this process: what is mapped stays as it is."""
+    with contextlib.suppress(OSError):
+        file = _open_files.get(_key(os.stat(path)))
+        if file is not None:
+            file._replaced = True
+
+
 def _key(status: os.stat_result) -> tuple[int, int, int, int]:
     return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+def _allow_descriptors(count: int) -> None:
+    """Raise this process's limit on open files if it is lower: a mapping keeps a descriptor."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        more = 4 * count if hard == resource.RLIM_INFINITY else min(4 * count, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, more), hard))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
 
 import onnx_ir as ir
 
-from onnxfold import atomic
+from onnxfold import files
 from onnxfold.errors import UsageError
 from onnxfold.storage.commit import Commit, SaveReport, refuse_if_used, sweep
 from onnxfold.storage.layout import (
@@ -69,7 +70,7 @@ def save(
                 model, name, target, external_data, share_weights, fsync, threads, progress
             )
     except OSError as error:
-        raise atomic.os_error(error, target) from error
+        raise files.os_error(error, target) from error
     report.seconds = time.monotonic() - began
     return report
 
@@ -133,20 +134,25 @@ def _save(
     if plan is None:
         share = sharer(folder, target) if share_weights else lambda span: None
         plan = plan_model(model, share)
-    # First: the disk may be full of it, or the name of the data file be taken.
-    with atomic.folder_lock(target):
-        sweep(target, forced and os.path.join(folder, forced), sources)
-    data_path = _data_path(plan, target, forced)
-    if data_path is not None:
-        sources.check_data(data_path)
-    if (data_path or plan.locations) and os.path.realpath(os.path.dirname(name) or ".") != folder:
-        raise UsageError(
-            f"is a symbolic link to {target!r}: a model with external data cannot be read through "
-            "a link from another folder; give the real path",
-            file=name,
-        )
     streamed = [tensor for tensor in tensors if is_streamed(tensor)]
-    return Commit(plan, target, data_path, fsync, streamed, sources).run(threads, progress)
+    # Processes that give a data file another name than the model's could give it the same name.
+    locks = sorted({target, os.path.join(folder, forced) if forced is not None else target})
+    with contextlib.ExitStack() as stack:
+        found = [stack.enter_context(files.locked(path)) for path in locks]
+        # First: the disk may be full of it, or the name of the data file be taken.
+        sweep(target, sources, killed=any(found))
+        data_path = _data_path(plan, target, forced)
+        if data_path is not None:
+            sources.check_data(data_path)
+        if (data_path or plan.locations) and os.path.realpath(
+            os.path.dirname(name) or "."
+        ) != folder:
+            raise UsageError(
+                f"is a symbolic link to {target!r}: a model with external data cannot be read "
+                "through a link from another folder; give the real path",
+                file=name,
+            )
+        return Commit(plan, target, data_path, fsync, streamed, sources).run(threads, progress)
 
 
 def _is_external(model: ir.Model, tensors: list[ir.TensorProtocol]) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
+from typing import NoReturn
 
 import onnx_ir as ir
 
 from onnxfold.errors import ModelError, UsageError
-from onnxfold.lost_pages import reading
 from onnxfold.storage.load import FILES_KEY, external_locations
 from onnxfold.storage.mapped import MappedFile
 from onnxfold.storage.tensors import FileTensor, span_of
@@ -22,13 +22,12 @@ def reading_from(model: ir.Model) -> Iterator[None]:
     Raises:
         ModelError: Another program has changed or replaced one of them.
     """
-    with reading():
-        try:
-            yield
-        except Exception:
-            for file in model.meta.get(FILES_KEY, ()):
-                file.check()
-            raise
+    try:
+        yield
+    except Exception:
+        for file in model.meta.get(FILES_KEY, ()):
+            file.check()
+        raise
 
 
 class Sources:
@@ -45,11 +44,9 @@ class Sources:
     """
 
     def __init__(self, model: ir.Model, tensors: Iterable[ir.TensorProtocol], target: str) -> None:
-        files: tuple[MappedFile, ...] = model.meta.get(FILES_KEY, ())
+        self._files: tuple[MappedFile, ...] = model.meta.get(FILES_KEY, ())
         self._target = target
-        self._model = files[0] if files else None
-        self._own = files[1:]
-        known = {file.key for file in files}
+        known = {file.key for file in self._files}
         spans = [
             (tensor, span)
             for tensor in tensors
@@ -58,7 +55,7 @@ class Sources:
             and span.file.key not in known
         ]
         self._foreign = [span.file for tensor, span in spans if not isinstance(tensor, FileTensor)]
-        self._all = {*files, *(span.file for _, span in spans)}
+        self._all = {*self._files, *(span.file for _, span in spans)}
 
     def check_unchanged(self) -> None:
         """See that what was read is what the files held.
@@ -75,11 +72,8 @@ class Sources:
         Raises:
             UsageError: It would take the place of a data file of the source.
         """
-        if _holds((*self._own, *self._foreign), self._target):
-            raise UsageError(
-                f"holds weights of {self._name()!r}; give another path for the model",
-                file=self._target,
-            )
+        if _holds((*self._files[1:], *self._foreign), self._target):
+            self._refuse("the model", self._target)
 
     def check_data(self, path: str) -> None:
         """See that a data file may be written to ``path``.
@@ -88,26 +82,25 @@ class Sources:
             UsageError: It would take the place of the source, or of a data file that the source
                 goes on to need.
         """
-        if self._model is not None and _holds([self._model], path):
+        if _holds(self._files[:1], path):
             raise UsageError("is the model itself; give another name for the data file", file=path)
         if self.needs(path):
-            raise UsageError(
-                f"holds weights of {self._name()!r}; give another name for the data file",
-                file=path,
-            )
+            self._refuse("the data file", path)
 
     def needs(self, path: str) -> bool:
         """Whether ``path`` leads to a data file of the source, and the source stays."""
-        if _holds(self._own, path):
-            return self._model is None or os.path.realpath(self._model.path) != self._target
+        if _holds(self._files[1:], path):
+            return os.path.realpath(self._files[0].path) != self._target
         if _holds(self._foreign, path):  # it is not known which model they belong to
             with contextlib.suppress(ModelError):
                 return os.path.basename(path) not in external_locations(self._target)
             return True
         return False
 
-    def _name(self) -> str:
-        return os.path.basename(self._model.path) if self._model is not None else "the source"
+    def _refuse(self, what: str, path: str) -> NoReturn:
+        name = os.path.basename(self._files[0].path) if self._files else "the source"
+        other = "path" if path == self._target else "name"
+        raise UsageError(f"holds weights of {name!r}; give another {other} for {what}", file=path)
 
 
 def _holds(files: Iterable[MappedFile], path: str) -> bool:

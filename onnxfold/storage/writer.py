@@ -14,8 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxfold import system
-from onnxfold.atomic import TempFile
 from onnxfold.onnx_ir_private import is_a
 from onnxfold.storage.mapped import Span
 from onnxfold.storage.streaming import StreamedTensor, Tile, is_streamed
@@ -88,7 +86,7 @@ class Writer:
         if self._flusher is not None:
             self._flusher.settle()
 
-    def write(self, out: TempFile, offset: int, data: Any) -> None:
+    def write(self, out: int, offset: int, data: Any) -> None:
         """Write ``data``, anything with a buffer of bytes, at ``offset``.
 
         Raises:
@@ -97,11 +95,11 @@ class Writer:
         view: memoryview = memoryview(data)
         for start in range(0, len(view), _COPY):
             part = view[start : start + _COPY]
-            _pwrite(out.fd, part, offset + start)
+            _pwrite(out, part, offset + start)
             self._step(len(part))
             self._flush(out, len(part))
 
-    def tensor(self, out: TempFile, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
+    def tensor(self, out: int, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
         """Write the ``length`` stored bytes of ``tensor`` at ``offset``."""
         span = span_of(tensor)
         if span is None and is_streamed(tensor):
@@ -117,7 +115,7 @@ class Writer:
         self._memory(out, offset, length, tensor)
         self.computed += length
 
-    def _from_file(self, out: TempFile, offset: int, span: Span) -> None:
+    def _from_file(self, out: int, offset: int, span: Span) -> None:
         file, start, length = span
         with file.descriptor() as source:
             if source is not None:
@@ -130,7 +128,7 @@ class Writer:
             self.write(out, offset + done, part.data)
             file.release(start + done, len(part))
 
-    def copy(self, out: TempFile, offset: int, length: int, source: int, start: int) -> None:
+    def copy(self, out: int, offset: int, length: int, source: int, start: int) -> None:
         """Copy ``length`` bytes at ``start`` of the descriptor ``source`` to ``offset``."""
         done = 0
         by_kernel = hasattr(os, "copy_file_range")
@@ -139,23 +137,23 @@ class Writer:
             if by_kernel:
                 want = min(_COPY, length - done)
                 try:
-                    count = os.copy_file_range(source, out.fd, want, start + done, offset + done)
+                    count = os.copy_file_range(source, out, want, start + done, offset + done)
                 except OSError as error:
                     if error.errno not in _CANNOT_COPY:
                         raise
                 # Some file systems report success and copy nothing.
                 by_kernel = count > 0
             if not count:
-                part = system.pread(source, min(TILE, length - done), start + done)
+                part = os.pread(source, min(TILE, length - done), start + done)
                 if not part:
                     raise OSError(errno.EIO, "the file that a tensor is read from became shorter")
-                _pwrite(out.fd, memoryview(part), offset + done)
+                _pwrite(out, memoryview(part), offset + done)
                 count = len(part)
             done += count
             self._step(count)
             self._flush(out, count)
 
-    def _tiles(self, out: TempFile, base: int, length: int, tensor: StreamedTensor) -> None:
+    def _tiles(self, out: int, base: int, length: int, tensor: StreamedTensor) -> None:
         tiles = iter(tensor.tiles(TILE))
         lock = threading.Lock()
         stop = False
@@ -177,7 +175,7 @@ class Writer:
                     tile.read(scratch)
                     for k in range(tile.rows):
                         start = base + offset + k * tile.pitch
-                        _pwrite(out.fd, scratch.data[k * row : (k + 1) * row], start)
+                        _pwrite(out, scratch.data[k * row : (k + 1) * row], start)
                     with lock:
                         covered += nbytes
                         self._done += nbytes
@@ -213,7 +211,7 @@ class Writer:
             buffer = self._scratch.buffer = np.empty(max(nbytes, TILE), dtype=np.uint8)
         return buffer[:nbytes]
 
-    def _memory(self, out: TempFile, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
+    def _memory(self, out: int, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
         if is_a(tensor, ViewTensor):
             self.write(out, offset, tensor.stored().data)
             return
@@ -244,10 +242,10 @@ class Writer:
             raise ValueError(f"tensor {tensor.name!r} has {len(stored)} bytes, not {length}")
         self.write(out, offset, stored)
 
-    def _flush(self, out: TempFile, count: int) -> None:
+    def _flush(self, out: int, count: int) -> None:
         """Note that ``count`` bytes were written (by one thread at a time)."""
         if self._flusher is not None:
-            self._flusher.written(out.fd, count)
+            self._flusher.written(out, count)
 
     def _step(self, count: int) -> None:
         self._done += count
@@ -288,6 +286,6 @@ _sync_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)  # macOS 
 
 def _pwrite(fd: int, data: memoryview, offset: int) -> None:
     while data:
-        count = system.pwrite(fd, data[:_WRITE], offset)
+        count = os.pwrite(fd, data[:_WRITE], offset)
         data = data[count:]
         offset += count

@@ -11,9 +11,9 @@ ROOT = Path(__file__).parents[2]
 
 # From the bottom up; those of one line do not know each other.
 LAYERS = (
-    ("onnx_ir_private", "system"),
+    ("onnx_ir_private",),
     ("errors", "deferred", "graphs", "memory"),
-    ("atomic", "lost_pages", "urls"),
+    ("files", "urls"),
     ("isolated",),
     ("evaluation",),
     ("storage",),

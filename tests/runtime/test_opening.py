@@ -68,7 +68,7 @@ def copied(monkeypatch):
         names.append({place.tensor.name for place in tensors})
         with real(tensors, size) as path:
             assert Path(path).stat().st_size == size
-            assert Path(path).stat().st_mode & 0o777 == 0o600
+            assert Path(path).parent.stat().st_mode & 0o777 == 0o700
             yield path
 
     monkeypatch.setattr(opening, "scratch_file", recorded)
@@ -90,7 +90,7 @@ def original(path: Path | str, feeds=FEEDS):
 
 
 def left(places) -> list[Path]:
-    return [path for folder in places for path in folder.iterdir()]
+    return [p for folder in places for p in folder.iterdir() if not p.name.endswith("lock")]
 
 
 @pytest.mark.parametrize("external", [True, False], ids=["external", "in the file"])
@@ -257,10 +257,10 @@ def test_nothing_is_left_when_a_tensor_cannot_be_computed(places):
 
 
 def test_what_a_dead_process_left_is_removed(tmp_path, places):
-    leftover = places[1] / ".weights.onnxfold-0123abcd.tmp"
-    leftover.write_bytes(b"1")
+    for name in (".weights-0123abcd.onnxfold-lock", ".weights-0123abcd.onnxfold-0123abcd.tmp"):
+        (places[1] / name).write_bytes(b"")
     opened(write(tmp_path, external=False))
-    assert not leftover.exists()
+    assert not list(places[1].iterdir())
 
 
 def test_without_room_in_memory_the_disk_is_used(tmp_path, places, monkeypatch):

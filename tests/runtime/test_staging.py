@@ -157,17 +157,6 @@ def test_a_bundle_stays_where_it_is(tmp_path, monkeypatch):
     assert np.allclose(session.run(None, feeds)[0], original(version(0), feeds)[0], atol=1e-4)
 
 
-def test_where_there_are_no_links_files_are_copied(tmp_path, monkeypatch):
-    def refused(*_arguments, **_rest):
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-    write(0, tmp_path)
-    clean = listed(tmp_path)
-    monkeypatch.setattr(os, "link", refused)
-    write(1, tmp_path)
-    assert runs_as(tmp_path) == {1} and listed(tmp_path) == clean
-
-
 def test_the_source_stays(tmp_path):
     bundle = write(0, tmp_path / "b")
     for source in (bundle.entry, bundle.runtime_fold):
@@ -243,6 +232,8 @@ def test_a_file_of_another_bundle_is_one_clear_error(tmp_path, name, constants):
         {"format": None},
         {"folder": "../other"},
         {"folder": 3},
+        {"folder": "bundle.onnxfold-01234567", "files": ["../x"]},
+        {"folder": "bundle.onnxfold-01234567", "files": 3},
         {"cached": 3},
         {"groups": [{"constants": []}]},
         {"kernels": None},

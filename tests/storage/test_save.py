@@ -32,7 +32,6 @@ from storage_models import (
 from onnxfold import storage
 from onnxfold.errors import UsageError
 from onnxfold.storage.writer import Writer
-from onnxfold.system import HOLDS_FILES
 
 
 @pytest.mark.parametrize("came", ["single", "external"])
@@ -204,18 +203,21 @@ def test_in_place(tmp_path) -> None:
         assert os.stat(tmp_path / "m.onnx.data").st_nlink == 1
 
 
-def test_in_place_without_hard_links(tmp_path, monkeypatch) -> None:
-    path = write(tmp_path / "m.onnx", linear())
-    storage.save(storage.load(path), path, external_data=True)
-    expected = run(path)
+@pytest.mark.parametrize("links", [True, False])
+def test_large_data_in_place(tmp_path, monkeypatch, links: bool) -> None:
+    path = write(tmp_path / "m.onnx", linear(4200))
+    storage.save(storage.load(path), path, external_data=True, fsync=False)
+    expected = weight(path).copy()
 
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(os, "link", refuse)
-    storage.save(storage.load(path), path)
-    np.testing.assert_array_equal(run(path), expected)
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
+    storage.save(storage.load(path), path, fsync=False)
+    np.testing.assert_array_equal(weight(path), expected)
     assert files(tmp_path) == ["m.onnx", "m.onnx.data"]
+    assert os.stat(tmp_path / "m.onnx.data").st_nlink == 1
 
 
 def test_copying_without_the_kernel(tmp_path, monkeypatch) -> None:
@@ -290,8 +292,7 @@ def test_modes_and_links(tmp_path) -> None:
     (tmp_path / "link.onnx").symlink_to("m.onnx")
     storage.save(storage.load(path), tmp_path / "link.onnx")
     assert (tmp_path / "link.onnx").is_symlink() and not path.is_symlink()
-    if not HOLDS_FILES:  # Windows has no such modes
-        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
     old = os.umask(0o027)
     try:
         storage.save(storage.load(path), tmp_path / "new.onnx")

@@ -8,8 +8,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from onnxfold.atomic import TempFile, os_error
 from onnxfold.errors import UsageError
+from onnxfold.files import os_error, replacing
 
 _SCRIPTS = ("vendor/uPlot.iife.min.js", "vendor/cytoscape.min.js")
 _OWN_SCRIPTS = ("dom.js", "charts.js", "layout.js", "graph.js", "page.js")
@@ -53,16 +53,11 @@ def write_page(document: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """
     name = os.fspath(path)
     text = _json(document) if name.lower().endswith(".json") else page_text(document)
-    file = TempFile(os.path.realpath(name))
     try:
-        file.create()
-        with open(file.fd, "wb", closefd=False) as stream:
-            stream.write(text.encode("utf-8", "replace"))
-        file.move(file.target)
+        with replacing(os.path.realpath(name)) as file:
+            file.write(text.encode("utf-8", "replace"))
     except OSError as error:
         raise os_error(error, name) from error
-    finally:
-        file.discard()
 
 
 def page_text(document: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from onnxfold.atomic import scratch_folder
+from onnxfold.files import scratch_folder
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.bundles.bundle import hash_file
 from onnxfold.runtime.bundles.manifest import Kernel

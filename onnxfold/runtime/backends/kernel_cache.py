@@ -20,8 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from onnxfold import atomic
-from onnxfold.atomic import TempFile
+from onnxfold import files
 from onnxfold.runtime.backends.integrity import hashes_of
 from onnxfold.runtime.bundles.bundle import KERNELS
 from onnxfold.runtime.bundles.manifest import Kernel
@@ -118,26 +117,21 @@ def keep(name: str, kernel: Kernel, folder: Path) -> None:
     """
     cache = cache_folder()
     limit = limit_in_bytes()
-    temporary = TempFile(str(cache / KERNELS))
     try:
         if sum((folder / file).stat().st_size for file in kernel.files) > limit:
             return
         cache.mkdir(parents=True, exist_ok=True)
-        atomic.remove_leftovers(temporary.target)
-        temporary.create()
+        files.remove_leftovers(str(cache))
         with (
-            open(temporary.fd, "w+b", closefd=False) as file,
+            files.replacing(str(_path(name))) as file,
             zipfile.ZipFile(file, "w", strict_timestamps=False) as archive,
         ):
             archive.writestr(_DESCRIPTION, json.dumps(asdict(kernel)))
             for member in kernel.files:
                 archive.write(folder / member, member)
-        temporary.move(str(_path(name)))
         shrink(_files(), limit)
     except OSError as failure:
         logger.info("the kernel is not kept: %s", failure)
-    finally:
-        temporary.discard()
 
 
 def entries() -> list[CachedKernel]:
@@ -159,7 +153,7 @@ def clear() -> int:
         with contextlib.suppress(OSError):
             os.unlink(file.path)
             removed += file.nbytes
-    atomic.remove_leftovers(str(cache_folder() / KERNELS))
+    files.remove_leftovers(str(cache_folder()))
     return removed
 
 
@@ -213,22 +207,15 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
         except OSError:
             raise
         except Exception:
-            if atomic.is_file(file.fileno(), str(path)):  # and no other has taken its place
-                atomic.remove(str(path))
+            files.remove(str(path))
             raise
 
 
 def _write(path: Path, content: IO[bytes]) -> None:
     """Write a file, in place of the one that may be there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = TempFile(str(path))
-    try:
-        temporary.create()
-        with open(temporary.fd, "wb", closefd=False) as file:
-            shutil.copyfileobj(content, file)
-        temporary.move(str(path))
-    finally:
-        temporary.discard()
+    with files.replacing(str(path)) as file:
+        shutil.copyfileobj(content, file)
 
 
 def _files() -> list[KeptFile]:

@@ -11,7 +11,7 @@ from concurrent.futures import as_completed
 from pathlib import Path
 from typing import Any, TypeVar
 
-from onnxfold import atomic, isolated
+from onnxfold import files, isolated
 from onnxfold.memory import memory_of_the_machine, processors
 from onnxfold.runtime.backends.base import CompileError
 
@@ -37,7 +37,7 @@ def work_folder() -> Iterator[Path]:
     if not hasattr(os, "fork"):
         raise CompileError("compilers and their kernels are run on Linux and macOS only")
     try:
-        with atomic.scratch_folder("compile") as name:
+        with files.scratch_folder("compile") as name:
             yield Path(name)
     except OSError as error:
         raise CompileError(f"{error.filename or 'temporary files'}: {error.strerror}") from error

@@ -29,6 +29,7 @@ STAGED = "bundle"
 _BLOCK = 1 << 20
 
 _STAGED_NAME = re.compile(rf"{STAGED}\.onnxfold-[0-9a-f]{{8}}")
+_STAGED_FILE = re.compile(rf"(entry|runtime_fold)\.onnx(\.data)?|{KERNELS}/[^/]+")
 
 Version = tuple[int, int]
 
@@ -184,24 +185,32 @@ def open_bundle(path: str | os.PathLike[str]) -> Bundle:
     path = Path(path)
     file = path if path.name == MANIFEST else path / MANIFEST
     try:
+        if staged_document(file) is not None:
+            from onnxfold.runtime.bundles.staging import finish
+
+            finish(file.parent)
         version = _version(file)
-        document = _document(file)
         own = Path(os.path.abspath(file))  # what is opened later may be so from another folder
-        folder = own.parent / document.pop("folder", "")
-        return Bundle(folder, Manifest.from_dict(document), (own, version))
+        document = _document(file)
+        for key in ("folder", "files"):  # of a bundle that is just being put in place
+            document.pop(key, None)
+        return Bundle(own.parent, Manifest.from_dict(document), (own, version))
     except OSError as error:
         raise ModelError(f"not a bundle: {error.strerror}", file=file) from None
     except (ValueError, TypeError, RecursionError) as error:
         raise ModelError(f"damaged manifest: {error}", file=file) from None
 
 
-def staged_folder(manifest: Path) -> Path | None:
-    """The folder with a bundle's files if that is not the manifest's."""
+def staged_document(manifest: Path) -> dict[str, Any] | None:
+    """A manifest that names the folder with its files, which are to be moved; see `staging`.
+
+    None if they are at their places, or there is no bundle.
+    """
     try:
-        name = _document(manifest).get("folder")
+        document = _document(manifest)
     except (OSError, ValueError, RecursionError, ModelError):
         return None
-    return None if name is None else manifest.parent / name
+    return document if "folder" in document else None
 
 
 def _document(file: Path) -> dict[str, Any]:
@@ -216,8 +225,11 @@ def _document(file: Path) -> dict[str, Any]:
         reason = f"the manifest has format {found}{by}; this version reads {FORMAT}: {remedy}"
         raise ModelError(printable(reason), file=file)
     name = document.get("folder")
-    if name is not None and not (isinstance(name, str) and _STAGED_NAME.fullmatch(name)):
+    if "folder" in document and not (isinstance(name, str) and _STAGED_NAME.fullmatch(name)):
         raise ValueError(f"folder {name!r} is none of a bundle")
+    names = document.get("files", [])
+    if not isinstance(names, list) or not all(_STAGED_FILE.fullmatch(str(name)) for name in names):
+        raise ValueError(f"files {names!r} are none of a bundle")
     return document
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxfold import atomic, storage
+from onnxfold import files, storage
 from onnxfold.runtime.bundles.bundle import ENTRY_FILE, FOLD_FILE
 from onnxfold.runtime.bundles.manifest import Manifest
 from onnxfold.runtime.bundles.opening import open_model, refer_to_files
@@ -43,7 +43,7 @@ class InMemory:
     def folder(self) -> Path:
         """A folder for kernels, which are files; it goes with this object."""
         with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(atomic.scratch_folder("session"))
+            folder = stack.enter_context(files.scratch_folder("session"))
             weakref.finalize(self, stack.pop_all().close)
         return Path(folder)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold import atomic, storage
+from onnxfold import files, storage
 from onnxfold.errors import OnnxFoldError
 from onnxfold.graphs import all_graphs
 from onnxfold.pool.buffer import Buffer, Memory
@@ -109,7 +109,7 @@ def _from_files(
 ) -> onnxruntime.InferenceSession:
     import onnxruntime as ort
 
-    with atomic.scratch_folder("session") as folder:
+    with files.scratch_folder("session") as folder:
         path = os.path.join(folder, "model.onnx")
         storage.save(model, path, fsync=False)
         return ort.InferenceSession(path, options, providers=list(providers))

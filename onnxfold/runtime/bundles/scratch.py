@@ -1,25 +1,22 @@
 """A file for weights that lie nowhere else, as long as onnxruntime needs a name to open it by.
 
-Once the name is gone the system keeps the content as long as somebody has it mapped: onnxruntime,
-which maps what it uses as it is, and lets go of what it has rearranged.
+Once the name is gone the system keeps the content as long as it is mapped: by onnxruntime, which
+maps the weights that it uses as they are, and releases those that it has rearranged.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 
-from onnxfold import atomic
-from onnxfold.atomic import TempFile
+from onnxfold import files
 from onnxfold.memory import available_memory
 from onnxfold.storage.layout import Place
 from onnxfold.storage.streaming import is_streamed
 from onnxfold.storage.writer import Writer
-from onnxfold.system import HOLDS_FILES
 
 # A file system in memory, where Linux has one.
 _MEMORY = "/dev/shm"
@@ -28,54 +25,43 @@ _THREADS = 2  # that write
 
 @contextlib.contextmanager
 def scratch_file(places: Sequence[Place], size: int) -> Iterator[str]:
-    """The real path of a file of ``size`` bytes with tensors at their places; gone afterwards.
+    """Write tensors at their places into a file of ``size`` bytes, which is removed at the end.
 
-    It is in memory if that has room for it, and among the temporary files otherwise. A process
-    that dies leaves it behind; the next one of the same user removes it.
+    It is in memory if that has room for it, and among the temporary files otherwise.
+
+    Returns:
+        Its real path.
 
     Raises:
         OnnxFoldError: There is no room for it anywhere.
     """
-    try:
-        temp = _written(places, size)
-    except OSError as error:
-        raise atomic.os_error(error, tempfile.gettempdir()) from error
-    try:
-        if HOLDS_FILES:  # nor does onnxruntime open what somebody may be writing
-            temp.close()
-        yield os.path.realpath(temp.path or "")
-    finally:
-        temp.discard()
-
-
-def _written(places: Sequence[Place], size: int) -> TempFile:
+    parents = [tempfile.gettempdir()]
     if _room_in_memory() >= size:
-        try:
-            return _write(_MEMORY, places, size)
-        except OSError as error:  # somebody else took the room meanwhile
-            if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EPERM):
-                raise
-    return _write(tempfile.gettempdir(), places, size)
+        parents.insert(0, _MEMORY)  # another process may take the room meanwhile
+    with contextlib.ExitStack() as stack:
+        for parent in parents:
+            try:
+                path = _write(stack, parent, places, size)
+                break
+            except OSError as error:
+                if parent is parents[-1]:
+                    raise files.os_error(error, parent) from error
+        yield path
 
 
-def _write(folder: str, places: Sequence[Place], size: int) -> TempFile:
-    target = os.path.join(folder, "weights")
-    atomic.remove_leftovers(target)
-    temp = TempFile(target)
-    try:
-        temp.create(private=True)
-        os.ftruncate(temp.fd, size)
-        with Writer(_THREADS, size, None) as writer:
+def _write(stack: contextlib.ExitStack, parent: str, places: Sequence[Place], size: int) -> str:
+    with contextlib.ExitStack() as own:
+        path = os.path.join(own.enter_context(files.scratch_folder("weights", parent=parent)), "w")
+        with open(path, "xb") as file, Writer(_THREADS, size, None) as writer:
+            os.ftruncate(file.fileno(), size)
             for place in places:
                 try:
-                    writer.tensor(temp, place.offset, place.length, place.tensor)
+                    writer.tensor(file.fileno(), place.offset, place.length, place.tensor)
                 finally:
                     if is_streamed(place.tensor):
                         place.tensor.release()  # type: ignore[attr-defined]
-    except BaseException:
-        temp.discard()
-        raise
-    return temp
+        stack.push(own.pop_all())
+    return path
 
 
 def _room_in_memory() -> int:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnxfold.errors import UsageError
+from onnxfold.memory import c_library
 from onnxfold.runtime.backends.values import Array, Feed, bits_of, is_text, ort_value
 from onnxfold.runtime.bundles.manifest import TensorInfo
-from onnxfold.system import c_library
 
 if TYPE_CHECKING:
     import onnxruntime

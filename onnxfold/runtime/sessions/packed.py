@@ -38,11 +38,11 @@ class PackedEntry:
     def __init__(self, bundle: SplitModel, options: onnxruntime.SessionOptions | None) -> None:
         import onnx
 
-        from onnxfold import atomic
+        from onnxfold import files
 
         self._options = options
         with contextlib.ExitStack() as stack:
-            self._folder = Path(stack.enter_context(atomic.scratch_folder("session")))
+            self._folder = Path(stack.enter_context(files.scratch_folder("session")))
             writing = with_data_below("", options)
             writing.optimized_model_filepath = str(self._folder / ENTRY_FILE)
             writing.log_severity_level = 3  # it warns that this is for this machine only

@@ -43,8 +43,6 @@ class Remote:
             return False
         except Exception as error:  # whatever the client of the store raises
             logger.warning("nothing is taken from %s: %s", self.url, error)
-            os.ftruncate(fd, 0)
-            os.lseek(fd, 0, os.SEEK_SET)
             return False
 
     def put(self, path: str) -> None:

@@ -8,6 +8,7 @@ process has written is taken over by the next one, or removed.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -17,17 +18,14 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from importlib import metadata
 
-from onnxfold import atomic
-from onnxfold.atomic import TempFile
+from onnxfold import files
 from onnxfold.errors import ModelError, OnnxFoldError, UsageError
-from onnxfold.lost_pages import reading
 from onnxfold.memory import give_back_freed
 from onnxfold.runtime.backends.cpu import cpu_features
 from onnxfold.runtime.least_recently_used import files_of, shrink, touch
 from onnxfold.runtime.safetensors import TensorFile, layout_of
 from onnxfold.runtime.sessions.folded import Folded
 from onnxfold.runtime.sessions.remote import Remote
-from onnxfold.system import HOLDS_FILES, open_to_read
 
 logger = logging.getLogger("onnxfold")
 
@@ -41,7 +39,7 @@ class Found:
     """Folded tensors, and where they are from.
 
     Attributes:
-        folded: They.
+        folded: The folded tensors.
         made: Whether they were made now; otherwise they are of a file.
         waited: Whether another process was making them, or others, meanwhile.
     """
@@ -66,9 +64,6 @@ class FoldStore:
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int, url: str | None) -> None:
         self.folder = os.path.realpath(folder)
-        if HOLDS_FILES:
-            reason = "processes share folded tensors in a folder on Linux and macOS only"
-            raise UsageError(reason, file=self.folder)
         self._max_bytes = max_bytes
         self._remote = None if url is None else Remote(url)
         try:
@@ -77,8 +72,8 @@ class FoldStore:
                 reason = "is another user's folder, or one that others may write to"
                 raise UsageError(reason, file=self.folder)
         except OSError as error:
-            raise atomic.os_error(error, self.folder) from error
-        atomic.remove_leftovers(os.path.join(self.folder, ""))
+            raise files.os_error(error, self.folder) from error
+        files.remove_leftovers(self.folder)
 
     def get(self, key: Hashable, make: Callable[[], Folded]) -> Found:
         """What the file of a key has; if there is none, what ``make`` gives, and the file is made.
@@ -87,32 +82,25 @@ class FoldStore:
         """
         path = self._path(key)
         waited = False
-        while True:
-            temp = TempFile(path)
+        with contextlib.ExitStack() as stack:
             try:
                 tensors = self._opened(path)
-                if tensors is not None:
-                    return Found(_folded(tensors), False, waited)
-                waited |= temp.create_alone()
-                if os.path.lexists(path):  # somebody has just made it
-                    continue
-                if self._remote is not None and self._fetch(self._remote, temp):
-                    continue
+                if tensors is None:
+                    waited = stack.enter_context(files.locked(path))
+                    tensors = self._opened(path) or self._fetched(path)
             except OSError as error:
                 logger.warning("folded tensors are not kept: %s", error)
                 return Found(make(), True, waited)
-            else:
-                made = make()
-                kept = self._keep(temp, made)
-                temp.discard()  # the lock is for this machine
-                if kept is not made:
-                    del made
-                    give_back_freed()
-                    if self._remote is not None:
-                        self._remote.put(path)
-                return Found(kept, True, waited)
-            finally:
-                temp.discard()
+            if tensors is not None:
+                return Found(_folded(tensors), False, waited)
+            made = make()
+            kept = self._keep(path, made)
+        if kept is not made:
+            del made
+            give_back_freed()
+            if self._remote is not None:
+                self._remote.put(path)
+        return Found(kept, True, waited)
 
     def touch(self, key: Hashable) -> None:
         """The tensors of a key are used now, by a process that has them mapped."""
@@ -130,7 +118,7 @@ class FoldStore:
             OSError: It cannot be read, or not be removed.
         """
         try:
-            fd = open_to_read(path, follow=False)
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         except FileNotFoundError:
             return None
         try:
@@ -139,21 +127,19 @@ class FoldStore:
             else:
                 reason = "it is damaged"
                 try:
-                    with reading():
-                        tensors = TensorFile(fd, path)
-                        if tensors.is_as_written():
-                            touch(path)
-                            return tensors
+                    tensors = TensorFile(fd, path)
+                    if tensors.is_as_written():
+                        touch(path)
+                        return tensors
                 except ModelError as error:
                     reason = str(error)
             logger.warning("%s is removed: %s", path, reason)
-            if atomic.is_file(fd, path):  # and no other has taken its place
-                os.unlink(path)
+            os.unlink(path)
             return None
         finally:
             os.close(fd)
 
-    def _keep(self, temp: TempFile, made: Folded) -> Folded:
+    def _keep(self, path: str, made: Folded) -> Folded:
         """Write tensors to a file and put it in place; the same tensors in the file's pages.
 
         What was made is returned where that is not possible.
@@ -162,36 +148,37 @@ class FoldStore:
         if layout is None or layout.nbytes > self._max_bytes:
             return made
         try:
-            layout.write(temp.fd)
-            self._put_in_place(temp, layout.nbytes)
-            tensors = TensorFile(temp.fd, temp.target)
+            with files.new_file(path, private=True) as new:
+                layout.write(new.fd)
+                self._put_in_place(new, path, layout.nbytes)
+                return _folded(TensorFile(new.fd, path))
         except (OSError, OnnxFoldError) as error:
             logger.warning("folded tensors are not kept: %s", error)
             return made
-        return _folded(tensors)
 
-    def _put_in_place(self, temp: TempFile, nbytes: int) -> None:
+    def _put_in_place(self, new: files.NewFile, path: str, nbytes: int) -> None:
         """Make room for a file, and put it there."""
-        folder = os.path.join(self.folder, "")
-        atomic.remove_leftovers(folder)
-        with atomic.folder_lock(folder):
-            shrink(files_of(folder, _OWN_FILE), self._max_bytes - nbytes)
-            temp.move(temp.target)
+        files.remove_leftovers(self.folder)
+        with files.locked(os.path.join(self.folder, "folder")):
+            shrink(files_of(self.folder, _OWN_FILE), self._max_bytes - nbytes)
+            os.replace(new.path, path)
 
-    def _fetch(self, remote: Remote, temp: TempFile) -> bool:
-        """Copy a file of the remote store; whether it was there and is what was written."""
-        if not remote.fetch(os.path.basename(temp.target), temp.fd):
-            return False
-        try:
-            nbytes = os.fstat(temp.fd).st_size
-            if nbytes <= self._max_bytes and TensorFile(temp.fd, temp.target).is_as_written():
-                self._put_in_place(temp, nbytes)
-                return True
-        except ModelError as error:
-            logger.warning("not taken from %s: %s", remote.url, error)
-        os.ftruncate(temp.fd, 0)
-        os.lseek(temp.fd, 0, os.SEEK_SET)
-        return False
+    def _fetched(self, path: str) -> TensorFile | None:
+        """Copy a file of the remote store if it is there, and what was written."""
+        if self._remote is None:
+            return None
+        with files.new_file(path, private=True) as new:
+            if not self._remote.fetch(os.path.basename(path), new.fd):
+                return None
+            try:
+                nbytes = os.fstat(new.fd).st_size
+                tensors = TensorFile(new.fd, path)
+                if nbytes <= self._max_bytes and tensors.is_as_written():
+                    self._put_in_place(new, path, nbytes)
+                    return tensors
+            except ModelError as error:
+                logger.warning("not taken from %s: %s", self._remote.url, error)
+        return None
 
 
 def _name_of(key: Hashable) -> str:

@@ -1,0 +1,196 @@
+"""Files that appear at their place complete or not at all.
+
+There is one protocol. New files are written beside their target under temporary names, and synced.
+One rename is the commit. What the new state does not name is removed afterwards.
+
+A writer holds a lock beside its target meanwhile. The system releases the lock of a process that
+dies, but its file stays: whoever gets the lock of a target knows that temporary files of that
+target are leftovers, and removes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import glob
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from onnxfold.errors import OnnxFoldError
+
+_LOCK = "lock"
+
+
+@dataclass
+class NewFile:
+    """A temporary file.
+
+    Attributes:
+        fd: Its descriptor, for reading and writing.
+        path: Its path.
+        is_kept: Whether it stays where it is at the end, unless it was renamed.
+    """
+
+    fd: int
+    path: str
+    is_kept: bool = False
+
+
+def os_error(error: OSError, path: str) -> OnnxFoldError:
+    """Return the library's error for a failed system call on ``path``."""
+    return OnnxFoldError(f"cannot be written: {error.strerror or error}", file=path)
+
+
+def prefix(target: str) -> str:
+    """Return the beginning of the paths of temporary files of ``target``."""
+    folder, name = os.path.split(target)
+    if len(os.fsencode(name)) > 200:  # a longer name could not be made of it
+        name = name[:40] + hashlib.sha256(os.fsencode(name)).hexdigest()[:24]
+    return os.path.join(folder, f".{name}.onnxfold-")
+
+
+def temporary_path(target: str) -> str:
+    """Return a new path for a temporary file or folder of ``target``, in the same folder."""
+    return f"{prefix(target)}{secrets.token_hex(4)}.tmp"
+
+
+@contextlib.contextmanager
+def locked(target: str) -> Iterator[bool]:
+    """Hold the lock of ``target``; leftovers of a killed holder are removed first.
+
+    Returns:
+        Whether the lock's file existed: another holder was waited for, or had been killed.
+
+    Raises:
+        OSError: The folder is missing, not writable, or full.
+    """
+    from filelock import FileLock  # the command line must be able to help without it
+
+    path = prefix(target) + _LOCK
+    found = os.path.lexists(path)
+    with FileLock(path, mode=0o666, thread_local=False):
+        try:
+            _remove_temporaries(path)
+            yield found
+        finally:
+            remove(path)  # before the release: filelock does not take a lock whose file is gone
+
+
+def remove_leftovers(folder: str, name: str = "*") -> None:
+    """Remove temporary files and folders of targets whose writers were killed.
+
+    Args:
+        folder: Where the targets are.
+        name: A pattern for their names, see `glob`.
+    """
+    from filelock import FileLock, Timeout
+
+    for path in glob.glob(os.path.join(glob.escape(folder), f".{name}.onnxfold-{_LOCK}")):
+        with (
+            contextlib.suppress(OSError, Timeout),
+            FileLock(path, blocking=False, thread_local=False),
+        ):
+            _remove_temporaries(path)
+            remove(path)
+
+
+def _remove_temporaries(lock: str) -> None:
+    for path in glob.glob(f"{glob.escape(lock.removesuffix(_LOCK))}????????.tmp"):
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            remove(path)
+
+
+@contextlib.contextmanager
+def new_file(target: str, path: str | None = None, *, private: bool = False) -> Iterator[NewFile]:
+    """Create a temporary file, to be renamed; otherwise it is removed at the end.
+
+    Args:
+        target: The file whose place it will take. Its lock should be held.
+        path: Where it is created, if not at a `temporary_path` of ``target``.
+        private: Only its owner may read it; otherwise it has the permissions of ``target``.
+
+    Raises:
+        OSError: The folder is missing, not writable, or full.
+    """
+    new = NewFile(-1, path or temporary_path(target))
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        new.fd = os.open(new.path, flags, 0o600 if private else 0o666)
+        if not private:
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(new.fd, stat.S_IMODE(os.stat(target).st_mode))
+        yield new
+    finally:
+        if new.fd >= 0:
+            os.close(new.fd)
+        if not new.is_kept:
+            remove(new.path)
+
+
+@contextlib.contextmanager
+def replacing(target: str, *, fsync: bool = False) -> Iterator[BinaryIO]:
+    """Write a file that takes the place of ``target`` at the end, unless there is an error.
+
+    Raises:
+        OSError: The folder is missing, not writable, or full.
+    """
+    with locked(target), new_file(target) as new:
+        with open(new.fd, "w+b", closefd=False) as file:
+            yield file
+        if fsync:
+            os.fsync(new.fd)
+        os.replace(new.path, target)
+        if fsync:
+            sync_folder(os.path.dirname(target))
+
+
+@contextlib.contextmanager
+def scratch_folder(purpose: str, parent: str | None = None) -> Iterator[str]:
+    """Make a folder, which is removed at the end; return its real path.
+
+    A process that is killed leaves it; the next one with the same purpose removes it.
+
+    Args:
+        purpose: A part of its name.
+        parent: Where it is made; None for the folder of temporary files.
+
+    Raises:
+        OSError: The folder cannot be made.
+    """
+    parent = os.path.realpath(parent or tempfile.gettempdir())
+    remove_leftovers(parent, f"{glob.escape(purpose)}-????????")
+    target = os.path.join(parent, f"{purpose}-{secrets.token_hex(4)}")
+    with locked(target):
+        path = temporary_path(target)
+        try:
+            os.mkdir(path, 0o700)
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def sync_folder(path: str) -> None:
+    """Wait until the names in a folder are on the disk, where the file system can do that."""
+    fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(fd)
+
+
+def remove(path: str) -> None:
+    """Remove ``path``; that it is gone already, or cannot be removed, is no failure."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)

@@ -182,6 +182,8 @@ class Commit:
         data = bridge = None
         try:
             with self._temporaries, ThreadPoolExecutor(1) as uninterrupted:
+                # First: a thread that is starting when a signal comes would not be waited for.
+                uninterrupted.submit(int).result()
                 with Writer(threads, total, progress, flush=self._fsync) as writer:
                     if plan.data is not None and data_path is not None:
                         path = f"{_temporary_data(target)}{secrets.token_hex(4)}.data"

@@ -301,7 +301,6 @@ def plan(
             model,
             folding.cut,
             run.pool,
-            folding.computed_first,
             fold,
             bytes_before=bytes_before,
             share_weights=share_weights,

@@ -16,15 +16,15 @@ from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Unfoldable
 from onnxfold.onnx_ir_private import is_a
 from onnxfold.pool import Buffer, Pool
+from onnxfold.pool.blocks import boxes
 from onnxfold.pool.buffer import Array
 from onnxfold.pool.tensor import BufferTensor
-from onnxfold.pool.tiles import tiles_of
 from onnxfold.storage import data_bytes
 
 READABLE_BYTES = 1 << 16
 """Constants up to this size are read (and computed) for whoever asks."""
 
-_TILE_BYTES = 1 << 20
+_ELEMENTS = 1 << 18  # looked at together
 _SAMPLES = 64
 
 
@@ -336,7 +336,8 @@ def _pass_in_tiles(array: Array, dtype: ir.DataType, test: Callable[[Array], boo
     places = np.unravel_index(np.arange(0, array.size, step), array.shape) if array.ndim else ()
     if not test(array[places]):
         return False
-    return all(test(tile.region) for tile in tiles_of(array, dtype, _TILE_BYTES))
+    array = np.atleast_1d(array)
+    return all(test(array[box]) for box in boxes(array.shape, _ELEMENTS))
 
 
 def _is_small(tensor: ir.TensorProtocol) -> bool:

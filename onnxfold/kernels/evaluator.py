@@ -20,18 +20,15 @@ from onnxfold.kernels.engines import Engines, TimeLimit
 from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes, stand_in
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import AllocationBound, Kind, NotExact, Postpone
-from onnxfold.kernels.schedule import awaits, cannot_fail, phases, postponed
-from onnxfold.kernels.streams.compute import Streams
-from onnxfold.kernels.streams.plan import STREAMED_FROM, is_large, is_streamable, make_plan
+from onnxfold.kernels.schedule import awaits, cannot_fail, phases, postponed, used_outside
+from onnxfold.kernels.streams.compute import Streams, is_large, is_streamable
 from onnxfold.kernels.wide import Widening
 from onnxfold.pool import Buffer, Pool
+from onnxfold.pool.blocks import Source
 from onnxfold.pool.buffer import Array
-from onnxfold.pool.source import TileSource
 
 # Kinds whose result is not known by shape and dtype without computing it as a whole.
-_WHOLE = (Kind.GENERAL, Kind.ASSEMBLED, Kind.SELECTED)
-# So many bytes of indices are computed at once, to know what they select and that they are valid.
-_INDICES = 1 << 24
+_WHOLE = (Kind.GENERAL, Kind.ASSEMBLED)
 
 
 class ComputationFailed(Exception):
@@ -121,7 +118,7 @@ class Evaluator:
             self.compute([b for b in operands if b is not None and _may_be_sizes(b)])
         known = kind is Kind.SHAPE or all(b is None or b.is_known for b in operands)
         if kind in _WHOLE and not (known and _bytes_of(operands) <= EAGER_BYTES):
-            return self._apply_selection(operation) if kind is Kind.SELECTED else None
+            return None
         arrays = [None if b is None else b.array() if b.is_known else stand_in(b) for b in operands]
         if kind is Kind.ELEMENTWISE and not (known and effective_bytes(arrays) <= EAGER_BYTES):
             # the shape and dtype of the result, from one element standing for all
@@ -134,8 +131,6 @@ class Evaluator:
             operation.kernel = None
             return None
         except Postpone as larger:
-            if kind is Kind.SELECTED:
-                return self._apply_selection(operation)
             if len(operation.node.outputs) != 1:
                 return None
             computed = None
@@ -147,37 +142,6 @@ class Evaluator:
         results = [self.pool.defer(shape, dtype, operation) for shape, dtype in types]
         operation.results = results
         return list(results)
-
-    def _apply_selection(self, operation: Operation) -> list[Buffer | None] | None:
-        """Postpone what only selects, knowing that it cannot fail; None if that is not known."""
-        first, *others = operation.operands
-        if first is None or first.dtype == ir.DataType.STRING or first.dtype.bitwidth < 8:
-            return None
-        if first.type_proto is not None or not first.size:
-            return None
-        unknown = [b for b in others if b is not None and not b.is_known]
-        if unknown and (first.nbytes <= STREAMED_FROM or _bytes_of(unknown) > _INDICES):
-            return None
-        self.compute(unknown)
-        assert operation.kernel is not None
-        try:
-            selection = operation.kernel.selects(
-                [stand_in(first), *(None if b is None else b.array() for b in others)],
-                operation.attributes,
-                opset=operation.opset,
-            )
-        except NotExact:
-            return None  # the kernel will say it when it is called
-        for buffer in others:
-            if buffer is not None:
-                buffer.release_pages()
-        if selection is None:
-            return None
-        operation.selection = selection
-        shape = selection.result_shape(first.shape)
-        check_representable(shape, first.dtype.numpy())
-        operation.results = [self.pool.defer(shape, first.dtype, operation)]
-        return list(operation.results)
 
     def _apply_now(self, operation: Operation) -> list[Buffer | None]:
         """Compute an operation whose result types only its computation tells."""
@@ -217,8 +181,8 @@ class Evaluator:
         if failures:
             self._fail(failures)
 
-    def source(self, buffer: Buffer) -> TileSource | None:
-        """What computes a deferred buffer piece by piece; what it needs besides is computed now.
+    def source(self, buffer: Buffer) -> Source | None:
+        """What computes a deferred buffer block by block; what it needs besides is computed now.
 
         None if that cannot be: the buffer is known then.
 
@@ -230,10 +194,10 @@ class Evaluator:
             self.compute([buffer])
             return None
         with np.errstate(all="ignore"):
-            streams = self._compute(operations[:-1], [], buffer)
+            streams = self._compute(operations, [], buffer)
         if streams.failures:
             self._fail(streams.failures)
-        return streams.stream(buffer)
+        return streams.chain(buffer)
 
     def _fail(self, failures: Mapping[Operation, str]) -> NoReturn:
         if self._widening is not None:
@@ -244,37 +208,40 @@ class Evaluator:
         self,
         operations: list[Operation],
         wanted: Sequence[Buffer],
-        streamed: Buffer | None = None,
+        root: Buffer | None = None,
     ) -> Streams:
-        """Compute what is wanted and what ``streamed`` needs."""
-        plan = make_plan(operations, wanted, streamed, _references)
+        """Compute what is wanted and what the root needs, which is wanted block by block."""
         failures: dict[Operation, str] = {}
-        streams = Streams(self.pool, self._engines, plan, failures, bounded=streamed is None)
-        in_boxes = plan.streamed | plan.reduced
-        for phase, engine_is_numpy in phases(operations, in_boxes):
+        streams = Streams(self.pool, self._engines, operations, wanted, root, _references, failures)
+        for phase, engine_is_numpy in phases(operations, streams.operations):
             if not engine_is_numpy:
                 self._engines.compute(phase, failures)
                 continue
             for operation in phase:
-                if operation in in_boxes:
-                    streams.run(operation)
+                if operation in streams.operations:
+                    streams.make(operation)
                 else:
                     self._engines.compute([operation], failures)
+                    for buffer in operation.operands:
+                        if buffer is not None:
+                            buffer.release_pages()
         return streams
 
     def uncertain(self, buffers: Sequence[Buffer]) -> list[Buffer]:
         """The deferred buffers that these need and whose computation could fail.
 
-        What is done to them afterwards cannot.
+        What is done to them afterwards cannot. What only others of them need is left out.
         """
-        return [
-            b
+        found = [
+            operation
             for operation in postponed(buffers)
             if not is_streamable(operation)
             and (operation.kernel is None or is_large(operation) or not cannot_fail(operation))
-            for b in operation.results
-            if b is not None and awaits(b, operation) and b.references
         ]
+        chosen = set(found)
+        below = postponed([b for o in found for b in o.results if awaits(b, o)])
+        outside = [o.results[k] for o, k in used_outside(below) if o in chosen]
+        return [b for b in outside if b is not None]
 
 
 def _references(buffer: Buffer) -> int:

@@ -18,7 +18,6 @@ from onnxfold.kernels.dtypes import (
     normalized_axis,
 )
 from onnxfold.kernels.registry import Array, Kind, NotExact, Unfoldable, kernel
-from onnxfold.kernels.selection import LONGEST_LIST, Picks
 
 _RESHAPES_WITHOUT_COPY = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
@@ -302,30 +301,13 @@ def size(x: Array) -> Array:
     return np.array(math.prod(x.shape), np.int64)
 
 
-def _tiled(x: Array, repeats: Array) -> Picks | None:
-    counts, shape = _repeats(x, repeats)
-    places: dict[int, Array] = {}
-    for axis, (n, d) in enumerate(zip(counts, x.shape, strict=True)):
-        if d == 1 and n != 1:
-            places[axis] = np.broadcast_to(np.int64(0), (n,))
-        elif n != 1:
-            if shape[axis] > LONGEST_LIST:
-                return None
-            places[axis] = np.arange(shape[axis]) % d
-    return Picks.along(x.ndim, places)
-
-
-def _repeats(x: Array, repeats: Array) -> tuple[list[int], list[int]]:
+@kernel("Tile", since=6)
+def tile(x: Array, repeats: Array) -> Array:
+    """``x`` repeated along every axis. Only axes of size 1 repeated: a zero-stride view."""
     counts = integers(repeats, "repeats")
     if len(counts) != x.ndim or min(counts, default=0) < 0:
         raise Unfoldable(f"repeats {counts} do not fit rank {x.ndim}")
-    return counts, [n * d for n, d in zip(counts, x.shape, strict=True)]
-
-
-@kernel("Tile", since=6, kind=Kind.SELECTED, selection=_tiled)
-def tile(x: Array, repeats: Array) -> Array:
-    """``x`` repeated along every axis. Only axes of size 1 repeated: a zero-stride view."""
-    counts, shape = _repeats(x, repeats)
+    shape = [n * d for n, d in zip(counts, x.shape, strict=True)]
     if all(n == 1 or d == 1 for n, d in zip(counts, x.shape, strict=True)):
         return _broadcast(x, shape)
     check_allocatable(shape, x.dtype)

@@ -13,7 +13,6 @@ import onnx_ir as ir
 from onnxfold.kernels.bodies import rename
 from onnxfold.kernels.extents import collapse, numpy_dtype
 from onnxfold.kernels.registry import Kernel, Kind, find
-from onnxfold.kernels.selection import Selection
 from onnxfold.pool import Buffer, Deferred
 from onnxfold.pool.buffer import Array
 
@@ -36,12 +35,10 @@ class Operation(Deferred):
         "_attributes",
         "_kind",
         "captures",
-        "computes_pieces",
         "kernel",
         "node",
         "opsets",
         "results",
-        "selection",
     )
 
     is_wide = False
@@ -61,10 +58,6 @@ class Operation(Deferred):
         self.results: Sequence[Buffer | None] = ()
         self._attributes: dict[str, Any] | None = None
         self._kind: Kind | None = None
-        self.computes_pieces: bool | None = None
-        """Whether onnxruntime computes it on pieces with the same bits; None until asked."""
-        self.selection: Selection | None = None
-        """What it selects of its first operand, checked; None for all other operations."""
         self.kernel: Kernel | None = (
             find(node.op_type, opsets.get("", 1)) if node.domain == "" else None
         )

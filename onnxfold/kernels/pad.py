@@ -7,17 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from onnxfold.kernels.dtypes import STRING, check_allocatable, integers, normalized_axis
-from onnxfold.kernels.registry import Array, Kind, NotExact, Unfoldable, kernel
-from onnxfold.kernels.selection import LONGEST_LIST, Padding, Picks, Selection
+from onnxfold.kernels.registry import Array, NotExact, Unfoldable, kernel
 
 
-def _padding_by_attributes(
-    x: Array, *, pads: Sequence[int], mode: str = "constant", value: float = 0.0
-) -> Selection | None:
-    return _selection(x, _widths(x.ndim, pads, range(x.ndim)), mode, np.asarray(value, x.dtype))
-
-
-@kernel("Pad", since=2, until=11, kind=Kind.SELECTED, selection=_padding_by_attributes)
+@kernel("Pad", since=2, until=11)
 def pad_by_attributes(
     x: Array, *, pads: Sequence[int], mode: str = "constant", value: float = 0.0
 ) -> Array:
@@ -25,18 +18,7 @@ def pad_by_attributes(
     return _padded(x, _widths(x.ndim, pads, range(x.ndim)), mode, np.asarray(value, x.dtype))
 
 
-def _padding(
-    x: Array,
-    pads: Array,
-    value: Array | None = None,
-    axes: Array | None = None,
-    *,
-    mode: str = "constant",
-) -> Selection | None:
-    return _selection(x, *_operands(x, pads, value, axes, mode))
-
-
-@kernel("Pad", since=11, kind=Kind.SELECTED, selection=_padding)
+@kernel("Pad", since=11)
 def pad(
     x: Array,
     pads: Array,
@@ -80,18 +62,6 @@ def _padded(x: Array, widths: list[tuple[int, int]], mode: str, fill: Array) -> 
         return _padded_with(fill, x, widths, shape)
     index = [_places(d, *pair, mode) for d, pair in zip(x.shape, widths, strict=True)]
     return np.asarray(x[np.ix_(*index)]) if index else x
-
-
-def _selection(x: Array, widths: list[tuple[int, int]], mode: str, fill: Array) -> Selection | None:
-    shape = _shape(x, widths)
-    if mode == "constant":
-        return Padding(tuple(widths), fill.astype(x.dtype))
-    if mode not in ("edge", "reflect", "wrap"):
-        return None
-    padded = [axis for axis, pair in enumerate(widths) if pair != (0, 0)]
-    if any(shape[axis] > LONGEST_LIST for axis in padded):
-        return None
-    return Picks.along(x.ndim, {a: _places(x.shape[a], *widths[a], mode) for a in padded})
 
 
 def _shape(x: Array, widths: list[tuple[int, int]]) -> list[int]:

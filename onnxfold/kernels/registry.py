@@ -15,13 +15,10 @@ import enum
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, Union
+from typing import Any, TypeVar, Union
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from onnxfold.kernels.selection import Selection
 
 Array = npt.NDArray[Any]
 KernelResult = Union[Array, Sequence[Array]]  # noqa: UP007 (evaluated at run time)
@@ -83,9 +80,6 @@ class Kind(enum.Enum):
     ASSEMBLED = "assembled"
     """Any box of the result is made of boxes of the operands, moved: the result need not be there
     as a whole (:mod:`onnxfold.kernels.streams`). Never fails on data."""
-    SELECTED = "selected"
-    """Every element of the result is one of the first operand or a constant. Where the kernel's
-    ``selection`` says which (:mod:`onnxfold.kernels.selection`), it never fails on data."""
     SHAPE = "shape"
     """Reads no element of its operands, only how many there are: never worth postponing."""
     GENERAL = "general"
@@ -111,9 +105,6 @@ class Kernel:
     needed: int
     """How many inputs cannot be left out."""
     kind_rule: KindRule | None = None
-    selection: Callable[..., Selection | None] | None = None
-    """For a kernel that selects, what it selects: called like ``function``, but of the first
-    operand shape and dtype only are looked at. None where that cannot be said; raises like it."""
 
     def kind_for(
         self, dtypes: Sequence[np.dtype[Any] | None], attributes: Mapping[str, Any]
@@ -146,20 +137,6 @@ class Kernel:
         if isinstance(result, np.ndarray):
             return [result]
         return list(result)
-
-    def selects(
-        self, inputs: Sequence[Array | None], attributes: dict[str, Any], *, opset: int
-    ) -> Selection | None:
-        """What the kernel selects of its first input, whose elements are not looked at.
-
-        Returns:
-            None if that is not to be said. Raises like calling the kernel.
-        """
-        if self.selection is None:
-            return None
-        arguments = self.arguments(attributes, n_outputs=1, opset=opset)
-        result: Selection | None = _refusing(self.selection, inputs, arguments)
-        return result
 
     def arguments(
         self, attributes: Mapping[str, Any], *, n_outputs: int, opset: int
@@ -195,7 +172,6 @@ def kernel(
     since: int = 1,
     until: int = ANY_LATER,
     kind: Kind | KindRule = Kind.GENERAL,
-    selection: Callable[..., Selection | None] | None = None,
 ) -> Callable[[F], F]:
     """Register the decorated function as the kernel of ``op_types`` in the default ONNX domain.
 
@@ -205,7 +181,6 @@ def kernel(
         until: First opset version for which it no longer is.
         kind: What the evaluator may do with it, see :class:`Kind`; a function where that depends
             on the dtypes (such a kernel is GENERAL as long as they are not known).
-        selection: What it selects, for ``Kind.SELECTED``: see :attr:`Kernel.selection`.
     """
 
     def register(function: F) -> F:
@@ -225,7 +200,6 @@ def kernel(
                     "opset" in keyword_only,
                     needed,
                     None if isinstance(kind, Kind) else kind,
-                    selection,
                 )
             )
         return function

@@ -102,8 +102,6 @@ def _may_join(operation: Operation) -> bool:
 
 def cannot_fail(operation: Operation) -> bool:
     """True if its NumPy kernel computes the operation whatever the operands' values are."""
-    if operation.kind is Kind.SELECTED:
-        return operation.selection is not None
     return operation.kind is not Kind.GENERAL
 
 

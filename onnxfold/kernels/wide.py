@@ -35,7 +35,7 @@ WIDE: Mapping[ir.DataType, ir.DataType] = {
 """What the elements of a dtype are computed in; any other dtype is computed in itself."""
 
 _CASTS = ("Cast", "CastLike")
-_MOVES = (Kind.VIEW, Kind.SELECTED, Kind.ASSEMBLED, Kind.SHAPE)
+_MOVES = (Kind.VIEW, Kind.ASSEMBLED, Kind.SHAPE)
 
 Apply = Callable[[Operation], list[Buffer | None]]
 

@@ -16,7 +16,7 @@ from onnxfold.kernels.inference import is_overwritten
 from onnxfold.onnx_ir_private import is_a, nodes_of, uses
 from onnxfold.passes.run import Run
 from onnxfold.pool import BufferTensor
-from onnxfold.pool.tiles import tiles_of
+from onnxfold.pool.blocks import ArraySource, blocks_of
 
 # So many elements of large tensors tell candidates apart.
 _SAMPLES = 4
@@ -202,8 +202,8 @@ def _equal(a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
     ours = np.empty(2 * _COMPARED_AT_ONCE, np.uint8)
     theirs = np.empty(2 * _COMPARED_AT_ONCE, np.uint8)
     pairs = zip(
-        tiles_of(np.asarray(a.numpy()), a.dtype, _COMPARED_AT_ONCE),
-        tiles_of(np.asarray(b.numpy()), b.dtype, _COMPARED_AT_ONCE),
+        blocks_of(ArraySource(np.asarray(a.numpy()), a.dtype), _COMPARED_AT_ONCE),
+        blocks_of(ArraySource(np.asarray(b.numpy()), b.dtype), _COMPARED_AT_ONCE),
         strict=True,
     )
     equal = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,15 +13,11 @@ import onnx_ir as ir
 
 from onnxfold.storage import MappedFile, Span, data_bytes
 
-if TYPE_CHECKING:
-    from onnxfold.pool.pool import Pool
-    from onnxfold.pool.spill import ScratchPart
-
 Array = npt.NDArray[Any]
 
 
 class Memory(enum.Enum):
-    """Where a block's bytes are, and so who pays for them."""
+    """Where a region's bytes are, and so who pays for them."""
 
     MAPPED = "mapped"
     """In a file of the model, read through a shared mapping: costs no memory of ours."""
@@ -33,7 +29,17 @@ class Memory(enum.Enum):
     """Moved to an unlinked scratch file, read through a mapping."""
 
 
-class Block:
+class Mapped(Protocol):
+    """A part of a file that is mapped."""
+
+    def array(self) -> Array:
+        """Its bytes."""
+
+    def release(self, start: int, length: int) -> None:
+        """Give back the memory of pages that reading has touched."""
+
+
+class Region:
     """One piece of memory and the buffers that look at it. The last one that goes frees it."""
 
     __slots__ = ("buffers", "file", "kind", "nbytes", "root", "scratch")
@@ -44,9 +50,9 @@ class Block:
         self.kind = kind
         self.buffers: set[Buffer] = set()
         self.file: MappedFile | None = None
-        """The file behind a mapped block."""
-        self.scratch: ScratchPart | None = None
-        """The part of the scratch file behind a spilled block."""
+        """The file behind a mapped region."""
+        self.scratch: Mapped | None = None
+        """The part of the scratch file behind a spilled region."""
 
 
 class Deferred:
@@ -73,29 +79,30 @@ class Buffer:
     __slots__ = (
         "_array",
         "bindings",
-        "block",
         "deferred",
         "dtype",
         "held",
         "pool",
         "references",
+        "region",
         "shape",
         "type_proto",
     )
 
     def __init__(
         self,
-        pool: Pool,
+        pool: Any,
         shape: tuple[int, ...],
         dtype: ir.DataType,
         array: Array | None,
-        block: Block | None,
+        region: Region | None,
         deferred: Deferred | None = None,
     ) -> None:
         self.pool = pool
+        """The :class:`~onnxfold.pool.pool.Pool` that made it."""
         self.shape = shape
         self.dtype = dtype
-        self.block = block
+        self.region = region
         self.deferred = deferred
         self.references = 0
         self.bindings = 0
@@ -136,18 +143,18 @@ class Buffer:
         if self._array is None:
             return (id(self),)
         interface = self._array.__array_interface__
-        return (interface["data"][0], self._array.strides, self.shape, self.dtype, id(self.block))
+        return (interface["data"][0], self._array.strides, self.shape, self.dtype, id(self.region))
 
     def span(self) -> Span | None:
         """Where the stored bytes are in a file, if they are there in row-major order."""
-        block = self.block
+        region = self.region
         array = self._array
-        if block is None or block.file is None or array is None or self.dtype.bitwidth < 8:
+        if region is None or region.file is None or array is None or self.dtype.bitwidth < 8:
             return None
         if not array.flags.c_contiguous or array.size == 0:
             return None
-        start = array.__array_interface__["data"][0] - _byte_bounds(block.file.array())[0]
-        return Span(block.file, start, array.nbytes)
+        start = array.__array_interface__["data"][0] - _byte_bounds(region.file.array())[0]
+        return Span(region.file, start, array.nbytes)
 
     def release_pages(self, part: Array | None = None) -> None:
         """Give back the memory of the mapped pages that reading the elements has touched.
@@ -155,8 +162,8 @@ class Buffer:
         Args:
             part: A view of the elements, for only those.
         """
-        block = self.block
-        holder = None if block is None else block.file or block.scratch
+        region = self.region
+        holder = None if region is None else region.file or region.scratch
         if holder is None or self._array is None or self._array.size == 0:
             return
         low, high = _byte_bounds(self._array if part is None else part)
@@ -173,7 +180,8 @@ class Buffer:
         self._array = array
 
     def __repr__(self) -> str:
-        state = "deferred" if self._array is None else self.block.kind.value if self.block else "?"
+        kind = "?" if self.region is None else self.region.kind.value
+        state = kind if self.is_known else "deferred"
         return f"Buffer({self.dtype.name}{list(self.shape)}, {state}, refs={self.references})"
 
 

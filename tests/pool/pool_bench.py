@@ -24,8 +24,7 @@ class Bench:
     def held(self, array: np.ndarray, dtype: ir.DataType | None = None) -> Buffer:
         """A buffer with the array's elements in memory of the pool, retained once."""
         dtype = dtype or ir.DataType.from_numpy(array.dtype)
-        memory, buffer = self.pool.allocate(array.shape, dtype)
-        memory[...] = array
+        buffer = self.pool.adopt(np.array(array), dtype)
         self.pool.retain(buffer)
         return buffer
 

@@ -1,4 +1,4 @@
-"""A long chain over a large constant needs memory for a few pieces of it, and stores one value."""
+"""A long chain over a large constant stores what a reduction needs as a whole, and its result."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def test_forty_ops_on_64_mib(fold_all):
     assert [node.op_type for node in model.graph] == ["Add"]
     mean = model.graph.initializers["mean"].const_value
     assert mean.numpy() == np.float32(1.5)
-    assert statistics.peak_bytes <= BUFFER / 8
+    assert statistics.peak_bytes <= BUFFER * 5 / 4
     assert statistics.materialized == 1
     assert propagation.outcome.folded == 41

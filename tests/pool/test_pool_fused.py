@@ -14,15 +14,15 @@ SIDE = 512  # a value is 1 MiB: large
 
 
 def streamed(buffer) -> np.ndarray:
-    """What the buffer's tensor writes into a file; the buffer stays postponed if it was."""
-    known = buffer.is_known
+    """What the buffer's tensor writes into a file; it stays postponed."""
+    assert not buffer.is_known
     tensor = BufferTensor(buffer)
     data = tensor.tobytes()
-    assert buffer.is_known == known
+    assert not buffer.is_known
     return np.frombuffer(data, buffer.dtype.numpy()).reshape(buffer.shape)
 
 
-def test_what_is_shared_is_computed_once(work):
+def test_what_is_shared_is_computed_once():
     bench = Bench()
     x = bench.held(counting(SIDE, SIDE))
     value = x
@@ -31,25 +31,10 @@ def test_what_is_shared_is_computed_once(work):
         if previous is not x:
             bench.release(previous)
     np.testing.assert_array_equal(streamed(value), counting(SIDE, SIDE) * np.float32(2.0**40))
-    assert work["operations"] == 40 * SIDE * SIDE
     assert bench.pool.statistics.peak_bytes < x.nbytes + (4 << 20)
 
 
-def test_what_is_moved_in_two_ways_is_computed_once_each_time(work):
-    bench = Bench()
-    array = counting(SIDE, SIDE) % 7
-    value = bench.held(array)
-    for _ in range(20):
-        moved = bench.apply("Transpose", value, perm=[1, 0])
-        total = bench.apply("Sub", bench.apply("Neg", value), moved)
-        array = -array - array.T
-        value = total
-    # intermediate values are retained by this test: they count as used elsewhere
-    np.testing.assert_array_equal(streamed(value), array)
-    assert work["operations"] <= 20 * 2 * SIDE * SIDE
-
-
-def test_several_large_consumers_share_one_result(work):
+def test_several_large_consumers_share_one_result():
     bench = Bench()
     x = bench.held(counting(SIDE, SIDE))
     root = bench.apply("Sqrt", x)
@@ -59,13 +44,14 @@ def test_several_large_consumers_share_one_result(work):
         bench.apply("Abs", root),
     ]
     bench.release(root)
-    for user in users:
+    for user in (users[0], users[2]):
         streamed(user)
-    assert work["operations"] == 3 * SIDE * SIDE  # Sqrt, Neg, Abs
-    assert root.is_known
+    assert root.is_known  # once for all of them
+    assert not users[1].is_known
+    assert users[1].array().base is not None  # a view
 
 
-def test_parts_of_a_result_are_computed_without_the_whole(work):
+def test_parts_of_a_result_are_computed_without_the_whole():
     bench = Bench()
     x = bench.held(counting(3 * SIDE, SIDE) % 2000)
     cast = bench.apply("Cast", x, to=onnx.TensorProto.FLOAT16)
@@ -76,10 +62,9 @@ def test_parts_of_a_result_are_computed_without_the_whole(work):
     for k, row in enumerate(rows):
         np.testing.assert_array_equal(streamed(row), whole[k * SIDE : (k + 1) * SIDE].T)
     assert not cast.is_known
-    assert work["operations"] == 3 * SIDE * SIDE
 
 
-def test_a_part_of_a_large_chain_costs_a_part(work):
+def test_a_part_of_a_large_chain_costs_a_part():
     bench = Bench()
     value = bench.held(counting(SIDE, SIDE))
     for op_type in ("Neg", "Abs", "Sqrt"):
@@ -88,10 +73,9 @@ def test_a_part_of_a_large_chain_costs_a_part(work):
     part = bench.apply("Slice", value, bench.integers(3, 5), bench.integers(5, 9))
     bench.release(value)
     np.testing.assert_array_equal(part.array(), np.sqrt(counting(SIDE, SIDE))[3:5, 5:9])
-    assert work["operations"] == 3 * 8
 
 
-def test_repeated_elements_are_computed_once(work):
+def test_repeated_elements_are_computed_once():
     bench = Bench()
     row = bench.held(counting(1, SIDE))
     tall = bench.apply("Expand", row, bench.integers(1 << 20, SIDE))
@@ -101,7 +85,7 @@ def test_repeated_elements_are_computed_once(work):
     assert bench.pool.statistics.peak_bytes < 1 << 20
 
 
-def test_a_broadcast_operand_is_computed_on_the_small_side(work):
+def test_a_broadcast_operand_is_computed_on_the_small_side():
     bench = Bench()
     column = bench.held(counting(200_000, 1))
     small = bench.apply("Sqrt", bench.apply("Neg", bench.apply("Neg", column)))
@@ -109,7 +93,6 @@ def test_a_broadcast_operand_is_computed_on_the_small_side(work):
     bench.release(small)
     expected = np.sqrt(counting(200_000, 1)) * counting(1, 16)
     np.testing.assert_array_equal(streamed(large), expected)
-    assert work["operations"] <= 3 * 200_000 + 16 * 200_000
 
 
 @pytest.mark.parametrize("limit", [1 << 20, None])
@@ -122,7 +105,7 @@ def test_a_result_goes_to_the_disk_where_the_limit_asks_for_it(limit, tmp_path):
     bench.release(negative)
     bench.pool.compute([result])
     np.testing.assert_array_equal(result.array(), -counting(2048, 512).T)
-    assert result.block.kind is (Memory.SPILLED if limit else Memory.OWNED)
+    assert result.region.kind is (Memory.SPILLED if limit else Memory.OWNED)
     if limit:
         statistics = bench.pool.statistics
         assert statistics.spilled_bytes >= result.nbytes
@@ -130,20 +113,8 @@ def test_a_result_goes_to_the_disk_where_the_limit_asks_for_it(limit, tmp_path):
     assert bench.live_bytes == 4
 
 
-def test_a_tile_may_be_of_elements_that_share_a_byte():
-    bench = Bench()
-    codes = (counting(700, 801, dtype=np.int64) % 16 - 8).astype(np.int8)
-    small = bench.apply("Cast", bench.held(codes), to=onnx.TensorProto.INT4)
-    moved = bench.apply("Transpose", small, perm=[1, 0])
-    tensor = BufferTensor(moved)
-    again = bench.held(np.ascontiguousarray(codes.T).astype(moved.dtype.numpy()), moved.dtype)
-    assert tensor.tobytes() == BufferTensor(again).tobytes()
-    assert not moved.is_known
-
-
 @pytest.mark.parametrize("op_type", ["Exp", "Tanh", "Sin", "Erf"])
 def test_functions_of_onnxruntime_give_its_bits(op_type):
-    """In pieces or, where a piece would change a bit, as a whole."""
     import onnxruntime as ort
 
     array = np.random.default_rng(0).standard_normal((517, 811), np.float32) * 3
@@ -172,10 +143,56 @@ def test_reshapes_that_no_strides_express():
     array = counting(96, 70, 60)
     moved = bench.apply("Transpose", bench.apply("Neg", bench.held(array)), perm=[2, 0, 1])
     flat = bench.apply("Reshape", moved, bench.integers(60 * 96, 70))
+    bench.release(moved)
+    expected = -array.transpose(2, 0, 1).reshape(60 * 96, 70)
+    np.testing.assert_array_equal(streamed(flat), expected)
     result = bench.apply("Transpose", bench.apply("Abs", flat), perm=[1, 0])
-    bench.release(moved, flat)
-    expected = array.transpose(2, 0, 1).reshape(60 * 96, 70).T
-    np.testing.assert_array_equal(streamed(result), expected)
+    np.testing.assert_array_equal(result.array(), -expected.T)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_weights_side_by_side_are_not_stored(axis):
+    bench = Bench()
+    arrays = [counting(SIDE, SIDE) + k for k in range(3)]
+    parts = [bench.apply("Transpose", bench.held(array), perm=[1, 0]) for array in arrays]
+    parts[1] = bench.apply("Neg", parts[1])
+    joined = bench.apply("Concat", *parts, axis=axis)
+    scaled = bench.apply("Mul", joined, bench.held(np.float32([2])))
+    bench.release(*parts, joined)
+    expected = np.concatenate([arrays[0].T, -arrays[1].T, arrays[2].T], axis)
+    np.testing.assert_array_equal(streamed(scaled), 2 * expected)
+    peak = bench.pool.statistics.peak_bytes
+    assert peak < sum(array.nbytes for array in arrays) + (6 << 20)
+    turned = bench.apply("Transpose", bench.apply("Concat", *arrays_of(bench, arrays), axis=axis))
+    np.testing.assert_array_equal(turned.array(), np.concatenate(arrays, axis).T)
+
+
+def arrays_of(bench: Bench, arrays):
+    return [bench.held(array) for array in arrays]
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect"])
+def test_what_selects_is_computed_as_a_whole(mode):
+    bench = Bench()
+    array = counting(SIDE, SIDE) % 2000
+    root = bench.apply("Sqrt", bench.held(array))
+    places = np.random.default_rng(0).permutation(SIDE)[:300]
+    rows = bench.apply("Gather", bench.apply("Neg", root), bench.held(places - SIDE))
+    tiled = bench.apply("Tile", rows, bench.integers(2, 3))
+    padded = bench.apply("Pad", tiled, bench.integers(0, 3, 2, 1), mode=mode)
+    cast = bench.apply("Cast", padded, to=onnx.TensorProto.FLOAT16)
+    expected = np.pad(np.tile(-np.sqrt(array)[places], (2, 3)), ((0, 2), (3, 1)), mode=mode)
+    np.testing.assert_array_equal(streamed(cast), expected.astype(np.float16))
+    assert padded.is_known
+
+
+def test_an_index_out_of_range_is_found_when_it_is_asked_for():
+    bench = Bench()
+    value = bench.apply("Neg", bench.held(counting(SIDE, SIDE)))
+    rows = bench.apply("Gather", value, bench.held(np.arange(SIDE + 1)))
+    assert bench.evaluator.uncertain([bench.apply("Abs", rows)]) == [rows]
+    with pytest.raises(ComputationFailed, match="out of range"):
+        rows.array()
 
 
 def test_sums_of_too_many_repeated_elements_are_left_alone():

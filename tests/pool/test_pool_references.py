@@ -70,9 +70,9 @@ def test_postponed_work_holds_its_operands_until_it_is_done(bench):
     result = bench.apply("Neg", operand)
     assert not result.is_known
     bench.release(operand)
-    assert operand.block is not None
+    assert operand.region is not None
     np.testing.assert_array_equal(result.array(), -counting(512, 512))
-    assert operand.block is None
+    assert operand.region is None
     assert bench.live_bytes == 512 * 512 * 4
 
 
@@ -106,9 +106,9 @@ def test_operands_wait_for_the_last_of_several_results():
     results = [pool.defer((8,), ir.DataType.FLOAT, work) for _ in range(2)]
     pool.release(operand)
     pool.fulfil(results[0], counting(8) + 1)
-    assert operand.block is not None
+    assert operand.region is not None
     pool.fulfil(results[1], counting(8) + 2)
-    assert operand.block is None
+    assert operand.region is None
 
 
 def test_a_result_of_another_shape_or_dtype_is_refused():
@@ -154,7 +154,7 @@ def test_counters_agree_with_what_is_reachable(steps):
         else:
             held.append(bench.apply("Neg", held[k]))
             contents.append(-contents[k])
-    reachable = {id(b.block): b.block.nbytes for b in held}
+    reachable = {id(b.region): b.region.nbytes for b in held}
     statistics = bench.pool.statistics
     assert statistics.live_bytes == sum(reachable.values())
     assert statistics.live == len({id(b) for b in held})

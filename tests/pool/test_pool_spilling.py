@@ -38,10 +38,10 @@ def test_every_view_keeps_its_content(bench):
         "part": (bench.apply("Split", base, n=4, num_outputs=4)[3], array[-SIDE // 4 :]),
     }
     others = _fill_up(bench, 4)
-    assert base.block.kind is Memory.SPILLED
+    assert base.region.kind is Memory.SPILLED
     np.testing.assert_array_equal(base.array(), array)
     for name, (view, expected) in views.items():
-        assert view.block is base.block, name
+        assert view.region is base.region, name
         np.testing.assert_array_equal(view.array(), expected, err_msg=name)
     for k, other in enumerate(others):
         assert (other.array() == k).all()
@@ -52,7 +52,7 @@ def test_views_of_spilled_memory_are_views_too(bench):
     _fill_up(bench, 4)
     live = bench.live_bytes
     view = bench.apply("Transpose", base, perm=[1, 0])
-    assert view.block is base.block
+    assert view.region is base.region
     assert bench.live_bytes == live
     bench.release(base)
     np.testing.assert_array_equal(view.array(), counting(SIDE, SIDE).T)
@@ -62,7 +62,7 @@ def test_what_was_spilled_is_counted_and_no_longer_live(bench):
     buffers = _fill_up(bench, 6)
     statistics = bench.pool.statistics
     assert statistics.spilled_bytes == sum(
-        b.block.nbytes for b in buffers if b.block.kind is Memory.SPILLED
+        b.region.nbytes for b in buffers if b.region.kind is Memory.SPILLED
     )
     assert statistics.spilled_bytes + statistics.live_bytes == 6 * BLOCK
     assert statistics.live_bytes <= bench.pool.memory_limit
@@ -81,7 +81,7 @@ def test_transposed_memory_spills_as_it_lies(bench):
     buffer = bench.pool.adopt(memory, bench.held(counting(1)).dtype)
     bench.pool.retain(buffer)
     _fill_up(bench, 4)
-    assert buffer.block.kind is Memory.SPILLED
+    assert buffer.region.kind is Memory.SPILLED
     np.testing.assert_array_equal(buffer.array(), counting(SIDE, SIDE))
 
 
@@ -95,7 +95,7 @@ def test_nothing_is_spilled_without_a_limit():
     bench = Bench()
     buffers = _fill_up(bench, 4)
     assert bench.pool.statistics.spilled_bytes == 0
-    assert all(b.block.kind is Memory.OWNED for b in buffers)
+    assert all(b.region.kind is Memory.OWNED for b in buffers)
 
 
 def test_postponed_work_runs_within_the_limit(bench):

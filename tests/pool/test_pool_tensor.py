@@ -91,7 +91,7 @@ def test_a_tensor_holds_its_buffer(bench):
 
 def test_a_mapped_weight_is_a_span_of_its_file(mapped):
     buffer = Pool().buffer_of(mapped)
-    assert buffer.block.kind is Memory.MAPPED
+    assert buffer.region.kind is Memory.MAPPED
     span = buffer.span()
     assert span.length == 256 * 384 * 4
     found = span.file.array()[span.offset : span.offset + span.length]

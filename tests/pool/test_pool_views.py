@@ -63,7 +63,7 @@ def test_a_view_keeps_its_base_alive(bench, name):
     base = bench.held(array)
     view = move(bench, base)
     bench.release(base)
-    assert base.block is None
+    assert base.region is None
     assert bench.live_bytes >= array.nbytes
     churn = [bench.held(np.full((256, 512), -1, np.float32)) for _ in range(4)]
     np.testing.assert_array_equal(view.array(), expected(array))

@@ -1,5 +1,6 @@
-"""Large constants that are computed box by box where they are used, and never stored.
+"""Large constants that are not stored on the way to where they are needed.
 
-:mod:`.plan` says what is computed so and what is stored first, :mod:`.build` makes the sources that
-do it, :mod:`.compute` stores what has to be stored, :mod:`.reductions` reduces what comes in boxes.
+There are two ways: a view is other strides on the same memory, and element-wise work is done block
+by block where its result is written or stored (:mod:`.chains`). :mod:`.compute` says which results
+are made so. All other large results are computed whole.
 """

@@ -1,21 +1,34 @@
-"""Storing what a plan says, and reducing: in boxes, so that only a few of them take memory."""
+"""Which large results are computed block by block, and which of them are stored."""
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from onnxfold.kernels.engines import Engines
 from onnxfold.kernels.operation import Operation
-from onnxfold.kernels.registry import Kind, NotExact, Postpone
+from onnxfold.kernels.registry import Kind, Postpone
 from onnxfold.kernels.schedule import awaits
-from onnxfold.kernels.streams.build import Unavailable, stream
-from onnxfold.kernels.streams.plan import StreamPlan, kind_of
-from onnxfold.kernels.streams.reductions import reduced
-from onnxfold.kernels.streams.sources import Stream
-from onnxfold.kernels.streams.views import view
+from onnxfold.kernels.streams.chains import (
+    Chain,
+    Expression,
+    Joined,
+    Leaf,
+    is_joined,
+    leaf,
+    step,
+    viewed,
+)
 from onnxfold.pool import Buffer, Pool
+
+# Operations whose operands and results all are smaller (bytes) are computed one by one.
+_LARGE = 1 << 18
+_STREAMED = (Kind.VIEW, Kind.ELEMENTWISE, Kind.ASSEMBLED)
+
+
+class _TakesLong(Exception):
+    """More is to be stored than there is time for."""
 
 
 class Streams:
@@ -23,61 +36,141 @@ class Streams:
 
     Args:
         pool: Where operands and results live.
-        engines: Compute what is not done in boxes.
-        plan: How the operations are computed.
+        engines: Knows how long computing may take.
+        operations: Postponed operations, operands first.
+        wanted: Results that are wanted as a whole.
+        root: A result that is wanted block by block, of the last operation.
+        references: How many users a buffer is sure to have, those in the operations among them.
         failures: Gets the operations that cannot be computed, with the reason.
-        bounded: Whether a result that takes long to compute is a failure.
     """
 
     def __init__(
         self,
         pool: Pool,
         engines: Engines,
-        plan: StreamPlan,
+        operations: Sequence[Operation],
+        wanted: Iterable[Buffer],
+        root: Buffer | None,
+        references: Callable[[Buffer], int],
         failures: dict[Operation, str],
-        *,
-        bounded: bool,
     ) -> None:
         self._pool = pool
-        self._engines = engines
-        self._plan = plan
-        self._bounded = bounded
+        self._time = engines.time
+        self._root = root
         self.failures = failures
+        self.operations = {o for o in operations if is_streamable(o)}
+        """Those that are computed by :meth:`make`."""
+        self._stored = self._to_store(operations, wanted, references)
+        self._expressions: dict[Buffer, Expression] = {}
 
-    def run(self, operation: Operation) -> None:
-        """Compute what is stored of a streamed or reduced operation's results."""
-        if operation in self._plan.reduced:
-            self._reduce(operation)
-            return
-        for buffer in operation.results:
-            if buffer is not None and buffer in self._plan.stored and awaits(buffer, operation):
-                self._store(buffer)
+    def _to_store(
+        self,
+        operations: Sequence[Operation],
+        wanted: Iterable[Buffer],
+        references: Callable[[Buffer], int],
+    ) -> set[Buffer]:
+        """Results that are stored because work would be done twice, or that others ask for."""
+        uses: dict[Buffer, list[Operation]] = {}
+        for operation in operations:
+            for operand in operation.operands:
+                if operand is not None:
+                    uses.setdefault(operand, []).append(operation)
+        stored = set(wanted)
+        # users in one chain of element-wise work on one shape share what they read
+        chains: dict[Buffer, Buffer] = {}
+        for operation in reversed(operations):
+            for result in operation.results:
+                if result is None or operation not in self.operations:
+                    continue
+                chains[result] = result
+                users = uses.get(result, [])
+                if result in stored or not users:
+                    continue
+                found = {self._chain_of(user, result, chains) for user in users}
+                if len(found) > 1 or None in found or references(result) > len(users):
+                    stored.add(result)
+                else:
+                    chains[result] = found.pop() or result
+        return stored
 
-    def stream(self, buffer: Buffer, *, keep_axes: bool = False) -> Stream | None:
-        """What computes a streamed result; None if what it needs has failed."""
-        with contextlib.suppress(Unavailable):
-            return stream(buffer, self._plan.inlined, keep_axes=keep_axes)
-        return None
+    def _chain_of(
+        self, user: Operation, operand: Buffer, chains: dict[Buffer, Buffer]
+    ) -> Buffer | None:
+        """The chain that a user belongs to; None if it needs the operand stored."""
+        result = next((b for b in user.results if b is not None), None)
+        if user not in self.operations or result is None:
+            return None
+        if user.kind is not Kind.ELEMENTWISE:
+            return operand if user.operands.count(operand) == 1 else None
+        return chains.get(result) if result.shape == operand.shape else None
 
-    def _store(self, buffer: Buffer) -> None:
-        """Compute a streamed result and keep it: as a view where it is one, else in boxes."""
-        operation = buffer.deferred
-        assert isinstance(operation, Operation)
-        first = operation.operands[0]
-        if kind_of(operation) is Kind.VIEW and first is not None and first.is_known:
-            with contextlib.suppress(Postpone):  # no strides express it
-                array = view(operation, list(operation.results).index(buffer), first.array())
-                self._pool.fulfil(buffer, array)
-                return
+    def make(self, operation: Operation) -> None:
+        """Compute what is stored of an operation's results; note how the others are computed."""
+        operands: list[Expression | None] = []
+        for buffer in operation.operands:
+            expression = None if buffer is None else self._expression_of(buffer)
+            if buffer is not None and expression is None:
+                return  # it has failed
+            operands.append(expression)
         try:
-            source = stream(buffer, self._plan.inlined, compact=True)
-        except Unavailable:
-            return  # what it needs has failed
-        time = self._engines.time
-        if self._bounded and source.nbytes > time.nbytes:
-            self.failures[operation] = f"it would take too long to compute {source.nbytes:,} bytes"
-            return
-        with time.spending():
+            for index, result in enumerate(operation.results):
+                if result is not None and awaits(result, operation):
+                    self._make(operation, operands, index, result)
+        except _TakesLong as error:
+            self.failures[operation] = str(error)
+
+    def _expression_of(self, buffer: Buffer) -> Expression | None:
+        return leaf(buffer) if buffer.is_known else self._expressions.get(buffer)
+
+    def _make(
+        self,
+        operation: Operation,
+        operands: Sequence[Expression | None],
+        index: int,
+        result: Buffer,
+    ) -> None:
+        expression: Expression
+        if operation.kind is Kind.ELEMENTWISE:
+            expression = step(operation, operands)
+        elif operation.kind is Kind.ASSEMBLED:
+            parts = [
+                Chain(self._without_joined(b, e), b.dtype)
+                for b, e in zip(operation.operands, operands, strict=True)
+                if b is not None and e is not None and b.size
+            ]
+            expression = Joined(parts, operation.attributes["axis"] % len(result.shape))
+        else:
+            first, operand = operation.operands[0], operands[0]
+            assert first is not None and operand is not None
+            operand = self._without_joined(first, operand)
+            try:
+                expression = viewed(operation, index, operand)
+            except Postpone:  # no strides express it: it has the elements in the same order
+                expression = operand
+                if result is not self._root:
+                    self._store(result, expression)
+                    return
+            else:
+                if isinstance(expression, Leaf) and first.is_known:
+                    self._pool.fulfil(result, expression.array)
+                    return
+        if result in self._stored:
+            self._store(result, expression)
+        else:
+            self._expressions[result] = expression
+
+    def _without_joined(self, buffer: Buffer, expression: Expression) -> Expression:
+        """An expression without concatenations: with one, the buffer is stored."""
+        if buffer.is_known or not is_joined(expression):
+            return expression
+        self._store(buffer, expression)
+        return leaf(buffer)
+
+    def _store(self, buffer: Buffer, expression: Expression) -> None:
+        source = Chain(expression, buffer.dtype, compact=expression.shape == buffer.shape)
+        if self._root is None and source.nbytes > self._time.nbytes:
+            raise _TakesLong(f"it would take too long to compute {source.nbytes:,} bytes")
+        with self._time.spending():
             array = self._pool.store(source)
         if array.size == buffer.size:
             array = array.reshape(buffer.shape)
@@ -85,21 +178,29 @@ class Streams:
             array = np.broadcast_to(array, buffer.shape)
         self._pool.fulfil(buffer, array)
 
-    def _reduce(self, operation: Operation) -> None:
-        """A reduction, piece by piece if its bits allow it."""
-        if not any(awaits(b, operation) for b in operation.results):
-            return
-        first = operation.operands[0]
-        assert first is not None
-        source = self.stream(first, keep_axes=True)
-        time = self._engines.time
-        if source is not None and source.nbytes <= time.nbytes:
-            with contextlib.suppress(NotExact), time.spending():
-                result = reduced(operation, source, self._engines.whole, self._pool)
-                buffer = operation.results[0]
-                assert buffer is not None
-                self._pool.fulfil(buffer, result)
-                return
-        if not first.is_known:
-            self._store(first)
-        self._engines.compute([operation], self.failures)
+    def chain(self, buffer: Buffer) -> Chain | None:
+        """What computes the root block by block; None if it is known."""
+        expression = self._expressions.get(buffer)
+        return None if expression is None else Chain(expression, buffer.dtype)
+
+
+def is_large(operation: Operation) -> bool:
+    """True if a result or a postponed operand is worth not being stored."""
+    return any(b is not None and b.nbytes > _LARGE for b in operation.results) or any(
+        b is not None and not b.is_known and b.nbytes > _LARGE for b in operation.operands
+    )
+
+
+def is_streamable(operation: Operation) -> bool:
+    """True for large work of which any block can be computed by itself."""
+    if operation.captures or not operation.results or not is_large(operation):
+        return False
+    for buffer in (*operation.operands, *operation.results):
+        if buffer is not None and (buffer.type_proto is not None or buffer.dtype.numpy().hasobject):
+            return False
+    if any(b is not None and not b.size for b in operation.results):
+        return False
+    if operation.kind is Kind.VIEW:
+        first, *others = operation.operands
+        return first is not None and all(b is None or b.is_known for b in others)
+    return operation.kind in _STREAMED

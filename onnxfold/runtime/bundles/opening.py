@@ -195,9 +195,9 @@ def _is_in_memory(tensor: ir.TensorProtocol) -> bool:
     if not is_streamed(tensor):
         return span_of(tensor) is None
     buffer = getattr(tensor, "buffer", None)
-    if not isinstance(buffer, Buffer) or not buffer.is_known or buffer.block is None:
+    if not isinstance(buffer, Buffer) or not buffer.is_known or buffer.region is None:
         return False
-    return buffer.block.kind in (Memory.OWNED, Memory.FOREIGN)
+    return buffer.region.kind in (Memory.OWNED, Memory.FOREIGN)
 
 
 def _content(plan: FilePlan) -> bytes:

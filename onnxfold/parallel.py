@@ -1,16 +1,14 @@
-"""Tiles by several threads at once, in order where the order matters."""
+"""Pieces of work by several threads at once."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 # More threads than this only wait for memory.
 THREADS = min(4, os.cpu_count() or 1)
@@ -42,29 +40,8 @@ def for_each(items: Iterable[Item], work: Callable[[Item], object], threads: int
     if threads <= 1:
         run()
         return
-    with ThreadPoolExecutor(threads - 1, "onnxfold-tile") as executor:
+    with ThreadPoolExecutor(threads - 1, "onnxfold-block") as executor:
         helpers = [executor.submit(run) for _ in range(threads - 1)]
         run()
     for helper in helpers:
         helper.result()
-
-
-def in_order(
-    items: Iterable[Item], work: Callable[[Item], Result], threads: int = THREADS
-) -> Iterator[Result]:
-    """``work`` of all items in their order, a few items ahead of the one who asks."""
-    if threads <= 1:
-        yield from map(work, items)
-        return
-    pending: deque[Future[Result]] = deque()
-    with ThreadPoolExecutor(threads, "onnxfold-tile") as executor:
-        try:
-            for item in items:
-                pending.append(executor.submit(work, item))
-                if len(pending) > threads:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-        finally:
-            for future in pending:
-                future.cancel()

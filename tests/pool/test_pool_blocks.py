@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxfold.pool.tiles import tiles_of
+from onnxfold.pool.blocks import ArraySource, blocks_of
 
 DTYPES = [
     ir.DataType.FLOAT,
@@ -46,6 +48,10 @@ def _from_nibbles(codes: np.ndarray, dtype: ir.DataType) -> np.ndarray:
     signed = dtype in (ir.DataType.INT4, ir.DataType.INT2)
     half = 1 << (dtype.bitwidth - 1)
     return (codes.astype(np.int8) - half if signed else codes).astype(dtype.numpy())
+
+
+def tiles_of(array: np.ndarray, dtype: ir.DataType, nbytes: int) -> list:
+    return list(blocks_of(ArraySource(array, dtype), nbytes))
 
 
 def written(array: np.ndarray, dtype: ir.DataType, nbytes: int) -> bytes:
@@ -128,3 +134,21 @@ def test_tiles_are_about_as_large_as_asked():
     sizes = [tile.nbytes for tile in tiles_of(array, ir.DataType.FLOAT, 1 << 16)]
     assert max(sizes) <= 1 << 16
     assert len(sizes) <= 2 * (array.nbytes >> 16) + 1
+
+
+@pytest.mark.parametrize("perm", [(1, 0), (1, 0, 2), (0, 2, 1)])
+def test_what_is_too_large_to_stay_is_read_in_slabs(perm):
+    """Each stretch of a file is written once, and no stretch is short."""
+    shape = (4400, 4001) if len(perm) == 2 else (440, 10, 4001)
+    array = np.arange(math.prod(shape), dtype=np.float32).reshape(shape).transpose(perm)
+    out = np.zeros(array.nbytes, np.uint8)
+    rows = 0
+    for block in blocks_of(ArraySource(array, ir.DataType.FLOAT), 1 << 20, 1 << 22):
+        data = np.empty(block.nbytes, np.uint8)
+        block.read(data)
+        rows = max(rows, block.rows)
+        assert block.nbytes <= 1 << 22
+        for stretch, start in block.stretches(data):
+            out[start : start + len(stretch)] += np.frombuffer(stretch, np.uint8)
+    assert (rows > 1) == (len(perm) == 2)
+    assert np.array_equal(out, np.ascontiguousarray(array).reshape(-1).view(np.uint8))

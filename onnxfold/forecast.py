@@ -1,0 +1,138 @@
+"""A bound of what a run will take, known before anything large is done."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxfold import storage
+from onnxfold.analysis.decisions import Decision
+from onnxfold.graphs import all_graphs
+from onnxfold.kernels.schedule import postponed
+from onnxfold.kernels.streams.compute import is_streamable
+from onnxfold.memory import rss_bytes
+from onnxfold.options import Options
+from onnxfold.parallel import THREADS
+from onnxfold.passes.cut import Cut
+from onnxfold.pool import Buffer, Pool
+from onnxfold.pool.blocks import LARGE, SLAB
+from onnxfold.storage.layout import EXTERNAL_FROM
+
+# Memory, measured on CPython 3.11 on Linux (bytes).
+_MODULES = 10 << 20  # what rules, symbolic shapes and writing import and make once
+_PER_NODE = 3_000  # what passes know of a node
+_ONNXRUNTIME = 30 << 20  # importing it, and a session
+_CHECK = 44 << 20  # running two models on it, besides their weights, one model at a time
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a run will take at most.
+
+    Attributes:
+        peak_bytes: Peak resident memory of the process.
+        bytes_written: Bytes of the tensors that are written.
+        memory: What the peak is made of, bytes: what the process holds already (``now``), what it
+            still imports (``modules``), what passes know of the ``graph``, and the larger of what
+            ``constants`` and a ``check`` take.
+    """
+
+    peak_bytes: int
+    bytes_written: int
+    memory: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do, found out without doing it.
+
+    Attributes:
+        source: The model file.
+        nodes: Nodes of the model.
+        folded: Nodes that constant propagation removes first; rules and its other rounds come on
+            top.
+        prediction: What the run will take.
+        decisions: Why nodes with constant inputs are folded or stay.
+    """
+
+    source: str
+    nodes: int
+    folded: int
+    prediction: Prediction
+    decisions: list[Decision]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as a JSON-ready dictionary."""
+        return {**asdict(self), "decisions": [decision.to_dict() for decision in self.decisions]}
+
+
+def predict(
+    model: ir.Model,
+    cut: Cut,
+    pool: Pool,
+    options: Options,
+    *,
+    bytes_before: int,
+    share_weights: bool = False,
+    check: bool = False,
+) -> Prediction:
+    """What a run will take at most.
+
+    Args:
+        model: The model, before anything of it was rewritten.
+        cut: What will be stored and removed.
+        pool: The pool that holds the buffers.
+        options: What the run does.
+        bytes_before: Stored bytes of the model.
+        share_weights: Whether unchanged weights stay where they are.
+        check: Whether both models run on onnxruntime before the end.
+    """
+    stored = [pool.buffer_of(value) for value in cut.stored]
+    sizes = [buffer.nbytes for buffer in stored]
+    unchanged = _unchanged(model, set(cut.removed), share_weights)
+    memory = {
+        "now": rss_bytes(),
+        "modules": 0 if "onnxruntime" in sys.modules else _ONNXRUNTIME,
+        "graph": sum(len(graph) for graph in all_graphs(model)) * _PER_NODE,
+        "constants": min(pool.memory_limit, _needed(stored)) + _writing(max(sizes, default=0)),
+        "check": _CHECK + bytes_before if check else 0,
+    }
+    memory["modules"] += _MODULES if options.level > 0 else 0
+    held = memory["now"] + memory["modules"] + memory["graph"]
+    peak = held + max(memory["constants"], memory["check"])
+    return Prediction(peak, sum(sizes) + sum(unchanged), memory)
+
+
+def _needed(stored: Sequence[Buffer]) -> int:
+    """Bytes of all that is computed as a whole, and of what it is computed from."""
+    needed: set[Buffer] = set()
+    for operation in postponed(stored):
+        if is_streamable(operation):
+            needed.update(b for b in operation.results if b is not None and b.references > 1)
+        else:
+            needed.update(b for b in (*operation.operands, *operation.results) if b is not None)
+    return sum(buffer.nbytes for buffer in needed)
+
+
+def _writing(largest: int) -> int:
+    """Bytes that threads need to write tensors: pages that are read, and blocks."""
+    return min(largest, LARGE) + THREADS * min(largest, SLAB)
+
+
+def _unchanged(model: ir.Model, removed: Collection[ir.Node], share_weights: bool) -> Iterator[int]:
+    """Bytes of the tensors that came with the model, are still read and are written again."""
+    for graph in all_graphs(model):
+        constants = [n.outputs[0] for n in graph if n.op_type == "Constant"]
+        for value in (*graph.initializers.values(), *constants):
+            tensor = value.const_value
+            is_read = value.is_graph_output() or any(u.node not in removed for u in value.uses())
+            # what loading left in the protobuf message is small
+            if tensor is None or isinstance(tensor, ir.TensorProtoTensor) or not is_read:
+                continue
+            nbytes = storage.data_bytes(tensor.dtype, tensor.shape)
+            if not share_weights or nbytes < EXTERNAL_FROM or storage.span_of(tensor) is None:
+                yield nbytes

@@ -1,0 +1,256 @@
+"""Chains of element-wise work, views and concatenations, computed block by block.
+
+A chain is a graph of expressions. Views have no expression: they are applied to the arrays at the
+leaves, broadcast to the shape that is viewed.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Union
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.kernels.dtypes import broadcast_shape
+from onnxfold.kernels.operation import Operation
+from onnxfold.kernels.registry import AllocationBound
+from onnxfold.pool import Buffer
+from onnxfold.pool.blocks import KEPT_BYTES, Box, boxes, copy, distance, fast_axis
+from onnxfold.pool.buffer import Array, distinct
+
+# What one step reads and writes at a time, bytes: a few of them fit the second-level cache.
+_PIECE = 1 << 17
+# Where rows and columns change places, a piece has this many elements along the row.
+_COLUMNS = 64
+
+
+class Leaf:
+    """The elements of a known buffer, as a view of any strides."""
+
+    def __init__(self, buffer: Buffer, array: Array) -> None:
+        self.buffer = buffer
+        self.array = array
+        self.shape: tuple[int, ...] = array.shape
+
+
+class Step:
+    """Element-wise work on expressions of the result's shape; None is an omitted operand."""
+
+    def __init__(self, operation: Operation, operands: Sequence[Expression | None]) -> None:
+        self.operands = operands
+        self.operation = operation
+        self.shape: tuple[int, ...] = next(e.shape for e in operands if e is not None)
+
+    @functools.cached_property
+    def call(self) -> Callable[..., Any]:
+        """Computes the elements, of arrays in the place of the operands."""
+        kernel, node = self.operation.kernel, self.operation.node
+        assert kernel is not None
+        arguments = kernel.arguments(
+            self.operation.attributes, n_outputs=len(node.outputs), opset=self.operation.opset
+        )
+        return functools.partial(kernel.function, **arguments)
+
+
+class Joined:
+    """Expressions one after the other along an axis."""
+
+    def __init__(self, parts: Sequence[Chain], axis: int) -> None:
+        self.parts = parts
+        self.axis = axis
+        first = parts[0].shape
+        length = sum(part.shape[axis] for part in parts)
+        self.shape: tuple[int, ...] = (*first[:axis], length, *first[axis + 1 :])
+
+    def read(self, box: Box) -> Array:
+        """The elements in a box."""
+        target = np.empty([s.stop - s.start for s in box], self.parts[0].dtype.numpy())
+        self.fill(box, target)
+        return target
+
+    def fill(self, box: Box, target: Array) -> None:
+        """Put the elements in a box into ``target``."""
+        axis, end = self.axis, 0
+        for part in self.parts:
+            start, end = end, end + part.shape[axis]
+            low, high = max(box[axis].start, start), min(box[axis].stop, end)
+            if low < high:
+                inner = (*box[:axis], slice(low - start, high - start), *box[axis + 1 :])
+                begin = low - box[axis].start
+                place = (*(slice(None),) * axis, slice(begin, begin + high - low))
+                part.fill(inner, target[place])
+
+
+Expression = Union[Leaf, Step, Joined]  # noqa: UP007 (evaluated at run time)
+
+
+def leaf(buffer: Buffer) -> Leaf:
+    """A known buffer as an expression."""
+    return Leaf(buffer, buffer.array())
+
+
+def step(operation: Operation, operands: Sequence[Expression | None]) -> Step:
+    """Element-wise work; operands of fewer elements are leaves, which are broadcast."""
+    shape = broadcast_shape(*(e.shape for e in operands if e is not None))
+    spread = [
+        Leaf(e.buffer, np.broadcast_to(e.array, shape)) if isinstance(e, Leaf) else e
+        for e in operands
+    ]
+    return Step(operation, spread)
+
+
+def viewed(operation: Operation, index: int, expression: Expression) -> Expression:
+    """The view that an operation gives of an expression. Raises Postpone where it is none."""
+    made: dict[Expression, Expression] = {}
+    for e in _in_order(expression):
+        assert not isinstance(e, Joined), "a concatenation that is viewed is stored first"
+        if isinstance(e, Leaf):
+            made[e] = Leaf(e.buffer, _view(operation, index, e.array))
+        else:
+            made[e] = Step(e.operation, [None if o is None else made[o] for o in e.operands])
+    return made[expression]
+
+
+def is_joined(expression: Expression) -> bool:
+    """True if a concatenation is a part of it."""
+    return any(isinstance(e, Joined) for e in _in_order(expression))
+
+
+def _view(operation: Operation, index: int, array: Array) -> Array:
+    assert operation.kernel is not None
+    others = [None if b is None else b.array() for b in operation.operands[1:]]
+    with AllocationBound(0):
+        views = operation.kernel(
+            [array, *others],
+            operation.attributes,
+            n_outputs=len(operation.node.outputs),
+            opset=operation.opset,
+        )
+    return views[index]
+
+
+def _in_order(expression: Expression) -> list[Expression]:
+    """The expressions that one is made of, operands first, each once."""
+    order: list[Expression] = []
+    seen: set[Expression] = set()
+    stack: list[tuple[Expression, bool]] = [(expression, False)]
+    while stack:
+        current, is_expanded = stack.pop()
+        if is_expanded:
+            order.append(current)
+        elif current not in seen:
+            seen.add(current)
+            stack.append((current, True))
+            stack += [(o, False) for o in _operands(current) if o is not None]
+    return order
+
+
+class Chain:
+    """An expression as the pool wants it: :class:`onnxfold.pool.blocks.Source`.
+
+    Args:
+        expression: What is computed.
+        dtype: Its dtype.
+        compact: Give extent 1 to the axes along which all its elements repeat.
+    """
+
+    def __init__(
+        self, expression: Expression, dtype: ir.DataType, *, compact: bool = False
+    ) -> None:
+        order = _in_order(expression)
+        self.dtype = dtype
+        self._leaves = [e for e in order if isinstance(e, Leaf)]
+        self._parts = [part for e in order if isinstance(e, Joined) for part in e.parts]
+        shape = list(expression.shape)
+        if compact and not self._parts:
+            for axis in range(len(shape)):
+                if all(e.array.strides[axis] == 0 for e in self._leaves):
+                    shape[axis] = 1
+        self.shape: tuple[int, ...] = tuple(shape)
+        nbytes = {e: distinct(e.array).nbytes for e in self._leaves}
+        self.read_bytes: int = sum(nbytes.values()) + sum(part.read_bytes for part in self._parts)
+        if self._parts:
+            self.fast_axis: int = self._parts[0].fast_axis
+        else:
+            self.fast_axis = fast_axis(max(self._leaves, key=nbytes.__getitem__).array)
+        itemsizes = [e.array.itemsize for e in self._leaves]
+        self._piece = _PIECE // max(dtype.numpy().itemsize, *itemsizes, 1)
+        slots = {e: k for k, e in enumerate(order)}
+        operands = [_operands(e) for e in order]
+        last = {e: k for k, of_one in enumerate(operands) for e in of_one}
+        self._program = [
+            (
+                e,
+                [None if o is None else slots[o] for o in of_one],
+                [slots[o] for o in of_one if o is not None and last[o] == k],
+            )
+            for k, (e, of_one) in enumerate(zip(order, operands, strict=True))
+        ]
+        self._touched = 0
+        self._lock = threading.Lock()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements as an array."""
+        return math.prod(self.shape) * int(self.dtype.numpy().itemsize)
+
+    def fill(self, box: Box, target: Array) -> None:
+        """Compute the elements in a box into ``target``, an array of its shape and any strides."""
+        root = self._program[-1][0]
+        if isinstance(root, Joined):
+            root.fill(box, target)
+            return
+        if isinstance(root, Leaf):
+            copy(target, self._read(root, box))
+            return
+        with np.errstate(all="ignore"):  # threads have settings of their own
+            for piece in boxes(target.shape, self._piece, self.fast_axis, _COLUMNS):
+                inner = tuple(
+                    slice(b.start + p.start, b.start + p.stop)
+                    for b, p in zip(box, piece, strict=True)
+                )
+                copy(target[piece], self._compute(inner))
+
+    def _compute(self, box: Box) -> Array:
+        """The elements in a box, with extent 1 along axes where they repeat."""
+        slots: list[Array | None] = []
+        for expression, operands, unused in self._program:
+            if isinstance(expression, Leaf):
+                slots.append(distinct(self._read(expression, box)))
+            elif isinstance(expression, Joined):
+                slots.append(expression.read(box))
+            else:
+                arrays = [None if k is None else slots[k] for k in operands]
+                slots.append(expression.call(*arrays))
+            for k in unused:
+                slots[k] = None
+        return np.asarray(slots[-1])
+
+    def _read(self, expression: Leaf, box: Box) -> Array:
+        """The part of a leaf in a box; pages are given back when many have been read."""
+        part = expression.array[box]
+        # of pages that are read across, the rest is wanted soon
+        is_dense = distance(part) <= 4 * part.nbytes
+        with self._lock:
+            self._touched += part.nbytes if is_dense else part.nbytes // 4
+            is_time = self._touched > KEPT_BYTES
+            if is_time:
+                self._touched = 0
+        if is_time:
+            self.release()
+        return part
+
+    def release(self) -> None:
+        """Give back the mapped pages that computing has touched."""
+        for expression in self._leaves:
+            expression.buffer.release_pages()
+        for part in self._parts:
+            part.release()
+
+
+def _operands(expression: Expression) -> Sequence[Expression | None]:
+    return expression.operands if isinstance(expression, Step) else ()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxfold.pool.buffer import Array, Buffer
+from onnxfold.storage import Tile
 
 Box = tuple[slice, ...]
 
@@ -99,41 +100,7 @@ class ArraySource:
             self._buffer.release_pages()
 
 
-@dataclass(frozen=True)
-class Block:
-    """A box of a source: ``rows`` equal stretches of its stored bytes, ``pitch`` bytes apart.
-
-    ``offset`` and ``nbytes`` (of all rows) are bytes of the value as ONNX stores it: little-endian,
-    elements of less than a byte packed.
-    """
-
-    source: Source
-    box: Box
-    offset: int
-    nbytes: int
-    rows: int = 1
-    pitch: int = 0
-
-    def stretches(self, data: Array) -> Iterator[tuple[memoryview, int]]:
-        """The stretches of what :meth:`read` gave, and where each of them begins."""
-        length = self.nbytes // self.rows
-        for k in range(self.rows):
-            yield data.data[k * length : (k + 1) * length], self.offset + k * self.pitch
-
-    def read(self, out: Array) -> None:
-        """Fill the uint8 array ``out`` of ``nbytes``. Thread-safe; NumPy releases the GIL."""
-        dtype = self.source.dtype
-        shape = tuple(s.stop - s.start for s in self.box)
-        if dtype.bitwidth < 8:
-            unpacked = np.empty(shape, dtype.numpy())
-            self.source.fill(self.box, unpacked)
-            packed = ir.Tensor(unpacked, dtype=dtype).tobytes()
-            out[:] = np.frombuffer(packed, np.uint8)
-        else:
-            self.source.fill(self.box, out.view(dtype.numpy()).reshape(shape))
-
-
-def blocks_of(source: Source, nbytes: int, slab: int = 0) -> Iterator[Block]:
+def blocks_of(source: Source, nbytes: int, slab: int = 0) -> Iterator[Tile]:
     """Cut a source into blocks that cover its stored bytes once.
 
     Args:
@@ -157,7 +124,20 @@ def blocks_of(source: Source, nbytes: int, slab: int = 0) -> Iterator[Block]:
                 count *= length
             inner *= shape[axis]
         stored = _stored([count], bits)
-        yield Block(source, box, offset * bits // 8, stored * rows, rows, pitch * bits // 8)
+        read = functools.partial(_read, source, box)
+        yield Tile(offset * bits // 8, stored * rows, read, rows, pitch * bits // 8)
+
+
+def _read(source: Source, box: Box, out: Array) -> None:
+    """Fill a uint8 array with the stored bytes of a box."""
+    dtype = source.dtype
+    shape = tuple(s.stop - s.start for s in box)
+    if dtype.bitwidth < 8:
+        unpacked = np.empty(shape, dtype.numpy())
+        source.fill(box, unpacked)
+        out[:] = np.frombuffer(ir.Tensor(unpacked, dtype=dtype).tobytes(), np.uint8)
+    else:
+        source.fill(box, out.view(dtype.numpy()).reshape(shape))
 
 
 def _stored(shape: Sequence[int], bits: int) -> int:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.parallel import THREADS, for_each
-from onnxfold.pool.blocks import WORKING_BYTES, Block, Box, Source, blocks_of, boxes
+from onnxfold.pool.blocks import WORKING_BYTES, Box, Source, blocks_of, boxes
 from onnxfold.pool.buffer import Array, Buffer, Deferred, Memory, Region, root_of, weight_of
 from onnxfold.pool.spill import Scratch, ScratchPart
 from onnxfold.pool.statistics import Statistics
@@ -308,7 +308,7 @@ class Pool:
         part = self._scratch.create(nbytes)
         local = threading.local()
 
-        def write(block: Block) -> None:
+        def write(block: storage.Tile) -> None:
             room: Array | None = getattr(local, "room", None)
             if room is None or room.nbytes < block.nbytes:
                 room = local.room = np.empty(max(block.nbytes, _BLOCK), np.uint8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -14,14 +14,11 @@ from onnxfold.pool.blocks import (
     SLAB,
     WORKING_BYTES,
     ArraySource,
-    Block,
     Source,
     blocks_of,
 )
 from onnxfold.pool.buffer import Array, Buffer
-
-if TYPE_CHECKING:
-    from onnxfold.storage import Span
+from onnxfold.storage import Span, Tile
 
 _STREAM = 1 << 20
 
@@ -114,7 +111,7 @@ class BufferTensor(TensorBase):
             yield room[: block.nbytes]
         self.release()
 
-    def tiles(self, nbytes: int) -> Iterator[Block]:
+    def tiles(self, nbytes: int) -> Iterator[Tile]:
         """Independent blocks of about ``nbytes`` that cover the stored bytes.
 
         What is postponed is computed in them, until :meth:`release`.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -10,39 +11,31 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 
-class Tile(Protocol):
+@dataclass(frozen=True)
+class Tile:
     """A part of a tensor's stored bytes (little-endian, sub-byte types packed).
 
-    It is one stretch, or ``rows`` equally long ones whose beginnings are ``pitch`` bytes apart.
+    Attributes:
+        offset: Where it starts within the tensor, bytes.
+        nbytes: How long it is, bytes: all rows together.
+        read: Fills a contiguous uint8 array of exactly ``nbytes``, which is reused afterwards.
+            Tiles of one tensor are read by several threads at once, in any order. Should release
+            the GIL where it can.
+        rows: Of how many stretches of one length it is.
+        pitch: Distance of their beginnings within the tensor, bytes; of no meaning for one.
     """
 
-    @property
-    def rows(self) -> int:
-        """Number of stretches."""
-        ...
+    offset: int
+    nbytes: int
+    read: Callable[[npt.NDArray[np.uint8]], None]
+    rows: int = 1
+    pitch: int = 0
 
-    @property
-    def pitch(self) -> int:
-        """Distance of their beginnings within the tensor, bytes; of no meaning for one."""
-        ...
-
-    @property
-    def offset(self) -> int:
-        """Where it starts within the tensor, bytes."""
-        ...
-
-    @property
-    def nbytes(self) -> int:
-        """How long it is, bytes: all rows together."""
-        ...
-
-    def read(self, out: npt.NDArray[np.uint8]) -> None:
-        """Fill ``out``, a contiguous uint8 array of exactly `nbytes`.
-
-        Tiles of one tensor are read by several threads at once, in any order; ``out`` is reused
-        afterwards. Should release the GIL where it can.
-        """
-        ...
+    def stretches(self, data: npt.NDArray[np.uint8]) -> Iterator[tuple[memoryview, int]]:
+        """The stretches of what ``read`` gave, and where each of them begins."""
+        length = self.nbytes // self.rows
+        for k in range(self.rows):
+            yield data.data[k * length : (k + 1) * length], self.offset + k * self.pitch
 
 
 @runtime_checkable

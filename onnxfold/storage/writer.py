@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import threading
@@ -14,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxfold.onnx_ir_private import is_a
+from onnxfold.parallel import for_each
 from onnxfold.storage.mapped import Span
 from onnxfold.storage.streaming import StreamedTensor, Tile, is_streamed
-from onnxfold.storage.tensors import ViewTensor, span_of
+from onnxfold.storage.tensors import span_of
 
 TILE = 1 << 20  # bytes; fits a core's second-level cache
 _COPY = 64 << 20  # bytes copied by one system call, so that Ctrl-C and progress get a chance
@@ -64,16 +63,12 @@ class Writer:
         self._total = total
         self._done = 0
         self._progress = progress
-        self._pool: ThreadPoolExecutor | None = None
         self._flusher = _Flusher() if flush else None
-        self._scratch = threading.local()
 
     def __enter__(self) -> Writer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
         if self._flusher is not None:
             self._flusher.close()
 
@@ -154,70 +149,33 @@ class Writer:
             self._flush(out, count)
 
     def _tiles(self, out: int, base: int, length: int, tensor: StreamedTensor) -> None:
-        tiles = iter(tensor.tiles(TILE))
-        lock = threading.Lock()
-        stop = False
+        caller, local, lock = threading.get_ident(), threading.local(), threading.Lock()
         covered = 0
 
-        def work(is_caller: bool) -> None:
-            nonlocal stop, covered
-            try:
-                while True:
-                    with lock:
-                        tile: Tile | None = None if stop else next(tiles, None)
-                    if tile is None:
-                        return
-                    offset, nbytes = tile.offset, tile.nbytes
-                    row = nbytes // tile.rows
-                    if offset < 0 or offset + (tile.rows - 1) * tile.pitch + row > length:
-                        raise ValueError(f"tile [{offset}, +{nbytes}) of {length} bytes")
-                    scratch = self._buffer(nbytes)
-                    tile.read(scratch)
-                    for k in range(tile.rows):
-                        start = base + offset + k * tile.pitch
-                        _pwrite(out, scratch.data[k * row : (k + 1) * row], start)
-                    with lock:
-                        covered += nbytes
-                        self._done += nbytes
-                        self._flush(out, nbytes)
-                    if is_caller:
-                        self._step(0)
-            except BaseException:
-                stop = True
-                raise
+        def write(tile: Tile) -> None:
+            nonlocal covered
+            end = tile.offset + (tile.rows - 1) * tile.pitch + tile.nbytes // tile.rows
+            if tile.offset < 0 or end > length:
+                raise ValueError(f"tile [{tile.offset}, +{tile.nbytes}) of {length} bytes")
+            room: npt.NDArray[np.uint8] | None = getattr(local, "room", None)
+            if room is None or len(room) < tile.nbytes:
+                room = local.room = np.empty(max(tile.nbytes, TILE), np.uint8)
+            tile.read(room[: tile.nbytes])
+            for data, start in tile.stretches(room):
+                _pwrite(out, data, base + start)
+            with lock:
+                covered += tile.nbytes
+                self._done += tile.nbytes
+                self._flush(out, tile.nbytes)
+            if threading.get_ident() == caller:
+                self._step(0)
 
-        helpers: list[Future[None]] = []
-        if self._threads > 1 and length > TILE:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._threads - 1, "onnxfold-write")
-            helpers = [self._pool.submit(work, False) for _ in range(self._threads - 1)]
-        try:
-            work(True)
-        except BaseException:
-            # Let the helpers finish their tiles: they write into a file about to be removed.
-            for helper in helpers:
-                with contextlib.suppress(Exception):
-                    helper.exception()
-            raise
-        for helper in helpers:
-            helper.result()
+        for_each(tensor.tiles(TILE), write, self._threads if length > TILE else 1)
         if covered != length:
             raise ValueError(f"the tiles of a tensor cover {covered} of {length} bytes")
         self._step(0)
 
-    def _buffer(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        buffer: npt.NDArray[np.uint8] | None = getattr(self._scratch, "buffer", None)
-        if buffer is None or len(buffer) < nbytes:
-            buffer = self._scratch.buffer = np.empty(max(nbytes, TILE), dtype=np.uint8)
-        return buffer[:nbytes]
-
     def _memory(self, out: int, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
-        if is_a(tensor, ViewTensor):
-            self.write(out, offset, tensor.stored().data)
-            return
-        if is_a(tensor, ir.TensorProtoTensor):
-            self.write(out, offset, tensor.tobytes())  # hands out the bytes of the proto
-            return
         if tensor.dtype.bitwidth >= 8:
             array = tensor.numpy()
             if array.nbytes == length and array.dtype.byteorder != ">":

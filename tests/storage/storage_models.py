@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 import numpy as np
@@ -255,19 +256,6 @@ def normal(model: onnx.ModelProto) -> onnx.ModelProto:
     return out
 
 
-class Tile:
-    def __init__(self, owner: Streamed, offset: int, nbytes: int) -> None:
-        self.owner, self.offset, self.nbytes = owner, offset, nbytes
-        self.rows, self.pitch = 1, 0
-
-    def read(self, out: np.ndarray) -> None:
-        self.owner.reads += 1
-        if self.owner.fail_at is not None and self.offset >= self.owner.fail_at:
-            raise RuntimeError("no value")
-        start = self.offset // 4
-        out.view(np.float32)[:] = np.arange(start, start + self.nbytes // 4, dtype=np.float32)
-
-
 class Streamed(ir.LazyTensor):
     """0, 1, 2... as float32, computed while written."""
 
@@ -284,7 +272,15 @@ class Streamed(ir.LazyTensor):
 
     def tiles(self, nbytes: int):
         for offset in range(0, self.nbytes, nbytes):
-            yield Tile(self, offset, min(nbytes, self.nbytes - offset))
+            length = min(nbytes, self.nbytes - offset)
+            yield storage.Tile(offset, length, functools.partial(self._read, offset))
+
+    def _read(self, offset: int, out: np.ndarray) -> None:
+        self.reads += 1
+        if self.fail_at is not None and offset >= self.fail_at:
+            raise RuntimeError("no value")
+        start = offset // 4
+        out.view(np.float32)[:] = np.arange(start, start + out.nbytes // 4, dtype=np.float32)
 
     def release(self) -> None:
         self.released += 1

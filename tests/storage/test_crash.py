@@ -20,15 +20,6 @@ from storage_models import linear
 from onnxfold import storage
 
 
-class Tile:
-    def __init__(self, value: int, offset: int, nbytes: int) -> None:
-        self.value, self.offset, self.nbytes = value, offset, nbytes
-        self.rows, self.pitch = 1, 0
-
-    def read(self, out: np.ndarray) -> None:
-        out.view(np.int32)[:] = self.value
-
-
 class Streamed(ir.LazyTensor):
     """12 MiB of one value."""
 
@@ -38,7 +29,10 @@ class Streamed(ir.LazyTensor):
 
     def tiles(self, nbytes: int):
         for offset in range(0, self.nbytes, nbytes):
-            yield Tile(self.value, offset, min(nbytes, self.nbytes - offset))
+            yield storage.Tile(offset, min(nbytes, self.nbytes - offset), self._read)
+
+    def _read(self, out: np.ndarray) -> None:
+        out.view(np.int32)[:] = self.value
 
     def release(self) -> None:
         pass

@@ -85,14 +85,11 @@ print(start, loaded, peak())
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_streamed_results_in_constant_memory(tmp_path) -> None:
     code = """
-class Tile:
-    rows, pitch = 1, 0
-    def __init__(self, offset, nbytes): self.offset, self.nbytes = offset, nbytes
-    def read(self, out): out[:] = 7
+def read(out): out[:] = 7
 class Streamed(ir.LazyTensor):
     def tiles(self, nbytes):
         for offset in range(0, self.nbytes, nbytes):
-            yield Tile(offset, min(nbytes, self.nbytes - offset))
+            yield storage.Tile(offset, min(nbytes, self.nbytes - offset), read)
     def release(self): pass
 s = Streamed(None, ir.DataType.UINT8, ir.Shape([200 << 20]))
 graph = ir.Graph([], [], nodes=[], name="g", opset_imports={"": 17},

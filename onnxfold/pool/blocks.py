@@ -111,7 +111,8 @@ def blocks_of(source: Source, nbytes: int, slab: int = 0) -> Iterator[Tile]:
     """
     shape, dtype = source.shape, source.dtype
     bits, fast = dtype.bitwidth, None
-    if slab and bits >= 8 and max(source.read_bytes, _stored(shape, bits)) > LARGE:
+    is_across = bits >= 8 and source.fast_axis < len(shape) - 1
+    if slab and is_across and max(source.read_bytes, _stored(shape, bits)) > LARGE:
         fast, nbytes = source.fast_axis, slab
     for box in boxes(shape, nbytes * 8 // bits, fast, _LEAST_WRITE * 8 // bits, max(1, 8 // bits)):
         offset, count, inner, rows, pitch = 0, 1, 1, 1, 0

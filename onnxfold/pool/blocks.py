@@ -35,29 +35,18 @@ _SMALL = 4096  # elements that are not worth blocks
 class Source(Protocol):
     """Elements of which any box can be read, by several threads at once.
 
-    ``shape`` has at least one axis and the row-major order of the stored value; its axes need not
-    be those of the value.
+    Attributes:
+        shape: Extents, of at least one axis, in the row-major order of the stored value; the axes
+            need not be those of the value.
+        dtype: The element type.
+        fast_axis: The axis along which most of what is read lies in memory.
+        read_bytes: Bytes of what it is computed from.
     """
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Extents."""
-        ...
-
-    @property
-    def dtype(self) -> ir.DataType:
-        """The element type."""
-        ...
-
-    @property
-    def fast_axis(self) -> int:
-        """The axis along which most of what is read lies in memory."""
-        ...
-
-    @property
-    def read_bytes(self) -> int:
-        """Bytes of what it is computed from."""
-        ...
+    shape: tuple[int, ...]
+    dtype: ir.DataType
+    fast_axis: int
+    read_bytes: int
 
     def fill(self, box: Box, target: Array) -> None:
         """Put the elements in a box into ``target``, an array of its shape and any strides."""

@@ -171,12 +171,8 @@ class Buffer:
         if start <= low and high <= start + holder.array().nbytes:
             holder.release(low - start, high - low)
 
-    def forget_array(self) -> None:
-        """The buffer is freed: nobody may ask for its elements any more."""
-        self._array = None
-
-    def replace_array(self, array: Array) -> None:
-        """Point the buffer at the same elements in other memory (spilling)."""
+    def set_array(self, array: Array | None) -> None:
+        """Set the elements; None when the buffer is freed, and nobody may ask for them any more."""
         self._array = array
 
     def __repr__(self) -> str:

@@ -149,8 +149,7 @@ class Pool:
                 if operand is not None:
                     self.retain(operand)
         deferred.outstanding += 1
-        self.statistics.created += 1
-        self.statistics.deferred += 1
+        self.statistics.live += 1
         return buffer
 
     def fulfil(self, buffer: Buffer, array: Array) -> None:
@@ -171,7 +170,7 @@ class Pool:
 
     def _make(self, array: Array, dtype: ir.DataType, kind: Memory) -> Buffer:
         buffer = Buffer(self, array.shape, dtype, None, None)
-        self.statistics.created += 1
+        self.statistics.live += 1
         self._attach(buffer, array, kind)
         return buffer
 
@@ -185,11 +184,9 @@ class Pool:
                 self.add_live(nbytes)
                 if nbytes >= _LEAST_SPILLED and isinstance(root, np.ndarray):
                     self._large[region] = None
-        elif region.buffers:
-            self.statistics.views += 1
         region.buffers.add(buffer)
         buffer.region = region
-        buffer.replace_array(_read_only(array))
+        buffer.set_array(_read_only(array))
         if self.statistics.live_bytes > self.memory_limit:
             self._spill(self.memory_limit, keep=region)
 
@@ -232,9 +229,9 @@ class Pool:
         while pending:
             current = pending.pop()
             pool = current.pool  # a tensor of an earlier pool may be an operand here
-            pool.statistics.freed += 1
+            pool.statistics.live -= 1
             region, current.region = current.region, None
-            current.forget_array()  # others may still know the buffer: its memory must not live on
+            current.set_array(None)  # others may still know the buffer: its memory must not live on
             if region is not None:
                 region.buffers.discard(current)
                 if not region.buffers:
@@ -357,7 +354,7 @@ class Pool:
         for buffer in region.buffers:
             view = buffer.array()
             offset = view.__array_interface__["data"][0] - start
-            buffer.replace_array(
+            buffer.set_array(
                 np.ndarray(
                     view.shape, view.dtype, buffer=part.array(), offset=offset, strides=view.strides
                 )

@@ -24,7 +24,7 @@ from onnxfold.kernels.schedule import awaits, cannot_fail, phases, postponed, us
 from onnxfold.kernels.streams.compute import Streams, is_large, is_streamable
 from onnxfold.kernels.wide import Widening
 from onnxfold.pool import Buffer, Pool
-from onnxfold.pool.blocks import Source
+from onnxfold.pool.blocks import KEPT_BYTES, Source
 from onnxfold.pool.buffer import Array
 
 # Kinds whose result is not known by shape and dtype without computing it as a whole.
@@ -212,19 +212,23 @@ class Evaluator:
     ) -> Streams:
         """Compute what is wanted and what the root needs, which is wanted block by block."""
         failures: dict[Operation, str] = {}
-        streams = Streams(self.pool, self._engines, operations, wanted, root, _references, failures)
-        for phase, engine_is_numpy in phases(operations, streams.operations):
-            if not engine_is_numpy:
-                self._engines.compute(phase, failures)
-                continue
-            for operation in phase:
-                if operation in streams.operations:
-                    streams.make(operation)
-                else:
-                    self._engines.compute([operation], failures)
-                    for buffer in operation.operands:
-                        if buffer is not None:
-                            buffer.release_pages()
+        large = {o: o.kind for o in operations if is_streamable(o)}
+        views = [o for o, kind in large.items() if kind is not Kind.ELEMENTWISE]
+        ordered = phases(operations, views)
+        blocks = {o for phase, is_numpy in ordered if is_numpy for o in phase if o in large}
+        streams = Streams(
+            self.pool, self._engines, operations, blocks, wanted, root, _references, failures
+        )
+        for phase, is_numpy in ordered:
+            for part in [[operation] for operation in phase] if is_numpy else [phase]:
+                if part[0] in blocks:
+                    streams.make(part[0])
+                    continue
+                read = [b for o in part for b in o.operands if b is not None and b.is_known]
+                self._engines.compute(part, failures)
+                for buffer in read:
+                    if buffer.nbytes > KEPT_BYTES:
+                        buffer.release_pages()
         return streams
 
     def uncertain(self, buffers: Sequence[Buffer]) -> list[Buffer]:

@@ -35,7 +35,7 @@ def postponed(buffers: Sequence[Buffer | None]) -> list[Operation]:
 
 
 def phases(
-    operations: Sequence[Operation], streams: Collection[Operation] = ()
+    operations: Sequence[Operation], apart: Collection[Operation] = ()
 ) -> list[tuple[list[Operation], bool]]:
     """Alternate NumPy and onnxruntime phases, as few as the dependencies allow.
 
@@ -45,13 +45,13 @@ def phases(
 
     Args:
         operations: Postponed operations, operands first.
-        streams: Those that are computed piece by piece, in the NumPy phases.
+        apart: Those that are no part of a session: as a view, a large result costs nothing.
     """
     if not operations:
         return []
     below: set[Operation] = set()  # has an operation of onnxruntime's among its users
     for operation in reversed(operations):
-        if operation in below or (operation.kernel is None and operation not in streams):
+        if operation in below or operation.kernel is None:
             below.update(
                 b.deferred
                 for b in operation.operands
@@ -71,9 +71,7 @@ def phases(
             after[operation] = level[operation] + 1
             continue
         join = highest % 2 == 1 and operation in below
-        if operation not in streams and (
-            operation.kernel is None or (join and _may_join(operation))
-        ):
+        if operation.kernel is None or (join and operation not in apart and _may_join(operation)):
             level[operation] = highest if highest % 2 else highest + 1
         else:
             level[operation] = highest if highest % 2 == 0 else highest + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -38,6 +38,7 @@ class Streams:
         pool: Where operands and results live.
         engines: Knows how long computing may take.
         operations: Postponed operations, operands first.
+        blocks: Those for which :func:`is_streamable`, and which are computed by :meth:`make`.
         wanted: Results that are wanted as a whole.
         root: A result that is wanted block by block, of the last operation.
         references: How many users a buffer is sure to have, those in the operations among them.
@@ -49,6 +50,7 @@ class Streams:
         pool: Pool,
         engines: Engines,
         operations: Sequence[Operation],
+        blocks: Collection[Operation],
         wanted: Iterable[Buffer],
         root: Buffer | None,
         references: Callable[[Buffer], int],
@@ -58,7 +60,7 @@ class Streams:
         self._time = engines.time
         self._root = root
         self.failures = failures
-        self.operations = {o for o in operations if is_streamable(o)}
+        self.operations = blocks
         """Those that are computed by :meth:`make`."""
         self._stored = self._to_store(operations, wanted, references)
         self._expressions: dict[Buffer, Expression] = {}

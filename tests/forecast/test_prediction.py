@@ -86,7 +86,7 @@ def embedding(path):
 def assert_holds(predicted: float, measured: float) -> None:
     """The prediction is a bound, and not one that says nothing."""
     assert measured <= predicted * 1.02, (predicted, measured)
-    assert predicted <= measured * 2, (predicted, measured)
+    assert predicted <= measured * 2.5, (predicted, measured)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

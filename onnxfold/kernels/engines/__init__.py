@@ -3,17 +3,13 @@
 Who is outside imports from here: ``Engines`` says who computes an operation, the rest is how.
 """
 
-from onnxfold.evaluation import session_of
-from onnxfold.kernels.engines.assembly import OLDEST_OPSET
 from onnxfold.kernels.engines.certain import UNARY
 from onnxfold.kernels.engines.engines import Engines
 from onnxfold.kernels.engines.limits import TimeLimit, time_for
 
 __all__ = [
-    "OLDEST_OPSET",
     "UNARY",
     "Engines",
     "TimeLimit",
-    "session_of",
     "time_for",
 ]

@@ -184,11 +184,11 @@ class Commit:
             with self._temporaries, ThreadPoolExecutor(1) as uninterrupted:
                 # First: a thread that is starting when a signal comes would not be waited for.
                 uninterrupted.submit(int).result()
-                with Writer(threads, total, progress, flush=self._fsync) as writer:
-                    if plan.data is not None and data_path is not None:
-                        path = f"{_temporary_data(target)}{secrets.token_hex(4)}.data"
-                        data = self._write(data_path, plan.data, writer, path)
-                    model = self._write(target, model_plan, writer)
+                writer = Writer(threads, total, progress)
+                if plan.data is not None and data_path is not None:
+                    path = f"{_temporary_data(target)}{secrets.token_hex(4)}.data"
+                    data = self._write(data_path, plan.data, writer, path)
+                model = self._write(target, model_plan, writer)
                 report = SaveReport(
                     target,
                     bytes_total=model_plan.size + (plan.data.size if plan.data else 0),
@@ -238,7 +238,6 @@ class Commit:
                     streamed = self._unreleased.pop(id(place.tensor), None)
                     if streamed is not None:
                         streamed.release()
-            writer.settle()
             self._sync(fd)
         except OSError as error:
             raise files.os_error(error, target) from error
@@ -248,11 +247,11 @@ class Commit:
         """Write the model once more, with another name of the data file in it."""
         new = self._temporaries.enter_context(files.new_file(self._target))
         os.ftruncate(new.fd, plan.size)
-        with Writer(1, 0, None) as writer:
-            for offset, literal in plan.literals:
-                writer.write(new.fd, offset, literal)
-            for place, there in zip(plan.tensors, model_plan.tensors, strict=True):
-                writer.copy(new.fd, place.offset, place.length, model, there.offset)
+        writer = Writer(1, 0, None)
+        for offset, literal in plan.literals:
+            writer.write(new.fd, offset, literal)
+        for place, there in zip(plan.tensors, model_plan.tensors, strict=True):
+            writer.copy(new.fd, place.offset, place.length, model, there.offset)
         self._sync(new.fd)
         return new
 

@@ -6,7 +6,6 @@ import errno
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ _COPY = 64 << 20  # bytes copied by one system call, so that Ctrl-C and progress
 # Bytes given to one write call. For longer ones the kernel takes memory in pieces of 2 MiB, which
 # are cleared or fetched from the host at once: four times the system time, measured on ext4.
 _WRITE = 1 << 20
-_FLUSH = 32 << 20  # bytes after which the disk is given something to do
 _CANNOT_COPY = {
     errno.EXDEV,
     errno.EINVAL,
@@ -42,7 +40,6 @@ class Writer:
         threads: How many threads compute and write.
         total: Bytes there are to write.
         progress: Called with bytes written and ``total``.
-        flush: The files will be synced: have the disk begin while the rest is being written.
 
     Attributes:
         computed: Bytes written from streamed tensors and from memory.
@@ -54,8 +51,6 @@ class Writer:
         threads: int,
         total: int,
         progress: Callable[[int, int], None] | None,
-        *,
-        flush: bool = False,
     ) -> None:
         self.computed = 0
         self.copied = 0
@@ -63,23 +58,6 @@ class Writer:
         self._total = total
         self._done = 0
         self._progress = progress
-        self._flusher = _Flusher() if flush else None
-
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._flusher is not None:
-            self._flusher.close()
-
-    def settle(self) -> None:
-        """Wait for what the disk is doing in the background.
-
-        Raises:
-            OSError: It could not write. A later sync of the same file would not tell again.
-        """
-        if self._flusher is not None:
-            self._flusher.settle()
 
     def write(self, out: int, offset: int, data: Any) -> None:
         """Write ``data``, anything with a buffer of bytes, at ``offset``.
@@ -92,7 +70,6 @@ class Writer:
             part = view[start : start + _COPY]
             _pwrite(out, part, offset + start)
             self._step(len(part))
-            self._flush(out, len(part))
 
     def tensor(self, out: int, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
         """Write the ``length`` stored bytes of ``tensor`` at ``offset``."""
@@ -146,7 +123,6 @@ class Writer:
                 count = len(part)
             done += count
             self._step(count)
-            self._flush(out, count)
 
     def _tiles(self, out: int, base: int, length: int, tensor: StreamedTensor) -> None:
         caller, local, lock = threading.get_ident(), threading.local(), threading.Lock()
@@ -166,7 +142,6 @@ class Writer:
             with lock:
                 covered += tile.nbytes
                 self._done += tile.nbytes
-                self._flush(out, tile.nbytes)
             if threading.get_ident() == caller:
                 self._step(0)
 
@@ -200,46 +175,10 @@ class Writer:
             raise ValueError(f"tensor {tensor.name!r} has {len(stored)} bytes, not {length}")
         self.write(out, offset, stored)
 
-    def _flush(self, out: int, count: int) -> None:
-        """Note that ``count`` bytes were written (by one thread at a time)."""
-        if self._flusher is not None:
-            self._flusher.written(out, count)
-
     def _step(self, count: int) -> None:
         self._done += count
         if self._progress is not None:
             self._progress(min(self._done, self._total), self._total)
-
-
-class _Flusher:
-    """Has the disk write what is in the page cache already, in a thread of its own."""
-
-    def __init__(self) -> None:
-        self._written = 0
-        self._thread: ThreadPoolExecutor | None = None
-        self._running: Future[None] | None = None
-
-    def written(self, fd: int, count: int) -> None:
-        self._written += count
-        if self._written < _FLUSH or not (self._running is None or self._running.done()):
-            return
-        self.settle()
-        self._written = 0
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "onnxfold-flush")
-        self._running = self._thread.submit(_sync_data, fd)
-
-    def settle(self) -> None:
-        running, self._running = self._running, None
-        if running is not None:
-            running.result()
-
-    def close(self) -> None:
-        if self._thread is not None:
-            self._thread.shutdown(wait=True)
-
-
-_sync_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)  # macOS has the latter only
 
 
 def _pwrite(fd: int, data: memoryview, offset: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import resource
 
@@ -20,7 +19,6 @@ from storage_models import (
 
 from onnxfold import storage
 from onnxfold.errors import ExternalDataError, ModelError, OnnxFoldError, UsageError
-from onnxfold.storage import writer
 
 
 @pytest.mark.parametrize("external_data", [False, True])
@@ -152,26 +150,3 @@ def test_leftovers_are_removed_but_not_those_of_other_targets(tmp_path) -> None:
         (tmp_path / name).write_bytes(b"of another target")
     storage.save(storage.load(path), path)
     assert files(tmp_path) == sorted([*others, "m.onnx"])
-
-
-@pytest.mark.parametrize("external_data", (False, True))
-def test_a_disk_that_fails_in_the_background(tmp_path, monkeypatch, external_data: bool) -> None:
-    """A file's sync reports a lost write only once: the one in the background must not keep it."""
-    path = tmp_path / "m.onnx"
-    storage.save(storage.from_proto(linear()), path)
-    before = path.read_bytes()
-    synced = []
-
-    def fail(fd: int) -> None:
-        synced.append(fd)
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(writer, "_sync_data", fail)
-    monkeypatch.setattr(writer, "_FLUSH", 1)
-    with pytest.raises(OnnxFoldError, match="Input/output error"):
-        storage.save(storage.from_proto(linear(seed=2)), path, external_data=external_data)
-    assert synced
-    assert path.read_bytes() == before
-    assert os.listdir(tmp_path) == ["m.onnx"]
-    storage.save(storage.from_proto(linear(seed=2)), path, fsync=False)  # nothing to be synced
-    assert path.read_bytes() != before

@@ -52,7 +52,8 @@ def scratch_file(places: Sequence[Place], size: int) -> Iterator[str]:
 def _write(stack: contextlib.ExitStack, parent: str, places: Sequence[Place], size: int) -> str:
     with contextlib.ExitStack() as own:
         path = os.path.join(own.enter_context(files.scratch_folder("weights", parent=parent)), "w")
-        with open(path, "xb") as file, Writer(_THREADS, size, None) as writer:
+        with open(path, "xb") as file:
+            writer = Writer(_THREADS, size, None)
             os.ftruncate(file.fileno(), size)
             for place in places:
                 try:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnxfold import files, storage
 from onnxfold.analysis.facts import put_in_order
 from onnxfold.errors import CheckFailedError, OnnxFoldError, about
-from onnxfold.graphs import all_graphs
+from onnxfold.graphs import all_graphs, count_nodes, op_name
 from onnxfold.memory import paused_garbage_collection, peak_rss_bytes
 from onnxfold.onnx_ir_private import taken_apart
 from onnxfold.options import (
@@ -32,7 +32,6 @@ from onnxfold.passes.outlook import outlook
 from onnxfold.passes.pipeline import first_folding, run_bounded, run_passes
 from onnxfold.passes.run import Observer, Observers, Result
 from onnxfold.passes.shapes.fixed_dims import fix_dims
-from onnxfold.report.inventory import count_nodes, op_name
 from onnxfold.report.summary import Kept, Report
 from onnxfold.storage import ModelLike, ModelT, PathLike
 

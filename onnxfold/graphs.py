@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import onnx_ir as ir
@@ -103,3 +104,16 @@ def captured_values(node: ir.Node) -> list[ir.Value]:
     for graph in subgraphs_of(node):
         visit(graph, frozenset())
     return list(captured)
+
+
+def count_nodes(model: ir.Model) -> dict[str, int]:
+    """Count the nodes by op (see `op_name`), those of subgraphs and functions included."""
+    counts: Counter[str] = Counter()
+    for graph in all_graphs(model):
+        counts.update(map(op_name, graph))
+    return dict(counts)
+
+
+def op_name(node: ir.Node) -> str:
+    """Return the op type, as "domain::Op" outside the default domain."""
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type

@@ -37,11 +37,8 @@ class Choice(Generic[V]):
     """What to store of one region."""
 
     stored: set[V] = field(default_factory=set)
-    bytes_stored: float = 0
     spent: float = 0
     """Bytes above the minimum that were spent."""
-    bytes_if_all_folded: float = 0
-    """What the demanded values take when every op is folded."""
 
 
 def choose(
@@ -60,26 +57,27 @@ def choose(
         growth: What may be spent above the minimum, one after the other.
     """
     wanted = set(demanded)
-    parts = []
-    for part in _components(ops, wanted, cost):
-        touched = {v for op in part for v in (*op.inputs, *op.outputs)}
-        inside = {v for v in touched if v in wanted}
-        parts.append(Subregion(part, inside, cost, minimum_cut(part, inside, cost)))
     total = Choice[V]()
+    parts = []
+    for part in _components(ops, cost):
+        touched = {v for op in part for v in (*op.inputs, *op.outputs)}
+        inside = touched & wanted
+        # one op on its own goes if what it makes takes no more bytes than what it reads
+        kept = sum(cost[v] for v in touched.difference(part[0].outputs) - inside) + part[0].cost
+        if len(part) == 1 and sum(cost[v] for v in inside.intersection(part[0].outputs)) <= kept:
+            total.stored |= inside
+        else:
+            parts.append(Subregion(part, inside, cost, minimum_cut(part, inside, cost)))
     for allowed, per_op in growth:
         staying = [part for part in parts if part.staying]
         if staying and allowed > 0:
             total.spent += buy(staying, allowed, per_op)
     for found in parts:
         total.stored |= found.stored
-        total.bytes_stored += found.bytes
-        total.bytes_if_all_folded += sum(cost[v] for v in found.wanted)
     return total
 
 
-def _components(
-    ops: Sequence[RegionOp[V]], wanted: set[V], cost: Mapping[V, float]
-) -> list[list[RegionOp[V]]]:
+def _components(ops: Sequence[RegionOp[V]], cost: Mapping[V, float]) -> list[list[RegionOp[V]]]:
     """Split into parts that share no value that costs anything: they can be cut separately."""
     parent = list(range(len(ops)))
 

@@ -147,8 +147,9 @@ def first_folding(model: ir.Model, options: Options, *, bytes_before: int) -> tu
 
 def _run_level(model: ir.Model, run: Run, bytes_before: int, count_withheld: bool) -> None:
     options = run.options
-    fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
-    run.passed("fixed-dims", model)
+    if options.dims or options.input_shapes or options.keep_dims:
+        fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
+        run.passed("fixed-dims", model)
     with shared_facts(model, run.evaluator(model)) as facts:
         _Level(model, run, facts).run(bytes_before, count_withheld)
 

@@ -13,7 +13,7 @@ from onnxfold.kernels.engines import TimeLimit
 from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
 from onnxfold.options import Options
 from onnxfold.pool import Buffer, Pool, Statistics, Watch
-from onnxfold.rewrite.report import RewriteReport
+from onnxfold.rewrite.driver import RewriteReport
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ import onnx_ir as ir
 from onnxfold.errors import UsageError
 from onnxfold.options import Options
 from onnxfold.passes.run import Run
-from onnxfold.rewrite.driver import Limits, Rewriter, inexact_matches
-from onnxfold.rewrite.report import RewriteReport
+from onnxfold.rewrite.driver import Limits, Rewriter, RewriteReport, inexact_matches
 from onnxfold.rewrite.rule import Rule
 from onnxfold.rewrite.rule_set import RuleSet
 

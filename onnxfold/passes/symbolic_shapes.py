@@ -46,7 +46,9 @@ class SymbolicShapes(ir.passes.InPlacePass):
             UsageError: a dim or an input to fix is not there or has another size.
         """
         options = self._options
-        fixed = fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
+        fixed = False
+        if options.dims or options.input_shapes or options.keep_dims:
+            fixed = fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
         analysis = facts_of(model).types
         analysis.run()
         self.assumptions = ASSUMPTIONS if analysis.has_symbols() else ()
@@ -54,10 +56,10 @@ class SymbolicShapes(ir.passes.InPlacePass):
             self._run.result.assumptions = self.assumptions
         edit = Edit(analysis, options.keeps)
         simplifier = _Simplifier(analysis, edit)
-        sharing = Sharing(analysis, edit)
         for graph in (model.graph, *(f.graph for f in model.functions.values())):
             simplifier.graph(graph)
-            sharing.graph(graph)
+            if analysis.has_symbolic_elements():
+                Sharing(analysis, edit).graph(graph)
         return ir.passes.PassResult(model, modified=bool(fixed or edit.changes))
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import onnx_ir as ir
 
-from onnxfold.graphs import all_graphs
+from onnxfold.graphs import all_graphs, count_nodes
 
 
 @dataclass(frozen=True)
@@ -103,23 +102,6 @@ def inventory_of(model: ir.Model, path: str | os.PathLike[str], largest: int = 1
         stored_bytes=model_bytes(model),
         largest=sorted(tensors, key=lambda tensor: -tensor.bytes)[:largest],
     )
-
-
-def count_nodes(model: ir.Model) -> dict[str, int]:
-    """Nodes by op type ("domain::Op" outside the default domain), subgraphs and functions too."""
-    counts: Counter[tuple[str, str]] = Counter()
-    for graph in all_graphs(model):
-        counts.update((node.domain, node.op_type) for node in graph)
-    return {_name(domain, op_type): count for (domain, op_type), count in counts.items()}
-
-
-def op_name(node: ir.Node) -> str:
-    """The op type, as "domain::Op" outside the default domain."""
-    return _name(node.domain, node.op_type)
-
-
-def _name(domain: str, op_type: str) -> str:
-    return f"{domain}::{op_type}" if domain else op_type
 
 
 def stored_tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:

@@ -12,8 +12,7 @@ import onnx_ir as ir
 from onnxfold.analysis.decisions import Decision
 from onnxfold.analysis.dependence import Dependence, Sources
 from onnxfold.errors import UsageError
-from onnxfold.graphs import all_graphs
-from onnxfold.report.inventory import op_name
+from onnxfold.graphs import all_graphs, op_name
 from onnxfold.runtime.splitting.gain import Gain
 
 

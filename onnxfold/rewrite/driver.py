@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
@@ -18,7 +19,6 @@ from onnxfold.rewrite.index import RuleIndex
 from onnxfold.rewrite.kept import KeptPatterns
 from onnxfold.rewrite.match import Match
 from onnxfold.rewrite.matcher import find_match
-from onnxfold.rewrite.report import Loop, RewriteReport
 from onnxfold.rewrite.rule import Rule, RuleError
 
 logger = logging.getLogger("onnxfold")
@@ -39,6 +39,47 @@ class Limits:
     """Rewrites of what stands for one value of the original model; then its rules are looping."""
     per_node: int = 50
     """Rewrites in all, per node of the model (and never fewer than 10,000)."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Rules that undid each other's work at one place, and were switched off for it."""
+
+    rules: tuple[str, ...]
+    value: str
+    """The value they kept rewriting."""
+
+
+@dataclass
+class RewriteReport:
+    """Counts per rule, and what went wrong."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    """How often each rule fired."""
+    places: dict[str, list[str]] = field(default_factory=dict)
+    """Where each rule fired: the names of the values of the original model, one for each time."""
+    inexact: Counter[str] = field(default_factory=Counter)
+    """How often each rule fired where it may change bits."""
+    rejected: Counter[str] = field(default_factory=Counter)
+    """Matches whose replacement would have had another dtype or shape: a mistake in the rule."""
+    baffled: Counter[str] = field(default_factory=Counter)
+    """Nodes about which a rule of ours could not tell, because what they hold makes no sense."""
+    spared: dict[tuple[str, str], set[ir.Value]] = field(default_factory=dict)
+    """By rule and kept pattern: the results of what was left alone for the sake of it."""
+    loops: list[Loop] = field(default_factory=list)
+    exhausted: bool = False
+    """Whether the run stopped at its total budget."""
+    visits: int = 0
+    seconds: float = 0.0
+
+    def spare(self, rule: str, kept: str, result: ir.Value) -> None:
+        """Note that a rule was not applied to what makes a value."""
+        self.spared.setdefault((rule, kept), set()).add(result)
+
+    @property
+    def total(self) -> int:
+        """Number of rewrites."""
+        return self.counts.total()
 
 
 class Rewriter:
@@ -71,8 +112,8 @@ class Rewriter:
         self._level = level
         self._limits = limits or Limits()
         self._facts = Facts(model)
-        self._kept = KeptPatterns(rules, self._facts)
-        self._splicer = Splicer(self._facts, keeps or _keeps_nothing)
+        self._keeping = [rule for rule in rules if rule.keeps] if level > 1 else []
+        self._keeps = keeps or _keeps_nothing
         self._indexes: dict[tuple[tuple[str, int], ...], RuleIndex] = {}
         self._index_of: dict[ir.Graph, RuleIndex] = {}
         self._reach = 1
@@ -84,6 +125,14 @@ class Rewriter:
         self._history: dict[str, Counter[Rule]] = {}
         self._given_up: set[Rule] = set()
         self.report = RewriteReport()
+
+    @functools.cached_property
+    def _kept(self) -> KeptPatterns:
+        return KeptPatterns(self._keeping, self._facts)
+
+    @functools.cached_property
+    def _splicer(self) -> Splicer:
+        return Splicer(self._facts, self._keeps)
 
     def run(self) -> RewriteReport:
         """Rewrite the model.

@@ -27,8 +27,7 @@ from onnxfold.kernels.engines import engines
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Kernel
 from onnxfold.kernels.streams.compute import Streams
-from onnxfold.rewrite.driver import Rewriter
-from onnxfold.rewrite.report import RewriteReport
+from onnxfold.rewrite.driver import Rewriter, RewriteReport
 from onnxfold.rewrite.rule_set import builtin_rule_sets
 from onnxfold.runtime.split import split_in_memory
 

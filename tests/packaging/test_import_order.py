@@ -51,7 +51,6 @@ INSIDE = {
             "index",
             "build",
             "apply",
-            "report",
             "kept",
         ),
         "driver",

@@ -9,9 +9,9 @@ from fold_check import parse, with_weights
 
 import onnxfold
 from onnxfold import storage
+from onnxfold.graphs import count_nodes
 from onnxfold.onnx_ir_private import uses
 from onnxfold.passes.registry import create
-from onnxfold.report.inventory import count_nodes
 
 F32 = np.float32
 BACK, FORTH = "<perm = [0, 2, 3, 1]>", "<perm = [0, 3, 1, 2]>"

@@ -96,7 +96,8 @@ class SymbolicAnalysis:
             self._applications = Applications(self.algebra, self._table)
             known = {f: _is_made_of(f, raised) for f in set(self._facts.values())}
             changed.update(value for value, fact in self._facts.items() if known[fact])
-        for value, fact in suppositions.decided(self).items():
+        decided = suppositions.decided(self) if self.scopes.parents else {}
+        for value, fact in decided.items():
             self._decided[value] = self._facts[value] = fact
             changed.add(value)
         return changed
@@ -113,6 +114,10 @@ class SymbolicAnalysis:
     def has_symbols(self) -> bool:
         """Whether a size of the model is not a number, of the values that were looked at."""
         return self._table.has_symbols()
+
+    def has_symbolic_elements(self) -> bool:
+        """Return whether an element of a value that was looked at is a symbolic size."""
+        return self._table.has_symbolic_elements()
 
     def set(self, value: ir.Value, fact: Fact) -> None:
         """Remember what is known of a value."""

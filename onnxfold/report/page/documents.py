@@ -11,7 +11,7 @@ import onnx_ir as ir
 import onnxfold
 from onnxfold import storage
 from onnxfold.analysis.constness import select_runtime_constants
-from onnxfold.report.inventory import count_nodes
+from onnxfold.graphs import count_nodes
 from onnxfold.report.page.skeleton import Skeleton, short, skeleton_of
 from onnxfold.runtime.splitting.weights import weights_as_inputs
 

@@ -11,8 +11,7 @@ import onnx_ir as ir
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic.text import Texts
-from onnxfold.graphs import subgraphs_of
-from onnxfold.report.inventory import op_name
+from onnxfold.graphs import op_name, subgraphs_of
 
 MOST_NODES = 5000
 _MOST_TEXT = 1_500_000  # characters of one graph: two of them, and the rest, are below 5 MB

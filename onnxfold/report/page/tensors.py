@@ -8,7 +8,8 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
-from onnxfold.report.inventory import op_name, stored_tensors
+from onnxfold.graphs import op_name
+from onnxfold.report.inventory import stored_tensors
 from onnxfold.report.page.skeleton import shaped, short
 
 _MOST = 40

@@ -40,7 +40,7 @@ def start(*args: object, **options) -> subprocess.Popen:
 
 
 def writing(folder) -> bool:
-    return any(name.endswith(".tmp") for name in os.listdir(folder))
+    return any(name.endswith((".tmp", ".data")) for name in os.listdir(folder))
 
 
 @pytest.mark.parametrize("number", SIGNALS)

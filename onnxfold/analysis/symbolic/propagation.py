@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import ChainMap
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
@@ -61,10 +62,14 @@ class SymbolicAnalysis:
         """What each node read when it was visited: onnx-ir makes another tuple of other inputs."""
         self._table = FactTable()
         self._applications = Applications(self.algebra, self._table)
-        self._calls = control_flow.Calls()
         self._again = False
         self._required: dict[ir.Node, list[Number]] = {}
         """What the nodes of the main graph fail on unless it is 0 or more."""
+
+    @functools.cached_property
+    def _calls(self) -> control_flow.Calls:
+        """The calls of functions that are being looked at."""
+        return control_flow.Calls()
 
     def of(self, value: ir.Value) -> Fact:
         """What is known of a value."""

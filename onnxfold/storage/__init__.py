@@ -20,7 +20,6 @@ from onnxfold.storage.streaming import StreamedTensor, Tile
 from onnxfold.storage.tensors import (
     FileTensor,
     SharedExternalTensor,
-    SparseTensor,
     ViewTensor,
     span_of,
 )
@@ -37,7 +36,6 @@ __all__ = [
     "SaveReport",
     "SharedExternalTensor",
     "Span",
-    "SparseTensor",
     "StreamedTensor",
     "Tile",
     "ViewTensor",

@@ -88,5 +88,3 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
                 yield from all_nodes(attribute.g.node)
-            for graph in attribute.graphs:
-                yield from all_nodes(graph.node)

@@ -21,11 +21,9 @@ from google.protobuf.message import DecodeError, Message
 
 from onnxfold.errors import ExternalDataError, ModelError
 from onnxfold.storage.size import data_bytes
-from onnxfold.storage.tensors import sparse_positions
 
 # NumPy has no larger arrays of elements of 16 bytes, even where another dimension is 0.
 _MAX_ELEMENTS = 1 << 58
-_MAX_MESSAGE_BYTES = 1 << 31  # a protobuf message takes less
 # NumPy takes no more dimensions.
 _MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 _T = onnx.TensorProto
@@ -98,31 +96,6 @@ def check_size(dims: Sequence[int], data_type: int, owner: Any) -> int:
     if reason:
         raise ModelError(reason, node=label(owner))
     return data_bytes(dtype, dims)
-
-
-def check_sparse(sparse: onnx.SparseTensorProto, owner: Any) -> None:
-    """Check sizes and indices of a sparse tensor of ``owner``.
-
-    Raises:
-        ModelError: They do not fit together.
-    """
-    for part in (sparse.values, sparse.indices):
-        if part.data_type == _T.UNDEFINED:
-            raise ModelError("tensor without a data type", node=label(owner))
-        check_tensor(part, None, owner)
-        if part.data_location == _T.EXTERNAL:
-            raise ModelError("sparse tensor with external data", node=label(owner))
-    if sparse.indices.data_type != _T.INT64 or len(sparse.values.dims) != 1:
-        reason = "sparse tensor needs values of rank 1 and int64 indices"
-        raise ModelError(reason, node=label(owner))
-    # onnxruntime keeps the dense one in a protobuf message, too
-    if check_size(sparse.dims, sparse.values.data_type, owner) >= _MAX_MESSAGE_BYTES:
-        shape = list(sparse.dims)
-        raise ModelError(f"sparse tensor of shape {shape} takes 2 GiB or more", node=label(owner))
-    try:
-        sparse_positions(sparse)
-    except ValueError as error:
-        raise ModelError(str(error), node=label(owner)) from None
 
 
 @functools.cache

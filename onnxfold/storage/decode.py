@@ -19,9 +19,9 @@ from google.protobuf.message import DecodeError
 
 from onnxfold.errors import ModelError
 from onnxfold.storage.calls import all_nodes, check_calls, opsets_of
-from onnxfold.storage.checks import DTYPES, check_sparse, check_tensor, check_texts, label
+from onnxfold.storage.checks import DTYPES, check_tensor, check_texts, label
 from onnxfold.storage.mapped import Span
-from onnxfold.storage.tensors import FileTensor, SparseTensor, ViewTensor
+from onnxfold.storage.tensors import FileTensor, ViewTensor
 from onnxfold.storage.wire import StandIns
 
 logger = logging.getLogger("onnxfold")
@@ -39,6 +39,7 @@ _NUMBERS = {
     _A.FLOATS: ("floats", ir.AttributeType.FLOATS),
 }
 _TYPES = {kind.value: kind for kind in ir.AttributeType}
+_SPARSE = "is a sparse tensor, which is not supported; store it as a dense one"
 _FIRST_WITH_OPSETS = 3  # IR version
 
 
@@ -222,10 +223,10 @@ class _Reader:
         return graph
 
     def initializers(self, proto: onnx.GraphProto, scope: _Scope) -> list[ir.Value]:
-        tensors = [self.tensor(tensor, tensor) for tensor in proto.initializer]
-        tensors += [_sparse(sparse, sparse.values) for sparse in proto.sparse_initializer]
+        for sparse in proto.sparse_initializer:
+            raise ModelError(_SPARSE, node=sparse.values.name)
         found: dict[str, ir.Value] = {}
-        for tensor in tensors:
+        for tensor in [self.tensor(tensor, tensor) for tensor in proto.initializer]:
             if not (name := tensor.name):
                 continue
             value = scope.values.get(name)
@@ -337,21 +338,13 @@ class _Reader:
             value = _decoded(proto.strings)
         elif kind == _A.GRAPH and proto.HasField("g"):
             value = self.graph(proto.g, scopes)
-        elif kind == _A.TENSORS:
-            value = [self.tensor(tensor, owner) for tensor in proto.tensors]
-        elif kind == _A.GRAPHS:
-            value = [self.graph(graph, scopes) for graph in proto.graphs]
-        elif kind == _A.SPARSE_TENSOR:
-            value, kind = _sparse(proto.sparse_tensor, owner), _A.TENSOR
-            if isinstance(owner, onnx.NodeProto) and owner.op_type == "Constant":
-                name = "value"
         elif kind in (_A.TYPE_PROTO, _A.TYPE_PROTOS) and all(
             map(_is_representable, [proto.tp] if kind == _A.TYPE_PROTO else proto.type_protos)
         ):
             return ir.serde.deserialize_attribute(proto)
         else:
             reason = f"attribute {name!r} has no value, or one of a type that is not supported"
-            raise ModelError(reason, node=label(owner))
+            raise ModelError(_SPARSE if kind == _A.SPARSE_TENSOR else reason, node=label(owner))
         return ir.Attr(name, _TYPES[kind], value, doc_string=proto.doc_string or None)
 
     def tensor(self, proto: onnx.TensorProto, owner: Any) -> ir.TensorProtocol:
@@ -404,13 +397,6 @@ def _is_representable(proto: onnx.TypeProto) -> bool:
         element = getattr(proto, kind).elem_type
         return element in DTYPES and element != onnx.TensorProto.UNDEFINED
     return False
-
-
-def _sparse(proto: onnx.SparseTensorProto, owner: Any) -> SparseTensor:
-    check_sparse(proto, owner)
-    kept = onnx.SparseTensorProto()
-    kept.CopyFrom(proto)
-    return SparseTensor(kept)
 
 
 def _text(proto: Any, field: str) -> str | None:

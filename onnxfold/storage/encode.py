@@ -14,15 +14,13 @@ import onnx_ir as ir
 
 from onnxfold.errors import ModelError
 from onnxfold.memory import paused_garbage_collection
-from onnxfold.onnx_ir_private import entries_of, is_a, nodes_of, noted
+from onnxfold.onnx_ir_private import entries_of, nodes_of, noted
 from onnxfold.storage.decode import QUANTIZATION_KEY, TYPE_KEY
-from onnxfold.storage.tensors import SparseTensor
 
 # Given a tensor, whether it is in an attribute, and an empty proto for it: writes into the proto
 # where the bytes are to be found, or returns False, and they are written there themselves.
 Place = Callable[[ir.TensorProtocol, bool, onnx.TensorProto], bool]
 
-_A = onnx.AttributeProto
 _T = ir.AttributeType
 _FIRST_WITH_DEVICES = 11
 
@@ -92,10 +90,7 @@ class _Writer:
             tensor = value.const_value
             if (entries_of(value) or value.doc_string) and not value.is_graph_input():
                 _write_value(proto.value_info.add(), value)
-            if is_a(tensor, SparseTensor):
-                proto.sparse_initializer.append(tensor.proto)
-                _set(proto.sparse_initializer[-1].values, value, "name")
-            elif tensor is not None:
+            if tensor is not None:
                 self.tensor(proto.initializer.add(), tensor, is_attribute=False)
                 _set(proto.initializer[-1], value, "name")
         for node in nodes_of(graph):
@@ -139,32 +134,23 @@ class _Writer:
             outputs.pop()
         proto.output.extend(outputs)
         for attribute in node.attributes.values():
-            self.attribute(proto.attribute.add(), attribute, node)
+            self.attribute(proto.attribute.add(), attribute)
         if self.with_devices and node.device_configurations:
             proto.device_configurations.extend(
                 map(ir.serde.serialize_node_device_configuration, node.device_configurations)
             )
 
-    def attribute(
-        self, proto: onnx.AttributeProto, attribute: ir.Attr, node: ir.Node | None = None
-    ) -> None:
+    def attribute(self, proto: onnx.AttributeProto, attribute: ir.Attr) -> None:
         kind, value = attribute.type, attribute.value
         if attribute.is_ref():
             ir.serde.serialize_reference_attribute_into(proto, attribute)
             return
-        if kind == _T.TENSOR and is_a(value, SparseTensor):
-            proto.sparse_tensor.CopyFrom(value.proto)
-            proto.type = _A.SPARSE_TENSOR
-        elif kind == _T.TENSOR:
+        if kind == _T.TENSOR:
             self.tensor(proto.t, value, is_attribute=True)
-        elif kind == _T.TENSORS:
-            for tensor in value:
-                self.tensor(proto.tensors.add(), tensor, is_attribute=True)
         elif kind == _T.GRAPH:
             self.graph(proto.g, value)
-        elif kind == _T.GRAPHS:
-            for graph in value:
-                self.graph(proto.graphs.add(), graph)
+        elif kind in (_T.TENSORS, _T.GRAPHS):
+            raise ValueError(f"attribute {attribute.name!r} is of a type that is not supported")
         elif kind == _T.STRING:
             proto.s = _bytes(value)
         elif kind == _T.STRINGS:
@@ -173,10 +159,7 @@ class _Writer:
             ir.serde.serialize_attribute_into(proto, attribute)
             return
         _set(proto, attribute, "name", "doc_string")
-        if not proto.type:
-            proto.type = kind.value  # type: ignore[assignment]
-        elif node is not None and node.op_type == "Constant" and not node.domain:
-            proto.name = "sparse_value"
+        proto.type = kind.value  # type: ignore[assignment]
 
     def tensor(
         self, proto: onnx.TensorProto, tensor: ir.TensorProtocol, *, is_attribute: bool

@@ -41,8 +41,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     """Load a model without its large tensors: they become views of the mapped file.
 
     Tensors in the file of 4 KiB and more are `FileTensor`, smaller ones of raw data `ViewTensor`,
-    external ones `SharedExternalTensor` (an ``ir.ExternalTensor``), sparse ones `SparseTensor`, all
-    others onnx-ir's own.
+    external ones `SharedExternalTensor` (an ``ir.ExternalTensor``), all others onnx-ir's own.
     ``model.meta["onnxfold.source"]`` is the absolute path, ``model.meta["onnxfold.external_data"]``
     tells whether there was external data.
 
@@ -272,7 +271,7 @@ class _ExternalData:
 
 
 def _tensor_protos(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
-    """Return all tensors of the model but those in sparse tensors and training information."""
+    """Return all tensors of the model but those in training information."""
     found: list[onnx.TensorProto] = []
     stack: list[Any] = [proto.graph, *proto.functions]
     while stack:
@@ -287,6 +286,4 @@ def _tensor_protos(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
                 found.append(attribute.t)
             if attribute.HasField("g"):
                 stack.append(attribute.g)
-            found.extend(attribute.tensors)
-            stack.extend(attribute.graphs)
     return found

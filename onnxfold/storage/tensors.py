@@ -1,4 +1,4 @@
-"""Tensors that are views: of a file, of a block of memory, of a sparse tensor."""
+"""Tensors that are views: of a file, or of a block of memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import onnx_ir as ir
 
 from onnxfold.errors import ExternalDataError
@@ -165,54 +164,6 @@ class SharedExternalTensor(_StoredTensor, ir.ExternalTensor):
             self.span.file.release(self.span.offset, self.span.length)
 
 
-class SparseTensor(ir.LazyTensor):
-    """A constant stored as an ONNX ``SparseTensorProto``; dense to everybody who reads it.
-
-    Written back as sparse as long as it is this object.
-
-    Attributes:
-        proto: The sparse tensor as stored.
-    """
-
-    __slots__ = ("proto",)
-
-    def __init__(self, proto: onnx.SparseTensorProto) -> None:
-        """Wrap ``proto``, which must have been checked by `check_sparse`."""
-        super().__init__(
-            self._dense,
-            ir.DataType(proto.values.data_type),
-            ir.Shape(proto.dims, frozen=True),
-            name=proto.values.name,
-            doc_string=proto.values.doc_string,
-            metadata_props={e.key: e.value for e in proto.values.metadata_props},
-        )
-        self.proto = proto
-
-    def _dense(self) -> ir.Tensor[Any]:
-        values = onnx.numpy_helper.to_array(self.proto.values)
-        dense = np.zeros(self.shape.numpy(), dtype=values.dtype)
-        dense.reshape(-1)[sparse_positions(self.proto)] = values
-        return ir.Tensor(dense, dtype=self.dtype)
-
-
-def sparse_positions(proto: onnx.SparseTensorProto) -> npt.NDArray[np.int64]:
-    """Return the positions of the values in the flattened dense tensor, shape [NNZ].
-
-    The indices are either those positions or coordinates of shape [NNZ, rank].
-
-    Raises:
-        ValueError: They have another shape or lie outside the dense shape.
-    """
-    shape = tuple(proto.dims)
-    indices = onnx.numpy_helper.to_array(proto.indices)
-    if indices.ndim == 2:
-        indices = np.ravel_multi_index(tuple(indices.T), shape)
-    if indices.shape != tuple(proto.values.dims):
-        raise ValueError("the values and indices of the sparse tensor differ in number")
-    np.unravel_index(indices, shape)  # refuses those outside
-    return indices
-
-
 def span_of(tensor: ir.TensorProtocol) -> Span | None:
     """Return where the stored bytes of ``tensor`` are in a file, or None if they are not in one.
 
@@ -255,10 +206,6 @@ def tensors_of(model: ir.Model) -> list[ir.TensorProtocol]:
                 found[id(value.const_value)] = value.const_value
     for owner in owners:
         for attribute in owner.attributes.values():
-            if attribute.is_ref() or attribute.value is None:
-                continue
-            if attribute.type == ir.AttributeType.TENSOR:
+            if attribute.type == ir.AttributeType.TENSOR and attribute.value is not None:
                 found[id(attribute.value)] = attribute.value
-            elif attribute.type == ir.AttributeType.TENSORS:
-                found.update((id(tensor), tensor) for tensor in attribute.value)
     return list(found.values())

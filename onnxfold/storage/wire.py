@@ -23,7 +23,7 @@ _CHILDREN: tuple[dict[int, int], ...] = (
     {7: _GRAPH, 25: _FUNCTION},
     {1: _NODE, 5: _TENSOR},
     {5: _ATTRIBUTE},
-    {5: _TENSOR, 6: _GRAPH, 10: _TENSOR, 11: _GRAPH},
+    {5: _TENSOR, 6: _GRAPH},
     {7: _NODE, 11: _ATTRIBUTE},
     {9: _RAW},
     {},
@@ -122,7 +122,7 @@ def rewrite(
 ) -> tuple[list[Piece], int]:
     """Replace the ``raw_data`` of the tensors in a serialized ``ModelProto``.
 
-    Covers graph initializers, tensor and tensors attributes, subgraphs at any depth, and functions.
+    Covers graph initializers, tensor attributes, subgraphs at any depth, and functions.
     Lengths of the enclosing messages are corrected.
 
     Args:

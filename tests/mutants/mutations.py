@@ -98,7 +98,6 @@ class Mutant:
 
 def all_names(graph: onnx.GraphProto) -> set[str]:
     found = {v.name for v in (*graph.input, *graph.output, *graph.initializer)}
-    found |= {t.values.name for t in graph.sparse_initializer}
     for node in graph.node:
         found.update([*node.input, *node.output])
         for attribute in node.attribute:
@@ -110,7 +109,7 @@ def all_names(graph: onnx.GraphProto) -> set[str]:
 def rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
     """Give values other names, in subgraphs as well."""
     infos = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
-    for value in (*infos, *(t.values for t in graph.sparse_initializer)):
+    for value in infos:
         value.name = names.get(value.name, value.name)
     for node in graph.node:
         node.input[:] = [names.get(v, v) for v in node.input]
@@ -258,22 +257,14 @@ def special_values(m: Mutant) -> None:
 def constant_written_otherwise(m: Mutant) -> None:
     tensor = m.choose(m.weights(most=1 << 14))
     array, name = numpy_helper.to_array(tensor), tensor.name
-    way = m.choose(["node", "numbers", "typed", "sparse"])
+    way = m.choose(["node", "numbers", "typed"])
     if way == "typed":
         if array.dtype.kind == "V" or array.dtype == np.float16:
             raise Impossible
         numbers = array.ravel().tolist()
         tensor.CopyFrom(helper.make_tensor(name, tensor.data_type, tensor.dims, numbers))
         return
-    if way == "sparse":
-        if array.dtype != np.float32 or not array.ndim:
-            raise Impossible
-        places = np.flatnonzero(array.ravel().view(np.uint32))  # a zero with a sign is not left out
-        values = numpy_helper.from_array(array.ravel()[places], name)
-        indices = numpy_helper.from_array(places.astype(np.int64))
-        sparse = helper.make_sparse_tensor(values, indices, list(array.shape))
-        node = helper.make_node("Constant", [], [name], sparse_value=sparse)
-    elif way == "numbers" and array.ndim < 2 and array.dtype in (np.float32, np.int64):
+    if way == "numbers" and array.ndim < 2 and array.dtype in (np.float32, np.int64):
         kind = ("value_float" if array.dtype == np.float32 else "value_int") + "s" * array.ndim
         node = helper.make_node("Constant", [], [name], **{kind: array.tolist()})
     else:

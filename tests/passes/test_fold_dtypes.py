@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from fold_check import X, fold, large, parse, with_weights
+from fold_check import X, fold, parse, with_weights
 from reference_session import reference_session
 
 import onnxfold
@@ -196,41 +196,6 @@ def test_integers_wrap():
     model = parse("g () => (int8[3] y) { a = Add (w, w) y = Neg (a) }")
     with_weights(model, w=np.int8([127, -128, 64]))
     assert fold(model).weights["y"].tolist() == [2, 0, -128]
-
-
-# ---------------------------------------------------------------- sparse initializers
-
-
-def sparse(name: str, dims: list[int], places: list[int], values: list[float]):
-    tensor = onnx.SparseTensorProto(dims=dims)
-    tensor.values.CopyFrom(onnx.numpy_helper.from_array(np.float32(values), name))
-    tensor.indices.CopyFrom(onnx.numpy_helper.from_array(np.int64(places), name + "_i"))
-    return tensor
-
-
-def test_a_sparse_initializer_is_an_operand_like_any_other():
-    model = parse("g (float[2] x) => (float[2] y) { v = Neg (w) y = Add (x, v) }")
-    model.graph.sparse_initializer.append(sparse("w", [2], [1], [5.0]))
-    folded = fold(model)
-    assert folded.ops == {"Add": 1}
-    assert folded.weights["v"].tolist() == [0.0, -5.0]
-
-
-def test_a_sparse_initializer_that_nothing_folds_stays():
-    model = parse("g (float[2] x) => (float[2] y) { y = Add (x, w) }")
-    model.graph.sparse_initializer.append(sparse("w", [2], [1], [5.0]))
-    folded = fold(model)
-    assert folded.ops == {"Add": 1}
-    stored = [t.values.name for t in folded.proto.graph.sparse_initializer]
-    assert stored == ["w"] or "w" in folded.weights
-
-
-def test_a_sparse_constant_node_and_large_values_beside_it():
-    model = parse("g (float[64, 64] x) => (float[64, 64] y) { v = Mul (w, u) y = Add (x, v) }")
-    model.graph.sparse_initializer.append(sparse("w", [64, 64], [3, 4000], [5.0, 6.0]))
-    with_weights(model, u=large(64, 64))
-    folded = fold(model)
-    assert folded.ops == {"Add": 1} or folded.reasons["Mul"]
 
 
 def test_ordinary_floats():

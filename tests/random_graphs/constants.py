@@ -71,10 +71,8 @@ def _node(b: Builder, array: Array, elem: int) -> Value:
 
 
 def _attribute(b: Builder, array: Array, elem: int) -> Value:
-    """Constant with value_int and the like, or a sparse tensor."""
+    """Constant with value_int and the like."""
     if b.opset < 12 or array.ndim > 1:
-        if array.ndim >= 1 and elem == T.FLOAT and b.chance(0.3):
-            return _sparse(b, array)
         raise Refused("no such attribute")
     key = {T.INT64: "value_int", T.FLOAT: "value_float", T.STRING: "value_string"}.get(elem)
     if key is None:
@@ -84,17 +82,6 @@ def _attribute(b: Builder, array: Array, elem: int) -> Value:
             raise Refused("an empty attribute has no type")
         return b.node("Constant", [], **{f"{key}s": array.tolist()})[0]
     return b.node("Constant", [], **{key: array.item()})[0]
-
-
-def _sparse(b: Builder, array: Array) -> Value:
-    flat = array.reshape(-1)
-    places = np.flatnonzero((flat != 0) | np.signbit(flat))
-    if not len(places):
-        raise Refused("nothing to store")
-    sparse = onnx.SparseTensorProto(dims=array.shape)
-    sparse.values.CopyFrom(tensor_of(flat[places], T.FLOAT, "sparse"))
-    sparse.indices.CopyFrom(tensor_of(places.astype(np.int64), T.INT64, ""))
-    return b.node("Constant", [], sparse_value=sparse)[0]
 
 
 def _made(b: Builder, array: Array, elem: int) -> Value:

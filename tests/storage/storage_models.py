@@ -110,35 +110,28 @@ def everything() -> onnx.ModelProto:
     graph = model.graph
     graph.doc_string = "a graph"
     graph.metadata_props.add(key="gk", value="gv")
-    graph.sparse_initializer.add().CopyFrom(sparse("sp"))
-    sparse_node = helper.make_node("Constant", [], ["sc"], name="sparse_constant")
-    attribute = sparse_node.attribute.add(
-        name="sparse_value", type=onnx.AttributeProto.SPARSE_TENSOR
-    )
-    attribute.sparse_tensor.CopyFrom(sparse("sc"))
-    attribute.doc_string = "an attribute"
+    node = helper.make_node("Constant", [], ["sc"], value=tensor("sc", 3, 4), name="constant")
+    node.attribute[0].t.metadata_props.add(key="tk", value="tv")
+    node.attribute[0].t.doc_string = "a tensor"
+    node.attribute[0].doc_string = "an attribute"
     extra = [
-        sparse_node,
-        helper.make_node("Add", ["sp", "sc"], ["sum"], name="sum", doc_string="a node"),
+        node,
+        helper.make_node("Add", ["with_info", "sc"], ["sum"], name="sum", doc_string="a node"),
         helper.make_node("Vocabulary", [], ["voc"], name="voc", domain="custom"),
     ]
     extra[1].metadata_props.add(key="nk", value="nv")
     extra[2].attribute.add(
         name="words", type=onnx.AttributeProto.STRINGS, strings=[b"\xff\xfe", b"plain"]
     )
-    tensors = extra[2].attribute.add(name="tensors", type=onnx.AttributeProto.TENSORS)
-    tensors.tensors.extend([tensor("t1", 50, 50), tensor("t2", 2)])
-    tensors.tensors[1].metadata_props.add(key="tk", value="tv")
-    tensors.tensors[1].doc_string = "a tensor"
     extra[2].attribute.add(name="number", type=onnx.AttributeProto.INT, i=3)
     kind = extra[2].attribute.add(name="kind", type=onnx.AttributeProto.TYPE_PROTO)
     kind.tp.CopyFrom(helper.make_sequence_type_proto(helper.make_tensor_type_proto(1, [2])))
     extra[2].attribute.add(name="raw", type=onnx.AttributeProto.STRING, s=b"\x80\x81")
     device = extra[1].device_configurations.add(configuration_id="cfg", pipeline_stage=1)
-    device.sharding_spec.add(tensor_name="sp").device.append(0)
+    device.sharding_spec.add(tensor_name="sc").device.append(0)
     model.configuration.add(name="cfg", num_devices=1, device=["cpu:0"])
     graph.node.extend(extra)
-    graph.initializer.add().CopyFrom(tensor("with_info", 3))
+    graph.initializer.add().CopyFrom(tensor("with_info", 4))
     graph.initializer[-1].metadata_props.add(key="ik", value="iv")
     graph.initializer[-1].metadata_props.add(key="ik2", value="iv2")
     graph.initializer.add().CopyFrom(
@@ -174,8 +167,6 @@ def _rare_fields(model: onnx.ModelProto) -> None:
     custom = graph.node.add(op_type="Rare", domain="custom", output=["rare"], name="rare")
     custom.attribute.add(name="floats", type=onnx.AttributeProto.FLOATS, floats=[0.5, -0.0])
     custom.attribute.add(name="ints", type=onnx.AttributeProto.INTS, ints=[1, -2])
-    graphs = custom.attribute.add(name="graphs", type=onnx.AttributeProto.GRAPHS)
-    graphs.graphs.add(name="inner", doc_string="a subgraph")
     kinds = custom.attribute.add(name="kinds", type=onnx.AttributeProto.TYPE_PROTOS)
     kinds.type_protos.append(helper.make_optional_type_proto(helper.make_tensor_type_proto(1, [2])))
     kinds.type_protos.append(helper.make_sparse_tensor_type_proto(1, [2, "n"]))

@@ -63,8 +63,6 @@ def data_bytes(tensor: ir.TensorProtocol | None) -> int:
         return 0
     if is_a(tensor, ir.TensorProtoTensor) and not tensor.raw.HasField("raw_data"):
         return int(tensor.raw.ByteSize())  # in a typed field a small number takes one byte
-    if is_a(tensor, storage.SparseTensor):
-        return int(tensor.proto.ByteSize())
     if tensor.dtype == ir.DataType.STRING:
         return tensor.nbytes
     return storage.data_bytes(tensor.dtype, storage.sizes_of(tensor))

@@ -2,25 +2,31 @@
 
 from onnxfold.storage.commit import SaveReport
 from onnxfold.storage.encode import to_proto
-from onnxfold.storage.given import ModelLike, ModelT, PathLike, Program, model_in, opened
 from onnxfold.storage.layout import planned_bytes
 from onnxfold.storage.load import (
     EXTERNAL_KEY,
     SOURCE_KEY,
+    ModelLike,
+    ModelT,
+    PathLike,
+    Program,
     explained,
     from_proto,
     load,
     model_bytes,
+    model_in,
+    opened,
 )
 from onnxfold.storage.mapped import MappedFile, Span
 from onnxfold.storage.save import check_destination, save
-from onnxfold.storage.size import data_bytes, sizes_of
 from onnxfold.storage.sources import reading_from
 from onnxfold.storage.streaming import StreamedTensor, Tile
 from onnxfold.storage.tensors import (
     FileTensor,
     SharedExternalTensor,
     ViewTensor,
+    data_bytes,
+    sizes_of,
     span_of,
 )
 

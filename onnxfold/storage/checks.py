@@ -1,4 +1,4 @@
-"""Whether the sizes of tensors add up.
+"""Whether the sizes of tensors add up, opsets are known, texts are texts, and calls end.
 
 All that is taken for granted of a model afterwards is seen to once, here and where `decode`
 resolves names: what raises an exception of another kind later is a bug. Cheaper and more lenient
@@ -9,8 +9,9 @@ the node.
 from __future__ import annotations
 
 import functools
+import graphlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,22 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
 
 from onnxfold.errors import ExternalDataError, ModelError
-from onnxfold.storage.size import data_bytes
+from onnxfold.storage.tensors import data_bytes
 
 # NumPy has no larger arrays of elements of 16 bytes, even where another dimension is 0.
 _MAX_ELEMENTS = 1 << 58
 # NumPy takes no more dimensions.
 _MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 _T = onnx.TensorProto
+# Calls written out may amount to so many nodes; real models stay far below.
+_MOST_NODES = 10_000_000
+Key = tuple[str, str, str]
+
+_NEWEST = {
+    "": onnx.defs.onnx_opset_version(),
+    "ai.onnx.ml": onnx.defs.onnx_ml_opset_version(),
+}
+_LARGEST_VERSION = (1 << 31) - 1
 DTYPES: dict[int, ir.DataType] = {dtype.value: dtype for dtype in ir.DataType}
 
 
@@ -134,6 +144,76 @@ def check_texts(message: Any, serialized: bytes | None = None) -> None:
             elif field.type == field.TYPE_STRING and isinstance(part, bytes):
                 owner = field.containing_type.name.removesuffix("Proto")
                 raise ModelError(f"{field.name} {part!r} of a {owner} is not UTF-8 text")
+
+
+def opsets_of(
+    imports: Iterable[onnx.OperatorSetIdProto], owner: str | None = None
+) -> dict[str, int]:
+    """The version of every domain that is imported, ONNX's own under its short name.
+
+    Raises:
+        ModelError: A version is no version, is newer than onnx knows, or contradicts another.
+    """
+    found: dict[str, int] = {}
+    for entry in imports:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        version = entry.version
+        newest = _NEWEST.get(domain)
+        if not 1 <= version <= (newest or _LARGEST_VERSION):
+            known = f"; this release of onnx knows 1 to {newest}" if newest else ""
+            raise ModelError(
+                f"opset {version} of {domain or 'ONNX'} is imported{known}",
+                node=owner,
+            )
+        if found.setdefault(domain, version) != version:
+            raise ModelError(
+                f"opsets {found[domain]} and {version} of {domain or 'ONNX'} are imported",
+                node=owner,
+            )
+    return found
+
+
+def check_calls(proto: onnx.ModelProto) -> None:
+    """See that functions are there once, and that calls of them end.
+
+    Raises:
+        ModelError: A function is defined twice, calls itself, or calls amount to too many nodes.
+    """
+    functions: dict[Key, onnx.FunctionProto] = {}
+    for function in proto.functions:
+        key = (function.domain, function.name, function.overload)
+        if key in functions:
+            raise ModelError("the function is defined twice", node=function.name)
+        functions[key] = function
+    if not functions:
+        return
+    calls = {key: _called(function.node, functions) for key, function in functions.items()}
+    sizes: dict[Key, int] = {}
+    try:
+        for key in graphlib.TopologicalSorter(calls).static_order():
+            sizes[key] = len(functions[key].node) + sum(sizes[callee] for callee in calls[key])
+    except graphlib.CycleError as error:
+        raise ModelError("the function calls itself", node=error.args[1][0][1]) from None
+    total = sum(sizes[callee] for callee in _called(proto.graph.node, functions))
+    for key, size in sizes.items():
+        if size + total > _MOST_NODES:
+            reason = f"its calls amount to more than {_MOST_NODES} nodes"
+            raise ModelError(reason, node=key[1])
+
+
+def _called(nodes: Iterable[onnx.NodeProto], functions: dict[Key, onnx.FunctionProto]) -> list[Key]:
+    """The functions that nodes call, as often as they do."""
+    keys = ((node.domain, node.op_type, node.overload) for node in all_nodes(nodes))
+    return [key for key in keys if key in functions]
+
+
+def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes and those of their subgraphs."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from all_nodes(attribute.g.node)
 
 
 def _is_size(text: str) -> bool:

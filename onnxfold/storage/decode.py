@@ -18,8 +18,15 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from onnxfold.errors import ModelError
-from onnxfold.storage.calls import all_nodes, check_calls, opsets_of
-from onnxfold.storage.checks import DTYPES, check_tensor, check_texts, label
+from onnxfold.storage.checks import (
+    DTYPES,
+    all_nodes,
+    check_calls,
+    check_tensor,
+    check_texts,
+    label,
+    opsets_of,
+)
 from onnxfold.storage.mapped import Span
 from onnxfold.storage.tensors import FileTensor, ViewTensor
 from onnxfold.storage.wire import StandIns

@@ -16,12 +16,10 @@ from onnxfold.errors import UsageError
 from onnxfold.onnx_ir_private import is_a
 from onnxfold.storage import wire
 from onnxfold.storage.encode import encode
-from onnxfold.storage.load import EXTERNAL_KEY
+from onnxfold.storage.load import EXTERNAL_KEY, is_text, is_within
 from onnxfold.storage.mapped import Span
-from onnxfold.storage.paths import is_text, is_within
-from onnxfold.storage.size import data_bytes
 from onnxfold.storage.streaming import is_streamed
-from onnxfold.storage.tensors import span_of
+from onnxfold.storage.tensors import data_bytes, span_of
 from onnxfold.storage.wire import StandIns
 
 # Protobuf messages end at 2 GiB, and so do .onnx files.

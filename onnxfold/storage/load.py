@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from onnxfold.errors import ExternalDataError, ModelError, OnnxFoldError, about
+from onnxfold.errors import ExternalDataError, ModelError, OnnxFoldError, UsageError, about
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.storage import wire
 from onnxfold.storage.decode import decode, parse
 from onnxfold.storage.mapped import MappedFile, Span
-from onnxfold.storage.paths import check_location, model_folders
-from onnxfold.storage.size import data_bytes
-from onnxfold.storage.tensors import SharedExternalTensor, tensors_of
+from onnxfold.storage.tensors import SharedExternalTensor, data_bytes, tensors_of
 from onnxfold.storage.wire import StandIns
 
 # Keys in the ``meta`` of a loaded model.
@@ -34,6 +32,21 @@ LARGE = 4096
 # While scanning, pages already passed are given back at steps of this length (bytes), so that many
 # tensors of medium size do not draw the whole file into memory.
 _RELEASE_STEP = 16 << 20
+
+
+@runtime_checkable
+class Program(Protocol):
+    """A program of PyTorch's exporter: ``torch.onnx.ONNXProgram``, told by what it has."""
+
+    model: ir.Model
+
+    def release(self) -> None:
+        """Let go of the session that runs the model as it was."""
+
+
+PathLike = str | os.PathLike[str]
+ModelLike = PathLike | ir.Model | onnx.ModelProto | Program
+ModelT = TypeVar("ModelT", bound=ir.Model | onnx.ModelProto | Program)
 
 
 @paused_garbage_collection()
@@ -120,6 +133,34 @@ def take_out(proto: onnx.ModelProto, stand_ins: StandIns) -> bytes:
     finally:
         for tensor, raw in taken:
             tensor.raw_data = raw
+
+
+def model_in(given: ModelLike) -> PathLike | ir.Model | onnx.ModelProto:
+    """The model that is given, or that of the program that is.
+
+    Raises:
+        UsageError: It is none of these.
+    """
+    model = given.model if isinstance(given, Program) else given
+    if not isinstance(model, (str, os.PathLike, ir.Model, onnx.ModelProto)):
+        raise UsageError(
+            "expected a path, an onnx_ir.Model, an onnx.ModelProto or PyTorch's ONNXProgram, "
+            f"got {type(given).__name__}"
+        )
+    return model
+
+
+def opened(given: ModelLike) -> ir.Model:
+    """The model that is given, to be changed: what was given is left alone.
+
+    Raises:
+        UsageError: It is no model.
+        ModelError: It is not valid.
+    """
+    model = model_in(given)
+    if isinstance(model, ir.Model):
+        return model.clone()
+    return from_proto(model) if isinstance(model, onnx.ModelProto) else load(model)
 
 
 @contextlib.contextmanager
@@ -268,6 +309,64 @@ class _ExternalData:
             raise refuse(
                 f"external data file {location!r} cannot be opened: {error.strerror}"
             ) from None
+
+
+def model_folders(path: str) -> tuple[str, ...]:
+    """Return the folders in which the external data of the model at ``path`` may really lie.
+
+    The folder of the path and, where the model is a symbolic link, the folder of the file it leads
+    to: in a content-addressed store both the model and its data are links into the same folder.
+    """
+    by_name = os.path.realpath(os.path.dirname(os.path.abspath(path)))
+    by_link = os.path.dirname(os.path.realpath(path))
+    return (by_name,) if by_name == by_link else (by_name, by_link)
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Whether ``path`` is strictly below ``folder``; both absolute and without links."""
+    return path.startswith(folder if folder.endswith(os.sep) else folder + os.sep)
+
+
+def is_text(name: str) -> bool:
+    """Whether the name of a file can be written into a model: names may be any bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_location(location: str | bytes, folder: str, allowed: Sequence[str], *, file: str) -> str:
+    """Return the path of the external data at ``location``, relative to ``folder``.
+
+    Args:
+        location: As written in the model; protobuf gives bytes where it is not UTF-8.
+        folder: The folder of the model.
+        allowed: The folders of `model_folders`.
+        file: The model, for the error.
+
+    Raises:
+        ExternalDataError: ``location`` is empty, absolute, climbs out by ``..``, or leads out by a
+            symbolic link.
+    """
+
+    def refuse(why: str) -> ExternalDataError:
+        return ExternalDataError(f"external data location {location!r} {why}", file=file)
+
+    if not isinstance(location, str):
+        raise refuse("is not UTF-8 text")
+    if not location or "\0" in location:
+        raise refuse("is not a file name")
+    normal = location.replace("\\", "/")
+    if os.path.isabs(location) or normal.startswith("/") or normal[1:2] == ":":
+        raise refuse("is an absolute path")
+    if ".." in normal.split("/"):
+        raise refuse("leads out of the model's folder")
+    path = os.path.join(folder, location)
+    real = os.path.realpath(path)
+    if not any(is_within(real, root) for root in allowed):
+        raise refuse("is a symbolic link out of the model's folder")
+    return path
 
 
 def _tensor_protos(proto: onnx.ModelProto) -> list[onnx.TensorProto]:

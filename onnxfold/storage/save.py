@@ -19,12 +19,10 @@ from onnxfold.storage.layout import (
     plan_model,
     sharer,
 )
-from onnxfold.storage.load import EXTERNAL_KEY
-from onnxfold.storage.paths import is_text
-from onnxfold.storage.size import data_bytes
+from onnxfold.storage.load import EXTERNAL_KEY, is_text
 from onnxfold.storage.sources import Sources, reading_from
 from onnxfold.storage.streaming import is_streamed
-from onnxfold.storage.tensors import tensors_of
+from onnxfold.storage.tensors import data_bytes, tensors_of
 
 # What names, shapes and small tensors may take when it is decided whether one file is enough.
 _SLACK = 64 << 20

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import graphlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -55,8 +55,20 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
         if owner is not tensor and not tensor.dims:
             return  # an attribute left empty, as custom operators do
         raise ModelError("tensor without a data type", node=label(owner))
-    expected = check_size(tensor.dims, tensor.data_type, owner)
-    shape, dtype = tensor.dims, DTYPES[tensor.data_type]
+    dims, dtype = tensor.dims, DTYPES.get(tensor.data_type)
+    reason = ""
+    if dtype is None:
+        reason = f"tensor of unknown data type {tensor.data_type}"
+    elif len(dims) > _MAX_RANK:
+        reason = f"tensor of {len(dims)} dimensions, {_MAX_RANK} are possible"
+    elif dims and min(dims) < 0:
+        reason = f"tensor has a negative dimension: {list(dims)}"
+    # NumPy counts so: it has no array of shape [0, 2**60, 2**60]
+    elif math.prod(filter(None, dims)) > _MAX_ELEMENTS:
+        reason = f"tensor of shape {list(dims)} is larger than any memory"
+    if dtype is None or reason:
+        raise ModelError(reason, node=label(owner))
+    expected = data_bytes(dtype, dims)
     if tensor.data_location == _T.EXTERNAL:
         if dtype == ir.DataType.STRING:
             raise ModelError("string tensor with external data", node=label(owner))
@@ -74,38 +86,16 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
     else:
         field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
         unit, there = f"entries in {field}", len(getattr(tensor, field))
-        elements = math.prod(shape)
+        elements = math.prod(dims)
         if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
             expected = 2 * elements  # a real and an imaginary part each
         elif field == "string_data" or data_bytes(dtype, (8,)) >= 6:
             expected = elements  # smaller ones are packed into bytes
     if there != expected:
         reason = (
-            f"tensor of type {dtype} and shape {list(shape)} takes {expected} {unit}, has {there}"
+            f"tensor of type {dtype} and shape {list(dims)} takes {expected} {unit}, has {there}"
         )
         raise ModelError(reason, node=label(owner))
-
-
-def check_size(dims: Sequence[int], data_type: int, owner: Any) -> int:
-    """Return the bytes of a tensor.
-
-    Raises:
-        ModelError: The type is unknown, or the shape is none.
-    """
-    dtype = DTYPES.get(data_type)
-    if dtype is None:
-        raise ModelError(f"tensor of unknown data type {data_type}", node=label(owner))
-    reason = ""
-    if len(dims) > _MAX_RANK:
-        reason = f"tensor of {len(dims)} dimensions, {_MAX_RANK} are possible"
-    elif dims and min(dims) < 0:
-        reason = f"tensor has a negative dimension: {list(dims)}"
-    # NumPy counts so: it has no array of shape [0, 2**60, 2**60]
-    elif math.prod(filter(None, dims)) > _MAX_ELEMENTS:
-        reason = f"tensor of shape {list(dims)} is larger than any memory"
-    if reason:
-        raise ModelError(reason, node=label(owner))
-    return data_bytes(dtype, dims)
 
 
 @functools.cache

@@ -103,10 +103,11 @@ def decode(
         RecursionError,
     ) as error:
         # What onnx-ir raises for models that no check foresaw.
-        raise ModelError(_root_cause(error)) from error
+        raise ModelError(root_cause(error)) from error
 
 
-def _root_cause(error: BaseException) -> str:
+def root_cause(error: BaseException) -> str:
+    """Return what an error of onnx-ir is about."""
     # The context too: onnx-ir's own error reporting fails for external tensors (a TypeError).
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
@@ -345,9 +346,7 @@ class _Reader:
             value = _decoded(proto.strings)
         elif kind == _A.GRAPH and proto.HasField("g"):
             value = self.graph(proto.g, scopes)
-        elif kind in (_A.TYPE_PROTO, _A.TYPE_PROTOS) and all(
-            map(_is_representable, [proto.tp] if kind == _A.TYPE_PROTO else proto.type_protos)
-        ):
+        elif kind == _A.TYPE_PROTO and _is_representable(proto.tp):
             return ir.serde.deserialize_attribute(proto)
         else:
             reason = f"attribute {name!r} has no value, or one of a type that is not supported"

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnxfold.errors import ModelError
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.onnx_ir_private import entries_of, nodes_of, noted
-from onnxfold.storage.decode import QUANTIZATION_KEY, TYPE_KEY
+from onnxfold.storage.decode import QUANTIZATION_KEY, TYPE_KEY, root_cause
 
 # Given a tensor, whether it is in an attribute, and an empty proto for it: writes into the proto
 # where the bytes are to be found, or returns False, and they are written there themselves.
@@ -50,10 +50,7 @@ def encode(model: ir.Model, place: Place) -> onnx.ModelProto:
     try:
         return _Writer(place, with_devices=model.ir_version >= _FIRST_WITH_DEVICES).model(model)
     except (ir.serde.SerdeError, ValueError, TypeError) as error:
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        raise ModelError(f"the model cannot be serialized: {cause}") from error
+        raise ModelError(f"the model cannot be serialized: {root_cause(error)}") from error
 
 
 class _Writer:
@@ -149,7 +146,7 @@ class _Writer:
             self.tensor(proto.t, value, is_attribute=True)
         elif kind == _T.GRAPH:
             self.graph(proto.g, value)
-        elif kind in (_T.TENSORS, _T.GRAPHS):
+        elif kind in (_T.TENSORS, _T.GRAPHS, _T.TYPE_PROTOS):
             raise ValueError(f"attribute {attribute.name!r} is of a type that is not supported")
         elif kind == _T.STRING:
             proto.s = _bytes(value)

@@ -102,8 +102,6 @@ def _leaves(tensor: ir.TensorProtocol, least: int) -> bool:
 def plan_model(
     model: ir.Model,
     share: Callable[[Span], str | None] | None = None,
-    *,
-    move_attributes: bool = False,
 ) -> SavePlan:
     """Plan a model in one file, or with a data file beside it.
 
@@ -111,9 +109,6 @@ def plan_model(
         model: The model.
         share: For one with a data file: gives the location by which the new model may refer to a
             span where it is, or None.
-        move_attributes: Also move large attribute tensors to the data file. onnxruntime does not
-            read them there everywhere, so only those that are external already move otherwise,
-            unless the model would be too large for a file.
 
     Raises:
         ModelError: The model cannot be serialized.
@@ -133,9 +128,9 @@ def plan_model(
             return False
         external = is_a(tensor, ir.ExternalTensor)
         length = data_bytes(tensor.dtype, tensor.shape)
-        # Small external tensors come in: they would be in the way of shape inference.
-        stays = is_attribute and not external and not move_attributes
-        if share is None or stays or length < EXTERNAL_FROM:
+        # Small external tensors come in: they would be in the way of shape inference. Attributes
+        # stay in: onnxruntime does not read them from a data file everywhere.
+        if share is None or (is_attribute and not external) or length < EXTERNAL_FROM:
             proto.raw_data = left_out.add(tensor)
             return True
         span = None if is_streamed(tensor) else span_of(tensor)
@@ -168,12 +163,7 @@ def plan_model(
             entry.value = location
         return _with_holes(proto, left_out)
 
-    try:
-        file = model_plan("")
-    except UsageError:
-        if share is None or move_attributes:
-            raise
-        return plan_model(model, share, move_attributes=True)
+    file = model_plan("")
     write = model_plan if entries else lambda location: file
     return SavePlan(write, data if data.tensors else None, shared, locations)
 

@@ -13,7 +13,8 @@ import bisect
 import mmap
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 Buffer: TypeAlias = "mmap.mmap | bytes | memoryview"
 
@@ -37,18 +38,12 @@ class WireError(Exception):
     """The bytes are not a well-formed protobuf message; the text says where and why."""
 
 
+@dataclass
 class Hole:
-    """Room for ``length`` bytes in a message, whose content is not known here.
+    """Room for ``length`` bytes in a message, whose content ``owner`` knows."""
 
-    Attributes:
-        owner: Whatever the caller of `rewrite` uses to tell its holes apart.
-    """
-
-    __slots__ = ("length", "owner")
-
-    def __init__(self, owner: Any, length: int) -> None:
-        self.owner = owner
-        self.length = length
+    owner: Any
+    length: int
 
     def __len__(self) -> int:
         return self.length
@@ -58,12 +53,8 @@ class Hole:
 Piece: TypeAlias = "tuple[int, int] | bytes | Hole"
 
 
-class Replace(Protocol):
-    """What to put in the place of the ``raw_data`` at ``offset`` (bytes) of ``length`` bytes."""
-
-    def __call__(self, offset: int, length: int, /) -> bytes | Hole | None:
-        """Return the new content, or None to leave it as it is."""
-        ...
+# Given offset and length (bytes) of a ``raw_data``: its new content, or None to leave it as it is.
+Replace: TypeAlias = Callable[[int, int], "bytes | Hole | None"]
 
 
 class StandIns:
@@ -234,8 +225,7 @@ def join(
             parts.append(bytes(buf[piece[0] : piece[1]]))
             if passed is not None:
                 passed(piece[1])
-        elif isinstance(piece, bytes):
-            parts.append(piece)
         else:
-            raise TypeError("a hole has no bytes to join")
+            assert isinstance(piece, bytes)
+            parts.append(piece)
     return b"".join(parts)

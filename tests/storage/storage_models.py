@@ -167,9 +167,9 @@ def _rare_fields(model: onnx.ModelProto) -> None:
     custom = graph.node.add(op_type="Rare", domain="custom", output=["rare"], name="rare")
     custom.attribute.add(name="floats", type=onnx.AttributeProto.FLOATS, floats=[0.5, -0.0])
     custom.attribute.add(name="ints", type=onnx.AttributeProto.INTS, ints=[1, -2])
-    kinds = custom.attribute.add(name="kinds", type=onnx.AttributeProto.TYPE_PROTOS)
-    kinds.type_protos.append(helper.make_optional_type_proto(helper.make_tensor_type_proto(1, [2])))
-    kinds.type_protos.append(helper.make_sparse_tensor_type_proto(1, [2, "n"]))
+    kind = custom.attribute.add(name="kind", type=onnx.AttributeProto.TYPE_PROTO)
+    sparse_type = helper.make_sparse_tensor_type_proto(1, [2, "n"])
+    kind.tp.CopyFrom(helper.make_optional_type_proto(sparse_type))
     reference = function.node[1].attribute.add(name="hint", type=onnx.AttributeProto.FLOAT)
     reference.ref_attr_name = "beta"
     for dtype in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.UINT64):

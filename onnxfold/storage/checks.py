@@ -8,6 +8,7 @@ the node.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import graphlib
 import math
@@ -111,29 +112,30 @@ def _strict_model() -> type[Message]:
     return made
 
 
-def check_texts(message: Any, serialized: bytes | None = None) -> None:
-    """Check that strings are UTF-8: protobuf hands out bytes where they are not.
+def messages_in(message: Message) -> Iterator[Any]:
+    """Yield a message and those in it."""
+    yield message
+    for field, content in message.ListFields():
+        if field.type == field.TYPE_MESSAGE:
+            for part in content if field.is_repeated else (content,):
+                yield from messages_in(part)
 
-    Args:
-        message: The model, or a message in it.
-        serialized: What the model was parsed from.
+
+def check_texts(proto: onnx.ModelProto, serialized: bytes) -> None:
+    """Check that strings are UTF-8: protobuf hands out bytes where they are not.
 
     Raises:
         ModelError: One is not.
     """
-    if serialized is not None:
-        try:
-            _strict_model().FromString(serialized)
-            return
-        except DecodeError:
-            pass
-    for field, content in message.ListFields():
-        for part in content if field.is_repeated else (content,):
-            if isinstance(part, Message):
-                check_texts(part)
-            elif field.type == field.TYPE_STRING and isinstance(part, bytes):
-                owner = field.containing_type.name.removesuffix("Proto")
-                raise ModelError(f"{field.name} {part!r} of a {owner} is not UTF-8 text")
+    with contextlib.suppress(DecodeError):
+        _strict_model().FromString(serialized)
+        return
+    for message in messages_in(proto):
+        for field, content in message.ListFields():
+            for part in content if field.is_repeated else (content,):
+                if field.type == field.TYPE_STRING and isinstance(part, bytes):
+                    owner = type(message).__name__.removesuffix("Proto")
+                    raise ModelError(f"{field.name} {part!r} of a {owner} is not UTF-8 text")
 
 
 def opsets_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnxfold.errors import ExternalDataError, ModelError, OnnxFoldError, UsageError, about
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.storage import wire
+from onnxfold.storage.checks import messages_in
 from onnxfold.storage.decode import decode, parse
 from onnxfold.storage.mapped import MappedFile, Span
 from onnxfold.storage.tensors import SharedExternalTensor, data_bytes, tensors_of
@@ -371,18 +372,6 @@ def check_location(location: str | bytes, folder: str, allowed: Sequence[str], *
 
 def _tensor_protos(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
     """Return all tensors of the model but those in training information."""
-    found: list[onnx.TensorProto] = []
-    stack: list[Any] = [proto.graph, *proto.functions]
-    while stack:
-        graph = stack.pop()
-        attributes = [attribute for node in graph.node for attribute in node.attribute]
-        if isinstance(graph, onnx.GraphProto):
-            found.extend(graph.initializer)
-        else:
-            attributes.extend(graph.attribute_proto)
-        for attribute in attributes:
-            if attribute.HasField("t"):
-                found.append(attribute.t)
-            if attribute.HasField("g"):
-                stack.append(attribute.g)
-    return found
+    roots = (proto.graph, *proto.functions)
+    inside = (message for root in roots for message in messages_in(root))
+    return [message for message in inside if isinstance(message, onnx.TensorProto)]

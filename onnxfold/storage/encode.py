@@ -14,8 +14,9 @@ import onnx_ir as ir
 
 from onnxfold.errors import ModelError
 from onnxfold.memory import paused_garbage_collection
-from onnxfold.onnx_ir_private import entries_of, nodes_of, noted
+from onnxfold.onnx_ir_private import entries_of, is_a, nodes_of, noted
 from onnxfold.storage.decode import QUANTIZATION_KEY, TYPE_KEY, root_cause
+from onnxfold.storage.tensors import ViewTensor
 
 # Given a tensor, whether it is in an attribute, and an empty proto for it: writes into the proto
 # where the bytes are to be found, or returns False, and they are written there themselves.
@@ -161,7 +162,11 @@ class _Writer:
     def tensor(
         self, proto: onnx.TensorProto, tensor: ir.TensorProtocol, *, is_attribute: bool
     ) -> None:
-        if self.place(tensor, is_attribute, proto):
+        is_placed = self.place(tensor, is_attribute, proto)
+        if not is_placed and is_a(tensor, ViewTensor):
+            proto.raw_data = tensor.tobytes()
+            is_placed = True
+        if is_placed:
             _set(proto, tensor, "name", "doc_string")
             proto.data_type = tensor.dtype.value
             proto.dims.extend(tensor.shape.numpy())

@@ -95,7 +95,7 @@ class _StoredTensor:
 class ViewTensor(_StoredTensor, TensorBase):
     """A tensor over bytes that are somewhere in memory already; nothing is copied."""
 
-    __slots__ = ("_array", "dtype", "raw", "shape")
+    __slots__ = ("dtype", "raw", "shape")
 
     def __init__(
         self,
@@ -117,11 +117,6 @@ class ViewTensor(_StoredTensor, TensorBase):
         self.dtype = dtype
         self.shape = shape
         shape.freeze()
-        self._array = super().numpy() if dtype.bitwidth >= 8 else None
-
-    def numpy(self) -> npt.NDArray[Any]:
-        """Return the values, read-only; sub-byte dtypes are unpacked at every call."""
-        return super().numpy() if self._array is None else self._array
 
     def stored(self) -> npt.NDArray[np.uint8]:
         """The stored bytes, 1-D, read-only, not copied."""

@@ -8,6 +8,7 @@ walk takes three quarters of the time that checks and ``ir.serde.deserialize_mod
 from __future__ import annotations
 
 import logging
+import math
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -46,7 +47,7 @@ _NUMBERS = {
     _A.FLOATS: ("floats", ir.AttributeType.FLOATS),
 }
 _TYPES = {kind.value: kind for kind in ir.AttributeType}
-_SPARSE = "is a sparse tensor, which is not supported; store it as a dense one"
+_MOST_DENSE = 1 << 16  # bytes of a sparse tensor: the model becomes larger by not more
 _FIRST_WITH_OPSETS = 3  # IR version
 
 
@@ -231,10 +232,10 @@ class _Reader:
         return graph
 
     def initializers(self, proto: onnx.GraphProto, scope: _Scope) -> list[ir.Value]:
-        for sparse in proto.sparse_initializer:
-            raise ModelError(_SPARSE, node=sparse.values.name)
+        tensors = [self.tensor(tensor, tensor) for tensor in proto.initializer]
+        tensors += [_dense(sparse, sparse.values) for sparse in proto.sparse_initializer]
         found: dict[str, ir.Value] = {}
-        for tensor in [self.tensor(tensor, tensor) for tensor in proto.initializer]:
+        for tensor in tensors:
             if not (name := tensor.name):
                 continue
             value = scope.values.get(name)
@@ -348,9 +349,13 @@ class _Reader:
             value = self.graph(proto.g, scopes)
         elif kind == _A.TYPE_PROTO and _is_representable(proto.tp):
             return ir.serde.deserialize_attribute(proto)
+        elif kind == _A.SPARSE_TENSOR:
+            value, kind = _dense(proto.sparse_tensor, owner), _A.TENSOR
+            if isinstance(owner, onnx.NodeProto) and owner.op_type == "Constant":
+                name = "value"
         else:
             reason = f"attribute {name!r} has no value, or one of a type that is not supported"
-            raise ModelError(_SPARSE if kind == _A.SPARSE_TENSOR else reason, node=label(owner))
+            raise ModelError(reason, node=label(owner))
         return ir.Attr(name, _TYPES[kind], value, doc_string=proto.doc_string or None)
 
     def tensor(self, proto: onnx.TensorProto, owner: Any) -> ir.TensorProtocol:
@@ -403,6 +408,31 @@ def _is_representable(proto: onnx.TypeProto) -> bool:
         element = getattr(proto, kind).elem_type
         return element in DTYPES and element != onnx.TensorProto.UNDEFINED
     return False
+
+
+def _dense(proto: onnx.SparseTensorProto, owner: Any) -> ir.Tensor[Any]:
+    """Return a sparse tensor as a dense one.
+
+    Raises:
+        ModelError: It is not valid, or too large when it is dense.
+    """
+    shape, values = tuple(proto.dims), proto.values
+    for part in (values, proto.indices):
+        check_tensor(part, None, owner)
+    try:
+        if math.prod(shape) * DTYPES[values.data_type].itemsize > _MOST_DENSE:
+            raise ValueError(f"is larger than {_MOST_DENSE >> 10} KiB; store it as a dense one")
+        array, at = map(onnx.numpy_helper.to_array, (values, proto.indices))
+        if at.ndim == 2:
+            at = np.ravel_multi_index(tuple(at.T), shape)
+        if array.ndim != 1 or at.dtype != np.int64 or at.shape != array.shape:
+            raise ValueError("needs as many int64 indices as values")
+        np.unravel_index(at, shape)  # refuses indices outside of the shape
+        dense = np.zeros(shape, array.dtype)
+        dense.reshape(-1)[at] = array
+    except (KeyError, ValueError) as error:
+        raise ModelError(f"sparse tensor: {error}", node=label(owner)) from None
+    return ir.Tensor(dense, dtype=ir.DataType(values.data_type), name=values.name)
 
 
 def _text(proto: Any, field: str) -> str | None:

@@ -198,6 +198,24 @@ def test_integers_wrap():
     assert fold(model).weights["y"].tolist() == [2, 0, -128]
 
 
+# ---------------------------------------------------------------- sparse initializers
+
+
+def sparse(name: str, dims: list[int], places: list[int], values: list[float]):
+    tensor = onnx.SparseTensorProto(dims=dims)
+    tensor.values.CopyFrom(onnx.numpy_helper.from_array(np.float32(values), name))
+    tensor.indices.CopyFrom(onnx.numpy_helper.from_array(np.int64(places), name + "_i"))
+    return tensor
+
+
+def test_a_sparse_initializer_is_an_operand_like_any_other():
+    model = parse("g (float[2] x) => (float[2] y) { v = Neg (w) y = Add (x, v) }")
+    model.graph.sparse_initializer.append(sparse("w", [2], [1], [5.0]))
+    folded = fold(model)
+    assert folded.ops == {"Add": 1}
+    assert folded.weights["v"].tolist() == [0.0, -5.0]
+
+
 def test_ordinary_floats():
     assert fold("g (float[2] x) => (float[2] y) { y = Neg (x) }", X).ops == {"Neg": 1}
 

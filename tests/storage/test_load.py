@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from storage_models import (
     OPSETS,
     all_fields,
@@ -294,15 +294,51 @@ def test_inconsistent_models(tmp_path, caplog, model, reason: str, node: str | N
     assert not caplog.records
 
 
-@pytest.mark.parametrize("is_initializer", [True, False])
-def test_sparse_tensors_are_refused(tmp_path, is_initializer: bool) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"indices": numpy_helper.from_array(np.array([1, 6, 12], np.int64))},
+        {"indices": numpy_helper.from_array(np.array([1, 6, -1], np.int64))},
+        {"indices": numpy_helper.from_array(np.array([1, 6], np.int64))},
+        {"indices": numpy_helper.from_array(np.array([[0, 0], [1, 1], [2, 4]], np.int64))},
+        {"indices": numpy_helper.from_array(np.array([1, 6, 2], np.int32))},
+        {"dims": [3, -4]},
+        {"dims": [2**62, 2**62]},
+        {"dims": [2**15, 2**14]},  # 2 GiB when it is dense
+        {"values": numpy_helper.from_array(np.array(1.0, np.float32))},
+    ],
+)
+def test_hostile_sparse_tensors(tmp_path, change) -> None:
+    bad = sparse("sp")
+    for name, new in change.items():
+        if name == "dims":
+            bad.dims[:] = new
+        else:
+            getattr(bad, name).CopyFrom(new)
     model = graph_model([])
-    if is_initializer:
-        model.graph.sparse_initializer.append(sparse("sp"))
-    else:
-        model = graph_model([helper.make_node("Constant", [], ["sp"], sparse_value=sparse("v"))])
-    with pytest.raises(ModelError, match=r"sp.*is a sparse tensor.* store it as a dense one"):
+    model.graph.sparse_initializer.append(bad)
+    with pytest.raises(ModelError):
         storage.load(write(tmp_path, model))
+
+
+@pytest.mark.parametrize("coordinates", [False, True])
+def test_small_sparse_tensors_become_dense(tmp_path, coordinates) -> None:
+    places = np.array([1, 6, 11], np.int64)
+    expected = np.zeros(12, np.float32)
+    expected[places] = [1.5, -2.0, 3.0]
+    node = helper.make_node("Constant", [], ["c"], sparse_value=sparse("v"))
+    model = graph_model([node])
+    model.graph.sparse_initializer.append(sparse("sp"))
+    if coordinates:
+        at = np.stack(np.unravel_index(places, (3, 4)), axis=1).astype(np.int64)
+        model.graph.sparse_initializer[0].indices.CopyFrom(numpy_helper.from_array(at))
+    loaded = storage.load(write(tmp_path, model))
+    (constant,) = loaded.graph
+    for stored in (
+        loaded.graph.initializers["sp"].const_value,
+        constant.attributes["value"].value,
+    ):
+        np.testing.assert_array_equal(stored.numpy(), expected.reshape(3, 4))
 
 
 def test_everything_survives(tmp_path) -> None:

@@ -35,12 +35,10 @@ class NewFile:
     Attributes:
         fd: Its descriptor, for reading and writing.
         path: Its path.
-        is_kept: Whether it stays where it is at the end, unless it was renamed.
     """
 
     fd: int
     path: str
-    is_kept: bool = False
 
 
 def os_error(error: OSError, path: str) -> OnnxFoldError:
@@ -51,14 +49,28 @@ def os_error(error: OSError, path: str) -> OnnxFoldError:
 def prefix(target: str) -> str:
     """Return the beginning of the paths of temporary files of ``target``."""
     folder, name = os.path.split(target)
-    if len(os.fsencode(name)) > 200:  # a longer name could not be made of it
-        name = name[:40] + hashlib.sha256(os.fsencode(name)).hexdigest()[:24]
+    if len(os.fsencode(name)) > 200 or not is_text(name):  # a model may have to refer to the file
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()[:24]
     return os.path.join(folder, f".{name}.onnxfold-")
 
 
-def temporary_path(target: str) -> str:
-    """Return a new path for a temporary file or folder of ``target``, in the same folder."""
-    return f"{prefix(target)}{secrets.token_hex(4)}.tmp"
+def is_text(name: str) -> bool:
+    """Whether the name of a file can be written into a model: names may be any bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def temporary_path(target: str, kind: str = "tmp") -> str:
+    """Return a new path for a temporary file or folder of ``target``, in the same folder.
+
+    Args:
+        target: What it stands for.
+        kind: How the path ends; whoever locks the target removes what ends in ``tmp``.
+    """
+    return f"{prefix(target)}{secrets.token_hex(4)}.{kind}"
 
 
 @contextlib.contextmanager
@@ -132,8 +144,7 @@ def new_file(target: str, path: str | None = None, *, private: bool = False) -> 
     finally:
         if new.fd >= 0:
             os.close(new.fd)
-        if not new.is_kept:
-            remove(new.path)
+        remove(new.path)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """Reading and writing models: zero-copy, streamed, atomic. The lowest layer of the package."""
 
-from onnxfold.storage.commit import SaveReport
 from onnxfold.storage.encode import to_proto
 from onnxfold.storage.layout import planned_bytes
 from onnxfold.storage.load import (
@@ -18,7 +17,7 @@ from onnxfold.storage.load import (
     opened,
 )
 from onnxfold.storage.mapped import MappedFile, Span
-from onnxfold.storage.save import check_destination, save
+from onnxfold.storage.save import SaveReport, check_destination, save
 from onnxfold.storage.sources import reading_from
 from onnxfold.storage.streaming import StreamedTensor, Tile
 from onnxfold.storage.tensors import (

@@ -13,10 +13,11 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold.errors import UsageError
+from onnxfold.files import is_text
 from onnxfold.onnx_ir_private import is_a
 from onnxfold.storage import wire
 from onnxfold.storage.encode import encode
-from onnxfold.storage.load import EXTERNAL_KEY, is_text, is_within
+from onnxfold.storage.load import EXTERNAL_KEY, is_within
 from onnxfold.storage.mapped import Span
 from onnxfold.storage.streaming import is_streamed
 from onnxfold.storage.tensors import data_bytes, span_of

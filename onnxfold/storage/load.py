@@ -328,15 +328,6 @@ def is_within(path: str, folder: str) -> bool:
     return path.startswith(folder if folder.endswith(os.sep) else folder + os.sep)
 
 
-def is_text(name: str) -> bool:
-    """Whether the name of a file can be written into a model: names may be any bytes."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def check_location(location: str | bytes, folder: str, allowed: Sequence[str], *, file: str) -> str:
     """Return the path of the external data at ``location``, relative to ``folder``.
 

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from onnxfold import files
 from onnxfold.errors import UsageError
-from onnxfold.storage.commit import Commit, SaveReport, refuse_if_used, sweep
-from onnxfold.storage.layout import (
-    MAX_MODEL,
-    SavePlan,
-    can_leave,
-    plan_model,
-    sharer,
-)
-from onnxfold.storage.load import EXTERNAL_KEY, is_text
-from onnxfold.storage.sources import Sources, reading_from
+from onnxfold.storage.commit import Commit
+from onnxfold.storage.layout import SavePlan, plan_model, sharer
+from onnxfold.storage.load import EXTERNAL_KEY
+from onnxfold.storage.sources import Sources
 from onnxfold.storage.streaming import is_streamed
-from onnxfold.storage.tensors import data_bytes, tensors_of
+from onnxfold.storage.tensors import tensors_of
 
-# What names, shapes and small tensors may take when it is decided whether one file is enough.
-_SLACK = 64 << 20
+
+@dataclass(frozen=True)
+class SaveReport:
+    """What a save did.
+
+    Attributes:
+        bytes_total: Length of all files written.
+        bytes_shared: Tensors not written but referred to where they are.
+    """
+
+    bytes_total: int
+    bytes_shared: int
 
 
 def save(
@@ -59,28 +63,43 @@ def save(
         ModelError: The model cannot be serialized, or a file that it was loaded from was changed.
         OnnxFoldError: The disk is full, the folder is missing or not writable...
     """
-    began = time.monotonic()
     name = os.fsdecode(os.fspath(path))
     target = _target(name)
+    tensors = tensors_of(model)
+    sources = Sources(model, target, tensors)
+    sources.check_target()
+    forced = external_data if isinstance(external_data, str) else None
+    locks = {target}
+    if forced is not None:
+        _check_data_name(forced, target)
+        # Processes that give a data file another name than the model's could give it the same name.
+        locks.add(os.path.join(os.path.dirname(target), forced))
+    streamed = [tensor for tensor in tensors if is_streamed(tensor)]
     try:
-        with reading_from(model):
-            report = _save(
-                model, name, target, external_data, share_weights, fsync, threads, progress
-            )
-    except OSError as error:
-        raise files.os_error(error, target) from error
-    report.seconds = time.monotonic() - began
-    return report
+        plan = _plan(model, tensors, target, external_data, share_weights)
+        with contextlib.ExitStack() as stack:
+            found = [stack.enter_context(files.locked(lock)) for lock in sorted(locks)]
+            # First: the disk may be full of it, or the name of the data file be taken.
+            commit = Commit(target, sources, fsync=fsync, killed=any(found))
+            data_path = _data_path(plan, target, forced, sources)
+            if data_path or plan.locations:
+                _check_link(name, target)
+            size = commit.run(plan, data_path, streamed, threads, progress)
+    except Exception as error:
+        sources.check_unchanged()  # that may be why
+        if isinstance(error, OSError):
+            raise files.os_error(error, target) from error
+        raise
+    return SaveReport(size, plan.shared)
 
 
 def check_destination(model: ir.Model, path: str | os.PathLike[str]) -> None:
-    """See that ``model`` may be saved to ``path``, as far as that is known before it is changed.
+    """See that a loaded model may be saved to ``path``, as far as is known before it is changed.
 
     Raises:
         UsageError: It is no file, its folder is missing, or it is a data file of the model.
     """
-    target = _target(os.fsdecode(os.fspath(path)))
-    Sources(model, tensors_of(model), target).check_target()
+    Sources(model, _target(os.fsdecode(os.fspath(path)))).check_target()
 
 
 def _target(path: str) -> str:
@@ -100,67 +119,38 @@ def _check_place(path: str) -> None:
         raise UsageError("cannot be written: it is not a regular file", file=path)
 
 
-def _save(
+def _check_link(name: str, target: str) -> None:
+    """See that a model with external data is not written through a link from another folder."""
+    if os.path.realpath(os.path.dirname(name) or ".") != os.path.dirname(target):
+        reason = (
+            f"is a symbolic link to {target!r}: a model with external data cannot be read "
+            "through a link from another folder; give the real path"
+        )
+        raise UsageError(reason, file=name)
+
+
+def _plan(
     model: ir.Model,
-    name: str,
+    tensors: list[ir.TensorProtocol],
     target: str,
     external_data: bool | str | None,
     share_weights: bool,
-    fsync: bool,
-    threads: int,
-    progress: Callable[[int, int], None] | None,
-) -> SaveReport:
-    folder = os.path.dirname(target)
-    forced = external_data if isinstance(external_data, str) else None
-    if forced is not None:
-        _check_data_name(forced, target)
-    tensors = tensors_of(model)
-    sources = Sources(model, tensors, target)
-    sources.check_target()
+) -> SavePlan:
+    """Decide between one file and a data file beside it."""
     if share_weights and external_data is False:
         raise UsageError("weights can be shared only with external data", file=target)
     external = bool(external_data) or share_weights
     if external_data is None and not external:
-        external = _is_external(model, tensors) or _large_bytes(tensors) > MAX_MODEL - _SLACK
-    plan: SavePlan | None = None
+        came = any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors)
+        external = bool(model.meta.get(EXTERNAL_KEY, came))
     if not external:
         try:
-            plan = plan_model(model)
-        except UsageError as error:
+            return plan_model(model)
+        except UsageError as error:  # larger than one file may be
             if external_data is False:
                 raise UsageError(error.reason, file=target) from None
-    if plan is None:
-        share = sharer(folder, target) if share_weights else lambda span: None
-        plan = plan_model(model, share)
-    streamed = [tensor for tensor in tensors if is_streamed(tensor)]
-    # Processes that give a data file another name than the model's could give it the same name.
-    locks = sorted({target, os.path.join(folder, forced) if forced is not None else target})
-    with contextlib.ExitStack() as stack:
-        found = [stack.enter_context(files.locked(path)) for path in locks]
-        # First: the disk may be full of it, or the name of the data file be taken.
-        sweep(target, sources, killed=any(found))
-        data_path = _data_path(plan, target, forced)
-        if data_path is not None:
-            sources.check_data(data_path)
-        if (data_path or plan.locations) and os.path.realpath(
-            os.path.dirname(name) or "."
-        ) != folder:
-            raise UsageError(
-                f"is a symbolic link to {target!r}: a model with external data cannot be read "
-                "through a link from another folder; give the real path",
-                file=name,
-            )
-        return Commit(plan, target, data_path, fsync, streamed, sources).run(threads, progress)
-
-
-def _is_external(model: ir.Model, tensors: list[ir.TensorProtocol]) -> bool:
-    if EXTERNAL_KEY in model.meta:
-        return bool(model.meta[EXTERNAL_KEY])
-    return any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors)
-
-
-def _large_bytes(tensors: list[ir.TensorProtocol]) -> int:
-    return sum(data_bytes(tensor.dtype, tensor.shape) for tensor in tensors if can_leave(tensor))
+    share = sharer(os.path.dirname(target), target) if share_weights else lambda span: None
+    return plan_model(model, share)
 
 
 def _check_data_name(name: str, target: str) -> None:
@@ -172,7 +162,7 @@ def _check_data_name(name: str, target: str) -> None:
         raise UsageError("the data file cannot have the name of the model", file=target)
 
 
-def _data_path(plan: SavePlan, target: str, forced: str | None) -> str | None:
+def _data_path(plan: SavePlan, target: str, forced: str | None, sources: Sources) -> str | None:
     """Return where the data file goes; None when there is none.
 
     Raises:
@@ -190,12 +180,12 @@ def _data_path(plan: SavePlan, target: str, forced: str | None) -> str | None:
         while os.path.lexists(path):
             path = os.path.join(folder, f"{os.path.basename(target)}.{number}.data")
             number += 1
-    if not is_text(os.path.basename(path)):
+    if not files.is_text(os.path.basename(path)):
         raise UsageError(
             f"a model cannot refer to the data file {os.path.basename(path)!r}, whose name is not "
             "UTF-8 text; give another name for the data file",
             file=target,
         )
     _check_place(path)
-    refuse_if_used(path, target)
+    sources.check_data(path)
     return path

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterable, Iterator
-from typing import NoReturn
 
 import onnx_ir as ir
 
@@ -39,23 +39,28 @@ class Sources:
 
     Args:
         model: Loaded by `load`, or holding tensors that are external.
-        tensors: Those of the model.
         target: The absolute path of the model to be written, links followed.
+        tensors: Those of the model; none where the files that it was loaded from are enough.
     """
 
-    def __init__(self, model: ir.Model, tensors: Iterable[ir.TensorProtocol], target: str) -> None:
-        self._files: tuple[MappedFile, ...] = model.meta.get(FILES_KEY, ())
+    def __init__(
+        self, model: ir.Model, target: str, tensors: Iterable[ir.TensorProtocol] = ()
+    ) -> None:
         self._target = target
-        known = {file.key for file in self._files}
-        spans = [
-            (tensor, span)
-            for tensor in tensors
-            if isinstance(tensor, (ir.ExternalTensor, FileTensor))
-            and (span := span_of(tensor)) is not None
-            and span.file.key not in known
-        ]
-        self._foreign = [span.file for tensor, span in spans if not isinstance(tensor, FileTensor)]
-        self._all = {*self._files, *(span.file for _, span in spans)}
+        self._loaded: tuple[MappedFile, ...] = model.meta.get(FILES_KEY, ())
+        self._all, self._data = set(self._loaded), set(self._loaded[1:])
+        for tensor in tensors:
+            if isinstance(tensor, (ir.ExternalTensor, FileTensor)) and (span := span_of(tensor)):
+                self._all.add(span.file)
+                if not isinstance(tensor, FileTensor):
+                    self._data.add(span.file)
+
+    @functools.cached_property
+    def replaced(self) -> set[str]:
+        """The data files of the model at the target; to be asked for before it is replaced."""
+        with contextlib.suppress(ModelError):
+            return external_locations(self._target)
+        return set()
 
     def check_unchanged(self) -> None:
         """See that what was read is what the files held.
@@ -72,35 +77,50 @@ class Sources:
         Raises:
             UsageError: It would take the place of a data file of the source.
         """
-        if _holds((*self._files[1:], *self._foreign), self._target):
-            self._refuse("the model", self._target)
+        if _holds(self._data, self._target):
+            reason = f"holds weights of {self._name!r}; give another path for the model"
+            raise UsageError(reason, file=self._target)
 
     def check_data(self, path: str) -> None:
         """See that a data file may be written to ``path``.
 
         Raises:
-            UsageError: It would take the place of the source, or of a data file that the source
-                goes on to need.
+            UsageError: It would take the place of the source, or of a data file that a model other
+                than the target refers to.
         """
-        if _holds(self._files[:1], path):
+        if _holds(self._loaded[:1], path):
             raise UsageError("is the model itself; give another name for the data file", file=path)
-        if self.needs(path):
-            self._refuse("the data file", path)
+        if user := self.user(path):
+            reason = f"holds weights of {user!r}; give another name for the data file"
+            raise UsageError(reason, file=path)
 
-    def needs(self, path: str) -> bool:
-        """Whether ``path`` leads to a data file of the source, and the source stays."""
-        if _holds(self._files[1:], path):
-            return os.path.realpath(self._files[0].path) != self._target
-        if _holds(self._foreign, path):  # it is not known which model they belong to
-            with contextlib.suppress(ModelError):
-                return os.path.basename(path) not in external_locations(self._target)
-            return True
-        return False
+    def user(self, path: str) -> str | None:
+        """Return a model that stays and refers to the data file: the source, or one beside it."""
+        data = self._data
+        if is_in_place := self._loaded and os.path.realpath(self._loaded[0].path) == self._target:
+            data = data.difference(self._loaded[1:])
+        # Of tensors that were not loaded by `load` it is not known which model they belong to.
+        is_named = is_in_place or not self._loaded
+        if _holds(data, path) and not (is_named and os.path.basename(path) in self.replaced):
+            return self._name
+        return other_user(path, self._target)
 
-    def _refuse(self, what: str, path: str) -> NoReturn:
-        name = os.path.basename(self._files[0].path) if self._files else "the source"
-        other = "path" if path == self._target else "name"
-        raise UsageError(f"holds weights of {name!r}; give another {other} for {what}", file=path)
+    @property
+    def _name(self) -> str:
+        return os.path.basename(self._loaded[0].path) if self._loaded else "the source"
+
+
+def other_user(data_path: str, target: str) -> str | None:
+    """Return a model in the folder, other than ``target``, that refers to the data file."""
+    folder, name = os.path.split(data_path)
+    if os.path.lexists(data_path):
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".onnx") and entry.path != target and entry.is_file():
+                    with contextlib.suppress(ModelError):
+                        if name in external_locations(entry.path):
+                            return entry.name
+    return None
 
 
 def _holds(files: Iterable[MappedFile], path: str) -> bool:
@@ -109,9 +129,5 @@ def _holds(files: Iterable[MappedFile], path: str) -> bool:
         status = os.stat(path)
     except OSError:
         return False
-    name = os.path.basename(path)
-    return any(
-        file.key[:2] == (status.st_dev, status.st_ino)
-        or (os.path.basename(file.path) == name and os.path.realpath(file.path) == path)
-        for file in files
-    )
+    same = (status.st_dev, status.st_ino)
+    return any(file.key[:2] == same or os.path.realpath(file.path) == path for file in files)

@@ -69,8 +69,9 @@ def test_a_full_disk(small, options, output, run_here) -> None:
 def test_a_disk_full_of_leftovers(small, tmp_path) -> None:
     """What dead processes left goes first."""
     onnx.save(model(0), tmp_path / "m.onnx")
+    (small / ".o.onnx.onnxfold-lock").touch()
     (small / ".o.onnx.onnxfold-01234567.tmp").write_bytes(bytes(2 << 20))
-    (small / "o.onnx.onnxfold-01234567.data").write_bytes(bytes(3 << 20))
+    (small / ".o.onnx.onnxfold-01234567.data").write_bytes(bytes(3 << 20))
     onnxfold.optimize_file(tmp_path / "m.onnx", small / "o.onnx")
     assert os.listdir(small) == ["o.onnx"]
 

@@ -143,9 +143,10 @@ def test_full_disk(tmp_path) -> None:
 
 def test_leftovers_are_removed_but_not_those_of_other_targets(tmp_path) -> None:
     path = write(tmp_path / "m.onnx", linear())
-    for name in (".m.onnx.onnxfold-0123abcd.tmp", "m.onnx.onnxfold-0123abcd.data"):
+    killed = ("lock", "0123abcd.tmp", "0123abcd.data")
+    for name in [*(f".m.onnx.onnxfold-{end}" for end in killed), "m.onnx.data", "m.onnx.1.data"]:
         (tmp_path / name).write_bytes(b"dead")
-    others = [".mm.onnx.onnxfold-0123abcd.tmp", "mm.onnx.onnxfold-0123abcd.data"]
+    others = [f".mm.onnx.onnxfold-{end}" for end in killed] + ["mm.onnx.data", "m.onnx.x.data"]
     for name in others:
         (tmp_path / name).write_bytes(b"of another target")
     storage.save(storage.load(path), path)

@@ -31,8 +31,7 @@ from onnxfold.runtime.bundles.bundle import (
     staged_document,
 )
 from onnxfold.runtime.bundles.manifest import Manifest
-from onnxfold.storage.commit import other_users
-from onnxfold.storage.sources import Sources
+from onnxfold.storage.sources import Sources, other_user
 from onnxfold.storage.tensors import tensors_of
 
 _MODELS = (ENTRY_FILE, FOLD_FILE)
@@ -46,7 +45,7 @@ def check_source(model: ir.Model, folder: Path) -> None:
     Raises:
         UsageError: It would.
     """
-    sources = Sources(model, tensors_of(model), os.path.realpath(folder / MANIFEST))
+    sources = Sources(model, os.path.realpath(folder / MANIFEST), tensors_of(model))
     for name in (*_MODELS, *_DATA):
         try:
             sources.check_data(os.path.realpath(folder / name))
@@ -71,8 +70,8 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
             raise UsageError("cannot be written: it is a folder", file=folder / name)
     for name in _MODELS:
         data = folder / f"{name}.data"
-        if data.exists() and (users := other_users(str(data), str(folder / name))):
-            raise UsageError(f"holds the data of {users[0]!r}", file=data)
+        if user := other_user(str(data), str(folder / name)):
+            raise UsageError(f"holds the data of {user!r}", file=data)
     with files.locked(str(folder / STAGED)):
         _finish(folder, fsync=True)
         _remove_staged(folder)

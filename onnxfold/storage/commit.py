@@ -88,53 +88,51 @@ class Commit:
             OSError: Among others when the disk is full; the target is as it was.
         """
         name = os.path.basename(data_path or "")
-        if self._own or (data_path is not None and os.path.lexists(data_path)):
-            replaced = self._sources.replaced
-        else:
-            replaced = set()
+        may_replace = self._own or os.path.lexists(data_path or "")
+        replaced = self._sources.replaced if may_replace else set()
         path = files.temporary_path(self._target, "data")
-        model = plan.model(name)
-        bridge = plan.model(os.path.basename(path)) if name in replaced else None
-        plans = [file for file in (plan.data, bridge, model) if file is not None]
-        total = sum(len(literal) for file in plans for _, literal in file.literals)
-        total += sum(place.length for file in plans for place in file.tensors)
+        plans: list[tuple[FilePlan, str, str | None]] = []
+        if plan.data is not None and data_path is not None:
+            plans.append((plan.data, data_path, path))
+            if name in replaced:
+                plans.append((plan.model(os.path.basename(path)), self._target, None))
+        plans.append((plan.model(name), self._target, None))
+        total = sum(len(literal) for file, _, _ in plans for _, literal in file.literals)
+        total += sum(place.length for file, _, _ in plans for place in file.tensors)
+        writer = Writer(threads, total, progress)
+        unreleased = {id(tensor): tensor for tensor in streamed}
+        moves: list[tuple[NewFile, str]] = []
         with contextlib.ExitStack() as stack, ThreadPoolExecutor(1) as uninterrupted:
             # First: a thread that is starting when a signal comes would not be waited for.
             uninterrupted.submit(int).result()
-            writer = Writer(threads, total, progress)
-            unreleased = {id(tensor): tensor for tensor in streamed}
             stack.callback(lambda: [t.release() for t in unreleased.values()])  # type: ignore[attr-defined]
-            new = []
-            for file in plans:
-                is_data = file is plan.data and data_path is not None
-                place = data_path if is_data and data_path is not None else self._target
+            for file, place, temporary in plans:
                 try:
-                    file_context = files.new_file(place, path if is_data else None)
-                    new.append(stack.enter_context(file_context))
-                    _write(new[-1].fd, file, writer, unreleased)
-                    self._sync(new[-1].fd)
+                    new = stack.enter_context(files.new_file(place, temporary))
+                    _write(new.fd, file, writer, unreleased)
+                    self._sync(new.fd)
                 except OSError as error:
                     raise files.os_error(error, place) from error
+                moves.append((new, place))
             self._sources.check_unchanged()
             unused = {os.path.basename(path), name, *self._own.intersection(replaced)}
+            used = {name, *plan.locations}
             # Signals interrupt the main thread; leaving the context waits for the other one.
-            uninterrupted.submit(
-                self._place, new, data_path, unused, {name, *plan.locations}
-            ).result()
-        return model.size + (plan.data.size if plan.data is not None else 0)
+            uninterrupted.submit(self._place, moves, unused, used).result()
+        return plans[-1][0].size + (plan.data.size if plan.data is not None else 0)
 
-    def _place(
-        self, new: list[NewFile], data_path: str | None, unused: set[str], used: set[str]
-    ) -> None:
+    def _place(self, moves: list[tuple[NewFile, str]], unused: set[str], used: set[str]) -> None:
         """Rename everything to its place; see the top of this file."""
-        data = new.pop(0) if data_path is not None else None
         try:
-            if data is not None and data_path is not None:
-                if len(new) > 1:
-                    self._give_second_name(data)
-                    self._move(new[0].path, self._target)
-                self._move(data.path, data_path)
-            self._move(new[-1].path, self._target)
+            if len(moves) == 3:
+                data, bridge, model = moves
+                self._give_second_name(data[0])
+                moves = [bridge, data, model]
+            for new, path in moves:
+                about_to_replace(path)
+                os.replace(new.path, path)
+                if self._fsync:
+                    files.sync_folder(os.path.dirname(path))
             unused = unused - used
         finally:
             self._remove_unused(unused)
@@ -164,12 +162,6 @@ class Commit:
     def _sync(self, fd: int) -> None:
         if self._fsync:
             os.fsync(fd)
-
-    def _move(self, temporary: str, path: str) -> None:
-        about_to_replace(path)
-        os.replace(temporary, path)
-        if self._fsync:
-            files.sync_folder(os.path.dirname(path))
 
 
 def _write(

@@ -71,6 +71,10 @@ class Sources:
         for file in self._all:
             file.check()
 
+    def include(self, path: str) -> bool:
+        """Whether ``path`` leads to one of the files."""
+        return _holds(self._all, path)
+
     def check_target(self) -> None:
         """See that the model may be written.
 
@@ -97,11 +101,11 @@ class Sources:
     def user(self, path: str) -> str | None:
         """Return a model that stays and refers to the data file: the source, or one beside it."""
         data = self._data
-        if is_in_place := self._loaded and os.path.realpath(self._loaded[0].path) == self._target:
-            data = data.difference(self._loaded[1:])
-        # Of tensors that were not loaded by `load` it is not known which model they belong to.
-        is_named = is_in_place or not self._loaded
-        if _holds(data, path) and not (is_named and os.path.basename(path) in self.replaced):
+        stays = self._loaded and os.path.realpath(self._loaded[0].path) != self._target
+        if not stays:
+            # Of tensors not loaded by `load` it is not known which model they belong to.
+            data = data.difference(self._loaded)
+        if _holds(data, path) and (stays or os.path.basename(path) not in self.replaced):
             return self._name
         return other_user(path, self._target)
 

@@ -47,11 +47,9 @@ def check_source(model: ir.Model, folder: Path) -> None:
     """
     sources = Sources(model, os.path.realpath(folder / MANIFEST), tensors_of(model))
     for name in (*_MODELS, *_DATA):
-        try:
-            sources.check_data(os.path.realpath(folder / name))
-        except UsageError:
+        if sources.include(os.path.realpath(folder / name)):
             reason = "belongs to the model that is split; write the bundle into another folder"
-            raise UsageError(reason, file=folder / name) from None
+            raise UsageError(reason, file=folder / name)
 
 
 @contextlib.contextmanager

@@ -83,16 +83,10 @@ def locked(target: str) -> Iterator[bool]:
     Raises:
         OSError: The folder is missing, not writable, or full.
     """
-    from filelock import FileLock  # the command line must be able to help without it
-
     path = prefix(target) + _LOCK
     found = os.path.lexists(path)
-    with FileLock(path, mode=0o666, thread_local=False):
-        try:
-            _remove_temporaries(path)
-            yield found
-        finally:
-            remove(path)  # before the release: filelock does not take a lock whose file is gone
+    with _held(path):
+        yield found
 
 
 def remove_leftovers(folder: str, name: str = "*") -> None:
@@ -102,23 +96,25 @@ def remove_leftovers(folder: str, name: str = "*") -> None:
         folder: Where the targets are.
         name: A pattern for their names, see `glob`.
     """
-    from filelock import FileLock, Timeout
-
     for path in glob.glob(os.path.join(glob.escape(folder), f".{name}.onnxfold-{_LOCK}")):
-        with (
-            contextlib.suppress(OSError, Timeout),
-            FileLock(path, blocking=False, thread_local=False),
-        ):
-            _remove_temporaries(path)
-            remove(path)
+        with contextlib.suppress(OSError), _held(path, blocking=False):
+            pass
 
 
-def _remove_temporaries(lock: str) -> None:
-    for path in glob.glob(f"{glob.escape(lock.removesuffix(_LOCK))}????????.tmp"):
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            remove(path)
+@contextlib.contextmanager
+def _held(lock: str, *, blocking: bool = True) -> Iterator[None]:
+    from filelock import FileLock  # the command line must be able to help without it
+
+    with FileLock(lock, mode=0o666, blocking=blocking, thread_local=False):
+        try:
+            for path in glob.glob(f"{glob.escape(lock.removesuffix(_LOCK))}????????.tmp"):
+                if os.path.isdir(path) and not os.path.islink(path):
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    remove(path)
+            yield
+        finally:
+            remove(lock)  # before the release: filelock does not take a lock whose file is gone
 
 
 @contextlib.contextmanager

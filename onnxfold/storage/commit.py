@@ -24,8 +24,6 @@ import shutil
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-import onnx_ir as ir
-
 from onnxfold import files
 from onnxfold.errors import ModelError
 from onnxfold.files import NewFile
@@ -33,6 +31,7 @@ from onnxfold.storage.layout import FilePlan, SavePlan
 from onnxfold.storage.load import external_locations
 from onnxfold.storage.mapped import about_to_replace
 from onnxfold.storage.sources import Sources
+from onnxfold.storage.streaming import is_streamed
 from onnxfold.storage.writer import Writer
 
 # Data up to this size (bytes) are copied rather than linked: onnx does not read a file that has two
@@ -67,7 +66,6 @@ class Commit:
         self,
         plan: SavePlan,
         data_path: str | None,
-        streamed: Iterable[ir.TensorProtocol],
         threads: int,
         progress: Callable[[int, int], None] | None,
     ) -> int:
@@ -76,8 +74,6 @@ class Commit:
         Args:
             plan: What goes into the files.
             data_path: The absolute path of the data file; None if there is none.
-            streamed: Tensors that are computed on the way; each is released when it is written, or
-                when that failed.
             threads: How many threads compute and write.
             progress: Called with bytes written and bytes to write.
 
@@ -100,16 +96,14 @@ class Commit:
         total = sum(len(literal) for file, _, _ in plans for _, literal in file.literals)
         total += sum(place.length for file, _, _ in plans for place in file.tensors)
         writer = Writer(threads, total, progress)
-        unreleased = {id(tensor): tensor for tensor in streamed}
         moves: list[tuple[NewFile, str]] = []
         with contextlib.ExitStack() as stack, ThreadPoolExecutor(1) as uninterrupted:
             # First: a thread that is starting when a signal comes would not be waited for.
             uninterrupted.submit(int).result()
-            stack.callback(lambda: [t.release() for t in unreleased.values()])  # type: ignore[attr-defined]
             for file, place, temporary in plans:
                 try:
                     new = stack.enter_context(files.new_file(place, temporary))
-                    _write(new.fd, file, writer, unreleased)
+                    write_plan(new.fd, file, writer)
                     self._sync(new.fd)
                 except OSError as error:
                     raise files.os_error(error, place) from error
@@ -164,22 +158,24 @@ class Commit:
             os.fsync(fd)
 
 
-def _write(
-    fd: int, plan: FilePlan, writer: Writer, unreleased: dict[int, ir.TensorProtocol]
-) -> None:
-    """Write a file; tensors that are computed on the way are released."""
+def write_plan(fd: int, plan: FilePlan, writer: Writer) -> None:
+    """Write what a plan says; streamed tensors are released.
+
+    Raises:
+        OSError: Among others when the disk is full.
+    """
     os.ftruncate(fd, plan.size)
     for offset, literal in plan.literals:
         writer.write(fd, offset, literal)
     written: dict[int, int] = {}
-    for place in plan.tensors:
-        if not place.length:
-            continue
+    for place in filter(lambda place: place.length, plan.tensors):
         # A tensor that is used twice is computed once.
         first = written.setdefault(id(place.tensor), place.offset)
         if first != place.offset:
             writer.copy(fd, place.offset, place.length, fd, first)
-        else:
+            continue
+        try:
             writer.tensor(fd, place.offset, place.length, place.tensor)
-            if (streamed := unreleased.pop(id(place.tensor), None)) is not None:
-                streamed.release()  # type: ignore[attr-defined]
+        finally:
+            if is_streamed(place.tensor):
+                place.tensor.release()  # type: ignore[attr-defined]

@@ -15,7 +15,6 @@ from onnxfold.storage.commit import Commit
 from onnxfold.storage.layout import SavePlan, plan_model, sharer
 from onnxfold.storage.load import EXTERNAL_KEY
 from onnxfold.storage.sources import Sources
-from onnxfold.storage.streaming import is_streamed
 from onnxfold.storage.tensors import tensors_of
 
 
@@ -74,7 +73,6 @@ def save(
         _check_data_name(forced, target)
         # Processes that give a data file another name than the model's could give it the same name.
         locks.add(os.path.join(os.path.dirname(target), forced))
-    streamed = [tensor for tensor in tensors if is_streamed(tensor)]
     try:
         plan = _plan(model, tensors, target, external_data, share_weights)
         with contextlib.ExitStack() as stack:
@@ -84,7 +82,7 @@ def save(
             data_path = _data_path(plan, target, forced, sources)
             if data_path or plan.locations:
                 _check_link(name, target)
-            size = commit.run(plan, data_path, streamed, threads, progress)
+            size = commit.run(plan, data_path, threads, progress)
     except Exception as error:
         sources.check_unchanged()  # that may be why
         if isinstance(error, OSError):

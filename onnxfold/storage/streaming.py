@@ -64,9 +64,9 @@ class StreamedTensor(Protocol):
         ...
 
     def release(self) -> None:
-        """Called when a save needs the tensor no more: its tiles are written, or it failed.
+        """Called when the tiles are written, or that failed.
 
-        Once for each save that got as far as writing. Another save calls `tiles` again.
+        Once for each file that it is written to. Another one calls `tiles` again.
         """
         ...
 

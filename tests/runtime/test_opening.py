@@ -64,10 +64,10 @@ def copied(monkeypatch):
     real = opening.scratch_file
 
     @contextlib.contextmanager
-    def recorded(tensors, size):
-        names.append({place.tensor.name for place in tensors})
-        with real(tensors, size) as path:
-            assert Path(path).stat().st_size == size
+    def recorded(plan):
+        names.append({place.tensor.name for place in plan.tensors})
+        with real(plan) as path:
+            assert Path(path).stat().st_size == plan.size
             assert Path(path).parent.stat().st_mode & 0o777 == 0o700
             yield path
 

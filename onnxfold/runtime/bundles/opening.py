@@ -75,7 +75,7 @@ def _by_reference(
         places = _Places()
         plan = plan_model(model, places)
         data = plan.data
-        with scratch_file(data.tensors, data.size) if data else contextlib.nullcontext("") as path:
+        with scratch_file(data) if data else contextlib.nullcontext("") as path:
             content = _content(plan.model(path.lstrip(_ROOT)))
             try:
                 session = _open(content, options, providers)

@@ -10,12 +10,12 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from onnxfold import files
 from onnxfold.memory import available_memory
-from onnxfold.storage.layout import Place
-from onnxfold.storage.streaming import is_streamed
+from onnxfold.storage.commit import write_plan
+from onnxfold.storage.layout import FilePlan
 from onnxfold.storage.writer import Writer
 
 # A file system in memory, where Linux has one.
@@ -24,8 +24,8 @@ _THREADS = 2  # that write
 
 
 @contextlib.contextmanager
-def scratch_file(places: Sequence[Place], size: int) -> Iterator[str]:
-    """Write tensors at their places into a file of ``size`` bytes, which is removed at the end.
+def scratch_file(plan: FilePlan) -> Iterator[str]:
+    """Write a file that is removed at the end.
 
     It is in memory if that has room for it, and among the temporary files otherwise.
 
@@ -36,33 +36,21 @@ def scratch_file(places: Sequence[Place], size: int) -> Iterator[str]:
         OnnxFoldError: There is no room for it anywhere.
     """
     parents = [tempfile.gettempdir()]
-    if _room_in_memory() >= size:
+    if _room_in_memory() >= plan.size:
         parents.insert(0, _MEMORY)  # another process may take the room meanwhile
-    with contextlib.ExitStack() as stack:
-        for parent in parents:
+    for parent in parents:
+        with contextlib.ExitStack() as stack:
             try:
-                path = _write(stack, parent, places, size)
-                break
+                folder = stack.enter_context(files.scratch_folder("weights", parent=parent))
+                path = os.path.join(folder, "w")
+                with open(path, "xb") as file:
+                    write_plan(file.fileno(), plan, Writer(_THREADS, 0, None))
             except OSError as error:
                 if parent is parents[-1]:
                     raise files.os_error(error, parent) from error
-        yield path
-
-
-def _write(stack: contextlib.ExitStack, parent: str, places: Sequence[Place], size: int) -> str:
-    with contextlib.ExitStack() as own:
-        path = os.path.join(own.enter_context(files.scratch_folder("weights", parent=parent)), "w")
-        with open(path, "xb") as file:
-            writer = Writer(_THREADS, size, None)
-            os.ftruncate(file.fileno(), size)
-            for place in places:
-                try:
-                    writer.tensor(file.fileno(), place.offset, place.length, place.tensor)
-                finally:
-                    if is_streamed(place.tensor):
-                        place.tensor.release()  # type: ignore[attr-defined]
-        stack.push(own.pop_all())
-    return path
+                continue
+            yield path
+            return
 
 
 def _room_in_memory() -> int:

@@ -72,7 +72,6 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
             raise UsageError(f"holds the data of {user!r}", file=data)
     with files.locked(str(folder / STAGED)):
         _finish(folder, fsync=True)
-        _remove_staged(folder)
         path = folder / f"{STAGED}.onnxfold-{secrets.token_hex(4)}"
         try:
             path.mkdir()
@@ -113,6 +112,7 @@ def finish(folder: Path) -> None:
 def _finish(folder: Path, *, fsync: bool) -> None:
     document = staged_document(folder / MANIFEST)
     if document is None:
+        _remove_staged(folder)
         return
     staged, names = folder / document.pop("folder"), document.pop("files", [])
     for path in (staged, folder / KERNELS):

@@ -117,6 +117,7 @@ class Commit:
 
     def _place(self, moves: list[tuple[NewFile, str]], unused: set[str], used: set[str]) -> None:
         """Rename everything to its place; see the top of this file."""
+        first = moves[0][0].path
         try:
             if len(moves) == 3:
                 data, bridge, model = moves
@@ -127,6 +128,7 @@ class Commit:
                 os.replace(new.path, path)
                 if self._fsync:
                     files.sync_folder(os.path.dirname(path))
+            files.remove(first)
             unused = unused - used
         finally:
             self._remove_unused(unused)

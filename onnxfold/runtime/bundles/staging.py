@@ -36,7 +36,7 @@ from onnxfold.storage.tensors import tensors_of
 
 _MODELS = (ENTRY_FILE, FOLD_FILE)
 _DATA = tuple(f"{model}.data" for model in _MODELS)
-_KERNEL_NAME = re.compile(r"[0-9a-f]{16,}\.")
+_OWN = re.compile(rf"(entry|runtime_fold)\.onnx(\.data)?|{KERNELS}/[0-9a-f]{{16,}}\..*", re.DOTALL)
 
 
 def check_source(model: ir.Model, folder: Path) -> None:
@@ -127,10 +127,8 @@ def _finish(folder: Path, *, fsync: bool) -> None:
             files.sync_folder(str(parent))
     _write(folder, document, fsync)
     _remove_staged(folder)
-    for name in {*_MODELS, *_DATA}.difference(names):
-        files.remove(str(folder / name))
-    for path in (folder / KERNELS).glob("*"):
-        if _KERNEL_NAME.match(path.name) and f"{KERNELS}/{path.name}" not in names:
+    for path in (*folder.glob("*"), *folder.glob(f"{KERNELS}/*")):
+        if _OWN.fullmatch(name := path.relative_to(folder).as_posix()) and name not in names:
             files.remove(str(path))
 
 

@@ -1,5 +1,21 @@
 """Element-wise ops of which onnxruntime makes the same wherever an element is."""
 
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnxfold.evaluation import session_of
+from onnxfold.kernels.engines.assembly import IR_VERSION
+from onnxfold.kernels.engines.certain import UNARY
+from onnxfold.kernels.operation import Operation
+from onnxfold.kernels.registry import ANY_LATER, Array, Kernel, Kind
+
 EXACT_ANYWHERE = (
     *("Abs", "Cast", "Ceil", "Floor", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN"),
     *("LeakyRelu", "Neg", "Not", "Reciprocal", "Relu", "Round", "Sign", "Sqrt"),
@@ -13,3 +29,39 @@ few elements, which fill no vector register, are computed by other code."""
 ORDERING = ("Clip", "Max", "Min", "Relu", "Sign")
 """Of two numbers of int64, onnxruntime does not always find the greater one: in vector registers it
 takes the lower half for a signed number. There, what these make of one depends on its place."""
+
+
+def in_pieces(operation: Operation) -> Kernel | None:
+    """A kernel by which onnxruntime computes any piece of the operation's result by itself.
+
+    None where the bits of an element may depend on its place, and where onnxruntime has no kernel.
+    """
+    node, (first, *others) = operation.node, operation.operands
+    is_free = node.op_type in UNARY and node.op_type in (*EXACT_ANYWHERE, *VECTORIZED)
+    if node.domain or not is_free or others or first is None or first.dtype != ir.DataType.FLOAT:
+        return None
+    graph = onnx.GraphProto(name="piece", node=[operation.to_proto(["x"], ["y"])])
+    graph.input.append(onnx.helper.make_tensor_value_info("x", ir.DataType.FLOAT, ["n"]))
+    graph.output.append(onnx.helper.make_tensor_value_info("y", ir.DataType.FLOAT, ["n"]))
+    opset = onnx.helper.make_opsetid("", operation.opset)
+    model = onnx.ModelProto(ir_version=IR_VERSION, graph=graph, opset_import=[opset])
+    function = _of_pieces(model.SerializeToString())
+    if function is None:
+        return None
+    names = frozenset(node.attributes)
+    return Kernel(node.op_type, function, 1, ANY_LATER, Kind.ELEMENTWISE, names, False, False, 1)
+
+
+@functools.cache
+def _of_pieces(model: bytes) -> Callable[..., Array] | None:
+    """Runs a model of one node on the elements of an array, by one thread."""
+    try:
+        session = session_of(model, threads=1)
+    except Exception:  # onnxruntime raises many classes without a common base
+        return None
+
+    def compute(x: Array, **_: Any) -> Array:
+        (result,) = session.run(None, {"x": np.require(x, requirements=["C", "A"]).reshape(-1)})
+        return np.asarray(result).reshape(x.shape)
+
+    return compute

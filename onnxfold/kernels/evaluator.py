@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.kernels import inference
+from onnxfold.kernels.anywhere import in_pieces
 from onnxfold.kernels.dtypes import check_representable
 from onnxfold.kernels.engines import Engines, TimeLimit
 from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes, stand_in
@@ -109,6 +110,8 @@ class Evaluator:
                 buffer.type_proto = result_type.proto
             results.append(buffer)
         operation.results = results
+        if operation.kernel is None and is_large(operation):
+            operation.kernel = in_pieces(operation)
         return results
 
     def _apply_kernel(self, operation: Operation) -> list[Buffer | None] | None:

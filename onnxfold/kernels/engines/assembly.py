@@ -20,7 +20,7 @@ _INLINE_BYTES = 4096
 
 # Every supported onnxruntime reads it, while the model's own may be newer than the one installed;
 # it is the first in which functions may be overloaded.
-_IR_VERSION = 10
+IR_VERSION = 10
 
 # onnxruntime promises to run models from here on.
 OLDEST_OPSET = 7
@@ -57,7 +57,7 @@ def assemble(
     imports = dict(opsets)
     for function in functions:
         imports.setdefault(function.domain, 1)
-    model = onnx.ModelProto(ir_version=_IR_VERSION, functions=functions)
+    model = onnx.ModelProto(ir_version=IR_VERSION, functions=functions)
     for domain, version in imports.items():
         model.opset_import.append(onnx.helper.make_opsetid(domain, version))
     result = Assembly(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable
@@ -28,11 +29,10 @@ def for_each(items: Iterable[Item], work: Callable[[Item], object], threads: int
         try:
             while not stop:
                 with lock:
-                    try:
-                        item = next(iterator)
-                    except StopIteration:
-                        return
-                work(item)
+                    found = list(itertools.islice(iterator, 1))
+                if not found:
+                    return
+                work(found[0])
         except BaseException:
             stop = True
             raise

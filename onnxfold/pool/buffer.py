@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,20 +29,10 @@ class Memory(enum.Enum):
     """Moved to an unlinked scratch file, read through a mapping."""
 
 
-class Mapped(Protocol):
-    """A part of a file that is mapped."""
-
-    def array(self) -> Array:
-        """Its bytes."""
-
-    def release(self, start: int, length: int) -> None:
-        """Give back the memory of pages that reading has touched."""
-
-
 class Region:
     """One piece of memory and the buffers that look at it. The last one that goes frees it."""
 
-    __slots__ = ("buffers", "file", "kind", "nbytes", "root", "scratch")
+    __slots__ = ("buffers", "file", "kind", "nbytes", "root")
 
     def __init__(self, root: object, nbytes: int, kind: Memory) -> None:
         self.root = root
@@ -50,9 +40,7 @@ class Region:
         self.kind = kind
         self.buffers: set[Buffer] = set()
         self.file: MappedFile | None = None
-        """The file behind a mapped region."""
-        self.scratch: Mapped | None = None
-        """The part of the scratch file behind a spilled region."""
+        """The file behind a mapped region, or the part of the scratch file behind a spilled one."""
 
 
 class Deferred:
@@ -94,15 +82,13 @@ class Buffer:
         pool: Any,
         shape: tuple[int, ...],
         dtype: ir.DataType,
-        array: Array | None,
-        region: Region | None,
         deferred: Deferred | None = None,
     ) -> None:
         self.pool = pool
         """The :class:`~onnxfold.pool.pool.Pool` that made it."""
         self.shape = shape
         self.dtype = dtype
-        self.region = region
+        self.region: Region | None = None
         self.deferred = deferred
         self.references = 0
         self.bindings = 0
@@ -111,7 +97,7 @@ class Buffer:
         """A buffer that is retained as long as this one is there (:meth:`Pool.hold`)."""
         self.type_proto: onnx.TypeProto | None = None
         """Set for a sequence or optional, which has no array: such a value is never stored."""
-        self._array = array
+        self._array: Array | None = None
 
     @property
     def size(self) -> int:
@@ -151,7 +137,7 @@ class Buffer:
         array = self._array
         if region is None or region.file is None or array is None or self.dtype.bitwidth < 8:
             return None
-        if not array.flags.c_contiguous or array.size == 0:
+        if region.kind is not Memory.MAPPED or not array.flags.c_contiguous or array.size == 0:
             return None
         start = array.__array_interface__["data"][0] - _byte_bounds(region.file.array())[0]
         return Span(region.file, start, array.nbytes)
@@ -163,7 +149,7 @@ class Buffer:
             part: A view of the elements, for only those.
         """
         region = self.region
-        holder = None if region is None else region.file or region.scratch
+        holder = None if region is None else region.file
         if holder is None or self._array is None or self._array.size == 0:
             return
         low, high = _byte_bounds(self._array if part is None else part)

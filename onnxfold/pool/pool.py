@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -143,7 +142,7 @@ class Pool:
         The operands of ``deferred`` are retained with its first result, until all its results are
         computed or freed.
         """
-        buffer = Buffer(self, shape, dtype, None, None, deferred)
+        buffer = Buffer(self, shape, dtype, deferred)
         if deferred.outstanding == 0:
             for operand in deferred.operands:
                 if operand is not None:
@@ -169,7 +168,7 @@ class Pool:
                 self.discard(operand)
 
     def _make(self, array: Array, dtype: ir.DataType, kind: Memory) -> Buffer:
-        buffer = Buffer(self, array.shape, dtype, None, None)
+        buffer = Buffer(self, array.shape, dtype)
         self.statistics.live += 1
         self._attach(buffer, array, kind)
         return buffer
@@ -211,16 +210,13 @@ class Pool:
         if buffer.references == 0:
             self.discard(buffer)
 
-    def hold(self, buffer: Buffer, other: Buffer) -> None:
-        """Retain another buffer for as long as the first one is there."""
-        buffer.held = other
-        self.retain(other)
-
-    def let_go(self, buffer: Buffer) -> None:
-        """Release what a buffer holds."""
-        held, buffer.held = buffer.held, None
-        if held is not None:
-            self.release(held)
+    def hold(self, buffer: Buffer, other: Buffer | None) -> None:
+        """Retain another buffer, or none any more, for as long as the first one is there."""
+        before, buffer.held = buffer.held, other
+        if other is not None:
+            self.retain(other)
+        if before is not None:
+            self.release(before)
 
     def discard(self, buffer: Buffer) -> None:
         """Free a buffer that nobody retains (any more)."""
@@ -242,11 +238,9 @@ class Pool:
             deferred, current.deferred = current.deferred, None
             if deferred is not None:
                 pending.extend(_settle(deferred))
-            held, current.held = current.held, None
-            if held is not None:
-                held.references -= 1
-                if held.references == 0:
-                    pending.append(held)
+            if current.held is not None:
+                pending.extend(_released([current.held]))
+                current.held = None
 
     # ---------------------------------------------------------------- computing
 
@@ -303,17 +297,7 @@ class Pool:
 
     def _store_in_scratch(self, source: Source, nbytes: int) -> Array:
         part = self._scratch.create(nbytes)
-        local = threading.local()
-
-        def write(block: storage.Tile) -> None:
-            room: Array | None = getattr(local, "room", None)
-            if room is None or room.nbytes < block.nbytes:
-                room = local.room = np.empty(max(block.nbytes, _BLOCK), np.uint8)
-            block.read(room[: block.nbytes])
-            for data, offset in block.stretches(room):
-                part.write(data, offset)
-
-        for_each(blocks_of(source, _BLOCK, _SLAB), write)
+        storage.write_tiles(blocks_of(source, _BLOCK, _SLAB), part.write, THREADS)
         source.release()
         self._make_scratch(Region(None, nbytes, Memory.SPILLED), part)
         self.statistics.spilled_bytes += nbytes
@@ -349,7 +333,8 @@ class Pool:
             return
         del self._regions[id(old)]
         del self._large[region]
-        part = self._scratch.store(old)
+        part = self._scratch.create(old.nbytes)
+        part.write(old.reshape(-1, order="A").view(np.uint8).data, 0)
         start = old.__array_interface__["data"][0]
         for buffer in region.buffers:
             view = buffer.array()
@@ -366,7 +351,7 @@ class Pool:
     def _make_scratch(self, region: Region, part: ScratchPart) -> None:
         region.root = root_of(part.array())
         region.kind = Memory.SPILLED
-        region.scratch = part
+        region.file = part
         self._regions[id(region.root)] = region
 
 
@@ -375,13 +360,19 @@ def _settle(deferred: Deferred) -> list[Buffer]:
     deferred.outstanding -= 1
     if deferred.outstanding:
         return []
-    unused = []
-    for operand in deferred.operands:
-        if operand is not None:
-            operand.references -= 1
-            if operand.references == 0:
-                unused.append(operand)
+    unused = _released(deferred.operands)
     deferred.operands = ()
+    return unused
+
+
+def _released(buffers: Sequence[Buffer | None]) -> list[Buffer]:
+    """One user less of each; returns those that nobody retains any more."""
+    unused = []
+    for buffer in buffers:
+        if buffer is not None:
+            buffer.references -= 1
+            if buffer.references == 0:
+                unused.append(buffer)
     return unused
 
 

@@ -9,10 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import IO
 
-import numpy as np
-
 from onnxfold.errors import OnnxFoldError
-from onnxfold.pool.buffer import Array
 from onnxfold.storage import MappedFile
 
 _WRITTEN_AT_ONCE = 64 << 20
@@ -61,13 +58,6 @@ class Scratch:
             self._end = offset + nbytes
             os.ftruncate(descriptor, self._end)
             return ScratchPart(descriptor, offset, nbytes, self._folder)
-
-    def store(self, array: Array) -> ScratchPart:
-        """Write the memory of a contiguous array (in C or Fortran order) to the file."""
-        flat = array.reshape(-1, order="A").view(np.uint8)
-        part = self.create(flat.nbytes)
-        part.write(flat.data, 0)
-        return part
 
     def __del__(self) -> None:
         if self._file is not None:

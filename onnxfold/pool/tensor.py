@@ -46,6 +46,8 @@ class BufferTensor(TensorBase):
         """The buffer that holds the elements."""
         return self._buffer
 
+    raw = buffer
+
     @property
     def dtype(self) -> ir.DataType:  # type: ignore[override]
         """ONNX element type."""
@@ -59,19 +61,9 @@ class BufferTensor(TensorBase):
         return self._shape
 
     @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self._buffer.size
-
-    @property
     def nbytes(self) -> int:
         """Bytes of the elements as ONNX stores them: packed where they are smaller than a byte."""
         return self._buffer.nbytes
-
-    @property
-    def raw(self) -> Buffer:
-        """The buffer."""
-        return self._buffer
 
     @property
     def span(self) -> Span | None:

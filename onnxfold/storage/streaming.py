@@ -1,14 +1,17 @@
-"""What a tensor offers whose values are computed while it is written."""
+"""Tensors whose values are computed while they are written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
+
+from onnxfold.parallel import for_each
+
+TILE = 1 << 20  # bytes; fits a core's second-level cache
 
 
 @dataclass(frozen=True)
@@ -31,46 +34,32 @@ class Tile:
     rows: int = 1
     pitch: int = 0
 
-    def stretches(self, data: npt.NDArray[np.uint8]) -> Iterator[tuple[memoryview, int]]:
-        """The stretches of what ``read`` gave, and where each of them begins."""
-        length = self.nbytes // self.rows
-        for k in range(self.rows):
-            yield data.data[k * length : (k + 1) * length], self.offset + k * self.pitch
+
+def write_tiles(
+    tiles: Iterable[Tile], put: Callable[[memoryview, int], object], threads: int
+) -> None:
+    """Have tiles computed by several threads, and give ``put`` their stretches and offsets."""
+    local = threading.local()
+
+    def write(tile: Tile) -> None:
+        room: npt.NDArray[np.uint8] | None = getattr(local, "room", None)
+        if room is None or len(room) < tile.nbytes:
+            room = local.room = np.empty(max(tile.nbytes, TILE), np.uint8)
+        tile.read(room[: tile.nbytes])
+        length = tile.nbytes // tile.rows
+        for k in range(tile.rows):
+            put(room.data[k * length : (k + 1) * length], tile.offset + k * tile.pitch)
+
+    for_each(tiles, write, threads)
 
 
-@runtime_checkable
-class StreamedTensor(Protocol):
-    """An ``ir.TensorProtocol`` whose bytes come tile by tile.
+def is_streamed(tensor: object) -> bool:
+    """Whether the bytes of a tensor come tile by tile.
 
-    `save` needs besides only ``dtype``, ``shape``, ``name``, ``doc_string`` and ``metadata_props``;
-    ``numpy()`` and ``tobytes()`` are called only for tensors below a few KiB.
+    ``tiles(nbytes)`` yields independent ones of about ``nbytes`` that cover the tensor exactly
+    once, to one thread at a time. ``release()`` is called when they are written, or that failed,
+    once for each file.
+    Of the tensor's other methods, those of `ir.TensorProtocol`, ``numpy()`` and ``tobytes()`` are
+    called only below a few KiB.
     """
-
-    @property
-    def dtype(self) -> ir.DataType:
-        """The element type."""
-        ...
-
-    @property
-    def shape(self) -> ir.Shape:
-        """The shape, all integers."""
-        ...
-
-    def tiles(self, nbytes: int) -> Iterator[Tile]:
-        """Yield independent tiles of about ``nbytes`` each that cover the tensor exactly once.
-
-        The iterator is advanced by one thread at a time, and only as fast as tiles are written.
-        """
-        ...
-
-    def release(self) -> None:
-        """Called when the tiles are written, or that failed.
-
-        Once for each file that it is written to. Another one calls `tiles` again.
-        """
-        ...
-
-
-def is_streamed(tensor: Any) -> bool:
-    """Whether ``tensor`` is a `StreamedTensor` (isinstance on a protocol is slow)."""
     return hasattr(tensor, "tiles") and hasattr(tensor, "release")

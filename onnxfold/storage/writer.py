@@ -9,15 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxfold.parallel import for_each
 from onnxfold.storage.mapped import Span
-from onnxfold.storage.streaming import StreamedTensor, Tile, is_streamed
+from onnxfold.storage.streaming import TILE, is_streamed, write_tiles
 from onnxfold.storage.tensors import span_of
 
-TILE = 1 << 20  # bytes; fits a core's second-level cache
 _COPY = 64 << 20  # bytes copied by one system call, so that Ctrl-C and progress get a chance
 # Bytes given to one write call. For longer ones the kernel takes memory in pieces of 2 MiB, which
 # are cleared or fetched from the host at once: four times the system time, measured on ext4.
@@ -75,7 +72,7 @@ class Writer:
         """Write the ``length`` stored bytes of ``tensor`` at ``offset``."""
         span = span_of(tensor)
         if span is None and is_streamed(tensor):
-            self._tiles(out, offset, length, tensor)  # type: ignore[arg-type]
+            self._tiles(out, offset, length, tensor)
             self.computed += length
             return
         if span is not None:
@@ -124,28 +121,22 @@ class Writer:
             done += count
             self._step(count)
 
-    def _tiles(self, out: int, base: int, length: int, tensor: StreamedTensor) -> None:
-        caller, local, lock = threading.get_ident(), threading.local(), threading.Lock()
+    def _tiles(self, out: int, base: int, length: int, tensor: Any) -> None:
+        caller, lock = threading.get_ident(), threading.Lock()
         covered = 0
 
-        def write(tile: Tile) -> None:
+        def put(data: memoryview, start: int) -> None:
             nonlocal covered
-            end = tile.offset + (tile.rows - 1) * tile.pitch + tile.nbytes // tile.rows
-            if tile.offset < 0 or end > length:
-                raise ValueError(f"tile [{tile.offset}, +{tile.nbytes}) of {length} bytes")
-            room: npt.NDArray[np.uint8] | None = getattr(local, "room", None)
-            if room is None or len(room) < tile.nbytes:
-                room = local.room = np.empty(max(tile.nbytes, TILE), np.uint8)
-            tile.read(room[: tile.nbytes])
-            for data, start in tile.stretches(room):
-                _pwrite(out, data, base + start)
+            if start < 0 or start + len(data) > length:
+                raise ValueError(f"tile [{start}, +{len(data)}) of {length} bytes")
+            _pwrite(out, data, base + start)
             with lock:
-                covered += tile.nbytes
-                self._done += tile.nbytes
+                covered += len(data)
+                self._done += len(data)
             if threading.get_ident() == caller:
                 self._step(0)
 
-        for_each(tensor.tiles(TILE), write, self._threads if length > TILE else 1)
+        write_tiles(tensor.tiles(TILE), put, self._threads if length > TILE else 1)
         if covered != length:
             raise ValueError(f"the tiles of a tensor cover {covered} of {length} bytes")
         self._step(0)
@@ -155,20 +146,7 @@ class Writer:
             array = tensor.numpy()
             if array.nbytes == length and array.dtype.byteorder != ">":
                 array = array.view(np.dtype(f"V{array.dtype.itemsize}"))
-                if array.flags.c_contiguous:
-                    self.write(out, offset, array.reshape(-1).view(np.uint8).data)
-                    return
-                # In the order of the file, a buffer at a time.
-                parts = np.nditer(
-                    array,
-                    flags=["external_loop", "buffered", "zerosize_ok"],
-                    order="C",
-                    buffersize=TILE // array.dtype.itemsize,
-                )
-                for part in parts:
-                    data = np.ascontiguousarray(part).view(np.uint8).data
-                    self.write(out, offset, data)
-                    offset += len(data)
+                self.write(out, offset, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
                 return
         stored = tensor.tobytes()
         if len(stored) != length:

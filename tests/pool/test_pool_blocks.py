@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxfold.pool.blocks import ArraySource, blocks_of
+from onnxfold.storage import write_tiles
 
 DTYPES = [
     ir.DataType.FLOAT,
@@ -142,13 +143,13 @@ def test_what_is_too_large_to_stay_is_read_in_slabs(perm):
     shape = (4400, 4001) if len(perm) == 2 else (440, 10, 4001)
     array = np.arange(math.prod(shape), dtype=np.float32).reshape(shape).transpose(perm)
     out = np.zeros(array.nbytes, np.uint8)
-    rows = 0
-    for block in blocks_of(ArraySource(array, ir.DataType.FLOAT), 1 << 20, 1 << 22):
-        data = np.empty(block.nbytes, np.uint8)
-        block.read(data)
-        rows = max(rows, block.rows)
-        assert block.nbytes <= 1 << 22
-        for stretch, start in block.stretches(data):
-            out[start : start + len(stretch)] += np.frombuffer(stretch, np.uint8)
+    blocks = list(blocks_of(ArraySource(array, ir.DataType.FLOAT), 1 << 20, 1 << 22))
+
+    def put(stretch: memoryview, start: int) -> None:
+        out[start : start + len(stretch)] += np.frombuffer(stretch, np.uint8)
+
+    write_tiles(blocks, put, 1)
+    assert max(block.nbytes for block in blocks) <= 1 << 22
+    rows = max(block.rows for block in blocks)
     assert (rows > 1) == (len(perm) == 2)
     assert np.array_equal(out, np.ascontiguousarray(array).reshape(-1).view(np.uint8))

@@ -38,12 +38,16 @@ class Leaf:
 
 
 class Step:
-    """Element-wise work on expressions of the result's shape; None is an omitted operand."""
+    """Element-wise work; None is an omitted operand, those of fewer elements are leaves."""
 
     def __init__(self, operation: Operation, operands: Sequence[Expression | None]) -> None:
-        self.operands = operands
+        shape = broadcast_shape(*(e.shape for e in operands if e is not None))
+        self.operands = [
+            Leaf(e.buffer, np.broadcast_to(e.array, shape)) if isinstance(e, Leaf) else e
+            for e in operands
+        ]
         self.operation = operation
-        self.shape: tuple[int, ...] = next(e.shape for e in operands if e is not None)
+        self.shape: tuple[int, ...] = shape
 
     @functools.cached_property
     def call(self) -> Callable[..., Any]:
@@ -62,15 +66,10 @@ class Joined:
     def __init__(self, parts: Sequence[Chain], axis: int) -> None:
         self.parts = parts
         self.axis = axis
+        self.dtype = parts[0].dtype.numpy()
         first = parts[0].shape
         length = sum(part.shape[axis] for part in parts)
         self.shape: tuple[int, ...] = (*first[:axis], length, *first[axis + 1 :])
-
-    def read(self, box: Box) -> Array:
-        """The elements in a box."""
-        target = np.empty([s.stop - s.start for s in box], self.parts[0].dtype.numpy())
-        self.fill(box, target)
-        return target
 
     def fill(self, box: Box, target: Array) -> None:
         """Put the elements in a box into ``target``."""
@@ -86,21 +85,6 @@ class Joined:
 
 
 Expression = Union[Leaf, Step, Joined]  # noqa: UP007 (evaluated at run time)
-
-
-def leaf(buffer: Buffer) -> Leaf:
-    """A known buffer as an expression."""
-    return Leaf(buffer, buffer.array())
-
-
-def step(operation: Operation, operands: Sequence[Expression | None]) -> Step:
-    """Element-wise work; operands of fewer elements are leaves, which are broadcast."""
-    shape = broadcast_shape(*(e.shape for e in operands if e is not None))
-    spread = [
-        Leaf(e.buffer, np.broadcast_to(e.array, shape)) if isinstance(e, Leaf) else e
-        for e in operands
-    ]
-    return Step(operation, spread)
 
 
 def viewed(operation: Operation, index: int, expression: Expression) -> Expression:
@@ -222,7 +206,9 @@ class Chain:
             if isinstance(expression, Leaf):
                 slots.append(distinct(self._read(expression, box)))
             elif isinstance(expression, Joined):
-                slots.append(expression.read(box))
+                joined = np.empty([s.stop - s.start for s in box], expression.dtype)
+                expression.fill(box, joined)
+                slots.append(joined)
             else:
                 arrays = [None if k is None else slots[k] for k in operands]
                 slots.append(expression.call(*arrays))

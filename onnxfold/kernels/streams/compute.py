@@ -8,16 +8,15 @@ import numpy as np
 
 from onnxfold.kernels.engines import Engines
 from onnxfold.kernels.operation import Operation
-from onnxfold.kernels.registry import Kind, Postpone
+from onnxfold.kernels.registry import Kind, Postpone, Unfoldable
 from onnxfold.kernels.schedule import awaits
 from onnxfold.kernels.streams.chains import (
     Chain,
     Expression,
     Joined,
     Leaf,
+    Step,
     is_joined,
-    leaf,
-    step,
     viewed,
 )
 from onnxfold.pool import Buffer, Pool
@@ -25,10 +24,6 @@ from onnxfold.pool import Buffer, Pool
 # Operations whose operands and results all are smaller (bytes) are computed one by one.
 _LARGE = 1 << 18
 _STREAMED = (Kind.VIEW, Kind.ELEMENTWISE, Kind.ASSEMBLED)
-
-
-class _TakesLong(Exception):
-    """More is to be stored than there is time for."""
 
 
 class Streams:
@@ -118,11 +113,11 @@ class Streams:
             for index, result in enumerate(operation.results):
                 if result is not None and awaits(result, operation):
                     self._make(operation, operands, index, result)
-        except _TakesLong as error:
+        except Unfoldable as error:
             self.failures[operation] = str(error)
 
     def _expression_of(self, buffer: Buffer) -> Expression | None:
-        return leaf(buffer) if buffer.is_known else self._expressions.get(buffer)
+        return Leaf(buffer, buffer.array()) if buffer.is_known else self._expressions.get(buffer)
 
     def _make(
         self,
@@ -133,7 +128,7 @@ class Streams:
     ) -> None:
         expression: Expression
         if operation.kind is Kind.ELEMENTWISE:
-            expression = step(operation, operands)
+            expression = Step(operation, operands)
         elif operation.kind is Kind.ASSEMBLED:
             parts = [
                 Chain(self._without_joined(b, e), b.dtype)
@@ -166,12 +161,12 @@ class Streams:
         if buffer.is_known or not is_joined(expression):
             return expression
         self._store(buffer, expression)
-        return leaf(buffer)
+        return Leaf(buffer, buffer.array())
 
     def _store(self, buffer: Buffer, expression: Expression) -> None:
         source = Chain(expression, buffer.dtype, compact=expression.shape == buffer.shape)
         if self._root is None and source.nbytes > self._time.nbytes:
-            raise _TakesLong(f"it would take too long to compute {source.nbytes:,} bytes")
+            raise Unfoldable(f"it would take too long to compute {source.nbytes:,} bytes")
         with self._time.spending():
             array = self._pool.store(source)
         if array.size == buffer.size:

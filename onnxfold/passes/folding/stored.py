@@ -93,7 +93,7 @@ def materialize(values: Iterable[ir.Value], pool: Pool, scopes: Scopes) -> None:
         value.name = None  # what is stored has it now
         inherit(value, stored, declared=value.is_graph_output())
         replace(value, stored)
-        pool.let_go(buffer)  # it is rounded now
+        pool.hold(buffer, None)  # it is rounded now
 
 
 def _as_tensor(buffer: Buffer, name: str | None) -> ir.TensorProtocol:

@@ -65,10 +65,10 @@ class Buffer:
     """
 
     __slots__ = (
-        "_array",
         "bindings",
         "deferred",
         "dtype",
+        "elements",
         "held",
         "pool",
         "references",
@@ -97,7 +97,8 @@ class Buffer:
         """A buffer that is retained as long as this one is there (:meth:`Pool.hold`)."""
         self.type_proto: onnx.TypeProto | None = None
         """Set for a sequence or optional, which has no array: such a value is never stored."""
-        self._array: Array | None = None
+        self.elements: Array | None = None
+        """None as long as they are deferred, and when the buffer is freed."""
 
     @property
     def size(self) -> int:
@@ -115,26 +116,32 @@ class Buffer:
     @property
     def is_known(self) -> bool:
         """True if the elements exist already; False while they are deferred."""
-        return self._array is not None
+        return self.elements is not None
 
     def array(self) -> Array:
         """The elements. The result must not be written to, nor kept beyond the buffer's life."""
-        if self._array is None:
+        if self.elements is None:
             self.pool.compute([self])
-        assert self._array is not None, "the evaluator left a requested buffer without elements"
-        return self._array
+        assert self.elements is not None, "the evaluator left a requested buffer without elements"
+        return self.elements
 
     def key(self) -> tuple[Any, ...]:
         """Equal for two buffers that look at the same elements in the same way."""
-        if self._array is None:
+        if self.elements is None:
             return (id(self),)
-        interface = self._array.__array_interface__
-        return (interface["data"][0], self._array.strides, self.shape, self.dtype, id(self.region))
+        interface = self.elements.__array_interface__
+        return (
+            interface["data"][0],
+            self.elements.strides,
+            self.shape,
+            self.dtype,
+            id(self.region),
+        )
 
     def span(self) -> Span | None:
         """Where the stored bytes are in a file, if they are there in row-major order."""
         region = self.region
-        array = self._array
+        array = self.elements
         if region is None or region.file is None or array is None or self.dtype.bitwidth < 8:
             return None
         if region.kind is not Memory.MAPPED or not array.flags.c_contiguous or array.size == 0:
@@ -150,16 +157,12 @@ class Buffer:
         """
         region = self.region
         holder = None if region is None else region.file
-        if holder is None or self._array is None or self._array.size == 0:
+        if holder is None or self.elements is None or self.elements.size == 0:
             return
-        low, high = _byte_bounds(self._array if part is None else part)
+        low, high = _byte_bounds(self.elements if part is None else part)
         start = _byte_bounds(holder.array())[0]
         if start <= low and high <= start + holder.array().nbytes:
             holder.release(low - start, high - low)
-
-    def set_array(self, array: Array | None) -> None:
-        """Set the elements; None when the buffer is freed, and nobody may ask for them any more."""
-        self._array = array
 
     def __repr__(self) -> str:
         kind = "?" if self.region is None else self.region.kind.value

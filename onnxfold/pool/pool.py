@@ -181,13 +181,12 @@ class Pool:
             region = self._regions[id(root)] = Region(root, nbytes, kind)
             if nbytes:
                 self.add_live(nbytes)
-                if nbytes >= _LEAST_SPILLED and isinstance(root, np.ndarray):
+                if nbytes >= _LEAST_SPILLED and _is_movable(root):
                     self._large[region] = None
         region.buffers.add(buffer)
         buffer.region = region
-        buffer.set_array(_read_only(array))
-        if self.statistics.live_bytes > self.memory_limit:
-            self._spill(self.memory_limit, keep=region)
+        buffer.elements = _read_only(array)
+        self.make_room(0, keep=region)
 
     def add_live(self, nbytes: int) -> None:
         """Count bytes that are in use (or, if negative, no longer)."""
@@ -227,7 +226,7 @@ class Pool:
             pool = current.pool  # a tensor of an earlier pool may be an operand here
             pool.statistics.live -= 1
             region, current.region = current.region, None
-            current.set_array(None)  # others may still know the buffer: its memory must not live on
+            current.elements = None  # others may still know the buffer: its memory must not live on
             if region is not None:
                 region.buffers.discard(current)
                 if not region.buffers:
@@ -314,23 +313,16 @@ class Pool:
 
     # ---------------------------------------------------------------- spilling
 
-    def make_room(self, nbytes: int) -> None:
-        """Spill what can be, until so many more bytes are within the limit."""
-        if self.statistics.live_bytes + nbytes > self.memory_limit:
-            self._spill(self.memory_limit - nbytes)
-
-    def _spill(self, bound: int, keep: Region | None = None) -> None:
-        """Move the largest owned blocks to the scratch file until no more bytes are live."""
-        for region in sorted(self._large, key=lambda b: -b.nbytes):
-            if self.statistics.live_bytes <= bound:
+    def make_room(self, nbytes: int, keep: Region | None = None) -> None:
+        """Spill the largest owned blocks but one until so many more bytes are within the limit."""
+        while self.statistics.live_bytes + nbytes > self.memory_limit:
+            movable = [region for region in self._large if region is not keep]
+            if not movable:
                 return
-            if region is not keep:
-                self._move_to_scratch(region)
+            self._move_to_scratch(max(movable, key=lambda region: region.nbytes))
 
     def _move_to_scratch(self, region: Region) -> None:
         old: Any = region.root
-        if old.dtype.hasobject or not (old.flags.c_contiguous or old.flags.f_contiguous):
-            return
         del self._regions[id(old)]
         del self._large[region]
         part = self._scratch.create(old.nbytes)
@@ -339,10 +331,8 @@ class Pool:
         for buffer in region.buffers:
             view = buffer.array()
             offset = view.__array_interface__["data"][0] - start
-            buffer.set_array(
-                np.ndarray(
-                    view.shape, view.dtype, buffer=part.array(), offset=offset, strides=view.strides
-                )
+            buffer.elements = np.ndarray(
+                view.shape, view.dtype, buffer=part.array(), offset=offset, strides=view.strides
             )
         self._make_scratch(region, part)
         self.add_live(-region.nbytes)
@@ -374,6 +364,12 @@ def _released(buffers: Sequence[Buffer | None]) -> list[Buffer]:
             if buffer.references == 0:
                 unused.append(buffer)
     return unused
+
+
+def _is_movable(root: object) -> bool:
+    if not isinstance(root, np.ndarray) or root.dtype.hasobject:
+        return False
+    return root.flags.c_contiguous or root.flags.f_contiguous
 
 
 def _read_only(array: Array) -> Array:

@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from onnxfold.errors import OnnxFoldError
-from onnxfold.storage import MappedFile
-
-_WRITTEN_AT_ONCE = 64 << 20
+from onnxfold.storage import MappedFile, write_at
 
 
 class ScratchPart(MappedFile):
@@ -28,11 +26,8 @@ class ScratchPart(MappedFile):
 
     def write(self, data: memoryview, offset: int) -> None:
         """Write bytes at ``offset``. Thread-safe. Raises OnnxFoldError if the disk is full."""
-        done = 0
         with _naming(self._folder):
-            while done < len(data):
-                part = data[done : done + _WRITTEN_AT_ONCE]
-                done += os.pwrite(self._descriptor, part, self._offset + offset + done)
+            write_at(self._descriptor, data, self._offset + offset)
 
 
 class Scratch:

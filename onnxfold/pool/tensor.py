@@ -21,6 +21,7 @@ from onnxfold.pool.buffer import Array, Buffer
 from onnxfold.storage import Span, Tile
 
 _STREAM = 1 << 20
+_WORKING = (WORKING_BYTES + _STREAM) * THREADS
 
 
 class BufferTensor(TensorBase):
@@ -30,14 +31,13 @@ class BufferTensor(TensorBase):
     garbage itself, so a model can be saved more than once and used in Python in between.
     """
 
-    __slots__ = ("_buffer", "_source", "_working")
+    __slots__ = ("_buffer", "_source")
 
     def __init__(self, buffer: Buffer, name: str | None = None) -> None:
         super().__init__(name=name)
         self._buffer = buffer
         self._shape: ir.Shape | None = None
         self._source: Source | None = None
-        self._working = 0
         buffer.pool.retain(buffer)
         buffer.pool.statistics.materialized += 1
 
@@ -119,8 +119,7 @@ class BufferTensor(TensorBase):
         self._source = pool.source_of(self._buffer)
         if self._source is None:
             return ArraySource(self._buffer.array(), self.dtype, self._buffer)
-        self._working = (WORKING_BYTES + _STREAM) * THREADS
-        pool.add_live(self._working)
+        pool.add_live(_WORKING)
         return self._source
 
     def release(self) -> None:
@@ -129,4 +128,4 @@ class BufferTensor(TensorBase):
         if self._source is not None:
             self._source.release()
             self._source = None
-            self._buffer.pool.add_live(-self._working)
+            self._buffer.pool.add_live(-_WORKING)

@@ -19,7 +19,7 @@ from onnxfold.storage.load import (
 from onnxfold.storage.mapped import MappedFile, Span
 from onnxfold.storage.save import SaveReport, check_destination, save
 from onnxfold.storage.sources import reading_from
-from onnxfold.storage.streaming import Tile, write_tiles
+from onnxfold.storage.streaming import Tile, write_at, write_tiles
 from onnxfold.storage.tensors import (
     FileTensor,
     SharedExternalTensor,
@@ -57,5 +57,6 @@ __all__ = [
     "sizes_of",
     "span_of",
     "to_proto",
+    "write_at",
     "write_tiles",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -12,22 +13,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.storage.mapped import Span
-from onnxfold.storage.streaming import TILE, is_streamed, write_tiles
+from onnxfold.storage.streaming import TILE, is_streamed, write_at, write_tiles
 from onnxfold.storage.tensors import span_of
 
 _COPY = 64 << 20  # bytes copied by one system call, so that Ctrl-C and progress get a chance
-# Bytes given to one write call. For longer ones the kernel takes memory in pieces of 2 MiB, which
-# are cleared or fetched from the host at once: four times the system time, measured on ext4.
-_WRITE = 1 << 20
-_CANNOT_COPY = {
-    errno.EXDEV,
-    errno.EINVAL,
-    errno.ENOSYS,
-    errno.EOPNOTSUPP,
-    errno.EPERM,
-    errno.ETXTBSY,
-    errno.EBADF,
-}
 
 
 class Writer:
@@ -65,7 +54,7 @@ class Writer:
         view: memoryview = memoryview(data)
         for start in range(0, len(view), _COPY):
             part = view[start : start + _COPY]
-            _pwrite(out, part, offset + start)
+            write_at(out, part, offset + start)
             self._step(len(part))
 
     def tensor(self, out: int, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
@@ -105,18 +94,16 @@ class Writer:
             count = 0
             if by_kernel:
                 want = min(_COPY, length - done)
-                try:
+                # Some file systems cannot, or report success and copy nothing. What else is wrong
+                # the calls below say.
+                with contextlib.suppress(OSError):
                     count = os.copy_file_range(source, out, want, start + done, offset + done)
-                except OSError as error:
-                    if error.errno not in _CANNOT_COPY:
-                        raise
-                # Some file systems report success and copy nothing.
                 by_kernel = count > 0
             if not count:
                 part = os.pread(source, min(TILE, length - done), start + done)
                 if not part:
                     raise OSError(errno.EIO, "the file that a tensor is read from became shorter")
-                _pwrite(out, memoryview(part), offset + done)
+                write_at(out, memoryview(part), offset + done)
                 count = len(part)
             done += count
             self._step(count)
@@ -129,7 +116,7 @@ class Writer:
             nonlocal covered
             if start < 0 or start + len(data) > length:
                 raise ValueError(f"tile [{start}, +{len(data)}) of {length} bytes")
-            _pwrite(out, data, base + start)
+            write_at(out, data, base + start)
             with lock:
                 covered += len(data)
                 self._done += len(data)
@@ -157,10 +144,3 @@ class Writer:
         self._done += count
         if self._progress is not None:
             self._progress(min(self._done, self._total), self._total)
-
-
-def _pwrite(fd: int, data: memoryview, offset: int) -> None:
-    while data:
-        count = os.pwrite(fd, data[:_WRITE], offset)
-        data = data[count:]
-        offset += count

@@ -163,17 +163,10 @@ class Chain:
             self.fast_axis = fast_axis(max(self._leaves, key=nbytes.__getitem__).array)
         itemsizes = [e.array.itemsize for e in self._leaves]
         self._piece = _PIECE // max(dtype.numpy().itemsize, *itemsizes, 1)
-        slots = {e: k for k, e in enumerate(order)}
-        operands = [_operands(e) for e in order]
-        last = {e: k for k, of_one in enumerate(operands) for e in of_one}
-        self._program = [
-            (
-                e,
-                [None if o is None else slots[o] for o in of_one],
-                [slots[o] for o in of_one if o is not None and last[o] == k],
-            )
-            for k, (e, of_one) in enumerate(zip(order, operands, strict=True))
-        ]
+        self._order = order
+        self._unused: dict[Expression, list[Expression]] = {}
+        for operand, user in {o: e for e in order for o in _operands(e) if o is not None}.items():
+            self._unused.setdefault(user, []).append(operand)
         self._touched = 0
         self._lock = threading.Lock()
 
@@ -184,7 +177,7 @@ class Chain:
 
     def fill(self, box: Box, target: Array) -> None:
         """Compute the elements in a box into ``target``, an array of its shape and any strides."""
-        root = self._program[-1][0]
+        root = self._order[-1]
         if isinstance(root, Joined):
             root.fill(box, target)
             return
@@ -201,20 +194,18 @@ class Chain:
 
     def _compute(self, box: Box) -> Array:
         """The elements in a box, with extent 1 along axes where they repeat."""
-        slots: list[Array | None] = []
-        for expression, operands, unused in self._program:
+        made: dict[Expression | None, Any] = {None: None}
+        for expression in self._order:
             if isinstance(expression, Leaf):
-                slots.append(distinct(self._read(expression, box)))
+                made[expression] = distinct(self._read(expression, box))
             elif isinstance(expression, Joined):
-                joined = np.empty([s.stop - s.start for s in box], expression.dtype)
-                expression.fill(box, joined)
-                slots.append(joined)
+                made[expression] = np.empty([s.stop - s.start for s in box], expression.dtype)
+                expression.fill(box, made[expression])
             else:
-                arrays = [None if k is None else slots[k] for k in operands]
-                slots.append(expression.call(*arrays))
-            for k in unused:
-                slots[k] = None
-        return np.asarray(slots[-1])
+                made[expression] = expression.call(*[made[o] for o in expression.operands])
+            for operand in self._unused.get(expression, ()):
+                del made[operand]
+        return np.asarray(made[self._order[-1]])
 
     def _read(self, expression: Leaf, box: Box) -> Array:
         """The part of a leaf in a box; pages are given back when many have been read."""

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.parallel import THREADS, for_each
-from onnxfold.pool.blocks import WORKING_BYTES, Box, Source, blocks_of, boxes
+from onnxfold.pool.blocks import WORKING_BYTES, Source, blocks_of, boxes
 from onnxfold.pool.buffer import Array, Buffer, Deferred, Memory, Region, root_of, weight_of
 from onnxfold.pool.spill import Scratch, ScratchPart
 from onnxfold.pool.statistics import Statistics
@@ -109,8 +109,7 @@ class Pool:
 
     def unbind_all(self) -> None:
         """No value has a buffer any more; who will use those made from now on is not known yet."""
-        for value in list(self._bound):
-            self.unbind(value)
+        self.settle(())
         self.is_settled = False
 
     # ---------------------------------------------------------------- making buffers
@@ -276,31 +275,23 @@ class Pool:
         dtype = source.dtype.numpy()
         nbytes = math.prod(source.shape) * dtype.itemsize
         working = (WORKING_BYTES + _SLAB) * THREADS
-        in_memory = 2 * nbytes <= self.memory_limit or nbytes < _LEAST_SPILLED
-        if in_memory:
+        in_memory = nbytes < _LEAST_SPILLED
+        if 2 * nbytes <= self.memory_limit:
             self.make_room(nbytes + working)
-            in_memory = self.statistics.live_bytes + nbytes <= self.memory_limit
-        if not in_memory and nbytes >= _LEAST_SPILLED:
-            with self.working(working):
-                return self._store_in_scratch(source, nbytes)
-        array = np.empty(source.shape, dtype)
-        with self.working(nbytes + working):
-
-            def fill(box: Box) -> None:
-                source.fill(box, array[box])
-
-            limit = _BLOCK // dtype.itemsize
-            for_each(boxes(source.shape, limit), fill, THREADS if nbytes > _BLOCK else 1)
+            in_memory |= self.statistics.live_bytes + nbytes <= self.memory_limit
+        with self.working(working + nbytes * in_memory):
+            if in_memory:
+                array = np.empty(source.shape, dtype)
+                blocks = boxes(source.shape, _BLOCK // dtype.itemsize)
+                threads = THREADS if nbytes > _BLOCK else 1
+                for_each(blocks, lambda box: source.fill(box, array[box]), threads)
+            else:
+                part = self._scratch.create(nbytes)
+                storage.write_tiles(blocks_of(source, _BLOCK, _SLAB), part.write, THREADS)
+                self._spilled(Region(None, nbytes, Memory.SPILLED), part)
+                array = part.array().view(dtype).reshape(source.shape)
         source.release()
         return array
-
-    def _store_in_scratch(self, source: Source, nbytes: int) -> Array:
-        part = self._scratch.create(nbytes)
-        storage.write_tiles(blocks_of(source, _BLOCK, _SLAB), part.write, THREADS)
-        source.release()
-        self._make_scratch(Region(None, nbytes, Memory.SPILLED), part)
-        self.statistics.spilled_bytes += nbytes
-        return part.array().view(source.dtype.numpy()).reshape(source.shape)
 
     @contextlib.contextmanager
     def working(self, nbytes: int) -> Iterator[None]:
@@ -334,15 +325,15 @@ class Pool:
             buffer.elements = np.ndarray(
                 view.shape, view.dtype, buffer=part.array(), offset=offset, strides=view.strides
             )
-        self._make_scratch(region, part)
+        self._spilled(region, part)
         self.add_live(-region.nbytes)
-        self.statistics.spilled_bytes += region.nbytes
 
-    def _make_scratch(self, region: Region, part: ScratchPart) -> None:
+    def _spilled(self, region: Region, part: ScratchPart) -> None:
         region.root = root_of(part.array())
         region.kind = Memory.SPILLED
         region.file = part
         self._regions[id(region.root)] = region
+        self.statistics.spilled_bytes += region.nbytes
 
 
 def _settle(deferred: Deferred) -> list[Buffer]:

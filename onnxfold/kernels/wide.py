@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -64,15 +63,11 @@ class Widening:
         results = self._apply(operation)
         if all(b is None or b.dtype not in WIDE for b in operation.operands):
             return results
-        temporary: list[Buffer] = []
         try:
-            return self._in_wide(operation, results, temporary) or results
+            return self._in_wide(operation, results) or results
         except Unfoldable as error:
             self._refuse(operation.node, str(error))
             return results
-        finally:
-            for buffer in temporary:
-                self._pool.release(buffer)
 
     def learn(self, failures: Mapping[Operation, str]) -> None:
         """Note what turned out not to be computable in wide precision: it is not tried again."""
@@ -86,7 +81,7 @@ class Widening:
         self._rounded[value] = f"{node.op_type}: {reason}"
 
     def _in_wide(
-        self, operation: Operation, results: list[Buffer | None], temporary: list[Buffer]
+        self, operation: Operation, results: list[Buffer | None]
     ) -> list[Buffer | None] | None:
         """Results that are rounded from wide ones; None if those without it will do."""
         node = operation.node
@@ -95,33 +90,46 @@ class Widening:
             return None
         if node.op_type in _CASTS and node.domain == "":
             return self._cast(operation, results)
-        form = None if operation.captures else _form_of(node, operation.opset)
+        form = None if operation.captures else _form(node.op_type, operation.opset, node.domain)
         if form is None:
             if continues:
                 raise Unfoldable("its body computes in the dtypes it declares")
             return None
-        widened = form.widened([None if b is None else b.dtype for b in operation.operands])
-        if not any(widened):
-            if continues and form.is_of_numbers:
+        variables, allowed, given = form
+        formal = [variables[min(k, len(variables) - 1)] for k in range(len(operation.operands))]
+        # an operand is wide where a result is so by it, and of floats others are as well
+        widened = [
+            b is not None and _name_of(WIDE.get(b.dtype)) in allowed.get(variable, ())
+            for b, variable in zip(operation.operands, formal, strict=True)
+        ]
+        if not any(is_wide and t in given for is_wide, t in zip(widened, formal, strict=True)):
+            if continues and given & set(variables):
                 raise Unfoldable(f"ONNX has no {node.op_type} of 64 bits")
             return None
         operands = [
-            self._widened(b, node, temporary) if b is not None and is_widened else b
-            for b, is_widened in zip(operation.operands, widened, strict=True)
+            self._widened(b, node)
+            if b is not None and is_wide and (variable in given or b.dtype in _FLOATS)
+            else b
+            for b, is_wide, variable in zip(operation.operands, widened, formal, strict=True)
         ]
-        made = self._apply(WideOperation(node, operands, operation.opsets))
+        converted = [b for b in operands if b is not None and b not in operation.operands]
+        for buffer in converted:
+            self._pool.retain(buffer)
+        try:
+            made = self._apply(WideOperation(node, operands, operation.opsets))
+        finally:
+            for buffer in converted:
+                self._pool.release(buffer)
         if any(not _is_twin(*pair) for pair in zip(made, results, strict=True)):
             _discard(made)
             raise Unfoldable("what it gives has another shape in wide precision")
         return [self._round(*pair, node) for pair in zip(made, results, strict=True)]
 
-    def _widened(self, buffer: Buffer, node: ir.Node, temporary: list[Buffer]) -> Buffer:
+    def _widened(self, buffer: Buffer, node: ir.Node) -> Buffer:
         wide = _wide_of(buffer)
-        if wide is None:
-            wide = self._convert(buffer, WIDE[buffer.dtype], node, is_chained=False)
-            self._pool.retain(wide)
-            temporary.append(wide)
-        return wide
+        if wide is not None:
+            return wide
+        return self._convert(buffer, WIDE[buffer.dtype], node, is_chained=False)
 
     def _round(
         self, wide: Buffer | None, result: Buffer | None, node: ir.Node, *, is_chained: bool = True
@@ -158,56 +166,26 @@ class Widening:
         return [self._round(wide, result, operation.node, is_chained=holds_all)]
 
 
-@dataclass(frozen=True)
-class _Form:
-    """Which operands of an op may have more bits.
-
-    Attributes:
-        variables: The type variable of each formal input; the last one is that of all that follow.
-        allowed: The dtypes that each variable may stand for.
-        given: The variables that are those of results.
-    """
-
-    variables: tuple[str, ...]
-    allowed: Mapping[str, frozenset[str]]
-    given: frozenset[str]
-
-    @property
-    def is_of_numbers(self) -> bool:
-        """Whether a result could be wide, were it for the numbers alone."""
-        return bool(self.given & set(self.variables))
-
-    def widened(self, dtypes: Sequence[ir.DataType | None]) -> list[bool]:
-        """Which operands of these dtypes are to be wide; none if no result would be so by it."""
-        found, gives = [], False
-        for k, dtype in enumerate(dtypes):
-            variable = self.variables[min(k, len(self.variables) - 1)]
-            wide = WIDE.get(dtype) if dtype is not None else None
-            given = variable in self.given
-            fits = wide is not None and _name_of(wide) in self.allowed.get(variable, ())
-            found.append(fits and (given or dtype in _FLOATS))
-            gives |= found[-1] and given
-        return found if gives else [False] * len(found)
-
-
-def _form_of(node: ir.Node, opset: int) -> _Form | None:
-    return _form(node.op_type, opset, node.domain) if node.domain == "" else None
-
-
 @functools.cache
-def _form(op_type: str, opset: int, domain: str) -> _Form | None:
-    schema = schema_of(op_type, opset, domain)
+def _form(
+    op_type: str, opset: int, domain: str
+) -> tuple[list[str], Mapping[str, Sequence[str]], set[str]] | None:
+    """Type variables of an op's inputs, what each may stand for, and those of results.
+
+    The last input's is that of all that follow. None for what has no schema, or no input.
+    """
+    schema = None if domain else schema_of(op_type, opset, domain)
     if schema is None or not schema.inputs:
         return None
-    return _Form(
-        tuple(formal.type_str for formal in schema.inputs),
-        {t.type_param_str: frozenset(t.allowed_type_strs) for t in schema.type_constraints},
-        frozenset(formal.type_str for formal in schema.outputs),
+    return (
+        [formal.type_str for formal in schema.inputs],
+        {t.type_param_str: t.allowed_type_strs for t in schema.type_constraints},
+        {formal.type_str for formal in schema.outputs},
     )
 
 
-def _name_of(dtype: ir.DataType) -> str:
-    return f"tensor({dtype.name.lower()})"
+def _name_of(dtype: ir.DataType | None) -> str:
+    return "" if dtype is None else f"tensor({dtype.name.lower()})"
 
 
 def _wide_of(buffer: Buffer) -> Buffer | None:

@@ -108,7 +108,6 @@ def evaluate_isolated(
             seconds=_START_SECONDS + _PATIENCE * cpu_seconds,
             cpu_seconds=cpu_seconds,
             memory=memory,
-            reuse=True,
         )
     except isolated.Failure as failure:
         if failure.kind == "MemoryError":

@@ -23,14 +23,12 @@ import sys
 import tempfile
 import threading
 import time
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from onnxfold import files
-from onnxfold.memory import rss_bytes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -42,9 +40,6 @@ _PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from onnxfold.isolated impor
 _GRACE = 5.0
 # Bytes of private memory besides the limit of a call: modules, and stacks of threads.
 _SLACK = 128 << 20
-# A process that has so many times the memory that it had after its first call is not used again.
-_MOST_GROWTH = 2
-_IDLE = 60.0  # a process that is not called for so many seconds ends
 _KEPT_OUTPUT = 1 << 16  # bytes of the beginning of what a process prints, and as many of the end
 
 
@@ -73,7 +68,7 @@ def run(
     seconds: float | None = None,
     cpu_seconds: float = 0,
     memory: int | None = None,
-    reuse: bool = False,
+    keep: bool = False,
 ) -> tuple[Any, list[Array]]:
     """Run a function in another process.
 
@@ -84,8 +79,8 @@ def run(
         seconds: Wall time that it may take, None for any.
         cpu_seconds: CPU time that it may take (on POSIX systems), 0 for any.
         memory: Private memory that it may take (on Linux), bytes; None for any.
-        reuse: Keep the process for the next such call of this thread, unless the call fails or
-            leaves it with much memory.
+        keep: Keep the process for the next call of this thread, unless the call fails. It ends
+            with the thread.
 
     Returns:
         The answer and the arrays of the function. The arrays are memory-mapped and read-only.
@@ -93,21 +88,14 @@ def run(
     Raises:
         Failure: The function raises an exception, takes too long, or its process ends.
     """
-    process: _Process | None = None
-    if reuse:
-        process, _thread.process = getattr(_thread, "process", None), None
-    if process is None or not process.is_usable():
-        process = _Process()
-    is_kept = False
-    try:
-        result = process.call([function, request, cpu_seconds, memory], arrays, seconds)
-        is_kept = reuse and not process.is_large
-        return result
-    finally:
-        if is_kept:
-            _thread.process = process
-        else:
-            process.close()
+    process = (keep and _thread.kept) or _Process()
+    _thread.kept = None
+    result = process.call([function, request, cpu_seconds, memory], arrays, seconds)
+    if keep:
+        _thread.kept = process
+    else:
+        process.close()
+    return result
 
 
 def run_command(
@@ -136,12 +124,47 @@ def run_command(
     Raises:
         Failure: It cannot be started, or is ended.
     """
-    with contextlib.closing(_Process()) as process:
-        variables = {**(os.environ if environment is None else environment)}
-        request = [list(command), variables, folder and str(folder), removal]
-        what = [f"{__name__}:command", request, 0, memory]
-        (code, out), _ = process.call(what, (), seconds)
-        return subprocess.CompletedProcess(command, code, out, process.printed())
+    variables = {**(os.environ if environment is None else environment)}
+    request = [list(command), variables, folder and str(folder), removal]
+    process = _Process()
+    (code, out), _ = process.call([f"{__name__}:command", request, 0, memory], (), seconds)
+    process.close()
+    return subprocess.CompletedProcess(command, code, out, process.printed())
+
+
+@contextlib.contextmanager
+def workers(threads: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that run functions in other processes, which end with the context."""
+    group = _Group()
+    executor = ThreadPoolExecutor(threads, "onnxfold", lambda: setattr(_thread, "group", group))
+    try:
+        yield executor
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+        group.has_ended = True
+        for end in (_Process.ask_to_end, _Process.close):
+            for process in [*group.processes]:
+                end(process)
+        executor.shutdown()
+
+
+class _Group:
+    """The processes of some threads."""
+
+    def __init__(self) -> None:
+        self.processes: set[_Process] = set()
+        self.has_ended = False
+
+
+class _Thread(threading.local):
+    """What a thread has: its process for calls that keep it, and the group of its processes."""
+
+    def __init__(self) -> None:
+        self.kept: _Process | None = None
+        self.group = _Group()
+
+
+_thread = _Thread()
 
 
 class _Process:
@@ -167,47 +190,37 @@ class _Process:
             )
         except OSError as error:
             raise Failure(_message(error), type(error).__name__) from error
-        self._owner, self._used = os.getpid(), time.monotonic()
-        self.is_large = False
-        """Whether the process keeps memory that others could use."""
         self._is_late = False
-        self.close = weakref.finalize(self, _end, self._popen, self._owner)
-        """End the process; also done when this process exits."""
-        group = getattr(_thread, "group", _Group())
-        group.processes.append(self)
-        if group.has_ended:
+        self._group = _thread.group
+        self._group.processes.add(self)
+        if self._group.has_ended:
             self.close()
             raise Failure("nothing is started any more", "stopped")
-
-    def is_usable(self) -> bool:
-        """Whether the process is this one's, and not its parent's, and not about to end."""
-        return os.getpid() == self._owner and time.monotonic() - self._used < _IDLE / 2
 
     def call(
         self, what: Sequence[Any], arrays: Sequence[Array], seconds: float | None
     ) -> tuple[Any, list[Array]]:
-        """Run a function; see `run`.
+        """Run a function; see `run`. The process has ended if that fails.
 
         Args:
             what: The function, its request, and the limits of CPU time and memory.
             arrays: Its arrays.
             seconds: Wall time that it may take.
         """
-        timer = threading.Timer(seconds or 0, self._expire)
-        if seconds is not None:
-            timer.start()
+        timer = threading.Timer(seconds or threading.TIMEOUT_MAX, self._expire)
         try:
             with files.scratch_folder("isolated") as folder:
+                timer.start()
                 try:
                     return self._called(folder, what, arrays, seconds)
                 except BaseException:
                     self.close()  # before its folder goes
                     raise
         except OSError as error:
+            self.close()
             raise Failure(_message(error), type(error).__name__) from error
         finally:
             timer.cancel()
-            self._used = time.monotonic()
 
     def _called(
         self, folder: str, what: Sequence[Any], arrays: Sequence[Array], seconds: float | None
@@ -225,10 +238,14 @@ class _Process:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             message = f"the process ended with {how}"
             raise Failure(message, "ended", code=code, output=self.printed())
-        self.is_large, answer = json.loads(line)
+        answer = json.loads(line)
         if "raised" in answer:
             raise Failure(answer["message"], answer["raised"], output=self.printed())
         return answer["result"], [_mapped(*array) for array in answer["arrays"]]
+
+    def _expire(self) -> None:
+        self._is_late = True
+        self.close()
 
     def ask_to_end(self) -> None:
         """Have the process end, without waiting for it."""
@@ -236,58 +253,19 @@ class _Process:
         with contextlib.suppress(OSError):
             self._popen.stdin.close()
 
-    def _expire(self) -> None:
-        self._is_late = True
-        _stop(self._popen)
+    def close(self) -> None:
+        """End the process with its group."""
+        self.ask_to_end()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(_GRACE)
+        _kill(self._popen.pid)
+        self._popen.kill()
+        self._popen.wait()
+        self._group.processes.discard(self)
 
     def printed(self) -> str:
         """What the process has printed on standard error; it cannot print more afterwards."""
         return _ends_of(self._output)
-
-
-@contextlib.contextmanager
-def workers(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads that run functions in other processes, which end with the context."""
-    group = _Group()
-    executor = ThreadPoolExecutor(threads, "onnxfold", lambda: setattr(_thread, "group", group))
-    try:
-        yield executor
-    finally:
-        executor.shutdown(wait=False, cancel_futures=True)
-        group.has_ended = True
-        for process in [*group.processes]:
-            process.ask_to_end()
-        for process in [*group.processes]:
-            process.close()
-        executor.shutdown()
-
-
-class _Group:
-    """The processes of some threads."""
-
-    def __init__(self) -> None:
-        self.processes: list[_Process] = []
-        self.has_ended = False
-
-
-_thread = threading.local()
-
-
-def _end(popen: subprocess.Popen[str], owner: int) -> None:
-    if os.getpid() == owner:  # and not a fork of it
-        _stop(popen)
-
-
-def _stop(popen: subprocess.Popen[str]) -> None:
-    """End a process with its group."""
-    assert popen.stdin is not None
-    with contextlib.suppress(OSError):
-        popen.stdin.close()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        popen.wait(_GRACE)
-    _kill(popen.pid)
-    popen.kill()
-    popen.wait()
 
 
 def _kill(group: int) -> None:
@@ -345,16 +323,12 @@ def main() -> None:
     os.dup2(2, 1)  # what others print is no answer
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    first_rss = 0
     try:
         threading.Thread(target=_listen, args=(requests, waiting), daemon=True).start()
-        while line := waiting.get(timeout=_IDLE):
-            answer = _answer(*json.loads(line))
-            first_rss = first_rss or rss_bytes()
-            is_large = json.dumps(rss_bytes() > _MOST_GROWTH * first_rss)
-            answers.write(f"[{is_large}, {answer}]\n")
+        while line := waiting.get():
+            answers.write(_answer(*json.loads(line)) + "\n")
             answers.flush()
-    except (queue.Empty, KeyboardInterrupt, BrokenPipeError):
+    except (KeyboardInterrupt, BrokenPipeError):
         pass  # nobody reads what this process could still say
     finally:
         _kill(0)

@@ -31,6 +31,9 @@ from onnxfold.urls import is_url
 _TRIES = 2
 _KILLED = (-9, -15)
 
+# Bytes of memory of a model whose process is not used again: it may not give all of it back.
+_LARGE = 1 << 30
+
 _shares: dict[int, MemoryShare] = {}  # by process: a fork has none of its origin's
 
 
@@ -102,7 +105,7 @@ def _planned(task: Task, outcome: Outcome, source: str) -> Outcome:
         if task.before.is_final:
             return task.before
         return replace(task.before, source=task.source, status="unchanged", seconds=0.0)
-    answer = _ask(task, source, None)
+    answer = _ask(task, source, None, keep=True)
     if "error" in answer:
         return _failed(outcome, answer)
     outcome = replace(outcome, **{k: answer[k] for k in ("nodes_before", "memory")})
@@ -125,7 +128,7 @@ def _optimized(task: Task, outcome: Outcome, source: str) -> Outcome:
         share = _shares.setdefault(os.getpid(), MemoryShare())
         stack.enter_context(share.of(outcome.memory or 0, _limit(task)))
         began = time.perf_counter()
-        answer = _ask(task, source, target)
+        answer = _ask(task, source, target, keep=(outcome.memory or 0) < _LARGE)
         if "error" in answer:
             return _failed(outcome, answer)
         if is_url(task.target):
@@ -139,7 +142,7 @@ def _optimized(task: Task, outcome: Outcome, source: str) -> Outcome:
         )
 
 
-def _ask(task: Task, source: str, target: str | None) -> dict[str, Any]:
+def _ask(task: Task, source: str, target: str | None, *, keep: bool) -> dict[str, Any]:
     """Figures of a plan, or of the optimization if there is a target."""
     options = {**task.options, **task.check}
     request = {"source": source, "target": target, "options": options}
@@ -149,7 +152,7 @@ def _ask(task: Task, source: str, target: str | None) -> dict[str, Any]:
                 "onnxfold.batches.worker:work",
                 request,
                 seconds=task.seconds,
-                reuse=True,
+                keep=keep,
             )
             return dict(answer)
         except isolated.Failure as failure:

@@ -96,7 +96,7 @@ def temporary(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(folder))
     yield folder
     with contextlib.suppress(Failure):
-        run(f"{HERE}fail", reuse=True)  # that ends the process that may be kept
+        run(f"{HERE}fail", keep=True)  # that ends the process that may be kept
     assert not os.listdir(folder)
 
 
@@ -114,19 +114,19 @@ def test_arrays_of_any_type_and_layout_come_and_go():
 
 
 def test_a_thread_keeps_its_process_until_a_call_fails():
-    first, second = (run(f"{HERE}echo", reuse=True)[0][1] for _ in range(2))
+    first, second = (run(f"{HERE}echo", keep=True)[0][1] for _ in range(2))
     assert first == second
     with pytest.raises(Failure):
-        run(f"{HERE}fail", reuse=True)
+        run(f"{HERE}fail", keep=True)
     assert is_gone(first)
-    third = run(f"{HERE}echo", reuse=True)[0][1]
+    third = run(f"{HERE}echo", keep=True)[0][1]
     assert third not in (first, run(f"{HERE}echo")[0][1])
 
 
 def test_results_stay_when_a_process_goes_on_and_ends():
-    made = [run(f"{HERE}echo", None, [np.full(3, k)], reuse=True)[1][0] for k in range(3)]
+    made = [run(f"{HERE}echo", None, [np.full(3, k)], keep=True)[1][0] for k in range(3)]
     with pytest.raises(Failure):
-        run(f"{HERE}fail", reuse=True)
+        run(f"{HERE}fail", keep=True)
     assert [array.tolist() for array in made] == [[k] * 3 for k in range(3)]
 
 
@@ -284,19 +284,3 @@ def test_processes_end_with_the_threads_that_wait_for_them(tmp_path):
     assert time.monotonic() - began < 30
     assert is_gone(process) and not (tmp_path / "1").exists()
     assert isinstance(jobs[0].exception(), Failure) and jobs[1].cancelled()
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
-def test_a_fork_has_a_process_of_its_own(tmp_path):
-    ours = run(f"{HERE}echo", reuse=True)[0][1]
-    pid = os.fork()
-    if not pid:
-        try:
-            theirs = run(f"{HERE}echo", reuse=True)[0][1]
-            with pytest.raises(Failure):
-                run(f"{HERE}fail", reuse=True)
-            os._exit(int(theirs == ours))
-        finally:
-            os._exit(2)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert run(f"{HERE}echo", reuse=True)[0][1] == ours

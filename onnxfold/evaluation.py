@@ -2,18 +2,19 @@
 
 Both engines can crash, run without end, and ask for any amount of memory, and a few bytes of an
 untrusted model can make them do so. Only what is certain to be quick and small runs in this process
-(:mod:`onnxfold.kernels.engines.certain`); everything else runs in another (`evaluate_isolated`).
+(:mod:`onnxfold.kernels.engines`); everything else runs in another (`evaluate_isolated`).
 This module imports nothing large, so that such a process starts quickly.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import math
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,8 +34,16 @@ _STRING = 8  # onnx.TensorProto.STRING
 # (on a busy machine a process gets its share of the processors only).
 _START_SECONDS = 20.0
 _PATIENCE = 2
-# What a process costs that had to be ended, CPU seconds: it is started again for the next node.
-_RESTART_SECONDS = 0.5
+# What starting a process counts for, CPU seconds: so many nodes of a model can have one.
+_START_COST = 0.1
+# What real models evaluate takes milliseconds; what was made to take long is stopped soon.
+_LEAST_SECONDS = 3.0
+# A model's own weights may be worked on for longer: so many of their bytes give a second more.
+_BYTES_PER_SECOND = 16 << 20
+# What NumPy goes through in a second at least, bytes.
+_WORKED_PER_SECOND = 256 << 20
+# With less time left than this nothing is started any more, seconds.
+_LEAST_USEFUL = 0.2
 
 
 class EvaluationError(Exception):
@@ -44,13 +53,55 @@ class EvaluationError(Exception):
         message: The reason.
         is_final: Whether there is no use in asking another engine: it would take too much time or
             memory, or the operands are such that the model itself fails on them.
-        seconds: CPU time that was spent in another process.
     """
 
-    def __init__(self, message: str, *, is_final: bool = False, seconds: float = 0) -> None:
+    def __init__(self, message: str, *, is_final: bool = False) -> None:
         super().__init__(message)
         self.is_final = is_final
-        self.seconds = seconds
+
+
+class TimeLimit:
+    """CPU seconds that all evaluations of one run may take together.
+
+    What is folded should not depend on what else a machine has to do, so wall time does not count.
+
+    Args:
+        seconds: How many there are.
+
+    Attributes:
+        left: How many are left.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = self.left = seconds
+
+    def share(self) -> float:
+        """Seconds that the next evaluation may take: half of those left; 0 if none are."""
+        return self.left / 2 if self.left > _LEAST_USEFUL else 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that can be gone through in that time."""
+        return int(self.share() * _WORKED_PER_SECOND)
+
+    @property
+    def reason(self) -> str:
+        """Why nothing more is evaluated."""
+        return f"the {self.seconds:.1f} s for evaluating constants of this model are used up"
+
+    @contextlib.contextmanager
+    def spending(self) -> Iterator[None]:
+        """Count the time of this thread in the context."""
+        began = time.thread_time()
+        try:
+            yield
+        finally:
+            self.left -= time.thread_time() - began
+
+
+def time_for(nbytes: int) -> TimeLimit:
+    """The time limit of a model that takes so many bytes."""
+    return TimeLimit(_LEAST_SECONDS + nbytes / _BYTES_PER_SECOND)
 
 
 class Raw(NamedTuple):
@@ -70,9 +121,9 @@ def evaluate_isolated(
     outputs: Sequence[str],
     *,
     exact: bool,
-    cpu_seconds: float,
+    limit: TimeLimit,
     memory: int,
-) -> tuple[list[Raw], float]:
+) -> list[Raw]:
     """Run a model in another process.
 
     Args:
@@ -81,80 +132,74 @@ def evaluate_isolated(
         feeds: Its inputs.
         outputs: What to fetch.
         exact: See `onnxruntime`.
-        cpu_seconds: CPU time that it may take.
+        limit: What it takes is counted there; it may take its share.
         memory: Private memory that it may take, bytes.
-
-    Returns:
-        The results, and the CPU time that they took.
 
     Raises:
         EvaluationError: As for `onnxruntime` and `reference`; there is no such process; or finally,
             it crashed, or took more memory or time.
     """
-    request = {
-        "engine": engine,
-        "feeds": [[name, raw.dtype, raw.shape] for name, raw in feeds.items()],
-        "outputs": list(outputs),
-        "exact": exact,
-        "memory": memory,
-    }
+    operands = [[name, raw.dtype, raw.shape] for name, raw in feeds.items()]
+    request = [engine, operands, list(outputs), exact, memory]
     arrays = [np.frombuffer(model, np.uint8), *(raw.data for raw in feeds.values())]
+    seconds = limit.share()
     began = time.monotonic()
+    spent = None
     try:
-        answer, made = isolated.run(
+        (spent, told), made = isolated.run(
             f"{__name__}:serve",
             request,
             arrays,
-            seconds=_START_SECONDS + _PATIENCE * cpu_seconds,
-            cpu_seconds=cpu_seconds,
+            seconds=_START_SECONDS + _PATIENCE * seconds,
+            cpu_seconds=seconds,
             memory=memory,
         )
     except isolated.Failure as failure:
         if failure.kind == "MemoryError":
             reason = f"computing it takes more than {memory:,} bytes of memory"
         elif failure.kind == "late" or failure.code == -getattr(signal, "SIGPROF", 0) != 0:
-            reason = f"computing it takes longer than {cpu_seconds:.1f} s"
+            reason = f"computing it takes longer than {seconds:.1f} s"
         elif failure.kind == "ended":
             code = failure.code
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             reason = f"{engine} crashed on it ({how})"
         else:
             raise EvaluationError(f"no process computes it: {failure}") from failure
-        spent = min(cpu_seconds, time.monotonic() - began) + _RESTART_SECONDS
-        raise EvaluationError(reason, is_final=True, seconds=spent) from failure
-    if "error" in answer:
-        raise EvaluationError(**answer["error"])
-    results = []
-    for (dtype, shape, texts), data in zip(answer["results"], made, strict=True):
-        strings = data if texts is None else np.array([*texts, None], object)[:-1]
-        results.append(Raw(dtype, tuple(shape), strings))
-    return results, answer["seconds"]
+        raise EvaluationError(reason, is_final=True) from failure
+    finally:
+        limit.left -= _START_COST
+        limit.left -= min(seconds, time.monotonic() - began) if spent is None else spent
+    if isinstance(told, dict):
+        raise EvaluationError(**told)
+    return [
+        Raw(dtype, tuple(shape), data if texts is None else np.array([*texts, None], object)[:-1])
+        for (dtype, shape, texts), data in zip(told, made, strict=True)
+    ]
 
 
-def serve(request: Mapping[str, Any], arrays: Sequence[Array]) -> tuple[Any, list[Array]]:
-    """Run a model in this process, which was started for that."""
+def serve(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[Array]]:
+    """Run a model in this process, see `evaluate_isolated`; the CPU time, and what came of it."""
     import onnxruntime as ort
 
     ort.set_default_logger_severity(4)
     began = time.process_time()
-    model, *operands = arrays
+    engine, operands, outputs, exact, memory = request
+    model = arrays[0].tobytes()
     feeds = {
         name: Raw(dtype, tuple(shape), data)
-        for (name, dtype, shape), data in zip(request["feeds"], operands, strict=True)
+        for (name, dtype, shape), data in zip(operands, arrays[1:], strict=True)
     }
     try:
-        if request["engine"] == "reference":
-            results = reference(model.tobytes(), feeds, request["outputs"])
+        if engine == "reference":
+            results = reference(model, feeds, outputs)
         else:
-            exact = request["exact"]
-            results = onnxruntime(model.tobytes(), feeds, request["outputs"], exact=exact)
+            results = onnxruntime(model, feeds, outputs, exact=exact)
     except EvaluationError as error:
         if isinstance(error.__cause__, MemoryError) or "alloc" in str(error):
             raise MemoryError from error
-        seconds = time.process_time() - began
-        failure = {"message": str(error), "is_final": error.is_final, "seconds": seconds}
-        return {"error": failure}, []
-    if sum(raw.data.nbytes for raw in results) > request["memory"]:
+        failure = {"message": str(error), "is_final": error.is_final}
+        return [time.process_time() - began, failure], []
+    if sum(raw.data.nbytes for raw in results) > memory:
         raise MemoryError
     told, made = [], []
     for dtype, shape, data in results:
@@ -163,7 +208,7 @@ def serve(request: Mapping[str, Any], arrays: Sequence[Array]) -> tuple[Any, lis
             texts = [s.decode() if isinstance(s, bytes) else str(s) for s in data]
         told.append([dtype, shape, texts])
         made.append(data if texts is None else np.empty(0))
-    return {"results": told, "seconds": time.process_time() - began}, made
+    return [time.process_time() - began, told], made
 
 
 def onnxruntime(

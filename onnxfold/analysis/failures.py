@@ -24,8 +24,7 @@ import onnx_ir as ir
 from onnxfold.analysis.symbolic import Algebra, Expr, Fact, Number, SymbolicAnalysis, elementwise
 from onnxfold.analysis.symbolic.fact import Shape, of_type
 from onnxfold.analysis.symbolic.shape_functions import find
-from onnxfold.kernels.engines import UNARY
-from onnxfold.kernels.inference import schema_of
+from onnxfold.kernels.inference import is_elementwise, schema_of
 
 Pairs = list[tuple[Number, Number]]
 """Sizes that must be the same."""
@@ -199,7 +198,8 @@ def _pairs(operands: _Operands) -> Pairs | None:
     if function in (elementwise.binary, elementwise.mod, elementwise.where):
         return _broadcast(list(operands.shapes()))
     one_operand = function in (elementwise.unary, elementwise.cast, elementwise.same_type)
-    if one_operand or op_type in UNARY or op_type.startswith("Reduce"):
+    one_operand = one_operand or is_elementwise(op_type, operands.opset, (ir.DataType.FLOAT,))
+    if one_operand or op_type.startswith("Reduce"):
         return _others_are_single(operands)
     return [] if op_type == "If" else None
 

@@ -14,10 +14,11 @@ from typing import NoReturn
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.evaluation import TimeLimit
 from onnxfold.kernels import inference
 from onnxfold.kernels.anywhere import in_pieces
 from onnxfold.kernels.dtypes import check_representable
-from onnxfold.kernels.engines import Engines, TimeLimit
+from onnxfold.kernels.engines import Engines
 from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes, stand_in
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import AllocationBound, Kind, NotExact, Postpone

@@ -18,6 +18,8 @@ from onnxfold.pool import Buffer
 
 MOST_SIZES = 64
 """Operands up to this many elements are shown to shape inference as data (they may be sizes)."""
+# Sizes that no op but one that works element by element keeps: they differ, and one is 1.
+_ANY_SIZES = [2, 3, 1, 5]
 # Ranks that are tried for values of which nothing is known.
 _RANKS = 7
 # Inputs that the inference in onnxruntime still reads as int64 only, and onnx's own no more.
@@ -198,6 +200,42 @@ def _is_shape(node: ir.Node, elements: Array) -> bool:
     if allows is None or not (allows.is_ref() or allows.value):
         return True
     return not {0, -1} <= set(elements.ravel().tolist())
+
+
+@functools.cache
+def is_elementwise(op_type: str, opset: int, dtypes: tuple[ir.DataType | None, ...]) -> bool:
+    """Whether an op of ONNX works element by element, on numbers of floating point or truth values.
+
+    Operands of one shape have a result of that shape then, whatever it is, and there is no integer
+    that could say where or how much.
+
+    Args:
+        op_type: The op.
+        opset: Version of its domain.
+        dtypes: Those of its operands, None for one that is omitted.
+    """
+    schema = schema_of(op_type, opset, "")
+    kinds = onnx.defs.OpSchema.AttrType
+    if schema is None or not schema.min_input <= len(dtypes) <= schema.max_input:
+        return False
+    if any(a.type not in (kinds.FLOAT, kinds.STRING) for a in schema.attributes.values()):
+        return False
+    types = {}
+    for k, dtype in enumerate(dtypes):
+        if dtype is None:
+            continue
+        if not (dtype.is_floating_point() or dtype == ir.DataType.BOOL):
+            return False
+        types[f"i{k}"] = onnx.helper.make_tensor_type_proto(dtype.value, _ANY_SIZES)
+    names = ["" if dtype is None else f"i{k}" for k, dtype in enumerate(dtypes)]
+    try:
+        node = onnx.helper.make_node(op_type, names, ["o"])
+        made = infer_types(schema, node, types, {}, {"": opset})
+    except Unfoldable:
+        return False
+    if len(schema.outputs) != 1 or "o" not in made:
+        return False
+    return [d.dim_value for d in made["o"].tensor_type.shape.dim] == _ANY_SIZES
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts, shared_facts
 from onnxfold.errors import UsageError
-from onnxfold.kernels.engines import TimeLimit, time_for
+from onnxfold.evaluation import TimeLimit, time_for
 from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import MOST_PER_NODE, ConstantPropagation, Folding
 from onnxfold.passes.cut import HARDLY_MORE

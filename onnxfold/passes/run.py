@@ -9,7 +9,7 @@ from typing import Protocol
 import onnx_ir as ir
 
 from onnxfold.analysis.decisions import Decision
-from onnxfold.kernels.engines import TimeLimit
+from onnxfold.evaluation import TimeLimit
 from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
 from onnxfold.options import Options
 from onnxfold.pool import Buffer, Pool, Statistics, Watch

@@ -23,7 +23,7 @@ from unittest import mock
 import onnx
 
 from onnxfold import OnnxFoldError, optimize_file
-from onnxfold.kernels.engines import engines
+from onnxfold.kernels import engines
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Kernel
 from onnxfold.kernels.streams.compute import Streams

@@ -14,8 +14,8 @@ import onnx_ir as ir
 from reference_session import reference_session
 
 from onnxfold import storage
+from onnxfold.evaluation import TimeLimit
 from onnxfold.graphs import all_graphs
-from onnxfold.kernels.engines import TimeLimit
 from onnxfold.options import Options
 from onnxfold.passes.pipeline import run_passes
 from onnxfold.passes.run import Outcome

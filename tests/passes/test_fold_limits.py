@@ -7,7 +7,7 @@ import onnx
 import pytest
 from fold_check import fold, parse, with_weights
 
-from onnxfold.kernels.engines import TimeLimit
+from onnxfold.evaluation import TimeLimit
 
 ENDLESS = "n = Constant <value_ints = [1125899906842624]> () "
 LARGE = "n = Constant <value_ints = [3000000]> () "  # 24 MB of int64
@@ -63,7 +63,7 @@ def test_strings_count_with_their_texts():
     doubled = " ".join(f"s{k + 1} = StringConcat (s{k}, s{k})" for k in range(20))
     proto = parse(f"g () => (string[1] y) {{ {doubled} y = Identity (s20) }}")
     text = onnx.numpy_helper.from_array(np.array(["x" * 1000], object))
-    folded = fold(with_weights(proto, s0=text), memory_limit=32 << 20)
+    folded = fold(with_weights(proto, s0=text), memory_limit=32 << 20, time=TimeLimit(20.0))
     assert any("memory" in stay.reason for stay in folded.outcome.stays)
     assert folded.proto.ByteSize() <= folded.before.ByteSize()
 

@@ -1,20 +1,30 @@
-"""Who computes an operation: a NumPy kernel, onnxruntime, onnx's reference evaluator, or nobody."""
+"""Who computes an operation: a NumPy kernel, onnxruntime, onnx's reference evaluator, or nobody.
+
+This is the one door to onnxruntime and to onnx's reference evaluator, for computing constants.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.evaluation import EvaluationError, Raw, evaluate_isolated, onnxruntime
+from onnxfold.evaluation import (
+    EvaluationError,
+    Raw,
+    TimeLimit,
+    evaluate_isolated,
+    onnxruntime,
+    time_for,
+)
 from onnxfold.graphs import subgraphs_of
-from onnxfold.kernels.engines.assembly import assemble, oldest_opsets
-from onnxfold.kernels.engines.certain import is_certain
-from onnxfold.kernels.engines.limits import TimeLimit, time_for
+from onnxfold.kernels.assembly import assemble, oldest_opsets
 from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes
+from onnxfold.kernels.inference import is_elementwise
 from onnxfold.kernels.operation import Operation, Output
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable
 from onnxfold.kernels.schedule import awaits, is_ready, used_outside
@@ -26,6 +36,11 @@ from onnxfold.storage import data_bytes
 _LEAST_MEMORY = 16 << 20
 # What travels inside a model is there as a message, as its bytes, and in the engine, parsed.
 _COPIES = 4
+# All elements of one operand meet all of the other at most: this takes milliseconds.
+_MOST_PRODUCTS = 1 << 24
+_PRODUCTS = ("Gemm", "MatMul")
+# Each element is looked at once or twice; an attribute, which is no element, is an axis or a type.
+_ALONG_AXES = ("Cast", "DequantizeLinear", "LogSoftmax", "QuantizeLinear", "Softmax")
 _TOO_LARGE = "computing it takes {:,} bytes of memory, more than the limit"
 _TENSOR = ir.AttributeType.TENSOR
 
@@ -177,26 +192,21 @@ class Engines:
             name: Raw(b.dtype.value, b.shape, _flat(b.array()))
             for name, b in assembly.feeds.items()
         }
-        if engine == "onnxruntime" and all(is_certain(operation) for operation in operations):
+        if engine == "onnxruntime" and all(map(_is_certain, operations)):
             with self.time.spending():
                 results = onnxruntime(model, feeds, assembly.outputs, exact=exact)
             return [_array(raw) for raw in results]
         used = self._pool.statistics.live_bytes
         used += sum(b.nbytes for b in assembly.feeds.values() if b.span() is None)
-        try:
-            results, seconds = evaluate_isolated(
-                engine,
-                model,
-                feeds,
-                assembly.outputs,
-                exact=exact,
-                cpu_seconds=self.time.share(),
-                memory=max(self._memory // 4, self._memory - used),
-            )
-        except EvaluationError as error:
-            self.time.spend(error.seconds)
-            raise
-        self.time.spend(seconds)
+        results = evaluate_isolated(
+            engine,
+            model,
+            feeds,
+            assembly.outputs,
+            exact=exact,
+            limit=self.time,
+            memory=max(self._memory // 4, self._memory - used),
+        )
         return [_array(raw) for raw in results]
 
     def _called_by(self, operations: Sequence[Operation]) -> list[onnx.FunctionProto]:
@@ -246,6 +256,34 @@ class Engines:
         needed = _COPIES * sum(data_bytes(t.dtype, t.shape) for t in tensors.values())
         if needed > self._memory:
             raise Unfoldable(_TOO_LARGE.format(needed))
+
+
+def _is_certain(operation: Operation) -> bool:
+    """Whether onnxruntime may compute an operation in this process: nothing can make it slow.
+
+    Another process costs a third of a second, which most models need not pay: what they have
+    onnxruntime compute are functions of single elements, sums and quantized weights. It goes over
+    their operands once, and reads no element as a place or a size, so there is nothing in a tensor
+    that could make it crash or hang.
+
+    Args:
+        operation: Its operands may be results of others in the same session.
+    """
+    node = operation.node
+    buffers = [b for b in (*operation.operands, *operation.results) if b is not None]
+    are_numbers = all(b.type_proto is None and b.dtype != ir.DataType.STRING for b in buffers)
+    if node.domain != "" or not are_numbers:
+        return False
+    if node.op_type.startswith("Reduce"):
+        return True
+    if not operation.results:  # onnx's shape inference could not tell the result
+        return False
+    if node.op_type in _PRODUCTS:
+        return math.prod(b.size for b in operation.operands if b is not None) <= _MOST_PRODUCTS
+    if node.op_type in _ALONG_AXES or operation.kernel is not None:
+        return True
+    dtypes = tuple(None if b is None else b.dtype for b in operation.operands)
+    return is_elementwise(node.op_type, operation.opset, dtypes)
 
 
 def _computable(operations: Sequence[Operation]) -> list[Operation]:

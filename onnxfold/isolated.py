@@ -207,10 +207,11 @@ class _Process:
             arrays: Its arrays.
             seconds: Wall time that it may take.
         """
-        timer = threading.Timer(seconds or threading.TIMEOUT_MAX, self._expire)
+        timer = threading.Timer(seconds or 0, self._expire)
         try:
             with files.scratch_folder("isolated") as folder:
-                timer.start()
+                if seconds is not None:
+                    timer.start()
                 try:
                     return self._called(folder, what, arrays, seconds)
                 except BaseException:

@@ -11,8 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold.evaluation import session_of
-from onnxfold.kernels.engines.assembly import IR_VERSION
-from onnxfold.kernels.engines.certain import UNARY
+from onnxfold.kernels.assembly import IR_VERSION
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import ANY_LATER, Array, Kernel, Kind
 
@@ -37,7 +36,7 @@ def in_pieces(operation: Operation) -> Kernel | None:
     None where the bits of an element may depend on its place, and where onnxruntime has no kernel.
     """
     node, (first, *others) = operation.node, operation.operands
-    is_free = node.op_type in UNARY and node.op_type in (*EXACT_ANYWHERE, *VECTORIZED)
+    is_free = node.op_type in (*EXACT_ANYWHERE, *VECTORIZED)
     if node.domain or not is_free or others or first is None or first.dtype != ir.DataType.FLOAT:
         return None
     graph = onnx.GraphProto(name="piece", node=[operation.to_proto(["x"], ["y"])])

@@ -70,7 +70,7 @@ def test_all_nodes_of_a_model_share_one_limit_of_time():
     reasons = [stay.reason for stay in folded.outcome.stays if stay.node.op_type == "Loop"]
     assert len(reasons) == 5
     assert reasons[-1] == "the 2.0 s for evaluating constants of this model are used up"
-    assert sum("takes longer" in reason for reason in reasons) < 5
+    assert 1 <= sum("takes longer" in reason for reason in reasons) <= 3
 
 
 def test_larger_models_may_take_longer():

@@ -224,6 +224,7 @@ def optimize_file(
                 progress=None if progress is None else lambda d, t: progress("save", d, t),
                 external_data=external_data,
                 share_weights=share_weights,
+                plan=result.plan,
             )
         told = Report(
             source=os.fspath(source),

@@ -69,11 +69,10 @@ def run_bounded(
             count_withheld=count_withheld,
             observer=observer,
         )
-        if (
-            options.may_grow
-            or options.passes is not None
-            or storage.planned_bytes(model) <= allowed
-        ):
+        if options.may_grow or options.passes is not None:
+            break
+        result.plan = storage.planned(model)
+        if result.plan.size <= allowed:
             break
     if tried is not options:
         used = "no pass" if tried.passes == () else f"level {tried.level}"

@@ -14,6 +14,7 @@ from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
 from onnxfold.options import Options
 from onnxfold.pool import Buffer, Pool, Statistics, Watch
 from onnxfold.rewrite.driver import RewriteReport
+from onnxfold.storage import SavePlan
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class Result:
     warnings: list[str] = field(default_factory=list)
     assumptions: tuple[str, ...] = ()
     """What is taken for granted of the model's inputs."""
+    plan: SavePlan | None = None
+    """How the model is written, if that was found out to see what it takes."""
 
     def add_rewrites(self, report: RewriteReport) -> None:
         """Count what the rules did once more."""

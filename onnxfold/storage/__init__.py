@@ -1,7 +1,7 @@
 """Reading and writing models: zero-copy, streamed, atomic. The lowest layer of the package."""
 
 from onnxfold.storage.encode import to_proto
-from onnxfold.storage.layout import planned_bytes
+from onnxfold.storage.layout import SavePlan, planned, planned_bytes
 from onnxfold.storage.load import (
     EXTERNAL_KEY,
     SOURCE_KEY,
@@ -38,6 +38,7 @@ __all__ = [
     "ModelT",
     "PathLike",
     "Program",
+    "SavePlan",
     "SaveReport",
     "SharedExternalTensor",
     "Span",
@@ -51,6 +52,7 @@ __all__ = [
     "model_bytes",
     "model_in",
     "opened",
+    "planned",
     "planned_bytes",
     "reading_from",
     "save",

@@ -72,6 +72,11 @@ class SavePlan:
     shared: int
     locations: set[str]
 
+    @property
+    def size(self) -> int:
+        """Bytes of the files; exact, although only tensors below a few KiB have been read."""
+        return self.model("").size + (self.data.size if self.data is not None else 0)
+
 
 def aligned(offset: int, length: int) -> int:
     """Return where a tensor of that length begins in a data file, at ``offset`` or behind it."""
@@ -169,19 +174,21 @@ def plan_model(
     return SavePlan(write, data if data.tensors else None, shared, locations)
 
 
-def planned_bytes(model: ir.Model) -> int:
-    """Return the length in bytes of the files that saving ``model`` would write.
-
-    Exact, from types and shapes alone: only tensors below a few KiB are read.
+def planned(model: ir.Model) -> SavePlan:
+    """Plan to write ``model`` in the layout that it came in.
 
     Raises:
         ModelError: The model cannot be serialized.
     """
     if not model.meta.get(EXTERNAL_KEY):
         with contextlib.suppress(UsageError):  # too large for one file
-            return plan_model(model).model("").size
-    plan = plan_model(model, lambda span: None)
-    return plan.model("").size + (plan.data.size if plan.data is not None else 0)
+            return plan_model(model)
+    return plan_model(model, lambda span: None)
+
+
+def planned_bytes(model: ir.Model) -> int:
+    """Return the length in bytes of the files that saving ``model`` would write; see `planned`."""
+    return planned(model).size
 
 
 def sharer(folder: str, target: str) -> Callable[[Span], str | None]:

@@ -40,6 +40,7 @@ def save(
     fsync: bool = True,
     threads: int = 2,
     progress: Callable[[int, int], None] | None = None,
+    plan: SavePlan | None = None,
 ) -> SaveReport:
     """Write ``model`` to ``path``; memory does not grow with its tensors.
 
@@ -56,6 +57,7 @@ def save(
         fsync: Wait until the files are on the disk before they are put in place.
         threads: How many threads compute and write.
         progress: Called in the calling thread with bytes written and bytes to write.
+        plan: What `planned` gave for the model as it still is, used if no layout is asked for.
 
     Raises:
         UsageError: The arguments do not go together, or a file that is in use would be replaced.
@@ -74,7 +76,8 @@ def save(
         # Processes that give a data file another name than the model's could give it the same name.
         locks.add(os.path.join(os.path.dirname(target), forced))
     try:
-        plan = _plan(model, tensors, target, external_data, share_weights)
+        if plan is None or external_data is not None or share_weights:
+            plan = _plan(model, tensors, target, external_data, share_weights)
         with contextlib.ExitStack() as stack:
             found = [stack.enter_context(files.locked(lock)) for lock in sorted(locks)]
             # First: the disk may be full of it, or the name of the data file be taken.

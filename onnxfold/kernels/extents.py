@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,11 +12,6 @@ from onnxfold.pool.buffer import Array
 
 # Operands and results up to this many bytes each are computed at once, larger ones postponed.
 EAGER_BYTES = 1 << 16
-
-
-def numpy_dtype(buffer: Buffer) -> np.dtype[Any] | None:
-    """The dtype of the buffer's array; None for a sequence or optional."""
-    return None if buffer.type_proto is not None else buffer.dtype.numpy()
 
 
 def stand_in(buffer: Buffer) -> Array:

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold.kernels.bodies import rename
-from onnxfold.kernels.extents import collapse, numpy_dtype
+from onnxfold.kernels.extents import collapse
 from onnxfold.kernels.registry import Kernel, Kind, find
 from onnxfold.pool import Buffer, Deferred
 from onnxfold.pool.buffer import Array
@@ -98,7 +98,10 @@ class Operation(Deferred):
         if self.kernel is None:
             return Kind.GENERAL
         if self._kind is None:
-            dtypes = [None if b is None else numpy_dtype(b) for b in self.operands]
+            dtypes = [
+                b.dtype.numpy() if b is not None and b.type_proto is None else None
+                for b in self.operands
+            ]
             self._kind = self.kernel.kind_for(dtypes, self.attributes)
         return self._kind
 

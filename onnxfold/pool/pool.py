@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +17,6 @@ from onnxfold.parallel import THREADS, for_each
 from onnxfold.pool.blocks import WORKING_BYTES, Source, blocks_of, boxes
 from onnxfold.pool.buffer import Array, Buffer, Deferred, Memory, Region, root_of, weight_of
 from onnxfold.pool.spill import Scratch, ScratchPart
-from onnxfold.pool.statistics import Statistics
 
 # Without a limit of the user's, this many bytes are held in memory before the rest goes to disk:
 # what a run needs must not grow with the model.
@@ -25,6 +26,23 @@ _LEAST_SPILLED = 1 << 20
 # Length of the blocks in which a postponed result is computed, bytes.
 _BLOCK = 1 << 20
 _SLAB = 1 << 22
+
+
+@dataclass
+class Statistics:
+    """Counters of one pool; bytes are bytes the pool owns (mapped input weights cost none)."""
+
+    live: int = 0
+    """Buffers that exist now."""
+    live_bytes: int = 0
+    peak_bytes: int = 0
+    spilled_bytes: int = 0
+    materialized: int = 0
+    """Buffers that became tensors of the output model."""
+
+    def to_dict(self) -> dict[str, int]:
+        """All counters by name."""
+        return asdict(self)
 
 
 class Watch(Protocol):
@@ -62,12 +80,16 @@ class Pool:
         self.memory_limit = DEFAULT_LIMIT if memory_limit is None else memory_limit
         self.is_settled = False
         """True when all users of all values are known; see :meth:`settle`."""
-        self._scratch = Scratch(scratch_folder)
+        self._scratch_folder = scratch_folder
         self._regions: dict[int, Region] = {}
         self._large: dict[Region, None] = {}
         self._bound: dict[ir.Value, Buffer] = {}
         self._compute: Callable[[Sequence[Buffer]], None] | None = None
         self._source: Callable[[Buffer], Source | None] | None = None
+
+    @functools.cached_property
+    def _scratch(self) -> Scratch:
+        return Scratch(self._scratch_folder)
 
     # ---------------------------------------------------------------- values
 

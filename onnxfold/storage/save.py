@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnxfold import files
 from onnxfold.errors import UsageError
+from onnxfold.onnx_ir_private import is_a
 from onnxfold.storage.commit import Commit
 from onnxfold.storage.layout import SavePlan, plan_model, sharer
 from onnxfold.storage.load import EXTERNAL_KEY
@@ -142,7 +143,7 @@ def _plan(
         raise UsageError("weights can be shared only with external data", file=target)
     external = bool(external_data) or share_weights
     if external_data is None and not external:
-        came = any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors)
+        came = any(is_a(tensor, ir.ExternalTensor) for tensor in tensors)
         external = bool(model.meta.get(EXTERNAL_KEY, came))
     if not external:
         try:

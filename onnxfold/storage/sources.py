@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 import onnx_ir as ir
 
 from onnxfold.errors import ModelError, UsageError
+from onnxfold.onnx_ir_private import is_a
 from onnxfold.storage.load import FILES_KEY, external_locations
 from onnxfold.storage.mapped import MappedFile
 from onnxfold.storage.tensors import FileTensor, span_of
@@ -50,9 +51,10 @@ class Sources:
         self._loaded: tuple[MappedFile, ...] = model.meta.get(FILES_KEY, ())
         self._all, self._data = set(self._loaded), set(self._loaded[1:])
         for tensor in tensors:
-            if isinstance(tensor, (ir.ExternalTensor, FileTensor)) and (span := span_of(tensor)):
+            in_model = is_a(tensor, FileTensor)
+            if (in_model or is_a(tensor, ir.ExternalTensor)) and (span := span_of(tensor)):
                 self._all.add(span.file)
-                if not isinstance(tensor, FileTensor):
+                if not in_model:
                     self._data.add(span.file)
 
     @functools.cached_property

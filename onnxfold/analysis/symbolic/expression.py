@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import math
 
-from onnxfold.analysis.symbolic.atoms import Atoms
-from onnxfold.analysis.symbolic.polynomial import (
+from onnxfold.analysis.symbolic.atoms import (
     INFINITY,
+    Atoms,
     Expr,
     Monomial,
     Number,

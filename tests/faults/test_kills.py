@@ -8,7 +8,15 @@ COUNT = 9
 
 
 def test_nothing_is_lost_and_nothing_left(tmp_path) -> None:
-    outcome = strikes(COUNT, 7, tmp_path)
-    assert not outcome.faults
-    assert sum(outcome.counts[f"output {state}"] for state in ("old", "new", "none")) == COUNT
-    assert any(f"{number.name}: ended" in outcome.counts for number in SIGNALS)
+    """On a busy machine all strikes of a round may come too late; then there is another round."""
+    ended = False
+    for seed in range(7, 12):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        outcome = strikes(COUNT, seed, folder)
+        assert not outcome.faults
+        assert sum(outcome.counts[f"output {state}"] for state in ("old", "new", "none")) == COUNT
+        ended = any(f"{number.name}: ended" in outcome.counts for number in SIGNALS)
+        if ended:
+            break
+    assert ended

@@ -84,7 +84,8 @@ class SymbolicAnalysis:
         graphs = (self.model.graph, *(f.graph for f in self.model.functions.values()))
         for graph in graphs:
             self.run_graph(graph)
-        for _ in range(_MOST_ROUNDS):
+        # A condition that is decided opens a branch, which requires more.
+        for _ in range(_MOST_ROUNDS if self.scopes.parents else 1):
             changed = self._learn()
             if not changed:
                 break

@@ -22,7 +22,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 from onnxfold import files
 from onnxfold.errors import ModelError
@@ -37,6 +37,8 @@ from onnxfold.storage.writer import Writer
 # Data up to this size (bytes) are copied rather than linked: onnx does not read a file that has two
 # names, should the process be killed before the temporary one is removed.
 _COPIED = 64 << 20
+_SYNCED_FROM = 16 << 20  # bytes of a tensor
+_sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has the latter only
 
 
 class Commit:
@@ -103,7 +105,7 @@ class Commit:
             for file, place, temporary in plans:
                 try:
                     new = stack.enter_context(files.new_file(place, temporary))
-                    write_plan(new.fd, file, writer)
+                    write_plan(new.fd, file, writer, uninterrupted if self._fsync else None)
                     self._sync(new.fd)
                 except OSError as error:
                     raise files.os_error(error, place) from error
@@ -160,8 +162,14 @@ class Commit:
             os.fsync(fd)
 
 
-def write_plan(fd: int, plan: FilePlan, writer: Writer) -> None:
+def write_plan(fd: int, plan: FilePlan, writer: Writer, background: Executor | None = None) -> None:
     """Write what a plan says; streamed tensors are released.
+
+    Args:
+        fd: The file.
+        plan: What to write.
+        writer: Writes it.
+        background: Has the disk write each large tensor while the next one is computed.
 
     Raises:
         OSError: Among others when the disk is full.
@@ -170,6 +178,7 @@ def write_plan(fd: int, plan: FilePlan, writer: Writer) -> None:
     for offset, literal in plan.literals:
         writer.write(fd, offset, literal)
     written: dict[int, int] = {}
+    syncs: list[Future[None]] = []
     for place in filter(lambda place: place.length, plan.tensors):
         # A tensor that is used twice is computed once.
         first = written.setdefault(id(place.tensor), place.offset)
@@ -181,3 +190,7 @@ def write_plan(fd: int, plan: FilePlan, writer: Writer) -> None:
         finally:
             if is_streamed(place.tensor):
                 place.tensor.release()  # type: ignore[attr-defined]
+        if background is not None and place.length >= _SYNCED_FROM:
+            syncs.append(background.submit(_sync_data, fd))
+    for sync in syncs:
+        sync.result()  # a later sync of the file does not report its error again

@@ -26,10 +26,6 @@ class Writer:
         threads: How many threads compute and write.
         total: Bytes there are to write.
         progress: Called with bytes written and ``total``.
-
-    Attributes:
-        computed: Bytes written from streamed tensors and from memory.
-        copied: Bytes copied from other files.
     """
 
     def __init__(
@@ -38,8 +34,6 @@ class Writer:
         total: int,
         progress: Callable[[int, int], None] | None,
     ) -> None:
-        self.computed = 0
-        self.copied = 0
         self._threads = max(1, threads)
         self._total = total
         self._done = 0
@@ -62,16 +56,13 @@ class Writer:
         span = span_of(tensor)
         if span is None and is_streamed(tensor):
             self._tiles(out, offset, length, tensor)
-            self.computed += length
             return
         if span is not None:
             if span.length != length:
                 raise ValueError(f"tensor {tensor.name!r}: {span.length} bytes, not {length}")
             self._from_file(out, offset, span)
-            self.copied += length
             return
         self._memory(out, offset, length, tensor)
-        self.computed += length
 
     def _from_file(self, out: int, offset: int, span: Span) -> None:
         file, start, length = span

@@ -153,6 +153,7 @@ def evaluate_isolated(
             seconds=_START_SECONDS + _PATIENCE * seconds,
             cpu_seconds=seconds,
             memory=memory,
+            keep=True,
         )
     except isolated.Failure as failure:
         if failure.kind == "MemoryError":

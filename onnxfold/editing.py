@@ -113,12 +113,12 @@ def inherit(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
 
 
 def is_used(value: ir.Value) -> bool:
-    """True if somebody reads the value. ``uses()`` would copy the list of all who do."""
+    """Return whether the value has users. ``uses()`` would copy their list."""
     return bool(uses(value)) or value.is_graph_output()
 
 
 def is_unused(node: ir.Node) -> bool:
-    """True if nobody reads a result of the node."""
+    """Return whether no result of the node has users."""
     for value in node.outputs:  # noqa: SIM110, a generator takes longer than what it would ask
         if uses(value) or value.is_graph_output():
             return False
@@ -126,7 +126,7 @@ def is_unused(node: ir.Node) -> bool:
 
 
 def remove_node(node: ir.Node) -> list[ir.Value]:
-    """Take a node out of its graph; nobody may use its results.
+    """Remove a node whose results have no users from its graph.
 
     Returns:
         What it read, and what its subgraphs read: values that have lost a user. One that was read
@@ -158,7 +158,7 @@ def remove_nodes(nodes: Iterable[ir.Node]) -> None:
 def remove_unused(
     nodes: Iterable[ir.Node | None], keeps: Callable[[str | None], bool] | None = None
 ) -> list[ir.Value]:
-    """Take out those of the nodes that nobody reads, and then those before them.
+    """Remove the nodes whose results have no users, and then the nodes that only those used.
 
     Args:
         nodes: Where to begin; None and nodes of no graph are passed over.

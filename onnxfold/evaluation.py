@@ -34,7 +34,7 @@ _STRING = 8  # onnx.TensorProto.STRING
 # (on a busy machine a process gets its share of the processors only).
 _START_SECONDS = 20.0
 _PATIENCE = 2
-# What starting a process counts for, CPU seconds: so many nodes of a model can have one.
+# A failure ends the process; starting the next one counts for so many CPU seconds.
 _START_COST = 0.1
 # What real models evaluate takes milliseconds; what was made to take long is stopped soon.
 _LEAST_SECONDS = 3.0
@@ -168,8 +168,8 @@ def evaluate_isolated(
             raise EvaluationError(f"no process computes it: {failure}") from failure
         raise EvaluationError(reason, is_final=True) from failure
     finally:
-        limit.left -= _START_COST
-        limit.left -= min(seconds, time.monotonic() - began) if spent is None else spent
+        took = min(seconds, time.monotonic() - began) + _START_COST
+        limit.left -= took if spent is None else spent
     if isinstance(told, dict):
         raise EvaluationError(**told)
     return [

@@ -112,7 +112,7 @@ class Rewriter:
         self._level = level
         self._limits = limits or Limits()
         self._facts = Facts(model)
-        self._keeping = [rule for rule in rules if rule.keeps] if level > 1 else []
+        self._keeping = rules if level > 1 else []
         self._keeps = keeps or _keeps_nothing
         self._indexes: dict[tuple[tuple[str, int], ...], RuleIndex] = {}
         self._index_of: dict[ir.Graph, RuleIndex] = {}

@@ -185,7 +185,7 @@ def remove_unused(
             if not uses(value):
                 pending.append(value.producer())
     # At once: each call of onnx-ir's looks at all outputs of the graph. Some may have gone with the
-    # node whose subgraph they were in. That nobody uses them has been seen to.
+    # node whose subgraph they were in. None of them has users.
     for graph, group in removed.items():
         graph.remove([node for node in group if node.graph is graph])
     return list(touched)

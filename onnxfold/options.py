@@ -80,6 +80,11 @@ class Options:
                 raise UsageError(f"{name} must be a sequence, not one string")
 
     @property
+    def fixes_dims(self) -> bool:
+        """Return whether sizes are given to dims, or dims are named that must stay dynamic."""
+        return bool(self.dims or self.input_shapes or self.keep_dims)
+
+    @property
     def exact(self) -> bool:
         """True if nothing may be done that could change a bit: below level 2."""
         return self.level < 2

@@ -146,7 +146,7 @@ def first_folding(model: ir.Model, options: Options, *, bytes_before: int) -> tu
 
 def _run_level(model: ir.Model, run: Run, bytes_before: int, count_withheld: bool) -> None:
     options = run.options
-    if options.dims or options.input_shapes or options.keep_dims:
+    if options.fixes_dims:
         fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
         run.passed("fixed-dims", model)
     with shared_facts(model, run.evaluator(model)) as facts:

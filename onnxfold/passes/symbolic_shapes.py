@@ -47,7 +47,7 @@ class SymbolicShapes(ir.passes.InPlacePass):
         """
         options = self._options
         fixed = False
-        if options.dims or options.input_shapes or options.keep_dims:
+        if options.fixes_dims:
             fixed = fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
         analysis = facts_of(model).types
         analysis.run()

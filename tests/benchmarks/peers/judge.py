@@ -88,7 +88,8 @@ def judged(
             made.verdict = "differs" if done.returncode else "near"
         elif done.returncode:
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-            made.verdict, made.reason = "failed", f"its result does not run: {lines[0][:200]}"
+            said = lines[0].replace(str(target), target.name)[:200]
+            made.verdict, made.reason = "failed", f"its result does not run: {said}"
     except subprocess.TimeoutExpired:
         made.verdict, made.reason = "unchecked", f"comparing it takes longer than {seconds:g} s"
     return made

@@ -191,14 +191,17 @@ def resident() -> int:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_ten_thousand_calls_leak_nothing(library, counts):
     x = random(500, 3)
-    for k in range(10_500):
-        if k == 500:
-            before = resident()
-        library.call("run_arithmetic", [x, x])
-        library.call("run_twins", [x])
+    grown = []
+    for _ in range(5):
+        before = resident()
+        for _ in range(2_000):
+            library.call("run_arithmetic", [x, x])
+            library.call("run_twins", [x])
+        grown.append(resident() - before)
     assert counts.alive() == (0, 0, 0, 0)
-    # the outputs of one call are 7.5 kB: if one in seventy calls kept them, it would show
-    assert resident() - before < 1 << 20
+    # the outputs of one call are 7.5 kB: a leak in one call of seventy grows every part by 200 kB;
+    # what else the process does (other threads, the allocator) grows some part, not each
+    assert min(grown) < 100_000
 
 
 def test_threads(library, counts):

@@ -168,6 +168,9 @@ class _Level:
         self._facts = facts
         self._options = replace(run.options, dims={}, input_shapes={}, keep_dims=())
         self._made: dict[str, ir.passes.PassBase] = {}
+        self._changes = 0
+        self._idle: dict[str, int] = {}
+        """The number of changes at which a pass found nothing to do."""
 
     def run(self, bytes_before: int, count_withheld: bool) -> None:
         """Run the passes; ``bytes_before`` is what the model took, 0 if that is not known."""
@@ -198,6 +201,7 @@ class _Level:
         if self._options.level > 0:
             for _ in range(_ROUNDS):
                 # equal constants must be one value for their users to be the same expression
+                self._do("lift-constants")
                 self._do("deduplicate")
                 changed = [
                     self._do("symbolic-shapes"),
@@ -211,13 +215,20 @@ class _Level:
         self._do("deduplicate")
 
     def _do(self, name: str) -> bool:
+        """Run a pass, unless it found nothing to do in the model as it is."""
+        if self._idle.get(name) == self._changes:
+            return False
         if name not in self._made:
             self._made[name] = create(name, self._options, run=self._run)
-        return self._apply(name, self._made[name])
+        modified = self._apply(name, self._made[name])
+        if not modified:
+            self._idle[name] = self._changes
+        return modified
 
     def _apply(self, name: str, step: ir.passes.PassBase) -> bool:
         modified = step(self._model).modified
         if modified:
+            self._changes += 1
             self._facts.note_change()
         self._run.passed(name, self._model)
         return modified

@@ -119,6 +119,7 @@ def optimize_file(
     share_weights: bool = False,
     fsync: bool = True,
     advise: bool = False,
+    count_withheld: bool = False,
     measure: bool = False,
     report: PathLike | None = None,
     dump_ir: PathLike | None = None,
@@ -137,6 +138,8 @@ def optimize_file(
         fsync: Wait until the result is on the disk.
         advise: Also try what other options would remove beyond what was done (``beyond`` in the
             report): costs about as much as the rules did.
+        count_withheld: Also count where level 2 would apply further rules (``withheld`` in the
+            report). A page always has it.
         measure: With wide precision, also compute what exact precision would store, and report how
             far apart they are (``roundings``): costs as much again. A page always has it.
         report: Write a page that shows what was done; its data alone, if the name ends in .json.
@@ -194,7 +197,7 @@ def optimize_file(
                 fold,
                 scratch_folder=folder,
                 bytes_before=bytes_before,
-                count_withheld=True,
+                count_withheld=count_withheld or report is not None,
                 observer=Observers(*observers) if observers else None,
             )
         after = dict(sorted(count_nodes(model).items()))

@@ -67,7 +67,8 @@ class Report:
         inexact: Of those, how often a rule fired where it may change bits.
         spared: How often a rule was not applied, as it would have taken apart what a runtime makes
             one kernel of: by the rule and, in parentheses, the pattern that is kept.
-        withheld: How often each rule would fire beyond that at level 2, counted up to 500.
+        withheld: How often each rule would fire beyond that at level 2, counted up to 500; empty
+            if that was not asked for.
         precision: "exact" or "wide".
         rounded: Values that could not be computed in wide precision, with the op and the reason:
             what the chain had before was rounded there.

@@ -15,7 +15,7 @@ from symbolic_check import floats, inputs, rewrite
 from test_real_shapes import MODELS
 
 from onnxfold import storage
-from onnxfold.analysis.symbolic import UNKNOWN, SymbolicAnalysis, schemas
+from onnxfold.analysis.symbolic import UNKNOWN, SymbolicAnalysis
 
 ROOT = Path(__file__).parents[2]
 HEADER = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "other" : 1]>"""
@@ -142,16 +142,3 @@ def test_what_onnxruntime_refuses_stays_unknown(caplog):
         opened = storage.from_proto(model)
         assert SymbolicAnalysis(opened).of(opened.graph.outputs[0]).shape is None, text
     assert not caplog.records
-
-
-def test_onnxruntime_is_loaded_only_to_be_asked(monkeypatch):
-    """Ops that a rule knows are decided without it."""
-    asked = []
-    monkeypatch.setattr(schemas, "_outputs_of", lambda model: asked.append(model) or {})
-    text = """g (float[B,S,32] x) => (float y)
-    { a = com.microsoft.Gelu(x)  b = com.microsoft.FusedMatMul<transB=1>(a, x)
-      y = com.microsoft.Unique(b) }"""
-    opened = storage.from_proto(parse(text))
-    analysis = SymbolicAnalysis(opened)
-    analysis.run()
-    assert [model.graph.node[0].op_type for model in asked] == ["Unique"]

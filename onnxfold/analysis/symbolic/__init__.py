@@ -3,7 +3,6 @@
 from onnxfold.analysis.symbolic import (
     attention,
     contraction,
-    contrib,
     elementwise,
     generate,
     layout,
@@ -32,7 +31,6 @@ __all__ = [
     "SymbolicAnalysis",
     "attention",
     "contraction",
-    "contrib",
     "elementwise",
     "generate",
     "layout",

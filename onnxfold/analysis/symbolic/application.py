@@ -18,9 +18,9 @@ from onnxfold.kernels.registry import AllocationBound, NotExact, Postpone, Unfol
 from onnxfold.kernels.registry import find as find_kernel
 
 _MOST_BYTES = 1 << 12
-# What a shape function raises for a node that makes no sense: an axis that is not there, a list
-# of lists.
-_SENSELESS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+SENSELESS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What a shape function raises for a node that makes no sense: an axis that is not there, a list
+of lists."""
 
 Results = Sequence[Fact]
 
@@ -91,7 +91,7 @@ class Applications:
                 return computed
         function = find(node.op_type, node.domain)
         if function is not None:
-            with contextlib.suppress(Undecided, *_SENSELESS):
+            with contextlib.suppress(Undecided, *SENSELESS):
                 return function(application)
         return infer(node, inputs, opsets, self._algebra)
 

@@ -8,9 +8,7 @@ from onnxfold.analysis.symbolic.fact import Fact, Shape, of_type
 from onnxfold.analysis.symbolic.shape_functions import (
     Application,
     Undecided,
-    fact_of,
     shape_function,
-    shape_of,
 )
 
 
@@ -21,9 +19,10 @@ def attention(application: Application) -> Sequence[Fact]:
     Operands are [batch, heads, sequence, head size], or [batch, sequence, heads * head size] with
     the heads as attributes. Outputs are the result, the present keys and values, and the scores.
     """
+    application.agree_if(False)
     algebra = application.algebra
     places = (0, 1, 2, 0)[: application.n_outputs]
-    dtypes = [fact_of(application, k).dtype for k in places]
+    dtypes = [application.fact(k).dtype for k in places]
     try:
         shapes = _shapes(application)
     except Undecided:
@@ -38,12 +37,12 @@ def _shapes(application: Application) -> tuple[Shape, Shape, Shape, Shape]:
     value = _heads(application, 2, "kv_num_heads")
     length = key[2]
     if application.input(4) is not None:
-        past = shape_of(application, 4)
+        past = application.shape(4)
         if len(past) != 4:
             raise Undecided
         length = algebra.add(past[2], length)
     result: Shape = (*query[:3], value[3])
-    if len(shape_of(application, 0)) == 3:
+    if len(application.shape(0)) == 3:
         result = (query[0], query[2], algebra.mul(query[1], value[3]))
     present_key = (*key[:2], length, key[3])
     present_value = (*value[:2], length, value[3])
@@ -52,7 +51,7 @@ def _shapes(application: Application) -> tuple[Shape, Shape, Shape, Shape]:
 
 def _heads(application: Application, k: int, attribute: str) -> Shape:
     """The shape of an operand with its heads apart. Raises Undecided."""
-    shape = shape_of(application, k)
+    shape = application.shape(k)
     if len(shape) == 4:
         return shape
     heads = application.attributes.get(attribute)

@@ -6,55 +6,37 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from onnxfold.analysis.symbolic.elementwise import broadcast_shapes
 from onnxfold.analysis.symbolic.expression import Algebra, Number
-from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, Shape, of_type
+from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, Shape
 from onnxfold.analysis.symbolic.shape_functions import (
     Application,
     Undecided,
-    fact_of,
     shape_function,
-    shape_of,
 )
 
 
-@shape_function("MatMul", "MatMulInteger")
-def matmul(application: Application) -> Sequence[Fact]:
-    """Matrices on the last two axes; the others broadcast."""
-    algebra = application.algebra
-    shape = product_shape(algebra, shape_of(application, 0), shape_of(application, 1))
-    integer = application.op_type == "MatMulInteger"
-    dtype = ir.DataType.INT32 if integer else fact_of(application, 0).dtype
-    return [of_type(dtype, shape, algebra)]
-
-
-def product_shape(algebra: Algebra, left: Shape, right: Shape) -> Shape:
-    """The shape of a matrix product. Raises Undecided if an operand is 0-d."""
-    if not left or not right:
-        raise Undecided
-    rows: Shape = left[-2:-1]
-    columns: Shape = right[-1:] if len(right) > 1 else ()
-    batch = broadcast_shapes(algebra, [left[:-2], right[:-2]])
-    return (*batch, *rows, *columns)
-
-
-@shape_function("Gemm")
-def gemm(application: Application) -> Sequence[Fact]:
-    """A product of matrices that are transposed if an attribute says so."""
-    shape = transposed_product(application)
-    return [of_type(fact_of(application, 0).dtype, shape, application.algebra)]
-
-
-def transposed_product(application: Application, right: int = 1) -> Shape:
-    """The shape of the product of input 0 and another one, each transposed if asked for."""
+@shape_function("MatMul", "MatMulInteger", "Gemm")
+@shape_function("FusedMatMul", "FusedGemm", "TransposeMatMul", domain="com.microsoft")
+def product(application: Application) -> Sequence[Fact]:
+    """Matrices on the last two axes, transposed if an attribute says so; the others broadcast."""
     attributes = application.attributes
     if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
         raise Undecided
-    return product_shape(
-        application.algebra,
-        _transposed(shape_of(application, 0), attributes.get("transA", 0)),
-        _transposed(shape_of(application, right), attributes.get("transB", 0)),
-    )
+    left = _transposed(application.shape(0), attributes.get("transA", 0))
+    right = _transposed(application.shape(1), attributes.get("transB", 0))
+    if not left or not right:
+        raise Undecided
+    application.agree(left[-1], right[-2:][0])
+    batch = application.broadcast(left[:-2], right[:-2])
+    shape = (*batch, *left[-2:-1], *(right[-1:] if len(right) > 1 else ()))
+    if application.op_type == "Gemm" and application.input(2) is not None:
+        application.broadcast(shape, application.shape(2))
+    elif application.agreeing is not None:  # zero points
+        single = ((), (1,))
+        application.agree_if(all(other in single for other in application.shapes()[2:]))
+    if application.op_type == "MatMulInteger":
+        return application.tensor(shape, ir.DataType.INT32)
+    return application.like(shape)
 
 
 def _transposed(shape: Shape, transpose: int) -> Shape:
@@ -69,16 +51,20 @@ _POOLS = ("MaxPool", "AveragePool", "LpPool")
 
 
 @shape_function("Conv", *_POOLS)
+@shape_function("FusedConv", domain="com.microsoft")
 def window(application: Application) -> Sequence[Fact]:
     """A window slides over the axes after the second."""
-    sizes = shape_of(application, 0)
-    fact = fact_of(application, 0)
+    sizes = application.shape(0)
     algebra, attributes = application.algebra, application.attributes
     channels, kernel = sizes[1:2], attributes.get("kernel_shape")
     is_pool = application.op_type in _POOLS
     if not is_pool:
-        weight = shape_of(application, 1)
+        weight = application.shape(1)
         application.require(len(weight) == len(sizes))
+        application.agree_if(isinstance(weight[0], int))
+        application.agree(sizes[1], algebra.mul(weight[1], attributes.get("group", 1)))
+        if application.input(2) is not None:
+            application.agree(weight[0], application.shape(2)[0])
         channels, kernel = weight[:1], kernel or weight[2:]
     rank = len(sizes) - 2
     if kernel is None or not all(isinstance(k, int) for k in kernel):
@@ -104,9 +90,8 @@ def window(application: Application) -> Sequence[Fact]:
         else:
             spatial.append(algebra.ceil_div(size, stride))
     shape = (*sizes[:1], *channels, *spatial)
-    result = of_type(fact.dtype, shape, algebra)
-    indices = of_type(ir.DataType.INT64, shape, algebra)
-    return [result, indices][: application.n_outputs]
+    indices = application.tensor(shape, ir.DataType.INT64)
+    return (application.like(shape) + indices)[: application.n_outputs]
 
 
 def _padding(application: Application, rank: int) -> list[tuple[int, int] | None]:
@@ -151,37 +136,38 @@ def _places(
 @shape_function("GRU", "LSTM", "RNN")
 def recurrent(application: Application) -> Sequence[Fact]:
     """A batch of sequences of vectors; onnx knows the rest."""
-    application.require(len(shape_of(application, 0)) == 3)
+    application.require(len(application.shape(0)) == 3)
     raise Undecided
 
 
 @shape_function("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(application: Application) -> Sequence[Fact]:
     """The axes after the second become 1."""
-    sizes = shape_of(application, 0)
+    sizes = application.shape(0)
     shape = (*sizes[:2], *([1] * (len(sizes) - 2)))
-    return [of_type(fact_of(application, 0).dtype, shape, application.algebra)]
+    return application.like(shape)
 
 
 @shape_function("Resize", "Upsample", reads_floats=True)
 def resize(application: Application) -> Sequence[Fact]:
     """Sizes given by the operand, or multiplied by whole scales."""
+    application.agree_if(False)
     algebra = application.algebra
-    sizes = shape_of(application, 0)
+    sizes = application.shape(0)
     if application.attributes.get("axes") or application.attributes.get(
         "keep_aspect_ratio_policy", "stretch"
     ) not in ("stretch", b"stretch"):
         raise Undecided
     wanted = application.objects(3)
-    dtype = fact_of(application, 0).dtype
+    dtype = application.fact(0).dtype
     if wanted is not None and wanted.size:
         if wanted.shape != (len(sizes),):
             raise Undecided
-        return [of_type(dtype, list(wanted), algebra)]
+        return application.tensor(list(wanted), dtype)
     scales = application.known(2 if application.opset >= 11 else 1)
     if scales is None or scales.shape != (len(sizes),):
         raise Undecided
     if any(float(s) != int(s) or s < 1 for s in scales):
         raise Undecided
     result = [algebra.mul(d, int(s)) for d, s in zip(sizes, scales, strict=True)]
-    return [of_type(dtype, result, algebra)]
+    return application.tensor(result, dtype)

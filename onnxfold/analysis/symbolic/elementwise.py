@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -17,18 +17,14 @@ from onnxfold.analysis.symbolic.fact import (
     Fact,
     Shape,
     of_items,
-    of_type,
 )
 from onnxfold.analysis.symbolic.shape_functions import (
     Application,
     Undecided,
     axis_of,
-    fact_of,
     shape_function,
-    shape_of,
 )
 
-_INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
 _BINARY: dict[str, Callable[[Algebra, Number, Number], Number]] = {
     "Add": Algebra.add,
     "Sub": Algebra.sub,
@@ -48,16 +44,6 @@ _BINARY: dict[str, Callable[[Algebra, Number, Number], Number]] = {
 _TRUTH = ("And", "Or", "Xor", "Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")
 
 
-def broadcast_shapes(algebra: Algebra, shapes: Sequence[Shape]) -> Shape:
-    """The shape that shapes broadcast to."""
-    rank = max((len(shape) for shape in shapes), default=0)
-    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-    result: list[Number] = [1] * rank
-    for shape in padded:
-        result = [algebra.broadcast(a, b) for a, b in zip(result, shape, strict=True)]
-    return tuple(result)
-
-
 def each(function: Callable[..., Number], *arrays: Array) -> Array:
     """The function applied to the elements of arrays, which broadcast."""
     if not np.broadcast_shapes(*(a.shape for a in arrays)):
@@ -68,38 +54,43 @@ def each(function: Callable[..., Number], *arrays: Array) -> Array:
     return applied
 
 
-def _all_objects(application: Application) -> list[Array] | None:
-    arrays = [None if f is None else f.objects for f in application.inputs]
-    if any(a is None or a.size > MOST_ELEMENTS for a in arrays):
-        return None
-    return [a for a in arrays if a is not None]
-
-
-@shape_function(*_BINARY, "PRelu", "Pow", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Sum", "Mean")
-def binary(application: Application) -> Sequence[Fact]:
-    """Operands broadcast; the result has the dtype of the first one, or is a truth value."""
-    algebra, op_type = application.algebra, application.op_type
-    shape = _broadcast(application)
-    dtype = fact_of(application, 0).dtype
-    result = ir.DataType.BOOL if op_type in _TRUTH else dtype
-    function = _BINARY.get(op_type)
-    if function is None or dtype not in SIZE_DTYPES or not is_small(shape):
-        return [of_type(result, shape, algebra)]
-    arrays = _all_objects(application)
-    if arrays is None:
-        return [of_type(result, shape, algebra)]
-    items = arrays[0]
-    for other in arrays[1:]:
-        items = each(lambda a, b: function(algebra, a, b), items, other)
-    assert result is not None
-    return [of_items(items, result, algebra)]
-
-
-def _broadcast(application: Application) -> Shape:
-    shapes = [None if f is None else f.shape for f in application.inputs]
-    if application.opset < 7 or not shapes or any(s is None for s in shapes):
+@shape_function(
+    *(*_BINARY, "Mod", "Where", "PRelu", "Pow", "Sum", "Mean"),
+    *("BitwiseAnd", "BitwiseOr", "BitwiseXor"),
+)
+def broadcasting(application: Application) -> Sequence[Fact]:
+    """Operands broadcast; the result has the dtype of one of them, or is a truth value."""
+    op_type = application.op_type
+    if application.opset < 7 or not application.inputs:
         raise Undecided
-    return broadcast_shapes(application.algebra, [s for s in shapes if s is not None])
+    shape = application.broadcast(*application.shapes())
+    dtype = application.fact(1 if op_type == "Where" else 0).dtype
+    result = ir.DataType.BOOL if op_type in _TRUTH else dtype
+    items = _computed(application) if dtype in SIZE_DTYPES and is_small(shape) else None
+    if items is None or result is None:
+        return application.tensor(shape, result)
+    return [of_items(items, result, application.algebra)]
+
+
+def _computed(application: Application) -> Array | None:
+    """The elements of the result, if those of all operands are known."""
+    algebra, op_type = application.algebra, application.op_type
+    arrays = [
+        a for k in range(len(application.inputs)) if (a := application.objects(k)) is not None
+    ]
+    if len(arrays) < len(application.inputs) or any(a.size > MOST_ELEMENTS for a in arrays):
+        return None
+    if op_type == "Where":
+        return each(algebra.where, *arrays)
+    function = _BINARY.get(op_type)
+    if op_type == "Mod" and not (
+        application.attributes.get("fmod", 0)  # takes the sign of the dividend
+        and any(algebra.low(n) < 0 for array in arrays for n in array.flat)
+    ):
+        function = Algebra.mod
+    if function is None:
+        return None
+    return functools.reduce(lambda a, b: each(functools.partial(function, algebra), a, b), arrays)
 
 
 def is_small(shape: Shape) -> bool:
@@ -110,34 +101,6 @@ def is_small(shape: Shape) -> bool:
             return False
         count *= size
     return count <= MOST_ELEMENTS
-
-
-@shape_function("Mod")
-def mod(application: Application) -> Sequence[Fact]:
-    """The remainder with the divisor's sign, or with ``fmod`` the dividend's."""
-    algebra = application.algebra
-    shape = _broadcast(application)
-    dtype = fact_of(application, 0).dtype
-    arrays = _all_objects(application) if dtype in _INTEGERS and is_small(shape) else None
-    if arrays is None or dtype is None:
-        return [of_type(dtype, shape, algebra)]
-    if application.attributes.get("fmod", 0) and any(
-        algebra.low(n) < 0 for array in arrays for n in array.flat
-    ):
-        return [of_type(dtype, shape, algebra)]
-    return [of_items(each(algebra.mod, *arrays), dtype, algebra)]
-
-
-@shape_function("Where")
-def where(application: Application) -> Sequence[Fact]:
-    """A choice for each element."""
-    algebra = application.algebra
-    shape = _broadcast(application)
-    dtype = fact_of(application, 1).dtype
-    arrays = _all_objects(application) if dtype in SIZE_DTYPES and is_small(shape) else None
-    if arrays is None or dtype is None:
-        return [of_type(dtype, shape, algebra)]
-    return [of_items(each(algebra.where, *arrays), dtype, algebra)]
 
 
 _UNARY: dict[str, Callable[[Algebra, Number], Number]] = {
@@ -161,12 +124,12 @@ _SAME_TYPE = (
 def unary(application: Application) -> Sequence[Fact]:
     """One operand, the same dtype and shape."""
     algebra = application.algebra
-    fact = fact_of(application, 0)
+    fact = application.fact(0)
     items = fact.objects if fact.dtype in SIZE_DTYPES else None
     if items is None or fact.dtype is None:
-        return [of_type(fact.dtype, fact.shape, algebra)]
-    function = _UNARY[application.op_type]
-    return [of_items(each(lambda a: function(algebra, a), items), fact.dtype, algebra)]
+        return application.like(fact.shape)
+    function = functools.partial(_UNARY[application.op_type], algebra)
+    return [of_items(each(function, items), fact.dtype, algebra)]
 
 
 @shape_function(*_SAME_TYPE)
@@ -174,55 +137,65 @@ def same_type(application: Application) -> Sequence[Fact]:
     """The result has the dtype and shape of the first operand. Of more outputs onnx knows."""
     if application.n_outputs > 1:
         raise Undecided
-    fact = fact_of(application, 0)
-    return [of_type(fact.dtype, fact.shape, application.algebra)]
+    fact = application.fact(0)
+    if application.agreeing is not None:
+        _agree_with_first(application)
+    return application.like(fact.shape)
 
 
-@shape_function("DequantizeLinear")
-def dequantize(application: Application) -> Sequence[Fact]:
-    """The dtype of the scale."""
-    if application.attributes.get("output_dtype", 0):
+def _agree_with_first(application: Application) -> None:
+    first, *others = application.shapes()
+    if application.op_type in ("BatchNormalization", "InstanceNormalization"):
+        for shape in others:
+            application.agree((*shape, 0)[0], (*first, 0, 0)[1])
+    elif application.op_type == "LayerNormalization":
+        application.agree_if(all(len(shape) <= len(first) for shape in others))
+        application.broadcast(first, *others)
+    else:
+        application.agree_if(all(shape in ((), (1,)) for shape in others))
+
+
+@shape_function("DequantizeLinear", "QuantizeLinear")
+@shape_function("DequantizeLinear", "QuantizeLinear", domain="com.microsoft")
+def quantization(application: Application) -> Sequence[Fact]:
+    """The dtype of the scale, or of the zero point, which is uint8 if it is omitted."""
+    attributes = application.attributes
+    if attributes.get("output_dtype", 0):
         raise Undecided
-    dtype = fact_of(application, 1).dtype
-    return [of_type(dtype, fact_of(application, 0).shape, application.algebra)]
-
-
-@shape_function("QuantizeLinear")
-def quantize(application: Application) -> Sequence[Fact]:
-    """The dtype of the zero point, uint8 without one."""
-    if application.attributes.get("output_dtype", 0):
-        raise Undecided
+    shape = application.fact(0).shape
+    for k in range(1, len(application.inputs)):
+        if shape and application.inputs[k] is not None and application.shape(k) not in ((), (1,)):
+            axis = axis_of(attributes.get("axis", 1), len(shape))
+            application.agree_if(len(application.shape(k)) == 1)
+            application.agree(application.shape(k)[0], shape[axis])
+    if application.op_type == "DequantizeLinear":
+        return application.like(shape, 1)
     zero = application.input(2)
-    dtype = ir.DataType.UINT8 if zero is None else zero.dtype
-    return [of_type(dtype, fact_of(application, 0).shape, application.algebra)]
+    return application.tensor(shape, ir.DataType.UINT8 if zero is None else zero.dtype)
 
 
 @shape_function("IsNaN", "IsInf")
 def tests(application: Application) -> Sequence[Fact]:
     """Truth values in the shape of the operand."""
-    shape = shape_of(application, 0)
-    return [of_type(ir.DataType.BOOL, shape, application.algebra)]
+    return application.tensor(application.shape(0), ir.DataType.BOOL)
 
 
 @shape_function("Identity")
 def identity(application: Application) -> Sequence[Fact]:
     """The operand."""
-    return [fact_of(application, 0)]
+    return [application.fact(0)]
 
 
 @shape_function("Cast", "CastLike")
 def cast(application: Application) -> Sequence[Fact]:
     """Another dtype. Sizes in 32 bits are those in 64: see ``ASSUMPTIONS``."""
     algebra = application.algebra
-    fact = fact_of(application, 0)
-    to: ir.DataType | None
-    if application.op_type == "CastLike":
-        to = fact_of(application, 1).dtype
-    else:
-        to = ir.DataType(application.attributes["to"])
+    fact = application.fact(0)
+    is_like = application.op_type == "CastLike"
+    to = application.fact(1).dtype if is_like else ir.DataType(application.attributes["to"])
     items = fact.objects if fact.dtype in SIZE_DTYPES else None
     if items is None or to is None or to not in SIZE_DTYPES:
-        return [of_type(to, fact.shape, algebra)]
+        return application.tensor(fact.shape, to)
     if to == ir.DataType.BOOL and fact.dtype != ir.DataType.BOOL:
         items = each(lambda a: algebra.negation(algebra.equal(a, 0)), items)
     elif fact.dtype == ir.DataType.BOOL:
@@ -242,7 +215,7 @@ _REDUCTIONS: dict[str, Callable[[Algebra, Number, Number], Number]] = {
 def reduce(application: Application) -> Sequence[Fact]:
     """A short list of integers to one."""
     algebra = application.algebra
-    fact = fact_of(application, 0)
+    fact = application.fact(0)
     items = fact.objects
     if items is None or items.ndim != 1 or not items.size or fact.dtype not in SIZE_DTYPES:
         raise Undecided
@@ -251,10 +224,6 @@ def reduce(application: Application) -> Sequence[Fact]:
         return [fact]
     if axes and [axis_of(a, 1) for a in axes] != [0]:
         raise Undecided
-    combine = _REDUCTIONS[application.op_type]
-    result: Any = items[0]
-    for item in items[1:]:
-        result = combine(algebra, result, item)
     numbers = [max(abs(item), 1) for item in items if isinstance(item, int)]
     greatest = {"ReduceSum": sum(numbers), "ReduceProd": math.prod(numbers)}
     # runtimes add and multiply in float64: every partial result, in any order, must be exact
@@ -262,6 +231,8 @@ def reduce(application: Application) -> Sequence[Fact]:
         raise Undecided
     shape = (1,) if application.attributes.get("keepdims", 1) else ()
     reduced = np.empty(shape, object)
-    reduced[...] = result
+    reduced[...] = functools.reduce(
+        functools.partial(_REDUCTIONS[application.op_type], algebra), items
+    )
     assert fact.dtype is not None
     return [of_items(reduced, fact.dtype, algebra)]

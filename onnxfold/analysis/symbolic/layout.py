@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,10 +23,7 @@ from onnxfold.analysis.symbolic.shape_functions import (
     Application,
     Undecided,
     axis_of,
-    fact_of,
     shape_function,
-    shape_of,
-    volume,
 )
 
 TO_THE_END = (1 << 31) - 1
@@ -36,7 +34,7 @@ _ANY_END = (TO_THE_END, (1 << 63) - 1)
 @shape_function("Shape")
 def shape(application: Application) -> Sequence[Fact]:
     """The sizes from ``start`` to ``end``."""
-    sizes = shape_of(application, 0)
+    sizes = application.shape(0)
     start = application.attributes.get("start", 0)
     end = application.attributes.get("end")
     kept = sizes[slice(start, end)] if application.opset >= 15 else sizes
@@ -47,22 +45,22 @@ def shape(application: Application) -> Sequence[Fact]:
 def size(application: Application) -> Sequence[Fact]:
     """The product of the sizes."""
     items = np.empty((), object)
-    items[()] = volume(application.algebra, shape_of(application, 0))
+    items[()] = application.algebra.product(application.shape(0))
     return [of_items(items, ir.DataType.INT64, application.algebra)]
 
 
 @shape_function("NonZero")
 def non_zero(application: Application) -> Sequence[Fact]:
     """A row for each axis; of a scalar onnxruntime makes one row, and ONNX says none."""
-    rank = len(shape_of(application, 0))
+    rank = len(application.shape(0))
     algebra = application.algebra
     rows = rank or algebra.unknown(low=0)
-    return [of_type(ir.DataType.INT64, [rows, algebra.unknown(low=0)], algebra)]
+    return application.tensor([rows, algebra.unknown(low=0)], ir.DataType.INT64)
 
 
 def _moved(application: Application, items: Array) -> Sequence[Fact]:
     """The fact of elements that came from the first input."""
-    dtype = fact_of(application, 0).dtype
+    dtype = application.fact(0).dtype
     items = np.asarray(items, object)  # NumPy gives a single element as itself
     if dtype is None or items.size > MOST_ELEMENTS:
         raise Undecided
@@ -72,7 +70,7 @@ def _moved(application: Application, items: Array) -> Sequence[Fact]:
 @shape_function("Gather")
 def gather(application: Application) -> Sequence[Fact]:
     """Elements at indexes along an axis."""
-    data, indices = shape_of(application, 0), shape_of(application, 1)
+    data, indices = application.shape(0), application.shape(1)
     axis = axis_of(application.attributes.get("axis", 0), len(data))
     items, at = application.objects(0), application.known(1)
     if items is not None and at is not None:
@@ -81,19 +79,19 @@ def gather(application: Application) -> Sequence[Fact]:
         except IndexError:
             raise Undecided from None
     sizes = (*data[:axis], *indices, *data[axis + 1 :])
-    return [of_type(fact_of(application, 0).dtype, sizes, application.algebra)]
+    return application.like(sizes)
 
 
 @shape_function("Squeeze")
 def squeeze(application: Application) -> Sequence[Fact]:
     """Axes of size 1 go. A model that removes another one is not run."""
-    sizes = shape_of(application, 0)
+    sizes = application.shape(0)
     axes = application.integers("axes", 1)
     if not axes:  # onnxruntime takes none for all
         if any(not isinstance(d, int) for d in sizes):
             if axes is None:
                 raise Undecided
-            return [Fact(fact_of(application, 0).dtype)]
+            return [Fact(application.fact(0).dtype)]
         gone = {k for k, d in enumerate(sizes) if d == 1}
     else:
         gone = {axis_of(a, len(sizes)) for a in axes}
@@ -103,7 +101,7 @@ def squeeze(application: Application) -> Sequence[Fact]:
 @shape_function("Unsqueeze")
 def unsqueeze(application: Application) -> Sequence[Fact]:
     """New axes of size 1."""
-    sizes = list(shape_of(application, 0))
+    sizes = list(application.shape(0))
     axes = application.integers("axes", 1)
     if axes is None:
         raise Undecided
@@ -114,23 +112,26 @@ def unsqueeze(application: Application) -> Sequence[Fact]:
 
 
 def _reshaped(application: Application, sizes: Shape) -> Sequence[Fact]:
+    if application.agreeing is not None:
+        product = application.algebra.product
+        application.agree(product(application.shape(0)), product(sizes))
     items = application.objects(0)
     if items is not None and all(isinstance(d, int) for d in sizes):
         try:
             return _moved(application, items.reshape(tuple(sizes)))
         except ValueError:
             raise Undecided from None
-    return [of_type(fact_of(application, 0).dtype, sizes, application.algebra)]
+    return application.like(sizes)
 
 
 @shape_function("Flatten")
 def flatten(application: Application) -> Sequence[Fact]:
     """Two axes."""
-    sizes = shape_of(application, 0)
+    sizes = application.shape(0)
     axis = application.attributes.get("axis", 1)
     axis = axis if axis >= 0 else axis + len(sizes)
     algebra = application.algebra
-    return _reshaped(application, (volume(algebra, sizes[:axis]), volume(algebra, sizes[axis:])))
+    return _reshaped(application, (algebra.product(sizes[:axis]), algebra.product(sizes[axis:])))
 
 
 @shape_function("Reshape")
@@ -141,11 +142,11 @@ def reshape(application: Application) -> Sequence[Fact]:
     else:
         target = application.numbers(1)
     allow_zero = bool(application.attributes.get("allowzero", 0))
-    sizes = application.shape(0)
+    sizes = application.fact(0).shape
     if sizes is None:
         algebra = application.algebra
         plain = [n if algebra.is_positive(n) else algebra.unknown(low=0) for n in target]
-        return [of_type(fact_of(application, 0).dtype, plain, algebra)]
+        return application.like(plain)
     result = reshaped_sizes(application.algebra, sizes, tuple(target), allow_zero=allow_zero)
     return _reshaped(application, result)
 
@@ -165,7 +166,7 @@ def reshaped_sizes(
     strict = [_size_at(algebra, sizes, k, n, allow_zero) for k, n in enumerate(target)]
     if missing is None and strict == list(target):
         return target
-    total = volume(algebra, sizes)
+    total = algebra.product(sizes)
     if missing is not None:
         others = [d for k, d in enumerate(strict) if k != missing]
         if not allow_zero:  # beside a 0, nothing says what -1 stands for: the run ends
@@ -173,10 +174,10 @@ def reshaped_sizes(
         if allow_zero and not _zeros_are_copied(algebra, sizes, others):
             strict[missing] = algebra.unknown(low=0)
         else:
-            strict[missing] = _size_left(algebra, total, volume(algebra, tuple(others)))
+            strict[missing] = _size_left(algebra, total, algebra.product(tuple(others)))
         return tuple(strict)
     plain = [n if n != 0 or allow_zero else d for n, d in zip(target, strict, strict=True)]
-    is_plain = all(algebra.low(n) >= 0 for n in plain) and volume(algebra, tuple(plain)) == total
+    is_plain = all(algebra.low(n) >= 0 for n in plain) and algebra.product(tuple(plain)) == total
     return tuple(plain if is_plain else strict)
 
 
@@ -230,7 +231,7 @@ def _size_left(algebra: Algebra, total: Number, rest: Number) -> Number:
 @shape_function("Transpose")
 def transpose(application: Application) -> Sequence[Fact]:
     """Axes in another order."""
-    sizes = shape_of(application, 0)
+    sizes = application.shape(0)
     order = application.attributes.get("perm", tuple(reversed(range(len(sizes)))))
     application.require(len(order) == len(sizes))
     if sorted(order) != list(range(len(sizes))):
@@ -238,51 +239,53 @@ def transpose(application: Application) -> Sequence[Fact]:
     items = application.objects(0)
     if items is not None:
         return _moved(application, items.transpose(order))
-    dtype = fact_of(application, 0).dtype
-    return [of_type(dtype, [sizes[k] for k in order], application.algebra)]
+    dtype = application.fact(0).dtype
+    return application.tensor([sizes[k] for k in order], dtype)
 
 
 @shape_function("Pad")
+@shape_function("Pad", domain="com.microsoft")
 def pad(application: Application) -> Sequence[Fact]:
     """Each size with what is added before and behind."""
     algebra = application.algebra
-    sizes, pads = shape_of(application, 0), application.objects(1)
+    sizes, pads = application.shape(0), application.objects(1)
     if pads is None or pads.shape != (2 * len(sizes),) or application.input(3) is not None:
         raise Undecided
+    is_constant = application.attributes.get("mode", "constant") in ("constant", b"constant")
+    application.agree_if(is_constant)  # mirrors repeat no more than there is
     before, behind = pads[: len(sizes)], pads[len(sizes) :]
     result = [
         algebra.add(d, algebra.add(a, b)) for d, a, b in zip(sizes, before, behind, strict=True)
     ]
-    return [of_type(fact_of(application, 0).dtype, result, algebra)]
+    return application.like(result)
 
 
 @shape_function("Concat")
 def concat(application: Application) -> Sequence[Fact]:
     """Operands one after the other."""
-    shapes = [shape_of(application, k) for k in range(len(application.inputs))]
     axis = application.attributes.get("axis", 1)
-    result = joined_shape(application.algebra, shapes, axis)
+    result = _joined_shape(application, axis)
     arrays = [application.objects(k) for k in range(len(application.inputs))]
     present = [a for a in arrays if a is not None]
     if len(present) == len(arrays):
         return _moved(application, np.concatenate(present, axis=axis))
-    return [of_type(fact_of(application, 0).dtype, result, application.algebra)]
+    return application.like(result)
 
 
-def joined_shape(algebra: Algebra, shapes: Sequence[Shape], axis: int) -> Shape:
+def _joined_shape(application: Application, axis: int) -> Shape:
     """The shape of operands one after the other. Raises Undecided if ranks differ."""
+    shapes = application.shapes()
     if not shapes or any(len(s) != len(shapes[0]) for s in shapes):
         raise Undecided
     axis = axis_of(axis, len(shapes[0]))
     result: list[Number] = []
     for k, sizes in enumerate(zip(*shapes, strict=True)):
         if k == axis:
-            total: Number = 0
-            for d in sizes:
-                total = algebra.add(total, d)
-            result.append(total)
+            result.append(functools.reduce(application.algebra.add, sizes))
         else:  # they are all equal: the simplest stands for all
             result.append(next((d for d in sizes if isinstance(d, int)), sizes[0]))
+            for size in sizes:
+                application.agree(result[-1], size)
     return tuple(result)
 
 
@@ -290,7 +293,7 @@ def joined_shape(algebra: Algebra, shapes: Sequence[Shape], axis: int) -> Shape:
 def split(application: Application) -> Sequence[Fact]:
     """Parts of given sizes, or as equal as possible."""
     algebra = application.algebra
-    sizes = shape_of(application, 0)
+    sizes = application.shape(0)
     axis = axis_of(application.attributes.get("axis", 0), len(sizes))
     count = application.n_outputs
     parts: Sequence[Number]
@@ -303,18 +306,19 @@ def split(application: Application) -> Sequence[Fact]:
         parts = list(given)
     else:
         parts = _equal_parts(algebra, sizes[axis], count)
+    application.agree(sizes[axis], functools.reduce(algebra.add, parts))
     items = application.objects(0)
     if items is not None and all(isinstance(p, int) for p in parts):
         places = np.cumsum([int(p) for p in parts])[:-1]  # type: ignore[arg-type]
         return [_moved(application, a)[0] for a in np.split(items, places, axis=axis)]
-    dtype = fact_of(application, 0).dtype
+    dtype = application.fact(0).dtype
     return [of_type(dtype, (*sizes[:axis], p, *sizes[axis + 1 :]), algebra) for p in parts]
 
 
 @shape_function("SplitToSequence")
 def split_to_sequence(application: Application) -> Sequence[Fact]:
     """Of pieces of given sizes without their axis ONNX and onnxruntime mean different shapes."""
-    dtype = fact_of(application, 0).dtype
+    dtype = application.fact(0).dtype
     if application.input(1) is None or application.attributes.get("keepdims", 1) or dtype is None:
         raise Undecided
     tensor = onnx.helper.make_tensor_type_proto(dtype.value, None)
@@ -330,7 +334,7 @@ def _equal_parts(algebra: Algebra, total: Number, count: int) -> list[Number]:
 @shape_function("Slice")
 def slice_(application: Application) -> Sequence[Fact]:
     """Ranges of some axes."""
-    sizes = list(shape_of(application, 0))
+    sizes = list(application.shape(0))
     ranges = slice_ranges(application, len(sizes))
     items = application.objects(0)
     slices = [slice(None)] * len(sizes)
@@ -345,7 +349,7 @@ def slice_(application: Application) -> Sequence[Fact]:
             return _moved(application, items[tuple(slices)])
     for axis, (start, end, step) in ranges.items():
         sizes[axis] = sliced_size(application.algebra, sizes[axis], start, end, step)
-    return [of_type(fact_of(application, 0).dtype, sizes, application.algebra)]
+    return application.like(sizes)
 
 
 def slice_ranges(application: Application, rank: int) -> dict[int, tuple[Number, Number, int]]:

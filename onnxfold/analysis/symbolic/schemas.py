@@ -13,30 +13,52 @@ from typing import Any
 
 import onnx
 
-from onnxfold.analysis.symbolic.contrib import DOMAIN
-
 _logger = logging.getLogger(__name__)
+
+DOMAIN = "com.microsoft"
 
 BELIEVED: dict[str, tuple[int, ...]] = {
     "Attention": (0, 1),
+    "BiasGelu": (0,),
     "DecoderMaskedMultiHeadAttention": (0, 1, 2),
     "DynamicQuantizeLSTM": (0, 1, 2),
+    "DynamicQuantizeMatMul": (0,),
     "EmbedLayerNormalization": (0, 1, 2),
-    "FusedMatMul": (0,),  # with the attributes that its shape function leaves
+    "FastGelu": (0,),
+    "FusedMatMul": (0,),
     "GatherBlockQuantized": (0,),
     "GatherND": (0,),
+    "Gelu": (0,),
     "GridSample": (0,),
-    "GroupQueryAttention": (0,),  # it takes the past's length for the present's
+    "GroupQueryAttention": (0,),
+    "Inverse": (0,),
     "MatMulBnb4": (0,),
+    "MatMulInteger16": (0,),
+    "MatMulIntegerToFloat": (0,),
+    "MatMulNBits": (0,),
     "MaxpoolWithMask": (0,),
     "MoE": (0,),
     "MultiHeadAttention": (0, 1, 2),
     "MurmurHash3": (0,),
+    "NGramRepeatBlock": (0,),
     "QAttention": (0, 1),
+    "QGemm": (0,),
+    "QLinearAdd": (0,),
     "QLinearAveragePool": (0,),
+    "QLinearConcat": (0,),
     "QLinearConv": (0,),
     "QLinearGlobalAveragePool": (0,),
+    "QLinearLeakyRelu": (0,),
+    "QLinearMul": (0,),
+    "QLinearSigmoid": (0,),
+    "QLinearSoftmax": (0,),
+    "QLinearWhere": (0,),
+    "QuickGelu": (0,),
     "Range": (0,),
+    "RotaryEmbedding": (0,),
+    "SkipLayerNormalization": (0, 3),
+    "SkipSimplifiedLayerNormalization": (0, 3),
+    "Trilu": (0,),
     "UnfoldTensor": (0,),
     "Unique": (0, 1, 2),
 }

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import onnx_ir as ir
+
 from onnxfold.analysis.symbolic.expression import Algebra, Number
-from onnxfold.analysis.symbolic.fact import Array, Fact, Shape
+from onnxfold.analysis.symbolic.fact import Array, Fact, Shape, of_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +25,30 @@ class Application:
     n_outputs: int
     algebra: Algebra
 
+    agreeing: list[tuple[Number, Number]] | None = None
+    """Collects sizes that must be the same, or the node fails; None if nobody asks."""
+
     def input(self, k: int) -> Fact | None:
         """What is known of an input; None if it is omitted."""
         return self.inputs[k] if k < len(self.inputs) else None
 
-    def shape(self, k: int) -> Shape | None:
-        """The shape of an input."""
+    def fact(self, k: int) -> Fact:
+        """What is known of an input that must be there. Raises Undecided if it is omitted."""
         fact = self.input(k)
-        return None if fact is None else fact.shape
+        if fact is None:
+            raise Undecided
+        return fact
+
+    def shape(self, k: int) -> Shape:
+        """The shape of an input. Raises Undecided if it is not known."""
+        fact = self.input(k)
+        if fact is None or fact.shape is None:
+            raise Undecided
+        return fact.shape
+
+    def shapes(self) -> list[Shape]:
+        """The shapes of all inputs. Raises Undecided if one is not known."""
+        return [self.shape(k) for k in range(len(self.inputs))]
 
     def objects(self, k: int) -> Array | None:
         """The elements of an input as Python numbers and expressions."""
@@ -46,6 +64,34 @@ class Application:
         """Remember that the node fails in every run if something does not hold."""
         if not holds:
             self.algebra.required.append(-1)
+
+    def agree(self, one: Number, other: Number) -> None:
+        """Say that the node fails if these sizes are not the same."""
+        if self.agreeing is not None and one != other:
+            self.agreeing.append((one, other))
+
+    def agree_if(self, certain: bool) -> None:
+        """Say that the node may fail on some sizes unless something is certain."""
+        self.agree(1, int(certain))
+
+    def broadcast(self, *shapes: Shape) -> Shape:
+        """The shape that shapes broadcast to."""
+        result: list[Number] = [1] * max(map(len, shapes), default=0)
+        for shape in shapes:
+            first = len(result) - len(shape)
+            for axis, size in enumerate(shape, first):
+                if 1 not in (size, result[axis]):
+                    self.agree(result[axis], size)
+                result[axis] = self.algebra.broadcast(result[axis], size)
+        return tuple(result)
+
+    def tensor(self, shape: Sequence[Number] | None, dtype: ir.DataType | None) -> list[Fact]:
+        """The only output: a tensor of that shape and dtype."""
+        return [of_type(dtype, shape, self.algebra)]
+
+    def like(self, shape: Sequence[Number] | None, k: int = 0) -> list[Fact]:
+        """The only output: a tensor of that shape with the dtype of an input."""
+        return self.tensor(shape, self.fact(k).dtype)
 
     def numbers(self, k: int) -> list[Number]:
         """The elements of an input that is a list of integers, as :meth:`objects` gives them.
@@ -124,24 +170,3 @@ def axis_of(axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         raise Undecided
     return axis % rank
-
-
-def shape_of(application: Application, k: int) -> Shape:
-    """The shape of an input. Raises Undecided if it is not known."""
-    shape = application.shape(k)
-    if shape is None:
-        raise Undecided
-    return shape
-
-
-def fact_of(application: Application, k: int) -> Fact:
-    """What is known of an input that must be there. Raises Undecided if it is not."""
-    fact = application.input(k)
-    if fact is None:
-        raise Undecided
-    return fact
-
-
-def volume(algebra: Algebra, shape: Shape) -> Number:
-    """The number of elements."""
-    return algebra.product(shape)

@@ -56,7 +56,7 @@ def mutate(rng: random.Random, data: bytes) -> tuple[bytes, str]:
     if rng.random() < 0.03:
         whole = whole[: rng.randrange(len(whole) + 1)]
         done.append("the file is cut")
-    if rng.random() < 0.03:
+    if whole and rng.random() < 0.03:
         block = bytearray(whole)
         for _ in range(rng.choice((1, 3, 30))):
             block[rng.randrange(len(block))] ^= 1 << rng.randrange(8)

@@ -76,6 +76,17 @@ class Scopes:
         """The scope of a graph, or None for one that is not (or no longer) in the model."""
         return None if graph is None else self._by_graph.get(graph)
 
+    def path(self, graph: ir.Graph | None) -> list[ir.Graph]:
+        """Return a graph and those that hold it, the innermost first; those whose values it sees.
+
+        A graph that is not in the model has none.
+        """
+        found: list[ir.Graph] = []
+        while (scope := self.find(graph)) is not None:
+            found.append(scope.graph)
+            graph = None if scope.parent is None else scope.parent.graph
+        return found
+
     def graphs(self) -> list[ir.Graph]:
         """All graphs, outer ones before what they hold."""
         return list(self._by_graph)

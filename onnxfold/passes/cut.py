@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from onnxfold.analysis.decisions import Decision
 from onnxfold.analysis.frontier import FORBIDDEN, Growth, RegionOp, choose
+from onnxfold.graphs import op_name
+from onnxfold.onnx_ir_private import uses
 from onnxfold.options import Options
 from onnxfold.passes.folding.stored import bytes_now, data_bytes
 from onnxfold.passes.folding.sweep import Sweep
@@ -17,8 +19,6 @@ from onnxfold.pool import Pool
 
 HARDLY_MORE = 256
 """Bytes by which a scalar or a shape vector may be larger than what it is made of."""
-
-_QUANTIZED = "the weight stays quantized (fold_quantized folds it)"
 
 
 class Cut:
@@ -37,116 +37,27 @@ class Cut:
         self._sweep = sweep
         self._pool = pool
         self._options = options
+        self._cost: dict[ir.Value, float] = {}
         self._same: dict[ir.Value, ir.Value] = {}
-        demanded = [
-            v
-            for n in sweep.operations
-            for v in n.outputs
-            if v in sweep.cost and self._is_demanded(v)
-        ]
-        self._find_same()
-        needed = [self._same.get(v, v) for v in (*demanded, *self._demanded_leaves())]
-        choice = choose(
-            [
-                RegionOp(
-                    [self._same.get(v, v) for v in self._operands(node)],
-                    # a view of all of a weight is the weight: it is there, whoever else makes it
-                    [
-                        same
-                        for v in self._results(node)
-                        if (same := self._same.get(v, v)) in sweep.cost
-                    ],
-                    sweep.bytes_of_node[node],
-                )
-                for node in sweep.undecided
-            ],
-            needed,
-            _Costs(self._cost),
-            growth,
-        )
+        self._views: dict[object, ir.Value] = {}
+        ops = [self._op(node) for node in sweep.undecided]
+        demanded = self._demanded()
+        self._needed = {self._same.get(value, value) for value in demanded}
+        choice = choose(ops, self._needed, self._cost, growth)
         self.spent = choice.spent
         """Bytes of the growth that were spent."""
-        self._needed = set(needed)
         self.stored: list[ir.Value] = []
         """Values to store, in topological order."""
-        self.stays: list[Stay] = []
-        """Nodes that could be folded and stay."""
+        self._staying: dict[ir.Node, None] = {}
         self._follow(demanded, choice.stored)
-        self._staying = {stay.node for stay in self.stays}
+        self.stays = [Stay(n, self._why_it_stays(n)) for n in sweep.undecided if n in self._staying]
+        """Nodes that could be folded and stay."""
         self.removed = [node for node in sweep.operations if node not in self._staying]
         """Nodes that go."""
         self.declined = any(
-            self._cost(v) != FORBIDDEN for n in self._staying for v in self._results(n)
+            self._cost[v] != FORBIDDEN for node in self._staying for v in self._results(node)
         )
         """True if nodes stay only because of the bytes that their results take."""
-        self.left_to_onnxruntime = any(
-            sweep.undecided[node].kernel is None for node in self._staying
-        )
-        """True if only onnxruntime knows what a node that stays gives: rules may ask."""
-
-    # ---------------------------------------------------------------- explaining
-
-    def explain(self, *, small: bool = False) -> list[tuple[ir.Node, Decision]]:
-        """What was decided about every node that has constant inputs only.
-
-        Args:
-            small: Also about the nodes whose results are so small that they always fold.
-        """
-        stored = set(self.stored)
-        readers = Counter(
-            v for node in self._staying for v in {self._as_one(v) for v in self._operands(node)}
-        )
-        nodes = [
-            node
-            for node in self._sweep.operations
-            if small or node in self._staying or self._result_bytes(node) > HARDLY_MORE
-        ]
-        found = [(node, self._decision(node, stored, readers)) for node in nodes]
-        for stay in self._sweep.stays:
-            found.append((stay.node, _describe(stay.node, False, None, None, stay.reason)))
-        return found
-
-    def _decision(
-        self, node: ir.Node, stored: set[ir.Value], readers: Counter[ir.Value]
-    ) -> Decision:
-        operands = {self._as_one(v) for v in self._operands(node)}
-        stays = node in self._staying
-        alone = [v for v in operands if v not in self._needed and readers[v] == stays]
-        kept = sum(self._nbytes(v) for v in alone if self._is_stored(v, stored) or not stays)
-        results = self._results(node)
-        if stays:
-            forbidden = any(self._cost(v) == FORBIDDEN for v in results)
-            folded = None if forbidden else sum(self._nbytes(v) for v in results)
-            return _describe(node, False, folded, kept, self._why(node))
-        in_file = [v for v in results if v in stored]
-        if not in_file:
-            return _describe(node, True, 0, None, "only folded nodes read its result")
-        folded = sum(self._nbytes(v) for v in in_file)
-        return _describe(node, True, folded, kept, self._why_folded(node, folded, kept))
-
-    def _why_folded(self, node: ir.Node, folded: int, kept: int) -> str:
-        if self._options.fold_all:
-            return "everything is folded (fold_all)"
-        if any(self._options.folds(v.name) for v in node.outputs):
-            return "asked for (fold)"
-        if folded <= kept:
-            return "takes no more bytes than its operands"
-        if folded <= kept + HARDLY_MORE:
-            return "takes hardly more bytes than the node"
-        return "with the nodes around it the model grows no more than it may"
-
-    def _as_one(self, value: ir.Value) -> ir.Value:
-        return self._same.get(value, value)
-
-    def _is_stored(self, value: ir.Value, stored: set[ir.Value]) -> bool:
-        return value in stored or value not in self._sweep.cost
-
-    def _nbytes(self, value: ir.Value) -> int:
-        if value in self._sweep.cost:
-            if not self._pool.is_bound(value) or self._cost(value) == FORBIDDEN:
-                return 0
-            return self._pool.buffer_of(value).nbytes
-        return data_bytes(value.const_value)
 
     # ---------------------------------------------------------------- the region
 
@@ -158,93 +69,20 @@ class Cut:
         """Those that somebody still needs: the others have no buffer (any more)."""
         return [v for v in node.outputs if v in self._sweep.cost and self._pool.is_bound(v)]
 
-    def _find_same(self) -> None:
-        """Values that are the same view of the same bytes are stored once, so they count once."""
-        first: dict[object, ir.Value] = {}
-        for node in self._sweep.undecided:
-            for value in (*self._operands(node), *self._results(node)):
-                cost = self._cost(value) if self._sweep.is_constant(value) else 0
-                if not cost or cost == FORBIDDEN or value in self._same or value.is_graph_output():
-                    continue
-                buffer = self._pool.buffer_of(value)
-                if buffer.is_known:
-                    same = first.setdefault((self._store_of(value), buffer.key()), value)
-                    self._same[value] = same
+    def _op(self, node: ir.Node) -> RegionOp[ir.Value]:
+        """A node between values, each of which stands for all views of the same bytes."""
+        made = self._sweep.cost
+        operands, results = self._operands(node), self._results(node)
+        for value in (*operands, *results):
+            if value not in self._cost:
+                self._cost[value] = self._cost_of(value)
+                self._same[value] = self._first_view(value)
+        # a view of all of a weight is the weight: it is there, whoever else makes it
+        outputs = [same for same in map(self._same.__getitem__, results) if same in made]
+        inputs = [self._same[v] for v in operands]
+        return RegionOp(inputs, outputs, self._sweep.bytes_of_node[node])
 
-    def _store_of(self, value: ir.Value) -> ir.Graph | None:
-        """The graph whose initializers equal values can share.
-
-        That is the main graph for all graphs in it. What is made in a function is in a Constant
-        node there, and another graph of the function does not read that.
-        """
-        scope = self._sweep.scopes.find(value.graph)
-        return value.graph if scope is None or scope.in_function else scope.root
-
-    def _follow(self, demanded: list[ir.Value], chosen: set[ir.Value]) -> None:
-        """From what is demanded back to what is stored; the nodes on the way stay."""
-        pending = list(demanded)
-        seen: set[ir.Value] = set(pending)
-        staying: dict[ir.Node, None] = {}
-        stored: list[ir.Value] = []
-        while pending:
-            value = pending.pop()
-            node = value.producer()
-            if value not in self._sweep.cost or node is None:
-                continue
-            if node not in self._sweep.undecided or self._same.get(value, value) in chosen:
-                stored.append(value)
-                continue
-            if node in staying:
-                continue
-            staying[node] = None
-            for operand in self._operands(node):
-                if operand not in seen:
-                    seen.add(operand)
-                    pending.append(operand)
-        # a result of a node that stays for another of its results is there already
-        self.stored = [v for v in reversed(stored) if v.producer() not in staying]
-        self.stays = [
-            Stay(node, self._why(node)) for node in self._sweep.undecided if node in staying
-        ]
-
-    def _why(self, node: ir.Node) -> str:
-        if any(self._cost(v) == FORBIDDEN for v in self._results(node)):
-            quantized = node.op_type == "DequantizeLinear" and not self._options.fold_quantized
-            return _QUANTIZED if quantized else "its result is not a tensor"
-        return f"the model would grow: its result takes {self._result_bytes(node):,} bytes"
-
-    def _result_bytes(self, node: ir.Node) -> int:
-        return sum(self._nbytes(v) for v in self._results(node))
-
-    def _is_demanded(self, value: ir.Value) -> bool:
-        """True if somebody reads the value who is no operation, nor inside one."""
-        if value.is_graph_output() and not self._is_in_operation(value.graph):
-            return True
-        return any(
-            use.node not in self._sweep.operations and not self._is_in_operation(use.node.graph)
-            for use in value.uses()
-        )
-
-    def _is_in_operation(self, graph: ir.Graph | None) -> bool:
-        """True for the body of a node that is itself an operation: what it reads that one reads."""
-        scopes = self._sweep.scopes
-        scope = scopes.find(graph)
-        while scope is not None and scope.parent is not None:
-            if scope.parent in self._sweep.operations:
-                return True
-            scope = scopes.find(scope.parent.graph)
-        return False
-
-    def _demanded_leaves(self) -> list[ir.Value]:
-        leaves = {
-            v
-            for node in self._sweep.undecided
-            for v in self._operands(node)
-            if v not in self._sweep.cost
-        }
-        return [v for v in leaves if self._is_demanded(v)]
-
-    def _cost(self, value: ir.Value) -> float:
+    def _cost_of(self, value: ir.Value) -> float:
         cost = self._sweep.cost.get(value)
         if cost is None:
             return bytes_now(value)
@@ -253,6 +91,135 @@ class Cut:
             return 0 if self._pool.buffer_of(value).type_proto is None else FORBIDDEN
         return cost
 
+    def _first_view(self, value: ir.Value) -> ir.Value:
+        """The first value that is the same view of the same bytes: they are stored once.
+
+        An initializer of an outer graph is seen by the graphs in it. What is made in a function is
+        in a Constant node there, which other graphs of the function do not read.
+        """
+        if self._cost[value] in (0, FORBIDDEN) or value.is_graph_output():
+            return value
+        buffer = self._pool.buffer_of(value)
+        if not buffer.is_known:
+            return value
+        key, path = buffer.key(), self._sweep.scopes.path(value.graph)
+        if path and self._sweep.scopes.of(path[0]).in_function:
+            path = path[:1]
+        for graph in path:
+            if (graph, key) in self._views:
+                return self._views[graph, key]
+        return self._views.setdefault((value.graph, key), value)
+
+    def _demanded(self) -> list[ir.Value]:
+        """Constants that something reads that is no operation, nor inside one."""
+        operations, made, scopes = self._sweep.operations, self._sweep.cost, self._sweep.scopes
+        bodies: set[ir.Graph] = set()  # of operations: what they read those read
+        for graph in scopes.graphs() if scopes.parents else ():
+            parent = scopes.of(graph).parent
+            if parent is not None and (parent in operations or parent.graph in bodies):
+                bodies.add(graph)
+        results = [v for node in operations for v in node.outputs if v in made]
+        leaves = [v for v in self._cost if v not in made]
+        demanded = []
+        for value in (*results, *leaves):
+            if value.is_graph_output() and value.graph not in bodies:
+                demanded.append(value)
+                continue
+            for use in uses(value):
+                if use.node not in operations and use.node.graph not in bodies:
+                    demanded.append(value)
+                    break
+        return demanded
+
+    def _follow(self, demanded: list[ir.Value], chosen: set[ir.Value]) -> None:
+        """From what is demanded back to what is stored; the nodes on the way stay."""
+        pending = list(demanded)
+        seen: set[ir.Value] = set(pending)
+        stored: list[ir.Value] = []
+        while pending:
+            value = pending.pop()
+            node = value.producer()
+            if value not in self._sweep.cost or node is None:
+                continue
+            if node not in self._sweep.undecided or self._same.get(value, value) in chosen:
+                stored.append(value)
+            elif node not in self._staying:
+                self._staying[node] = None
+                fresh = dict.fromkeys(v for v in self._operands(node) if v not in seen)
+                seen.update(fresh)
+                pending.extend(fresh)
+        # a result of a node that stays for another of its results is there already
+        self.stored = [v for v in reversed(stored) if v.producer() not in self._staying]
+
+    # ---------------------------------------------------------------- explaining
+
+    def explain(self, *, small: bool = False) -> list[tuple[ir.Node, Decision]]:
+        """What was decided about every node that has constant inputs only.
+
+        Args:
+            small: Also about the nodes whose results are so small that they always fold.
+        """
+        stored = set(self.stored)
+        readers: Counter[ir.Value] = Counter()
+        for node in self._staying:
+            readers.update({self._same.get(v, v) for v in self._operands(node)})
+        found = []
+        for node in self._sweep.operations:
+            if small or node in self._staying or self._result_bytes(node) > HARDLY_MORE:
+                found.append((node, self._decision(node, stored, readers)))
+        for stay in self._sweep.stays:
+            found.append((stay.node, _describe(stay.node, False, None, None, stay.reason)))
+        return found
+
+    def _decision(
+        self, node: ir.Node, stored: set[ir.Value], readers: Counter[ir.Value]
+    ) -> Decision:
+        stays = node in self._staying
+        kept = 0
+        for value in {self._same.get(v, v) for v in self._operands(node)}:
+            if value in self._needed or readers[value] != stays:
+                continue  # it is in the file for others
+            if not stays or value in stored or value not in self._sweep.cost:
+                kept += self._nbytes(value)
+        results = self._results(node)
+        if stays:
+            forbidden = any(self._cost[v] == FORBIDDEN for v in results)
+            folded = None if forbidden else self._result_bytes(node)
+            return _describe(node, False, folded, kept, self._why_it_stays(node))
+        in_file = [v for v in results if v in stored]
+        if not in_file:
+            return _describe(node, True, 0, None, "only folded nodes read its result")
+        folded = sum(map(self._nbytes, in_file))
+        return _describe(node, True, folded, kept, self._why_it_folds(node, folded, kept))
+
+    def _why_it_folds(self, node: ir.Node, folded: int, kept: int) -> str:
+        if self._options.fold_all:
+            return "everything is folded (fold_all)"
+        if any(self._options.folds(v.name) for v in node.outputs):
+            return "asked for (fold)"
+        if folded <= kept:
+            return "takes no more bytes than its operands"
+        if folded <= kept + HARDLY_MORE:
+            return "takes hardly more bytes than the node"
+        return "with the nodes around it the model grows no more than it may"
+
+    def _why_it_stays(self, node: ir.Node) -> str:
+        if all(self._cost[v] != FORBIDDEN for v in self._results(node)):
+            return f"the model would grow: its result takes {self._result_bytes(node):,} bytes"
+        if node.op_type == "DequantizeLinear" and not self._options.fold_quantized:
+            return "the weight stays quantized (fold_quantized folds it)"
+        return "its result is not a tensor"
+
+    def _result_bytes(self, node: ir.Node) -> int:
+        return sum(map(self._nbytes, self._results(node)))
+
+    def _nbytes(self, value: ir.Value) -> int:
+        if value not in self._sweep.cost:
+            return data_bytes(value.const_value)
+        if not self._pool.is_bound(value) or self._cost_of(value) == FORBIDDEN:
+            return 0
+        return self._pool.buffer_of(value).nbytes
+
 
 def _describe(
     node: ir.Node, folded: bool, if_folded: int | None, if_kept: int | None, reason: str
@@ -260,22 +227,10 @@ def _describe(
     return Decision(
         value=next((v.name for v in node.outputs if v.name), ""),
         node=node.name or "",
-        op_type=f"{node.domain}::{node.op_type}" if node.domain else node.op_type,
+        op_type=op_name(node),
         graph=(node.graph.name or "") if node.graph is not None else "",
         folded=folded,
         bytes_if_folded=if_folded,
         bytes_if_kept=if_kept,
         reason=reason,
     )
-
-
-class _Costs(dict[ir.Value, float]):
-    """Costs by value, asked for when they are first needed."""
-
-    def __init__(self, cost: Callable[[ir.Value], float]) -> None:
-        super().__init__()
-        self._of = cost
-
-    def __missing__(self, value: ir.Value) -> float:
-        self[value] = result = self._of(value)
-        return result

@@ -1,4 +1,4 @@
-"""What a branch and its outer graph, or two branches, make of a weight is stored once."""
+"""What a branch and its outer graph make of a weight is stored once."""
 
 from __future__ import annotations
 
@@ -51,22 +51,6 @@ def test_a_view_of_all_of_an_outer_weight_is_that_weight():
     held, ops = optimized(model)
     assert held == {"g": ["w"], "t": [], "e": []}
     assert ops == ["If", "MatMul", "MatMul", "MatMul", "Neg"]
-
-
-def test_two_branches_make_the_same_of_a_weight():
-    """Stored twice it would make the model grow, so it would not be folded at all."""
-    model = branches(
-        "z = Slice (x, zero, thirty, one)",
-        "a = Slice (w, zero, thirty) r = Transpose (a) s = Slice (x, zero, thirty, one)"
-        " p = MatMul (s, r)",
-        "b = Slice (w, zero, thirty) u = Transpose (b) s2 = Slice (x, zero, thirty, one)"
-        " v = MatMul (s2, u) q = Neg (v)",
-    )
-    with_weights(model, zero=np.array([0]), thirty=np.array([30]), one=np.array([1]))
-    held, ops = optimized(model)
-    assert "Transpose" not in ops
-    assert len(held["g"]) == 4 and not held["t"] and not held["e"]
-    assert "w" not in held["g"]
 
 
 def test_a_branch_makes_what_the_outer_graph_makes():

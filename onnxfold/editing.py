@@ -7,8 +7,11 @@ users of outer values, so such a node leaves empty graphs behind.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxfold.graphs import all_graphs, subgraphs_of
@@ -223,6 +226,67 @@ def _empty(graph: ir.Graph) -> list[ir.Value]:
         operands.extend(_detach(node))
     graph.remove(nodes, safe=True)
     return operands
+
+
+def insert(
+    before: ir.Node,
+    names: Names,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    stem: str | None = None,
+    domain: str = "",
+    outputs: int = 1,
+) -> ir.Value:
+    """Insert a new node, with fresh names, in front of another one; return its first result.
+
+    Args:
+        before: The node in front of which the new one goes.
+        names: The names in use in the model.
+        op_type: The op.
+        inputs: The operands; None for one that is omitted.
+        attributes: Numbers, lists, strings or attributes of onnx-ir, by name.
+        stem: What the new names begin with; the name of a result of ``before`` if not given.
+        domain: The domain of the op.
+        outputs: The number of results.
+    """
+    stem = f"{stem or before.outputs[0].name or 'value'}/{op_type}"
+    name = names.fresh_node(stem)
+    node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs, name=name)
+    for value in node.outputs:
+        value.name = names.fresh(stem)
+    before.prepend(node)
+    return node.outputs[0]
+
+
+def insert_constant(
+    before: ir.Node,
+    names: Names,
+    array: npt.NDArray[Any] | Sequence[int],
+    *,
+    stem: str | None = None,
+    in_function: bool = False,
+) -> ir.Value:
+    """Insert a new constant, with a fresh name, that a node and those behind it can read.
+
+    Args:
+        before: The node that is to read the constant.
+        names: The names in use in the model.
+        array: The elements; a list becomes a vector of int64.
+        stem: What the new name begins with; the name of a result of ``before`` if not given.
+        in_function: Whether the node is in a function. A function has no initializers: there the
+            constant is made by a node.
+    """
+    name = names.fresh(f"{stem or before.outputs[0].name or 'value'}/constant")
+    dtype = array.dtype if isinstance(array, np.ndarray) else np.int64
+    tensor = ir.tensor(np.array(array, dtype, order="C"), name=name)
+    if in_function:
+        node = constant_node(tensor, before.name)
+        before.prepend(node)
+        return node.outputs[0]
+    assert before.graph is not None
+    return add_initializer(before.graph, tensor)
 
 
 def constant_node(tensor: ir.TensorProtocol, name: str | None) -> ir.Node:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.axis_orders import REDUCTIONS, Perm, Region, regions
 from onnxfold.analysis.facts import facts_of
-from onnxfold.editing import Names, constant_node, remove_unused, replace, take_over
+from onnxfold.editing import Names, insert, insert_constant, remove_unused, replace, take_over
 from onnxfold.onnx_ir_private import uses
 from onnxfold.options import Options
 from onnxfold.passes.run import Run
@@ -102,13 +101,13 @@ class _Turn:
             if "pads" in attributes:
                 attributes["pads"] = ir.AttrInt64s("pads", pads)
             else:
-                inputs[1:] = [self._constant(pads, node), *inputs[2:3]]
+                inputs[1:] = [insert_constant(node, self._names, pads), *inputs[2:3]]
         elif node.op_type in REDUCTIONS:
             axes = sorted(perm.index(axis) for axis in region.axes(node, 1) or ())
             if "axes" in attributes:
                 attributes["axes"] = ir.AttrInt64s("axes", axes)
             else:
-                inputs[1] = self._constant(axes, node)
+                inputs[1] = insert_constant(node, self._names, axes)
         return ir.Node(
             "",
             node.op_type,
@@ -141,27 +140,11 @@ class _Turn:
                 new = [full[axis] for axis in perm[min(map(perm.index, order)) :]]
                 return value if new == list(shape) else self._reshape(value, new, before)
             value = self._reshape(value, full, before)
-        return self._add("Transpose", [value], [ir.AttrInt64s("perm", perm)], before)
+        return insert(before, self._names, "Transpose", [value], {"perm": perm}, stem=value.name)
 
     def _reshape(self, value: ir.Value, shape: Sequence[int], before: ir.Node) -> ir.Value:
-        return self._add("Reshape", [value, self._constant(shape, before)], (), before)
-
-    def _add(
-        self, op_type: str, inputs: Sequence[ir.Value], attributes: Iterable[ir.Attr], at: ir.Node
-    ) -> ir.Value:
-        node = ir.Node("", op_type, inputs, attributes, num_outputs=1)
-        node.name = self._names.fresh_node(op_type)
-        at.prepend(node)
-        (result,) = node.outputs
-        result.name = self._names.fresh(inputs[0].name or op_type)
-        return result
-
-    def _constant(self, ints: Sequence[int], before: ir.Node) -> ir.Value:
-        name = self._names.fresh(f"{before.outputs[0].name}/ints")
-        node = constant_node(ir.tensor(np.array(ints, np.int64), name=name), None)
-        node.name = self._names.fresh_node("Constant")
-        before.prepend(node)
-        return node.outputs[0]
+        sizes = insert_constant(before, self._names, shape)
+        return insert(before, self._names, "Reshape", [value, sizes], stem=value.name)
 
     def _connect(self, old: ir.Value, new: ir.Value) -> None:
         """Have others than the nodes that change read the new value, or the old one made of it."""
@@ -176,13 +159,14 @@ class _Turn:
             elif not result.is_graph_output():
                 replace(result, new)
             else:
-                copy = self._add("Identity", [new], (), node)
+                copy = insert(node, self._names, "Identity", [new])
                 self._names.release(copy.name or "")
                 take_over(result, copy, declared=True)
         if new.name is None:
             new.name = self._names.fresh(old.name or maker.op_type)
         if old.is_graph_output() or len(exits) < len(dict.fromkeys(others)):
-            back = self._add("Transpose", [new], [ir.AttrInt64s("perm", region.back)], maker)
+            perm = {"perm": region.back}
+            back = insert(maker, self._names, "Transpose", [new], perm)
             self._names.release(back.name or "")
             back.name = None
             take_over(old, back, declared=True)

@@ -12,8 +12,9 @@ from onnxfold.analysis.symbolic import Fact, SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import Array, of_array
 from onnxfold.editing import (
     Names,
-    add_initializer,
     constant_node,
+    insert,
+    insert_constant,
     is_used,
     remove_unused,
     replace,
@@ -48,27 +49,16 @@ class Edit:
         """A value with these elements that ``before`` can read, named after another value."""
         graph = before.graph
         assert graph is not None
-        scope = self._scopes.of(graph)
-        array = np.ascontiguousarray(array).reshape(array.shape)
-        dtype = ir.DataType.from_numpy(array.dtype)
-        key = (id(scope.root), dtype, array.shape, array.tobytes())
-        found = self._constants.get(key)
-        if found is not None:
-            return found
-        tensor = ir.Tensor(array, dtype=dtype)
-        tensor.name = self._names.fresh(f"{like.name or 'value'}/constant")
-        if scope.in_function:  # it has no initializers, and a Constant is not seen by all
-            return self._constant_node(tensor, before).outputs[0]
-        value = add_initializer(scope.root, tensor)
-        self._analysis.set(value, of_array(array, dtype))
-        self._constants[key] = value
+        in_function = self._scopes.of(graph).in_function
+        key = (graph, array.dtype, array.shape, array.tobytes())
+        value = self._constants.get(key)
+        if value is None:
+            names, stem = self._names, like.name
+            value = insert_constant(before, names, array, stem=stem, in_function=in_function)
+            self._analysis.set(value, of_array(array, ir.DataType.from_numpy(array.dtype)))
+            if not in_function:  # all nodes of the graph can read an initializer
+                self._constants[key] = value
         return value
-
-    def _constant_node(self, tensor: ir.TensorProtocol, before: ir.Node) -> ir.Node:
-        node = constant_node(tensor, before.name)
-        before.prepend(node)
-        self._analysis.set(node.outputs[0], of_array(tensor.numpy(), tensor.dtype))
-        return node
 
     def node(
         self,
@@ -80,12 +70,9 @@ class Edit:
         like: ir.Value,
     ) -> ir.Value:
         """The result of a new node of ONNX's own domain, of which ``fact`` is known."""
-        stem = f"{like.name or 'value'}/{op_type}"
-        node = ir.node(op_type, inputs, attributes, name=self._names.fresh_node(stem))
-        node.outputs[0].name = self._names.fresh(stem)
-        before.prepend(node)
-        self._analysis.set(node.outputs[0], fact)
-        return node.outputs[0]
+        value = insert(before, self._names, op_type, inputs, attributes, stem=like.name)
+        self._analysis.set(value, fact)
+        return value
 
     # ---------------------------------------------------------------- substitution
 
@@ -101,8 +88,10 @@ class Edit:
         elif value.graph is not self._analysis.model.graph and len(node.inputs) < 2:
             return False  # a node would take its place, and hold the elements
         else:
-            tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=value.name)
-            made = self._constant_node(tensor, node).outputs[0]
+            constant = constant_node(ir.tensor(np.array(array), name=value.name), node.name)
+            node.prepend(constant)
+            (made,) = constant.outputs
+            self._analysis.set(made, self._analysis.of(value))
             take_over(value, made, declared=True)
         self._done(node)
         return True

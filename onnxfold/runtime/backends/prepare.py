@@ -5,13 +5,13 @@ Every rewrite computes the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import SymbolicAnalysis
-from onnxfold.editing import add_initializer, remove_node, take_over
+from onnxfold.editing import Names, insert, insert_constant, remove_node, take_over
 from onnxfold.runtime.splitting.parts import operands_of
 
 # Constants that become part of a kernel: a few numbers (exponents, limits, scales of an image) by
@@ -29,16 +29,17 @@ def prepare(model: ir.Model) -> list[str]:
         Names of the weights that became inputs, behind the model's own.
     """
     analysis = SymbolicAnalysis(model)
+    names = Names(analysis.scopes.graphs())
     for node in list(model.graph):
         if node.op_type == "DequantizeLinear":
-            _decompose_dequantize(model.graph, node, analysis)
+            _decompose_dequantize(node, analysis, names)
         elif node.op_type == "MatMul":
-            _flatten_matmul(model.graph, node, analysis)
+            _flatten_matmul(node, analysis, names)
     _widen_packed(model.graph)
     return _weights_to_inputs(model.graph)
 
 
-def _decompose_dequantize(graph: ir.Graph, node: ir.Node, analysis: SymbolicAnalysis) -> None:
+def _decompose_dequantize(node: ir.Node, analysis: SymbolicAnalysis, names: Names) -> None:
     """(x - zero point) * scale, along an axis or block by block: elementwise ops that are fused.
 
     As onnxruntime does, it computes in float32 whatever the types of scale and result are.
@@ -57,31 +58,32 @@ def _decompose_dequantize(graph: ir.Graph, node: ir.Node, analysis: SymbolicAnal
     factor = [1] * rank
     if len(factors.shape) == 1 and not size:
         factor[axis] = -1
-    make = _Maker(graph, node)
-    result = make("Cast", [x], to=ir.DataType.FLOAT)
+    make = functools.partial(insert, node, names)
+    ints = functools.partial(insert_constant, node, names)
+    result = make("Cast", [x], {"to": ir.DataType.FLOAT})
     shape = [d for d in fact.shape if isinstance(d, int)]
     if size:
         if len(shape) < rank or shape[axis] % size:
             return
         blocks = [*shape[:axis], shape[axis] // size, size, *shape[axis + 1 :]]
         factor = [*blocks[: axis + 1], 1, *blocks[axis + 2 :]]
-        result = make("Reshape", [result, make.ints(blocks)])
+        result = make("Reshape", [result, ints(blocks)])
 
     def spread(operand: ir.Value) -> ir.Value:
-        wide = make("Cast", [operand], to=ir.DataType.FLOAT)
-        return make("Reshape", [wide, make.ints(factor)])
+        wide = make("Cast", [operand], {"to": ir.DataType.FLOAT})
+        return make("Reshape", [wide, ints(factor)])
 
     if zero is not None:
         result = make("Sub", [result, spread(zero)])
     result = make("Mul", [result, spread(scale)])
     if size:
-        result = make("Reshape", [result, make.ints(shape)])
+        result = make("Reshape", [result, ints(shape)])
     if dtype != ir.DataType.FLOAT:
-        result = make("Cast", [result], to=dtype)
-    make.replace(result)
+        result = make("Cast", [result], {"to": dtype})
+    _replace(node, result)
 
 
-def _flatten_matmul(graph: ir.Graph, node: ir.Node, analysis: SymbolicAnalysis) -> None:
+def _flatten_matmul(node: ir.Node, analysis: SymbolicAnalysis, names: Names) -> None:
     """A batch of matrices times one matrix is one larger product; importers repeat the matrix."""
     a, b = node.inputs[:2]
     assert a is not None and b is not None
@@ -90,48 +92,23 @@ def _flatten_matmul(graph: ir.Graph, node: ir.Node, analysis: SymbolicAnalysis) 
         return
     if not isinstance(left[-1], int) or not isinstance(right[1], int):
         return
-    make = _Maker(graph, node)
-    flat = make("Reshape", [a, make.ints([-1, left[-1]])])
+    make = functools.partial(insert, node, names)
+    ints = functools.partial(insert_constant, node, names)
+    flat = make("Reshape", [a, ints([-1, left[-1]])])
     product = make("MatMul", [flat, b])
     if sum(not isinstance(d, int) for d in left[:-1]) <= 1:
         sizes = [d if isinstance(d, int) else -1 for d in left[:-1]]
-        shape = make.ints([*sizes, right[1]])
+        shape = ints([*sizes, right[1]])
     else:
-        front = make("Shape", [a], start=0, end=len(left) - 1)
-        shape = make("Concat", [front, make.ints([right[1]])], axis=0)
-    make.replace(make("Reshape", [product, shape]))
+        front = make("Shape", [a], {"start": 0, "end": len(left) - 1})
+        shape = make("Concat", [front, ints([right[1]])], {"axis": 0})
+    _replace(node, make("Reshape", [product, shape]))
 
 
-class _Maker:
-    """Makes nodes in front of one that they are to replace."""
-
-    def __init__(self, graph: ir.Graph, node: ir.Node) -> None:
-        self._graph = graph
-        self._node = node
-        self._stem = node.outputs[0].name or "value"
-        self._count = 0
-
-    def __call__(self, op: str, inputs: Sequence[ir.Value], **attributes: object) -> ir.Value:
-        values = {k: int(v) if isinstance(v, ir.DataType) else v for k, v in attributes.items()}
-        node = ir.node(op, inputs, values or None)  # type: ignore[arg-type]
-        self._node.prepend(node)
-        node.outputs[0].name = self._name()
-        return node.outputs[0]
-
-    def ints(self, numbers: Sequence[int]) -> ir.Value:
-        """A constant vector."""
-        return add_initializer(
-            self._graph, ir.tensor(np.array(numbers, np.int64), name=self._name())
-        )
-
-    def replace(self, new: ir.Value) -> None:
-        """The node's result is ``new`` from now on, under the old name."""
-        take_over(self._node.outputs[0], new, declared=True)
-        remove_node(self._node)
-
-    def _name(self) -> str:
-        self._count += 1
-        return f"{self._stem}_prepared_{self._count}"
+def _replace(node: ir.Node, new: ir.Value) -> None:
+    """The node's result is ``new`` from now on, under the old name."""
+    take_over(node.outputs[0], new, declared=True)
+    remove_node(node)
 
 
 def _widen_packed(graph: ir.Graph) -> None:

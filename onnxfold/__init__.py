@@ -19,10 +19,11 @@ from onnxfold.errors import (
 )
 
 if TYPE_CHECKING:
-    from onnxfold.api import explain, optimize, optimize_file, plan, why
+    from onnxfold.api import explain, optimize, optimize_file, plan
     from onnxfold.batches import batch
     from onnxfold.compare import compare
     from onnxfold.drop_in import simplify, slim
+    from onnxfold.report.why import why
     from onnxfold.runtime.sessions.cache import FoldCache
     from onnxfold.runtime.sessions.session import Session
     from onnxfold.runtime.split import split
@@ -68,7 +69,7 @@ _HOME = {
     "simplify": "onnxfold.drop_in",
     "slim": "onnxfold.drop_in",
     "split": "onnxfold.runtime.split",
-    "why": "onnxfold.api",
+    "why": "onnxfold.report.why",
 }
 
 

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnxfold import files, storage
 from onnxfold.analysis.facts import put_in_order
 from onnxfold.errors import CheckFailedError, OnnxFoldError, about
-from onnxfold.graphs import all_graphs, count_nodes, op_name
+from onnxfold.graphs import count_nodes, op_name
 from onnxfold.memory import paused_garbage_collection, peak_rss_bytes
 from onnxfold.onnx_ir_private import taken_apart
 from onnxfold.options import (
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from onnxfold.compare import Comparison
     from onnxfold.forecast import Plan
     from onnxfold.report.rounding import Rounding
-    from onnxfold.report.why import Why
 
 logger = logging.getLogger("onnxfold")
 
@@ -247,7 +246,7 @@ def optimize_file(
                 for stay in result.propagation.stays
                 if stay.node.graph is not None  # a later pass may have removed it
             ],
-            decisions=_decisions(result),
+            decisions=result.decisions(),
             pool=result.propagation.statistics.to_dict(),
             seconds=time.perf_counter() - clock.start,
             cpu_seconds=time.process_time() - clock.cpu_start,
@@ -330,53 +329,7 @@ def explain(source: PathLike, /, **options: Unpack[OptionArguments]) -> list[Dec
         _, result = run_bounded(
             model, lambda: storage.load(source), fold, bytes_before=bytes_before
         )
-    return _decisions(result)
-
-
-def why(source: PathLike, name: str, /, **options: Unpack[OptionArguments]) -> Why:
-    """Why one node runs each time, or does not, and what would make it run once.
-
-    Args:
-        source: The model.
-        name: Of a value that the node makes, or its own; it may be in a subgraph or a function.
-        options: See `onnxfold.options.Options`.
-
-    Raises:
-        UsageError: no node has that name.
-        OnnxFoldError: the model or an option is invalid.
-    """
-    from onnxfold.analysis.dependence import Dependence
-    from onnxfold.report.why import nodes_named, why_node
-    from onnxfold.runtime.splitting.gain import gain_of
-
-    fold = options_of({**options, "explain": True})
-    with paused_garbage_collection(), storage.explained(source):
-        model = storage.load(source)
-        node, *others = nodes_named(model, name)
-        value = node.outputs[0].name if node.outputs else None
-        dependence = Dependence(model)
-        gain = None
-        if dependence.is_variable(node):
-            outer = dependence.outermost(node)
-            inputs = [v.name or "" for v in dependence.sources(outer).inputs]
-            if inputs and outer.outputs:
-                made = outer.outputs[0].name or ""
-                gain = gain_of(storage.load(source), fold, inputs, made)
-        optimized, result = run_bounded(
-            storage.load(source),
-            lambda: storage.load(source),
-            fold,
-            bytes_before=storage.model_bytes(model),
-        )
-        makers = (n for g in all_graphs(optimized) for n in g for v in n.outputs if v.name == value)
-        return why_node(
-            node,
-            dependence,
-            alike=len(others),
-            decision=next((d for d in _decisions(result) if d.value == value), None),
-            op_after=next(map(op_name, makers), None),
-            gain=gain,
-        )
+    return result.decisions()
 
 
 def _measure(
@@ -455,12 +408,6 @@ def with_sizes(model: ModelLike, options: Options) -> ModelLike:
     opened = storage.opened(model)
     fix_dims(opened, options.dims, options.input_shapes, options.keep_dims)
     return opened
-
-
-def _decisions(result: Result) -> list[Decision]:
-    """What was decided about nodes that are gone by it, or are still there."""
-    kept = (decision for node, decision in result.propagation.kept if node.graph is not None)
-    return [*result.propagation.folds, *kept]
 
 
 class _Clock:

@@ -65,12 +65,12 @@ def explain(
 
 
 def _why(model: str, node: str, as_json: bool, options: dict[str, Any]) -> None:
-    from onnxfold.api import why
+    from onnxfold.report.why import why
 
     answer = why(model, node, **options)
     if as_json:
         write_json({"model": model, **answer.to_dict()})
         return
-    from onnxfold.report.why_text import why_text
+    from onnxfold.report.explain_table import why_text
 
     write(why_text(answer))

@@ -66,6 +66,11 @@ class Result:
     plan: SavePlan | None = None
     """How the model is written, if that was found out to see what it takes."""
 
+    def decisions(self) -> list[Decision]:
+        """What was decided about nodes that are gone by it, or are still there."""
+        kept = (decision for node, decision in self.propagation.kept if node.graph is not None)
+        return [*self.propagation.folds, *kept]
+
     def add_rewrites(self, report: RewriteReport) -> None:
         """Count what the rules did once more."""
         self.rewrites += report.counts

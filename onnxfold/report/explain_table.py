@@ -1,19 +1,24 @@
-"""Why nodes with constant inputs were folded or stay, as a table of the largest decisions."""
+"""What `onnxfold explain` prints: a table of the largest decisions, or why one node runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
+from rich.console import RenderableType
 from rich.table import Table
 
 from onnxfold.report.console import bytes_text, render
 
 if TYPE_CHECKING:
     from onnxfold.analysis.decisions import Decision
+    from onnxfold.report.why import Why
 
 MOST = 20  # decisions shown
+_MOST_STEPS = 12  # of the way up; the middle of a longer one is left out
+_MOST_NAMES = 8
 
 
 def explain_text(decisions: Sequence[Decision], most: int = MOST) -> str:
@@ -52,3 +57,78 @@ def _at_stake(decision: Decision) -> int:
 
 def _bytes(size: int | None) -> str:
     return "" if size is None else bytes_text(size)
+
+
+def why_text(why: Why) -> str:
+    """Why a node runs each time, or does not, as text for a terminal or a file."""
+    text = render(*_lines(why))
+    return text if why.decision is None else f"{text}\n{explain_text([why.decision])}"
+
+
+def _lines(why: Why) -> Iterator[RenderableType]:
+    name = f", node {why.node}" if why.node and why.node != why.value else ""
+    others = f" (the first of {why.alike + 1} of that name)" if why.alike else ""
+    what = "depends on what changes" if why.is_variable else "constant"
+    if why.is_variable and why.op_after is None:
+        what += " as the model stands, and is gone from the optimized model"
+    yield f"{why.value or why.op_type} = {why.op_type}{name}{others}: {what}"
+    if why.is_variable:
+        yield from _sources(why)
+    yield from _afterwards(why)
+
+
+def _sources(why: Why) -> Iterator[RenderableType]:
+    if why.holder:
+        yield f"it runs with {why.holder}, which holds it, and only as often"
+    if why.operands:
+        yield f"it reads what changes: {_names(why.operands)}"
+    if why.inputs:
+        yield f"inputs of the graph that it depends on: {_names(why.inputs)}"
+    for blocker in why.blockers[:_MOST_NAMES]:
+        yield f"{blocker.op_type} {blocker.node} runs each time whatever it reads: {blocker.reason}"
+    if why.path:
+        yield ""
+        yield _way(why)
+    if why.gain is not None:
+        gain = why.gain
+        asked = " ".join(f"--runtime-const {shlex.quote(n)}" for n in gain.runtime_constants)
+        yield ""
+        yield f"split {asked}: {_fate(gain.runs_once, gain.reason)}"
+        yield (
+            f"each run saves {gain.nodes:,} of {gain.all_nodes:,} nodes, about "
+            f"{100 * gain.work:.0f} % of the work, and {bytes_text(gain.cached_bytes)} are kept "
+            f"(dynamic dimensions taken as {gain.nominal})"
+        )
+
+
+def _fate(runs_once: bool | None, reason: str | None) -> str:
+    if runs_once is None:
+        return "calls of its function run once where they are given nothing else that changes"
+    return "it runs once" if runs_once else f"it could run once, and stays: {reason}"
+
+
+def _way(why: Why) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("way up", overflow="fold")
+    table.add_column("made by", overflow="fold")
+    steps = why.path
+    half = _MOST_STEPS // 2
+    gap = len(steps) - 2 * half
+    for k, step in enumerate(steps):
+        if gap <= 1 or not half <= k < half + gap:
+            table.add_row(step.value, step.op_type or step.note)
+        elif k == half:
+            table.add_row(f"... {gap} more ...", "")
+    return table
+
+
+def _afterwards(why: Why) -> Iterator[str]:
+    if why.op_after is None and (why.decision is None or not why.decision.folded):
+        yield "gone: its value is known from shapes, a rule took its place, or nothing reads it"
+    elif why.op_after is not None and why.op_after != why.op_type:
+        yield f"optimize makes {why.op_after} of it"
+
+
+def _names(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -149,13 +149,6 @@ class Engines:
             except ValueError as error:
                 failures[operation] = f"inference and evaluation disagree: {error}"
 
-    def whole(self, operation: Operation) -> Array:
-        """The result of an operation with known operands. Raises NotExact if nobody computes it."""
-        try:
-            return self.evaluate(operation, [0])[0]
-        except Unfoldable as error:
-            raise NotExact(str(error)) from error
-
     # ------------------------------------------------------------ engines
 
     def _by_onnxruntime(

@@ -21,7 +21,6 @@ from onnxfold.storage.save import SaveReport, check_destination, save
 from onnxfold.storage.sources import reading_from
 from onnxfold.storage.streaming import Tile, write_at, write_tiles
 from onnxfold.storage.tensors import (
-    FileTensor,
     SharedExternalTensor,
     ViewTensor,
     data_bytes,
@@ -32,7 +31,6 @@ from onnxfold.storage.tensors import (
 __all__ = [
     "EXTERNAL_KEY",
     "SOURCE_KEY",
-    "FileTensor",
     "MappedFile",
     "ModelLike",
     "ModelT",

@@ -29,7 +29,7 @@ from onnxfold.storage.checks import (
     opsets_of,
 )
 from onnxfold.storage.mapped import Span
-from onnxfold.storage.tensors import FileTensor, ViewTensor
+from onnxfold.storage.tensors import ViewTensor
 from onnxfold.storage.wire import StandIns
 
 logger = logging.getLogger("onnxfold")
@@ -179,11 +179,11 @@ class _Reader:
         return ir.Model(
             graph,
             ir_version=proto.ir_version,
-            producer_name=_text(proto, "producer_name"),
-            producer_version=_text(proto, "producer_version"),
-            domain=_text(proto, "domain"),
+            producer_name=proto.producer_name or None,
+            producer_version=proto.producer_version or None,
+            domain=proto.domain or None,
             model_version=proto.model_version if proto.HasField("model_version") else None,
-            doc_string=_text(proto, "doc_string"),
+            doc_string=proto.doc_string or None,
             functions=[self.function(function) for function in proto.functions],
             metadata_props=_entries(proto.metadata_props),
             device_configurations=tuple(
@@ -223,8 +223,8 @@ class _Reader:
             outputs,
             nodes=nodes,
             initializers=initializers,
-            doc_string=_text(proto, "doc_string"),
-            name=_text(proto, "name"),
+            doc_string=proto.doc_string or None,
+            name=proto.name or None,
             metadata_props=_entries(proto.metadata_props),
         )
         if scope.is_late:
@@ -268,7 +268,7 @@ class _Reader:
             inputs,
             outputs,
             nodes=nodes,
-            doc_string=_text(proto, "doc_string"),
+            doc_string=proto.doc_string or None,
             opset_imports=ir.serde.deserialize_opset_import(proto.opset_import),
             name="",
             metadata_props=_entries(proto.metadata_props),
@@ -370,13 +370,12 @@ class _Reader:
             stored = np.frombuffer(raw, dtype=np.uint8)
         else:
             check_tensor(proto, stored.length if isinstance(stored, Span) else len(stored), owner)
-        make = FileTensor if isinstance(stored, Span) else ViewTensor
-        return make(
+        return ViewTensor(
             stored,
             DTYPES[proto.data_type],
             ir.Shape(proto.dims),
-            name=_text(proto, "name"),
-            doc_string=_text(proto, "doc_string"),
+            name=proto.name or None,
+            doc_string=proto.doc_string or None,
             metadata_props=_entries(proto.metadata_props),
         )
 
@@ -433,10 +432,6 @@ def _dense(proto: onnx.SparseTensorProto, owner: Any) -> ir.Tensor[Any]:
     except (KeyError, ValueError) as error:
         raise ModelError(f"sparse tensor: {error}", node=label(owner)) from None
     return ir.Tensor(dense, dtype=ir.DataType(values.data_type), name=values.name)
-
-
-def _text(proto: Any, field: str) -> str | None:
-    return getattr(proto, field) if proto.HasField(field) else None
 
 
 def _entries(proto: Iterable[onnx.StringStringEntryProto]) -> dict[str, str] | None:

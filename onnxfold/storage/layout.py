@@ -51,7 +51,7 @@ class FilePlan:
     """A file: literal bytes and tensors at their offsets, together ``size`` bytes."""
 
     size: int = 0
-    literals: list[tuple[int, bytes]] = field(default_factory=list)
+    literals: list[tuple[int, bytearray]] = field(default_factory=list)
     tensors: list[Place] = field(default_factory=list)
 
 
@@ -224,10 +224,6 @@ def _with_holes(proto: onnx.ModelProto, left_out: StandIns) -> FilePlan:
         marks.append(position)
         position = data.find(token, position + len(token))
     plan = FilePlan()
-    if not marks:
-        plan.size = len(data)
-        plan.literals.append((0, data))
-        return plan
 
     def replace(offset: int, length: int) -> wire.Hole | None:
         tensor = left_out.get(data[offset : offset + length])
@@ -240,21 +236,17 @@ def _with_holes(proto: onnx.ModelProto, left_out: StandIns) -> FilePlan:
             "format allows; use external data"
         )
     offset = 0
-    literal = bytearray()
+    literal: bytearray | None = None
     for piece in pieces:
         if isinstance(piece, wire.Hole):
-            _flush(plan, literal, offset)
             plan.tensors.append(Place(offset, piece.length, piece.owner))
             offset += piece.length
-        else:
-            part = piece if isinstance(piece, bytes) else data[piece[0] : piece[1]]
-            literal += part
-            offset += len(part)
-    _flush(plan, literal, offset)
+            literal = None
+            continue
+        part = piece if isinstance(piece, bytes) else data[piece[0] : piece[1]]
+        if literal is None:
+            literal = bytearray()
+            plan.literals.append((offset, literal))
+        literal += part
+        offset += len(part)
     return plan
-
-
-def _flush(plan: FilePlan, literal: bytearray, end: int) -> None:
-    if literal:
-        plan.literals.append((end - len(literal), bytes(literal)))
-        literal.clear()

@@ -54,8 +54,8 @@ ModelT = TypeVar("ModelT", bound=ir.Model | onnx.ModelProto | Program)
 def load(path: str | os.PathLike[str]) -> ir.Model:
     """Load a model without its large tensors: they become views of the mapped file.
 
-    Tensors in the file of 4 KiB and more are `FileTensor`, smaller ones of raw data `ViewTensor`,
-    external ones `SharedExternalTensor` (an ``ir.ExternalTensor``), all others onnx-ir's own.
+    Tensors of raw data are `ViewTensor`, from 4 KiB on with a ``span`` of the file, external ones
+    `SharedExternalTensor` (an ``ir.ExternalTensor``), all others onnx-ir's own.
     ``model.meta["onnxfold.source"]`` is the absolute path, ``model.meta["onnxfold.external_data"]``
     tells whether there was external data.
 

@@ -13,7 +13,7 @@ from onnxfold.errors import ModelError, UsageError
 from onnxfold.onnx_ir_private import is_a
 from onnxfold.storage.load import FILES_KEY, external_locations
 from onnxfold.storage.mapped import MappedFile
-from onnxfold.storage.tensors import FileTensor, span_of
+from onnxfold.storage.tensors import ViewTensor, span_of
 
 
 @contextlib.contextmanager
@@ -51,7 +51,7 @@ class Sources:
         self._loaded: tuple[MappedFile, ...] = model.meta.get(FILES_KEY, ())
         self._all, self._data = set(self._loaded), set(self._loaded[1:])
         for tensor in tensors:
-            in_model = is_a(tensor, FileTensor)
+            in_model = is_a(tensor, ViewTensor)
             if (in_model or is_a(tensor, ir.ExternalTensor)) and (span := span_of(tensor)):
                 self._all.add(span.file)
                 if not in_model:

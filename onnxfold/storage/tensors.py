@@ -93,13 +93,17 @@ class _StoredTensor:
 
 
 class ViewTensor(_StoredTensor, TensorBase):
-    """A tensor over bytes that are somewhere in memory already; nothing is copied."""
+    """A tensor over bytes in memory, or in the .onnx file itself; nothing is copied.
 
-    __slots__ = ("dtype", "raw", "shape")
+    Attributes:
+        span: Where the bytes are in a file; None if they are in memory.
+    """
+
+    __slots__ = ("dtype", "raw", "shape", "span")
 
     def __init__(
         self,
-        data: npt.NDArray[np.uint8],
+        data: npt.NDArray[np.uint8] | Span,
         dtype: ir.DataType,
         shape: ir.Shape,
         **about: Any,
@@ -107,13 +111,14 @@ class ViewTensor(_StoredTensor, TensorBase):
         """Wrap ``data``, the stored bytes (1-D, little-endian, packed).
 
         Args:
-            data: The bytes.
+            data: The bytes, or where they are in a file.
             dtype: The element type.
             shape: The shape, all integers.
             about: ``name``, ``doc_string``, ``metadata_props``.
         """
         super().__init__(**about)
-        self.raw = data
+        self.span = data if isinstance(data, Span) else None
+        self.raw = data.array() if isinstance(data, Span) else data
         self.dtype = dtype
         self.shape = shape
         shape.freeze()
@@ -124,21 +129,6 @@ class ViewTensor(_StoredTensor, TensorBase):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}<{self.dtype},{self.shape}>(name={self.name!r})"
-
-
-class FileTensor(ViewTensor):
-    """A tensor that lies in the .onnx file itself, in a ``raw_data`` field.
-
-    Attributes:
-        span: Where the bytes are.
-    """
-
-    __slots__ = ("span",)
-
-    def __init__(self, span: Span, dtype: ir.DataType, shape: ir.Shape, **about: Any) -> None:
-        """Refer to the bytes at ``span``, which must lie within the file."""
-        super().__init__(span.array(), dtype, shape, **about)
-        self.span = span
 
 
 class SharedExternalTensor(_StoredTensor, ir.ExternalTensor):

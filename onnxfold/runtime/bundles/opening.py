@@ -22,7 +22,7 @@ from onnxfold.graphs import all_graphs
 from onnxfold.pool.buffer import Buffer, Memory
 from onnxfold.runtime.bundles.scratch import scratch_file
 from onnxfold.runtime.bundles.session_options import data_below, with_data_below
-from onnxfold.storage import FileTensor, MappedFile, SharedExternalTensor, Span, span_of
+from onnxfold.storage import MappedFile, SharedExternalTensor, Span, ViewTensor, span_of
 from onnxfold.storage.layout import EXTERNAL_FROM, FilePlan, plan_model, sharer
 from onnxfold.storage.streaming import is_streamed
 
@@ -157,7 +157,7 @@ def refer_to_files(model: ir.Model) -> None:
     for graph in all_graphs(model):
         for value in graph.initializers.values():
             tensor = value.const_value
-            if isinstance(tensor, (FileTensor, SharedExternalTensor)):
+            if isinstance(tensor, (ViewTensor, SharedExternalTensor)):
                 continue
             # another shape of such a tensor, or one that looks for its file only when it is read
             if tensor is not None and (
@@ -168,9 +168,9 @@ def refer_to_files(model: ir.Model) -> None:
                     value.const_value = _at(span, tensor)
 
 
-def _at(span: Span, tensor: ir.TensorProtocol) -> FileTensor:
+def _at(span: Span, tensor: ir.TensorProtocol) -> ViewTensor:
     shape = ir.Shape(tensor.shape.numpy())
-    return FileTensor(span, tensor.dtype, shape, name=tensor.name)
+    return ViewTensor(span, tensor.dtype, shape, name=tensor.name)
 
 
 def _let_go(model: ir.Model, data: FilePlan | None, path: str) -> None:

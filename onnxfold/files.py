@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import glob
 import hashlib
 import os
@@ -102,12 +103,13 @@ def remove_leftovers(folder: str, name: str = "*") -> None:
 
 
 @contextlib.contextmanager
-def _held(lock: str, *, blocking: bool = True) -> Iterator[None]:
+def _held(lock: str, *, blocking: bool = True, is_new: bool = False) -> Iterator[None]:
     from filelock import FileLock  # the command line must be able to help without it
 
     with FileLock(lock, mode=0o666, blocking=blocking, thread_local=False):
         try:
-            for path in glob.glob(f"{glob.escape(lock.removesuffix(_LOCK))}????????.tmp"):
+            pattern = f"{glob.escape(lock.removesuffix(_LOCK))}????????.tmp"
+            for path in () if is_new else glob.glob(pattern):
                 if os.path.isdir(path) and not os.path.islink(path):
                     shutil.rmtree(path, ignore_errors=True)
                 else:
@@ -164,7 +166,8 @@ def replacing(target: str, *, fsync: bool = False) -> Iterator[BinaryIO]:
 def scratch_folder(purpose: str, parent: str | None = None) -> Iterator[str]:
     """Make a folder, which is removed at the end; return its real path.
 
-    A process that is killed leaves it; the next one with the same purpose removes it.
+    A process that is killed leaves it; the first call with the same purpose in a later process
+    removes it.
 
     Args:
         purpose: A part of its name.
@@ -174,15 +177,21 @@ def scratch_folder(purpose: str, parent: str | None = None) -> Iterator[str]:
         OSError: The folder cannot be made.
     """
     parent = os.path.realpath(parent or tempfile.gettempdir())
-    remove_leftovers(parent, f"{glob.escape(purpose)}-????????")
+    _remove_leftovers_once(parent, purpose)
     target = os.path.join(parent, f"{purpose}-{secrets.token_hex(4)}")
-    with locked(target):
+    with _held(prefix(target) + _LOCK, is_new=True):
         path = temporary_path(target)
         try:
             os.mkdir(path, 0o700)
             yield path
         finally:
             shutil.rmtree(path, ignore_errors=True)
+
+
+@functools.cache
+def _remove_leftovers_once(parent: str, purpose: str) -> None:
+    """Look for folders of killed processes once: a folder of temporary files may be long."""
+    remove_leftovers(parent, f"{glob.escape(purpose)}-????????")
 
 
 def sync_folder(path: str) -> None:

@@ -114,7 +114,9 @@ def stored_tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtoco
             for attribute in node.attributes.data.values():
                 if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
                     # Attr.as_tensor() checks a protocol at run time: slow for 10,000 of them
-                    yield node.outputs[0], attribute.value
+                    tensor = attribute.value
+                    if tensor.dtype != ir.DataType.UNDEFINED:  # the attribute of a damaged file
+                        yield node.outputs[0], tensor
 
 
 def _value_info(value: ir.Value, graph: ir.Graph | None = None) -> InterfaceValue:

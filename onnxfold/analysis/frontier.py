@@ -6,22 +6,28 @@ every path from what the file holds to what is demanded some value is stored: a 
 cheapest one is a minimum cut of a network in which every value is an edge with its stored bytes
 as capacity. Inputs that several ops share, and weights that are needed as they are anyway, count
 once.
+
+With a price on every op that stays, the minimum cut folds more ops and stores more bytes. Where
+bytes are allowed above the minimum, the highest price is searched whose cut they pay for (a
+Lagrange multiplier).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple
 
 from onnxfold.analysis.minimum_cut import RegionOp, V, minimum_cut
-from onnxfold.analysis.purchase import Subregion, buy
 
-__all__ = ["FORBIDDEN", "Choice", "Growth", "RegionOp", "choose"]
+__all__ = ["FORBIDDEN", "Choice", "Growth", "RegionOp", "choose", "highest_price"]
 
 FORBIDDEN = math.inf
 """Cost of a value that cannot be stored, or must not be."""
+
+_STEPS = 40  # of the search for a price
+_FINEST = 1e-3  # what two prices differ by at least, as binary logarithms
 
 
 class Growth(NamedTuple):
@@ -67,14 +73,92 @@ def choose(
         if len(part) == 1 and sum(cost[v] for v in inside.intersection(part[0].outputs)) <= kept:
             total.stored |= inside
         else:
-            parts.append(Subregion(part, inside, cost, minimum_cut(part, inside, cost)))
+            parts.append(_Part(part, inside, cost))
     for allowed, per_op in growth:
-        staying = [part for part in parts if part.staying]
-        if staying and allowed > 0:
-            total.spent += buy(staying, allowed, per_op)
+        if allowed > 0:
+            total.spent += _spend(parts, allowed, per_op)
     for found in parts:
         total.stored |= found.stored
     return total
+
+
+class _Part(Generic[V]):
+    """Ops that share no value with others, and what is stored of them."""
+
+    def __init__(self, ops: Sequence[RegionOp[V]], wanted: set[V], cost: Mapping[V, float]) -> None:
+        self._ops = ops
+        self._wanted = wanted
+        self._cost = cost
+        self._maker = {v: op for op in ops for v in op.outputs}
+        self.store(self.at_price(0))
+
+    def store(self, stored: set[V]) -> None:
+        """Store these values."""
+        self.stored = stored
+        self.bytes, self.staying = self.weigh(stored)
+
+    def at_price(self, price: float) -> set[V]:
+        """The minimum cut if each op that stays costs so much more."""
+        return minimum_cut(self._ops, self._wanted, self._cost, price)
+
+    def weigh(self, stored: set[V]) -> tuple[float, int]:
+        """What these values cost with the ops that stay, and how many stay."""
+        staying: dict[int, RegionOp[V]] = {}
+        pending = [v for v in self._wanted if v not in stored]
+        while pending:
+            maker = self._maker.get(pending.pop())
+            if maker is not None and id(maker) not in staying:
+                staying[id(maker)] = maker
+                pending.extend(v for v in maker.inputs if v not in stored)
+        kept = sum(op.cost for op in staying.values())
+        return sum(self._cost[v] for v in stored) + kept, len(staying)
+
+
+def _spend(parts: Sequence[_Part[V]], allowed: float, per_op: float) -> float:
+    """Store more of parts, all together at most ``allowed`` bytes more; return how many more."""
+    left = allowed
+    parts = [part for part in parts if part.staying]
+
+    def extra(price: float) -> float:
+        return sum(part.weigh(part.at_price(price))[0] - part.bytes for part in parts)
+
+    most = math.floor(min(allowed, per_op))  # whole bytes: sums of them are exact
+    price = highest_price(extra, allowed, most)
+    for price in (price, *[most] * (price < most)):
+        offers = []
+        for part in parts:
+            stored = part.at_price(price)
+            nbytes, staying = part.weigh(stored)
+            if staying < part.staying:
+                ratio = (nbytes - part.bytes) / (part.staying - staying)
+                offers.append((ratio, nbytes - part.bytes, part, stored))
+        for _, more, part, stored in sorted(offers, key=lambda offer: offer[0]):
+            if more <= left:
+                left -= more
+                part.store(stored)
+    return allowed - left
+
+
+def highest_price(bytes_at: Callable[[float], float], allowed: float, most: float) -> float:
+    """The highest price, from 1 on, whose cut takes no more bytes than allowed; 0 if none does.
+
+    Args:
+        bytes_at: What the cut at a price takes: a higher price never takes fewer bytes.
+        allowed: Bytes.
+        most: The highest price to consider.
+    """
+    if bytes_at(most) <= allowed:
+        return most
+    low, high, best = 0.0, math.log2(most), 0.0
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        if bytes_at(2.0**middle) <= allowed:
+            low, best = middle, 2.0**middle
+        else:
+            high = middle
+        if high - low < _FINEST:
+            break
+    return best
 
 
 def _components(ops: Sequence[RegionOp[V]], cost: Mapping[V, float]) -> list[list[RegionOp[V]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -66,24 +66,19 @@ def _loop(
     """A number of turns that is not known before; the body gets their number and a condition."""
     body = node.attributes["body"].as_graph()
     algebra = analysis.algebra
-    carried = [_Carried(UNKNOWN if f is None else f) for f in inputs[2:]]
-    if len(body.inputs) != len(carried) + 2 or len(body.outputs) < len(carried) + 1:
+    given = [UNKNOWN if f is None else f for f in inputs[2:]]
+    declared = body.outputs[len(given) + 1 :]
+    if len(body.inputs) != len(given) + 2 or len(body.outputs) < len(given) + 1:
         return _anything(analysis, body)
-
-    def others() -> list[Fact]:
-        return [of_type(dtype, (), algebra) for dtype in (ir.DataType.INT64, ir.DataType.BOOL)]
-
-    start, end = body.inputs[2:], body.outputs[1 : len(carried) + 1]
-    mark = _repeat(analysis, node, carried, (start, end), (body.inputs[:2], others))
-    scanned = [analysis.of(v) for v in body.outputs[len(carried) + 1 :]]
+    mark = len(algebra.atoms)  # younger symbols are those of a turn
+    dtypes = (ir.DataType.INT64, ir.DataType.BOOL)
+    others = {v: of_type(d, (), algebra) for v, d in zip(body.inputs, dtypes, strict=False)}
+    carried = _repeat(analysis, body, given, 1, others)
+    scanned = [analysis.of(v) for v in declared]
     if not _has_a_turn(inputs):
-        declared = body.outputs[len(carried) + 1 :]
         scanned = [_without_a_turn(algebra, f, v) for f, v in zip(scanned, declared, strict=True)]
     turns = algebra.unknown(low=0)
-    return [
-        *(each.fact(algebra) for each in carried),
-        *(_stacked(algebra, f, mark, turns) for f in scanned),
-    ]
+    return [*carried, *(_stacked(algebra, f, mark, turns) for f in scanned)]
 
 
 def _has_a_turn(inputs: Sequence[Fact | None]) -> bool:
@@ -115,18 +110,16 @@ def _scan(
     if has_references(node):
         return _anything(analysis, body)
     count = int(node.attributes["num_scan_inputs"].value)
-    states = len(inputs) - count
-    carried = [_Carried(UNKNOWN if f is None else f) for f in inputs[:states]]
-    if len(body.inputs) != len(inputs) or len(body.outputs) < states or states < 0:
+    known = [UNKNOWN if f is None else f for f in inputs]
+    states = len(known) - count
+    if len(body.inputs) != len(known) or len(body.outputs) < states or states < 0:
         return _anything(analysis, body)
-    scanned = [UNKNOWN if f is None else f for f in inputs[states:]]
+    given, scanned = known[:states], known[states:]
     axes = _axes(node, "scan_input_axes", count)
-
-    def slices() -> list[Fact]:
-        return [_slice(algebra, f, axis) for f, axis in zip(scanned, axes, strict=True)]
-
-    start, end = body.inputs[:states], body.outputs[:states]
-    mark = _repeat(analysis, node, carried, (start, end), (body.inputs[states:], slices))
+    mark = len(algebra.atoms)
+    slices = [_slice(algebra, f, axis) for f, axis in zip(scanned, axes, strict=True)]
+    others = dict(zip(body.inputs[states:], slices, strict=True))
+    carried = _repeat(analysis, body, given, 0, others)
     turns: Number | None = None
     for fact, axis in zip(scanned, axes, strict=True):
         if fact.shape is not None and -len(fact.shape) <= axis < len(fact.shape):
@@ -135,10 +128,8 @@ def _scan(
     results = [analysis.of(v) for v in body.outputs[states:]]
     places = _axes(node, "scan_output_axes", len(results))
     turns = algebra.unknown(low=0) if turns is None else turns
-    return [
-        *(each.fact(algebra) for each in carried),
-        *(_stacked(algebra, f, mark, turns, k) for f, k in zip(results, places, strict=True)),
-    ]
+    stacked = (_stacked(algebra, f, mark, turns, k) for f, k in zip(results, places, strict=True))
+    return [*carried, *stacked]
 
 
 def _axes(node: ir.Node, name: str, count: int) -> Sequence[int]:
@@ -163,101 +154,73 @@ def _anything(analysis: SymbolicAnalysis, body: ir.Graph) -> Sequence[Fact]:
     return []
 
 
-_Values = Sequence[ir.Value]
-
-
 def _repeat(
     analysis: SymbolicAnalysis,
-    node: ir.Node,
-    carried: Sequence[_Carried],
-    ends: tuple[_Values, _Values],
-    others: tuple[_Values, Callable[[], Sequence[Fact]]],
-) -> int:
-    """What a body keeps from turn to turn is found by trying.
+    body: ir.Graph,
+    given: Sequence[Fact],
+    first: int,
+    others: Mapping[ir.Value, Fact],
+) -> Sequence[Fact]:
+    """Find what a body keeps of the values that go from turn to turn.
 
-    First everything that is carried is taken to stay as it is before the first turn; what the body
-    changes is then taken to vary, until the body keeps all the rest.
+    At first all of it is taken to stay as it is before the first turn. What the body changes is
+    taken to vary then, until the rest holds.
 
     Args:
         analysis: The analysis of the model.
-        node: The node whose body it is.
-        carried: What goes from turn to turn; weakened until it holds.
-        ends: The values of the body that begin and end a turn with it.
-        others: The other inputs of the body, and their facts for some turn.
+        body: The body. Its first outputs are carried to its first inputs, beside others.
+        given: What is known of the carried values before the first turn.
+        first: How many outputs are before the carried ones.
+        others: The inputs of the body that are not carried, and what is known of them in a turn.
 
     Returns:
-        How many atoms there were before the last attempt: younger symbols are those of a turn.
+        What is known of the carried values after the last turn.
     """
-    start, end = ends
-    body = node.attributes["body"].as_graph()
-    attempts = _ATTEMPTS if _depth(analysis, node) < _DEEPEST_TRIAL else 0
-    mark = 0
+    algebra = analysis.algebra
+    start = [value for value in body.inputs if value not in others]
+    end = body.outputs[first : first + len(given)]
+    facts = list(given)
+    attempts = _ATTEMPTS if analysis.nesting <= _DEEPEST_TRIAL else 0
     for attempt in range(attempts + 1):
         if attempt == attempts:
-            for each in carried:
-                each.give_up()
-        mark = len(analysis.algebra.atoms)
-        for value, fact in zip(others[0], others[1](), strict=True):
+            facts = [Fact(fact.dtype) for fact in given]  # ONNX lets only shapes vary
+        for value, fact in (*others.items(), *zip(start, facts, strict=True)):
             analysis.set(value, fact)
-        for value, each in zip(start, carried, strict=True):
-            analysis.set(value, each.fact(analysis.algebra))
         analysis.run_graph(body)
-        after = [analysis.of(v) for v in end]
-        weakened = [each.weaken(f) for each, f in zip(carried, after, strict=True)]
-        if not any(weakened):
+        after = map(analysis.of, end)
+        found = [_kept(algebra, *each) for each in zip(given, facts, after, strict=True)]
+        if all(a is b for a, b in zip(found, facts, strict=True)):
             break
-    return mark
+        facts = found
+    same = zip(given, facts, strict=True)
+    return [a if a is b else common(algebra, a, b) for a, b in same]
 
 
-def _depth(analysis: SymbolicAnalysis, node: ir.Node) -> int:
-    """How many loops the node is in."""
-    depth = 0
-    scope = analysis.scopes.find(node.graph)
-    while scope is not None and scope.parent is not None:
-        depth += scope.parent.op_type in ("Loop", "Scan")
-        scope = analysis.scopes.find(scope.parent.graph)
-    return depth
+def _kept(algebra: Algebra, given: Fact, fact: Fact, after: Fact) -> Fact:
+    """What may be known of a value in each turn, if something was taken to be and is so at its end.
 
+    Args:
+        algebra: Makes new symbols for sizes that vary.
+        given: What is known before the first turn.
+        fact: What was taken to be known at the start of a turn.
+        after: What is known at its end.
 
-class _Carried:
-    """What stays the same of a value that a loop carries."""
-
-    def __init__(self, start: Fact) -> None:
-        self._start = start
-        self._dtype = start.dtype
-        self._other = start.other
-        self._sizes: list[Number | None] | None = None if start.shape is None else [*start.shape]
-        self._has_items = start.items is not None
-
-    def fact(self, algebra: Algebra) -> Fact:
-        """What is known of it in some turn: a new symbol for each size that varies."""
-        if self._sizes is None:
-            return Fact(self._dtype, None, None, self._other)
-        if self._has_items:
-            return self._start
-        sizes = [algebra.unknown(low=0) if d is None else d for d in self._sizes]
-        return of_type(self._dtype, sizes, algebra)
-
-    def weaken(self, after: Fact) -> bool:
-        """Give up what a turn changes; True if there was something."""
-        before = (self._dtype, self._other, self._has_items)
-        sizes = None if self._sizes is None else list(self._sizes)
-        self._dtype = self._dtype if after.dtype == self._dtype else None
-        self._other = self._other if after.other == self._other else None
-        self._has_items = self._has_items and after is self._start
-        if self._sizes is not None:
-            if after.shape is None or len(after.shape) != len(self._sizes):
-                self._sizes = None
-            else:
-                self._sizes = [
-                    a if a == b else None for a, b in zip(self._sizes, after.shape, strict=True)
-                ]
-        return before != (self._dtype, self._other, self._has_items) or sizes != self._sizes
-
-    def give_up(self) -> None:
-        """Its shape is taken to vary in every way."""
-        self._has_items = False
-        self._sizes = None
+    Returns:
+        The same fact if it holds.
+    """
+    if after is fact:
+        return fact
+    if fact is given:
+        return common(algebra, given, after)
+    if fact.dtype not in (None, after.dtype) or fact.other is not None:
+        return UNKNOWN
+    if fact.shape is None or given.shape is None:
+        return fact
+    if after.shape is not None and len(after.shape) == len(fact.shape):
+        sizes = zip(given.shape, fact.shape, after.shape, strict=True)
+        if all(old == new or old != first for first, old, new in sizes):
+            return fact
+    return Fact(fact.dtype)
 
 
 def _stacked(algebra: Algebra, fact: Fact, mark: int, turns: Number, axis: int = 0) -> Fact:

@@ -62,7 +62,8 @@ class SymbolicAnalysis:
         """What each node read when it was visited: onnx-ir makes another tuple of other inputs."""
         self._table = FactTable()
         self._applications = Applications(self.algebra, self._table)
-        self._again = False
+        self.nesting = 0
+        """How many bodies the graph that is being visited is in: they are looked at anew."""
         self._required: dict[ir.Node, list[Number]] = {}
         """What the nodes of the main graph fail on unless it is 0 or more."""
 
@@ -245,17 +246,17 @@ class SymbolicAnalysis:
         facts, scope = self._facts, self.scopes.find(graph)
         for node in nodes_of(graph):
             outputs = node.outputs
-            if self._again or not outputs or outputs[0] not in facts:
+            if self.nesting or not outputs or outputs[0] not in facts:
                 self._visit(node, scope)
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
         """Graphs that run meanwhile forget what was known of their values."""
-        before, self._again = self._again, True
+        self.nesting += 1
         try:
             yield
         finally:
-            self._again = before
+            self.nesting -= 1
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:

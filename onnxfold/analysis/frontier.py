@@ -9,25 +9,27 @@ once.
 
 With a price on every op that stays, the minimum cut folds more ops and stores more bytes. Where
 bytes are allowed above the minimum, the highest price is searched whose cut they pay for (a
-Lagrange multiplier).
+Lagrange multiplier); what is left then pays for single values.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple
 
 from onnxfold.analysis.minimum_cut import RegionOp, V, minimum_cut
 
-__all__ = ["FORBIDDEN", "Choice", "Growth", "RegionOp", "choose", "highest_price"]
+__all__ = ["FORBIDDEN", "Choice", "Growth", "RegionOp", "choose"]
 
 FORBIDDEN = math.inf
 """Cost of a value that cannot be stored, or must not be."""
 
-_STEPS = 40  # of the search for a price
-_FINEST = 1e-3  # what two prices differ by at least, as binary logarithms
+_HIGHEST = 1 << 62  # no region takes as many bytes
+_HALVES = 9  # prices that are tried, each half of the next one
+_TRIES = 64  # values that are stored one by one, at most
 
 
 class Growth(NamedTuple):
@@ -65,20 +67,24 @@ def choose(
     wanted = set(demanded)
     total = Choice[V]()
     parts = []
-    for part in _components(ops, cost):
-        touched = {v for op in part for v in (*op.inputs, *op.outputs)}
+    for found in _components(ops, cost):
+        touched = {v for op in found for v in (*op.inputs, *op.outputs)}
         inside = touched & wanted
         # one op on its own goes if what it makes takes no more bytes than what it reads
-        kept = sum(cost[v] for v in touched.difference(part[0].outputs) - inside) + part[0].cost
-        if len(part) == 1 and sum(cost[v] for v in inside.intersection(part[0].outputs)) <= kept:
+        kept = sum(cost[v] for v in touched.difference(found[0].outputs) - inside) + found[0].cost
+        if len(found) == 1 and sum(cost[v] for v in inside.intersection(found[0].outputs)) <= kept:
             total.stored |= inside
         else:
-            parts.append(_Part(part, inside, cost))
+            parts.append(_Part(found, inside, cost))
     for allowed, per_op in growth:
-        if allowed > 0:
-            total.spent += _spend(parts, allowed, per_op)
-    for found in parts:
-        total.stored |= found.stored
+        left = allowed
+        price = int(min(allowed, per_op, _HIGHEST))  # whole bytes: sums of them are exact
+        growing = [part for part in parts if part.staying] if price else []
+        for part in sorted(growing, key=lambda part: part.bytes_per_op(price)):
+            left -= part.spend(left, price)
+        total.spent += allowed - left
+    for part in parts:
+        total.stored |= part.stored
     return total
 
 
@@ -89,76 +95,58 @@ class _Part(Generic[V]):
         self._ops = ops
         self._wanted = wanted
         self._cost = cost
-        self._maker = {v: op for op in ops for v in op.outputs}
-        self.store(self.at_price(0))
+        self._maker = {v: k for k, op in enumerate(ops) for v in op.outputs}
+        self.stored = minimum_cut(ops, wanted, cost)
+        _, self._bytes, self.staying = self._weigh(self.stored)
 
-    def store(self, stored: set[V]) -> None:
-        """Store these values."""
-        self.stored = stored
-        self.bytes, self.staying = self.weigh(stored)
+    def bytes_per_op(self, price: int) -> float:
+        """What the cut at a price takes more for each op that folds by it."""
+        _, nbytes, staying = self._weigh(self._cut(price))
+        gain = self.staying - staying
+        return (nbytes - self._bytes) / gain if gain > 0 else math.inf
 
-    def at_price(self, price: float) -> set[V]:
+    def spend(self, allowed: float, most: int) -> float:
+        """Store more, up to these bytes and this price; return how many bytes more."""
+        left = allowed - self._store(self._cut(most), allowed, most)
+        if left < allowed:
+            return allowed - left
+        before = self._bytes
+        prices = sorted({most >> k for k in range(1, _HALVES)} - {0})
+        place = bisect.bisect(prices, allowed, key=lambda p: self._weigh(self._cut(p))[1] - before)
+        left -= self._store(self._cut(prices[place - 1]), left, most) if place else 0
+        made = [v for op in self._ops for v in op.outputs if v not in self.stored]
+        for value in sorted(made, key=self._cost.__getitem__)[:_TRIES]:
+            left -= self._store(self.stored | {value}, left, most)
+        return allowed - left
+
+    def _store(self, stored: set[V], allowed: float, most: int) -> float:
+        """Store these values if that is worth it; return how many more bytes they take."""
+        needed, nbytes, staying = self._weigh(stored)
+        more, gain = nbytes - self._bytes, self.staying - staying
+        if gain <= 0 or more > min(allowed, gain * most):
+            return 0
+        self.stored, self._bytes, self.staying = needed, nbytes, staying
+        return more
+
+    def _cut(self, price: int) -> set[V]:
         """The minimum cut if each op that stays costs so much more."""
         return minimum_cut(self._ops, self._wanted, self._cost, price)
 
-    def weigh(self, stored: set[V]) -> tuple[float, int]:
-        """What these values cost with the ops that stay, and how many stay."""
-        staying: dict[int, RegionOp[V]] = {}
-        pending = [v for v in self._wanted if v not in stored]
+    def _weigh(self, stored: set[V]) -> tuple[set[V], float, int]:
+        """What is needed of these values; what it costs with the ops that stay; how many stay."""
+        staying: set[int] = set()
+        needed: set[V] = set()
+        pending = list(self._wanted)
         while pending:
-            maker = self._maker.get(pending.pop())
-            if maker is not None and id(maker) not in staying:
-                staying[id(maker)] = maker
-                pending.extend(v for v in maker.inputs if v not in stored)
-        kept = sum(op.cost for op in staying.values())
-        return sum(self._cost[v] for v in stored) + kept, len(staying)
-
-
-def _spend(parts: Sequence[_Part[V]], allowed: float, per_op: float) -> float:
-    """Store more of parts, all together at most ``allowed`` bytes more; return how many more."""
-    left = allowed
-    parts = [part for part in parts if part.staying]
-
-    def extra(price: float) -> float:
-        return sum(part.weigh(part.at_price(price))[0] - part.bytes for part in parts)
-
-    most = math.floor(min(allowed, per_op))  # whole bytes: sums of them are exact
-    price = highest_price(extra, allowed, most)
-    for price in (price, *[most] * (price < most)):
-        offers = []
-        for part in parts:
-            stored = part.at_price(price)
-            nbytes, staying = part.weigh(stored)
-            if staying < part.staying:
-                ratio = (nbytes - part.bytes) / (part.staying - staying)
-                offers.append((ratio, nbytes - part.bytes, part, stored))
-        for _, more, part, stored in sorted(offers, key=lambda offer: offer[0]):
-            if more <= left:
-                left -= more
-                part.store(stored)
-    return allowed - left
-
-
-def highest_price(bytes_at: Callable[[float], float], allowed: float, most: float) -> float:
-    """The highest price, from 1 on, whose cut takes no more bytes than allowed; 0 if none does.
-
-    Args:
-        bytes_at: What the cut at a price takes: a higher price never takes fewer bytes.
-        allowed: Bytes.
-        most: The highest price to consider.
-    """
-    if bytes_at(most) <= allowed:
-        return most
-    low, high, best = 0.0, math.log2(most), 0.0
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        if bytes_at(2.0**middle) <= allowed:
-            low, best = middle, 2.0**middle
-        else:
-            high = middle
-        if high - low < _FINEST:
-            break
-    return best
+            value = pending.pop()
+            maker = self._maker.get(value)
+            if value in stored:
+                needed.add(value)
+            elif maker is not None and maker not in staying:
+                staying.add(maker)
+                pending.extend(self._ops[maker].inputs)
+        kept = sum(self._ops[k].cost for k in staying)
+        return needed, sum(self._cost[v] for v in needed) + kept, len(staying)
 
 
 def _components(ops: Sequence[RegionOp[V]], cost: Mapping[V, float]) -> list[list[RegionOp[V]]]:

@@ -7,6 +7,7 @@ the cost of running it each time.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -20,8 +21,8 @@ from onnxfold.runtime.splitting.parts import operands_of
 from onnxfold.runtime.splitting.sizes import NominalSizes
 from onnxfold.runtime.splitting.work import NODE, is_expanding, work_of
 
-# How finely the price of a cached byte is searched when the cache is bounded.
-_STEPS = 40
+_STEPS = 40_000
+"""Prices of a cached byte among which that is searched with which the cache is small enough."""
 
 
 @dataclass(frozen=True)
@@ -142,21 +143,14 @@ def find_cut(region: Region, max_cache: int | None = None) -> RuntimeCut:
         priced = {v: c if v.producer() is None else c * price for v, c in costs.items()}
         return _follow(region, choose(ops, region.demanded, priced).stored)
 
-    cut = at_price(1.0)
-    if max_cache is None or cut.nbytes <= max_cache:
-        return cut
-    low, high = 0.0, 40.0  # binary logarithms of the price
-    best = _follow(region, ())
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        cut = at_price(2.0**middle)
-        if cut.nbytes <= max_cache:
-            best, high = cut, middle
-        else:
-            low = middle
-        if high - low < 1e-3:
-            break
-    return best
+    def at_step(step: int) -> RuntimeCut:
+        return at_price(2.0 ** (40 * step / _STEPS))
+
+    if max_cache is None:
+        return at_price(1.0)
+    prices = range(_STEPS)
+    place = bisect.bisect_left(prices, True, key=lambda k: at_step(k).nbytes <= max_cache)
+    return at_step(place) if place < _STEPS else _follow(region, ())
 
 
 def _follow(region: Region, stored: Collection[ir.Value]) -> RuntimeCut:

@@ -13,16 +13,12 @@ from onnxfold.analysis.preflow import SINK, SOURCE
 from onnxfold.kernels.anywhere import EXACT_ANYWHERE, ORDERING, VECTORIZED
 from onnxfold.kernels.registry import Kind, Unfoldable, find
 from onnxfold.onnx_ir_private import nodes_of, uses
+from onnxfold.ops import Trait, ops
 
 Perm = tuple[int, ...]
 Keeps = Callable[[str | None], bool]
 
-REDUCTIONS = frozenset(
-    (
-        *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
-        *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
-    )
-)
+REDUCTIONS = ops(Trait.REDUCES)
 _BROADCASTING = 7  # the opset from which on operands broadcast as in NumPy
 
 

@@ -24,8 +24,9 @@ from onnxfold.analysis.symbolic.application import SENSELESS, python_value
 from onnxfold.analysis.symbolic.fact import of_type
 from onnxfold.analysis.symbolic.shape_functions import Application, Undecided, find
 from onnxfold.kernels.inference import is_elementwise, schema_of
+from onnxfold.ops import Trait, ops
 
-_READ_AT_FLOATS = ("DeformConv", "GridSample", "MaxRoiPool", "RoiAlign")
+_READ_AT_FLOATS = ops(Trait.READS_AT_FLOATS)
 _SINGLE = ((), (1,))
 
 _Facts = Sequence[Fact | None]

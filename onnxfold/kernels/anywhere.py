@@ -14,20 +14,9 @@ from onnxfold.evaluation import session_of
 from onnxfold.kernels.assembly import IR_VERSION
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import ANY_LATER, Array, Kernel, Kind
+from onnxfold.ops import Trait, ops
 
-EXACT_ANYWHERE = (
-    *("Abs", "Cast", "Ceil", "Floor", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN"),
-    *("LeakyRelu", "Neg", "Not", "Reciprocal", "Relu", "Round", "Sign", "Sqrt"),
-)
-"""Element-wise ops whose results do not depend on an element's place; but see `ORDERING`."""
-
-VECTORIZED = ("Erf", "Exp", "Gelu", "Sigmoid", "Tanh")
-"""In float32 neither do these. Log, Sin, Cos, Softplus, Elu and others do on onnxruntime: the last
-few elements, which fill no vector register, are computed by other code."""
-
-ORDERING = ("Clip", "Max", "Min", "Relu", "Sign")
-"""Of two numbers of int64, onnxruntime does not always find the greater one: in vector registers it
-takes the lower half for a signed number. There, what these make of one depends on its place."""
+EXACT_ANYWHERE, VECTORIZED, ORDERING = map(ops, (Trait.EXACT, Trait.VECTORIZED, Trait.ORDERS))
 
 
 def in_pieces(operation: Operation) -> Kernel | None:

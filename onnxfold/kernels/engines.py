@@ -28,6 +28,7 @@ from onnxfold.kernels.inference import is_elementwise
 from onnxfold.kernels.operation import Operation, Output
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable
 from onnxfold.kernels.schedule import awaits, is_ready, used_outside
+from onnxfold.ops import Trait, ops
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array, distinct, weight_of
 from onnxfold.storage import data_bytes
@@ -39,8 +40,7 @@ _COPIES = 4
 # All elements of one operand meet all of the other at most: this takes milliseconds.
 _MOST_PRODUCTS = 1 << 24
 _PRODUCTS = ("Gemm", "MatMul")
-# Each element is looked at once or twice; an attribute, which is no element, is an axis or a type.
-_ALONG_AXES = ("Cast", "DequantizeLinear", "LogSoftmax", "QuantizeLinear", "Softmax")
+_ALONG_AXES = ops(Trait.ALONG_AXES)
 _TOO_LARGE = "computing it takes {:,} bytes of memory, more than the limit"
 _TENSOR = ir.AttributeType.TENSOR
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 # From the bottom up; those of one line do not know each other.
 LAYERS = (
     ("onnx_ir_private",),
-    ("errors", "deferred", "graphs", "memory", "parallel"),
+    ("errors", "deferred", "graphs", "memory", "ops", "parallel"),
     ("files", "urls"),
     ("isolated",),
     ("evaluation",),

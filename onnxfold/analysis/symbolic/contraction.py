@@ -13,6 +13,7 @@ from onnxfold.analysis.symbolic.shape_functions import (
     Undecided,
     shape_function,
 )
+from onnxfold.ops import Trait, ops
 
 
 @shape_function("MatMul", "MatMulInteger", "Gemm")
@@ -47,7 +48,7 @@ def _transposed(shape: Shape, transpose: int) -> Shape:
     return (*shape[:-2], shape[-1], shape[-2])
 
 
-_POOLS = ("MaxPool", "AveragePool", "LpPool")
+_POOLS = ops(Trait.POOLS)
 
 
 @shape_function("Conv", *_POOLS)

@@ -24,6 +24,7 @@ from onnxfold.analysis.symbolic.shape_functions import (
     axis_of,
     shape_function,
 )
+from onnxfold.ops import Trait, ops
 
 _BINARY: dict[str, Callable[[Algebra, Number, Number], Number]] = {
     "Add": Algebra.add,
@@ -109,15 +110,6 @@ _UNARY: dict[str, Callable[[Algebra, Number], Number]] = {
     "Abs": lambda algebra, a: algebra.maximum(a, algebra.neg(a)),
     "Sign": lambda algebra, a: algebra.sub(algebra.less(0, a), algebra.less(a, 0)),
 }
-_SAME_TYPE = (
-    *("Relu", "Sigmoid", "Tanh", "Erf", "Exp", "Log", "Sqrt", "Reciprocal", "Floor", "Ceil"),
-    *("Round", "Sin", "Cos", "Gelu", "LeakyRelu", "Elu", "Selu", "Celu", "HardSigmoid", "Softmax"),
-    *("LogSoftmax", "Hardmax", "HardSwish", "Softplus", "Softsign", "Clip", "Trilu", "CumSum"),
-    *("Mish", "ThresholdedRelu", "LpNormalization", "LRN", "InstanceNormalization", "Dropout"),
-    *("GroupNormalization", "BatchNormalization", "LayerNormalization"),
-    *("ScatterND", "ScatterElements", "Scatter"),
-    "SimplifiedLayerNormalization",  # onnxruntime defines it in ONNX's domain
-)
 
 
 @shape_function(*_UNARY)
@@ -132,7 +124,7 @@ def unary(application: Application) -> Sequence[Fact]:
     return [of_items(each(function, items), fact.dtype, algebra)]
 
 
-@shape_function(*_SAME_TYPE)
+@shape_function(*ops(Trait.LIKE_FIRST))
 def same_type(application: Application) -> Sequence[Fact]:
     """The result has the dtype and shape of the first operand. Of more outputs onnx knows."""
     if application.n_outputs > 1:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from onnxfold.ops import Trait, ops
 from onnxfold.runtime.splitting.sizes import NominalSizes
 
 NODE = 4096
@@ -18,46 +19,9 @@ NODE = 4096
 
 _BYTES_PER_FLOP = 0.125
 
-# Copies of elements there are already: to store the result is what a cut is to avoid.
-_EXPANDING = frozenset(
-    ("Expand", "Tile", "ConstantOfShape", "Range", "EyeLike", "OneHot", "Resize", "Upsample")
-)
-# Runtimes do these without touching an element.
-_FREE = frozenset(
-    ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Shape", "Size", "Constant")
-)
-# Copies of elements, more of them or less.
-_SELECTING = frozenset(("Gather", "GatherElements", "GatherND", "Pad"))
-_MATMUL = frozenset(("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul"))
-_CONVOLUTION = frozenset(("Conv", "ConvTranspose", "ConvInteger", "QLinearConv"))
-# Many operations an element.
-_HEAVY = frozenset(
-    [
-        "Exp",
-        "Log",
-        "Erf",
-        "Tanh",
-        "Sigmoid",
-        "Gelu",
-        "Softmax",
-        "LogSoftmax",
-        "Sin",
-        "Cos",
-        "Pow",
-        "Mish",
-        "Softplus",
-        "TopK",
-        "CumSum",
-        "LayerNormalization",
-        "RMSNormalization",
-        "InstanceNormalization",
-        "GroupNormalization",
-        "DequantizeLinear",
-        "QuantizeLinear",
-    ]
-)
-# Nobody knows how many.
-_UNKNOWN = frozenset(("Einsum", "Attention", "LSTM", "GRU", "RNN", "If", "Loop", "Scan", "DFT"))
+_EXPANDING, _SELECTING, _FREE = map(ops, (Trait.REPEATS, Trait.SELECTS, Trait.FREE))
+_MATMUL, _CONVOLUTION = map(ops, (Trait.MULTIPLIES, Trait.CONVOLVES))
+_HEAVY, _UNKNOWN = map(ops, (Trait.HEAVY, Trait.UNBOUNDED))
 
 
 def work_of(node: ir.Node, sizes: NominalSizes) -> float:

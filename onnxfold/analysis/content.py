@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import struct
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -34,37 +34,29 @@ class Equals(Generic[T]):
     ) -> None:
         self._rough = rough
         self._exact = exact
-        self._alone: dict[Hashable, T | None] = {}
-        """By rough key: the only thing that has it; None if there are several."""
-        self._several: dict[Hashable, list[T]] = {}
+        self._found: dict[Hashable, dict[Hashable | None, T]] = {}
+        """By rough key and exact key; the only thing with a rough key has the exact key None."""
 
-    def find(self, thing: T) -> Sequence[T]:
-        """Those that were added and equal it, in the order in which they were added."""
-        rough = self._rough(thing)
-        if rough not in self._alone:
-            return ()
-        self._tell_apart(rough)
-        return self._several.get(self._exact(thing), ())
+    def find(self, thing: T) -> T | None:
+        """The first that was added and equals it."""
+        several = self._found.get(self._rough(thing))
+        if several is None:
+            return None
+        if None in several:
+            self._add_exactly(several, several.pop(None))
+        return several.get(self._exact(thing))
 
     def add(self, thing: T) -> None:
-        """Have it found from now on."""
-        rough = self._rough(thing)
-        if rough not in self._alone:
-            self._alone[rough] = thing
+        """Have it found from now on; nothing equals it."""
+        several = self._found.setdefault(self._rough(thing), {})
+        if several:
+            self._add_exactly(several, thing)
         else:
-            self._tell_apart(rough)
-            self._add_exactly(thing)
+            several[None] = thing
 
-    def _tell_apart(self, rough: Hashable) -> None:
-        first = self._alone[rough]
-        if first is not None:
-            self._alone[rough] = None
-            self._add_exactly(first)
-
-    def _add_exactly(self, thing: T) -> None:
+    def _add_exactly(self, several: dict[Hashable | None, T], thing: T) -> None:
         exact = self._exact(thing)
-        if exact is not None:
-            self._several.setdefault(exact, []).append(thing)
+        several[id(thing) if exact is None else exact] = thing
 
 
 def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:

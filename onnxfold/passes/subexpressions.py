@@ -55,11 +55,11 @@ class CommonSubexpressions(ir.passes.InPlacePass):
                 continue
             # without inputs it is a constant: an outer one costs more to look up than it saves
             seen_by = levels if node.inputs else (own,)
-            twins = [twin for seen in seen_by for twin in seen.find(node)]
-            if not twins:
+            twin = next(filter(None, (seen.find(node) for seen in seen_by)), None)
+            if twin is None:
                 own.add(node)
-            elif self._may_merge(node, twins[0]):
-                self._merge(node, twins[0])
+            elif self._may_merge(node, twin):
+                self._merge(node, twin)
                 self._gone.append(node)
 
     def _may_merge(self, node: ir.Node, twin: ir.Node) -> bool:

@@ -289,11 +289,11 @@ class SymbolicAnalysis:
                 return self.shared(of_array(array, dtype))
         return self._table.typed(dtype, shape)
 
-    def _in_full(self, value: ir.Value | None, fact: Fact | None) -> Fact | None:
+    def _in_full(self, value: ir.Value, fact: Fact) -> Fact:
         """What is known of a value, with the elements of a small constant of any dtype."""
-        if value is None or fact is None or fact.items is not None or fact.dtype is None:
+        if fact.known is not None or fact.dtype is None or not is_small(fact.shape or ()):
             return fact
-        if fact.shape is None or not is_small(fact.shape) or not self.known.is_constant(value):
+        if not self.known.is_constant(value):
             return fact
         array = self.known.array(value)
         return fact if array is None else self.shared(of_array(array, fact.dtype))
@@ -389,21 +389,14 @@ class SymbolicAnalysis:
             if attributes is None:
                 return []
         if self._are_known(values, inputs) or reads_floats(node.op_type):
-            inputs = [self._in_full(v, f) for v, f in zip(values, inputs, strict=True)]
+            pairs = zip(values, inputs, strict=True)
+            inputs = [f if v is None or f is None else self._in_full(v, f) for v, f in pairs]
         results = self._applications.results(node, inputs, attributes, scope.opsets)
         for fact in results:
             if fact.dtype in SIZE_DTYPES and fact.known is None:
-                return [self._computed(v, f) for v, f in zip(node.outputs, results, strict=False)]
+                # the evaluator computes what no shape function does
+                return [self._in_full(v, f) for v, f in zip(node.outputs, results, strict=False)]
         return results
-
-    def _computed(self, value: ir.Value, fact: Fact) -> Fact:
-        """A constant of integers that the evaluator computes and no shape function does."""
-        if fact.known is not None or fact.dtype is None or not self.known.is_constant(value):
-            return fact
-        if fact.shape is not None and not is_small(fact.shape):
-            return fact
-        array = self.known.array(value)
-        return fact if array is None else self.shared(of_array(array, fact.dtype))
 
     def _supplied(self, node: ir.Node) -> dict[str, Any] | None:
         """Attributes as Python values, where a function's caller gives some of them."""

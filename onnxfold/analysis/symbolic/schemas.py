@@ -17,52 +17,20 @@ _logger = logging.getLogger(__name__)
 
 DOMAIN = "com.microsoft"
 
-BELIEVED: dict[str, tuple[int, ...]] = {
-    "Attention": (0, 1),
-    "BiasGelu": (0,),
-    "DecoderMaskedMultiHeadAttention": (0, 1, 2),
-    "DynamicQuantizeLSTM": (0, 1, 2),
-    "DynamicQuantizeMatMul": (0,),
-    "EmbedLayerNormalization": (0, 1, 2),
-    "FastGelu": (0,),
-    "FusedMatMul": (0,),
-    "GatherBlockQuantized": (0,),
-    "GatherND": (0,),
-    "Gelu": (0,),
-    "GridSample": (0,),
-    "GroupQueryAttention": (0,),
-    "Inverse": (0,),
-    "MatMulBnb4": (0,),
-    "MatMulInteger16": (0,),
-    "MatMulIntegerToFloat": (0,),
-    "MatMulNBits": (0,),
-    "MaxpoolWithMask": (0,),
-    "MoE": (0,),
-    "MultiHeadAttention": (0, 1, 2),
-    "MurmurHash3": (0,),
-    "NGramRepeatBlock": (0,),
-    "QAttention": (0, 1),
-    "QGemm": (0,),
-    "QLinearAdd": (0,),
-    "QLinearAveragePool": (0,),
-    "QLinearConcat": (0,),
-    "QLinearConv": (0,),
-    "QLinearGlobalAveragePool": (0,),
-    "QLinearLeakyRelu": (0,),
-    "QLinearMul": (0,),
-    "QLinearSigmoid": (0,),
-    "QLinearSoftmax": (0,),
-    "QLinearWhere": (0,),
-    "QuickGelu": (0,),
-    "Range": (0,),
-    "RotaryEmbedding": (0,),
-    "SkipLayerNormalization": (0, 3),
-    "SkipSimplifiedLayerNormalization": (0, 3),
-    "Trilu": (0,),
-    "UnfoldTensor": (0,),
-    "Unique": (0, 1, 2),
-}
-"""The outputs of an op of that domain that come out as inferred."""
+_OUTPUTS = (
+    ((0,), "BiasGelu DynamicQuantizeMatMul FastGelu FusedMatMul GatherBlockQuantized GatherND"),
+    ((0,), "Gelu GridSample GroupQueryAttention Inverse MatMulBnb4 MatMulInteger16"),
+    ((0,), "MatMulIntegerToFloat MatMulNBits MaxpoolWithMask MoE MurmurHash3 NGramRepeatBlock"),
+    ((0,), "QGemm QLinearAdd QLinearAveragePool QLinearConcat QLinearConv"),
+    ((0,), "QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearSoftmax"),
+    ((0,), "QLinearWhere QuickGelu Range RotaryEmbedding Trilu UnfoldTensor"),
+    ((0, 1), "Attention QAttention"),
+    ((0, 3), "SkipLayerNormalization SkipSimplifiedLayerNormalization"),
+    ((0, 1, 2), "DecoderMaskedMultiHeadAttention DynamicQuantizeLSTM EmbedLayerNormalization"),
+    ((0, 1, 2), "MultiHeadAttention Unique"),
+)
+BELIEVED = {name: outputs for outputs, names in _OUTPUTS for name in names.split()}
+"""By op of :data:`DOMAIN`: the outputs that come out as onnxruntime infers them."""
 
 _SHAPE_OPSET = 13
 

@@ -1,12 +1,16 @@
-"""onnxruntime as the reference: node by node, and sums in the order of the original."""
+"""onnxruntime as the reference: node by node, one thread, sums in the order of the original."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
+from typing import Any
 
+import numpy as np
 import onnx
 import onnx.parser
+import onnx_ir as ir
 import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
@@ -18,13 +22,66 @@ def reference_options() -> ort.SessionOptions:
     options.add_session_config_entry("session.disable_prepacking", "1")
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
+    options.enable_cpu_mem_arena = False
     return options
 
 
-def reference_session(model: onnx.ModelProto | str | os.PathLike[str]) -> ort.InferenceSession:
+def reference_session(model: onnx.ModelProto | bytes | str | os.PathLike[str]) -> Any:
     """A session on the CPU provider for a model, or for the file that it is in."""
     given = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
     return ort.InferenceSession(given, reference_options(), providers=["CPUExecutionProvider"])
+
+
+class Reference:
+    """A model on onnxruntime's CPU provider, for arrays of every element type.
+
+    Raises:
+        Exception: onnxruntime refuses the model, by one of many classes without a common base.
+    """
+
+    def __init__(self, model: onnx.ModelProto | bytes | str) -> None:
+        self.session = reference_session(model)
+        self.outputs = self.session.get_outputs()
+        self._quiet = ort.RunOptions()
+        self._quiet.log_severity_level = 4
+        ends = [*self.session.get_inputs(), *self.outputs]
+        self._is_plain = not any(is_foreign(end.type) for end in ends)
+
+    def run(self, feeds: dict[str, Any]) -> list[Any]:
+        """The outputs, as arrays or lists of arrays (None for an empty optional)."""
+        if self._is_plain:
+            return self.session.run(None, feeds, self._quiet)
+        names = [output.name for output in self.outputs]
+        values = {name: to_ort(feed) for name, feed in feeds.items()}
+        found = self.session.run_with_ort_values(names, values, self._quiet)
+        return [from_ort(value) for value in found]
+
+
+def is_foreign(kind: str) -> bool:
+    """Whether NumPy itself does not have the elements."""
+    return any(name in kind for name in ("bfloat16", "float8", "float4", "int4", "int2"))
+
+
+def to_ort(feed: Any) -> ort.OrtValue:
+    """An array of any element type, or a number of NumPy, as onnxruntime has it."""
+    if not isinstance(feed, np.ndarray | np.generic):
+        raise TypeError("sequences travel only beside NumPy's own types")
+    if feed.dtype.isbuiltin == 1:
+        return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(feed).reshape(feed.shape))
+    dtype = ir.DataType.from_numpy(feed.dtype)
+    content = ir.Tensor(feed, dtype=dtype).tobytes()
+    value = ort.OrtValue.ortvalue_from_shape_and_type(feed.shape, dtype.value)
+    ctypes.memmove(value.data_ptr(), content, len(content))
+    return value
+
+
+def from_ort(value: ort.OrtValue) -> Any:
+    """A tensor of any element type as an array; what is no tensor as onnxruntime gives it."""
+    if not value.is_tensor() or not is_foreign(value.data_type()):
+        return value.numpy()
+    content = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    tensor = onnx.TensorProto(data_type=value.element_type(), dims=value.shape(), raw_data=content)
+    return ir.serde.deserialize_tensor(tensor).numpy()
 
 
 @functools.cache

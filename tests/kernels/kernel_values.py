@@ -1,32 +1,38 @@
-"""Edge values and random operands for every dtype."""
+"""Edge values and random operands for every element type."""
 
 from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
+import onnx
+import onnx_ir as ir
 
 INTEGERS = [np.dtype(f"{s}int{b}") for s in ("", "u") for b in (8, 16, 32, 64)]
 FLOATS = [np.dtype(t) for t in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)]
 NUMBERS = INTEGERS + FLOATS
 FLOAT8 = [
-    np.dtype(t)
-    for t in (
-        ml_dtypes.float8_e4m3fn,
-        ml_dtypes.float8_e4m3fnuz,
-        ml_dtypes.float8_e5m2,
-        ml_dtypes.float8_e5m2fnuz,
-    )
+    np.dtype(getattr(ml_dtypes, f"float8_{name}"))
+    for name in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")
 ]
-SMALL = [np.dtype(t) for t in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2)]
+FLOAT4 = np.dtype(ml_dtypes.float4_e2m1fn)
+WIDTHS = {np.dtype(getattr(ml_dtypes, name)): int(name[-1]) for name in ("int4", "uint4")}
+WIDTHS |= {np.dtype(getattr(ml_dtypes, name)): int(name[-1]) for name in ("int2", "uint2")}
+WIDTHS |= {FLOAT4: 4}
+"""Bits of the elements that are smaller than a byte."""
 BOOL = np.dtype(bool)
 STRING = np.dtype(object)
-EVERY = [BOOL, *NUMBERS, *FLOAT8, *SMALL, np.dtype(ml_dtypes.float4_e2m1fn), STRING]
+EVERY = [BOOL, *NUMBERS, *FLOAT8, *WIDTHS, STRING]
+
+
+def taken(op_type: str, opset: int) -> list[np.dtype]:
+    """The element types of the first operand of an op, by its schema."""
+    first = onnx.defs.get_schema(op_type, opset).inputs[0]
+    names = {f"tensor({ir.DataType.from_numpy(d).name.lower()})": d for d in EVERY}
+    return [dtype for name, dtype in names.items() if name in first.types]
 
 
 def edges(dtype: np.dtype) -> np.ndarray:
     """The values at which an implementation is most likely to be wrong."""
-    if dtype == BOOL:
-        return np.array([False, True])
     if dtype in INTEGERS:
         info = np.iinfo(dtype)
         wanted = [0, 1, 2, 3, 5, 7, -1, -2, -3, -7, info.min, info.min + 1, info.max, info.max - 1]
@@ -36,25 +42,33 @@ def edges(dtype: np.dtype) -> np.ndarray:
         tiny = [float(info.smallest_subnormal), float(info.tiny), float(info.max)]
         plain = [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 0.3, 7.0, 1e4, np.inf, np.nan, *tiny]
         return np.array(plain + [-v for v in plain], np.float64).astype(dtype)
-    raise AssertionError(dtype)
+    return random_bits(np.random.default_rng(0), dtype, (8,))
 
 
 def random_bits(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     """Random bit patterns: all kinds of NaN and subnormals among them."""
-    count = int(np.prod(shape, dtype=np.int64))
     if dtype == STRING:
         pool = np.array(["", "a", "b", "ab", "ä", "long enough not to be stored inline"], object)
-        return pool[rng.integers(0, len(pool), shape)] if shape else np.array("ab", object)
+        return np.asarray(pool[rng.integers(0, len(pool), shape or 1)]).reshape(shape)
     if dtype == BOOL:
-        return rng.integers(0, 2, shape).astype(bool)
-    if dtype.name.startswith(("int2", "int4")) and dtype.itemsize == 1 and dtype.kind == "V":
-        half = 2 if dtype.name == "int2" else 8
-        return rng.integers(-half, half, shape).astype(np.int8).astype(dtype)
-    if dtype.name in ("uint2", "uint4", "float4_e2m1fn"):
-        top = 4 if dtype.name == "uint2" else 16
-        return np.asarray(rng.integers(0, top, shape), np.uint8).view(dtype)
+        return np.asarray(rng.integers(0, 2, shape)).astype(bool)
+    count = int(np.prod(shape, dtype=np.int64))
     raw = rng.integers(0, 256, count * dtype.itemsize, dtype=np.uint8)
+    if dtype in WIDTHS:
+        raw = patterns(dtype)[raw % (1 << WIDTHS[dtype])].view(np.uint8)
     return raw.view(dtype).reshape(shape)
+
+
+def patterns(dtype: np.dtype) -> np.ndarray:
+    """Every bit pattern of a type of at most 16 bits."""
+    if dtype == BOOL:
+        return np.array([False, True])
+    width = WIDTHS.get(dtype, 8 * dtype.itemsize)
+    raw = np.arange(1 << width, dtype=f"u{dtype.itemsize}")
+    if dtype.name in ("int2", "int4"):  # ml_dtypes keeps them with their sign in all bits
+        sign = np.uint8(1 << (width - 1))
+        raw = (raw ^ sign) - sign
+    return raw.view(dtype)
 
 
 def moderate(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
@@ -67,16 +81,19 @@ def moderate(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) 
     return random_bits(rng, dtype, shape)
 
 
-def strided(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
-    """The same values behind strides that are not C-contiguous, read-only."""
+def operand(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Edges, values of ordinary size and random bits, mixed; of few elements, some of each."""
+    count = int(np.prod(shape, dtype=np.int64))
+    parts = [edges(dtype), moderate(rng, dtype, (count,)), random_bits(rng, dtype, (count,))]
+    if count > 1000:  # each edge at several places of a vector register
+        parts[0] = np.resize(parts[0], parts[0].size * 7 + 3)
+        return np.asarray(rng.permutation(np.concatenate(parts)))
+    return np.asarray(rng.permutation(np.concatenate(parts)))[:count].reshape(shape)
+
+
+def strided(x: np.ndarray) -> np.ndarray:
+    """The same values behind strides that are not C-contiguous."""
     wide = np.empty([2 * d + 1 for d in x.shape], x.dtype)
     view = wide[(*(slice(None, -1, 2) for _ in x.shape), ...)]
     view[...] = x
-    view.flags.writeable = False
     return view
-
-
-def fill(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """An array of that shape with the first elements of ``x``."""
-    count = int(np.prod(shape, dtype=np.int64))
-    return np.asarray(x[:count]).reshape(shape)

@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import functools
 
-import kernel_check as check
 import kernel_values as values
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
 from kernel_check import compare, kernel_results
-from reference_session import knows
 
 from onnxfold.kernels import Kind, NotExact, find
 
-FLOAT4 = np.dtype(ml_dtypes.float4_e2m1fn)
 POWERS = np.dtype(ml_dtypes.float8_e8m0fnu)
 DTYPES = [d for d in values.EVERY if d != values.STRING] + [POWERS]
-NARROW = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), *values.FLOAT8, FLOAT4]
+NARROW = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), *values.FLOAT8, values.FLOAT4]
 
 
 @functools.cache
-def patterns(dtype: np.dtype) -> np.ndarray:
-    """Every bit pattern of a narrow dtype, the telling ones of a wide one."""
-    if dtype == values.BOOL:
-        return np.array([False, True])
-    if dtype in values.SMALL or dtype == FLOAT4:
-        width = check.ort.SUB_BYTE[dtype]
-        raw = np.arange(1 << width, dtype=np.uint8)
-        return check.ort.unpack(raw, 8, raw.size, np.dtype(np.uint8)).view(np.uint8).view(dtype)
+def telling(dtype: np.dtype) -> np.ndarray:
+    """Every bit pattern of a narrow type, and of a wide one those that may go wrong."""
     if dtype.itemsize <= 2:
-        return np.arange(1 << 8 * dtype.itemsize, dtype=f"u{dtype.itemsize}").view(dtype)
+        return values.patterns(dtype)
     rng = np.random.default_rng(0)
     parts = [values.random_bits(rng, dtype, (20_000,)), values.edges(dtype)]
     if dtype.kind in "iu":
@@ -58,7 +49,7 @@ def _around(narrow: np.dtype, dtype: np.dtype) -> np.ndarray:
         raw = np.arange(0, 1 << 16, 7, dtype=np.uint16)
         here, there = raw.view(narrow), (raw + np.uint16(1)).view(narrow)
     else:
-        raw = patterns(narrow).view(np.uint8)
+        raw = values.patterns(narrow).view(np.uint8)
         here, there = raw.view(narrow), np.roll(raw, -1).view(narrow)
     a, b = here.astype(np.float64), there.astype(np.float64)
     middle = ((a + b) / 2).astype(dtype)
@@ -79,14 +70,14 @@ def split_by_kernel(x: np.ndarray, to: int) -> np.ndarray:
 
 @pytest.mark.parametrize("source", DTYPES, ids=str)
 def test_cast(source):
-    x = patterns(source)
+    x = telling(source)
     for target in DTYPES:
         to = int(ir.DataType.from_numpy(target))
         opset = 25 if {"int2", "uint2", "float8_e8m0fnu"} & {source.name, target.name} else 23
         outcome = compare("Cast", [split_by_kernel(x, to)], {"to": to}, opset=opset)
         known = find("Cast", opset).kind_for([source], {"to": to})
         if known is Kind.ELEMENTWISE:
-            assert outcome != "not exact", target
+            assert outcome != "declined", target
         compare("CastLike", [x[:7], np.zeros(1, target)], opset=opset)
 
 
@@ -122,11 +113,4 @@ def test_strings_are_left_to_onnxruntime():
     with pytest.raises(NotExact):
         kernel_results("Cast", [np.array(["1"], object)], {"to": int(ir.DataType.FLOAT)})
     x = np.array(["1"], object)
-    assert kernel_results("Cast", [x], {"to": int(ir.DataType.STRING)})[0] is x
-
-
-@pytest.mark.parametrize("opset", [6, 9, 13, 19, 21, 24])
-def test_each_opset_form(opset):
-    if not knows(opset):
-        pytest.skip(f"onnxruntime has no opset {opset} yet")
-    assert compare("Cast", [np.float32([1.5, -2])], {"to": 7}, opset=opset) == "same"
+    assert kernel_results("Cast", [x], {"to": int(ir.DataType.STRING)})[0].tolist() == ["1"]

@@ -18,8 +18,8 @@ import onnxruntime as ort
 
 import onnxfold
 from onnxfold.compare.half import allowance, half_precision_outputs
+from tests.reference_session import Reference
 
-from . import runtime
 from .coverage import ops_of
 from .generate import Case
 
@@ -88,7 +88,7 @@ class Original:
         try:
             onnx.checker.check_model(model)
             ort.set_seed(17)
-            session = runtime.Session(self.bytes)
+            session = Reference(self.bytes)
         except Exception as error:
             raise NotComparable(_line(error)) from error
         self.runs: list[tuple[Feeds, list[Any]]] = []
@@ -107,7 +107,7 @@ class Original:
 
     def run_again(self) -> None:
         """Raises NotComparable if the outputs are others: of memory that nothing was written to."""
-        again = runtime.Session(self.bytes)
+        again = Reference(self.bytes)
         for feed, wanted in self.runs:
             if not self.random and not all(map(_same, wanted, again.run(feed))):
                 raise NotComparable("two runs differ")
@@ -171,7 +171,7 @@ def _check_in(folder: Path, original: Original, name: str, variant: Variant) -> 
         return Failure(name, "invalid", _gist(error), _line(error))
     try:
         ort.set_seed(17)
-        session = runtime.Session(path or proto)
+        session = Reference(path or proto)
     except Exception as error:
         if "enable" in variant.options and "NOT_IMPLEMENTED" in str(error):
             return None  # what these rules make is the standard's, and may be too young to run
@@ -371,7 +371,7 @@ def _with_sizes(model: onnx.ModelProto, dims: dict[str, int]) -> onnx.ModelProto
 
 def _loads(model: onnx.ModelProto) -> bool:
     try:
-        runtime.Session(model.SerializeToString())
+        Reference(model.SerializeToString())
     except Exception:  # the runtime's own, of many kinds
         return False
     return True

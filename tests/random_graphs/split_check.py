@@ -17,8 +17,14 @@ import onnx
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split import split
+from tests.reference_session import (
+    Reference,
+    from_ort,
+    is_foreign,
+    reference_options,
+    to_ort,
+)
 
-from . import runtime
 from .builder import RANDOM_OPS
 from .check import Failure, Feeds, NotComparable, Original, Variant, _difference, _gist, _line
 from .check import _place as place_of
@@ -39,7 +45,7 @@ def check_split(folder: Path, original: Original, name: str) -> Failure | None:
     constants = [name for name in tensors if _chosen(name, 0.7)] or tensors
     arguments = {"runtime_constants": constants, "overridable": _chosen(name, 0.5)}
     arguments.update(variant.options)
-    options = runtime.options()
+    options = reference_options()
     try:
         bundle = split(
             *(original.model, folder / "bundle"), backend="onnxruntime", fsync=False, **arguments
@@ -137,7 +143,7 @@ def _recombined(bundle: Any, feed: Feeds) -> list[Any]:
     given = dict(feed)
     for path in (bundle.runtime_fold, bundle.entry):
         if path.exists():
-            session = runtime.Session(str(path))
+            session = Reference(str(path))
             ort = session.session
             inputs = (*ort.get_inputs(), *ort.get_overridable_initializers())
             found = session.run({i.name: given[i.name] for i in inputs if i.name in given})
@@ -147,13 +153,13 @@ def _recombined(bundle: Any, feed: Feeds) -> list[Any]:
 
 def _run(session: Session, feed: Feeds, **arguments: Any) -> list[Any]:
     ends = [*session.get_inputs(), *session.get_outputs()]
-    if not any("bfloat16" in e.type or "float8" in e.type for e in ends):
+    if not any(is_foreign(end.type) for end in ends):
         return list(session.run(None, feed, **arguments))
     if any(array.dtype.kind == "O" for array in feed.values()):
         raise ValueError(_UNFED)
-    values = {name: runtime._ort_value(array) for name, array in feed.items()}
+    values = {name: to_ort(array) for name, array in feed.items()}
     found = session.run_with_ort_values(None, values, **arguments)
-    return [runtime._array(value) for value in found]
+    return [from_ort(value) for value in found]
 
 
 def _by_handle(session: Session, feed: Feeds, known: set[str]) -> list[Any]:

@@ -1,0 +1,489 @@
+"""Every NumPy kernel against onnxruntime: its rows, for each type and opset of the op's schema."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any, NamedTuple
+
+import kernel_values as values
+import numpy as np
+import onnx
+import pytest
+from kernel_check import OPSET, compare, kernel_results
+from kernel_values import edges
+from reference_session import knows
+
+from onnxfold.kernels import Kind, NotExact, Unfoldable, all_kernels, find
+
+NEWEST = 24 if knows(24) else 23
+
+
+class Row(NamedTuple):
+    """Operands and attributes of a node.
+
+    An operand is an array, a shape (values of the type that is tested), a function of the type, or
+    None where it is left out.
+    """
+
+    inputs: tuple[Any, ...]
+    attributes: dict[str, Any]
+    n_outputs: int = 1
+
+
+def row(*inputs: Any, n: int = 1, **attributes: Any) -> Row:
+    return Row(inputs, attributes, n)
+
+
+def i64(*v: int) -> np.ndarray:
+    return np.array(v, np.int64)
+
+
+def number(v: int) -> np.ndarray:
+    return np.array(v, np.int64)
+
+
+def edge(k: int):
+    return lambda dtype: np.resize(edges(dtype), k + 1)[k:].reshape(())
+
+
+def small(dtype: np.dtype) -> np.ndarray:
+    """Numbers whose sums and products are small, without zero among the floats."""
+    return np.resize([1, 2, 1, 1, 3], (2, 3, 4)).astype(dtype)
+
+
+def scalars(*given: int):
+    return [lambda dtype, v=v: np.array(v, dtype) for v in given]
+
+
+MANY = (4000,)
+ACROSS = (lambda dtype: edges(dtype)[:, None], edges)
+B = np.array([[True, False, True], [False, False, True]])
+FEW = (None, [0], [-1], [0, 2], [1, 0, 2])
+
+ONE = [row(MANY), row(()), row((0, 3)), row((20, 30))]
+TWO = [
+    *[row(MANY, MANY), row(*ACROSS), row((), ()), row((3,), ()), row((0,), (1,))],
+    *[row((2, 3), (3,)), row((2, 1, 3), (4, 1)), row((5,), (2, 3, 1)), row((0, 3), (3,))],
+]
+BOUNDS = [(None, *range(0, 26, 2)), (None, *range(0, 26, 3))]
+CLIP = [row(MANY[:1], None, None), row((2, 50), edge(2), edge(3))] + [
+    row((300,), *(None if k is None else edge(k) for k in pair))
+    for pair in itertools.product(*BOUNDS)
+]
+AXES = [row(small), row(small, keepdims=0), row((), keepdims=1)]
+AXES_ATTRIBUTE = [row(small, axes=a, keepdims=k) for a in FEW[1:] for k in (0, 1)]
+AXES_INPUT = [row(small, i64(*a), keepdims=k) for a in FEW[1:] for k in (0, 1)]
+AXES_INPUT += [row(small, i64(), noop_with_empty_axes=1), row(small, i64())]
+
+ROWS: dict[tuple[str, int], list[Row]] = {
+    **{(op, 6): ONE for op in ("Neg", "Abs", "Sqrt", "Reciprocal", "Floor", "Ceil")},
+    ("Not", 1): ONE,
+    **{(op, 7): TWO for op in ("Add", "Sub", "Mul", "Div", "Equal", "Less", "Greater")},
+    **{(op, 7): TWO for op in ("And", "Or")},
+    **{(op, 12): TWO for op in ("LessOrEqual", "GreaterOrEqual")},
+    ("Mod", 10): TWO,
+    ("Max", 8): [*TWO, row((5,)), row((2, 3), (3,), ())],
+    ("Min", 8): [*TWO, row((5,)), row((2, 3), (3,), ())],
+    ("Clip", 11): CLIP,
+    ("Where", 9): [
+        *[row(B, (2, 3), (3,)), row(B[:, :1], (3,), (2, 3)), row(B[0], (2, 0, 1), ())],
+        *[row(B, (2, 3), (1,)), row(B[0, 0], (), ())],
+    ],
+    ("Cast", 6): [row((5,), to=1), row((2, 3), to=7)],
+    ("CastLike", 15): [row((5,), np.zeros(1, np.float32)), row((5,), np.zeros(1, bool))],
+    ("Identity", 1): [row((2, 1, 4)), row(())],
+    ("Transpose", 1): [row((2, 1, 4), perm=[2, 0, 1]), row((2, 3)), row(()), row((), perm=[])],
+    ("Reshape", 5): [row((2, 1, 4), i64(0, -1)), row((2, 3), i64(3, 2)), row((1,), i64())],
+    ("Flatten", 1): [row((2, 1, 4), axis=2), row((2, 3))],
+    ("Squeeze", 1): [row((1, 3, 1, 1), axes=a) for a in ([0], [2], [0, 2])] + [row((1, 3, 1))],
+    ("Squeeze", 13): [row((1, 3, 1, 1), i64(*a)) for a in ([0], [2], [-1], [0, 2], [-4, -2])]
+    + [row((1, 3, 1))],
+    ("Unsqueeze", 1): [row(s, axes=a) for s in ((2, 3), (0, 3)) for a in ([0], [2], [3, 0])],
+    ("Unsqueeze", 13): [
+        row(s, i64(*a))
+        for s in ((2, 3), (0, 3))
+        for a in ([0], [2], [-1], [3, 0], [-1, 1], [1, -4], [0, 1, 2])
+    ],
+    ("Expand", 8): [row((2, 1, 4), i64(3, 1)), row((), i64(2)), row((1, 3), i64(0, 1, 1, 1))],
+    ("Slice", 1): [
+        row((2, 3, 4), starts=[1, 1], ends=[2, -1]),
+        row((2, 3, 4), starts=[1], ends=[9], axes=[1]),
+    ],
+    ("Slice", 10): [
+        *[row((2, 1, 4), i64(-1), i64(-9), i64(2), i64(-1)), row((3, 4, 5), i64(1, 0), i64(3, -1))],
+        *[row((3, 4, 5), i64(1), i64(9), i64(1)), row((3, 4), *np.int32([[1], [9], [1]]))],
+        *[row((3, 4, 5), i64(1, 3), i64(9, 0), a, i64(1, -2)) for a in (None, i64(2, 1))],
+    ],
+    ("Split", 2): [
+        *[row((6, 3, 6), axis=a, n=3) for a in (0, 1)],
+        *[row((6, 3, 6), axis=a, split=[1, 0, s], n=3) for a, s in ((0, 5), (1, 2))],
+    ],
+    ("Split", 13): [
+        *[row((6, 3, 6), axis=a, n=3) for a in (0, 1, -1)],
+        *[row((6, 3, 6), i64(1, 0, s), axis=a, n=3) for a, s in ((0, 5), (1, 2), (-1, 5))],
+    ],
+    ("Split", 18): [
+        *[row((6, 3, 6), axis=a, num_outputs=k, n=k) for a in (0, 1, -1) for k in (1, 2, 3, 4)],
+        *[row((6, 3, 6), i64(1, 0, s), axis=a, n=3) for a, s in ((0, 5), (1, 2), (-1, 5))],
+    ],
+    ("Tile", 6): [row((2, 1, 4), i64(1, 3, 2)), row((3,), i64(0))],
+    ("Concat", 4): [
+        *[row((2, 2, 2), (2, 2, 2), (2, 2, 2), axis=a) for a in (0, 1, 2)],
+        *[row((2, 1, 4), (2, 1, 2), (2, 1, 0), axis=2), row((2, 3), axis=0)],
+    ],
+    ("Gather", 1): [row((2, 1, 4), i64(0, 1), axis=2), row((3,), number(1)), row((3,), i64())],
+    ("Shape", 1): [row((2, 3, 4)), row(()), row((0, 2))],
+    ("Shape", 15): [row((2, 3, 4))]
+    + [
+        row((2, 3, 4), **{k: v for k, v in (("start", s), ("end", e)) if v is not None})
+        for s in (None, 0, 1, -1, -9, 9)
+        for e in (None, 0, 2, -1, -9, 9)
+    ],
+    ("Size", 1): [row((2, 3, 4)), row(())],
+    ("Pad", 2): [row((2, 3), pads=[1, 0, 0, 2], mode=m) for m in ("constant", "edge")]
+    + [row((1, 3, 4), pads=[0, 1, 0, 0, 1, 2], value=2.5)],
+    ("Pad", 11): [row((2, 3), i64(1, 0, 0, 2)), row((2, 3), i64(1, 0, 0, 2), edge(3))]
+    + [row((4, 3), i64(1, 0, 0, 2), mode=m) for m in ("edge", "reflect")],
+    ("ConstantOfShape", 9): [row(i64(2, 3)), row(i64()), row(i64(0, 3))]
+    + [row(i64(2), value=edges(d)[1:2]) for d in (values.BOOL, *values.NUMBERS)],
+    ("Range", 11): [
+        row(*scalars(*given))
+        for given in itertools.product((0, 1, -3, 7), (0, 10, -10, 100), (1, -2, 3, 7))
+    ],
+    ("Trilu", 14): [
+        row(shape, *k, upper=upper)
+        for shape in ((3, 4), (2, 4, 3), (0, 3), (3, 3))
+        for k in ((), *((number(v),) for v in (-9, -2, -1, 0, 1, 3, 9)))
+        for upper in (0, 1)
+    ],
+    **{(f"Reduce{op}", 1): AXES + AXES_ATTRIBUTE for op in ("Sum", "Prod", "Max", "Min")},
+    **{(f"Reduce{op}", 18): AXES + AXES_INPUT for op in ("Prod", "Max", "Min")},
+    ("ReduceSum", 13): AXES + AXES_INPUT,
+}
+
+LEAVES: dict[str, list[np.dtype]] = {
+    **dict.fromkeys(("ReduceSum", "ReduceProd", "Mod"), values.FLOATS),
+    "Range": [values.FLOATS[0], values.FLOATS[3]],
+}
+"""Element types that kernels leave to onnxruntime, of those in the schema."""
+DECLINING = {"Cast", "CastLike", "Max", "Min", "ReduceMax", "ReduceMin", "Split"}
+"""Ops whose kernels leave some values to onnxruntime."""
+
+
+def test_every_kernel_has_rows():
+    assert {(k.op_type, k.since) for k in all_kernels()} == set(ROWS)
+
+
+def forms() -> list[Any]:
+    """Each kernel at each opset at which the op changed, and at the first and last of its own."""
+    found = []
+    for entry in all_kernels():
+        last = min(entry.until - 1, NEWEST)
+        at = {
+            max(entry.since, onnx.defs.get_schema(entry.op_type, v).since_version)
+            for v in range(entry.since, last + 1)
+        }
+        found += [
+            pytest.param(entry, opset, id=f"{entry.op_type}-{opset}")
+            for opset in sorted(at | {last})
+        ]
+    return found
+
+
+@pytest.mark.parametrize(("entry", "opset"), forms())
+def test_rows(entry, opset):
+    op_type, rng = entry.op_type, np.random.default_rng(0)
+    dtypes = values.taken(op_type, opset)
+    assert dtypes
+    for dtype in dtypes:
+        outcomes = []
+        for inputs, attributes, n_outputs in ROWS[op_type, entry.since]:
+            given = [_array(spec, rng, dtype) for spec in inputs]
+            if op_type in ("Div", "Mod") and dtype in values.INTEGERS:
+                _avoid_traps(*given)
+            outcomes.append(compare(op_type, given, attributes, opset=opset, n_outputs=n_outputs))
+        leaves = {"declined"} if dtype in LEAVES.get(op_type, ()) else set()
+        allowed = leaves or {"same", "unsupported", *(["declined"] * (op_type in DECLINING))}
+        assert set(outcomes) <= allowed, (dtype, outcomes)
+        casts = op_type.startswith("Cast")
+        assert leaves or casts or set(outcomes) != {"declined"}, dtype
+
+
+def _array(spec: Any, rng: np.random.Generator, dtype: np.dtype) -> np.ndarray | None:
+    if isinstance(spec, tuple):
+        return values.operand(rng, dtype, spec)
+    return np.array(spec(dtype)) if callable(spec) else spec
+
+
+def _avoid_traps(a: np.ndarray, b: np.ndarray) -> None:
+    b[b == 0] = 3
+    if a.dtype.kind == "i":
+        a[a == np.iinfo(a.dtype).min] += 1
+
+
+@pytest.mark.parametrize("op_type", sorted({op for op, _ in ROWS if find(op, OPSET).needed < 3}))
+def test_other_types_are_left_alone(op_type):
+    """A kernel that is not for all types computes those of the schema, and nothing else."""
+    taken = values.taken(op_type, OPSET)
+    first = ROWS[op_type, find(op_type, OPSET).since][0]
+    if len(taken) > len(values.NUMBERS) + 1 or op_type in ("ConstantOfShape", "Shape", "Size"):
+        return
+    for dtype in {values.BOOL, *values.NUMBERS}.difference(taken):
+        given = [np.ones(2, dtype) if isinstance(s, tuple) else s for s in first.inputs]
+        if all(isinstance(s, tuple) for s in first.inputs):
+            with pytest.raises(NotExact):
+                kernel_results(op_type, given)
+
+
+# ------------------------------------------------------------ random operands
+
+
+def _shape(rng: np.random.Generator, least: int = 0) -> tuple[int, ...]:
+    return tuple(int(d) for d in rng.integers(0, 5, rng.integers(least, 5)))
+
+
+def transposed(rng):
+    shape = _shape(rng)
+    return row(shape, perm=[int(p) for p in rng.permutation(len(shape))])
+
+
+def reshaped(rng):
+    shape = _shape(rng)
+    targets = [rng.permutation(shape), [-1], [*shape, 1]]
+    targets += [rng.choice([0, 0, -1, 1, 2, 3, 4, 6, 12], rng.integers(0, 5))] * 2
+    return row(shape, i64(*targets[rng.integers(5)]), allowzero=int(rng.integers(2)))
+
+
+def flattened(rng):
+    shape = _shape(rng)
+    return row(shape, axis=int(rng.integers(-len(shape), len(shape) + 1)))
+
+
+def expanded(rng):
+    return row(_shape(rng), i64(*_shape(rng)))
+
+
+def sliced(rng):
+    extremes = [-(2**63), 2**63 - 1, 2**31 - 1, -(2**31), *range(-7, 8)]
+    step = int(rng.choice([1, 2, 3, -1, -2, -3, 9, -9, 2**40]))
+    start, end = (int(v) for v in rng.choice(extremes, 2))
+    return row((2, int(rng.integers(6))), i64(start), i64(end), i64(1), i64(step))
+
+
+def tiled(rng):
+    shape = _shape(rng, 1)
+    return row(shape, i64(*rng.integers(0, 4, len(shape))))
+
+
+def gathered(rng):
+    shape = tuple(int(d) for d in rng.integers(1, 5, rng.integers(1, 4)))
+    axis = int(rng.integers(-len(shape), len(shape)))
+    places = rng.integers(-shape[axis], shape[axis], _shape(rng))
+    return row(shape, np.asarray(places, rng.choice([np.int32, np.int64])), axis=axis)
+
+
+def padded(rng):
+    shape = tuple(int(d) for d in rng.integers(1, 5, rng.integers(1, 4)))
+    mode = str(rng.choice(["constant", "constant", "edge", "reflect", "wrap"]))
+    pads = rng.integers(-1 if mode == "constant" else 0, 4, 2 * len(shape))
+    if any(d + a + b < 0 for d, a, b in zip(shape, pads, pads[len(shape) :], strict=False)):
+        pads = np.abs(pads)
+    return row(shape, pads, *([edge(3)] * (mode == "constant" and rng.random() < 0.5)), mode=mode)
+
+
+def padded_along(rng):
+    return row((2, 3, 4), i64(*rng.integers(0, 3, 4)), None, i64(*rng.choice([[2, 0], [-1, -3]])))
+
+
+def counted(rng):
+    start, limit = rng.standard_normal(2) * 10.0 ** rng.integers(-3, 6)
+    delta = (limit - start) / rng.integers(1, 3000) * rng.uniform(0.5, 1.5)
+    dtype = rng.choice([np.float32, np.float64])
+    return row(*(np.array(v, dtype) for v in (start, limit, delta)))
+
+
+RANDOM = {
+    "Transpose": (transposed, 0),
+    "Reshape": (reshaped, 2 / 3),
+    "Flatten": (flattened, 0),
+    "Expand": (expanded, 0.9),
+    "Slice": (sliced, 0.2),
+    "Tile": (tiled, 0),
+    "Gather": (gathered, 0),
+    "Pad": (padded, 0.5),
+    "Pad along axes": (padded_along, 0),
+    "Range": (counted, 0.7),
+}
+"""What makes a row, and which part of the rows at most may be refused or declined."""
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_rows(name):
+    make, may_fail = RANDOM[name]
+    rng = np.random.default_rng(0)
+    outcomes = []
+    for _ in range(200):
+        inputs, attributes, _ = make(rng)
+        given = [_array(spec, rng, np.dtype(np.int64)) for spec in inputs]
+        outcomes.append(compare(name.split()[0], given, attributes))
+    assert outcomes.count("same") >= (1 - may_fail) * len(outcomes)
+
+
+# ------------------------------------------------------------ what is declined and refused
+
+NAN, ZEROS = np.float32([np.nan, 1]), np.float32([0.0, -0.0])
+MOST = np.iinfo(np.int64).max
+F = np.float32([[1.5, -2.0, 0.25], [4.0, 3.0, -1.0]])
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes"),
+    [
+        ("Max", [ZEROS, ZEROS[::-1]], {}),
+        ("Min", [ZEROS, ZEROS[::-1]], {}),
+        ("Mod", [i64(7), i64(2)], {"fmod": 1}),
+        ("Pad", [F, i64(0, 0, -2, 0)], {}),
+        ("ReduceMax", [NAN], {}),
+        ("ReduceMin", [NAN], {}),
+        ("ReduceMax", [ZEROS], {}),
+        ("ReduceMin", [ZEROS], {}),
+        ("ReduceMax", [np.zeros((2, 0), np.int32), i64(1)], {}),
+        # onnxruntime clamps
+        ("ReduceSum", [i64(MOST, MOST)], {}),
+        ("ReduceProd", [i64(MOST, 3)], {}),
+        # onnxruntime reduces along none of them there, against the standard
+        *[
+            (f"Reduce{op}", [np.zeros(shape, np.int32), i64(-1)], {})
+            for op in ("Sum", "Prod", "Max", "Min")
+            for shape in ((2, 0), (0, 2))
+        ],
+    ],
+)
+def test_left_to_onnxruntime(op_type, inputs, attributes):
+    with pytest.raises(NotExact):
+        kernel_results(op_type, inputs, attributes)
+
+
+def _many(*shape: int, value: Any = 0) -> np.ndarray:
+    return np.broadcast_to(np.int64(value), shape)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes"),
+    [
+        # no result, or onnxruntime would end the process
+        *[("Reshape", [np.zeros((2, 6)), i64(*s)], {}) for s in ([5], [0, 0, 0], [-1, -1])],
+        *[("Reshape", [np.zeros((2, 6)), i64(*s)], {}) for s in ([-2, 6], [7, -1])],
+        *[("Flatten", [np.zeros((2, 3))], {"axis": axis}) for axis in (3, -3)],
+        ("Slice", [F, i64(0), i64(1), i64(1), i64(0)], {}),
+        ("Slice", [F, i64(0), i64(1), i64(3)], {}),
+        ("Concat", [np.zeros((2, 2)), np.zeros((1, 1))], {"axis": 0}),
+        ("Pad", [np.zeros((2, 3, 4)), i64(0, 0, -3, 0, 0, -2)], {}),
+        ("Range", [number(0), number(1), number(0)], {}),
+        ("Range", [np.float64(0), np.float64(1), np.float64(0)], {}),
+        *[("Gather", [np.zeros((2, 3)), i64(index)], {}) for index in (2, -3, 2**40)],
+        ("Gather", [np.float32(1), i64(0)], {}),
+        # onnxruntime copies the first string of each slice
+        ("Gather", [np.array([["a", "b"]], object), i64(0)], {}),
+        ("Gather", [np.array([["a", "b"]], "S1"), i64(0)], {}),
+        *[(op, [i64(1, 1), i64(1, 0)], {}) for op in ("Div", "Mod")],
+        *[(op, [-i64(MOST, MOST) - 1, i64(1, -1)], {}) for op in ("Div", "Mod")],
+        # larger than any memory
+        ("Expand", [np.float32(1), i64(2**40, 2**40)], {}),
+        *[("ConstantOfShape", [i64(*s)], {}) for s in ([2**40, 2**40], [-1], [1] * 70)],
+        ("Tile", [np.ones(2, np.float32), i64(2**62)], {}),
+        ("Range", [number(0), number(2**50), number(1)], {}),
+        ("Pad", [np.ones(2, np.float32), i64(2**50, 0)], {}),
+        ("Concat", [_many(2**42)] * 2, {"axis": 0}),
+        ("ReduceSum", [_many(2**42)], {}),
+        ("Mod", [_many(2**42, value=1), i64(3)], {}),
+        ("Reshape", [np.broadcast_to(np.arange(3.0), (2**40, 3)), i64(-1)], {}),
+    ],
+)
+def test_refused(op_type, inputs, attributes):
+    with pytest.raises(Unfoldable):
+        kernel_results(op_type, inputs, attributes)
+
+
+def test_impossible_splits_are_refused():
+    for attributes, sizes, opset, count in (
+        ({"axis": 0}, (), 13, 4),
+        ({"axis": 0}, (i64(1, 1),), OPSET, 2),
+    ):
+        with pytest.raises(Unfoldable):
+            kernel_results(
+                "Split", [np.zeros((6, 3)), *sizes], attributes, opset=opset, n_outputs=count
+            )
+    with pytest.raises((NotExact, Unfoldable)):
+        kernel_results("Split", [np.zeros(2)], {"num_outputs": 5}, n_outputs=5)
+
+
+# ------------------------------------------------------------ single facts
+
+
+@pytest.mark.parametrize("dtype", values.FLOATS, ids=str)
+def test_extremes_of_floats_are_exact_unless_zeros_differ_in_sign(dtype):
+    rng = np.random.default_rng(0)
+    x, y = (values.operand(rng, dtype, MANY) for _ in "xy")
+    x, y = (np.where(v == 0, dtype.type(0), v) for v in (x, y))
+    for op_type in ("Max", "Min"):
+        assert compare(op_type, [x, y, x[::-1], y[:1].reshape(())]) in ("same", "unsupported")
+        assert compare(op_type, [x]) in ("same", "unsupported")
+    low = np.array([-1], dtype)
+    assert compare("Min", [np.array([0.0, -0.0], dtype), low]) != "declined"
+
+
+def test_strings():
+    a = np.array(["a", b"a", "ä", b"\xff", ""], object)
+    b = np.array([b"a", "b", "ä".encode(), b"\xff", " "], object)
+    assert kernel_results("Equal", [a, b])[0].tolist() == [True, False, True, True, False]
+    for array in (np.array([["a", "b"]], object), np.array([["a", "b"]], "S1")):
+        assert kernel_results("Gather", [array, i64(1)], {"axis": 1})[0].tolist() == [[array[0, 1]]]
+
+
+def test_kind_follows_the_dtypes():
+    div, f32, i32 = find("Div", 14), np.dtype(np.float32), np.dtype(np.int32)
+    assert div.kind_for([f32, f32], {}) is Kind.ELEMENTWISE
+    assert div.kind_for([i32, i32], {}) is Kind.GENERAL
+    assert find("Max", 13).kind_for([i32, i32], {}) is Kind.ELEMENTWISE
+    assert find("Max", 13).kind_for([f32, f32], {}) is Kind.GENERAL
+    assert find("Add", 14).kind_for([values.FLOAT8[0]] * 2, {}) is Kind.GENERAL
+    assert div.kind_for([f32, f32], {"unheard_of": 1}) is Kind.GENERAL
+
+
+def test_views_of_a_huge_broadcast_cost_nothing():
+    side = 1 << 20
+    big = np.broadcast_to(np.float32(1), (side, side))
+    for op_type, inputs, attributes in [
+        ("Identity", [big], {}),
+        ("Transpose", [big], {}),
+        ("Reshape", [big, i64(1 << 10, -1, 1 << 15)], {}),
+        ("Flatten", [big], {"axis": 0}),
+        ("Unsqueeze", [big, i64(0)], {}),
+        ("Squeeze", [big[None], i64(0)], {}),
+        ("Slice", [big, i64(-1), i64(5), i64(1), i64(-3)], {}),
+        ("Expand", [big, i64(8, 1, 1)], {}),
+        ("Tile", [big[None], i64(7, 1, 1)], {}),
+        ("Split", [big], {"num_outputs": 1}),
+        ("Gather", [big, number(3)], {}),
+        ("ConstantOfShape", [i64(side, side)], {}),
+    ]:
+        (y,) = kernel_results(op_type, inputs, attributes)
+        assert not any(y.strides), op_type
+    assert kernel_results("Shape", [big])[0].tolist() == [side, side]
+    assert kernel_results("Size", [big])[0] == side * side
+
+
+def test_ranges_of_one_op_do_not_overlap():
+    for a, b in itertools.combinations(all_kernels(), 2):
+        assert a.op_type != b.op_type or a.until <= b.since or b.until <= a.since
+
+
+def test_scalars_are_cheap():
+    """Ten thousand scalar calls happen in a model: far below a second, with a wide margin here."""
+    one = np.float32(1.5).reshape(())
+    start = time.process_time()
+    for _ in range(10_000):
+        find("Mul", 14)([one, one], {}, n_outputs=1, opset=14)
+    assert time.process_time() - start < 2

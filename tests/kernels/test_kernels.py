@@ -351,6 +351,7 @@ F = np.float32([[1.5, -2.0, 0.25], [4.0, 3.0, -1.0]])
         ("ReduceMax", [np.zeros((2, 0), np.int32), i64(1)], {}),
         # onnxruntime clamps
         ("ReduceSum", [i64(MOST, MOST)], {}),
+        ("ReduceSum", [i64(2**53 - 1, 1)], {}),
         ("ReduceProd", [i64(MOST, 3)], {}),
         # onnxruntime reduces along none of them there, against the standard
         *[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -51,7 +52,7 @@ class FilePlan:
     """A file: literal bytes and tensors at their offsets, together ``size`` bytes."""
 
     size: int = 0
-    literals: list[tuple[int, bytearray]] = field(default_factory=list)
+    literals: list[tuple[int, bytes]] = field(default_factory=list)
     tensors: list[Place] = field(default_factory=list)
 
 
@@ -236,17 +237,12 @@ def _with_holes(proto: onnx.ModelProto, left_out: StandIns) -> FilePlan:
             "format allows; use external data"
         )
     offset = 0
-    literal: bytearray | None = None
-    for piece in pieces:
-        if isinstance(piece, wire.Hole):
-            plan.tensors.append(Place(offset, piece.length, piece.owner))
-            offset += piece.length
-            literal = None
-            continue
-        part = piece if isinstance(piece, bytes) else data[piece[0] : piece[1]]
-        if literal is None:
-            literal = bytearray()
-            plan.literals.append((offset, literal))
-        literal += part
-        offset += len(part)
+    for _, group in itertools.groupby(pieces, lambda piece: isinstance(piece, wire.Hole)):
+        first, *others = group
+        if isinstance(first, wire.Hole):  # there is a length between two of them
+            plan.tensors.append(Place(offset, first.length, first.owner))
+            offset += first.length
+        else:
+            plan.literals.append((offset, wire.join(data, [first, *others])))
+            offset += len(plan.literals[-1][1])
     return plan

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.driver import Died, Worker
 from tests.hostile import graphs, seeds
-from tests.hostile.child import Child
 from tests.hostile.mutations import mutate
 
 MEMORY_LIMIT = 512 << 20
@@ -86,16 +86,17 @@ class Net:
         self.outcome = Outcome()
         self._room = folder / "models"
         self._room.mkdir()
-        self._results = _made(folder / "results")
+        self._results = folder / "results"
+        self._results.mkdir()
         _furnish(self._room, folder)
-        self._worker = Child(_made(folder / "worker"), seconds=10, most_bytes=3 << 30)
-        self._judge = Child(_made(folder / "judge"), seconds=2, most_bytes=1 << 30)
+        self._worker = Worker("tests.hostile.worker", cpu_seconds=10)
+        self._judge = Worker("tests.hostile.worker", cpu_seconds=2, memory=1 << 30)
         self._count = 0
 
     def close(self) -> None:
         """End the processes."""
-        self._worker.close()
-        self._judge.close()
+        self._worker.stop()
+        self._judge.stop()
 
     def run(self, one: Case, steps: tuple[str, ...] | None = None) -> None:
         """Run a file through the steps, and have the result of -O1 judged."""
@@ -106,7 +107,7 @@ class Net:
             steps = (*ALWAYS, *SOMETIMES) if self._count % 10 == 0 else ALWAYS
         before = self._listing()
         for step in steps:
-            result = self._worker.run(step, path, out)
+            result = _run(self._worker, "outcome", step, str(path), str(out))
             self._note(one, step, result)
             self._look_around(one, step, before, result)
             if (over := result.get("peak", 0) - len(one.data) - MEMORY_LIMIT) > ABOVE:
@@ -122,13 +123,12 @@ class Net:
 
     def _compare(self, one: Case, result: dict[str, Any], path: Path, out: Path) -> None:
         if result["what"] == "done":
-            verdict = self._judge.run("judge", path, out)
-            died_at = verdict.get("last", {}).get("what", "" if "last" in verdict else "runs")
-            if verdict["what"] == "failed" and died_at != "runs":  # over the original
+            verdict = _run(self._judge, "judge", str(path), str(out))
+            if verdict.get("phase", "result") != "result":  # it died over the original
                 verdict = {"what": "not comparable", "message": verdict["class"]}
             self._note(one, "judge", verdict)
         elif result["what"] == "refused":
-            verdict = self._judge.run("judge", path)
+            verdict = _run(self._judge, "judge", str(path), "")
             if verdict["what"] == "loads":
                 self.outcome.refusals[result["message"].replace(str(path), "")[:150]] += 1
 
@@ -143,7 +143,7 @@ class Net:
 
     def _look_around(self, one: Case, step: str, before: Listing, result: dict[str, Any]) -> None:
         """What a step has left behind or changed is a failure, unless it was ended; it goes."""
-        is_done, died = result["what"] == "done", "last" in result
+        is_done, died = result["what"] == "done", "phase" in result
         after = self._listing()
         changed = {path for path, _ in before.items() ^ after.items()}
         written = {path.name for path in self._results.iterdir()}
@@ -158,7 +158,7 @@ class Net:
     def _listing(self) -> Listing:
         """What is in the folder of the models and in the one for temporary files."""
         found = {}
-        for folder in (self._room, _made(self._worker.folder / "tmp")):
+        for folder in (self._room, self._worker.scratch):
             for entry in os.scandir(folder):
                 if entry.name != ".ses":  # onnxruntime makes it when it is imported
                     status = entry.stat(follow_symlinks=False)
@@ -166,9 +166,17 @@ class Net:
         return found
 
 
-def _made(folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    return folder
+def _run(worker: Worker, *call: str) -> dict[str, Any]:
+    """What came of a step or of judging; that the process has died is a failure, too."""
+    try:
+        result: dict[str, Any] = worker.run(*call, seconds=60)  # it may be asleep
+        return result
+    except Died as death:
+        frames = [line.split("site-packages/")[-1].strip() for line in death.log.splitlines()]
+        ours = [f for f in frames if "onnxfold/" in f and f.startswith("File")]
+        place = ours[0].split("onnxfold/", 1)[1] if ours else ""
+        told = {"class": f"{death.how} {place}", "message": death.log[-800:]}
+        return {"what": "failed", "phase": death.phase, **told}
 
 
 def _furnish(room: Path, outside: Path) -> None:

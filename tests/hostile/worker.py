@@ -1,20 +1,16 @@
-"""What a child process does: runs steps on files, one at a time, and says what came of each.
-
-A line of JSON comes in for each step, a line goes out when it is done. That the process dies, takes
-too long or takes too much memory is seen from outside, by `tests.hostile.child`.
-"""
+"""What a child process of `tests.driver` does: runs steps on files, and says what came of each."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
-import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tests.driver import Phase
 
 LONGEST_MESSAGE = 1300
 
@@ -56,8 +52,14 @@ STEPS: dict[str, Callable[[str, str], None]] = {
 }
 
 
-def outcome(step: str, path: str, out: str) -> dict[str, Any]:
+def outcome(phase: Phase, step: str, path: str, out: str) -> dict[str, Any]:
     """What came of a step: "done", "refused", or a failure with its class and its message."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    return {**_outcome(step, path, out), "peak": _peak()}
+
+
+def _outcome(step: str, path: str, out: str) -> dict[str, Any]:
     from onnxfold.errors import OnnxFoldError
 
     try:
@@ -94,8 +96,8 @@ def _place(error: BaseException) -> str:
     return " < ".join(dict.fromkeys(places))
 
 
-def judge(path: str, out: str) -> Iterator[dict[str, Any]]:
-    """Whether onnxruntime computes the same from both files; first of all whether it can."""
+def judge(phase: Phase, path: str, out: str) -> dict[str, Any]:
+    """Whether onnxruntime computes the same from both files; without ``out``, whether it can."""
     import numpy as np
     import onnxruntime as ort
 
@@ -105,37 +107,31 @@ def judge(path: str, out: str) -> Iterator[dict[str, Any]]:
     try:
         original = reference_session(path)
     except Exception as error:
-        yield {"what": "not comparable", "message": f"refuses the original: {error}"[:300]}
-        return
-    yield {"what": "loads"}
+        return {"what": "not comparable", "message": f"refuses the original: {error}"[:300]}
     if not out:
-        return
+        return {"what": "loads"}
     if not original.get_outputs():
-        yield {"what": "not comparable", "message": "it has no outputs"}
-        return
+        return {"what": "not comparable", "message": "it has no outputs"}
     try:
         feeds = {arg.name: _feed(arg, np.random.default_rng(1)) for arg in original.get_inputs()}
         expected = original.run(None, feeds)
         again = original.run(None, feeds)
     except Exception as error:
-        yield {"what": "not comparable", "message": f"cannot run the original: {error}"[:300]}
-        feeds = None
-    yield {"what": "runs"}
+        feeds, refusal = None, f"cannot run the original: {error}"[:300]
+    phase("result")
     try:
         result = reference_session(out)
         given = [] if feeds is None else result.run(None, feeds)
     except Exception as error:
         text = " ".join(str(error).split())[:300]
-        yield {"what": "failed", "class": "the result cannot be run", "message": text}
-        return
+        return {"what": "failed", "class": "the result cannot be run", "message": text}
     if feeds is None or not all(map(_same, expected, again)):
-        yield {"what": "not comparable", "message": "runs differ"}
-    elif len(expected) == len(given) and all(map(_same, expected, given)):
-        yield {"what": "same", "message": ""}
-    elif _has_half(path) and all(map(_close, expected, given)):
-        yield {"what": "same", "message": "but for float16"}
-    else:
-        yield {"what": "failed", "class": "the result differs", "message": ""}
+        return {"what": "not comparable", "message": refusal if feeds is None else "runs differ"}
+    if len(expected) == len(given) and all(map(_same, expected, given)):
+        return {"what": "same", "message": ""}
+    if _has_half(path) and all(map(_close, expected, given)):
+        return {"what": "same", "message": "but for float16"}
+    return {"what": "failed", "class": "the result differs", "message": ""}
 
 
 def _feed(arg: Any, rng: Any) -> Any:
@@ -207,30 +203,3 @@ def _children(pid: int) -> list[int]:
         direct = [int(word) for word in file.read().split()]
         return direct + [below for child in direct for below in _children(child)]
     return []
-
-
-def main() -> None:
-    """Serve until there is no more input."""
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what native libraries print goes to the log
-
-    def say(document: dict[str, Any]) -> None:
-        out.write(json.dumps(document) + "\n")
-        out.flush()
-
-    for line in sys.stdin:
-        order = json.loads(line)
-        if order["step"] == "judge":
-            last: dict[str, Any] = {}
-            for last in judge(order["path"], order["out"]):
-                say({**last, "more": True})
-            say({**last, "peak": 0})
-            continue
-        with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-        result = outcome(order["step"], order["path"], order["out"])
-        say({**result, "peak": _peak()})
-
-
-if __name__ == "__main__":
-    main()

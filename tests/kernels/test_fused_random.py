@@ -89,7 +89,7 @@ def pad(draw, dag: Dag, name: str, shape: tuple[int, ...], dtype: int) -> None:
     if mode == "constant" and shape[0] > 3:
         widths[0][0] = draw(st.integers(-2, 5))
     result = [b + d + a for b, d, a in zip(widths[0], shape, widths[1], strict=True)]
-    inputs = [name, dag.weight(np.int64(sum(widths, [])))]
+    inputs = [name, dag.weight(np.int64(widths).ravel())]
     if mode == "constant" and draw(st.booleans()):
         inputs.append(dag.weight(np.asarray(7, DTYPES[dtype])))
     if math.prod(result) < _MOST:

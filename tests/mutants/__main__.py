@@ -9,9 +9,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from mutants.run import run
 from mutants.sources import models
-from mutants.tasks import make
+from mutants.tasks import make, run
 
 
 def main() -> int:
@@ -30,16 +29,9 @@ def main() -> int:
     began = time.monotonic()
     seeds = range(given.seed, given.seed + given.mutants)
     found = run(paths, seeds, lambda text: print(text, flush=True))
-    print(
-        f"\n{found.mutants} mutants of {len(paths)} models checked in "
-        f"{time.monotonic() - began:.0f} s, {sum(found.discarded.values())} discarded, "
-        f"{len(found.classes)} classes of failures"
-    )
-    for reason, count in found.discarded.most_common(12):
-        print(f"  discarded {count}: {reason}")
-    for key, seeds_of in sorted(found.classes.items(), key=lambda item: -len(item[1])):
-        print(f"  {len(seeds_of):4} {key}   {seeds_of[:8]}")
-    print("  " + ", ".join(f"{name} {count}" for name, count in found.mutations.most_common()))
+    print(f"\n{len(paths)} models, {time.monotonic() - began:.0f} s: {found.summary()}")
+    counts = found.reached["mutations"].most_common()
+    print("  " + ", ".join(f"{name} {count}" for name, count in counts))
     return 1 if found.classes else 0
 
 

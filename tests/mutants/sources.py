@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper
-from random_graphs.runtime import Session
 
 from onnxfold import storage
 from onnxfold.compare.random_feeds import RandomFeeds
+from tests.reference_session import Reference
 
 ROOT = Path(__file__).parents[2]
 Feeds = list[dict[str, Any]]
@@ -39,7 +39,7 @@ def models(folder: str | None = None) -> list[Path]:
 def opened(path: Path) -> tuple[onnx.ModelProto, Feeds]:
     """A model, all of it in memory, and feeds on which it runs."""
     model = onnx.load(path)
-    session = Session(path.read_bytes() if not _is_external(path) else str(path))
+    session = Reference(path.read_bytes() if not _is_external(path) else str(path))
     feeds = []
     for seed, sizes in enumerate(SIZES):
         made = _feeds(path, seed, sizes)
@@ -80,7 +80,7 @@ def inner_values(path: Path) -> list[dict[str, np.ndarray]]:
     known = {o.name for o in model.graph.output}
     made = [o for n in model.graph.node for o in n.output if o and o not in known]
     watched.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
-    session = Session(watched)
+    session = Reference(watched)
     names = [output.name for output in watched.graph.output]
     found = []
     for feed in feeds:

@@ -1,34 +1,24 @@
-"""What a child process is asked to do: make a mutant and check it."""
+"""Mutants, checked in a child process."""
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 import onnx
-from random_graphs.check import Failure, NotComparable, check
+from random_graphs.check import NotComparable, check
 from random_graphs.generate import Case
+
+from tests.driver import Found, Phase, Result, Worker, drive
 
 from .mutations import MUTATIONS, Impossible, Mutant
 from .sources import NoPart, opened, part
 
 EXACT = ("O0", "O1", "all", "inline", "external")
 NEAR = ("O2", "onnxruntime")
-
-
-@dataclass
-class Result:
-    """What came of a mutant."""
-
-    what: str = ""
-    discarded: str = ""
-    failures: list[Failure] = field(default_factory=list)
-    mutations: Counter[str] = field(default_factory=Counter)
-    variants: tuple[str, ...] = ()
 
 
 def make(path: Path, seed: int, count: int | None = None) -> tuple[Case, list[str]]:
@@ -56,19 +46,31 @@ def make(path: Path, seed: int, count: int | None = None) -> tuple[Case, list[st
     return Case(seed, mutant.model, mutant.feeds, []), done
 
 
-def check_mutant(phase: Callable[[str], None], path: str, seed: int) -> Result:
+def check_mutant(phase: Phase, path: str, seed: int) -> Result:
     """Make the mutant of a seed and check it: two ways that keep every bit, or one and another."""
     phase("generation")
     rng = np.random.default_rng(seed + 1)
     variants = [*rng.choice(EXACT, 2, replace=False)]
     if rng.random() < 0.3:
         variants[1] = rng.choice(NEAR)
-    result = Result(variants=tuple(str(v) for v in variants))
     case, done = make(Path(path), seed)
-    result.what = f"{Path(path).parent.name}/{Path(path).name}: {', '.join(done)}"
-    result.mutations.update(done)
+    what = f"{Path(path).parent.name}/{Path(path).name}: {', '.join(done)}"
     try:
-        result.failures = check(case, result.variants, phase)
+        failures = check(case, tuple(str(v) for v in variants), phase)
     except NotComparable as error:
-        result.discarded = f"original: {error}"
-    return result
+        return Result(f"original: {error}")
+    return Result(failures=failures, reached={"mutations": Counter(done)}, what=what)
+
+
+def run(
+    paths: list[Path], seeds: Iterable[int], show: Callable[[str], None] = lambda _: None
+) -> Found:
+    """Make and check a mutant for each seed, of one model after the other."""
+    return drive(
+        Worker("mutants.tasks"),
+        seeds,
+        lambda seed: ("check_mutant", str(paths[seed % len(paths)]), seed),
+        lambda _, failure: (f"{failure.kind} {failure.place}", ""),
+        seconds=180,
+        show=show,
+    )

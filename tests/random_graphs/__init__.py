@@ -7,5 +7,5 @@ A graph is made node by node: each node runs alone on onnxruntime with the value
 and stays if onnxruntime takes it (:mod:`.builder`). Ops, dtypes and attributes come from onnx's
 schemas; files in ``families`` say what schemas do not: shapes and values that fit (:mod:`.call`).
 Every graph is optimized in several ways and run with several sizes of its dims (:mod:`.check`), in
-a child process (:mod:`.worker`), and what fails is made small (:mod:`.shrink`).
+a child process (`tests.driver`), and what fails is made small (:mod:`.shrink`).
 """

@@ -10,7 +10,7 @@ from collections import Counter
 from .check import DEFAULT, VARIANTS
 from .coverage import kernel_names, rule_names
 from .generate import op_types
-from .run import Found, run
+from .run import run
 from .split_check import SPLITS
 
 
@@ -43,18 +43,10 @@ def main() -> int:
         seconds_to_shrink=given.shrink,
         show=lambda line: print(line, flush=True),
     )
-    print(
-        f"\n{found.graphs} graphs checked in {time.monotonic() - began:.0f} s, "
-        f"{sum(found.discarded.values())} discarded, {found.failed} failed, "
-        f"{len(found.classes)} classes"
-    )
-    for reason, count in found.discarded.most_common(8):
-        print(f"  discarded {count}: {reason}")
-    for key, seeds in sorted(found.classes.items(), key=lambda item: -len(item[1])):
-        print(f"  {len(seeds):4} {key}   seeds {seeds[:6]}")
-    _reached("ops", found.ops, op_types(21), 20, given.coverage)
-    _reached("kernels", found.kernels, kernel_names(), 50, given.coverage)
-    _reached("rules", found.rules, rule_names(), 20, given.coverage)
+    print(f"\n{found.summary()}\n{time.monotonic() - began:.0f} s")
+    _reached("ops", found.reached["ops"], op_types(21), 20, given.coverage)
+    _reached("kernels", found.reached["kernels"], kernel_names(), 50, given.coverage)
+    _reached("rules", found.reached["rules"], rule_names(), 20, given.coverage)
     return 1 if found.classes else 0
 
 
@@ -67,8 +59,6 @@ def _reached(what: str, counts: Counter[str], known: list[str], often: int, list
     if listed:
         print("   " + ", ".join(f"{name} {count}" for count, name in seldom))
 
-
-__all__ = ["Found", "main"]
 
 if __name__ == "__main__":
     sys.exit(main())

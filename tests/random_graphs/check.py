@@ -18,6 +18,7 @@ import onnxruntime as ort
 
 import onnxfold
 from onnxfold.compare.half import allowance, half_precision_outputs
+from tests.driver import Failure
 from tests.reference_session import Reference
 
 from .coverage import ops_of
@@ -56,21 +57,6 @@ _TURNS = {"O0": ("O0", "external"), "O1": ("O1", "inline"), "all": ("all", "spil
 """Models take turns: some travel through files, some run with little memory or fixed dims."""
 
 DEFAULT = ("O0", "O1", "all")
-
-
-@dataclass
-class Failure:
-    """What went wrong, and where it belongs."""
-
-    variant: str
-    kind: str
-    place: str
-    message: str
-
-    @property
-    def key(self) -> str:
-        """What stays the same while a model shrinks."""
-        return f"{self.variant}|{self.kind}|{self.place}"
 
 
 class NotComparable(Exception):

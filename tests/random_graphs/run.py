@@ -1,32 +1,18 @@
-"""Many seeds: each in a child process, failures made small and put into classes."""
+"""Many seeds, failures made small and put into classes."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
 
-from .check import Failure
+from tests.driver import Died, Failure, Found, Worker, drive
+
 from .coverage import ops_of
 from .shrink import shrink, text_of
-from .worker import Died, Worker
 
-
-@dataclass
-class Found:
-    """What came of many seeds."""
-
-    graphs: int = 0
-    failed: int = 0
-    discarded: Counter[str] = field(default_factory=Counter)
-    classes: dict[str, list[int]] = field(default_factory=dict)
-    texts: dict[str, str] = field(default_factory=dict)
-    ops: Counter[str] = field(default_factory=Counter)
-    kernels: Counter[str] = field(default_factory=Counter)
-    rules: Counter[str] = field(default_factory=Counter)
+_TASKS = f"{__package__}.tasks"
 
 
 def run(
@@ -37,60 +23,17 @@ def run(
     show: Callable[[str], None] = lambda _: None,
 ) -> Found:
     """Make and check the graphs of all seeds."""
-    found = Found()
-    worker, helper = Worker(), Worker()
+    helper = Worker(_TASKS)
     try:
-        for count, seed in enumerate(seeds):
-            if count and not count % 250:
-                show(f"... {count} graphs, {found.failed} failed, {len(found.classes)} classes")
-            _run_one(seed, variants, seconds_to_shrink, show, found, worker, helper)
+        return drive(
+            Worker(_TASKS),
+            seeds,
+            lambda seed: ("check_seed", seed, variants),
+            lambda seed, failure: _classify(seed, failure, seconds_to_shrink, helper),
+            show=show,
+        )
     finally:
-        worker.stop()
         helper.stop()
-    return found
-
-
-def _run_one(
-    seed: int,
-    variants: tuple[str, ...],
-    seconds_to_shrink: float,
-    show: Callable[[str], None],
-    found: Found,
-    worker: Worker,
-    helper: Worker,
-) -> None:
-    try:
-        result = worker.run("check_seed", seed, variants)
-    except Died as death:
-        if death.phase in ("generation", "original", "start"):
-            found.discarded[f"onnxruntime: {death.how} during {death.phase}"] += 1
-            return
-        failures = [Failure(death.phase, death.how, "", str(death))]
-    except RuntimeError as error:
-        found.discarded[f"generator: {error}"[:120]] += 1
-        return
-    else:
-        if result.discarded:
-            found.discarded[result.discarded[:90]] += 1
-            return
-        failures = result.failures
-        found.ops += result.ops
-        found.kernels += result.kernels
-        found.rules += result.rules
-    found.graphs += 1
-    found.failed += bool(failures)
-    done = set()
-    for failure in failures:
-        kind = f"{failure.kind}|{failure.place}"
-        if kind in done:
-            continue  # another variant of the same graph
-        done.add(kind)
-        key, text = _classify(seed, failure, seconds_to_shrink, helper)
-        is_new = key not in found.classes
-        found.classes.setdefault(key, []).append(seed)
-        if is_new:
-            found.texts[key] = text
-            show(f"\n=== {key} (seed {seed})\n{failure.message}\n{text}")
 
 
 def _classify(seed: int, failure: Failure, seconds: float, helper: Worker) -> tuple[str, str]:

@@ -17,6 +17,7 @@ import onnx
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split import split
+from tests.driver import Failure
 from tests.reference_session import (
     Reference,
     from_ort,
@@ -26,7 +27,7 @@ from tests.reference_session import (
 )
 
 from .builder import RANDOM_OPS
-from .check import Failure, Feeds, NotComparable, Original, Variant, _difference, _gist, _line
+from .check import Feeds, NotComparable, Original, Variant, _difference, _gist, _line
 from .check import _place as place_of
 
 SPLITS: dict[str, Variant] = {

@@ -2,52 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
 
+from tests.driver import Failure, Phase, Result
 from tests.reference_session import Reference
 
-from .check import Failure, NotComparable, Original, check, check_variant
+from .check import NotComparable, Original, check, check_variant
 from .coverage import Coverage, ops_of
 from .generate import Case, Discarded, generate
 
 _coverage = Coverage()
-Phase = Callable[[str], None]
-
-
-@dataclass
-class Result:
-    """What came of a seed."""
-
-    seed: int
-    discarded: str = ""
-    failures: list[Failure] = field(default_factory=list)
-    ops: Counter[str] = field(default_factory=Counter)
-    kernels: Counter[str] = field(default_factory=Counter)
-    rules: Counter[str] = field(default_factory=Counter)
 
 
 def check_seed(phase: Phase, seed: int, variants: tuple[str, ...]) -> Result:
     """Make the model of a seed and check it."""
     phase("generation")
-    result = Result(seed)
     try:
         case = generate(seed)
-        result.failures = check(case, variants, phase)
+        failures = check(case, variants, phase)
     except Discarded as error:
-        result.discarded = str(error)
-        return result
+        return Result(str(error))
     except NotComparable as error:
-        result.discarded = f"original: {error}"
-        return result
-    counted = _coverage.taken()
-    result.ops, result.kernels = ops_of(case.model), counted["kernels"]
-    result.rules = counted["rules"]
-    return result
+        return Result(f"original: {error}")
+    return Result(failures=failures, reached={"ops": ops_of(case.model), **_coverage.taken()})
 
 
 def make(phase: Phase, seed: int) -> tuple[bytes, list[dict[str, Any]], list[str]]:

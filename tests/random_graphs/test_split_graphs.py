@@ -9,5 +9,5 @@ def test_the_bits_stay():
     texts: list[str] = []
     seeds = range(900_000, 900_020)
     found = run(seeds, ("split", "split-late"), seconds_to_shrink=10, show=texts.append)
-    assert found.graphs > 10  # onnxruntime 1.23 crashes on some
+    assert found.checked > 10  # onnxruntime 1.23 crashes on some
     assert not found.classes, "\n".join(texts)

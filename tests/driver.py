@@ -1,0 +1,276 @@
+"""Drives generators of models: what each seed makes is checked in a child process.
+
+A generator has a module of tasks, functions that run in the child: they take a function that is
+told their phase, then their arguments. A child that dies, hangs or takes too much is one result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import multiprocessing
+import os
+import pickle
+import signal
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+Phase = Callable[[str], None]
+SECONDS = 30
+_TICK = 0.05
+
+
+class Died(Exception):
+    """The child process ended, hangs, or takes too much memory.
+
+    Attributes:
+        how: The name of a signal, an exit code, "hangs", or "memory".
+        phase: What the task said last.
+        log: What the process printed, with the stacks of its threads.
+    """
+
+    def __init__(self, how: str, phase: str, log: str = "") -> None:
+        super().__init__(f"{how} during {phase}")
+        self.how = how
+        self.phase = phase
+        self.log = log
+
+
+class Worker:
+    """Runs tasks in a child process, in a new one whenever one is needed.
+
+    Args:
+        tasks: The module of the tasks.
+        cpu_seconds: CPU time of one task, with all that it starts, None for any.
+        memory: Resident memory with all that it has started, bytes.
+    """
+
+    def __init__(
+        self, tasks: str, *, cpu_seconds: float | None = None, memory: int = 3 << 30
+    ) -> None:
+        self._tasks = tasks
+        self._cpu_seconds = cpu_seconds
+        self._memory = memory
+        self._room = tempfile.TemporaryDirectory(prefix="worker-")
+        self._log = Path(self._room.name) / "log"
+        self.scratch = Path(self._room.name) / "tmp"
+        """Where temporary files of the tasks go."""
+        self.scratch.mkdir()
+        self._process: Any = None
+        self._pipe: Connection | None = None
+
+    def run(self, task: str, *arguments: Any, seconds: float = SECONDS) -> Any:
+        """The result of a task.
+
+        Raises:
+            Died: The process ended, or was ended: it may take so many seconds for each phase.
+            RuntimeError: What the task raised.
+        """
+        if self._process is None:
+            self._start()
+        assert self._pipe is not None
+        self._pipe.send((task, arguments))
+        phase, began, before = "start", time.monotonic(), None
+        while True:
+            try:
+                if not self._pipe.poll(_TICK):
+                    before = self._look(phase, time.monotonic() - began > seconds, before)
+                    continue
+                kind, content = self._pipe.recv()
+            except (EOFError, ConnectionResetError):
+                raise self._ended("", phase) from None
+            began = time.monotonic()
+            if kind == "phase":
+                phase = content
+            elif kind == "error":
+                raise content
+            else:
+                return content
+
+    def _look(self, phase: str, is_late: bool, before: float | None) -> float:
+        """Raise Died if the process takes too long, or too much memory; its CPU time when first."""
+        seconds = nbytes = 0.0
+        for process in _family(self._process.pid):
+            with contextlib.suppress(psutil.Error):
+                seconds += sum(process.cpu_times()[:4])
+                nbytes += process.memory_info().rss
+        before = seconds if before is None else before
+        is_late |= self._cpu_seconds is not None and seconds - before > self._cpu_seconds
+        if is_late or nbytes > self._memory:
+            with contextlib.suppress(OSError):
+                os.kill(self._process.pid, signal.SIGABRT)  # faulthandler says where it is
+            raise self._ended("hangs" if is_late else "memory", phase)
+        return before
+
+    def _ended(self, how: str, phase: str) -> Died:
+        self._process.join(60)
+        code = self._process.exitcode
+        self.stop()
+        how = how or (signal.Signals(-code).name if code and code < 0 else f"exit {code}")
+        return Died(how, phase, self._log.read_text(errors="replace"))
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        arguments = (theirs, self._tasks, str(self._log), str(self.scratch))
+        self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def stop(self) -> None:
+        """End the child process, and what it has started."""
+        if self._process is not None and self._pipe is not None:
+            for process in _family(self._process.pid):
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            self._process.kill()
+            self._process.join()
+            self._pipe.close()
+            self._process = self._pipe = None
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    return []
+
+
+def _serve(pipe: Connection, tasks: str, log: str, scratch: str) -> None:
+    import faulthandler
+    import resource
+    import warnings
+
+    # onnxruntime writes warnings whatever it is told
+    written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(written, 1)
+    os.dup2(written, 2)
+    faulthandler.enable()
+    warnings.simplefilter("ignore")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.environ |= {"TMPDIR": scratch, "OPENBLAS_NUM_THREADS": "1"}
+    tempfile.tempdir = scratch
+    module = importlib.import_module(tasks)
+
+    def phase(name: str) -> None:
+        pipe.send(("phase", name))
+
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        while True:
+            name, arguments = pipe.recv()
+            try:
+                result = ("done", getattr(module, name)(phase, *arguments))
+                pickle.dumps(result[1])
+            except Exception as error:
+                result = ("error", RuntimeError(f"{type(error).__name__}: {error}"))
+            pipe.send(result)
+
+
+# ---------------------------------------------------------------- many seeds
+
+
+@dataclass
+class Failure:
+    """What went wrong, and where it belongs."""
+
+    variant: str
+    kind: str
+    place: str
+    message: str
+
+
+@dataclass
+class Result:
+    """What came of a seed: why it is discarded, or what is wrong and what was reached."""
+
+    discarded: str = ""
+    failures: list[Failure] = field(default_factory=list)
+    reached: dict[str, Counter[str]] = field(default_factory=dict)
+    what: str = ""
+
+
+@dataclass
+class Found:
+    """What came of many seeds; failures by their class."""
+
+    checked: int = 0
+    failed: int = 0
+    discarded: Counter[str] = field(default_factory=Counter)
+    classes: dict[str, list[str]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    reached: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+
+    def summary(self) -> str:
+        """Counts, reasons for discarding, and each class with some of its seeds."""
+        lines = [
+            f"{self.checked} checked, {sum(self.discarded.values())} discarded, "
+            f"{self.failed} failed, {len(self.classes)} classes"
+        ]
+        lines += [f"  discarded {n}: {reason}" for reason, n in self.discarded.most_common(12)]
+        ranked = sorted(self.classes.items(), key=lambda item: -len(item[1]))
+        lines += [f"  {len(seeds):4} {key}   {seeds[:8]}" for key, seeds in ranked]
+        return "\n".join(lines)
+
+
+def drive(
+    worker: Worker,
+    seeds: Iterable[int],
+    call: Callable[[int], tuple[Any, ...]],
+    classify: Callable[[int, Failure], tuple[str, str]],
+    *,
+    seconds: float = SECONDS,
+    show: Callable[[str], None] = lambda _: None,
+) -> Found:
+    """Make and check what all seeds give.
+
+    Args:
+        worker: Runs the tasks; it is stopped in the end.
+        seeds: The seeds.
+        call: The task and its arguments for a seed. It gives a `Result`.
+        classify: The class of a failure, and what there is to say of it.
+        seconds: What each phase of a task may take.
+        show: Gets failures of new classes as they are found.
+    """
+    found = Found()
+    try:
+        for count, seed in enumerate(seeds, 1):
+            result = _result(worker, call(seed), seconds)
+            if result.discarded:
+                found.discarded[result.discarded[:110]] += 1
+            else:
+                found.checked += 1
+                found.failed += bool(result.failures)
+                for name, counts in result.reached.items():
+                    found.reached[name] += counts
+            # another variant of the same model fails in the same way
+            for failure in {(f.kind, f.place): f for f in result.failures[::-1]}.values():
+                key, text = classify(seed, failure)
+                if key not in found.classes:
+                    found.texts[key] = text
+                    show(f"\n=== {key} (seed {seed}) {result.what}\n{failure.message}\n{text}")
+                found.classes.setdefault(key, []).append(f"{failure.variant} {seed}")
+            if not count % 250:
+                show(f"... {found.summary().splitlines()[0]}")
+    finally:
+        worker.stop()
+    return found
+
+
+def _result(worker: Worker, call: tuple[Any, ...], seconds: float) -> Result:
+    try:
+        result: Result = worker.run(*call, seconds=seconds)
+        return result
+    except Died as death:
+        if death.phase in ("generation", "original", "start"):
+            return Result(f"onnxruntime: {death}")
+        return Result(failures=[Failure(death.phase, death.how, "", str(death))])
+    except RuntimeError as error:
+        return Result(f"generator: {error}")

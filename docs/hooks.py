@@ -74,7 +74,7 @@ def _pattern(rule: Rule) -> str:
     before, after = (", ".join(map(repr, side)) for side in (pair.patterns, pair.replacements))
     lines = [f"{rule.name}  ({rule.place}, {opset})", f"  {before}"]
     lines += [] if rule.keeps else [f"  >> {after}"]
-    lines += [] if rule.where is None else [f"  where {rule.where!r}"]
+    lines += [f"  where {condition!r}" for condition in rule.where]
     return "\n".join(
         textwrap.fill(line, 84, subsequent_indent="     ", break_long_words=False) for line in lines
     )

@@ -42,7 +42,7 @@ def check_rule(rule: Rule) -> None:
         bound |= _bound_by(pattern)
     for replacement in rule.pair.replacements:
         _check_replacement(replacement, bound, rule)
-    for condition in (rule.where, rule.inexact):
+    for condition in (*rule.where, rule.inexact):
         _check_terms((condition,), bound, rule, "a condition")
     _check_exists(rule)
 
@@ -69,7 +69,7 @@ def _check_pattern(pattern: Expression, rule: Rule) -> None:
         if isinstance(expression, MadeConstant):
             raise TypeError(f"{expression!r} is for replacements; write a number or filled(...)")
         if rule.names.get(getattr(expression, "name", ""), expression) is not expression:
-            raise TypeError(f"two variables are called {expression!r}")
+            raise TypeError(f"two things are called {expression.name}")  # type: ignore[attr-defined]
         if isinstance(expression, OutputOf) and not isinstance(expression.index, int):
             raise TypeError(f"{expression!r} in a pattern: which output?")
         if isinstance(expression, RootResult):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+import linecache
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxfold.rewrite.matched import Matched, NotKnown
-from onnxfold.rewrite.patterns import Expression, OpVariable
+from onnxfold.rewrite.matched import Matched, NotKnown, plain_number
+from onnxfold.rewrite.patterns import AttributeVariable, Expression, OpVariable
 from onnxfold.rewrite.terms import UNKNOWN, Term
 
 if TYPE_CHECKING:
@@ -56,8 +59,11 @@ class Given(Term):
         defaults = function.__defaults__ or ()
         names = code.co_varnames[: code.co_argcount]
         self._subjects = (*arguments, *map(ByName, names[len(arguments) :]))
-        optional = range(len(names) - len(defaults), len(names))
-        self._required = [k not in optional for k in range(len(self._subjects))]
+        first = len(names) - len(defaults)
+        self._required = [k < first or k >= len(names) for k in range(len(self._subjects))]
+        self._defaults = [
+            None if required else defaults[k - first] for k, required in enumerate(self._required)
+        ]
 
     def __call__(self, *arguments: Any) -> Any:
         """A term of these arguments; of ordinary values, what the function gives."""
@@ -69,11 +75,13 @@ class Given(Term):
         """Call the function, unless something that it needs is not known or not there."""
         values = []
         try:
-            for subject, required in zip(self._subjects, self._required, strict=True):
+            for subject, required, default in zip(
+                self._subjects, self._required, self._defaults, strict=True
+            ):
                 value = _resolve(subject, match)
                 if value is None and required:
                     return UNKNOWN
-                values.append(value)
+                values.append(default if value is None else value)
             found = self.function(*values)
         except NotKnown:
             return UNKNOWN
@@ -86,6 +94,8 @@ class Given(Term):
                 yield from _variables(subject)
 
     def __repr__(self) -> str:
+        if self.function.__name__ == "<lambda>":
+            return _text_of(self.function)
         name = self.function.__name__.strip("_<>")
         return f"{name}({', '.join(map(repr, self._subjects))})"
 
@@ -102,6 +112,8 @@ def _resolve(subject: object, match: Match) -> Any:
         subject = match.names.get(subject.name)
     if isinstance(subject, (Expression, OpVariable)):
         return _seen(match.bound(subject), match)
+    if isinstance(subject, AttributeVariable):
+        return plain_number(match.bindings[subject])
     if isinstance(subject, Term):
         value = subject.evaluate(match)
         if value is UNKNOWN:
@@ -119,6 +131,27 @@ def _seen(found: Any, match: Match) -> Any:
         return tuple(_seen(each, match) for each in found)
     # a value is asked for first: that anything is no ir.Node takes Python long to say
     return Matched(found if isinstance(found, ir.Value) else found.outputs[0], match.facts)
+
+
+def _text_of(function: Callable[..., Any]) -> str:
+    """The source text of a lambda."""
+    code = function.__code__
+    tree = _tree_of(code.co_filename)
+    names = list(code.co_varnames[: code.co_argcount])
+    for node in ast.walk(tree) if tree is not None else ():
+        if (
+            isinstance(node, ast.Lambda)
+            and node.lineno == code.co_firstlineno
+            and [argument.arg for argument in node.args.args] == names
+        ):
+            return ast.unparse(node.body)
+    return f"lambda {', '.join(names)}"
+
+
+@functools.lru_cache(maxsize=8)
+def _tree_of(file: str) -> ast.Module | None:
+    lines = linecache.getlines(file)
+    return ast.parse("".join(lines)) if lines else None
 
 
 def _variables(subject: object) -> Iterator[object]:

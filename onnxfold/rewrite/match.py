@@ -49,6 +49,12 @@ class Match:
         node: ir.Node = self.bindings[thing]
         return node
 
+    def call(self, function: Any) -> Any:
+        """The value of a function of the rule's variables; ``UNKNOWN`` if it is not known."""
+        from onnxfold.rewrite.given import given
+
+        return given(function).evaluate(self)
+
     @functools.cached_property
     def nodes(self) -> dict[ir.Node, None]:
         """All nodes that have been matched."""

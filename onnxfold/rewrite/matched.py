@@ -43,6 +43,16 @@ class Matched:
         return _known(self.facts.types.of(self.value).dtype)
 
     @property
+    def is_float(self) -> bool:
+        """Whether the dtype is a floating-point one."""
+        return self.dtype.is_floating_point()
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the dtype is an integer one, signed or not (bool is none)."""
+        return self.dtype.is_integer()
+
+    @property
     def shape(self) -> Shape:
         """The shape: a tuple of int, with a symbol for a size that is not known."""
         return _known(self.facts.types.of(self.value).shape)
@@ -71,6 +81,48 @@ class Matched:
     def sizes_of(self, axes: Iterable[int]) -> tuple[int, ...]:
         """The sizes of some axes, if they are numbers."""
         return tuple(_known(self.extent(axis)) for axis in axes)
+
+    @property
+    def has_one_element(self) -> bool:
+        """Whether it has exactly one element, whatever its rank."""
+        shape = self.shape
+        if all(size == 1 for size in shape):
+            return True
+        return _known(False if any(type(d) is int and d != 1 for d in shape) else None)
+
+    def same_shape(self, other: Matched) -> bool:
+        """Whether both have the same shape in every run.
+
+        Not known where a symbolic size decides: the rule does not match then, while ``x.shape ==
+        y.shape`` is False unless the sizes are certainly equal.
+        """
+        if self.value is other.value:
+            return True
+        left, right = self.shape, other.shape
+        if left == right:
+            return True
+        fixed = [(a, b) for a, b in zip(left, right, strict=False) if type(a) is type(b) is int]
+        differ = len(left) != len(right) or any(a != b for a, b in fixed)
+        return _known(False if differ else None)
+
+    def broadcasts_to(self, other: Matched) -> bool:
+        """Whether broadcasting both gives the other's shape: its rank and sizes stay.
+
+        Not known where a symbolic size decides.
+        """
+        if self.value is other.value:
+            return True
+        small, large = self.shape, other.shape
+        if len(small) > len(large):
+            return False
+        open_sizes = [
+            (a, b)
+            for a, b in zip(reversed(small), reversed(large), strict=False)
+            if a != 1 and a != b
+        ]
+        if any(type(a) is type(b) is int for a, b in open_sizes):
+            return False
+        return _known(None if open_sizes else True)
 
     @property
     def is_constant(self) -> bool:
@@ -113,6 +165,17 @@ class Matched:
         """Whether one node input reads it, and it is no output of the graph."""
         return len(uses(self.value)) == 1 and not self.value.is_graph_output()
 
+    @property
+    def is_graph_output(self) -> bool:
+        """Whether it is an output of its graph."""
+        return self.value.is_graph_output()
+
+    @property
+    def users(self) -> list[Matched]:
+        """The nodes that read it, each as its first output."""
+        nodes = dict.fromkeys(use.node for use in uses(self.value))
+        return [Matched(node.outputs[0], self.facts) for node in nodes]
+
     # ---------------------------------------------------------------- its node
 
     @property
@@ -147,7 +210,7 @@ class Matched:
         None if there is neither, or it is a tensor, a graph, or what the caller of a function says.
         """
         found = self.facts.attribute(self.node, name)
-        return None if found is MISSING or found is OPAQUE else found
+        return None if found is MISSING or found is OPAQUE else plain_number(found)
 
     @property
     def written_axes(self) -> tuple[int, ...]:
@@ -177,6 +240,11 @@ class Matched:
         counted = node.outputs[0] if node.op_type == "Unsqueeze" else node.inputs[0]
         rank = None if counted is None else self.facts.types.of(counted).rank
         return axes_from_front(self.written_axes, rank)
+
+
+def plain_number(value: Any) -> Any:
+    """A float attribute as it was written: 0.1 for what float32 makes of it."""
+    return float(str(np.float32(value))) if type(value) is float else value
 
 
 _HIGHEST_RANK = 64

@@ -135,7 +135,7 @@ class _Matcher:
             if all_outputs:
                 roots = roots[0].producer().outputs
             match = Match(facts, names, roots, bindings)
-            return match if where is None or where.holds(match) is True else None
+            return match if all(each.holds(match) is True for each in where) else None
 
         return accept
 

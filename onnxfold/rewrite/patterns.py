@@ -264,6 +264,11 @@ class Filled(Variable):
         super().__init__(f"filled({number!r})")
         self.number = number
 
+    def named(self, name: str) -> Filled:
+        """Give the constant the name under which conditions ask for it."""
+        self.name = name
+        return self
+
 
 class MadeConstant(Expression):
     """A small constant that a replacement makes from a term or number."""
@@ -360,9 +365,15 @@ class Op(Expression):
             for name, value in attributes.items()
         }
         self.variable = variable
+        self.name = ""
 
     def __getitem__(self, index: Any) -> OutputOf:
         return OutputOf(self, index)
+
+    def named(self, name: str) -> Op:
+        """Give the op the name under which conditions and computed attributes ask for it."""
+        self.name = name
+        return self
 
     @property
     def outputs(self) -> AllOutputs:
@@ -383,7 +394,8 @@ class Op(Expression):
     def __repr__(self) -> str:
         arguments = [repr(o) for o in self.operands]
         arguments += [f"{name}={value!r}" for name, value in self.attributes.items()]
-        return f"{'|'.join(self.op_types)}({', '.join(arguments)})"
+        text = f"{'|'.join(self.op_types)}({', '.join(arguments)})"
+        return f"{self.name} := {text}" if self.name else text
 
 
 class AllOutputs(Several):

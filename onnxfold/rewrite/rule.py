@@ -12,7 +12,6 @@ from onnxfold.rewrite.patterns import (
     AnyOf,
     AttributeVariable,
     Expression,
-    Filled,
     Op,
     Optional,
     OptionalAttribute,
@@ -61,7 +60,7 @@ class Rule:
     """A declarative rewrite. Made by `rule`."""
 
     pair: Pair
-    where: Term | None
+    where: tuple[Term, ...]
     inexact: bool | Term
     opset: tuple[int, int | None]
     doc: str
@@ -101,9 +100,9 @@ class Rule:
         for pattern in self.pair.patterns:
             for expression in pattern.walk():
                 for variable in (expression, *_attribute_variables(expression)):
-                    is_named = isinstance(variable, (Variable, AttributeVariable))
-                    if is_named and not isinstance(variable, Filled):
-                        found[variable.name] = variable
+                    is_named = isinstance(variable, (Variable, AttributeVariable, Op))
+                    if is_named and variable.name.isidentifier():
+                        found.setdefault(variable.name, variable)
         return found
 
     @property
@@ -126,7 +125,7 @@ class Rule:
         left, right = (
             " , ".join(map(repr, side)) for side in (self.pair.patterns, self.pair.replacements)
         )
-        where = f"  where {self.where!r}" if self.where is not None else ""
+        where = "".join(f"  where {condition!r}" for condition in self.where)
         return f"{left} >> {right}{where}"
 
     def __repr__(self) -> str:

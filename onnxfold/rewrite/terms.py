@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -238,16 +239,21 @@ def as_condition(condition: object) -> Term:
     Raises:
         TypeError: it is no term.
     """
+    from onnxfold.rewrite.given import given
+
+    if isinstance(condition, FunctionType):
+        return given(condition)
     if isinstance(condition, Term):
         return condition
-    hint = ": decorate it with @given" if callable(condition) else ""
-    raise TypeError(f"{condition!r} is no condition{hint}")
+    raise TypeError(f"{condition!r} is no condition: write a function of the rule's variables")
 
 
 def evaluate(thing: object, match: Match) -> Any:
     """The value of a term, or a plain object as it is (lists and tuples of them included)."""
     if isinstance(thing, Term):
         return thing.evaluate(match)
+    if isinstance(thing, FunctionType):
+        return match.call(thing)
     if isinstance(thing, (list, tuple)):
         values = tuple(evaluate(item, match) for item in thing)
         return UNKNOWN if any(v is UNKNOWN for v in values) else values
@@ -258,6 +264,10 @@ def variables_of(thing: object) -> list[object]:
     """The variables in a term or in a list with terms."""
     if isinstance(thing, Term):
         return list(thing.variables())
+    if isinstance(thing, FunctionType):
+        from onnxfold.rewrite.given import given
+
+        return list(given(thing).variables())
     if isinstance(thing, (list, tuple)):
         return [v for item in thing for v in variables_of(item)]
     return []

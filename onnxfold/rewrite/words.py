@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from onnxfold.rewrite.check import check_rule
@@ -27,7 +28,7 @@ from onnxfold.rewrite.patterns import (
     as_expression,
 )
 from onnxfold.rewrite.rule import Rule, RuleError
-from onnxfold.rewrite.terms import Term, as_condition
+from onnxfold.rewrite.terms import as_condition
 
 
 def values(names: str) -> Any:
@@ -119,6 +120,10 @@ def outputs(*expressions: Operand) -> Outputs:
 # -------------------------------------------------------------------- ops
 
 
+Condition = Callable[..., Any] | Sequence[Callable[..., Any]] | None
+"""What ``where`` may be."""
+
+
 class _Maker:
     """Makes expressions of one op."""
 
@@ -173,8 +178,8 @@ op = Ops()
 def rule(
     pair: Pair,
     *,
-    where: Term | None = None,
-    inexact: bool | Term = False,
+    where: Condition = None,
+    inexact: bool | Callable[..., Any] = False,
     benefit: int = 0,
     opset: tuple[int, int | None] = (1, None),
     target: str | None = None,
@@ -187,7 +192,8 @@ def rule(
 
     Args:
         pair: The pattern and what replaces it.
-        where: A condition, which must be true for the rule to fire.
+        where: A function that must be true for the rule to fire, or several in a list. It is called
+            with what the variables stand for whose names its parameters have.
         inexact: Whether results can differ in their last bits (a NaN may also become a number, an
             infinity finite). Such a rule fires at level 2 only. A condition is asked for each
             match; unless it is certainly false the match counts as inexact.
@@ -223,7 +229,7 @@ def rule(
 def keep(
     pattern: Expression,
     *,
-    where: Term | None = None,
+    where: Condition = None,
     opset: tuple[int, int | None] = (1, None),
     doc: str = "",
     seen_in: str = "",
@@ -246,7 +252,14 @@ def keep(
     return _made(pattern >> pattern, where=where, opset=opset, doc=doc, seen_in=seen_in, keeps=True)
 
 
-def _made(pair: Pair, *, where: Term | None, inexact: bool | Term = False, **options: Any) -> Rule:
+def _listed(conditions: Any) -> list[Any]:
+    """No condition, one, or several, as a list."""
+    if conditions is None:
+        return []
+    return list(conditions) if isinstance(conditions, (list, tuple)) else [conditions]
+
+
+def _made(pair: Pair, *, where: Any, inexact: Any = False, **options: Any) -> Rule:
     """The rule, which knows where the caller of its caller has written it."""
     frame = sys._getframe(2)
     file, line = frame.f_code.co_filename, frame.f_lineno
@@ -257,7 +270,7 @@ def _made(pair: Pair, *, where: Term | None, inexact: bool | Term = False, **opt
             raise TypeError("a rule is made of pattern >> replacement")
         made = Rule(
             pair,
-            where=None if where is None else as_condition(where),
+            where=tuple(map(as_condition, _listed(where))),
             inexact=inexact if isinstance(inexact, bool) else as_condition(inexact),
             file=file,
             line=line,

@@ -8,18 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxfold.analysis.symbolic.fact import Shape
-from onnxfold.rewrite import (
-    Matched,
-    any_of,
-    attributes,
-    constant,
-    constants,
-    filled,
-    given,
-    op,
-    values,
-)
+from onnxfold.rewrite import Matched, any_of, attributes, constant, constants, filled, op, values
 
 q, k, kt, v, x, mask, keep, hide, rest = values("q k kt v x mask keep hide *rest")
 low, factor, divisor, above = constants("low factor divisor above")
@@ -49,7 +38,7 @@ def softmax_of(scores: Any) -> Any:
             scores,
         ),
         axis=axis,
-    )
+    ).named("weights")
 
 
 added = any_of(
@@ -61,7 +50,7 @@ added = any_of(
 )
 """The mask, as something that is added to the scores."""
 
-zero = filled(0)
+zero = filled(0).named("zero")
 
 
 def guarded(weights: Any) -> Any:
@@ -69,45 +58,38 @@ def guarded(weights: Any) -> Any:
     return any_of(op.Where(op.IsNaN(weights), zero, weights), weights)
 
 
-@given
-def key_shape(k: Matched | None = None, kt: Matched | None = None) -> Shape | None:
-    """The shape of the keys, which the pattern has either way round."""
-    if k is not None:
-        return k.shape
-    return None if kt is None else (*kt.shape[:-2], kt.shape[-1], kt.shape[-2])
+# -------------------------------------------------------------------- what must hold
 
 
-@given
-def is_attention(key: Shape, weights: Matched, q: Matched, v: Matched) -> bool:
-    """Operands with the same batch, heads and head size: only a mask is broadcast."""
-    if not len(key) == q.rank == v.rank == 4:
+def is_attention(
+    q: Matched, v: Matched, weights: Matched, k: Matched | None = None, kt: Matched | None = None
+) -> bool:
+    """Return whether operands have the same batch, heads and head size: only a mask is broadcast.
+
+    Args:
+        q: Queries: [batch, heads, length, size].
+        v: Values.
+        weights: What the values are multiplied by.
+        k: Keys.
+        kt: Keys whose last two axes are swapped.
+    """
+    keys = k or kt
+    if keys is None or not keys.rank == q.rank == v.rank == 4 or weights.axes != (3,):
         return False
     batch, heads, length, size = q.shape
     return (
         all(isinstance(number, int) and number > 0 for number in (heads, size))
-        and key == v.shape == (batch, heads, v.shape[2], size)
+        and v.shape == (batch, heads, v.shape[2], size)
+        and keys.shape == (v.shape if kt is None else (batch, heads, size, v.shape[2]))
         # its last axis is that of the values, or the product with them fails
         and weights.shape[:-1] == (batch, heads, length)
     )
 
 
-@given
-def hides(low: Matched | None = None) -> bool:
-    """What is put in the place of a score is the same as what it gives added to the score."""
-    return low is None or bool(low.number <= -1e30)
-
-
-@given
-def is_vector(zero: Matched | None = None) -> bool:
-    """The zeros for hidden rows are one."""
-    return zero is None or zero.rank <= 1
-
-
-@given
 def scale(
     alpha: float | None = None, factor: Matched | None = None, divisor: Matched | None = None
 ) -> float | None:
-    """What the product of queries and keys is multiplied by."""
+    """Return what the product of queries and keys is multiplied by."""
     found = 1.0 if alpha is None else alpha
     for each, power in ((factor, 1), (divisor, -1)):
         if each is not None:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
 from onnxfold.rules.numbers import no_negative_zero
 
-from onnxfold.rewrite import (
-    dtype_of,
-    floating,
-    op,
-    rule,
-    values,
-)
+from onnxfold.rewrite import op, rule, values
 
 x, y, c = values("x y c")
 
@@ -20,7 +15,7 @@ x, y, c = values("x y c")
 
 where_not = rule(
     op.Where(op.Not(c), x, y) >> op.Where(c, y, x),
-    inexact=floating(x) & ~(no_negative_zero(x) & no_negative_zero(y)),
+    inexact=lambda x, y: x.is_float and not (no_negative_zero(x) and no_negative_zero(y)),
     doc="The branches change places instead of the condition.",
     seen_in="khmersm/model",
 )
@@ -33,7 +28,7 @@ and_of_nots = rule(
 
 not_of_greater = rule(
     op.Not(op.Greater(x, y)) >> op.LessOrEqual(x, y),
-    where=dtype_of(x).is_in(6, 7),
+    where=lambda x: x.dtype in (ir.DataType.INT32, ir.DataType.INT64),
     opset=(12, None),
     doc="The opposite comparison; of integers only, as a NaN compares false either way.",
     seen_in="pmsh-ocr/decoder_loop",

@@ -12,8 +12,6 @@ products and the Softmax; where batch and heads are one axis, from 12 % less to 
 
 from __future__ import annotations
 
-from typing import Any
-
 import onnx_ir as ir
 from onnxfold.rules.attention import (
     added,
@@ -21,11 +19,8 @@ from onnxfold.rules.attention import (
     axis,
     factor,
     guarded,
-    hides,
     is_attention,
-    is_vector,
     k,
-    key_shape,
     kt,
     mask,
     q,
@@ -41,20 +36,12 @@ from onnxfold.rules.attention import (
 from onnxfold.rewrite import (
     any_of,
     attributes,
-    axes,
     constant,
     constants,
-    dtype_of,
-    is_scalar_like,
-    number,
     op,
     optional,
     outputs,
-    rank_of,
     rule,
-    same_shape,
-    shape_of,
-    single_use,
     values,
 )
 
@@ -68,8 +55,9 @@ _ms = op.domain("com.microsoft")
 
 _weights = softmax_of(scores)
 _TURN = (0, 2, 1, 3)
-_heads, _size = shape_of(q)[1], shape_of(q)[3]
-_query = op.Reshape(op.Transpose(q, perm=_TURN), constant((0, 0, _heads * _size)))
+_query = op.Reshape(
+    op.Transpose(q, perm=_TURN), constant(lambda q: (0, 0, q.shape[1] * q.shape[3]))
+)
 _as_large = op.Concat(
     constant([1, 1]),
     op.Slice(op.Shape(_query), constant([1]), constant([2])),
@@ -83,7 +71,7 @@ _attention = _ms.MultiHeadAttention(
     None,
     None,
     op.Expand(added, _as_large),
-    num_heads=_heads,
+    num_heads=lambda q: q.shape[1],
     scale=scale,
 )
 
@@ -91,14 +79,16 @@ attention = rule(
     op.Transpose(op.MatMul(guarded(_weights), v), perm=_TURN)
     >> op.Reshape(
         any_of(op.Where(op.IsNaN(_attention), zero, _attention), _attention),
-        constant((0, 0, _heads, _size)),
+        constant(lambda q: (0, 0, q.shape[1], q.shape[3])),
     ),
-    where=(dtype_of(q) == ir.DataType.FLOAT)
-    & (axes(_weights) == (3,))
-    & is_attention(key_shape, _weights)
-    & hides
-    & is_vector(zero)
-    & (scale != 0.0),
+    where=[
+        lambda q: q.dtype == ir.DataType.FLOAT,
+        is_attention,
+        # what is put in the place of a score is the same as what it gives added to the score
+        lambda low=None: low is None or low.number <= -1e30,
+        lambda zero=None: zero is None or zero.rank <= 1,
+        scale,
+    ],
     opset=(10, None),
     inexact=True,
     target="onnxruntime",
@@ -111,31 +101,31 @@ attention = rule(
 _op = _ms.any_of("MultiHeadAttention")
 
 
-def _flat(value: Any) -> Any:
-    """[batch, length, heads, size] as [batch, length, heads * size]."""
-    return op.Reshape(value, constant((0, 0, shape_of(value)[2] * shape_of(value)[3])))
-
+# [batch, length, heads, size] as [batch, length, heads * size]
+_k_flat = op.Reshape(k, constant(lambda k: (0, 0, k.shape[2] * k.shape[3])))
+_v_flat = op.Reshape(v, constant(lambda v: (0, 0, v.shape[2] * v.shape[3])))
 
 attention_of_rows = rule(
     _op(x, op.Transpose(k, perm=_TURN), op.Transpose(v, perm=_TURN), *rest)
-    >> _op(x, _flat(k), _flat(v), *rest),
+    >> _op(x, _k_flat, _v_flat, *rest),
     inexact=True,
     target="onnxruntime",
     doc="The heads of keys and values need not be brought to the front.",
     seen_in="models/swin",
 )
 
-_scaled = op.Mul(x, factor)
-
+_scaled = op.Mul(x, factor).named("scaled")
 _scale_taken = (any_of(op.Reshape(_scaled, sizes), _scaled), any_of(op.Reshape(x, sizes), x))
 
 attention_of_scaled = [
     rule(
-        _op(*before, scale=alpha) >> _op(*after, scale=alpha * number(factor)),
-        where=is_scalar_like(factor)
-        & same_shape(x, _scaled)
-        & single_use(_scaled)
-        & (alpha * number(factor) != 0.0),
+        _op(*before, scale=alpha) >> _op(*after, scale=lambda alpha, factor: alpha * factor.number),
+        where=lambda x, alpha, factor, scaled: (
+            factor.has_one_element
+            and x.same_shape(scaled)
+            and scaled.is_single_use
+            and alpha * factor.number != 0
+        ),
         inexact=True,
         target="onnxruntime",
         doc="What queries or keys are scaled by is a part of the scale of their products.",
@@ -149,14 +139,13 @@ attention_of_scaled = [
 _keys = op.Concat(past_k, op.Transpose(k, perm=_TURN), axis=axis)
 _values = op.Concat(past_v, op.Transpose(v, perm=_TURN), axis=axis_too)
 _of_all = _op(x, _keys, _values, None, None, optional(mask))
-_of_past = _op(x, _flat(k), _flat(v), None, None, mask, past_k, past_v)
+_of_past = _op(x, _k_flat, _v_flat, None, None, mask, past_k, past_v)
 
 attention_with_past = rule(
     outputs(_of_all, _keys, _values) >> outputs(_of_past[0], _of_past[1], _of_past[2]),
-    where=axis.is_in(2, -2)
-    & axis_too.is_in(2, -2)
-    & (rank_of(k) == 4)
-    & (shape_of(past_k) == shape_of(past_v)),
+    where=lambda k, axis, axis_too, past_k, past_v: (
+        {axis, axis_too} <= {2, -2} and k.rank == 4 and past_k.shape == past_v.shape
+    ),
     inexact=True,
     target="onnxruntime",
     doc="The op puts keys and values of the past before the new ones itself.",

@@ -11,20 +11,12 @@ from onnxfold.analysis.known import is_exactly
 from onnxfold.graphs import subgraphs_of
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Kind, NotExact, Postpone, Unfoldable, find
-from onnxfold.rewrite import (
-    Matched,
-    given,
-    op,
-    optional,
-    rule,
-    values,
-)
+from onnxfold.rewrite import Matched, op, optional, rule, values
 from onnxfold.rewrite.facts import Facts
 
 x, w, r, b, lengths, h, c, p = values("x w r b lengths h c p")
 
 
-@given
 def _is_zero(state: Matched) -> bool:
     """True for zeros, none of them negative, in whatever shape they have when the model runs."""
     facts = state.facts
@@ -111,18 +103,14 @@ def _graph_of(node: ir.Node) -> ir.Graph:
     return node.graph
 
 
-@given
-def _is_finite(weight: Matched) -> bool | None:
-    return weight.facts.known.is_finite(weight.value)
-
-
 _rnn = op.any_of("GRU", "RNN")
 _lstm = op.any_of("LSTM")
 
 
 hidden_from_zero = rule(
     _rnn(x, w, r, optional(b), optional(lengths), h).outputs >> _rnn(x, w, r, b, lengths).outputs,
-    where=_is_zero(h) & _is_finite(r),  # a state that is not given is no product
+    # a state that is not given is no product
+    where=lambda h, r: _is_zero(h) and r.facts.known.is_finite(r.value),
     doc="The hidden state of GRU and RNN is zero at first if it is not given.",
     seen_in="arabic-name-romanizer/encoder",
 )
@@ -130,7 +118,7 @@ hidden_from_zero = rule(
 lstm_hidden_from_zero = rule(
     _lstm(x, w, r, optional(b), optional(lengths), h, optional(c), optional(p)).outputs
     >> _lstm(x, w, r, b, lengths, None, c, p).outputs,
-    where=_is_zero(h),
+    where=lambda h: _is_zero(h),
     doc="The hidden state of an LSTM is zero at first if it is not given.",
     seen_in="silero-vad/silero_vad_16k_op15",
 )
@@ -138,7 +126,7 @@ lstm_hidden_from_zero = rule(
 lstm_cell_from_zero = rule(
     _lstm(x, w, r, optional(b), optional(lengths), optional(h), c, optional(p)).outputs
     >> _lstm(x, w, r, b, lengths, h, None, p).outputs,
-    where=_is_zero(c),
+    where=lambda c: _is_zero(c),
     doc="The cell state of an LSTM is zero at first if it is not given.",
     seen_in="silero-vad/silero_vad_16k_op15",
 )

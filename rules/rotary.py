@@ -7,25 +7,20 @@ one half of it, as exporters compute both. float32 only, for which the CPU provi
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import onnx_ir as ir
 
-from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.rewrite import (
     Matched,
     any_of,
     attributes,
     constant,
     constants,
-    dtype_of,
-    given,
     op,
     optional,
-    rank_of,
-    result,
     rule,
-    shape_of,
     values,
 )
 
@@ -51,40 +46,19 @@ def _table(function: Any, scale: Any, axes: Any) -> Any:
 _cosines, _sines = _table(op.Cos, factor, ys), _table(op.Sin, other, zs)
 _upper = op.Slice(x, half, end, last, optional(1))
 _lower = op.Slice(x, start, whole, first_axis, optional(1))
-_turned = op.Concat(op.Neg(_upper), _lower, axis=b)
-_as_it_is, _across = op.Mul(x, _cosines), op.Mul(_turned, _sines)
+_turned = op.Concat(op.Neg(_upper), _lower, axis=b).named("turned")
 
 
-@given
-def _are_halves(x: Matched, half: Matched, whole: Matched, start: Matched, end: Matched) -> bool:
-    """The slices are the two halves of the last of four axes."""
-    size = x.shape[-1]
-    if x.rank != 4 or not isinstance(size, int) or size % 2:
-        return False
-    return start.number == 0 and 2 * half.number == 2 * whole.number == size <= end.number
-
-
-@given
-def _is_last(axis: Matched) -> bool:
-    return axis.number in (-1, 3)
-
-
-@given
-def _is_scalar(scale: Matched | None = None) -> bool:
-    return scale is None or scale.shape in ((), (1,))
-
-
-@given
 def _has_tables(product: Matched, x: Matched, batch: Any) -> bool:
-    """The angles are those of a position, the same for all heads."""
-    (table,) = (each for each in product.inputs if each is not None and each.value is not x.value)
+    """Return whether the angles are those of a position, the same for all heads."""
+    (table,) = (operand for operand in product.inputs if operand is not None and operand != x)
     return product.shape == x.shape and table.shape == (batch, 1, *x.shape[2:])
 
 
 def _rows(function: Any, scale: Any) -> Any:
     """[positions, size of a half]."""
     half = any_of(op.Mul(function(angles), scale), function(angles))
-    return op.Reshape(half, constant((-1, shape_of(angles)[-1])))
+    return op.Reshape(half, constant(lambda angles: (-1, angles.shape[-1])))
 
 
 def rows_of_all(table: Any) -> Any:
@@ -95,48 +69,48 @@ def rows_of_all(table: Any) -> Any:
 
 rotary = [
     rule(
-        op.Add(_as_it_is, _across)
+        op.Add(op.Mul(x, _cosines).named("plain"), op.Mul(_turned, _sines).named("across"))
         >> _ms.RotaryEmbedding(x, positions, _rows(op.Cos, factor), _rows(op.Sin, other)),
-        where=(dtype_of(x) == ir.DataType.FLOAT)
-        & _are_halves
-        & _is_last(last)
-        & _is_last(first_axis)
-        & (a.is_in(-1, rank_of(angles) - 1))
-        & b.is_in(-1, 3)
-        & _is_scalar(factor)
-        & _is_scalar(other)
-        & _has_tables(_as_it_is, x, batch)
-        & _has_tables(_across, _turned, batch),
+        where=[
+            lambda x: x.dtype == ir.DataType.FLOAT and x.rank == 4 and x.sizes_of([3])[0] % 2 == 0,
+            # the slices are the halves of the last axis
+            lambda x, start, half, whole, end: (
+                start.number == 0
+                and 2 * half.number == 2 * whole.number == x.shape[3] <= end.number
+            ),
+            lambda last, first_axis, a, b, angles: (
+                {int(last.number), int(first_axis.number), b} <= {-1, 3}
+                and a in (-1, angles.rank - 1)
+            ),
+            lambda factor=None, other=None: all(
+                scale is None or scale.shape in ((), (1,)) for scale in (factor, other)
+            ),
+            lambda x, turned, plain, across, has_batch=has_batch: (
+                _has_tables(plain, x, x.shape[0] if has_batch else 1)
+                and _has_tables(across, turned, x.shape[0] if has_batch else 1)
+            ),
+        ],
         opset=(11, None),
         inexact=True,
         target="onnxruntime",
         doc="The halves of every head, turned by angles that " + which,
         seen_in="models/lora/torchscript",
     )
-    for positions, batch, which in (
-        (constant([0]), 1, "are the same for a whole batch."),
-        (rows_of_all(angles), shape_of(x)[0], "each sequence has its own of."),
+    for positions, has_batch, which in (
+        (constant([0]), False, "are the same for a whole batch."),
+        (rows_of_all(angles), True, "each sequence has its own of."),
     )
 ]
 
 # -------------------------------------------------------------------- heads as they come
 
-
-@given
-def _joined(x: Matched) -> Shape | None:
-    """[batch, length, heads * size] of [batch, length, heads, size]."""
-    batch, length, heads, size = x.shape
-    if not isinstance(heads, int) or not isinstance(size, int):
-        return None
-    return (batch, length, heads * size)
-
-
 _rotated = _ms.RotaryEmbedding(op.Transpose(x, perm=_TURN), *rest)
 
 rotary_of_rows = rule(
     op.Reshape(op.Transpose(_rotated, perm=_TURN), sizes)
-    >> _ms.RotaryEmbedding(op.Reshape(x, sizes), *rest, num_heads=shape_of(x)[2]),
-    where=shape_of(result) == _joined(x),
+    >> _ms.RotaryEmbedding(op.Reshape(x, sizes), *rest, num_heads=lambda x: x.shape[2]),
+    # [batch, length, heads * size]
+    where=lambda x, result: result.shape == (*x.shape[:2], math.prod(x.sizes_of((2, 3)))),
     inexact=True,
     target="onnxruntime",
     doc="The heads need not be brought to the front to be rotated.",

@@ -1,17 +1,10 @@
-"""Shapes and axes: terms and conditions of other rule sets (no rules of its own)."""
+"""Shapes and axes: what other rule sets ask and make (no rules of its own)."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from onnxfold.analysis.symbolic import Number
 from onnxfold.analysis.symbolic.fact import Shape
-from onnxfold.rewrite import (
-    constant,
-    given,
-    result,
-    shape_of,
-)
+from onnxfold.rewrite import constant
 
 RESHAPING = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 """Ops that keep all elements in their order."""
@@ -28,7 +21,6 @@ def broadcast(*shapes: Shape) -> Shape | None:
     return tuple(reversed(dims))
 
 
-@given
 def target_shape(before: Shape, after: Shape) -> tuple[int, ...] | None:
     """What Reshape is told to make ``after`` of ``before``; None if it cannot be said."""
     sizes: list[int] = []
@@ -45,6 +37,5 @@ def target_shape(before: Shape, after: Shape) -> tuple[int, ...] | None:
     return tuple(sizes)
 
 
-def new_shape(x: Any) -> Any:
-    """The constant that makes a Reshape of ``x`` give the shape of the result."""
-    return constant(target_shape(shape_of(x), shape_of(result)))
+new_shape = constant(lambda x, result: target_shape(x.shape, result.shape))
+"""The constant that makes a Reshape of ``x`` give the shape of the result."""

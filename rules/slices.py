@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from onnxfold.rewrite import (
     Matched,
     attributes,
     constant,
     constants,
     filled,
-    given,
-    ints_of,
-    is_scalar,
-    known,
     op,
     optional,
     rule,
-    shape_of,
     values,
 )
 
@@ -31,7 +28,6 @@ _Bound = tuple[int, int, int]
 """Start, end and step."""
 
 
-@given
 def _bounds(
     x: Matched,
     starts: Matched,
@@ -84,44 +80,53 @@ def _elements(line: range, bound: _Bound) -> range:
     return line[start : end if end >= 0 else None : step]
 
 
-@given
-def _merged(
-    x: Matched, inner: dict[int, _Bound], outer: dict[int, _Bound]
-) -> list[tuple[int, ...]] | None:
-    """Starts, ends, axes and steps of a slice that does what two do."""
-    merged = dict(inner)
-    for axis, bound in outer.items():
-        if axis not in inner:
-            merged[axis] = bound
-            continue
-        both = slice_of_slice_bounds(x.extent(axis), inner[axis], bound)
-        if both is None:
-            return None
-        merged[axis] = both
-    starts, ends, steps = zip(*merged.values(), strict=True)
-    return [starts, ends, tuple(merged), steps]
+def _merged(k: int) -> Callable[..., tuple[int, ...] | None]:
+    """Return a function for an input of a slice that does what two do.
+
+    Args:
+        k: Which input: 0 for starts, 1 for ends, 2 for axes, 3 for steps.
+    """
+
+    def merged(
+        x: Matched,
+        starts: Matched,
+        ends: Matched,
+        starts2: Matched,
+        ends2: Matched,
+        axes: Matched | None = None,
+        steps: Matched | None = None,
+        axes2: Matched | None = None,
+        steps2: Matched | None = None,
+    ) -> tuple[int, ...] | None:
+        both = _bounds(x, starts, ends, axes, steps)
+        for axis, bound in _bounds(x, starts2, ends2, axes2, steps2).items():
+            found = (
+                slice_of_slice_bounds(x.extent(axis), both[axis], bound) if axis in both else bound
+            )
+            if found is None:
+                return None
+            both[axis] = found
+        first, last, by = zip(*both.values(), strict=True)
+        return (first, last, tuple(both), by)[k]
+
+    return merged
 
 
-_sliced = op.Slice(x, starts, ends, optional(axes), optional(steps))
-
-
-@given
-def _goes(inner: Matched) -> bool:
-    """The slice has no users that stay: all of them are slices with constant bounds."""
-    return not inner.value.is_graph_output() and all(
-        use.node.op_type == "Slice"
-        and use.idx == 0
-        and all(v is None or inner.facts.known.is_constant(v) for v in use.node.inputs[1:])
-        for use in inner.value.uses()
-    )
-
-
-_both = _merged(x, _bounds, _bounds(x, starts2, ends2, axes2, steps2))
+_sliced = op.Slice(x, starts, ends, optional(axes), optional(steps)).named("sliced")
 
 slice_of_slice = rule(
     op.Slice(_sliced, starts2, ends2, optional(axes2), optional(steps2))
-    >> op.Slice(x, *(constant(_both[k]) for k in range(4))),
-    where=_goes(_sliced),
+    >> op.Slice(x, *(constant(_merged(k)) for k in range(4))),
+    # it goes: all that reads it are slices with constant bounds
+    where=lambda sliced: (
+        not sliced.is_graph_output
+        and all(
+            user.op_type == "Slice"
+            and user.inputs[0] == sliced
+            and all(bound is None or bound.is_constant for bound in user.inputs[1:])
+            for user in sliced.users
+        )
+    ),
     shared=True,
     doc="Two slices with constant bounds are one, if it takes exactly what they take.",
     seen_in="silero-vad/silero_vad_16k_sequence",
@@ -132,68 +137,52 @@ slice_of_slice = rule(
 _shape = op.Shape(x)
 
 
-@given
 def _end(c: Matched) -> int:
-    """The end of a part of a shape that is one size; one beyond the rank is the rank."""
-    index = int(c.number)
+    """Return the end of the part of a shape that is one size; the last one has no end."""
+    (index,) = c.ints
     return 1 << 31 if index == -1 else index + 1
 
 
 size_of_one_axis = (
     rule(
-        op.Unsqueeze(op.Gather(_shape, c), filled(0)) >> op.Shape(x, start=ints_of(c)[0], end=_end),
-        where=is_scalar(c),
+        op.Unsqueeze(op.Gather(_shape, c), filled(0))
+        >> op.Shape(x, start=lambda c: c.ints[0], end=_end),
+        where=lambda c: c.rank == 0,
         opset=(15, None),
         doc="The size of an axis is a part of the shape.",
         seen_in="pmsh-ocr/decoder_loop",
     ),
     rule(
-        op.Gather(_shape, c) >> op.Shape(x, start=ints_of(c)[0], end=_end),
-        where=shape_of(c) == (1,),
+        op.Gather(_shape, c) >> op.Shape(x, start=lambda c: c.ints[0], end=_end),
+        where=lambda c: c.shape == (1,),
         opset=(15, None),
         doc="The size of an axis is a part of the shape.",
         seen_in="silero-vad/silero_vad_16k_op15",
     ),
     rule(
         op.Slice(_shape, c, d, optional(filled(0)), optional(filled(1)))
-        >> op.Shape(x, start=ints_of(c)[0], end=ints_of(d)[0]),
+        >> op.Shape(x, start=lambda c: c.ints[0], end=lambda d: d.ints[0]),
         opset=(15, None),
         doc="Sizes of neighbouring axes are a part of the shape.",
         seen_in="pmsh-ocr/decoder_loop",
     ),
 )
 
-
-@given
-def _is_one(first: int, end: int) -> bool:
-    return 0 <= first == end - 1
-
-
-@given
-def _at(p: tuple[int, ...], a: int) -> int | None:
-    """The axis that a transpose takes to this place."""
-    return p[a] if a < len(p) else None
-
-
-@given
-def _kept(x: Matched, reshaped: Matched, a: int) -> bool:
-    """Both have the same size at an axis."""
-    return max(a, 0) < min(x.rank, reshaped.rank) and x.shape[a] == reshaped.shape[a]
-
-
-_reshaped = op("Reshape")
-
 size_of_transposed = rule(
-    op.Shape(op.Transpose(x, perm=p), start=a, end=b) >> op.Shape(x, start=_at, end=_at + 1),
-    where=_is_one(a, b) & known(_at),
+    op.Shape(op.Transpose(x, perm=p), start=a, end=b)
+    >> op.Shape(x, start=lambda p, a: p[a], end=lambda p, a: p[a] + 1),
+    where=lambda p, a, b: 0 <= a == b - 1 < len(p),
     opset=(15, None),
     doc="The size of an axis is the same before a transpose.",
     seen_in="pmsh-ocr/decoder_loop",
 )
 
 size_of_reshaped = rule(
-    op.Shape(_reshaped(x, *ys), start=a, end=b) >> op.Shape(x, start=a, end=b),
-    where=_is_one(a, b) & _kept(x, _reshaped, a),
+    op.Shape(op("Reshape")(x, *ys).named("reshaped"), start=a, end=b)
+    >> op.Shape(x, start=a, end=b),
+    where=lambda x, reshaped, a, b: (
+        0 <= a == b - 1 < min(x.rank, reshaped.rank) and x.shape[a] == reshaped.shape[a]
+    ),
     opset=(15, None),
     doc="The size of an axis is the same before a Reshape that keeps it.",
     seen_in="pmsh-ocr/decoder_loop",

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxfold.rewrite.matched import Matched, NotKnown, plain_number
+from onnxfold.analysis.symbolic import NotKnown
+from onnxfold.rewrite.matched import Matched, plain_number
 from onnxfold.rewrite.patterns import AttributeVariable, Expression, OpVariable
 from onnxfold.rewrite.terms import UNKNOWN, Term
 

@@ -10,15 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness
+from onnxfold.analysis.symbolic import NotKnown
 from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.onnx_ir_private import uses
 from onnxfold.rewrite.facts import MISSING, OPAQUE, Facts
 
 _T = TypeVar("_T")
-
-
-class NotKnown(Exception):
-    """A helper asked for something that the model does not determine: its rule does not match."""
 
 
 class Matched:
@@ -34,6 +31,12 @@ class Matched:
         self.value = value
         self.facts = facts
         """What is known of the whole model."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Matched) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return hash(self.value)
 
     # ---------------------------------------------------------------- the value
 
@@ -90,6 +93,12 @@ class Matched:
             return True
         return _known(False if any(type(d) is int and d != 1 for d in shape) else None)
 
+    @property
+    def has_elements(self) -> bool:
+        """Whether it certainly has at least one element in every run."""
+        shape = self.facts.types.of(self.value).shape
+        return shape is not None and all(map(self.facts.types.algebra.is_positive, shape))
+
     def same_shape(self, other: Matched) -> bool:
         """Whether both have the same shape in every run.
 
@@ -133,6 +142,11 @@ class Matched:
     def is_runtime_constant(self) -> bool:
         """Whether it changes between settings of the model's runtime constants only."""
         return self.facts.constness.of(self.value) is Constness.RUNTIME
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it is a compile-time or a runtime constant: the same over many runs."""
+        return self.is_constant or self.is_runtime_constant
 
     @property
     def array(self) -> np.ndarray[Any, Any]:

@@ -7,7 +7,7 @@ from onnxfold.analysis.symbolic import (
     generate,
     layout,
 )
-from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
+from onnxfold.analysis.symbolic.expression import Algebra, Expr, NotKnown, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact
 from onnxfold.analysis.symbolic.propagation import SymbolicAnalysis
 
@@ -27,6 +27,7 @@ __all__ = [
     "Algebra",
     "Expr",
     "Fact",
+    "NotKnown",
     "Number",
     "SymbolicAnalysis",
     "attention",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Set
+from typing import Any
 
 Monomial = tuple[int, ...]
 """Indexes of the atoms that are multiplied, ascending; an atom may occur more than once."""
@@ -15,6 +16,10 @@ Bound = int | float
 """A number or an infinity."""
 
 INFINITY = math.inf
+
+
+class NotKnown(Exception):
+    """The model does not determine what was asked for."""
 
 
 class Expr:
@@ -42,6 +47,17 @@ class Expr:
             for m, c in self.terms
         )
 
+
+def _not_known(self: Expr, other: object) -> Any:
+    raise NotKnown
+
+
+# An algebra computes with expressions; written as for plain numbers, nothing says which.
+for _name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "pow"):
+    setattr(Expr, f"__{_name}__", _not_known)
+    setattr(Expr, f"__r{_name}__", _not_known)
+for _name in ("lt", "le", "gt", "ge"):
+    setattr(Expr, f"__{_name}__", _not_known)
 
 Number = int | Expr
 

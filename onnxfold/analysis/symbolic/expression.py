@@ -20,6 +20,7 @@ from onnxfold.analysis.symbolic.atoms import (
     Atoms,
     Expr,
     Monomial,
+    NotKnown,
     Number,
     in_order,
     leading_term,
@@ -28,7 +29,7 @@ from onnxfold.analysis.symbolic.atoms import (
     wrapped,
 )
 
-__all__ = ["Algebra", "Expr", "Number"]
+__all__ = ["Algebra", "Expr", "NotKnown", "Number"]
 
 _MOST_TERMS = 16
 _HIGHEST_DEGREE = 8

@@ -13,6 +13,6 @@ Its test, in ``tests/rules/test_<module>.py``, runs both sides on onnxruntime::
         certify(rules.relu_of_relu, graph("float[N] x", "t = Relu(x)", "y = Relu(t)"), times=1)
         refuse(rules.relu_of_relu, graph("float[N] x", "t = Neg(x)", "y = Relu(t)"))
 
-A set with ``OPTIONAL = True`` is used only if it is asked for by name. ``shapes``, ``elementwise``,
-``numbers`` and ``weights`` hold terms and conditions that several sets share, and no rules.
+A set with ``OPTIONAL = True`` is used only if it is asked for by name. ``shapes``,
+``numbers`` and ``weights`` hold expressions and conditions that several sets share, and no rules.
 """

@@ -10,58 +10,49 @@ import math
 
 import onnx_ir as ir
 
-from onnxfold.rewrite import (
-    any_of,
-    dtype_of,
-    filled,
-    near,
-    op,
-    result,
-    rule,
-    same_shape,
-    values,
-)
+from onnxfold.rewrite import Matched, any_of, filled, near, op, rule, values
 from onnxfold.rewrite.patterns import Expression
 
 x = values("x")
 
-# onnxruntime has no kernels of most of the ops for double, and casts where they are float16
-is_spelled_out = same_shape(x, result) & (dtype_of(x) == ir.DataType.FLOAT)
+
+def is_spelled_out(x: Matched, result: Matched) -> bool:
+    """Return whether a float32 tensor goes through an activation.
+
+    onnxruntime has no kernels of most of the ops for double, and casts where they are float16.
+    """
+    return x.dtype == ir.DataType.FLOAT and x.same_shape(result)
+
 
 # -------------------------------------------------------------------- Gelu
 
+
+def _times_half(factor: Expression) -> Expression:
+    """Half of ``x * factor``, in any order."""
+    half = filled(0.5)
+    return any_of(
+        op.Mul(op.Mul(x, factor), half),
+        op.Mul(x, op.Mul(factor, half)),
+        op.Mul(op.Mul(x, half), factor),
+    )
+
+
 _root = math.sqrt(2)
-_erf = op.Add(op.Erf(any_of(op.Div(x, near(_root)), op.Mul(x, near(1 / _root)))), filled(1))
+_by_root = any_of(op.Div(x, near(_root)), op.Mul(x, near(1 / _root)))
 
-gelu_by_erf = any_of(
-    op.Mul(op.Mul(x, _erf), filled(0.5)),
-    op.Mul(x, op.Mul(_erf, filled(0.5))),
-    op.Mul(op.Mul(x, filled(0.5)), _erf),
-)
-"""x * (1 + erf(x / sqrt(2))) / 2, in any order."""
+gelu_by_erf = _times_half(op.Add(op.Erf(_by_root), filled(1)))
+"""x * (1 + erf(x / sqrt(2))) / 2"""
 
-_cubes = any_of(
-    op.Pow(x, filled(3)),
-    op.Mul(op.Mul(x, x), x),
-)
+_cubes = any_of(op.Pow(x, filled(3)), op.Mul(op.Mul(x, x), x))
 _third, _outer = near(0.044715), near(math.sqrt(2 / math.pi))
-_tanh = op.Add(
-    op.Tanh(
-        any_of(
-            op.Mul(op.Add(x, op.Mul(_cubes, _third)), _outer),
-            op.Mul(op.Mul(x, _outer), op.Add(op.Mul(op.Mul(x, x), _third), filled(1))),
-            op.Mul(op.Mul(x, _outer), op.Add(op.Mul(op.Mul(x, _third), x), filled(1))),
-        )
-    ),
-    filled(1),
+_cubic = any_of(
+    op.Mul(op.Add(x, op.Mul(_cubes, _third)), _outer),
+    op.Mul(op.Mul(x, _outer), op.Add(op.Mul(op.Mul(x, x), _third), filled(1))),
+    op.Mul(op.Mul(x, _outer), op.Add(op.Mul(op.Mul(x, _third), x), filled(1))),
 )
 
-gelu_by_tanh = any_of(
-    op.Mul(op.Mul(x, _tanh), filled(0.5)),
-    op.Mul(x, op.Mul(_tanh, filled(0.5))),
-    op.Mul(op.Mul(x, filled(0.5)), _tanh),
-)
-"""x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2, in any order."""
+gelu_by_tanh = _times_half(op.Add(op.Tanh(_cubic), filled(1)))
+"""x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2"""
 
 gelu_tanh = rule(
     gelu_by_tanh >> op.Gelu(x, approximate="tanh"),

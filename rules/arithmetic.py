@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from onnxfold.rewrite import (
-    broadcasts_to,
-    filled,
-    floating,
-    op,
-    rule,
-    values,
-)
+from onnxfold.rewrite import filled, op, rule, values
 
 x, y = values("x y")
-_one = filled(1)
 
 add_negative = rule(
     op.Add(x, op.Neg(y)) >> op.Sub(x, y),
@@ -27,11 +19,9 @@ multiply_by_reciprocal = rule(
     seen_in="trueocr/rec",
 )
 
-_one_over = op.Div(_one, y)
-
 multiply_by_one_over = rule(
-    op.Mul(x, _one_over) >> op.Div(x, y),
-    where=floating(x) & broadcasts_to(_one, y),
+    op.Mul(x, op.Div(filled(1).named("one"), y)) >> op.Div(x, y),
+    where=lambda x, y, one: x.is_float and one.broadcasts_to(y),
     inexact=True,
     doc="x * (1 / y) is x / y, rounded once instead of twice.",
     seen_in="traceforge-title-model/encoder",

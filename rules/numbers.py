@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx_ir as ir
 
-from onnxfold.analysis.known import KnownValues
-from onnxfold.rewrite import Matched, given
+from onnxfold.rewrite import Matched
 
 _MAX_DEPTH = 4
 """Nodes between a value and the constant that tells about its zeros."""
 
+_OPERANDS = {
+    "Expand": (0,),
+    "Tile": (0,),
+    "Add": (0, 1),  # a sum is -0.0 only if both operands are
+    "Conv": (2,),  # a convolution ends with the sum with its bias
+    "ConvTranspose": (2,),
+}
+"""Operands one of which tells that no element of a result is -0.0."""
 
-@given
-def no_negative_zero(v: Matched) -> bool:
-    """Certainly no element is -0.0: the value is, repeats or adds a constant without one.
 
-    A sum is -0.0 only if both operands are. A convolution ends with the sum with its bias.
+def no_negative_zero(x: Matched, depth: int = _MAX_DEPTH) -> bool:
+    """Return whether certainly no element is -0.0.
+
+    The value is, repeats or adds a constant without one.
     """
-    return _has_none(v.value, v.facts.known, _MAX_DEPTH)
-
-
-def _has_none(value: ir.Value | None, known: KnownValues, depth: int) -> bool:
-    array = None if value is None else known.array(value)
+    array = x.facts.known.array(x.value)
     if array is not None:
         number = array.astype(np.float64)
         return not bool((np.signbit(number) & (number == 0)).any())
-    node = None if value is None else value.producer()
-    if node is None or node.domain or not depth:
+    if not depth or not x.is_made_by(*_OPERANDS):
         return False
-    operands = {"Expand": (0,), "Tile": (0,), "Add": (0, 1), "Conv": (2,), "ConvTranspose": (2,)}
-    places = operands.get(node.op_type, ())
-    return any(_has_none(node.inputs[k], known, depth - 1) for k in places if k < len(node.inputs))
+    operands = [x.inputs[k] for k in _OPERANDS[x.op_type] if k < len(x.inputs)]
+    return any(no_negative_zero(each, depth - 1) for each in operands if each is not None)
 
 
-@given
 def is_scale(scaling: Matched, c: Matched) -> bool:
-    """The op multiplies by the small constant, or divides by it: a quotient by 0 is no number."""
+    """Return whether an op multiplies or divides by a small constant, and not by zero."""
     return scaling.op_type != "Div" or bool(np.all(c.array != 0))

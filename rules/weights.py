@@ -1,4 +1,4 @@
-"""What it costs to change a weight: terms and conditions of other rule sets (no rules of its own).
+"""What weights take in: expressions and conditions of other rule sets (no rules of its own).
 
 A rule that scales a weight makes a new one. If something else still reads the old one, the file
 grows; so such rules ask :func:`affordable` first.
@@ -6,69 +6,47 @@ grows; so such rules ask :func:`affordable` first.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
 
 from onnxfold.analysis.known import KnownValues
 from onnxfold.onnx_ir_private import uses
-from onnxfold.rewrite import Matched, constant, dtype_of, given, op, size_of
-from onnxfold.rewrite.patterns import Expression
-from onnxfold.rewrite.terms import Term
+from onnxfold.rewrite import Matched, any_of, anything, attributes, constant, constants, op
+
+w, b, c, scale, shift, mean, variance = constants("w b c scale shift mean variance")
+e = attributes("e")
 
 ALLOWANCE = 512
 """Bytes by which a rewrite may grow the constants: about what the removed nodes take."""
 
-PRECISE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+DOUBLE = ir.DataType.DOUBLE
+PRECISE = (ir.DataType.FLOAT, DOUBLE)
 """The dtypes of weights that may be rounded once more: in float16 that would be seen."""
 
 _KEPT = ("DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear")
 
 
-def affordable(weight: Expression, *, frees: Sequence[Any], makes: Sequence[Any] = ()) -> Term:
-    """A changed weight (and ``makes``) is not larger than the constants that nobody needs then.
+def affordable(elements: int, like: Matched, *others: Matched | None) -> bool:
+    """Return whether new constants are not larger than those that nothing reads then.
 
-    And it is float32 or float64: scaling a float16 weight would be seen in the results.
-
-    Args:
-        weight: The weight; the new one has its dtype and shape.
-        frees: The constants that the matched nodes read; one that others read, too, stays.
-        makes: Elements of further constants of that dtype that the replacement makes.
-    """
-    return _is_paid(weight, frees, (size_of(weight), *makes))
-
-
-def affordable_new(like: Expression, *, frees: Sequence[Any], makes: Sequence[Any]) -> Term:
-    """Like :func:`affordable`, where no weight is changed: ``makes`` are all that is new.
+    They are float32 or float64, too: scaling a float16 weight would be seen in the results.
 
     Args:
-        like: A constant that has the dtype of the new ones.
-        frees: As there.
-        makes: Elements of each constant that the replacement makes.
+        elements: The number of elements of the new constants.
+        like: A constant that the matched nodes read, of the dtype of the new ones.
+        others: More of those; None for one that is omitted. One that others read, too, stays.
     """
-    return _is_paid(like, frees, makes)
-
-
-@given
-def _is_paid(like: Matched, frees: Sequence[Matched | None], makes: Sequence[int]) -> bool:
-    if like.dtype not in PRECISE:
-        return False
-    free = [old.value for old in frees if old is not None]
+    freed = [old.value for old in (like, *others) if old is not None]
     known = like.facts.known
-    if not all(_folds(known, value) for value in free):
+    if like.dtype not in PRECISE or not all(_folds(known, value) for value in freed):
         return False
-    new = sum(_bytes(size, like.dtype) for size in makes)
-    return new <= sum(_freed(known, value) for value in free) + ALLOWANCE
-
-
-def _bytes(elements: int, dtype: ir.DataType) -> int:
-    return math.ceil(elements * dtype.bitwidth / 8)
+    room = sum(_freed(known, value) for value in freed) + ALLOWANCE
+    return bool(elements * like.dtype.itemsize <= room)
 
 
 def _folds(known: KnownValues, value: ir.Value) -> bool:
-    """Constant propagation will compute it: no quantized weight, which stays as it is."""
+    """Return whether constant propagation computes it: a quantized weight stays as it is."""
     node = value.producer()
     if node is None or known.tensor(value) is not None:
         return True
@@ -78,14 +56,30 @@ def _folds(known: KnownValues, value: ir.Value) -> bool:
 
 
 def _freed(known: KnownValues, value: ir.Value) -> int:
-    """Bytes of the stored constants that are gone when one use of the value is."""
+    """Return the bytes of the stored constants that go when one use of the value goes."""
     if len(uses(value)) != 1 or value.is_graph_output():
         return 0
     tensor = known.tensor(value)
     if tensor is not None:
-        return _bytes(tensor.size, tensor.dtype)
+        return int(tensor.nbytes)
     node = value.producer()
     return 0 if node is None else sum(_freed(known, v) for v in node.inputs if v is not None)
+
+
+def per_channel(c: Matched, of: Matched, axis: int) -> bool:
+    """Return whether a constant has one number, or one a channel, and keeps the shape of ``of``.
+
+    Args:
+        c: The constant.
+        of: What it is combined with.
+        axis: The axis of the channels, counted from the front.
+    """
+    if c.rank > of.rank:
+        return False
+    sizes = (1,) * (of.rank - c.rank) + c.sizes
+    # a single channel must not be broadcast to several
+    is_vector = all(size == 1 for k, size in enumerate(sizes) if k != axis)
+    return is_vector and sizes[axis] in (1, of.shape[axis])
 
 
 # -------------------------------------------------------------------- computing with float64
@@ -93,49 +87,75 @@ def _freed(known: KnownValues, value: ir.Value) -> int:
 
 def wide(value: Any) -> Any:
     """In a replacement: a constant in float64; what is computed of it is rounded only once."""
-    return op.Cast(value, to=int(ir.DataType.DOUBLE))
+    return op.Cast(value, to=int(DOUBLE))
 
 
-def narrow(value: Any, like: Expression) -> Any:
-    """In a replacement: back to the dtype that another value has."""
-    return op.Cast(value, to=dtype_of(like))
+def narrow(value: Any) -> Any:
+    """In a replacement: a constant in the dtype of the weight ``w``."""
+    return op.Cast(value, to=lambda w: w.dtype)
 
 
-def along(vector: Any, axis: int, rank: Any) -> Any:
-    """In a replacement: a vector that broadcasts along one axis of what has that rank."""
-    return op.Reshape(vector, constant(_only(axis, rank)))
-
-
-@given
-def _only(axis: int, rank: int) -> tuple[int, ...]:
-    return tuple(-1 if k == axis else 1 for k in range(rank))
-
-
-def spread(value: Any, size: Any) -> Any:
-    """In a replacement: a vector of a constant that is one or has one element a channel."""
-    return op.Expand(op.Reshape(value, constant([-1])), constant((size,)))
-
-
-@given
-def per_channel(c: Matched, of: Matched, channel: int, rank: int) -> bool:
-    """A constant with one number, or one a channel, that does not change the shape of ``of``.
+def spread(value: Any, shape: Any) -> Any:
+    """In a replacement: a vector of a constant that has one element or one a channel.
 
     Args:
-        c: The constant.
-        of: What it is combined with.
-        channel: The channels' axis, counted from the front.
-        rank: The rank of ``of``.
+        value: The constant.
+        shape: A function that gives the shape of the vector.
     """
-    if c.rank > rank:
-        return False
-    padded = (1,) * (rank - c.rank) + c.sizes
-    if any(size != 1 for k, size in enumerate(padded) if k != channel):
-        return False
-    # a single channel must not be broadcast to several
-    return padded[channel] == 1 or of.shape[channel] == padded[channel]
+    return op.Expand(op.Reshape(value, constant([-1])), constant(shape))
 
 
-@given
-def if_given(size: int, b: Matched | None = None) -> int:
-    """As many elements, if there is a bias ``b``."""
-    return 0 if b is None else size
+# -------------------------------------------------------------------- the weight of `product`
+
+
+def _by_channels(w: Matched, product: Matched) -> tuple[int, ...]:
+    """Return the shape of a weight whose axes 0 and 2 are the channels of the product."""
+    first, second, *window = w.sizes
+    if product.op_type == "Conv" or product.attribute("transB"):
+        return first, second, 1, *window
+    groups = product.attribute("group") or 1
+    return groups, first // groups, second, *window
+
+
+def channels(w: Matched, product: Matched) -> tuple[int]:
+    """Return the number of channels, or columns, that a weight gives ``product``, as a shape."""
+    groups, _, size, *_ = _by_channels(w, product)
+    return (groups * size,)
+
+
+def scaled_weight(scales: Any, factor: Any) -> Any:
+    """In a replacement: the weight ``w`` of the op that is named ``product``, scaled by channels.
+
+    Args:
+        scales: ``op.Mul`` or ``op.Div``.
+        factor: A vector of float64 with one number a channel of the product.
+    """
+
+    def of_channels(w: Matched, product: Matched) -> tuple[int, ...]:
+        return tuple(1 if k not in (0, 2) else n for k, n in enumerate(_by_channels(w, product)))
+
+    scaled = scales(
+        op.Reshape(wide(w), constant(_by_channels)), op.Reshape(factor, constant(of_channels))
+    )
+    return narrow(op.Reshape(scaled, constant(lambda w: w.shape)))
+
+
+# -------------------------------------------------------------------- batch normalization
+
+
+def normalized(product: Any) -> Any:
+    """In a pattern: a BatchNormalization of something."""
+    return op.BatchNormalization(
+        product, scale, shift, mean, variance, epsilon=e, momentum=anything
+    )
+
+
+_deviation = op.Sqrt(op.Add(wide(variance), constant(lambda e: e, DOUBLE)))
+normal_factor = op.Div(wide(scale), _deviation)
+"""In a replacement: what it multiplies channels by."""
+
+
+def normal_bias(bias: Any) -> Any:
+    """In a replacement: the bias that a product needs to have done what it does."""
+    moved = op.Sub(wide(shift), op.Mul(wide(mean), normal_factor))
+    return narrow(any_of(op.Add(moved, op.Mul(bias, normal_factor)), moved))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mkdocs.structure.files import File, Files
 
 from onnxfold.rewrite import Rule, RuleSet
+from onnxfold.rewrite.patterns import text_of
 from onnxfold.rewrite.rule_set import builtin_rule_sets
 
 if TYPE_CHECKING:
@@ -59,11 +60,9 @@ def _of_set(rules: RuleSet) -> str:
 
 def _exactness(rule: Rule) -> str:
     """Whether it keeps every bit, and for which matches."""
-    if rule.keeps:
-        return "rewrites nothing"
     if isinstance(rule.inexact, bool):
         return "no" if rule.inexact else "yes"
-    return f"unless `{rule.inexact!r}`"
+    return f"unless `{text_of(rule.inexact)}`"
 
 
 def _pattern(rule: Rule) -> str:
@@ -73,8 +72,8 @@ def _pattern(rule: Rule) -> str:
     pair = rule.pair
     before, after = (", ".join(map(repr, side)) for side in (pair.patterns, pair.replacements))
     lines = [f"{rule.name}  ({rule.place}, {opset})", f"  {before}"]
-    lines += [] if rule.keeps else [f"  >> {after}"]
-    lines += [f"  where {condition!r}" for condition in rule.where]
+    lines.append(f"  >> {after}")
+    lines += [f"  where {text_of(condition)}" for condition in rule.where]
     return "\n".join(
         textwrap.fill(line, 84, subsequent_indent="     ", break_long_words=False) for line in lines
     )

@@ -3,24 +3,16 @@
 import onnx
 
 import onnxfold
-from onnxfold.rewrite import Matched, constants, given, op, rule, rule_set, values
+from onnxfold.rewrite import constants, op, rule, rule_set, values
 
 x = values("x")
 low = constants("low")
 
 relu_of_exp = rule(op.Relu(op.Exp(x)) >> op.Exp(x), doc="Exp is never negative.")
 
-
-# What the words of the language do not say is a function of what was matched.
-@given
-def is_positive(c: Matched) -> bool:
-    """All elements are above zero."""
-    return bool((c.array > 0).all())
-
-
 max_of_relu = rule(
     op.Max(op.Relu(x), low) >> op.Max(x, low),
-    where=is_positive(low),
+    where=lambda low: (low.array > 0).all(),
     doc="What is at least a positive number need not be at least 0 before.",
 )
 

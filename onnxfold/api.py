@@ -259,7 +259,6 @@ def optimize_file(
             rewrites=dict(result.rewrites.most_common()),
             places=result.places,
             inexact=dict(result.inexact.most_common()),
-            spared=dict(result.spared.most_common()),
             withheld=dict(result.withheld.most_common()),
             precision=fold.precision,
             rounded=result.propagation.rounded,

@@ -56,8 +56,6 @@ class Result:
     """Where each rule fired: the values of the original model that were rewritten."""
     inexact: Counter[str] = field(default_factory=Counter)
     """How often each rule fired where it may change bits."""
-    spared: Counter[str] = field(default_factory=Counter)
-    """How often a rule was not applied in the end, for the sake of a kept pattern: both names."""
     withheld: Counter[str] = field(default_factory=Counter)
     """How often level 2 would rewrite beyond that."""
     warnings: list[str] = field(default_factory=list)
@@ -77,9 +75,6 @@ class Result:
         for rule, places in report.places.items():
             self.places.setdefault(rule, []).extend(places)
         self.inexact += report.inexact
-        self.spared = Counter(
-            {f"{rule} ({kept})": len(found) for (rule, kept), found in report.spared.items()}
-        )
         self.warnings += [
             f"rules undo each other: {', '.join(loop.rules)} at {loop.value!r}"
             for loop in report.loops

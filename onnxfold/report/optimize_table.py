@@ -114,7 +114,6 @@ def _rule_lines(report: Report) -> Iterator[str]:
     for title, counts in (
         ("rules applied", report.rewrites),
         ("of these inexact", report.inexact),
-        ("not applied, for onnxruntime's fusions", report.spared),
         ("-O2 would apply", report.withheld),
     ):
         if counts:

@@ -65,8 +65,6 @@ class Report:
         rewrites: How often each rule fired.
         places: Where each rule fired: the values of the source that were rewritten.
         inexact: Of those, how often a rule fired where it may change bits.
-        spared: How often a rule was not applied, as it would have taken apart what a runtime makes
-            one kernel of: by the rule and, in parentheses, the pattern that is kept.
         withheld: How often each rule would fire beyond that at level 2, counted up to 500; empty
             if that was not asked for.
         precision: "exact" or "wide".
@@ -97,7 +95,6 @@ class Report:
     rewrites: dict[str, int] = field(default_factory=dict)
     places: dict[str, list[str]] = field(default_factory=dict)
     inexact: dict[str, int] = field(default_factory=dict)
-    spared: dict[str, int] = field(default_factory=dict)
     withheld: dict[str, int] = field(default_factory=dict)
     precision: str = "exact"
     rounded: dict[str, str] = field(default_factory=dict)
@@ -128,7 +125,6 @@ class Report:
             "rewrites": dict(self.rewrites),
             "places": {rule: list(values) for rule, values in self.places.items()},
             "inexact": dict(self.inexact),
-            "spared": dict(self.spared),
             "withheld": dict(self.withheld),
             "precision": self.precision,
             "rounded": dict(self.rounded),

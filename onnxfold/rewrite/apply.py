@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import onnx_ir as ir
 
+from onnxfold.analysis.symbolic import NotKnown
 from onnxfold.editing import Names, remove_unused, replace, take_over
 from onnxfold.kernels.inference import may_be_constant
 from onnxfold.onnx_ir_private import uses
 from onnxfold.rewrite.build import Builder, CannotBuild
 from onnxfold.rewrite.facts import Facts
-from onnxfold.rewrite.match import Match
+from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.patterns import AllOutputs
 from onnxfold.rewrite.rule import Rule
 
@@ -59,8 +60,8 @@ class Splicer:
     def _names(self) -> Names:
         return Names(self._facts.scopes.graphs())
 
-    def apply(self, rule: Rule, match: Match) -> Change:
-        """Rewrite a match of a rule.
+    def apply(self, match: Match) -> Change:
+        """Rewrite a match.
 
         Raises:
             Refused: the graph is as it was.
@@ -70,24 +71,24 @@ class Splicer:
         assert first is not None
         graph = _graph_of(first)
         dying = self._dying(match, graph)
-        builder = Builder(match, self._insert_point(rule, match, graph, dying), self._names)
+        builder = Builder(match, first, self._names)
         try:
-            values = self._build(rule, match, builder)
-            self._check_count(rule, match, dying, builder, graph)
+            values = self._build(match, builder)
+            self._check_count(match, dying, builder, graph)
             self._check_types(match, values)
             self._check_readers(match, values, graph)
             values = self._keep_outputs(match, values, builder, dying, graph)
-        except CannotBuild as reason:
+        except (CannotBuild, NotKnown) as reason:
             builder.discard()
             raise Refused(str(reason)) from reason
         except Exception:
             builder.discard()
             raise
-        return self._connect(rule, match, values, builder, dying)
+        return self._connect(match, values, builder, dying)
 
-    def _build(self, rule: Rule, match: Match, builder: Builder) -> list[ir.Value]:
+    def _build(self, match: Match, builder: Builder) -> list[ir.Value]:
         values: list[ir.Value] = []
-        for replacement in rule.pair.replacements:
+        for replacement in match.rule.pair.replacements:
             if isinstance(replacement, AllOutputs):
                 values.extend(builder.outputs(replacement, len(match.roots)))
                 continue
@@ -109,6 +110,11 @@ class Splicer:
             node = value.producer()
             if node is None or node.graph is not graph:
                 raise Refused("its outputs are in different graphs")
+            # what is made anew stands in the place of the first root
+            if node is not match.roots[0].producer() and any(
+                use.node not in matched for use in uses(value)
+            ):
+                raise Refused("another node reads an output before the first one is there")
         dying: dict[ir.Node, None] = {}
         changed = True
         while changed:
@@ -128,7 +134,6 @@ class Splicer:
 
     def _check_count(
         self,
-        rule: Rule,
         match: Match,
         dying: dict[ir.Node, None],
         builder: Builder,
@@ -139,7 +144,7 @@ class Splicer:
         As many nodes with new constants are more, too, beside those that give a result.
         """
         matched = set(match.nodes)
-        if rule.shared or len(matched) == len([n for n in dying if n.graph is graph]):
+        if match.rule.shared or len(matched) == len([n for n in dying if n.graph is graph]):
             return
         known = self._facts.known
         added = sum(not _is_on_constants(node, known.is_constant) for node in builder.nodes)
@@ -149,23 +154,6 @@ class Splicer:
         )
         if added > gone or (added == gone and for_ever and builder.initializers):
             raise Refused("nodes in the pattern have other users")
-
-    def _insert_point(
-        self, rule: Rule, match: Match, graph: ir.Graph, dying: Container[ir.Node]
-    ) -> ir.Node:
-        """The first of the roots before which there is all that the replacement needs."""
-        roots = list({node: None for v in match.roots if (node := v.producer()) is not None})
-        if len(roots) == 1:
-            return roots[0]
-        needed: set[ir.Node] = set()
-        for replacement in rule.pair.replacements:
-            for expression in replacement.walk():
-                if expression in match.bindings:
-                    needed.update(_producers(match.bindings[expression]))
-        readers = {use.node for root in match.roots for use in uses(root) if use.node not in dying}
-        return _first_in_order(
-            graph, roots, {n for n in needed if n.graph is graph} - set(roots), readers
-        )
 
     def _check_types(self, match: Match, values: Sequence[ir.Value]) -> None:
         types = self._facts.types
@@ -228,14 +216,13 @@ class Splicer:
 
     def _connect(
         self,
-        rule: Rule,
         match: Match,
         values: Sequence[ir.Value],
         builder: Builder,
         dying: dict[ir.Node, None],
     ) -> Change:
         new = set(builder.nodes)
-        _remember_origin(rule, builder.nodes, dying)
+        _remember_origin(match.rule, builder.nodes, dying)
         for node in builder.nodes:
             scope = self._facts.scopes.of(_graph_of(node))
             if node.domain not in scope.opsets:
@@ -267,42 +254,6 @@ def _is_on_constants(node: ir.Node, is_constant: Callable[[ir.Value], bool]) -> 
         return True
     present = [v for v in node.inputs if v is not None]
     return bool(present) and all(is_constant(v) for v in present)
-
-
-def _first_in_order(
-    graph: ir.Graph, roots: Sequence[ir.Node], needed: set[ir.Node], readers: set[ir.Node]
-) -> ir.Node:
-    """The first of the roots that comes after all that is needed, and before all readers.
-
-    Raises:
-        Refused: there is none.
-    """
-    wanted = set(roots)
-    missing = set(needed)
-    is_late = False
-    for node in graph:
-        if node in wanted:
-            if not missing:
-                return node
-            # whoever reads it would come before it
-            is_late = is_late or any(reader.graph is not graph for reader in readers)
-            wanted.discard(node)
-        elif len(wanted) < len(roots) and node in readers:
-            is_late = True
-        if is_late or not wanted:
-            break
-        missing.discard(node)
-    raise Refused("an operand comes after the first of the outputs")
-
-
-def _producers(bound: object) -> list[ir.Node]:
-    """The nodes that make what a variable is bound to."""
-    if isinstance(bound, ir.Node):
-        return [bound]
-    if isinstance(bound, tuple):
-        return [node for item in bound for node in _producers(item)]
-    producer = bound.producer() if isinstance(bound, ir.Value) else None
-    return [] if producer is None else [producer]
 
 
 def _graph_of(node: ir.Node) -> ir.Graph:

@@ -14,7 +14,7 @@ from onnxfold.editing import Names, add_initializer, constant_node, set_input
 from onnxfold.kernels.inference import schema_of, takes
 from onnxfold.rewrite.check import is_available
 from onnxfold.rewrite.facts import Facts
-from onnxfold.rewrite.match import Match
+from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.patterns import (
     AllOutputs,
     AnyOf,
@@ -23,13 +23,11 @@ from onnxfold.rewrite.patterns import (
     MadeConstant,
     Omitted,
     Op,
-    Optional,
     OutputOf,
     Rest,
     Variable,
     result,
 )
-from onnxfold.rewrite.terms import UNKNOWN, evaluate, has_symbol
 
 
 class CannotBuild(Exception):
@@ -70,15 +68,14 @@ class Builder:
         if self._is_omitted(expression):
             return None
         if isinstance(expression, AnyOf):
-            return next(filter(None, map(self.value, expression.choices)))
+            return next(filter(None, map(self.value, expression.operands)))
         if isinstance(expression, OutputOf):
-            index = int(self._term(expression.index))
+            index = int(self._match.value_of(expression.index))
             return self._node(expression.op, index).outputs[index]
         if isinstance(expression, Op):
             return self._node(expression, 0).outputs[0]
-        if isinstance(expression, (Variable, Optional)):
-            inner = expression.inner if isinstance(expression, Optional) else expression
-            found: ir.Value | None = self._match[inner]
+        if isinstance(expression, Variable):
+            found: ir.Value | None = self._match.bound(expression)
             return found
         if isinstance(expression, MadeConstant):
             return self._constant(expression)
@@ -90,48 +87,30 @@ class Builder:
 
     def _is_omitted(self, expression: Expression) -> bool:
         """True for an input that is omitted, and for an op that cannot do without such a one."""
-        if isinstance(expression, (Variable, Optional)):
-            inner = expression.inner if isinstance(expression, Optional) else expression
-            return self._match[inner] is None
+        if isinstance(expression, Variable):
+            return self._match.bound(expression) is None
         if isinstance(expression, AnyOf):
-            return all(map(self._is_omitted, expression.choices))
+            return all(map(self._is_omitted, expression.operands))
         if isinstance(expression, OutputOf):
             expression = expression.op
-        if isinstance(expression, Op) and expression not in self._match.bindings:
-            schema = self._schema(expression)
+        if isinstance(expression, Op) and self._match.bound(expression) is None:
+            schema = self._resolve(expression)[2]
             required = 0 if schema is None else schema.min_input
             return any(map(self._is_omitted, expression.operands[:required]))
         return isinstance(expression, Omitted)
 
-    def _input_called(self, name: str, op: Op, op_type: str) -> int | None:
-        """The place of the input that an attribute has become by this opset: ``axes``, say."""
-        schema = self._schema(op)
-        if schema is None or name in schema.attributes:
-            return None
-        return next((k for k, formal in enumerate(schema.inputs) if formal.name == name), None)
+    def _resolve(self, op: Op) -> tuple[str, Mapping[str, int], onnx.defs.OpSchema | None]:
+        """The type of a new op, its opsets, and its schema.
 
-    def _term(self, term: object) -> Any:
-        value = evaluate(term, self._match)
-        if value is UNKNOWN or has_symbol(value):
-            raise CannotBuild(f"{term!r} is not known")
-        return value
-
-    def _op_type(self, op: Op) -> str:
-        return op.op_types[0] if op.variable is None else self._match.node(op.variable).op_type
-
-    def _opsets_of(self, op: Op) -> Mapping[str, int]:
-        """The model's opsets, or for an op that these do not have the newest ones."""
-        return self._opsets if is_available(op, self._opsets) else _newest_opsets()
-
-    def _schema(self, op: Op) -> onnx.defs.OpSchema | None:
-        version = self._opsets_of(op).get(op.domain)
-        return None if version is None else schema_of(self._op_type(op), version, op.domain)
+        The opsets are the model's, or for an op that these do not have the newest ones.
+        """
+        op_type = op.op_types[0] if op.variable is None else self._match.bound(op.variable).op_type
+        opsets = self._opsets if is_available(op, self._opsets) else _newest_opsets()
+        version = opsets.get(op.domain)
+        return op_type, opsets, None if version is None else schema_of(op_type, version, op.domain)
 
     def _node(self, op: Op, index: int) -> ir.Node:
-        matched: ir.Node | None = self._match.bindings.get(op)
-        if matched is not None:
-            return matched
-        made = self._made.get(op)
+        made: ir.Node | None = self._match.bound(op) or self._made.get(op)
         if made is None:
             made = self._made[op] = self._make(op)
         if index >= len(made.outputs):
@@ -142,42 +121,49 @@ class Builder:
         return made
 
     def _make(self, op: Op) -> ir.Node:
-        like = None if op.variable is None else self._match.node(op.variable)
-        op_type = self._op_type(op)
+        op_type, opsets, schema = self._resolve(op)
+        matched = None if op.variable is None else self._match.bound(op.variable)
+        swapped = op.variable is not None and self._match.bound(op.variable.swap)
         inputs: list[ir.Value | None] = []
-        literals: list[tuple[int, Literal]] = []
-        swapped = op.variable is not None and self._match.bindings.get(op.variable.swap)
+        numbers: dict[int, Any] = {}
         for operand in reversed(op.operands) if swapped else op.operands:
             if isinstance(operand, Rest):
-                inputs.extend(self._match[operand.variable])
-            elif isinstance(operand, Literal):
-                literals.append((len(inputs), operand))
-                inputs.append(None)
-            else:
-                inputs.append(self.value(operand))
-        numbers: list[tuple[int, Any]] = [(place, each.number) for place, each in literals]
-        for name, term in op.attributes.items():
-            place = self._input_called(name, op, op_type)
+                inputs.extend(self._match.bound(operand.variable))
+                continue
+            if isinstance(operand, Literal):
+                numbers[len(inputs)] = operand.number
+            inputs.append(None if isinstance(operand, Literal) else self.value(operand))
+        attributes = {} if matched is None else dict(matched.attributes.items())
+        for name, thing in op.attributes.items():
+            content = self._match.value_of(thing)
+            place = _place_of_input(name, schema)
             if place is not None:
                 inputs.extend([None] * (place + 1 - len(inputs)))
-                numbers.append((place, self._term(term)))
-        for place, number in numbers:
-            dtype = self._dtype_for(op, op_type, inputs, place)
+                numbers[place] = content
+                continue
+            attributes.pop(name, None)
+            if content is not None:
+                attributes[name] = _attribute(name, content, schema)
+        for place, number in numbers.items():
+            dtype = self._dtype_for(op_type, schema, inputs, place)
             inputs[place] = self._new_constant(number, dtype)
         while inputs and inputs[-1] is None:
             inputs.pop()
-        self._check_dtypes(op, op_type, inputs)
+        version = opsets.get(op.domain)
+        for k, value in enumerate(inputs if version is not None else ()):
+            taken = None if value is None else self._facts.types.of(value).dtype
+            if taken is not None and not takes(op_type, version or 1, op.domain, k, taken):
+                raise CannotBuild(f"{op_type} takes no {taken.name}")
         node = ir.Node(
             op.domain,
             op_type,
             inputs,
-            self._attributes(op, op_type, like),
-            num_outputs=1 if op.output_count is None else self._term(op.output_count),
+            list(attributes.values()),
+            num_outputs=1 if op.output_count is None else self._match.value_of(op.output_count),
             name=self._names.fresh_node(f"{self._stem}/{op_type}"),
         )
         for value in node.outputs:
             value.name = self._names.fresh(f"{self._stem}/{op_type}")
-        opsets = self._opsets_of(op)
         if opsets is not self._opsets:
             node = self._computed(node, opsets)
         self.insert(node)
@@ -198,48 +184,28 @@ class Builder:
         tensor.name = node.outputs[0].name
         return constant_node(tensor, node.name)
 
-    def _check_dtypes(self, op: Op, op_type: str, inputs: list[ir.Value | None]) -> None:
-        """Raises CannotBuild if the op does not take what it would be given: Neg no unsigned."""
-        version = self._opsets_of(op).get(op.domain)
-        for k, value in enumerate(inputs if version is not None else ()):
-            dtype = None if value is None else self._facts.types.of(value).dtype
-            if dtype is not None and not takes(op_type, version, op.domain, k, dtype):
-                raise CannotBuild(f"{op_type} takes no {dtype.name}")
-
     def insert(self, node: ir.Node) -> None:
         """Put a node behind the new ones so far."""
         self.nodes.append(node)
         self._before.prepend(node)
 
-    def _attributes(self, op: Op, op_type: str, like: ir.Node | None) -> list[ir.Attr]:
-        attributes = {} if like is None else dict(like.attributes.items())
-        schema = self._schema(op)
-        for name, term in op.attributes.items():
-            if self._input_called(name, op, op_type) is not None:
-                continue
-            value = self._term(term)
-            attributes.pop(name, None)
-            if value is not None:
-                declared = None if schema is None else schema.attributes.get(name)
-                kind = None if declared is None else _kind_of(declared)
-                attributes[name] = _attribute(name, value, kind)
-        return list(attributes.values())
-
     # ---------------------------------------------------------------- constants
 
     def _dtype_for(
-        self, op: Op, op_type: str, inputs: list[ir.Value | None], position: int
+        self,
+        op_type: str,
+        schema: onnx.defs.OpSchema | None,
+        inputs: list[ir.Value | None],
+        position: int,
     ) -> ir.DataType:
         """The dtype that a number takes as an input: that of the inputs it must agree with."""
-        schema = self._schema(op)
         if schema is not None and schema.inputs:
             formal = [schema.inputs[min(k, len(schema.inputs) - 1)] for k in range(len(inputs))]
             wanted = formal[position].type_str
             for k, value in enumerate(inputs):
                 if value is not None and formal[k].type_str == wanted:
                     return self._known_dtype(value)
-            types = list(formal[position].types)
-            if types == ["tensor(int64)"]:
+            if list(formal[position].types) == ["tensor(int64)"]:
                 return ir.DataType.INT64
         present = [value for value in inputs if value is not None]
         if not present:
@@ -253,16 +219,12 @@ class Builder:
         return dtype
 
     def _constant(self, made: MadeConstant) -> ir.Value:
-        content = evaluate(made.content, self._match)
-        if content is UNKNOWN or has_symbol(content):
-            raise CannotBuild(f"{made!r} is not known")
+        content = self._match.value_of(made.content)
         if made.like is not None:
             like = self._match.roots[0] if made.like is result else self.value(made.like)
             assert like is not None
             return self._new_constant(content, self._known_dtype(like))
-        dtype = evaluate(made.dtype, self._match)
-        if dtype is UNKNOWN:
-            raise CannotBuild(f"the dtype of {made!r} is not known")
+        dtype = self._match.value_of(made.dtype)
         if dtype is None:
             array = np.asarray(content)
             if isinstance(content, np.ndarray) or array.dtype.kind == "b":
@@ -308,7 +270,16 @@ def _newest_opsets() -> Mapping[str, int]:
     return {"": onnx.defs.onnx_opset_version()}
 
 
-def _attribute(name: str, value: Any, kind: ir.AttributeType | None) -> ir.Attr:
+def _place_of_input(name: str, schema: onnx.defs.OpSchema | None) -> int | None:
+    """The place of the input that an attribute has become by this opset: ``axes``, say."""
+    if schema is None or name in schema.attributes:
+        return None
+    return next((k for k, formal in enumerate(schema.inputs) if formal.name == name), None)
+
+
+def _attribute(name: str, value: Any, schema: onnx.defs.OpSchema | None) -> ir.Attr:
+    declared = None if schema is None else schema.attributes.get(name)
+    kind = None if declared is None else ir.AttributeType(declared.type.value)  # type: ignore[attr-defined]
     if isinstance(value, np.ndarray) and kind == ir.AttributeType.TENSOR:
         return ir.AttrTensor(name, ir.Tensor(value))
     value = _plain(value)
@@ -336,10 +307,6 @@ def _int64(number: Any) -> int:
     if not -(1 << 63) <= number < 1 << 63:
         raise CannotBuild(f"{number} is no number of an attribute")
     return int(number)
-
-
-def _kind_of(declared: onnx.defs.OpSchema.Attribute) -> ir.AttributeType:
-    return ir.AttributeType(declared.type.value)  # type: ignore[attr-defined]
 
 
 def _is_same_number(number: float, array: np.ndarray[Any, Any]) -> bool:

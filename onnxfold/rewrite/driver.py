@@ -16,8 +16,6 @@ from onnxfold.onnx_ir_private import nodes_of, uses
 from onnxfold.rewrite.apply import Change, Mismatch, Refused, Splicer
 from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.index import RuleIndex
-from onnxfold.rewrite.kept import KeptPatterns
-from onnxfold.rewrite.match import Match
 from onnxfold.rewrite.matcher import find_match
 from onnxfold.rewrite.rule import Rule, RuleError
 
@@ -64,17 +62,11 @@ class RewriteReport:
     """Matches whose replacement would have had another dtype or shape: a mistake in the rule."""
     baffled: Counter[str] = field(default_factory=Counter)
     """Nodes about which a rule of ours could not tell, because what they hold makes no sense."""
-    spared: dict[tuple[str, str], set[ir.Value]] = field(default_factory=dict)
-    """By rule and kept pattern: the results of what was left alone for the sake of it."""
     loops: list[Loop] = field(default_factory=list)
     exhausted: bool = False
     """Whether the run stopped at its total budget."""
     visits: int = 0
     seconds: float = 0.0
-
-    def spare(self, rule: str, kept: str, result: ir.Value) -> None:
-        """Note that a rule was not applied to what makes a value."""
-        self.spared.setdefault((rule, kept), set()).add(result)
 
     @property
     def total(self) -> int:
@@ -107,12 +99,10 @@ class Rewriter:
         limits: Limits | None = None,
     ) -> None:
         self._model = model
-        rules = list(rules)
-        self._rules = [r for r in rules if not r.keeps and (level > 1 or r.inexact is not True)]
+        self._rules = [r for r in rules if level > 1 or r.inexact is not True]
         self._level = level
         self._limits = limits or Limits()
         self._facts = Facts(model)
-        self._keeping = rules if level > 1 else []
         self._keeps = keeps or _keeps_nothing
         self._indexes: dict[tuple[tuple[str, int], ...], RuleIndex] = {}
         self._index_of: dict[ir.Graph, RuleIndex] = {}
@@ -125,10 +115,6 @@ class Rewriter:
         self._history: dict[str, Counter[Rule]] = {}
         self._given_up: set[Rule] = set()
         self.report = RewriteReport()
-
-    @functools.cached_property
-    def _kept(self) -> KeptPatterns:
-        return KeptPatterns(self._keeping, self._facts)
 
     @functools.cached_property
     def _splicer(self) -> Splicer:
@@ -181,71 +167,37 @@ class Rewriter:
     # ---------------------------------------------------------------- one node
 
     def _try(self, node: ir.Node, candidates: Sequence[Rule]) -> bool:
+        """Apply the first rule that can be applied to a node; False if there is none."""
         for rule in candidates:
             if rule in self._given_up:
                 continue
-            match = self._match(rule, node)
-            if match is None:
+            place = self._place.get(node) or node.outputs[0].name or node.name or ""
+            try:
+                match = find_match(rule, node, self._facts)
+                if match is None or (self._level < 2 and not match.is_exact):
+                    continue
+                change = self._splicer.apply(match)
+            except Refused:
                 continue
-            exact = self._is_exact(rule, match)
-            if not exact and (self._level < 2 or self._is_spared(rule, match)):
+            except Mismatch as error:
+                self.report.rejected[rule.name] += 1
+                logger.warning("%s at %r: %s; not applied", rule.label, place, error)
                 continue
-            change = self._apply(rule, match, node)
-            if change is not None:
-                self._kept.note_change(change.added)
-                self.report.counts[rule.name] += 1
-                if not exact:
-                    self.report.inexact[rule.name] += 1
-                self._revisit(change)
-                return True
+            except OnnxFoldError:
+                raise
+            except Exception as error:
+                _tolerate(rule, node, error)
+                self.report.baffled[rule.name] += 1
+                continue
+            self.report.counts[rule.name] += 1
+            if not match.is_exact:
+                self.report.inexact[rule.name] += 1
+            self.report.places.setdefault(rule.name, []).append(place)
+            self._place.update(dict.fromkeys(change.added, place))
+            self._count(place, rule)
+            self._revisit(change)
+            return True
         return False
-
-    def _match(self, rule: Rule, node: ir.Node) -> Match | None:
-        try:
-            return find_match(rule, node, self._facts)
-        except OnnxFoldError:
-            raise
-        except Exception as error:
-            self._fail(rule, node, error)
-            return None
-
-    def _is_exact(self, rule: Rule, match: Match) -> bool:
-        try:
-            return rule.is_exact(match)
-        except Exception as error:
-            self._fail(rule, match.roots[0].producer(), error)
-            return False
-
-    def _is_spared(self, rule: Rule, match: Match) -> bool:
-        kept = self._kept.cut_by(match)
-        if kept is not None:
-            self.report.spare(rule.name, kept.name, match.roots[0])
-        return kept is not None
-
-    def _apply(self, rule: Rule, match: Match, node: ir.Node) -> Change | None:
-        place = self._place.get(node) or node.outputs[0].name or node.name or ""
-        try:
-            change = self._splicer.apply(rule, match)
-        except Refused:
-            return None
-        except Mismatch as error:
-            self.report.rejected[rule.name] += 1
-            logger.warning("%s at %r: %s; not applied", rule.label, place, error)
-            return None
-        except OnnxFoldError:
-            raise
-        except Exception as error:
-            self._fail(rule, node, error)
-            return None
-        for added in change.added:
-            self._place[added] = place
-        self.report.places.setdefault(rule.name, []).append(place)
-        self._count(place, rule)
-        return change
-
-    def _fail(self, rule: Rule, node: ir.Node | None, error: Exception) -> None:
-        _tolerate(rule, node, error)
-        self.report.baffled[rule.name] += 1
 
     def _count(self, place: str, rule: Rule) -> None:
         history = self._history.setdefault(place, Counter())
@@ -303,8 +255,6 @@ def inexact_matches(model: ir.Model, rules: Iterable[Rule]) -> Counter[str]:
     """
     found: Counter[str] = Counter()
     facts = Facts(model)
-    rules = list(rules)
-    kept = KeptPatterns(rules, facts)
     inexact = [rule for rule in rules if rule.inexact is not False]
     for graph in facts.scopes.graphs():
         index = RuleIndex(inexact, facts.scopes.of(graph).opsets, facts)
@@ -314,8 +264,7 @@ def inexact_matches(model: ir.Model, rules: Iterable[Rule]) -> Counter[str]:
                     continue
                 try:
                     match = find_match(rule, node, facts)
-                    if match is not None and not rule.is_exact(match):
-                        found[rule.name] += kept.cut_by(match) is None
+                    found[rule.name] += match is not None and not match.is_exact
                 except OnnxFoldError:
                     raise
                 except Exception as error:

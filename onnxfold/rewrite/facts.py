@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from onnxfold.analysis.constness import ConstnessAnalysis, select_runtime_constants
 from onnxfold.analysis.facts import facts_of
+from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.kernels.inference import schema_of
-from onnxfold.rewrite.implied import IMPLIED
 
 COMMUTATIVE = frozenset(
     (
@@ -83,8 +83,7 @@ class Facts:
         default = _schema_default(node.op_type, self.opset(node) or 1, node.domain, name)
         if default is not MISSING:
             return default
-        implied = IMPLIED.get((node.op_type, name)) if node.domain == "" else None
-        found = None if implied is None else implied(node, self.types)
+        found = None if node.domain else _implied_default(node, name, self.types)
         return MISSING if found is None else found
 
     def has_only_defaults(self, node: ir.Node, besides: object) -> bool:
@@ -157,3 +156,32 @@ def identical(left: Any, right: Any) -> bool:
     if left == 0 and type(left) in _NUMBERS and type(right) in _NUMBERS:
         return math.copysign(1, left) == math.copysign(1, right)
     return True
+
+
+_CONVOLUTIONS = ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv")
+_POOLS = ("MaxPool", "AveragePool", "LpPool")
+
+
+def _implied_default(node: ir.Node, name: str, types: SymbolicAnalysis) -> tuple[int, ...] | None:
+    """A default that the op's text defines but its schema does not hold; None if not known."""
+    operand = node.inputs[0] if node.inputs else None
+    rank = None if operand is None else types.of(operand).rank
+    if node.op_type == "Transpose" and name == "perm" and rank is not None:
+        return tuple(reversed(range(rank)))
+    if node.op_type not in (*_CONVOLUTIONS, *_POOLS):
+        return None
+    if name == "kernel_shape":
+        weight = node.inputs[1] if len(node.inputs) > 1 else None
+        sizes = (None if weight is None else types.of(weight).shape) or ()
+        kernel = tuple(size for size in sizes[2:] if isinstance(size, int))
+        is_known = node.op_type in _CONVOLUTIONS[:2] and len(kernel) == len(sizes) - 2 > 0
+        return kernel if is_known else None
+    written = node.attributes.get("kernel_shape")
+    spatial = (rank or 2) - 2
+    if written is not None and not written.is_ref():
+        spatial = len(written.value)
+    if name in ("strides", "dilations"):
+        return (1,) * spatial or None
+    if name == "pads" or (name == "output_padding" and node.op_type == "ConvTranspose"):
+        return (0,) * (2 * spatial if name == "pads" else spatial) or None
+    return None

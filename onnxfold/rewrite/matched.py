@@ -1,4 +1,4 @@
-"""What a part of a pattern has matched, as the helpers of rules see it."""
+"""What a part of a pattern has matched, as the functions of rules see it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ _T = TypeVar("_T")
 class Matched:
     """A value, and the node that makes it.
 
-    Whatever is not known ends the helper that asks for it, and its result is unknown: the rule does
-    not match.
+    A function that asks for what is not known ends there, and the rule does not match.
     """
 
     __slots__ = ("facts", "value")
@@ -119,7 +118,7 @@ class Matched:
 
         Not known where a symbolic size decides.
         """
-        if self.value is other.value:
+        if self.value is other.value or self.shape == ():
             return True
         small, large = self.shape, other.shape
         if len(small) > len(large):
@@ -202,11 +201,10 @@ class Matched:
         """The type of the node."""
         return self.node.op_type
 
-    @property
-    def opset(self) -> int:
-        """The version of ONNX's own ops where the value is."""
-        scope = self.facts.scopes.find(self.value.graph)
-        return 0 if scope is None else scope.opsets.get("", 0)
+    def is_made_by(self, *op_types: str) -> bool:
+        """Whether a node of one of these types of ONNX's own ops makes the value."""
+        node = self.value.producer()
+        return node is not None and not node.domain and node.op_type in op_types
 
     @property
     def inputs(self) -> list[Matched | None]:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.content import content_of_attributes
+from onnxfold.analysis.symbolic import Expr, NotKnown
 from onnxfold.rewrite.facts import COMMUTATIVE, MISSING, OPAQUE, Facts, identical
-from onnxfold.rewrite.match import Match
 from onnxfold.rewrite.patterns import (
     AllOutputs,
     AnyOf,
@@ -31,32 +31,109 @@ from onnxfold.rewrite.patterns import (
     Omitted,
     Op,
     Optional,
-    OptionalAttribute,
     OpVariable,
     OutputOf,
     Rest,
-    Several,
     ValueVariable,
     Variable,
     VariadicVariable,
-    absent,
     anything,
-    result,
+    op_of,
 )
-from onnxfold.rewrite.rule import Elsewhere, Rule
-from onnxfold.rewrite.terms import compare_values
+from onnxfold.rewrite.rule import REQUIRED, Function, Rule, walk
+
+
+class Match:
+    """A rule that matches, and what the things of its pattern stand for.
+
+    Args:
+        rule: The rule.
+        facts: What is known of the model.
+        slots: What is bound: values, nodes, Python values of attributes; None for what the matched
+            alternative does not have.
+        roots: The values that are replaced, in the order of the pattern's outputs.
+    """
+
+    def __init__(
+        self, rule: Rule, facts: Facts, slots: Sequence[Any], roots: Sequence[ir.Value]
+    ) -> None:
+        self.rule = rule
+        self.facts = facts
+        self.roots = roots
+        self._slots = slots
+
+    def bound(self, thing: object) -> Any:
+        """What a thing of the pattern stands for; None if it is omitted or not of the pattern."""
+        slot = self.rule.slots.get(thing)
+        return None if slot is None else self._slots[slot]
+
+    def call(self, function: Function) -> Any:
+        """The value of a function of the rule.
+
+        Raises:
+            NotKnown: it asks for what the model does not determine, or for an omitted input.
+        """
+        slots, facts = self._slots, self.facts
+        arguments = []
+        for slot, view, default in self.rule.parameters[function]:
+            content = None if slot is None else slots[slot]
+            if content is not None:
+                arguments.append(view(content, facts))
+            elif default is REQUIRED:
+                raise NotKnown
+            else:
+                arguments.append(default)
+        return function(*arguments)
+
+    def value_of(self, thing: Any) -> Any:
+        """The value of a function or an attribute variable; anything else as it is.
+
+        Raises:
+            NotKnown: a function cannot tell, or a size in what it returns is not a number.
+        """
+        if callable(thing):
+            found = self.call(thing)
+            if found is None:
+                raise NotKnown
+        elif isinstance(thing, AttributeVariable):
+            return self.bound(thing)
+        else:
+            found = thing
+        if isinstance(found, (list, tuple)):
+            return tuple(self.value_of(each) for each in found)
+        if isinstance(found, Expr):
+            raise NotKnown
+        return found
+
+    def holds(self) -> bool:
+        """Whether all conditions are true."""
+        try:
+            return all(self.call(condition) for condition in self.rule.where)
+        except NotKnown:
+            return False
+
+    @functools.cached_property
+    def is_exact(self) -> bool:
+        """Whether the rule certainly keeps every bit of the results."""
+        inexact = self.rule.inexact
+        if isinstance(inexact, bool):
+            return not inexact
+        try:
+            return not self.call(inexact)
+        except NotKnown:
+            return False
+
+    @functools.cached_property
+    def nodes(self) -> dict[ir.Node, None]:
+        """All nodes that have been matched."""
+        return {found: None for found in self._slots if isinstance(found, ir.Node)}
+
 
 _Slots = list[Any]
 _Step = Callable[[Facts, _Slots], Match | None]
 """Goes on with an attempt that has filled these slots; None if it leads to no match."""
 
 _UNBOUND = object()
-
-_OF_OTHER_CHOICES: dict[type, Any] = {
-    **dict.fromkeys((ValueVariable, ConstantVariable, Filled, AttributeVariable)),
-    VariadicVariable: (),
-}
-"""What variables stand for that only other choices of an ``any_of`` have."""
 
 
 def find_match(rule: Rule, node: ir.Node, facts: Facts) -> Match | None:
@@ -82,10 +159,8 @@ class _Matcher:
 
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
-        self._bound = list(_bound_by(rule))
-        """What has a slot of its own, in order."""
-        self._slots = {thing: k for k, thing in enumerate(self._bound)}
-        self._blank: _Slots = [_UNBOUND] * len(self._bound)
+        self._slots = rule.slots
+        self._blank: _Slots = [_UNBOUND] * len(rule.slots)
         self._starts: dict[str, list[_Start]] = {}
         """By op type, what matches a node of that type as a first root."""
         for root in rule.roots:
@@ -109,33 +184,31 @@ class _Matcher:
     def _start(self, root: Expression) -> _Start:
         (place,) = self._places(1)
         step = self._accept(place)
-        for other in reversed(self._rule.elsewhere):
-            step = self._search(other, place, step)
-        op = root.op if isinstance(root, (OutputOf, AllOutputs)) else root
-        assert isinstance(op, Op)
-        output = root.index if isinstance(root, OutputOf) else 0
-        return _Start(op, output, self._slots[op], place, self._node(op, step))
+        op = op_of(root)
+        return _Start(op, _index_of(root), self._slots[op], place, self._node(op, step))
 
     def _accept(self, root: int) -> _Step:
         """The end of an attempt: everything is bound, the condition decides."""
         rule = self._rule
-        bound = self._bound
-        others = [self._slots[other] for other in rule.elsewhere]
+        count = len(rule.slots)
+        others = [(self._slots[op_of(p)], _index_of(p)) for p in rule.pair.patterns[1:]]
         all_outputs = any(isinstance(root, AllOutputs) for root in rule.roots)
-        names, where = rule.names, rule.where
+        # of the alternatives that were not taken
+        variadic = {k for thing, k in rule.slots.items() if isinstance(thing, VariadicVariable)}
+        may_be_open = any(isinstance(each, AnyOf) for each in walk(rule.pair.patterns))
 
         def accept(facts: Facts, slots: _Slots) -> Match | None:
-            bindings: dict[Any, Any] = {
-                thing: _OF_OTHER_CHOICES[type(thing)] if found is _UNBOUND else found
-                for thing, found in zip(bound, slots, strict=False)
-                if found is not _UNBOUND or type(thing) in _OF_OTHER_CHOICES
-            }
-            roots = [slots[root], *[slots[k] for k in others]]
-            bindings[result] = roots[0]
+            bound = slots[:count]
+            bound[0] = first = slots[root]
+            if may_be_open:
+                for k in range(count):
+                    if bound[k] is _UNBOUND:
+                        bound[k] = () if k in variadic else None
+            roots = [first, *[slots[k].outputs[index] for k, index in others]]
             if all_outputs:
-                roots = roots[0].producer().outputs
-            match = Match(facts, names, roots, bindings)
-            return match if all(each.holds(match) is True for each in where) else None
+                roots = first.producer().outputs
+            match = Match(rule, facts, bound, roots)
+            return match if match.holds() else None
 
         return accept
 
@@ -154,69 +227,25 @@ class _Matcher:
 
     # ---------------------------------------------------------------- values
 
-    def _value(self, variable: ValueVariable | Filled, place: int, then: _Step) -> _Step:
-        slot = self._slots[variable]
+    def _leaf(self, leaf: Expression, place: int, then: _Step) -> _Step:
+        """Match a variable or a number."""
+        slot = self._slots.get(leaf)
+        number = getattr(leaf, "number", 0.0)
+        accepts = _ACCEPTS.get(type(leaf))
 
-        def match_value(facts: Facts, slots: _Slots) -> Match | None:
+        def match_leaf(facts: Facts, slots: _Slots) -> Match | None:
             value = slots[place]
-            if value is None:
+            if value is None or (accepts is not None and not accepts(facts, value, number)):
                 return None
-            bound = slots[slot]
-            if bound is _UNBOUND:
-                slots[slot] = value
-            elif bound is not value and (bound is None or not facts.same(bound, value)):
-                return None
+            if slot is not None:
+                bound = slots[slot]
+                if bound is _UNBOUND:
+                    slots[slot] = value
+                elif bound is not value and (bound is None or not facts.same(bound, value)):
+                    return None
             return then(facts, slots)
 
-        return match_value
-
-    def _constant(self, variable: ConstantVariable, place: int, then: _Step) -> _Step:
-        match_value = self._value(variable, place, then)
-
-        def match_constant(facts: Facts, slots: _Slots) -> Match | None:
-            value = slots[place]
-            if value is None or not facts.known.is_constant(value):
-                return None
-            return match_value(facts, slots)
-
-        return match_constant
-
-    def _literal(self, literal: Literal, place: int, then: _Step) -> _Step:
-        number = literal.number
-
-        def match_number(facts: Facts, slots: _Slots) -> Match | None:
-            value = slots[place]
-            if value is None or not facts.is_number(value, number):
-                return None
-            return then(facts, slots)
-
-        return match_number
-
-    def _near(self, near: Near, place: int, then: _Step) -> _Step:
-        number = near.number
-
-        def match_near(facts: Facts, slots: _Slots) -> Match | None:
-            value = slots[place]
-            array = None if value is None else facts.known.array(value)
-            if array is None or array.size != 1 or array.dtype.kind not in "fV":
-                return None
-            if not math.isclose(float(array.reshape(())[()]), number, rel_tol=1e-3):
-                return None
-            return then(facts, slots)
-
-        return match_near
-
-    def _filled(self, filled: Filled, place: int, then: _Step) -> _Step:
-        number = filled.number
-        match_value = self._value(filled, place, then)
-
-        def match_filled(facts: Facts, slots: _Slots) -> Match | None:
-            value = slots[place]
-            if value is None or not facts.known.all_equal(value, number):
-                return None
-            return match_value(facts, slots)
-
-        return match_filled
+        return match_leaf
 
     def _omitted(self, omitted: Omitted, place: int, then: _Step) -> _Step:
         def match_omitted(facts: Facts, slots: _Slots) -> Match | None:
@@ -242,12 +271,9 @@ class _Matcher:
 
     def _rest(self, rest: Rest, place: int, then: _Step) -> _Step:
         slot = self._slots[rest.variable]
-        constant = rest.variable.constant
 
         def match_rest(facts: Facts, slots: _Slots) -> Match | None:
             values = slots[place]
-            if constant and not all(v is not None and facts.known.is_constant(v) for v in values):
-                return None
             if slots[slot] is _UNBOUND:
                 slots[slot] = values
             elif slots[slot] != values:
@@ -256,22 +282,8 @@ class _Matcher:
 
         return match_rest
 
-    def _all_outputs(self, outputs: AllOutputs, place: int, then: _Step) -> _Step:
-        (first,) = self._places(1)
-        match_op = self._op(outputs.op, first, then)
-
-        def match_outputs(facts: Facts, slots: _Slots) -> Match | None:
-            values = slots[place]
-            node = values[0].producer() if values and values[0] is not None else None
-            if node is None or values != tuple(node.outputs):
-                return None
-            slots[first] = values[0]
-            return match_op(facts, slots)
-
-        return match_outputs
-
     def _any_of(self, any_of: AnyOf, place: int, then: _Step) -> _Step:
-        return _first_of([self._step(choice, place, then) for choice in any_of.choices])
+        return _first_of([self._step(choice, place, then) for choice in any_of.operands])
 
     # ---------------------------------------------------------------- ops
 
@@ -300,7 +312,7 @@ class _Matcher:
     def _node(self, op: Op, then: _Step) -> _Step:
         """Match the attributes and the inputs of the node that an op's slot holds."""
         slot = self._slots[op]
-        has_rest = any(isinstance(operand, Several) for operand in op.operands)
+        has_rest = any(isinstance(operand, Rest) for operand in op.operands)
         match_inputs = self._spread if has_rest else self._inputs
         return self._attributes(op, slot, match_inputs(op, slot, then))
 
@@ -340,7 +352,7 @@ class _Matcher:
         places = self._places(len(op.operands))
         first, end = places.start, places.stop
         match_operands = self._all(op.operands, places, then)
-        variadic = tuple(isinstance(operand, Several) for operand in op.operands)
+        variadic = tuple(isinstance(operand, Rest) for operand in op.operands)
 
         def match_inputs(facts: Facts, slots: _Slots) -> Match | None:
             for shares in _shares(slots[slot].inputs, variadic):
@@ -393,21 +405,15 @@ class _Matcher:
         return match_same_op
 
     def _attribute(self, name: str, wanted: Any, slot: int, then: _Step) -> _Step:
-        optional = isinstance(wanted, OptionalAttribute)
-        variable = wanted.variable if isinstance(wanted, OptionalAttribute) else wanted
-        own = self._slots[variable] if isinstance(variable, AttributeVariable) else None
-
-        def match_absent(facts: Facts, slots: _Slots) -> Match | None:
-            return None if name in slots[slot].attributes else then(facts, slots)
+        own = self._slots[wanted] if isinstance(wanted, AttributeVariable) else None
+        literal = _rounded(wanted)
 
         def match_attribute(facts: Facts, slots: _Slots) -> Match | None:
             value = facts.attribute(slots[slot], name)
-            if optional and value is MISSING:
-                value = None
             if value is OPAQUE or value is MISSING:
                 return None
             if own is None:
-                if compare_values(operator.eq, value, wanted) is not True:
+                if not identical(_rounded(value), literal):
                     return None
             elif slots[own] is _UNBOUND:
                 slots[own] = value
@@ -415,90 +421,41 @@ class _Matcher:
                 return None
             return then(facts, slots)
 
-        return match_absent if wanted is absent else match_attribute
-
-    # ---------------------------------------------------------------- further roots
-
-    def _search(self, other: Elsewhere, first: int, then: _Step) -> _Step:
-        """Find a root among the users of what is bound already, in the graph of the first one."""
-        (place,) = self._places(1)
-        slot = self._slots[other]
-        match_root = self._step(other.pattern, place, then)
-        op, index = other.op, other.index
-        bound_op = self._slots[op]
-        paths = [(self._slots[start], above[:-1]) for start, above in other.paths]
-        ops = [self._slots[thing] for thing in self._bound if isinstance(thing, (Op, OpVariable))]
-
-        def candidates(slots: _Slots) -> list[ir.Node]:
-            if slots[bound_op] is not _UNBOUND:
-                return [slots[bound_op]]
-            for start, above in paths:
-                bound = slots[start]
-                if bound is _UNBOUND or bound is None:
-                    continue
-                nodes = _users([bound] if isinstance(bound, ir.Value) else bound.outputs)
-                for between in above:
-                    nodes = [
-                        user
-                        for node in nodes
-                        if node.op_type in between.op_types
-                        for user in _users(node.outputs)
-                    ]
-                taken = {id(slots[k]) for k in ops}
-                return [node for node in nodes if id(node) not in taken]
-            return []
-
-        def search(facts: Facts, slots: _Slots) -> Match | None:
-            graph = slots[first].producer().graph
-            for node in candidates(slots):
-                if index < len(node.outputs) and node.graph is graph:
-                    way = slots.copy()
-                    way[place] = way[slot] = node.outputs[index]
-                    found = match_root(facts, way)
-                    if found is not None:
-                        return found
-            return None
-
-        return search
+        return match_attribute
 
 
 _MAKERS: dict[type[Expression], Callable[..., _Step]] = {
-    ValueVariable: _Matcher._value,
-    ConstantVariable: _Matcher._constant,
-    Literal: _Matcher._literal,
-    Near: _Matcher._near,
-    Filled: _Matcher._filled,
+    **dict.fromkeys((ValueVariable, ConstantVariable, Literal, Near, Filled), _Matcher._leaf),
     Omitted: _Matcher._omitted,
     Optional: _Matcher._optional,
     Rest: _Matcher._rest,
-    AllOutputs: _Matcher._all_outputs,
     AnyOf: _Matcher._any_of,
     Op: _Matcher._op,
     OutputOf: _Matcher._output,
 }
 """What makes the function that matches an expression of each kind."""
 
+
+def _is_near(facts: Facts, value: ir.Value, number: float) -> bool:
+    array = facts.known.array(value)
+    if array is None or array.size != 1 or array.dtype.kind not in "fV":
+        return False
+    return math.isclose(float(array.reshape(())[()]), number, rel_tol=1e-3)
+
+
+_ACCEPTS: dict[type, Callable[[Facts, ir.Value, float], bool | None]] = {
+    ConstantVariable: lambda facts, value, _: facts.known.is_constant(value),
+    Literal: lambda facts, value, number: facts.is_number(value, number),
+    Near: _is_near,
+    Filled: lambda facts, value, number: facts.known.all_equal(value, number),
+}
+"""Which values some variables and the numbers take; other variables take any."""
+
 _matcher_of = functools.lru_cache(maxsize=1 << 14)(_Matcher)
 
 
-def _bound_by(rule: Rule) -> dict[object, None]:
-    """What a pattern binds: variables, ops, op variables, attribute variables, further roots."""
-    bound: dict[object, None] = {}
-    for pattern in rule.pair.patterns:
-        for expression in pattern.walk():
-            if isinstance(expression, (Variable, Op)):
-                bound[expression] = None
-            if isinstance(expression, Op):
-                if expression.variable is not None:
-                    bound[expression.variable] = None
-                    if expression.variable.swap is not None:
-                        bound[expression.variable.swap] = None
-                for wanted in expression.attributes.values():
-                    thing = wanted.variable if isinstance(wanted, OptionalAttribute) else wanted
-                    if isinstance(thing, AttributeVariable):
-                        bound[thing] = None
-    bound.update(dict.fromkeys(rule.elsewhere))
-    return bound
+def _index_of(root: Expression) -> int:
+    return root.index if isinstance(root, OutputOf) else 0
 
 
 def _first_of(steps: Sequence[_Step]) -> _Step:
@@ -534,8 +491,9 @@ def _shares(inputs: Sequence[Any], variadic: Sequence[bool]) -> Iterator[tuple[A
             yield tuple(inputs[:size]), *shares
 
 
-def _users(values: Sequence[ir.Value]) -> list[ir.Node]:
-    return list({use.node: None for value in values for use in value.uses()})
+def _rounded(value: Any) -> Any:
+    """The value of an attribute: 0.1 in a rule means the float32 that is written for 0.1."""
+    return float(np.float32(value)) if type(value) is float else value
 
 
 def _are_same_op(one: ir.Node, other: ir.Node) -> bool:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+import linecache
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Union
-
-from onnxfold.rewrite.terms import Term
-
-if TYPE_CHECKING:
-    from onnxfold.rewrite.match import Bindings, Match
+from typing import Any, Union
 
 Operand = Union["Expression", float, None]
 """What may be written in the place of an expression."""
@@ -19,28 +17,18 @@ class Expression:
 
     weight = 1
     """Order in which operands are matched: what rules out the most comes first."""
+    operands: Sequence[Expression] = ()
+    """The expressions that it is made of."""
 
     def __rshift__(self, replacement: Operand) -> Pair:
         return Pair([self], [replacement])
 
-    def found_in(self, bindings: Bindings) -> Any:
-        """What it stands for in a match: a value (None if omitted), or values.
-
-        Raises:
-            KeyError: it is not bound.
-        """
-        return bindings[self]
-
-    def children(self) -> Sequence[Expression]:
-        """The operands."""
-        return ()
-
     @property
     def is_constant(self) -> bool:
         """Whether it stands for a compile-time constant in every model."""
-        return isinstance(self, _CONSTANTS) or (
-            bool(self.children()) and all(child.is_constant for child in self.children())
-        )
+        if isinstance(self, (ConstantVariable, Literal, Filled, MadeConstant, Omitted)):
+            return True
+        return bool(self.operands) and all(operand.is_constant for operand in self.operands)
 
     def walk(self) -> Iterator[Expression]:
         """The expression and all below it, each object once."""
@@ -51,11 +39,7 @@ class Expression:
             if id(expression) not in seen:
                 seen.add(id(expression))
                 yield expression
-                stack.extend(reversed(expression.children()))
-
-
-class Several(Expression):
-    """Any number of values in one place."""
+                stack.extend(reversed(expression.operands))
 
 
 class Pair:
@@ -88,8 +72,8 @@ def as_expression(operand: Any) -> Expression:
         return Omitted()
     if isinstance(operand, (bool, int, float)):
         return Literal(operand)
-    if isinstance(operand, Term):
-        raise TypeError(f"{operand!r} is not a value: write constant({operand!r}, dtype)")
+    if callable(operand) or isinstance(operand, AttributeVariable):
+        raise TypeError(f"{operand!r} is not a value: write constant(..., dtype)")
     raise TypeError(f"{operand!r} cannot stand for a value")
 
 
@@ -121,27 +105,18 @@ class ConstantVariable(ValueVariable):
 class VariadicVariable(Variable):
     """Any number of inputs, none included: ``op.Concat(*xs, axis=a)``."""
 
-    weight = 6
-
-    def __init__(self, name: str, *, constant: bool = False) -> None:
-        super().__init__(name)
-        self.constant = constant
-
     def __iter__(self) -> Iterator[Rest]:
         yield Rest(self)
 
 
-class Rest(Several):
+class Rest(Expression):
     """A variadic variable in its place among the inputs."""
 
     weight = 6
 
     def __init__(self, variable: VariadicVariable) -> None:
         self.variable = variable
-
-    def children(self) -> Sequence[Expression]:
-        """The variable."""
-        return (self.variable,)
+        self.operands = (variable,)
 
     def __repr__(self) -> str:
         return f"*{self.variable!r}"
@@ -154,10 +129,7 @@ class Optional(Expression):
 
     def __init__(self, inner: Expression) -> None:
         self.inner = inner
-
-    def children(self) -> Sequence[Expression]:
-        """What it is if it is there."""
-        return (self.inner,)
+        self.operands = (inner,)
 
     def __repr__(self) -> str:
         return f"optional({self.inner!r})"
@@ -173,7 +145,7 @@ class Omitted(Expression):
 
 
 class RootResult(Expression):
-    """The value that the pattern's root makes, in conditions: ``same_shape(x, result)``."""
+    """The first value that is replaced: ``constant(0, like=result)``."""
 
     def __repr__(self) -> str:
         return "result"
@@ -182,59 +154,30 @@ class RootResult(Expression):
 result = RootResult()
 
 
-# -------------------------------------------------------------------- attributes
-
-
-class AttributeVariable(Term):
+class AttributeVariable:
     """Stands for the value of an attribute: int, float, str, or a tuple of them."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def evaluate(self, match: Match) -> Any:
-        """The value that was bound."""
-        return match.bindings[self]
-
-    def variables(self) -> Iterator[object]:
-        """Itself."""
-        yield self
-
     def __repr__(self) -> str:
         return self.name
 
 
-class OptionalAttribute:
-    """An attribute that may be missing (and has no default): the variable is None then."""
-
-    def __init__(self, variable: AttributeVariable) -> None:
-        self.variable = variable
+class Anything:
+    """In a pattern: whatever the attribute is, there or not."""
 
     def __repr__(self) -> str:
-        return f"optional({self.variable!r})"
+        return "anything"
 
 
-class _Special:
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __repr__(self) -> str:
-        return self._name
-
-
-absent = _Special("absent")
-"""In a pattern: the attribute is not written at the node."""
-
-anything = _Special("anything")
-"""In a pattern: whatever the attribute is, there or not."""
-
+anything = Anything()
 
 # -------------------------------------------------------------------- constants
 
 
 class Literal(Expression):
     """A number. A pattern matches a constant of one element with exactly that value."""
-
-    weight = 1
 
     def __init__(self, number: float) -> None:
         self.number = number
@@ -243,13 +186,8 @@ class Literal(Expression):
         return repr(self.number)
 
 
-class Near(Expression):
+class Near(Literal):
     """A constant of one element that is the number, as precisely as a float16 has it."""
-
-    weight = 1
-
-    def __init__(self, number: float) -> None:
-        self.number = number
 
     def __repr__(self) -> str:
         return f"near({self.number:.6g})"
@@ -261,32 +199,30 @@ class Filled(Variable):
     weight = 1
 
     def __init__(self, number: float) -> None:
-        super().__init__(f"filled({number!r})")
+        super().__init__("")
         self.number = number
 
     def named(self, name: str) -> Filled:
-        """Give the constant the name under which conditions ask for it."""
+        """Give the constant the name under which functions ask for it."""
         self.name = name
         return self
 
+    def __repr__(self) -> str:
+        return self.name or f"filled({self.number!r})"
+
 
 class MadeConstant(Expression):
-    """A small constant that a replacement makes from a term or number."""
+    """A small constant that a replacement makes of numbers, or of what a function returns."""
 
     def __init__(self, content: object, dtype: object, like: Expression | None) -> None:
         self.content = content
         self.dtype = dtype
         self.like = like
-
-    def children(self) -> Sequence[Expression]:
-        """The value whose dtype it takes."""
-        return () if self.like is None or self.like is result else (self.like,)
+        self.operands = () if like is None or like is result else (like,)
 
     def __repr__(self) -> str:
-        return f"constant({self.content!r})"
+        return f"constant({text_of(self.content)})"
 
-
-_CONSTANTS = (ConstantVariable, Literal, Near, Filled, MadeConstant, Omitted)
 
 # -------------------------------------------------------------------- ops
 
@@ -297,18 +233,14 @@ class AnyOf(Expression):
     weight = 4
 
     def __init__(self, choices: Sequence[Expression]) -> None:
-        self.choices = choices
-
-    def children(self) -> Sequence[Expression]:
-        """The choices."""
-        return self.choices
+        self.operands = choices
 
     def __repr__(self) -> str:
-        return f"any_of({', '.join(map(repr, self.choices))})"
+        return f"any_of({', '.join(map(repr, self.operands))})"
 
 
 class Swap:
-    """Stands for a truth: the operands of an op are the other way round."""
+    """Stands for whether the operands of an op are the other way round."""
 
 
 class OpVariable:
@@ -334,10 +266,6 @@ class OpVariable:
         """The op that matches, or that has matched."""
         return Op(self.domain, self.op_types, operands, attributes, self)
 
-    def found_in(self, bindings: Bindings) -> Any:
-        """The node that an op of the pattern matched."""
-        return bindings[self]
-
     def __repr__(self) -> str:
         return "|".join(self.op_types)
 
@@ -359,7 +287,7 @@ class Op(Expression):
         self.op_types = tuple(op_types)
         self.operands = tuple(as_expression(operand) for operand in operands)
         self.output_count = attributes.pop("_outputs", None)
-        """How many outputs a new node has, a number or term; None for as many as are used."""
+        """How many outputs a new node has: a number or function; None for as many as are used."""
         self.attributes = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in attributes.items()
@@ -371,53 +299,34 @@ class Op(Expression):
         return OutputOf(self, index)
 
     def named(self, name: str) -> Op:
-        """Give the op the name under which conditions and computed attributes ask for it."""
+        """Give the op the name under which functions ask for its first output."""
         self.name = name
         return self
 
     @property
     def outputs(self) -> AllOutputs:
-        """All outputs: ``op.Concat(*split.outputs, axis=0) >> x``."""
+        """All outputs: ``op.LSTM(x, w, r).outputs >> op.LSTM(x, w, r).outputs``."""
         return AllOutputs(self)
 
     def __iter__(self) -> Iterator[Any]:
-        raise TypeError("name the outputs that you mean: split[0], split[1], *split.outputs")
-
-    def found_in(self, bindings: Bindings) -> Any:
-        """The first output of the node that matched."""
-        return bindings[self].outputs[0]
-
-    def children(self) -> Sequence[Expression]:
-        """The operands."""
-        return self.operands
+        raise TypeError("name the outputs that you mean: split[0], split[1]")
 
     def __repr__(self) -> str:
         arguments = [repr(o) for o in self.operands]
-        arguments += [f"{name}={value!r}" for name, value in self.attributes.items()]
+        arguments += [f"{name}={text_of(value)}" for name, value in self.attributes.items()]
         text = f"{'|'.join(self.op_types)}({', '.join(arguments)})"
         return f"{self.name} := {text}" if self.name else text
 
 
-class AllOutputs(Several):
-    """All outputs of an op, as many as there are, in their order.
-
-    As a whole pattern: each is replaced by one of all outputs of another op.
-    """
-
-    weight = 2
+class AllOutputs(Expression):
+    """All outputs of an op: each is replaced by one of all outputs of another op."""
 
     def __init__(self, op: Op) -> None:
         self.op = op
-
-    def __iter__(self) -> Iterator[AllOutputs]:
-        yield self
-
-    def children(self) -> Sequence[Expression]:
-        """The op."""
-        return (self.op,)
+        self.operands = (op,)
 
     def __repr__(self) -> str:
-        return f"*{self.op!r}.outputs"
+        return f"{self.op!r}.outputs"
 
 
 class OutputOf(Expression):
@@ -425,7 +334,7 @@ class OutputOf(Expression):
 
     Args:
         op: The op.
-        index: Which one; in a replacement a term, too.
+        index: Which one; in a replacement a function, too.
     """
 
     weight = 2
@@ -433,14 +342,36 @@ class OutputOf(Expression):
     def __init__(self, op: Op, index: Any) -> None:
         self.op = op
         self.index = index
-
-    def found_in(self, bindings: Bindings) -> Any:
-        """That output of the node that matched."""
-        return bindings[self.op].outputs[self.index]
-
-    def children(self) -> Sequence[Expression]:
-        """The op."""
-        return (self.op,)
+        self.operands = (op,)
 
     def __repr__(self) -> str:
-        return f"{self.op!r}[{self.index}]"
+        return f"{self.op!r}[{text_of(self.index)}]"
+
+
+def op_of(root: Expression) -> Op:
+    """The op of a whole pattern: it, or that whose output or outputs it is."""
+    op = root.op if isinstance(root, (OutputOf, AllOutputs)) else root
+    if not isinstance(op, Op):
+        raise TypeError(f"the pattern must be an op, not {root!r}")
+    return op
+
+
+def text_of(thing: object) -> str:
+    """A condition or computed value as text: the body of a lambda, the call of a function."""
+    code = getattr(thing, "__code__", None)
+    if code is None:
+        return repr(thing)
+    names = code.co_varnames[: code.co_argcount]
+    if code.co_name != "<lambda>":
+        return f"{code.co_name}({', '.join(names)})"
+    for node in ast.walk(_tree_of(code.co_filename)):
+        if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno:
+            named = tuple(argument.arg for argument in node.args.args)
+            if named == names:
+                return ast.unparse(node.body)
+    return f"lambda {', '.join(names)}: ..."
+
+
+@functools.lru_cache(maxsize=8)
+def _tree_of(file: str) -> ast.Module:
+    return ast.parse("".join(linecache.getlines(file)))

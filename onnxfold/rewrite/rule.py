@@ -4,55 +4,38 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onnxfold.errors import OnnxFoldError
+from onnxfold.rewrite.matched import Matched, plain_number
 from onnxfold.rewrite.patterns import (
     AnyOf,
     AttributeVariable,
     Expression,
+    MadeConstant,
     Op,
-    Optional,
-    OptionalAttribute,
     OutputOf,
     Pair,
-    ValueVariable,
     Variable,
+    VariadicVariable,
     result,
+    text_of,
 )
-from onnxfold.rewrite.terms import Term
 
-if TYPE_CHECKING:
-    from onnxfold.rewrite.match import Match
+Function = Callable[..., Any]
+"""A condition or computed value: its parameters have names of the rule's variables."""
+
+REQUIRED = object()
+"""The default of a parameter that has none."""
+
+Parameter = tuple[int | None, Function, object]
+"""The slot of a variable, what a function gets of its content, and the default."""
 
 
 class RuleError(OnnxFoldError):
     """A rule is wrong: as it is written, or in what it does."""
-
-
-_Path = tuple[Expression, tuple[Op, ...]]
-
-
-class Elsewhere:
-    """A root that is not above the first one: searched among the users of a shared value.
-
-    Args:
-        pattern: The pattern of this root.
-        shared: The expressions that are bound when the search begins.
-    """
-
-    def __init__(self, pattern: Expression, shared: set[Expression]) -> None:
-        self.pattern = pattern
-        self.op = pattern.op if isinstance(pattern, OutputOf) else pattern
-        self.index = pattern.index if isinstance(pattern, OutputOf) else 0
-        self.paths = list(_paths(self.op, (), shared))
-        """From a shared expression up to the root: the ops on the way, the root's last."""
-
-    @property
-    def is_connected(self) -> bool:
-        """True if the pattern shares a value with those before it."""
-        return bool(self.paths) or not isinstance(self.op, Op)
 
 
 @dataclass(eq=False)
@@ -60,8 +43,8 @@ class Rule:
     """A declarative rewrite. Made by `rule`."""
 
     pair: Pair
-    where: tuple[Term, ...]
-    inexact: bool | Term
+    where: tuple[Function, ...]
+    inexact: bool | Function
     opset: tuple[int, int | None]
     doc: str
     file: str
@@ -74,36 +57,64 @@ class Rule:
     """A model in which it fires."""
     ours: bool = False
     """Whether it comes with onnxfold."""
-    keeps: bool = False
-    """It rewrites nothing: what it matches is one thing to a runtime (see `keep`)."""
     name: str = ""
     """The module variable that holds the rule, once a rule set has collected it."""
     roots: tuple[Expression, ...] = field(init=False, default=())
-    """The first root: an op (or output of one), or several alternatives."""
-    elsewhere: tuple[Elsewhere, ...] = field(init=False, default=())
-    """The other roots."""
+    """The first pattern: an op (or output of one), or several alternatives."""
 
     def __post_init__(self) -> None:
-        first, *others = self.pair.patterns
-        self.roots = tuple(first.choices) if isinstance(first, AnyOf) else (first,)
-        shared = set(first.walk())
-        elsewhere = []
-        for other in others:
-            elsewhere.append(Elsewhere(other, shared))
-            shared |= set(other.walk())
-        self.elsewhere = tuple(elsewhere)
+        first = self.pair.patterns[0]
+        self.roots = tuple(first.operands) if isinstance(first, AnyOf) else (first,)
+
+    @functools.cached_property
+    def slots(self) -> dict[object, int]:
+        """A place for what each variable, op and attribute variable of the pattern stands for."""
+        things: dict[object, None] = {result: None}
+        for expression in walk(self.pair.patterns):
+            if isinstance(expression, (Variable, Op)):
+                things[expression] = None
+            if isinstance(expression, Op):
+                if expression.variable is not None:
+                    things[expression.variable] = None
+                    things[expression.variable.swap] = None
+                things.update(dict.fromkeys(attribute_variables(expression)))
+        things.pop(None, None)  # no op variable whose operands may be the other way round
+        return {thing: k for k, thing in enumerate(things)}
 
     @functools.cached_property
     def names(self) -> dict[str, object]:
-        """The variables of the pattern by name, and ``result``: what helpers are given."""
+        """The things of the pattern by the names that the parameters of functions have."""
         found: dict[str, object] = {"result": result}
-        for pattern in self.pair.patterns:
-            for expression in pattern.walk():
-                for variable in (expression, *_attribute_variables(expression)):
-                    is_named = isinstance(variable, (Variable, AttributeVariable, Op))
-                    if is_named and variable.name.isidentifier():
-                        found.setdefault(variable.name, variable)
+        for thing in self.slots:
+            name = getattr(thing, "name", "")
+            if name:
+                found.setdefault(name, thing)
         return found
+
+    def functions(self) -> Iterator[tuple[str, Function]]:
+        """The functions of the rule, each with what it is for."""
+        conditions = (*self.where, *([] if isinstance(self.inexact, bool) else [self.inexact]))
+        yield from (("a condition", function) for function in conditions)
+        for expression in walk(self.pair.replacements):
+            computed: list[Any] = []
+            if isinstance(expression, Op):
+                computed = [expression.output_count, *expression.attributes.values()]
+            elif isinstance(expression, OutputOf):
+                computed = [expression.index]
+            elif isinstance(expression, MadeConstant):
+                computed = [expression.content, expression.dtype]
+            yield from (("the replacement", each) for each in computed if callable(each))
+
+    @functools.cached_property
+    def parameters(self) -> dict[Function, tuple[Parameter, ...]]:
+        """How the functions of the rule are called, found out once."""
+        return {function: tuple(self._parameters_of(function)) for _, function in self.functions()}
+
+    def _parameters_of(self, function: Function) -> Iterator[Parameter]:
+        for name, default in parameters_of(function).items():
+            thing = self.names.get(name)
+            slot = None if thing is None else self.slots[thing]
+            yield slot, _VIEWS.get(type(thing), Matched), default
 
     @property
     def place(self) -> str:
@@ -115,33 +126,46 @@ class Rule:
         """Name and place, for messages."""
         return f"rule {self.name} ({self.place})" if self.name else f"rule at {self.place}"
 
-    def is_exact(self, match: Match) -> bool:
-        """True if the rule certainly keeps every bit of this match's results."""
-        if isinstance(self.inexact, Term):
-            return self.inexact.holds(match) is False
-        return not self.inexact
-
     def __str__(self) -> str:
         left, right = (
             " , ".join(map(repr, side)) for side in (self.pair.patterns, self.pair.replacements)
         )
-        where = "".join(f"  where {condition!r}" for condition in self.where)
+        where = "".join(f"  where {text_of(condition)}" for condition in self.where)
         return f"{left} >> {right}{where}"
 
     def __repr__(self) -> str:
         return self.label
 
 
-def _attribute_variables(expression: Expression) -> list[Any]:
-    wanted = list(expression.attributes.values()) if isinstance(expression, Op) else []
-    return [each.variable if isinstance(each, OptionalAttribute) else each for each in wanted]
+def walk(expressions: Any) -> Iterator[Expression]:
+    """The expressions and all below them."""
+    for expression in expressions:
+        yield from expression.walk()
 
 
-def _paths(expression: Expression, above: tuple[Op, ...], shared: set[Expression]) -> list[_Path]:
-    if isinstance(expression, (ValueVariable, Op)) and expression in shared:
-        return [(expression, above)] if above else [(expression, ())]
-    if isinstance(expression, Op):
-        above = (expression, *above)
-    elif not isinstance(expression, (OutputOf, Optional, AnyOf)):
-        return []
-    return [path for child in expression.children() for path in _paths(child, above, shared)]
+def attribute_variables(op: Op) -> list[AttributeVariable]:
+    """The variables that an op of a pattern binds to attributes."""
+    return [each for each in op.attributes.values() if isinstance(each, AttributeVariable)]
+
+
+def parameters_of(function: Function) -> dict[str, object]:
+    """The names of a function's parameters, with their defaults.
+
+    Raises:
+        TypeError: it is no function written in Python.
+    """
+    code = getattr(function, "__code__", None)
+    if code is None:
+        raise TypeError(f"{function!r} is no function of the rule's variables")
+    names = code.co_varnames[: code.co_argcount]
+    defaults = function.__defaults__ or ()
+    required = [REQUIRED] * (len(names) - len(defaults))
+    return dict(zip(names, (*required, *defaults), strict=True))
+
+
+_VIEWS: dict[type, Function] = {
+    AttributeVariable: lambda value, facts: plain_number(value),
+    VariadicVariable: lambda values, facts: tuple(v and Matched(v, facts) for v in values),
+    Op: lambda node, facts: Matched(node.outputs[0], facts),
+}
+"""What functions get of the content of a slot, for things that stand for no single value."""

@@ -40,7 +40,7 @@ def many_rules(count: int) -> RuleSet:
     return RuleSet("many", chosen)
 
 
-def _never(match: object) -> bool:
+def _never() -> bool:
     return False
 
 

@@ -101,7 +101,6 @@ def look_at(path: Path) -> Found:
         with tempfile.TemporaryDirectory() as folder, _Watch() as watch:
             report = optimize_file(path, Path(folder, "out.onnx"), fsync=False, **options)
         watch.counts["rules"].update(report.rewrites)
-        watch.counts["rules"].update(spared.partition(" (")[2][:-1] for spared in report.spared)
         if report.pool["spilled_bytes"]:
             watch.counts["large"]["scratch file"] += 1
         for kind, counts in watch.counts.items():

@@ -1,18 +1,13 @@
 """The index of rules: what it leaves out could not have matched."""
 
-import math
 from pathlib import Path
-from typing import Any
 
-import ml_dtypes
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfold import storage
-from onnxfold.rewrite import any_of, filled, op, optional, rule, values
 from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.index import RuleIndex
 from onnxfold.rewrite.matcher import find_match
@@ -30,20 +25,8 @@ MODELS = Path(__file__).parents[2] / "models"
 
 CONSTANTS = [
     np.array(value, dtype)
-    for dtype in (np.float32, np.float16, np.float64, ml_dtypes.bfloat16, np.int64, np.uint8)
-    for value in (0, 1, 2, 0.5, [1, 1], [1, 2], [[0]], [])
-] + [
-    np.array(-0.0, np.float32),
-    np.array([0.0, -0.0], np.float32),
-    np.array(-1, np.float32),
-    np.array([-1, -1], np.int32),
-    np.array(math.nan, np.float32),
-    np.array(math.inf, np.float16),
-    np.array(2**53 + 1, np.int64),
-    np.array(True),
-    np.array([False, False]),
-    np.ones(1000, np.float32),  # more than is looked at
-    np.zeros((20, 20), np.int64),
+    for dtype in (np.float32, np.float16, np.int64, np.bool_)
+    for value in (0, 1, 2, 0.5, [1, 1], [])
 ]
 
 
@@ -92,7 +75,7 @@ def left_out(model: ir.Model) -> tuple[int, list[str]]:
 
 
 @pytest.mark.parametrize("op_type", ["Add", "Sub", "Mul", "Div", "And", "Or"])
-def test_numbers_leave_out_only_what_cannot_match(op_type: str) -> None:
+def test_only_what_cannot_match_is_left_out(op_type: str) -> None:
     total = 0
     for constant in CONSTANTS:
         for first in (False, True):
@@ -102,28 +85,13 @@ def test_numbers_leave_out_only_what_cannot_match(op_type: str) -> None:
     assert total, "no rule was tried that matches"
 
 
-def test_numbers_leave_out_something() -> None:
-    def candidates(number: float) -> list[str]:
-        model = with_constant("Mul", np.array(number, np.float32), False)
-        index = RuleIndex(RULES, model.opset_imports, Facts(model))
-        return [rule.name for rule in index.candidates(model.graph[0])]
-
-    assert "multiply_by_one" in candidates(1)
-    assert "multiply_by_one" not in candidates(-1)
-    assert "multiply_by_one" not in candidates(1.5)
+def test_something_is_left_out() -> None:
+    model = with_constant("Mul", np.array(1, np.float32), False)
+    index = RuleIndex(RULES, model.opset_imports, Facts(model))
+    candidates = [rule.name for rule in index.candidates(model.graph[0])]
+    assert "multiply_by_one" in candidates and "mul_mul" not in candidates
 
 
 def test_in_a_real_model() -> None:
     found, missing = left_out(storage.load(MODELS / "swin.onnx"))
     assert found and not missing
-
-
-@pytest.mark.parametrize("made", [optional(filled(0)), any_of(filled(2), filled(0))])
-def test_numbers_inside_of_other_patterns(made: Any) -> None:
-    text = """<ir_version: 10, opset_import: ["" : 17]> g (float[2] x) => (float[2] y)
-        <float[2] c = {0, 0}> { y = Add(x, c) }"""
-    model = ir.from_proto(onnx.parser.parse_model(text))
-    x = values("x")
-    wanted = rule(op.Add(x, made) >> x, inexact=True)
-    index = RuleIndex([wanted], model.opset_imports, Facts(model))
-    assert index.candidates(model.graph[0]) == (wanted,)

@@ -119,7 +119,7 @@ def through(*nodes, **constants):
 
 
 def test_zeros_stay_zeros():
-    """What only moves elements, or makes 0.0 of 0.0, is looked through; what need not is not."""
+    """What only moves elements is looked through."""
     index = np.zeros((1,), np.int64)
     certify(
         HIDDEN,
@@ -127,8 +127,6 @@ def test_zeros_stay_zeros():
         through("t = Transpose(z)", "u = Transpose(t)", "h = Unsqueeze(u, zero)"),
         through("u = Unsqueeze(z, zero)", "h = Gather(u, i)", i=index),
         through("u = Unsqueeze(z, zero)", "t = Concat<axis=0>(u, u)", "h, v = Split(t)"),
-        through("u = Sqrt(z)", "t = Abs(u)", "h = Unsqueeze(t, zero)"),
-        through("u = Cast<to=11>(z)", "t = Cast<to=1>(u)", "h = Unsqueeze(t, zero)"),
         through("u = Unsqueeze(z, zero)", "h = Pad(u, p)", p=[0] * 6),
         gone="ConstantOfShape",
     )

@@ -16,15 +16,12 @@ from onnxfold.rewrite.patterns import (
     Expression,
     Filled,
     Literal,
-    Near,
     Omitted,
     Op,
     Optional,
-    OptionalAttribute,
     OutputOf,
     Rest,
     ValueVariable,
-    absent,
     anything,
 )
 from onnxfold.rewrite.rule import Rule
@@ -203,7 +200,7 @@ class _Instance:
         if id(e) in self.bound:
             return self.bound[id(e)]
         if isinstance(e, AnyOf):
-            return self._make(self.b.choose(list(e.choices)))
+            return self._make(self.b.choose(list(e.operands)))
         if isinstance(e, AllOutputs):
             return self._all(e)[0]
         if isinstance(e, OutputOf):
@@ -217,8 +214,6 @@ class _Instance:
             return self._op(e, e.output_count or self.outputs.get(id(e)))
         if isinstance(e, Literal):
             return Want(constant=True, fill=float(e.number), single=True)
-        if isinstance(e, Near):
-            return Want(constant=True, fill=e.number, single=True)
         if isinstance(e, Filled):
             return Want(constant=True, fill=float(e.number)) if self.is_exact else CONST
         if isinstance(e, Omitted):
@@ -226,8 +221,7 @@ class _Instance:
         if isinstance(e, Optional):
             if self.b.chance(0.5):
                 return OMITTED
-            inner = next(iter(e.children()), None)
-            return self._make(inner) if inner is not None else ANY
+            return self._make(e.inner)
         if isinstance(e, ConstantVariable):
             return CONST
         return ANY
@@ -249,11 +243,6 @@ class _Instance:
         operands = tuple(reversed(e.operands)) if swap else e.operands
         open_ended = False
         for operand in operands:
-            if isinstance(operand, AllOutputs):
-                for part in self._all(operand):
-                    given[position] = part
-                    position += 1
-                continue
             if isinstance(operand, Rest):
                 open_ended = True
                 position += b.number(0, 1)
@@ -270,16 +259,13 @@ class _Instance:
         later: dict[str, Any] = {}
         loose = e.variable is not None
         for name, wanted in e.attributes.items():
-            variable = wanted.variable if isinstance(wanted, OptionalAttribute) else wanted
-            if wanted is absent:
-                attributes[name] = None
-            elif wanted is anything:
+            if wanted is anything:
                 loose = True
-            elif isinstance(variable, AttributeVariable):
-                if id(variable) in self.bound:
-                    attributes[name] = self.bound[id(variable)]
+            elif isinstance(wanted, AttributeVariable):
+                if id(wanted) in self.bound:
+                    attributes[name] = self.bound[id(wanted)]
                 else:
-                    later[name] = variable
+                    later[name] = wanted
             else:
                 attributes[name] = list(wanted) if isinstance(wanted, tuple) else wanted
         call = Call(

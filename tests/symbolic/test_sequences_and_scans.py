@@ -63,9 +63,8 @@ def test_sequences(nodes):
 
 def test_a_scan():
     model = parse(
-        """g (float[B,S,8] x, float[B,8] h, float[S,K] w) => (float[P] last) {
-            last, steps, pairs = Scan<num_scan_inputs=2, scan_input_axes=[1,0],
-                    scan_output_axes=[1,0], body =
+        """g (float[S,B,8] x, float[B,8] h, float[S,K] w) => (float[P] last) {
+            last, steps, pairs = Scan<num_scan_inputs=2, body =
                 b (float[B,8] state, float[B,8] part, float[K] row)
                 => (float[B,8] new, float[B,8] out, float[T] both) {
                     new = Add(state, part)  out = Relu(new)  both = Concat<axis=0>(row, row)
@@ -73,10 +72,10 @@ def test_a_scan():
             a = Relu(last)  c = Relu(steps)  e = Relu(pairs)
         }"""
     )
-    assert sizes(model, "a", "c", "e") == [["B", 8], ["B", "S", 8], ["S", "2*K"]]
+    assert sizes(model, "a", "c", "e") == [["B", 8], ["S", "B", 8], ["S", "2*K"]]
     check = FactCheck(model)
     for b, s, k in ((2, 3, 5), (1, 1, 1), (4, 2, 3)):
-        assert check.check({"x": floats(b, s, 8), "h": floats(b, 8), "w": floats(s, k)}) > 5
+        assert check.check({"x": floats(s, b, 8), "h": floats(b, 8), "w": floats(s, k)}) > 5
 
 
 def test_a_scan_whose_slices_vary():

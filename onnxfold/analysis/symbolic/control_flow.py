@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, common, of_type
-from onnxfold.graphs import has_references, subgraphs_of
+from onnxfold.graphs import subgraphs_of
 
 if TYPE_CHECKING:
     from onnxfold.analysis.symbolic.propagation import SymbolicAnalysis
@@ -37,12 +37,14 @@ def results(
     if node.domain == "" and node.op_type == "If":
         return _branches(analysis, node)
     with analysis.again():
-        if node.domain == "" and node.op_type == "Loop":
-            return _loop(analysis, node, inputs)
-        scope = analysis.scopes.find(node.graph)
-        version = 1 if scope is None else scope.opsets.get("", 1)
-        if node.domain == "" and node.op_type == "Scan" and version >= _SCAN_WITHOUT_BATCHES:
-            return _scan(analysis, node, inputs)
+        if node.domain == "" and node.op_type in ("Loop", "Scan"):
+            scope = analysis.scopes.find(node.graph)
+            version = 1 if scope is None else scope.opsets.get("", 1)
+            axes = (node.attributes.get(f"scan_{which}_axes") for which in ("input", "output"))
+            if not any(a is not None and (a.is_ref() or any(a.value)) for a in axes) and (
+                node.op_type == "Loop" or version >= _SCAN_WITHOUT_BATCHES
+            ):
+                return _loop(analysis, node, inputs)
         for graph in subgraphs_of(node):
             _anything(analysis, graph)
     return []
@@ -63,22 +65,29 @@ def _branches(analysis: SymbolicAnalysis, node: ir.Node) -> Sequence[Fact]:
 def _loop(
     analysis: SymbolicAnalysis, node: ir.Node, inputs: Sequence[Fact | None]
 ) -> Sequence[Fact]:
-    """A number of turns that is not known before; the body gets their number and a condition."""
-    body = node.attributes["body"].as_graph()
-    algebra = analysis.algebra
-    given = [UNKNOWN if f is None else f for f in inputs[2:]]
-    declared = body.outputs[len(given) + 1 :]
-    if len(body.inputs) != len(given) + 2 or len(body.outputs) < len(given) + 1:
+    """The turns of a Loop, or of a Scan, each of which gets the next slices of the last inputs."""
+    (body,) = subgraphs_of(node)
+    algebra, is_scan = analysis.algebra, node.op_type == "Scan"
+    before, first = (0, 0) if is_scan else (2, 1)  # a count and a condition
+    known = [UNKNOWN if f is None else f for f in inputs]
+    count = len(known) - before - node.attributes.get_int("num_scan_inputs", 0)
+    given, scanned = known[before : before + count], known[before + count :]
+    made = body.outputs[first + count :]
+    if count < 0 or len(body.inputs) != len(known) or len(body.outputs) < first + count:
         return _anything(analysis, body)
     mark = len(algebra.atoms)  # younger symbols are those of a turn
-    dtypes = (ir.DataType.INT64, ir.DataType.BOOL)
+    dtypes = (ir.DataType.INT64, ir.DataType.BOOL)[:before]
     others = {v: of_type(d, (), algebra) for v, d in zip(body.inputs, dtypes, strict=False)}
-    carried = _repeat(analysis, body, given, 1, others)
-    scanned = [analysis.of(v) for v in declared]
-    if not _has_a_turn(inputs):
-        scanned = [_without_a_turn(algebra, f, v) for f, v in zip(scanned, declared, strict=True)]
-    turns = algebra.unknown(low=0)
-    return [*carried, *(_stacked(algebra, f, mark, turns) for f in scanned)]
+    for value, fact in zip(body.inputs[count:] if is_scan else (), scanned, strict=False):
+        others[value] = of_type(fact.dtype, fact.shape[1:] if fact.shape else None, algebra)
+    carried = _repeat(analysis, body, given, first, others)
+    results = [analysis.of(v) for v in made]
+    if not is_scan and not _has_a_turn(inputs):
+        results = [_without_a_turn(algebra, f, v) for f, v in zip(results, made, strict=True)]
+    # all lengths of what is scanned are equal: a number stands for all
+    lengths = [fact.shape[0] for fact in scanned if fact.shape] or [algebra.unknown(low=0)]
+    turns = next((length for length in lengths if isinstance(length, int)), lengths[0])
+    return [*carried, *(_stacked(algebra, f, mark, turns) for f in results)]
 
 
 def _has_a_turn(inputs: Sequence[Fact | None]) -> bool:
@@ -98,51 +107,6 @@ def _without_a_turn(algebra: Algebra, fact: Fact, output: ir.Value) -> Fact:
     if fact.shape is None or shape is None or len(shape) != len(fact.shape):
         return Fact(fact.dtype, None, None, fact.other)
     sizes = [d if isinstance(d, int) else algebra.unknown(low=0) for d in shape]
-    return of_type(fact.dtype, sizes, algebra)
-
-
-def _scan(
-    analysis: SymbolicAnalysis, node: ir.Node, inputs: Sequence[Fact | None]
-) -> Sequence[Fact]:
-    """A turn for each slice of the inputs."""
-    body = node.attributes["body"].as_graph()
-    algebra = analysis.algebra
-    if has_references(node):
-        return _anything(analysis, body)
-    count = int(node.attributes["num_scan_inputs"].value)
-    known = [UNKNOWN if f is None else f for f in inputs]
-    states = len(known) - count
-    if len(body.inputs) != len(known) or len(body.outputs) < states or states < 0:
-        return _anything(analysis, body)
-    given, scanned = known[:states], known[states:]
-    axes = _axes(node, "scan_input_axes", count)
-    mark = len(algebra.atoms)
-    slices = [_slice(algebra, f, axis) for f, axis in zip(scanned, axes, strict=True)]
-    others = dict(zip(body.inputs[states:], slices, strict=True))
-    carried = _repeat(analysis, body, given, 0, others)
-    turns: Number | None = None
-    for fact, axis in zip(scanned, axes, strict=True):
-        if fact.shape is not None and -len(fact.shape) <= axis < len(fact.shape):
-            size = fact.shape[axis]  # they are all equal: a number stands for all
-            turns = size if turns is None or isinstance(size, int) else turns
-    results = [analysis.of(v) for v in body.outputs[states:]]
-    places = _axes(node, "scan_output_axes", len(results))
-    turns = algebra.unknown(low=0) if turns is None else turns
-    stacked = (_stacked(algebra, f, mark, turns, k) for f, k in zip(results, places, strict=True))
-    return [*carried, *stacked]
-
-
-def _axes(node: ir.Node, name: str, count: int) -> Sequence[int]:
-    given = node.attributes.get(name)
-    return [0] * count if given is None or len(given.value) != count else list(given.value)
-
-
-def _slice(algebra: Algebra, fact: Fact, axis: int) -> Fact:
-    """What is known of the part of a tensor that a turn gets."""
-    if fact.shape is None or not -len(fact.shape) <= axis < len(fact.shape):
-        return Fact(fact.dtype)
-    sizes = list(fact.shape)
-    del sizes[axis]
     return of_type(fact.dtype, sizes, algebra)
 
 
@@ -223,16 +187,12 @@ def _kept(algebra: Algebra, given: Fact, fact: Fact, after: Fact) -> Fact:
     return Fact(fact.dtype)
 
 
-def _stacked(algebra: Algebra, fact: Fact, mark: int, turns: Number, axis: int = 0) -> Fact:
+def _stacked(algebra: Algebra, fact: Fact, mark: int, turns: Number) -> Fact:
     """One result for each turn: sizes that may change from turn to turn are not known outside."""
     if fact.shape is None or fact.other is not None:
         return Fact(fact.dtype)
-    rank = len(fact.shape) + 1
-    if not -rank <= axis < rank:
-        return Fact(fact.dtype)
     sizes = [d if algebra.is_older(d, mark) else algebra.unknown(low=0) for d in fact.shape]
-    sizes.insert(axis % rank, turns)
-    return of_type(fact.dtype, sizes, algebra)
+    return of_type(fact.dtype, [turns, *sizes], algebra)
 
 
 class Calls:

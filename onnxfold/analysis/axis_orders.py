@@ -114,7 +114,7 @@ class Region:
 
     def operands(self, node: ir.Node) -> list[ir.Value]:
         """What a node reads, as far as its axes are those that change."""
-        is_first = node.op_type in ("Split", "Pad") or node.op_type in REDUCTIONS
+        is_first = node.op_type == "Split" or node.op_type in REDUCTIONS
         values = node.inputs[:1] if is_first else node.inputs
         return [v for v in values if v is not None and not self._is_single(v)]
 
@@ -150,8 +150,6 @@ class Region:
             return False
         if node.op_type in ("Concat", "Split"):
             return self.axis(node) is not None
-        if node.op_type == "Pad":
-            return self.pads(node) is not None
         if node.op_type in REDUCTIONS:
             return self._inexact and self._reduces(node)
         return self._is_elementwise(node)
@@ -177,48 +175,28 @@ class Region:
         except Unfoldable:
             return False
 
-    def _ints(self, node: ir.Node, name: str, position: int) -> list[int] | None:
-        """Integers that are an attribute or a constant operand; nothing if there is neither."""
-        if name in node.attributes:
-            return list(node.attributes[name].as_ints())
-        value = node.inputs[position] if position < len(node.inputs) else None
-        if value is None:
-            return []
-        array = self.facts.known.array(value)
-        return None if array is None else [int(item) for item in array.ravel()]
-
     def axis(self, node: ir.Node) -> int | None:
         """Where the axis of a Concat or Split is in the new order."""
         written = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
         rank = len(self.perm)
         return self.perm.index(written % rank) if -rank <= written < rank else None
 
-    def axes(self, node: ir.Node, position: int) -> list[int] | None:
-        """The axes that a node names, counted from the front; None if not known or not valid."""
-        axes, rank = self._ints(node, "axes", position), len(self.perm)
-        if axes is None or not all(-rank <= axis < rank for axis in axes):
-            return None
-        found = [axis % rank for axis in axes]
-        return found if len(set(found)) == len(found) else None
-
-    def pads(self, node: ir.Node) -> list[int] | None:
-        """What a Pad adds on each side of every axis, in their new order."""
+    def axes(self, node: ir.Node) -> list[int] | None:
+        """The axes that a reduction names, from the front; None if not known or not valid."""
         rank = len(self.perm)
-        pads, axes = self._ints(node, "pads", 1), self.axes(node, 3)
-        if pads is None or axes is None or (len(node.inputs) > 3 and node.inputs[3] and not axes):
-            return None
-        axes = axes or list(range(rank))
-        if len(pads) != 2 * len(axes):
-            return None
-        every = [0] * (2 * rank)
-        for k, axis in enumerate(axes):
-            every[axis], every[rank + axis] = pads[k], pads[len(axes) + k]
-        return [every[side + axis] for side in (0, rank) for axis in self.perm]
+        if "axes" in node.attributes:
+            written = list(node.attributes["axes"].as_ints())
+        else:
+            value = (*node.inputs, None)[1]
+            array = None if value is None else self.facts.known.array(value)
+            written = [] if array is None else [int(axis) for axis in array.ravel()]
+        axes = {axis % rank for axis in written if -rank <= axis < rank}
+        return sorted(axes) if axes and len(axes) == len(written) else None
 
     def _reduces(self, node: ir.Node) -> bool:
         """The axes that a reduction names are known, and those that it leaves keep their order."""
-        axes = self.axes(node, 1)
-        if not axes:
+        axes = self.axes(node)
+        if axes is None:
             return False
         left = [axis for axis in self.perm if axis not in axes]
         return not drops_axes(node) or left == sorted(left)

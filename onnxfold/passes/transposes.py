@@ -19,7 +19,7 @@ class MoveTransposes(ir.passes.InPlacePass):
 
     That is asked for all nodes at once that are connected: which of them change is a minimum cut
     between those that must read or make the old order and the transposes that give the new one.
-    A node changes only if its elements keep every bit: element-wise ops, Concat, Split and Pad. At
+    A node changes only if its elements keep every bit: element-wise ops, Concat and Split. At
     level 2 their last bits may change, and reductions, which sum in another order, do as well.
     Where ranks and dtypes are not known, as in functions, nothing changes.
 
@@ -95,15 +95,8 @@ class _Turn:
             axis = region.axis(node)
             assert axis is not None
             attributes["axis"] = ir.AttrInt64("axis", axis)
-        elif node.op_type == "Pad":
-            pads = region.pads(node)
-            assert pads is not None
-            if "pads" in attributes:
-                attributes["pads"] = ir.AttrInt64s("pads", pads)
-            else:
-                inputs[1:] = [insert_constant(node, self._names, pads), *inputs[2:3]]
         elif node.op_type in REDUCTIONS:
-            axes = sorted(perm.index(axis) for axis in region.axes(node, 1) or ())
+            axes = sorted(perm.index(axis) for axis in region.axes(node) or ())
             if "axes" in attributes:
                 attributes["axes"] = ir.AttrInt64s("axes", axes)
             else:

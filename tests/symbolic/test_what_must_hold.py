@@ -56,16 +56,6 @@ ROWS = "<int64[1] less = {-1}, int64[1] four = {4}>"
 JOINED = "l = Shape<start=2, end=3>(x)  t = Concat<axis=0>(less, l, four)  r = Reshape(x, t)"
 
 
-def test_a_sequence_that_is_added_to_is_not_empty():
-    """With an empty one, the 0 of the Reshape would mean the 2, and what is added would not fit."""
-    model = rewrite(
-        f"g (float[B,2,L,4] x, float[L,1] m) => (float[P,Q,4] z, int64[1] y) {ROWS}"
-        f"{{ {JOINED}  z = Add(r, m)  k = Shape<start=1, end=2>(r)  y = Sub(k, l) }}"
-    )
-    assert "Sub" not in model.ops
-    model.check(*({"x": floats(2, 2, n, 4), "m": floats(n, 1)} for n in (1, 2, 5)))
-
-
 @pytest.mark.parametrize("added", ["float[1]", "float[Q,1]", "float[2,1]"])
 def test_a_sequence_may_be_empty(added):
     model = rewrite(

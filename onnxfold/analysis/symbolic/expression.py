@@ -263,9 +263,6 @@ class Algebra(Atoms):
         for one, other in ((a, b), (b, a)):
             if self._is_capped(one, other):
                 return other
-            if self._is_replaced(one, other):
-                self.required.append(self.sub(other, 1))
-                return other
         return self._atom("broadcast", in_order(a, b), 0, INFINITY)
 
     def _is_capped(self, capped: Number, whole: Number) -> bool:
@@ -275,13 +272,6 @@ class Algebra(Atoms):
             return False
         cap = atom.args[1] if atom.args[0] == whole else atom.args[0]
         return isinstance(cap, int) and cap >= 1
-
-    def _is_replaced(self, replaced: Number, size: Number) -> bool:
-        """True for a size where it is not 0 and else a k from 2 on: with a 0 that does not fit."""
-        atom = self.atom_of(replaced)
-        if atom is None or atom.op != "or_else" or atom.args[0] is not size:
-            return False
-        return isinstance(atom.args[1], int) and atom.args[1] >= 2
 
     def or_else(self, a: Number, b: Number) -> Number:
         """The first, which is not negative, unless it is 0: then the second."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -293,30 +292,18 @@ def _first_number(tensor: ir.TensorProtocol) -> float | None:
 
 def is_exactly(array: Array, number: float) -> bool:
     """True if all elements are ``number``, a zero with the same sign where the dtype has signs."""
-    is_boolean = array.dtype == np.bool_
-    if isinstance(number, bool) != is_boolean or array.dtype.kind in "OSU":
+    kind = array.dtype.kind
+    if isinstance(number, bool) != (kind == "b") or kind in "OSUc":
         return False
-    if array.dtype.kind in "iu" and not _is_integer_of(number, array.dtype):
-        return False
-    if not bool((array == _as_dtype(number, array.dtype)).all()):
-        return False
-    if number == 0 and array.dtype.kind in "fV":
-        return bool((np.signbit(array.astype(np.float32)) == np.signbit(float(number))).all())
-    if array.dtype.kind in "fV":  # a number that the dtype rounds is not in it
-        return float(_as_dtype(number, array.dtype)) == float(number)
-    return True
-
-
-def _is_integer_of(number: float, dtype: np.dtype[np.generic]) -> bool:
-    if not math.isfinite(number) or number != int(number):
-        return False
-    info = np.iinfo(dtype)  # type: ignore[type-var]
-    return bool(info.min <= number <= info.max)
-
-
-def _as_dtype(number: float, dtype: np.dtype[np.generic]) -> Array:
     with np.errstate(all="ignore"):
-        return np.asarray(number).astype(dtype)
+        converted = np.asarray(number).astype(array.dtype)
+    if (converted.item() if kind in "iub" else float(converted)) != number:
+        return False  # no element of that dtype is the number
+    if not bool((array == converted).all()):
+        return False
+    if number == 0 and kind in "fV":
+        return bool((np.signbit(array.astype(np.float32)) == np.signbit(float(number))).all())
+    return True
 
 
 def _is_finite(array: Array) -> bool:

@@ -1,11 +1,10 @@
 """Symbolic shapes and values: what is known of sizes that only a run determines."""
 
 from onnxfold.analysis.symbolic import (
-    attention,
     contraction,
     elementwise,
     generate,
-    layout,
+    movement,
 )
 from onnxfold.analysis.symbolic.expression import Algebra, Expr, NotKnown, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact
@@ -30,9 +29,8 @@ __all__ = [
     "NotKnown",
     "Number",
     "SymbolicAnalysis",
-    "attention",
     "contraction",
     "elementwise",
     "generate",
-    "layout",
+    "movement",
 ]

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import Algebra, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import Shape
-from onnxfold.analysis.symbolic.layout import TO_THE_END, slice_ranges
+from onnxfold.analysis.symbolic.movement import TO_THE_END, slice_ranges
 from onnxfold.analysis.symbolic.shape_functions import Application, Undecided
 from onnxfold.graphs import has_references
 from onnxfold.passes.shapes.edit import Edit

@@ -31,16 +31,32 @@ def infer(
         algebra: Makes the sizes that stay open.
     """
     version = opsets.get(node.domain)
-    if version is None or has_references(node):
+    schema = None if version is None else schema_of(node.op_type, version, node.domain)
+    is_known = schema is not None or schemas.believed(node.domain, node.op_type)
+    if version is None or has_references(node) or not is_known:
         return [UNKNOWN] * len(node.outputs)
-    schema = schema_of(node.op_type, version, node.domain)
-    if schema is None and not schemas.believed(node.domain, node.op_type):
-        return [UNKNOWN] * len(node.outputs)
-    names: dict[Expr, str] = {}
-    types = [None if f is None else _type(f, names) for f in inputs]
-    data = [_data(f) for f in inputs]
-    sizes = {name: size for size, name in names.items()}
-    return [_fact(t, sizes, algebra) for t in _ask(node, schema, opsets, types, data)]
+    names = [f"i{k}" if f is not None else "" for k, f in enumerate(inputs)]
+    outputs = [f"o{k}" if o.name else "" for k, o in enumerate(node.outputs)]
+    proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=names, output=outputs)
+    for attribute in node.attributes.values():
+        proto.attribute.append(ir.serde.serialize_attribute(attribute))
+    symbols: dict[Expr, str] = {}
+    facts = {name: f for name, f in zip(names, inputs, strict=True) if f is not None}
+    types = {name: _type_proto(fact, symbols) for name, fact in facts.items()}
+    data = {name: d for name, fact in facts.items() if (d := _data(fact)) is not None}
+    inferred: Mapping[str, onnx.TypeProto]
+    if schema is None:
+        inferred = schemas.infer(proto, version, types, data)
+    else:
+        for name, formal in schema.attributes.items():  # onnx's own defaults are not always those
+            if name not in node.attributes and formal.default_value.type:
+                proto.attribute.append(formal.default_value)
+        try:
+            inferred = infer_types(schema, proto, types, data, opsets)
+        except Unfoldable:
+            inferred = {}
+    sizes = {name: size for size, name in symbols.items()}
+    return [_fact(inferred.get(name), sizes, algebra) for name in outputs]
 
 
 def _fact(proto: onnx.TypeProto | None, sizes: Mapping[str, Expr], algebra: Algebra) -> Fact:
@@ -63,91 +79,31 @@ def _fact(proto: onnx.TypeProto | None, sizes: Mapping[str, Expr], algebra: Alge
     return of_type(dtype, shape, algebra)
 
 
-_Type = tuple[ir.DataType | None, tuple[int | str, ...] | None, bytes | None]
-
-
-def _type(fact: Fact, names: dict[Expr, str]) -> _Type:
-    if fact.shape is None:
-        return fact.dtype, None, fact.other
-    dims = tuple(
-        d if isinstance(d, int) else names.setdefault(d, f"d{len(names)}") for d in fact.shape
-    )
-    return fact.dtype, dims, None
-
-
-def _data(fact: Fact | None) -> onnx.TensorProto | None:
-    known = None if fact is None else fact.known
-    if fact is None or known is None or known.ndim > 1 or known.size > _DATA_ELEMENTS:
+def _data(fact: Fact) -> onnx.TensorProto | None:
+    known, dtype = fact.known, fact.dtype
+    if known is None or known.ndim > 1 or known.size > _DATA_ELEMENTS:
         return None
-    if fact.dtype is None or fact.dtype.bitwidth < 8:
+    if dtype is None or dtype.bitwidth < 8:
         return None
-    return onnx.TensorProto(
-        data_type=fact.dtype.value,
-        dims=known.shape,
-        raw_data=np.ascontiguousarray(known).tobytes(),
-    )
+    raw_data = np.ascontiguousarray(known).tobytes()
+    return onnx.TensorProto(data_type=dtype.value, dims=known.shape, raw_data=raw_data)
 
 
-def _ask(
-    node: ir.Node,
-    schema: onnx.defs.OpSchema | None,
-    opsets: Mapping[str, int],
-    types: Sequence[_Type | None],
-    data: Sequence[onnx.TensorProto | None],
-) -> list[onnx.TypeProto | None]:
-    """The answer of onnx, or of onnxruntime for an op without a schema there."""
-    names = [f"i{k}" if t is not None else "" for k, t in enumerate(types)]
-    outputs = [f"o{k}" if o.name else "" for k, o in enumerate(node.outputs)]
-    proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=names, output=outputs)
-    for attribute in node.attributes.values():
-        proto.attribute.append(ir.serde.serialize_attribute(attribute))
-    protos = {n: _type_proto(t) for n, t in zip(names, types, strict=True) if t is not None}
-    tensors = {n: d for n, d in zip(names, data, strict=True) if d is not None}
-    inferred: Mapping[str, onnx.TypeProto]
-    if schema is None:
-        inferred = schemas.infer(proto, opsets[node.domain], protos, tensors)
-        outputs = _only(outputs, schemas.believed(node.domain, node.op_type))
-    else:
-        inferred = _asked_of_onnx(proto, schema, opsets, protos, tensors)
-    return [inferred.get(name) for name in outputs]
-
-
-def _only(names: Sequence[str], places: Sequence[int]) -> list[str]:
-    return [name if k in places else "" for k, name in enumerate(names)]
-
-
-def _asked_of_onnx(
-    node: onnx.NodeProto,
-    schema: onnx.defs.OpSchema,
-    opsets: Mapping[str, int],
-    types: dict[str, onnx.TypeProto],
-    data: dict[str, onnx.TensorProto],
-) -> Mapping[str, onnx.TypeProto]:
-    given = {attribute.name for attribute in node.attribute}
-    for name, formal in schema.attributes.items():  # onnx's own defaults are not always those
-        if name not in given and formal.default_value.type:
-            node.attribute.append(formal.default_value)
-    try:
-        return infer_types(schema, node, types, data, opsets)
-    except Unfoldable:
-        return {}
-
-
-def _type_proto(known: _Type) -> onnx.TypeProto:
-    dtype, dims, other = known
+def _type_proto(fact: Fact, symbols: dict[Expr, str]) -> onnx.TypeProto:
+    """The type that a fact says; expressions get names."""
     proto = onnx.TypeProto()
-    if other is not None:
-        proto.ParseFromString(other)
-    elif dtype is not None:
-        tensor = proto.tensor_type
-        tensor.elem_type = dtype.value
-        if dims is not None:
-            tensor.shape.SetInParent()
-            for dim in dims:
-                if isinstance(dim, int):
-                    tensor.shape.dim.add(dim_value=dim)
-                else:
-                    tensor.shape.dim.add(dim_param=dim)
+    if fact.other is not None:
+        proto.ParseFromString(fact.other)
+    elif fact.dtype is not None:
+        proto.tensor_type.elem_type = fact.dtype.value
+        if fact.shape is not None:
+            proto.tensor_type.shape.SetInParent()
+        for size in fact.shape or ():
+            if isinstance(size, int):
+                proto.tensor_type.shape.dim.add(dim_value=size)
+            else:
+                name = symbols.setdefault(size, f"d{len(symbols)}")
+                proto.tensor_type.shape.dim.add(dim_param=name)
     return proto
 
 

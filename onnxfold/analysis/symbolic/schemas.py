@@ -46,7 +46,7 @@ def infer(
     types: Mapping[str, onnx.TypeProto],
     data: Mapping[str, onnx.TensorProto],
 ) -> dict[str, onnx.TypeProto]:
-    """Types of a node's outputs by name; those that are not known are not there.
+    """Types of a node's outputs by name; those that are not known or believed are not there.
 
     Args:
         node: A node of one of onnxruntime's domains.
@@ -56,7 +56,8 @@ def infer(
     """
     if any(not t.tensor_type.elem_type for t in types.values()):
         return {}
-    names = [name for name in node.output if name]
+    places = believed(node.domain, node.op_type)
+    names = [name for k, name in enumerate(node.output) if name and k in places]
     ranks = {name: f"rank of {name}" for name in names}
     model = onnx.ModelProto(ir_version=8)
     model.opset_import.add(domain="", version=_SHAPE_OPSET)

@@ -66,15 +66,17 @@ class KnownValues:
         pending = [value]
         while pending:
             current = pending[-1]
+            node = current.producer()
+            operands = [] if node is None else [v for v in node.inputs if v is not None]
+            answers = [self._constant.get(v) for v in operands]
             if current in self._constant:
                 pending.pop()
-                continue
-            missing = self._undecided_operands(current)
-            if missing:
-                pending.extend(missing)
+            elif False in answers:  # the others need not be looked at
+                self._constant[current] = False
+            elif None in answers:
+                pending += [v for v, k in zip(operands, answers, strict=True) if k is None]
             else:
-                self._constant[current] = self._decide(current)
-                pending.pop()
+                self._constant[current] = self._may_be_computed(current, node)
         return self._constant[value]
 
     def ask_again(self, value: ir.Value) -> bool:
@@ -86,29 +88,12 @@ class KnownValues:
         self._buffers.pop(value, None)
         return self.is_constant(value)
 
-    def _undecided_operands(self, value: ir.Value) -> list[ir.Value]:
-        """Operands to look at first; none as soon as one is known to vary."""
-        node = value.producer()
-        if node is None or is_constant_node(node):
-            return []
-        undecided = []
-        for operand in node.inputs:
-            if operand is not None:
-                known = self._constant.get(operand)
-                if known is False:
-                    return []
-                if known is None:
-                    undecided.append(operand)
-        return undecided
-
-    def _decide(self, value: ir.Value) -> bool:
-        node = value.producer()
+    def _may_be_computed(self, value: ir.Value, node: ir.Node | None) -> bool:
+        """Whether a value is constant if all that its node reads is."""
         if node is None:
             return is_initialized(value)
         if is_constant_node(node):
             return _constant_tensor(node) is not None
-        if not all(v is None or self._constant[v] for v in node.inputs if v in self._constant):
-            return False
         scope = self._scopes.find(node.graph)
         if scope is None or node.op_identifier() in self._functions:
             return False

@@ -10,13 +10,13 @@ import ml_dtypes
 import numpy as np
 
 from onnxfold.kernels.registry import (
+    MOST_BYTES,
     Array,
     Kind,
     KindRule,
     NotExact,
     Postpone,
     Unfoldable,
-    current_bound,
 )
 from onnxfold.memory import memory_of_the_machine
 
@@ -89,14 +89,14 @@ def check_representable(shape: Sequence[int], dtype: DType) -> None:
 
 def check_allocatable(shape: Sequence[int], dtype: DType) -> None:
     """Raise Unfoldable for a result that is larger than the machine's memory, and Postpone for one
-    above the caller's :class:`~onnxfold.kernels.registry.AllocationBound`.
+    above the ``most_bytes`` of the caller.
 
     Called by every kernel whose result can be much larger than the bytes behind its operands,
     before it allocates: the sizes may come from a hostile file.
     """
     check_representable(shape, dtype)
     size = math.prod(shape) * dtype.itemsize
-    bound = current_bound()
+    bound = MOST_BYTES.get()
     if bound is not None and size > bound:
         raise Postpone(shape, dtype)
     if size > _MEMORY:

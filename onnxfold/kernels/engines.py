@@ -27,7 +27,7 @@ from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes
 from onnxfold.kernels.inference import is_elementwise
 from onnxfold.kernels.operation import Operation, Output
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable
-from onnxfold.kernels.schedule import awaits, is_ready, used_outside
+from onnxfold.kernels.schedule import awaits, used_outside
 from onnxfold.ops import Trait, ops
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array, distinct, weight_of
@@ -311,7 +311,7 @@ def _memory_of(buffer: Buffer) -> int:
 
 def _is_free(operation: Operation) -> bool:
     """A view, or element-wise work on zero-stride operands: no memory whatever its size."""
-    if operation.kernel is None or not is_ready(operation):
+    if operation.kernel is None or not all(b is None or b.is_known for b in operation.operands):
         return False
     if operation.kind is Kind.ELEMENTWISE:
         arrays = [None if b is None else b.array() for b in operation.operands]

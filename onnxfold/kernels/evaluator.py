@@ -21,7 +21,7 @@ from onnxfold.kernels.dtypes import check_representable
 from onnxfold.kernels.engines import Engines
 from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes, stand_in
 from onnxfold.kernels.operation import Operation
-from onnxfold.kernels.registry import AllocationBound, Kind, NotExact, Postpone
+from onnxfold.kernels.registry import Kind, NotExact, Postpone
 from onnxfold.kernels.schedule import awaits, cannot_fail, phases, postponed, used_outside
 from onnxfold.kernels.streams.compute import Streams, is_large, is_streamable
 from onnxfold.kernels.wide import Widening
@@ -129,8 +129,7 @@ class Evaluator:
             known = False
             arrays = [None if b is None else stand_in(b) for b in operands]
         try:
-            with AllocationBound(EAGER_BYTES):
-                computed = operation.call(arrays)
+            computed = operation.call(arrays, most_bytes=EAGER_BYTES)
         except NotExact:
             operation.kernel = None
             return None

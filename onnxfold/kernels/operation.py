@@ -72,11 +72,15 @@ class Operation(Deferred):
     def attributes(self) -> dict[str, Any]:
         """Attributes as Python values; tensors as arrays. Graphs are left out."""
         if self._attributes is None:
-            self._attributes = {
-                name: _python_value(attribute)
-                for name, attribute in self.node.attributes.items()
-                if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-            }
+            self._attributes = {}
+            for name, attribute in self.node.attributes.items():
+                value = attribute.value
+                if attribute.type == ir.AttributeType.TENSOR:
+                    value = value.numpy()
+                elif isinstance(value, tuple):
+                    value = list(value)
+                if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+                    self._attributes[name] = value
         return self._attributes
 
     @property
@@ -105,11 +109,14 @@ class Operation(Deferred):
             self._kind = self.kernel.kind_for(dtypes, self.attributes)
         return self._kind
 
-    def call(self, arrays: Sequence[Array | None]) -> Sequence[Array]:
+    def call(
+        self, arrays: Sequence[Array | None], most_bytes: int | None = None
+    ) -> Sequence[Array]:
         """Its results by its NumPy kernel; element-wise work on what is repeated is done once.
 
         Args:
             arrays: The operands, or what stands for them.
+            most_bytes: Bytes that the kernel may allocate; None for any.
 
         Raises:
             NotExact, Postpone, Unfoldable: as kernels do.
@@ -119,7 +126,11 @@ class Operation(Deferred):
         if self.kind is Kind.ELEMENTWISE:
             arrays, shape = collapse(arrays)
         computed = self.kernel(
-            arrays, self.attributes, n_outputs=len(self.node.outputs), opset=self.opset
+            arrays,
+            self.attributes,
+            n_outputs=len(self.node.outputs),
+            opset=self.opset,
+            most_bytes=most_bytes,
         )
         return computed if shape is None else [np.broadcast_to(a, shape) for a in computed]
 
@@ -179,15 +190,3 @@ class Conversion(WideOperation):
 
 
 _CONVERSION = ir.node("Conversion", [None])
-
-
-def _python_value(attribute: ir.Attr) -> Any:
-    if attribute.type == ir.AttributeType.TENSOR:
-        return attribute.value.numpy()
-    if attribute.type in (
-        ir.AttributeType.INTS,
-        ir.AttributeType.FLOATS,
-        ir.AttributeType.STRINGS,
-    ):
-        return list(attribute.value)
-    return attribute.value

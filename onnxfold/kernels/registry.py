@@ -42,30 +42,8 @@ class Postpone(Exception):
         self.dtype = dtype
 
 
-_bound = contextvars.ContextVar[int | None]("allocation_bound", default=None)
-
-
-class AllocationBound:
-    """Within this context, kernels raise :class:`Postpone` instead of allocating more bytes.
-
-    A class, not a generator: it is entered for every small operation of a model.
-    """
-
-    __slots__ = ("_nbytes", "_token")
-
-    def __init__(self, nbytes: int) -> None:
-        self._nbytes = nbytes
-
-    def __enter__(self) -> None:
-        self._token = _bound.set(self._nbytes)
-
-    def __exit__(self, *_: object) -> None:
-        _bound.reset(self._token)
-
-
-def current_bound() -> int | None:
-    """The bound that :class:`AllocationBound` set, in bytes; None outside of it."""
-    return _bound.get()
+MOST_BYTES = contextvars.ContextVar[int | None]("most_bytes", default=None)
+"""Bytes that the kernel that runs may allocate; None for any."""
 
 
 class Kind(enum.Enum):
@@ -128,12 +106,20 @@ class Kernel:
         *,
         n_outputs: int,
         opset: int,
+        most_bytes: int | None = None,
     ) -> list[Array]:
-        """Run the kernel. Raises NotExact or Unfoldable with the reason as its message."""
+        """Run the kernel. Raises NotExact or Unfoldable with the reason as its message.
+
+        With ``most_bytes`` it raises Postpone instead of allocating more than that.
+        """
         arguments = self.arguments(attributes, n_outputs=n_outputs, opset=opset)
         if any(x is None for x in inputs[: self.needed]):
             raise Unfoldable("an operand is left out")
-        result: KernelResult = _refusing(self.function, inputs, arguments)
+        token = MOST_BYTES.set(most_bytes)
+        try:
+            result: KernelResult = _refusing(self.function, inputs, arguments)
+        finally:
+            MOST_BYTES.reset(token)
         if isinstance(result, np.ndarray):
             return [result]
         return list(result)

@@ -124,11 +124,6 @@ def used_outside(operations: Sequence[Operation]) -> list[Output]:
     ]
 
 
-def is_ready(operation: Operation) -> bool:
-    """True if all operands have their elements."""
-    return all(b is None or b.is_known for b in operation.operands)
-
-
 def awaits(buffer: Buffer | None, operation: Operation) -> bool:
     """True if the buffer is a result that the operation still has to compute."""
     return buffer is not None and buffer.deferred is operation

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.pool.buffer import Array, Buffer
+from onnxfold.pool.buffer import Array, Buffer, byte_bounds
 from onnxfold.storage import Tile
 
 Box = tuple[slice, ...]
@@ -152,6 +152,9 @@ def boxes(
     """
     if 0 in shape:
         return
+    if math.prod(shape) <= limit:
+        yield tuple(map(slice, (0,) * len(shape), shape))
+        return
     last = len(shape) - 1
     sizes = [1] * len(shape)
 
@@ -183,17 +186,17 @@ def boxes(
 
 def distance(array: Array) -> int:
     """Bytes from the first element of a view in memory to the last."""
-    steps = sum((n - 1) * abs(s) for n, s in zip(array.shape, array.strides, strict=True))
-    return int(steps) + array.itemsize if array.size else 0
+    low, high = byte_bounds(array)
+    return high - low if array.size else 0
 
 
 def fast_axis(array: Array) -> int:
     """The axis with the shortest steps through memory; the last where there are several."""
-    steps = [
-        abs(stride) if extent > 1 and stride else math.inf
-        for extent, stride in zip(array.shape, array.strides, strict=True)
-    ]
-    return max(range(array.ndim), key=lambda k: (-steps[k], k), default=0)
+    found, least = max(array.ndim - 1, 0), math.inf
+    for axis, (extent, stride) in enumerate(zip(array.shape, array.strides, strict=True)):
+        if extent > 1 and 0 < abs(stride) <= least:
+            found, least = axis, abs(stride)
+    return found
 
 
 def copy(target: Array, source: Array) -> None:

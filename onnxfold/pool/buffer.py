@@ -146,7 +146,7 @@ class Buffer:
             return None
         if region.kind is not Memory.MAPPED or not array.flags.c_contiguous or array.size == 0:
             return None
-        start = array.__array_interface__["data"][0] - _byte_bounds(region.file.array())[0]
+        start = array.__array_interface__["data"][0] - byte_bounds(region.file.array())[0]
         return Span(region.file, start, array.nbytes)
 
     def release_pages(self, part: Array | None = None) -> None:
@@ -159,8 +159,8 @@ class Buffer:
         holder = None if region is None else region.file
         if holder is None or self.elements is None or self.elements.size == 0:
             return
-        low, high = _byte_bounds(self.elements if part is None else part)
-        start = _byte_bounds(holder.array())[0]
+        low, high = byte_bounds(self.elements if part is None else part)
+        start = byte_bounds(holder.array())[0]
         if start <= low and high <= start + holder.array().nbytes:
             holder.release(low - start, high - low)
 
@@ -170,7 +170,7 @@ class Buffer:
         return f"Buffer({self.dtype.name}{list(self.shape)}, {state}, refs={self.references})"
 
 
-def _byte_bounds(array: Array) -> tuple[int, int]:
+def byte_bounds(array: Array) -> tuple[int, int]:
     """First address an array touches, and the one after the last."""
     low = high = int(array.__array_interface__["data"][0])
     for extent, stride in zip(array.shape, array.strides, strict=True):

@@ -125,8 +125,9 @@ class Pool:
     def settle(self, values: Iterable[ir.Value]) -> None:
         """From now on only these values are of use: the others are unbound."""
         kept = set(values)
-        for value in [v for v in self._bound if v not in kept]:
-            self.unbind(value)
+        for value in [*self._bound]:
+            if value not in kept:
+                self.unbind(value)
         self.is_settled = True
 
     def unbind_all(self) -> None:

@@ -85,8 +85,8 @@ def aligned(offset: int, length: int) -> int:
     return -(-offset // step) * step
 
 
-def can_leave(tensor: ir.TensorProtocol) -> bool:
-    """Whether ``tensor`` can be written outside of the protobuf library, as raw bytes.
+def _is_raw(tensor: ir.TensorProtocol) -> bool:
+    """Whether the elements of a tensor may be written as raw bytes.
 
     Not strings; and not what is in a typed field (``int64_data``...), where small numbers take one
     byte each: as raw data it might grow.
@@ -94,16 +94,6 @@ def can_leave(tensor: ir.TensorProtocol) -> bool:
     if is_a(tensor, ir.TensorProtoTensor):
         return bool(tensor.raw.HasField("raw_data"))
     return tensor.dtype not in (ir.DataType.STRING, ir.DataType.UNDEFINED)
-
-
-def _leaves(tensor: ir.TensorProtocol, least: int) -> bool:
-    """Whether the bytes of a tensor are written past the protobuf library.
-
-    Those of external tensors are, whatever their length, and of others from ``least`` bytes on.
-    """
-    return is_a(tensor, ir.ExternalTensor) or (
-        can_leave(tensor) and data_bytes(tensor.dtype, tensor.shape) >= least
-    )
 
 
 def plan_model(
@@ -131,10 +121,11 @@ def plan_model(
 
     def place(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:
         nonlocal shared
-        if not _leaves(tensor, INLINE_BELOW if share is None else EXTERNAL_FROM):
-            return False
         external = is_a(tensor, ir.ExternalTensor)
         length = data_bytes(tensor.dtype, tensor.shape)
+        least = INLINE_BELOW if share is None else EXTERNAL_FROM
+        if not external and (length < least or not _is_raw(tensor)):
+            return False
         # Small external tensors come in: they would be in the way of shape inference. Attributes
         # stay in: onnxruntime does not read them from a data file everywhere.
         if share is None or (is_attribute and not external) or length < EXTERNAL_FROM:

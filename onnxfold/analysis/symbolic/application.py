@@ -14,7 +14,7 @@ from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import MOST_ELEMENTS, Array, Fact, FactTable, of_array
 from onnxfold.analysis.symbolic.inference import infer
 from onnxfold.analysis.symbolic.shape_functions import Application, Undecided, find
-from onnxfold.kernels.registry import AllocationBound, NotExact, Postpone, Unfoldable
+from onnxfold.kernels.registry import NotExact, Postpone, Unfoldable
 from onnxfold.kernels.registry import find as find_kernel
 
 _MOST_BYTES = 1 << 12
@@ -117,12 +117,13 @@ def _computed(application: Application) -> Results | None:
     if kernel is None:
         return None
     try:
-        with AllocationBound(_MOST_BYTES), np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):
             results = kernel(
                 arrays,
                 dict(attributes),
                 n_outputs=application.n_outputs,
                 opset=application.opset,
+                most_bytes=_MOST_BYTES,
             )
     except (NotExact, Unfoldable, Postpone):
         return None

@@ -17,7 +17,6 @@ import onnx_ir as ir
 
 from onnxfold.kernels.dtypes import broadcast_shape
 from onnxfold.kernels.operation import Operation
-from onnxfold.kernels.registry import AllocationBound
 from onnxfold.pool import Buffer
 from onnxfold.pool.blocks import KEPT_BYTES, Box, boxes, copy, distance, fast_axis
 from onnxfold.pool.buffer import Array, distinct
@@ -105,16 +104,8 @@ def is_joined(expression: Expression) -> bool:
 
 
 def _view(operation: Operation, index: int, array: Array) -> Array:
-    assert operation.kernel is not None
     others = [None if b is None else b.array() for b in operation.operands[1:]]
-    with AllocationBound(0):
-        views = operation.kernel(
-            [array, *others],
-            operation.attributes,
-            n_outputs=len(operation.node.outputs),
-            opset=operation.opset,
-        )
-    return views[index]
+    return operation.call([array, *others], most_bytes=0)[index]
 
 
 def _in_order(expression: Expression) -> list[Expression]:

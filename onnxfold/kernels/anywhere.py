@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnxfold.evaluation import session_of
 from onnxfold.kernels.assembly import IR_VERSION
 from onnxfold.kernels.operation import Operation
-from onnxfold.kernels.registry import ANY_LATER, Array, Kernel, Kind
+from onnxfold.kernels.registry import Array, Kernel, Kind
 from onnxfold.ops import Trait, ops
 
 EXACT_ANYWHERE, VECTORIZED, ORDERING = map(ops, (Trait.EXACT, Trait.VECTORIZED, Trait.ORDERS))
@@ -37,7 +37,7 @@ def in_pieces(operation: Operation) -> Kernel | None:
     if function is None:
         return None
     names = frozenset(node.attributes)
-    return Kernel(node.op_type, function, 1, ANY_LATER, Kind.ELEMENTWISE, names, False, False, 1)
+    return Kernel(node.op_type, function, 1, Kind.ELEMENTWISE, names, False, False, 1)
 
 
 @functools.cache

@@ -120,8 +120,14 @@ def normalized_axis(axis: int, rank: int) -> int:
     return axis % rank
 
 
-def integers(x: Array, what: str) -> list[int]:
-    """The elements of a 0-d or 1-d integer operand (a shape, axes, pads, ...)."""
+Integers = Array | Sequence[int]
+"""A shape, axes, pads, ...: of newer opsets an operand, of older ones an attribute."""
+
+
+def integers(x: Integers, what: str) -> list[int]:
+    """The elements of a 0-d or 1-d integer operand, or of an attribute."""
+    if not isinstance(x, np.ndarray):
+        return list(x)
     if x.ndim > 1 or x.dtype.kind not in "iu" or x.size > _LONGEST_LIST:
         raise Unfoldable(f"{what} must be a list of integers")
     numbers: list[int] = x.ravel().tolist()

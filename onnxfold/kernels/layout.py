@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from onnxfold.kernels.dtypes import (
+    Integers,
     broadcast_shape,
     check_allocatable,
     check_representable,
@@ -105,45 +106,25 @@ def flatten(x: Array, *, axis: int = 1) -> Array:
     return _reshaped(x, [math.prod(x.shape[:axis]), math.prod(x.shape[axis:])])
 
 
-@kernel("Squeeze", until=13, kind=Kind.VIEW)
-def squeeze_by_attribute(x: Array, *, axes: Sequence[int] | None = None) -> Array:
-    """Squeeze with the axes as an attribute; see :func:`squeeze`."""
-    return _squeezed(x, axes)
-
-
-@kernel("Squeeze", since=13, kind=Kind.VIEW)
-def squeeze(x: Array, axes: Array | None = None) -> Array:
+@kernel("Squeeze", kind=Kind.VIEW)
+def squeeze(x: Array, axes: Integers | None = None) -> Array:
     """``x`` without the given axes, which have size 1; without ``axes`` all axes of size 1 go."""
-    return _squeezed(x, None if axes is None else integers(axes, "axes"))
-
-
-def _squeezed(x: Array, axes: Sequence[int] | None) -> Array:
-    if axes is None or len(axes) == 0:
+    which = {normalized_axis(a, x.ndim) for a in integers(() if axes is None else axes, "axes")}
+    if not which:
         return x.squeeze()
-    which = {normalized_axis(a, x.ndim) for a in axes}
     if any(x.shape[a] != 1 for a in which):
         raise Unfoldable(f"axes {sorted(which)} of shape {list(x.shape)} are not all of size 1")
     return x.squeeze(tuple(which))
 
 
-@kernel("Unsqueeze", until=13, kind=Kind.VIEW)
-def unsqueeze_by_attribute(x: Array, *, axes: Sequence[int]) -> Array:
-    """Unsqueeze with the axes as an attribute; see :func:`unsqueeze`."""
-    return _unsqueezed(x, axes)
-
-
-@kernel("Unsqueeze", since=13, kind=Kind.VIEW)
-def unsqueeze(x: Array, axes: Array) -> Array:
+@kernel("Unsqueeze", kind=Kind.VIEW)
+def unsqueeze(x: Array, axes: Integers) -> Array:
     """``x`` with axes of size 1 inserted; ``axes`` are places in the result, in any order."""
-    return _unsqueezed(x, integers(axes, "axes"))
-
-
-def _unsqueezed(x: Array, axes: Sequence[int]) -> Array:
-    rank = x.ndim + len(axes)
-    which = [normalized_axis(a, rank) for a in axes]
+    given = integers(axes, "axes")
+    which = [normalized_axis(a, x.ndim + len(given)) for a in given]
     if len(set(which)) != len(which):
-        raise Unfoldable(f"axes {list(axes)} name one axis twice")
-    check_representable(x.shape + (1,) * len(axes), x.dtype)
+        raise Unfoldable(f"axes {given} name one axis twice")
+    check_representable(x.shape + (1,) * len(which), x.dtype)
     return np.expand_dims(x, tuple(which))
 
 
@@ -158,20 +139,12 @@ def _broadcast(x: Array, shape: Sequence[int]) -> Array:
     return np.broadcast_to(x, tuple(shape))
 
 
-@kernel("Slice", until=10, kind=Kind.VIEW)
-def slice_by_attributes(
-    x: Array, *, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None = None
-) -> Array:
-    """Slice with step 1 and the bounds as attributes; see :func:`slice_`."""
-    return _sliced(x, starts, ends, axes, None)
-
-
-@kernel("Slice", since=10, kind=Kind.VIEW)
+@kernel("Slice", kind=Kind.VIEW)
 def slice_(
     x: Array,
-    starts: Array,
-    ends: Array,
-    axes: Array | None = None,
+    starts: Integers,
+    ends: Integers,
+    axes: Integers | None = None,
     steps: Array | None = None,
 ) -> Array:
     """``x[start:end:step]`` along ``axes`` (the first ones if omitted).
@@ -179,29 +152,14 @@ def slice_(
     Negative bounds count from the end, then bounds are clamped: unlike Python, a start before the
     first element is the first element also for a negative step.
     """
-    return _sliced(
-        x,
-        integers(starts, "starts"),
-        integers(ends, "ends"),
-        None if axes is None else integers(axes, "axes"),
-        None if steps is None else integers(steps, "steps"),
-    )
-
-
-def _sliced(
-    x: Array,
-    starts: Sequence[int],
-    ends: Sequence[int],
-    axes: Sequence[int] | None,
-    steps: Sequence[int] | None,
-) -> Array:
-    axes = range(len(starts)) if axes is None else axes
-    steps = [1] * len(starts) if steps is None else steps
-    if not len(starts) == len(ends) == len(axes) == len(steps):
+    starts, ends = integers(starts, "starts"), integers(ends, "ends")
+    axes = integers(range(len(starts)) if axes is None else axes, "axes")
+    each = [1] * len(starts) if steps is None else integers(steps, "steps")
+    if not len(starts) == len(ends) == len(axes) == len(each):
         raise Unfoldable("starts, ends, axes and steps differ in length")
     which = [slice(None)] * x.ndim
     seen = set()
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+    for start, end, axis, step in zip(starts, ends, axes, each, strict=True):
         axis = normalized_axis(axis, x.ndim)
         if axis in seen or step == 0:
             raise Unfoldable("a slice needs distinct axes and steps other than 0")
@@ -228,27 +186,13 @@ def _bounds(start: int, end: int, step: int, size: int) -> slice:
     return slice(start, None if end < 0 else end, step)
 
 
-@kernel("Split", since=2, until=13, kind=Kind.VIEW)
-def split_by_attribute(
-    x: Array, *, n_outputs: int, axis: int = 0, split: Sequence[int] | None = None
-) -> list[Array]:
-    """Split with the sizes as an attribute; see :func:`split`."""
-    return _split(x, axis, split, n_outputs, even=True)
-
-
-@kernel("Split", since=13, until=18, kind=Kind.VIEW)
-def split_13(x: Array, sizes: Array | None = None, *, n_outputs: int, axis: int = 0) -> list[Array]:
-    """Split before ``num_outputs`` was known; see :func:`split`."""
-    given = None if sizes is None else integers(sizes, "split")
-    return _split(x, axis, given, n_outputs, even=True)
-
-
-@kernel("Split", since=18, kind=Kind.VIEW)
-def split(
+@kernel("Split", since=2, kind=Kind.VIEW)
+def split_(
     x: Array,
-    sizes: Array | None = None,
+    split: Integers | None = None,
     *,
     n_outputs: int,
+    opset: int,
     axis: int = 0,
     num_outputs: int | None = None,
 ) -> list[Array]:
@@ -257,22 +201,18 @@ def split(
     From opset 18 on the last part is smaller where the parts cannot be equal; before that it is
     an error.
     """
-    given = None if sizes is None else integers(sizes, "split")
-    return _split(x, axis, given, num_outputs or n_outputs, even=False)
-
-
-def _split(x: Array, axis: int, sizes: Sequence[int] | None, parts: int, even: bool) -> list[Array]:
-    axis = normalized_axis(axis, x.ndim)
+    axis, parts = normalized_axis(axis, x.ndim), num_outputs or n_outputs
     size = x.shape[axis]
-    if sizes is None or len(sizes) == 0:
-        if even and size % parts:
+    sizes = integers(() if split is None else split, "split")
+    if not sizes:
+        if opset < 18 and size % parts:
             raise Unfoldable(f"{size} does not split into {parts} equal parts")
         part = -(-size // parts)
         if size and part * (parts - 1) >= size:
             raise NotExact(f"{size} does not split into {parts} parts of {part}")
         sizes = [min(part, size - k * part) for k in range(parts)]
     if min(sizes, default=0) < 0 or sum(sizes) != size or len(sizes) != parts:
-        raise Unfoldable(f"sizes {list(sizes)} do not split dimension {size} in {parts}")
+        raise Unfoldable(f"sizes {sizes} do not split dimension {size} in {parts}")
     before = (slice(None),) * axis
     result: list[Array] = []
     start = 0
@@ -283,14 +223,8 @@ def _split(x: Array, axis: int, sizes: Sequence[int] | None, parts: int, even: b
     return result
 
 
-@kernel("Shape", until=15, kind=Kind.SHAPE)
-def shape_of(x: Array) -> Array:
-    """The shape as int64; the elements of ``x`` are not touched."""
-    return np.array(x.shape, np.int64)
-
-
-@kernel("Shape", since=15, kind=Kind.SHAPE)
-def shape_slice(x: Array, *, start: int = 0, end: int | None = None) -> Array:
+@kernel("Shape", kind=Kind.SHAPE)
+def shape_of(x: Array, *, start: int = 0, end: int | None = None) -> Array:
     """``x.shape[start:end]`` as int64; the elements of ``x`` are not touched."""
     return np.array(x.shape[start:end], np.int64)
 

@@ -6,23 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onnxfold.kernels.dtypes import STRING, check_allocatable, integers, normalized_axis
+from onnxfold.kernels.dtypes import STRING, Integers, check_allocatable, integers, normalized_axis
 from onnxfold.kernels.registry import Array, NotExact, Unfoldable, kernel
 
 
-@kernel("Pad", since=2, until=11)
-def pad_by_attributes(
-    x: Array, *, pads: Sequence[int], mode: str = "constant", value: float = 0.0
-) -> Array:
-    """Pad with the widths and the value as attributes; see :func:`pad`."""
-    return _padded(x, _widths(x.ndim, pads, range(x.ndim)), mode, np.asarray(value, x.dtype))
-
-
-@kernel("Pad", since=11)
+@kernel("Pad", since=2)
 def pad(
     x: Array,
-    pads: Array,
-    value: Array | None = None,
+    pads: Integers,
+    value: Array | float | None = None,
     axes: Array | None = None,
     *,
     mode: str = "constant",
@@ -31,19 +23,16 @@ def pad(
 
     ``pads`` lists all widths at the beginnings, then all at the ends.
     """
-    return _padded(x, *_operands(x, pads, value, axes, mode))
-
-
-def _operands(
-    x: Array, pads: Array, value: Array | None, axes: Array | None, mode: str
-) -> tuple[list[tuple[int, int]], str, Array]:
-    """The widths of every axis, the mode, and the element that is added."""
     which = range(x.ndim) if axes is None else integers(axes, "axes")
     widths = _widths(x.ndim, integers(pads, "pads"), which)
-    fill = np.zeros((), x.dtype) if value is None else value.reshape(())
-    if x.dtype == STRING and value is None:
-        fill = np.array("", object)
-    return widths, mode, fill
+    shape = _shape(x, widths)
+    check_allocatable(shape, x.dtype)
+    if mode == "constant":
+        zero = "" if x.dtype == STRING else 0
+        fill = np.asarray(zero if value is None else value, x.dtype)
+        return _padded_with(fill.reshape(()), x, widths, shape)
+    index = [_places(d, *pair, mode) for d, pair in zip(x.shape, widths, strict=True)]
+    return np.asarray(x[np.ix_(*index)]) if index else x
 
 
 def _widths(rank: int, pads: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int]]:
@@ -53,15 +42,6 @@ def _widths(rank: int, pads: Sequence[int], axes: Sequence[int]) -> list[tuple[i
     for k, axis in enumerate(axes):
         widths[normalized_axis(axis, rank)] = (pads[k], pads[k + len(axes)])
     return widths
-
-
-def _padded(x: Array, widths: list[tuple[int, int]], mode: str, fill: Array) -> Array:
-    shape = _shape(x, widths)
-    check_allocatable(shape, x.dtype)
-    if mode == "constant":
-        return _padded_with(fill, x, widths, shape)
-    index = [_places(d, *pair, mode) for d, pair in zip(x.shape, widths, strict=True)]
-    return np.asarray(x[np.ix_(*index)]) if index else x
 
 
 def _shape(x: Array, widths: list[tuple[int, int]]) -> list[int]:

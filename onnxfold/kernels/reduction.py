@@ -12,6 +12,7 @@ from onnxfold.kernels.dtypes import (
     FLOATS,
     INTEGERS,
     DType,
+    Integers,
     check_allocatable,
     check_readable,
     integers,
@@ -59,17 +60,10 @@ _SUMS: dict[str, Reducer] = {"ReduceSum": _sum, "ReduceProd": _product}
 _EXTREMES: dict[str, Reducer] = {"ReduceMax": _max, "ReduceMin": _min}
 
 
-def _register(op_type: str, reducer: Reducer, check: Callable[[Array], None], inputs: int) -> None:
-    """Register both forms of ``op_type``: axes as attribute, and from opset ``inputs`` as input."""
-
-    @kernel(op_type, until=inputs)
-    def by_attribute(x: Array, *, axes: Sequence[int] | None = None, keepdims: int = 1) -> Array:
-        check(x)
-        return _reduced(reducer, x, axes, keepdims)
-
-    @kernel(op_type, since=inputs)
-    def by_input(
-        x: Array, axes: Array | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+def _register(op_type: str, reducer: Reducer, check: Callable[[Array], None]) -> None:
+    @kernel(op_type)
+    def reduce(
+        x: Array, axes: Integers | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
     ) -> Array:
         check(x)
         given = None if axes is None else integers(axes, "axes")
@@ -110,6 +104,6 @@ def _ordered(x: Array) -> None:
 
 
 for _name, _reducer in _SUMS.items():
-    _register(_name, _reducer, _integer, 13 if _name == "ReduceSum" else 18)
+    _register(_name, _reducer, _integer)
 for _name, _reducer in _EXTREMES.items():
-    _register(_name, _reducer, _ordered, 18)
+    _register(_name, _reducer, _ordered)

@@ -2,7 +2,8 @@
 
 A kernel is a plain function. Positional parameters are the op's inputs as ``numpy.ndarray``
 (possibly strided, read-only, or of an ``ml_dtypes`` dtype; ``None`` for an omitted optional input),
-keyword-only parameters are the op's attributes with the defaults of the ONNX schema. Two of their
+keyword-only parameters are the op's attributes with the defaults of the ONNX schema. What is an
+attribute in older opsets and an input in newer ones is a positional parameter, too. Two of the
 names are reserved: ``n_outputs`` (how many outputs the node declares) and ``opset`` (version of the
 op's domain). A kernel returns one array, or a sequence of arrays for several outputs. It may return
 a view of an input: the pool keeps the memory alive. It never writes to an input.
@@ -70,12 +71,11 @@ KindRule = Callable[[Sequence[np.dtype[Any] | None], Mapping[str, Any]], Kind]
 
 @dataclass(frozen=True)
 class Kernel:
-    """One registered kernel; ``since <= opset < until`` of the op's domain."""
+    """One registered kernel, for opsets from ``since`` on."""
 
     op_type: str
     function: Callable[..., KernelResult]
     since: int
-    until: int
     kind: Kind
     attributes: frozenset[str]
     wants_n_outputs: bool
@@ -149,14 +149,12 @@ def _refusing(
         raise Unfoldable(f"invalid operands: {error}") from error
 
 
-_TABLE: dict[str, list[Kernel]] = {}
-ANY_LATER = 1 << 30
+_TABLE: dict[str, Kernel] = {}
 
 
 def kernel(
     *op_types: str,
     since: int = 1,
-    until: int = ANY_LATER,
     kind: Kind | KindRule = Kind.GENERAL,
 ) -> Callable[[F], F]:
     """Register the decorated function as the kernel of ``op_types`` in the default ONNX domain.
@@ -164,29 +162,25 @@ def kernel(
     Args:
         op_types: Names of the ops; several names share one function.
         since: First opset version of the domain for which the function is right.
-        until: First opset version for which it no longer is.
         kind: What the evaluator may do with it, see :class:`Kind`; a function where that depends
             on the dtypes (such a kernel is GENERAL as long as they are not known).
     """
 
     def register(function: F) -> F:
         parameters = list(inspect.signature(function).parameters.values())
-        keyword_only = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+        named = {p.name for p in parameters if p.kind is not p.VAR_POSITIONAL}
         needed = sum(p.default is p.empty and p.kind is not p.KEYWORD_ONLY for p in parameters)
         for op_type in op_types:
-            _TABLE.setdefault(op_type, []).append(
-                Kernel(
-                    op_type,
-                    function,
-                    since,
-                    until,
-                    kind if isinstance(kind, Kind) else Kind.GENERAL,
-                    frozenset(keyword_only - {"n_outputs", "opset"}),
-                    "n_outputs" in keyword_only,
-                    "opset" in keyword_only,
-                    needed,
-                    None if isinstance(kind, Kind) else kind,
-                )
+            _TABLE[op_type] = Kernel(
+                op_type,
+                function,
+                since,
+                kind if isinstance(kind, Kind) else Kind.GENERAL,
+                frozenset(named - {"n_outputs", "opset"}),
+                "n_outputs" in named,
+                "opset" in named,
+                needed,
+                None if isinstance(kind, Kind) else kind,
             )
         return function
 
@@ -195,12 +189,10 @@ def kernel(
 
 def find(op_type: str, opset: int) -> Kernel | None:
     """The kernel for ``op_type`` of the default ONNX domain at ``opset``, or None."""
-    for entry in _TABLE.get(op_type, ()):
-        if entry.since <= opset < entry.until:
-            return entry
-    return None
+    found = _TABLE.get(op_type)
+    return found if found is not None and found.since <= opset else None
 
 
 def all_kernels() -> list[Kernel]:
-    """Every registered kernel, sorted by op and first opset."""
-    return sorted((k for ks in _TABLE.values() for k in ks), key=lambda k: (k.op_type, k.since))
+    """Every registered kernel, sorted by op."""
+    return [_TABLE[op_type] for op_type in sorted(_TABLE)]

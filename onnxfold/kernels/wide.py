@@ -21,7 +21,7 @@ import onnx_ir as ir
 from onnxfold.kernels.dtypes import BFLOAT16, DType
 from onnxfold.kernels.inference import schema_of
 from onnxfold.kernels.operation import Conversion, Operation, WideOperation
-from onnxfold.kernels.registry import ANY_LATER, Array, Kernel, Kind, Unfoldable
+from onnxfold.kernels.registry import Array, Kernel, Kind, Unfoldable
 from onnxfold.pool import Buffer, Pool
 
 _T = ir.DataType
@@ -216,7 +216,7 @@ def _kernel(dtype: ir.DataType) -> Kernel:
     def convert(x: Array) -> Array:
         return rounded(x, target)
 
-    return Kernel("", convert, 1, ANY_LATER, Kind.ELEMENTWISE, frozenset(), False, False, 1)
+    return Kernel("", convert, 1, Kind.ELEMENTWISE, frozenset(), False, False, 1)
 
 
 def rounded(x: Array, target: DType) -> Array:

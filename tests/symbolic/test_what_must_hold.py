@@ -67,6 +67,20 @@ def test_a_sequence_may_be_empty(added):
     model.check(*({"x": floats(2, 2, n, 4), "m": floats(*shape)} for n in (0, 2)))
 
 
+def test_sizes_that_have_nothing_in_common():
+    """Whether 4 * B is 0 does not depend on L."""
+    model = rewrite(
+        """g (float[B,4,L,3] x) => (float[P,Q,R] z, int64[1] y) <int64[1] four = {4},
+            int64[1] less = {-1}, int64[1] three = {3}> {
+            l = Shape<start=2, end=3>(x)  t = Concat<axis=0>(less, l, three)
+            r = Reshape<allowzero=1>(x, t)  u = Concat<axis=0>(less, four, l, three)
+            p = Reshape<allowzero=1>(r, u)  z = Exp(r)
+            b = Shape<start=0, end=1>(x)  k = Shape<start=0, end=1>(p)  y = Sub(k, b) }"""
+    )
+    assert "Sub" not in model.ops
+    model.check(*({"x": floats(b, 4, n, 3)} for b, n in ((0, 2), (2, 0), (2, 3))))
+
+
 @pytest.mark.parametrize("left", [-1, 6])
 def test_what_a_size_is_left_for_has_elements(left):
     """Beside an empty batch a -1 means nothing, so the batch of the second Reshape is not empty."""

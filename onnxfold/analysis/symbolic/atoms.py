@@ -163,6 +163,34 @@ class Atoms:
         """True if every unnamed symbol in the expression existed when there were ``mark`` atoms."""
         return _youngest(number) < mark
 
+    def are_related(self, a: Number, b: Number) -> bool:
+        """False if one says nothing about the other: of what has names they have none in common."""
+        if isinstance(a, int) or isinstance(b, int):
+            return False
+        one, other = self.atom_of(a), self.atom_of(b)
+        if one is not None and other is not None and one.op == other.op == "symbol":
+            return one is other
+        names, others = self._names_in(a), self._names_in(b)
+        return names is None or others is None or not names.isdisjoint(others)
+
+    def _names_in(self, number: Number) -> set[str] | None:
+        """The names of all symbols in an expression; None if one of them has no name."""
+        names: set[str] = set()
+        pending: list[object] = [number]
+        seen: set[int] = set()
+        while pending:
+            each = pending.pop()
+            new = {k for m, _ in each.terms for k in m} - seen if isinstance(each, Expr) else set()
+            seen |= new
+            for atom in (self.atoms[index] for index in new):
+                if not atom.args:
+                    return None
+                if atom.op == "symbol":
+                    names.add(str(atom.args[0]))
+                else:
+                    pending += atom.args
+        return names
+
     def _atom(self, op: str, args: tuple[object, ...], low: Bound, high: Bound) -> Expr:
         key = (op, *args)
         found = self._interned.get(key)

@@ -195,7 +195,8 @@ def _zeros_are_copied(algebra: Algebra, sizes: Shape, others: Sequence[Number]) 
                 return False
             left.remove(size)
             copied.append(size)
-    return not copied or all(map(algebra.is_positive, left))
+    others_left = [size for size in left if not algebra.is_positive(size)]
+    return not any(algebra.are_related(a, b) for a in copied for b in others_left)
 
 
 def _size_at(

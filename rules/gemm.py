@@ -24,13 +24,14 @@ from onnxfold.rewrite import (
 )
 
 x, y, z = values("x y z")
-c = constants("c")
+c, weight, bias = constants("c weight bias")
 s = attributes("s")
 
 _KERNEL_DEPTH = 128
 
 _gemm = op.any_of("Gemm")
 _matmul = op.MatMul(x, y).named("product")
+_matrix = op.Reshape(x, constant(lambda y: (-1, y.shape[0])))
 
 
 def _rounds_otherwise(product: Matched, x: Matched) -> bool:
@@ -80,9 +81,7 @@ gemm_zero_bias = rule(
 matmul_add_between_reshapes = rule(
     op.Reshape(op.Add(_matmul, z).named("biased"), c, allowzero=anything)
     >> op.Reshape(
-        op.Gemm(
-            op.Reshape(x, constant(lambda y: (-1, y.shape[0]))), y, op.Reshape(z, constant([-1]))
-        ),
+        op.Gemm(_matrix, y, op.Reshape(z, constant([-1]))),
         # of a matrix with any number of rows
         constant(lambda product, result: target_shape((None, product.shape[-1]), result.shape)),
     ),
@@ -101,6 +100,30 @@ matmul_add_between_reshapes = rule(
     inexact=_rounds_otherwise,
     doc="A product that is reshaped anyway can be one of matrices, and have its bias in it.",
     seen_in="pmsh-ocr/decoder_loop",
+)
+
+_hidden = op.Relu(op.Add(_matmul, z).named("biased")).named("hidden")
+
+feed_forward_of_matrices = rule(
+    op.Add(op.MatMul(_hidden, weight).named("second"), bias)
+    >> op.Reshape(
+        op.Gemm(op.Relu(op.Gemm(_matrix, y, z)), weight, bias),
+        constant(lambda result: target_shape((None, result.shape[-1]), result.shape)),
+    ),
+    where=lambda x, y, z, weight, bias, product, biased, hidden, second: (
+        x.dtype in PRECISE
+        and x.rank > 2 == y.rank == weight.rank
+        and bool(y.extent(0))
+        and z.is_constant
+        and z.rank <= 1 >= bias.rank
+        and z.broadcasts_to(product)
+        and bias.broadcasts_to(second)
+        and all(inner.is_single_use for inner in (product, biased, hidden, second))
+    ),
+    opset=(7, None),
+    inexact=True,
+    doc="Two layers on matrices: onnxruntime makes one kernel of a Gemm and a Relu.",
+    seen_in="g2p-id/tiny-pron",
 )
 
 # -------------------------------------------------------------------- scales and transposes

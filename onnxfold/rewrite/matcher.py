@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -31,11 +31,9 @@ from onnxfold.rewrite.patterns import (
     Omitted,
     Op,
     Optional,
-    OpVariable,
     OutputOf,
     Rest,
     ValueVariable,
-    Variable,
     VariadicVariable,
     anything,
     op_of,
@@ -141,19 +139,6 @@ def find_match(rule: Rule, node: ir.Node, facts: Facts) -> Match | None:
     return _matcher_of(rule).find(node, facts)
 
 
-class _Start(NamedTuple):
-    """How a node is matched as a first root."""
-
-    op: Op
-    output: int
-    """Which of its outputs is replaced."""
-    slot: int
-    """Where the node goes."""
-    place: int
-    """Where that output goes."""
-    match_node: _Step
-
-
 class _Matcher:
     """One rule as functions."""
 
@@ -161,31 +146,25 @@ class _Matcher:
         self._rule = rule
         self._slots = rule.slots
         self._blank: _Slots = [_UNBOUND] * len(rule.slots)
-        self._starts: dict[str, list[_Start]] = {}
-        """By op type, what matches a node of that type as a first root."""
+        self._starts: dict[str, list[tuple[int, int, _Step]]] = {}
+        """By op type: which output is the root, its place, and what matches it."""
         for root in rule.roots:
-            start = self._start(root)
-            for op_type in start.op.op_types:
+            (place,) = self._places(1)
+            op, index = op_of(root), _index_of(root)
+            start = index, place, self._op(op, place, self._accept(place), index)
+            for op_type in op.op_types:
                 self._starts.setdefault(op_type, []).append(start)
 
     def find(self, node: ir.Node, facts: Facts) -> Match | None:
         """The first match with the node as first root."""
-        for op, output, slot, place, match_node in self._starts.get(node.op_type, ()):
-            outputs = node.outputs
-            if output < len(outputs) and facts.is_op(node, op.domain):
+        for output, place, match_root in self._starts.get(node.op_type, ()):
+            if output < len(node.outputs):
                 slots = self._blank.copy()
-                slots[slot] = node
-                slots[place] = outputs[output]
-                found = match_node(facts, slots)
+                slots[place] = node.outputs[output]
+                found = match_root(facts, slots)
                 if found is not None:
                     return found
         return None
-
-    def _start(self, root: Expression) -> _Start:
-        (place,) = self._places(1)
-        step = self._accept(place)
-        op = op_of(root)
-        return _Start(op, _index_of(root), self._slots[op], place, self._node(op, step))
 
     def _accept(self, root: int) -> _Step:
         """The end of an attempt: everything is bound, the condition decides."""
@@ -195,7 +174,7 @@ class _Matcher:
         all_outputs = any(isinstance(root, AllOutputs) for root in rule.roots)
         # of the alternatives that were not taken
         variadic = {k for thing, k in rule.slots.items() if isinstance(thing, VariadicVariable)}
-        may_be_open = any(isinstance(each, AnyOf) for each in walk(rule.pair.patterns))
+        may_be_open = any(isinstance(e, (AnyOf, Optional)) for e in walk(rule.pair.patterns))
 
         def accept(facts: Facts, slots: _Slots) -> Match | None:
             bound = slots[:count]
@@ -255,17 +234,9 @@ class _Matcher:
 
     def _optional(self, optional: Optional, place: int, then: _Step) -> _Step:
         match_inner = self._step(optional.inner, place, then)
-        inside = [self._slots[e] for e in optional.inner.walk() if isinstance(e, Variable)]
 
         def match_optional(facts: Facts, slots: _Slots) -> Match | None:
-            if slots[place] is not None:
-                return match_inner(facts, slots)
-            for slot in inside:
-                if slots[slot] is _UNBOUND:
-                    slots[slot] = None
-                elif slots[slot] is not None:
-                    return None
-            return then(facts, slots)
+            return then(facts, slots) if slots[place] is None else match_inner(facts, slots)
 
         return match_optional
 
@@ -283,7 +254,13 @@ class _Matcher:
         return match_rest
 
     def _any_of(self, any_of: AnyOf, place: int, then: _Step) -> _Step:
-        return _first_of([self._step(choice, place, then) for choice in any_of.operands])
+        steps = [self._step(choice, place, then) for choice in any_of.operands]
+
+        def match_first(facts: Facts, slots: _Slots) -> Match | None:
+            found = (step(facts, slots.copy()) for step in steps)
+            return next((match for match in found if match is not None), None)
+
+        return match_first
 
     # ---------------------------------------------------------------- ops
 
@@ -379,30 +356,21 @@ class _Matcher:
         for name, wanted in reversed(op.attributes.items()):
             if wanted is not anything:
                 then = self._attribute(name, wanted, slot, then)
-        if op.variable is not None:
-            return self._same_op(op.variable, slot, then)
         mentioned = op.attributes
+        own = None if op.variable is None else self._slots[op.variable]
 
         def match_attributes(facts: Facts, slots: _Slots) -> Match | None:
             node = slots[slot]
-            if node.attributes.data and not facts.has_only_defaults(node, mentioned):
+            if own is None:
+                if node.attributes.data and not facts.has_only_defaults(node, mentioned):
+                    return None
+            elif slots[own] is _UNBOUND:
+                slots[own] = node
+            elif slots[own] is not node and not _are_same_op(slots[own], node):
                 return None
             return then(facts, slots)
 
         return match_attributes
-
-    def _same_op(self, variable: OpVariable, slot: int, then: _Step) -> _Step:
-        own = self._slots[variable]
-
-        def match_same_op(facts: Facts, slots: _Slots) -> Match | None:
-            node, bound = slots[slot], slots[own]
-            if bound is _UNBOUND:
-                slots[own] = node
-            elif bound is not node and not _are_same_op(bound, node):
-                return None
-            return then(facts, slots)
-
-        return match_same_op
 
     def _attribute(self, name: str, wanted: Any, slot: int, then: _Step) -> _Step:
         own = self._slots[wanted] if isinstance(wanted, AttributeVariable) else None
@@ -458,37 +426,19 @@ def _index_of(root: Expression) -> int:
     return root.index if isinstance(root, OutputOf) else 0
 
 
-def _first_of(steps: Sequence[_Step]) -> _Step:
-    def match_first(facts: Facts, slots: _Slots) -> Match | None:
-        for step in steps:
-            found = step(facts, slots.copy())
-            if found is not None:
-                return found
-        return None
-
-    return match_first
-
-
 def _shares(inputs: Sequence[Any], variadic: Sequence[bool]) -> Iterator[tuple[Any, ...]]:
     """Every way to give operands the inputs in order: one each, a tuple to a variadic one."""
     if not variadic:
-        if not inputs:
-            yield ()
+        yield from () if inputs else ((),)
         return
     is_variadic, others = variadic[0], variadic[1:]
     most = len(inputs) - others.count(False)
-    if not is_variadic:
-        if most > 0:
-            for shares in _shares(inputs[1:], others):
-                yield inputs[0], *shares
-        return
-    if True not in others:
-        if most >= 0:
-            yield tuple(inputs[:most]), *inputs[most:]
-        return
-    for size in range(most + 1):
-        for shares in _shares(inputs[size:], others):
-            yield tuple(inputs[:size]), *shares
+    sizes = (most,) if True not in others else range(most + 1)
+    for size in sizes if is_variadic else (1,):
+        if 0 <= size <= len(inputs):
+            share = tuple(inputs[:size]) if is_variadic else inputs[0]
+            for shares in _shares(inputs[size:], others):
+                yield share, *shares
 
 
 def _rounded(value: Any) -> Any:

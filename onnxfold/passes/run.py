@@ -83,8 +83,6 @@ class Result:
             f"rule {rule} would have changed a dtype or shape {count} times: not applied"
             for rule, count in report.rejected.items()
         ]
-        if report.exhausted:
-            self.warnings.append("the rules were stopped at their budget of rewrites")
 
 
 class Observer(Watch, Protocol):

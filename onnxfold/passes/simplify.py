@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxfold.errors import UsageError
 from onnxfold.options import Options
 from onnxfold.passes.run import Run
-from onnxfold.rewrite.driver import Limits, Rewriter, RewriteReport, inexact_matches
+from onnxfold.rewrite.driver import Rewriter, RewriteReport, inexact_matches
 from onnxfold.rewrite.rule import Rule
 from onnxfold.rewrite.rule_set import RuleSet
 
@@ -26,7 +26,6 @@ class Simplify(ir.passes.InPlacePass):
         sets: Rule sets to choose from; those of the options if not given.
         options: The level (1 for rewrites that keep every bit, 2 for inexact ones, too), which
             rules to use, the target, and which values' nodes must stay.
-        limits: When to stop.
         run: The run that this is part of; it counts what was done.
 
     Raises:
@@ -38,7 +37,6 @@ class Simplify(ir.passes.InPlacePass):
         sets: Sequence[RuleSet] | None = None,
         *,
         options: Options | None = None,
-        limits: Limits | None = None,
         run: Run | None = None,
     ) -> None:
         self._options = options = options or Options()
@@ -48,20 +46,13 @@ class Simplify(ir.passes.InPlacePass):
             disable=tuple(options.disable),
             target=options.target,
         )
-        self._limits = limits
         self._run = run
         self.report = RewriteReport()
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        rewriter = Rewriter(
-            model,
-            self.rules,
-            level=self._options.level,
-            keeps=self._options.keeps,
-            limits=self._limits,
-        )
-        self.report = rewriter.run()
+        options = self._options
+        self.report = Rewriter(model, self.rules, level=options.level, keeps=options.keeps).run()
         if self._run is not None:
             self._run.result.add_rewrites(self.report)
         return ir.passes.PassResult(model, modified=bool(self.report.total))

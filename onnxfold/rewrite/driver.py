@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,18 +24,10 @@ logger = logging.getLogger("onnxfold")
 _SENSELESS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 # More nodes than this, two or more ops above a change, wait for the end to be visited again.
 _WIDE = 64
+_MOST_AT_A_PLACE = 500
+"""Rewrites of what stands for one value of the original model; then its rules are looping."""
 MOST_COUNTED = 500
 """So often what a rule would do is counted, as looking takes as long as rewriting."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When to stop."""
-
-    per_place: int = 500
-    """Rewrites of what stands for one value of the original model; then its rules are looping."""
-    per_node: int = 50
-    """Rewrites in all, per node of the model (and never fewer than 10,000)."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +54,8 @@ class RewriteReport:
     baffled: Counter[str] = field(default_factory=Counter)
     """Nodes about which a rule of ours could not tell, because what they hold makes no sense."""
     loops: list[Loop] = field(default_factory=list)
-    exhausted: bool = False
-    """Whether the run stopped at its total budget."""
     visits: int = 0
-    seconds: float = 0.0
+    """How often a node was looked at."""
 
     @property
     def total(self) -> int:
@@ -75,7 +64,7 @@ class RewriteReport:
 
 
 class Rewriter:
-    """Rewrites one model until no rule matches any more, or a limit is reached.
+    """Rewrites one model until no rule matches any more.
 
     Nodes are visited in topological order, main graph, functions and subgraphs alike. After a
     rewrite only the new nodes, the users of the new values, and the users of what lost a user are
@@ -86,7 +75,6 @@ class Rewriter:
         rules: The rules, of all sets.
         level: 1 for exact rewrites, 2 for inexact ones, too.
         keeps: Says for a value's name whether the node that makes it must stay.
-        limits: When to stop.
     """
 
     def __init__(
@@ -96,17 +84,16 @@ class Rewriter:
         *,
         level: int = 1,
         keeps: Callable[[str | None], bool] | None = None,
-        limits: Limits | None = None,
     ) -> None:
-        self._model = model
         self._rules = [r for r in rules if level > 1 or r.inexact is not True]
         self._level = level
-        self._limits = limits or Limits()
         self._facts = Facts(model)
         self._keeps = keeps or _keeps_nothing
-        self._indexes: dict[tuple[tuple[str, int], ...], RuleIndex] = {}
-        self._index_of: dict[ir.Graph, RuleIndex] = {}
-        self._reach = 1
+        self._indexes = {
+            graph: RuleIndex(self._rules, self._facts.scopes.of(graph).opsets, self._facts)
+            for graph in self._facts.scopes.graphs()
+        }
+        self._reach = max(index.reach for index in self._indexes.values())
         """How many ops lie on the longest way through a pattern."""
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
@@ -126,38 +113,17 @@ class Rewriter:
         Raises:
             RuleError: a rule raised an exception.
         """
-        start = time.perf_counter()
-        for each in self._facts.scopes.graphs():
-            index = self._index_of[each] = self._index_for(each)
-            self._reach = max(self._reach, index.reach)
         nodes = self._in_order()
-        budget = max(10_000, self._limits.per_node * len(nodes))
-        self._queue.extend(nodes)
-        self._queued.update(nodes)
         queue, queued = self._queue, self._queued
+        queue.extend(nodes)
+        queued.update(nodes)
         while queue or self._add_skipped():
             node = queue.popleft()
             queued.discard(node)
-            graph = node.graph
-            if graph is None:  # removed in the meantime
-                continue
-            self.report.visits += 1
-            candidates = self._index_of[graph].candidates(node)
-            if not candidates:
-                continue
-            if self._try(node, candidates) and self.report.total >= budget:
-                self.report.exhausted = True
-                logger.warning("rewriting stopped after %d rewrites", self.report.total)
-                break
-        self.report.seconds = time.perf_counter() - start
+            if node.graph is not None:  # not removed in the meantime
+                self.report.visits += 1
+                self._visit(node, self._indexes[node.graph].candidates(node))
         return self.report
-
-    def _index_for(self, graph: ir.Graph) -> RuleIndex:
-        opsets = self._facts.scopes.of(graph).opsets
-        key = tuple(sorted(opsets.items()))
-        if key not in self._indexes:
-            self._indexes[key] = RuleIndex(self._rules, dict(opsets), self._facts)
-        return self._indexes[key]
 
     def _in_order(self) -> list[ir.Node]:
         """All nodes, those of a subgraph before the node that holds it."""
@@ -166,8 +132,8 @@ class Rewriter:
 
     # ---------------------------------------------------------------- one node
 
-    def _try(self, node: ir.Node, candidates: Sequence[Rule]) -> bool:
-        """Apply the first rule that can be applied to a node; False if there is none."""
+    def _visit(self, node: ir.Node, candidates: Sequence[Rule]) -> None:
+        """Apply the first rule that can be applied to a node."""
         for rule in candidates:
             if rule in self._given_up:
                 continue
@@ -196,15 +162,14 @@ class Rewriter:
             self._place.update(dict.fromkeys(change.added, place))
             self._count(place, rule)
             self._revisit(change)
-            return True
-        return False
+            return
 
     def _count(self, place: str, rule: Rule) -> None:
         history = self._history.setdefault(place, Counter())
         history[rule] += 1
-        if history.total() < self._limits.per_place:
+        if history.total() < _MOST_AT_A_PLACE:
             return
-        looping = [r for r, n in history.items() if n * 10 >= self._limits.per_place]
+        looping = [r for r, n in history.items() if n * 10 >= _MOST_AT_A_PLACE]
         self.report.loops.append(Loop(tuple(r.name or r.place for r in looping), place))
         names = ", ".join(r.label for r in looping)
         logger.warning("these rules undo each other at %r, switched off: %s", place, names)

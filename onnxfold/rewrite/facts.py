@@ -24,22 +24,6 @@ COMMUTATIVE = frozenset(
 """ONNX's own ops that give the same for two operands in either order."""
 
 
-class Missing:
-    """Markers for attributes without a value to compare."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __repr__(self) -> str:
-        return self._name
-
-
-MISSING = Missing("MISSING")
-"""Not written at the node, and without a default."""
-OPAQUE = Missing("OPAQUE")
-"""A tensor, a graph, or something that the caller of a function supplies."""
-
-
 class Facts:
     """What is known of one model while it is rewritten."""
 
@@ -72,27 +56,27 @@ class Facts:
         return not self._functions or node.op_identifier() not in self._functions
 
     def attribute(self, node: ir.Node, name: str) -> Any:
-        """The value: as written, or the default; ``MISSING``, ``OPAQUE``."""
+        """The value as written, or the default, as int, float, str or tuple.
+
+        None if there is neither, or it is a tensor, a graph, or what the caller of a function says.
+        """
         written = node.attributes.data.get(name)
-        if written is not None:
-            return python_value(written)
-        return self.default(node, name)
+        return self.default(node, name) if written is None else _python_value(written)
 
     def default(self, node: ir.Node, name: str) -> Any:
         """The value of an attribute that is not written."""
-        default = _schema_default(node.op_type, self.opset(node) or 1, node.domain, name)
-        if default is not MISSING:
-            return default
-        found = None if node.domain else _implied_default(node, name, self.types)
-        return MISSING if found is None else found
+        found = _schema_default(node.op_type, self.opset(node) or 1, node.domain, name)
+        if found is None and not node.domain:
+            return _implied_default(node, name, self.types)
+        return found
 
     def has_only_defaults(self, node: ir.Node, besides: object) -> bool:
         """True if every attribute of the node not in ``besides`` has its default value."""
         for name, written in node.attributes.data.items():
             if name in besides:  # type: ignore[operator]
                 continue
-            value = python_value(written)
-            if value is OPAQUE or not identical(value, self.default(node, name)):
+            value = _python_value(written)
+            if value is None or not identical(value, self.default(node, name)):
                 return False
         return True
 
@@ -119,20 +103,19 @@ class Facts:
         return np.ascontiguousarray(left).tobytes() == np.ascontiguousarray(right).tobytes()
 
 
-def python_value(attribute: ir.Attr) -> Any:
-    """An attribute as int, float, str or tuple; ``OPAQUE`` for anything else."""
-    if attribute.is_ref():
-        return OPAQUE
+_PLAIN = frozenset(
+    (
+        *(ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING),
+        *(ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS),
+    )
+)
+
+
+def _python_value(attribute: ir.Attr) -> Any:
+    if attribute.is_ref() or attribute.type not in _PLAIN:
+        return None
     value = attribute.value
-    if attribute.type in _SCALARS:
-        return value
-    if attribute.type in _LISTS:
-        return tuple(value)
-    return OPAQUE
-
-
-_SCALARS = (ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING)
-_LISTS = (ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS)
+    return value if isinstance(value, (int, float, str)) else tuple(value)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -140,8 +123,8 @@ def _schema_default(op_type: str, opset: int, domain: str, name: str) -> Any:
     schema = schema_of(op_type, opset, domain)
     declared = None if schema is None else schema.attributes.get(name)
     if declared is None or not declared.default_value.name:
-        return MISSING
-    return python_value(ir.serde.deserialize_attribute(declared.default_value))
+        return None
+    return _python_value(ir.serde.deserialize_attribute(declared.default_value))
 
 
 _NUMBERS = (bool, int, float)

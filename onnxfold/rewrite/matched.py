@@ -13,7 +13,7 @@ from onnxfold.analysis.constness import Constness
 from onnxfold.analysis.symbolic import NotKnown
 from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.onnx_ir_private import uses
-from onnxfold.rewrite.facts import MISSING, OPAQUE, Facts
+from onnxfold.rewrite.facts import Facts
 
 _T = TypeVar("_T")
 
@@ -56,7 +56,10 @@ class Matched:
 
     @property
     def shape(self) -> Shape:
-        """The shape: a tuple of int, with a symbol for a size that is not known."""
+        """The shape: a tuple of int, with a symbol for a size that is not known.
+
+        A symbol equals itself only; to compute with it or to ask which is larger ends the match.
+        """
         return _known(self.facts.types.of(self.value).shape)
 
     @property
@@ -169,7 +172,7 @@ class Matched:
     def number(self) -> Any:
         """The one element of a constant, a NumPy scalar of its dtype."""
         array = self.array
-        if array.size != 1 or not _is_numeric(self.dtype):
+        if array.size != 1 or not (self.is_integer or self.is_float):
             raise NotKnown
         return array.reshape(())[()]
 
@@ -220,9 +223,9 @@ class Matched:
         """An attribute of the node, or its default: int, float, str or tuple of them.
 
         None if there is neither, or it is a tensor, a graph, or what the caller of a function says.
+        A float is the decimal that was written: 0.1, not the float32 next to it.
         """
-        found = self.facts.attribute(self.node, name)
-        return None if found is MISSING or found is OPAQUE else plain_number(found)
+        return plain_number(self.facts.attribute(self.node, name))
 
     @property
     def written_axes(self) -> tuple[int, ...]:
@@ -282,10 +285,6 @@ def axes_from_front(axes: Iterable[int], rank: int | None) -> tuple[int, ...]:
     """
     found = [axis_from_front(axis, rank) for axis in axes]
     return _known(tuple(sorted(found)) if len(set(found)) == len(found) else None)
-
-
-def _is_numeric(dtype: ir.DataType) -> bool:
-    return dtype.is_integer() or dtype.is_floating_point()
 
 
 def _known(found: _T | None) -> _T:

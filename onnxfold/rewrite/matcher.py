@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.symbolic import Expr, NotKnown
-from onnxfold.rewrite.facts import COMMUTATIVE, MISSING, OPAQUE, Facts, identical
+from onnxfold.rewrite.facts import COMMUTATIVE, Facts, identical
 from onnxfold.rewrite.patterns import (
     AllOutputs,
     AnyOf,
@@ -378,7 +378,7 @@ class _Matcher:
 
         def match_attribute(facts: Facts, slots: _Slots) -> Match | None:
             value = facts.attribute(slots[slot], name)
-            if value is OPAQUE or value is MISSING:
+            if value is None:
                 return None
             if own is None:
                 if not identical(_rounded(value), literal):

@@ -8,12 +8,12 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from onnxfold.analysis.symbolic import NotKnown
 from onnxfold.editing import Names, remove_unused, replace, take_over
 from onnxfold.kernels.inference import may_be_constant
 from onnxfold.onnx_ir_private import uses
-from onnxfold.rewrite.build import Builder, CannotBuild
+from onnxfold.rewrite.build import Builder, Refused
 from onnxfold.rewrite.facts import Facts
+from onnxfold.rewrite.matched import differ
 from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.patterns import AllOutputs
 from onnxfold.rewrite.rule import Rule
@@ -23,10 +23,6 @@ RULE_KEY = "onnxfold.rule"
 FROM_KEY = "onnxfold.from"
 """Metadata of a new node: the nodes of the original model that it comes from."""
 _MOST_SOURCES = 8
-
-
-class Refused(Exception):
-    """The match cannot, or should not, be rewritten: it would cost more than it saves."""
 
 
 class Mismatch(Exception):
@@ -64,7 +60,7 @@ class Splicer:
         """Rewrite a match.
 
         Raises:
-            Refused: the graph is as it was.
+            Refused, NotKnown: the graph is as it was.
             Mismatch: so it is, but the rule should not have matched.
         """
         first = match.roots[0].producer()
@@ -78,9 +74,6 @@ class Splicer:
             self._check_types(match, values)
             self._check_readers(match, values, graph)
             values = self._keep_outputs(match, values, builder, dying, graph)
-        except (CannotBuild, NotKnown) as reason:
-            builder.discard()
-            raise Refused(str(reason)) from reason
         except Exception:
             builder.discard()
             raise
@@ -161,13 +154,7 @@ class Splicer:
             before, after = types.of(root), types.of(value)
             if None not in (before.dtype, after.dtype) and before.dtype != after.dtype:
                 raise Mismatch(f"{before.dtype} became {after.dtype}")
-            if before.shape is None or after.shape is None:
-                continue
-            differ = len(before.shape) != len(after.shape) or any(
-                type(a) is type(b) is int and a != b
-                for a, b in zip(before.shape, after.shape, strict=True)
-            )
-            if differ:
+            if differ(before.shape, after.shape):
                 raise Mismatch(f"shape {before.shape} became {after.shape}")
 
     def _check_readers(self, match: Match, values: Sequence[ir.Value], graph: ir.Graph) -> None:

@@ -30,8 +30,8 @@ from onnxfold.rewrite.patterns import (
 )
 
 
-class CannotBuild(Exception):
-    """The replacement depends on something that the model does not determine."""
+class Refused(Exception):
+    """The match cannot, or should not, be rewritten: it would cost more than it saves."""
 
 
 class Builder:
@@ -79,7 +79,7 @@ class Builder:
             return found
         if isinstance(expression, MadeConstant):
             return self._constant(expression)
-        raise CannotBuild(f"{expression!r} has no value here")
+        raise Refused(f"{expression!r} has no value here")
 
     def outputs(self, outputs: AllOutputs, count: int) -> Sequence[ir.Value]:
         """All outputs of an op that has so many."""
@@ -153,7 +153,7 @@ class Builder:
         for k, value in enumerate(inputs if version is not None else ()):
             taken = None if value is None else self._facts.types.of(value).dtype
             if taken is not None and not takes(op_type, version or 1, op.domain, k, taken):
-                raise CannotBuild(f"{op_type} takes no {taken.name}")
+                raise Refused(f"{op_type} takes no {taken.name}")
         node = ir.Node(
             op.domain,
             op_type,
@@ -178,9 +178,7 @@ class Builder:
         for k in range(len(node.inputs)):
             set_input(node, k, None)
         if tensor is None:
-            raise CannotBuild(
-                f"{node.op_type} is not of the model's opset, and its result not small"
-            )
+            raise Refused(f"{node.op_type} is not of the model's opset, and its result not small")
         tensor.name = node.outputs[0].name
         return constant_node(tensor, node.name)
 
@@ -209,13 +207,13 @@ class Builder:
                 return ir.DataType.INT64
         present = [value for value in inputs if value is not None]
         if not present:
-            raise CannotBuild(f"the dtype of a number in {op_type} is open")
+            raise Refused(f"the dtype of a number in {op_type} is open")
         return self._known_dtype(present[0])
 
     def _known_dtype(self, value: ir.Value) -> ir.DataType:
         dtype = self._facts.types.of(value).dtype
         if dtype is None:
-            raise CannotBuild(f"the dtype of {value.name} is not known")
+            raise Refused(f"the dtype of {value.name} is not known")
         return dtype
 
     def _constant(self, made: MadeConstant) -> ir.Value:
@@ -239,9 +237,9 @@ class Builder:
         with np.errstate(all="ignore"):
             array = exact.astype(dtype.numpy())
         if isinstance(content, (bool, int, float)) and not _is_same_number(content, array):
-            raise CannotBuild(f"{content!r} is not a number of {dtype.name}")
+            raise Refused(f"{content!r} is not a number of {dtype.name}")
         if isinstance(content, tuple) and array.dtype.kind in "iu" and (array != exact).any():
-            raise CannotBuild(f"{content!r} are not numbers of {dtype.name}")
+            raise Refused(f"{content!r} are not numbers of {dtype.name}")
         tensor = ir.Tensor(array, dtype=dtype)
         tensor.name = self._names.fresh(f"{self._stem}/constant")
         if self._in_function:  # a function has no initializers
@@ -305,7 +303,7 @@ def _plain(value: Any) -> Any:
 
 def _int64(number: Any) -> int:
     if not -(1 << 63) <= number < 1 << 63:
-        raise CannotBuild(f"{number} is no number of an attribute")
+        raise Refused(f"{number} is no number of an attribute")
     return int(number)
 
 

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from onnxfold.analysis.symbolic import NotKnown
 from onnxfold.errors import OnnxFoldError
 from onnxfold.onnx_ir_private import nodes_of, uses
-from onnxfold.rewrite.apply import Change, Mismatch, Refused, Splicer
+from onnxfold.rewrite.apply import Change, Mismatch, Splicer
+from onnxfold.rewrite.build import Refused
 from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.index import RuleIndex
 from onnxfold.rewrite.matcher import find_match
@@ -143,7 +145,7 @@ class Rewriter:
                 if match is None or (self._level < 2 and not match.is_exact):
                     continue
                 change = self._splicer.apply(match)
-            except Refused:
+            except (Refused, NotKnown):
                 continue
             except Mismatch as error:
                 self.report.rejected[rule.name] += 1

@@ -109,12 +109,9 @@ class Matched:
         """
         if self.value is other.value:
             return True
-        left, right = self.shape, other.shape
-        if left == right:
+        if self.shape == other.shape:
             return True
-        fixed = [(a, b) for a, b in zip(left, right, strict=False) if type(a) is type(b) is int]
-        differ = len(left) != len(right) or any(a != b for a, b in fixed)
-        return _known(False if differ else None)
+        return _known(False if differ(self.shape, other.shape) else None)
 
     def broadcasts_to(self, other: Matched) -> bool:
         """Whether broadcasting both gives the other's shape: its rank and sizes stay.
@@ -255,6 +252,15 @@ class Matched:
         counted = node.outputs[0] if node.op_type == "Unsqueeze" else node.inputs[0]
         rank = None if counted is None else self.facts.types.of(counted).rank
         return axes_from_front(self.written_axes, rank)
+
+
+def differ(left: Shape | None, right: Shape | None) -> bool:
+    """Whether two shapes certainly differ; None is a shape that is not known."""
+    if left is None or right is None:
+        return False
+    return len(left) != len(right) or any(
+        type(a) is type(b) is int and a != b for a, b in zip(left, right, strict=True)
+    )
 
 
 def plain_number(value: Any) -> Any:

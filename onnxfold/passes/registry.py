@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxfold.errors import UsageError
+from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.options import Options
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class PassInfo:
         try:
             factory, taken = _factory(self.home)
             made = factory(**{key: value for key, value in given.items() if key in taken})
-        except UsageError:
+        except OnnxFoldError:
             raise
         except Exception as error:  # whatever a stranger's module does when it is loaded
             raise UsageError(f"the pass {self.name!r} cannot be loaded: {error}") from error

@@ -364,11 +364,17 @@ def text_of(thing: object) -> str:
     names = code.co_varnames[: code.co_argcount]
     if code.co_name != "<lambda>":
         return f"{code.co_name}({', '.join(names)})"
-    for node in ast.walk(_tree_of(code.co_filename)):
-        if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno:
-            named = tuple(argument.arg for argument in node.args.args)
-            if named == names:
-                return ast.unparse(node.body)
+    here = [
+        node
+        for node in ast.walk(_tree_of(code.co_filename))
+        if isinstance(node, ast.Lambda)
+        and node.lineno == code.co_firstlineno
+        and tuple(argument.arg for argument in node.args.args) == names
+    ]
+    for node in here:
+        made = compile(ast.Expression(node), code.co_filename, "eval").co_consts[0]
+        if len(here) == 1 or (made.co_code, made.co_consts) == (code.co_code, code.co_consts):
+            return ast.unparse(node.body)
     return f"lambda {', '.join(names)}: ..."
 
 

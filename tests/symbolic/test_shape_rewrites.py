@@ -100,17 +100,6 @@ FUNCTION = """
 """
 
 
-def test_what_a_function_returns():
-    model = parse(
-        """g (float[B,3,4] x) => (float[B,12] y) <int64[1] m = {12}>
-        { b = local.rows(x)  to = Concat<axis=0>(b, m)  y = Reshape(x, to) }"""
-        + FUNCTION
-    )
-    model = rewrite(model)
-    assert model.ops["Reshape"] == 1 and model.ops["Concat"] == 0
-    model.check(*inputs([(0, 3, 4), (2, 3, 4)]))
-
-
 def test_a_function_is_rewritten_for_all_of_its_callers():
     model = parse(
         """g (float[2,3] x, float[B,4] z) => (int64[1] y, int64[1] w)

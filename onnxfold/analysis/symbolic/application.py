@@ -43,7 +43,6 @@ class Applications:
         self,
         node: ir.Node,
         inputs: Sequence[Fact | None],
-        attributes: Mapping[str, Any] | None,
         opsets: Mapping[str, int],
     ) -> Results:
         """The facts of a node's outputs.
@@ -51,24 +50,21 @@ class Applications:
         Args:
             node: A node without subgraphs, of an op that is no function of the model.
             inputs: What is known of its inputs; None for one that is omitted.
-            attributes: Python values where a caller supplies some of them, or None.
             opsets: Domain to version.
         """
         key = None
-        if attributes is None:
-            content = content_of_attributes(node.attributes.data.values())
-            if content is not None:
-                domain = node.domain
-                version = opsets.get(domain)
-                key = (node.op_type, domain, version, len(node.outputs), content, *inputs)
-                found = self._found.get(key)
-                if found is not None:
-                    results, required = found
-                    self._algebra.required += required
-                    return results
+        content = content_of_attributes(node.attributes.data.values())
+        if content is not None:
+            domain = node.domain
+            key = (node.op_type, domain, opsets.get(domain), len(node.outputs), content, *inputs)
+            found = self._found.get(key)
+            if found is not None:
+                results, required = found
+                self._algebra.required += required
+                return results
         unnamed, before = self._algebra.unnamed, len(self._algebra.required)
         shared = self._table.shared
-        results = [shared(f) for f in self._decide(node, inputs, attributes, opsets)]
+        results = [shared(f) for f in self._decide(node, inputs, opsets)]
         if key is not None and unnamed == self._algebra.unnamed:  # else it is new each time
             self._found[key] = results, self._algebra.required[before:]
         return results
@@ -77,11 +73,9 @@ class Applications:
         self,
         node: ir.Node,
         inputs: Sequence[Fact | None],
-        attributes: Mapping[str, Any] | None,
         opsets: Mapping[str, int],
     ) -> Results:
-        if attributes is None:
-            attributes = {name: python_value(a) for name, a in node.attributes.data.items()}
+        attributes = {name: python_value(a) for name, a in node.attributes.data.items()}
         application = Application(
             node.op_type, inputs, attributes, opsets.get("", 1), len(node.outputs), self._algebra
         )

@@ -1,4 +1,4 @@
-"""Facts through branches, loops and calls of functions."""
+"""Facts through branches and loops."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, common, of_type
 from onnxfold.graphs import subgraphs_of
@@ -21,8 +20,6 @@ _ATTEMPTS = 3
 _DEEPEST_TRIAL = 3
 # Before, a Scan had an axis of sequences to run over, and their lengths.
 _SCAN_WITHOUT_BATCHES = 9
-# Functions that call functions that call functions ...
-_DEEPEST_CALL = 16
 
 
 def results(
@@ -193,80 +190,3 @@ def _stacked(algebra: Algebra, fact: Fact, mark: int, turns: Number) -> Fact:
         return Fact(fact.dtype)
     sizes = [d if algebra.is_older(d, mark) else algebra.unknown(low=0) for d in fact.shape]
     return of_type(fact.dtype, [turns, *sizes], algebra)
-
-
-class Calls:
-    """What functions return: their bodies visited with what is known of a call's operands."""
-
-    def __init__(self) -> None:
-        self._found: dict[object, Sequence[Fact]] = {}
-        self._arguments: list[Mapping[str, ir.Attr]] = []
-
-    def argument(self, attribute: ir.Attr) -> ir.Attr | None:
-        """What the call that is being visited gives for an attribute of its function."""
-        if not self._arguments or attribute.ref_attr_name is None:
-            return None
-        return self._arguments[-1].get(attribute.ref_attr_name)
-
-    def results(
-        self,
-        analysis: SymbolicAnalysis,
-        node: ir.Node,
-        function: ir.Function,
-        inputs: Sequence[Fact | None],
-    ) -> Sequence[Fact]:
-        """The facts of the outputs of a call."""
-        arguments = self._arguments_of(node, function)
-        if arguments is None or len(self._arguments) >= _DEEPEST_CALL:
-            return []
-        content = content_of_attributes(arguments.values())
-        key = (
-            function.identifier(),
-            tuple(arguments),
-            tuple(map(id, arguments.values())) if content is None else content,
-            *inputs,
-        )
-        found = self._found.get(key)
-        if found is not None:
-            return found
-        algebra = analysis.algebra
-        mark = len(algebra.atoms)
-        found = self._visit(analysis, function, inputs, arguments)
-        # the same operands, as far as is known, may still make other new sizes
-        if all(_is_older(algebra, fact, mark) for fact in found):
-            self._found[key] = found
-        return found
-
-    def _arguments_of(self, node: ir.Node, function: ir.Function) -> Mapping[str, ir.Attr] | None:
-        arguments = {a.name: a for a in function.attributes.values() if a.value is not None}
-        for name, attribute in node.attributes.items():
-            given = self.argument(attribute) if attribute.is_ref() else attribute
-            if given is None or given.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-                return None
-            arguments[name] = given
-        return arguments
-
-    def _visit(
-        self,
-        analysis: SymbolicAnalysis,
-        function: ir.Function,
-        inputs: Sequence[Fact | None],
-        arguments: Mapping[str, ir.Attr],
-    ) -> Sequence[Fact]:
-        self._arguments.append(arguments)
-        with analysis.aside():
-            for k, value in enumerate(function.inputs):
-                fact = inputs[k] if k < len(inputs) else None
-                analysis.set(value, UNKNOWN if fact is None else fact)
-            analysis.run_graph(function.graph)
-            found = [analysis.of(v) for v in function.outputs]
-        self._arguments.pop()
-        return found
-
-
-def _is_older(algebra: Algebra, fact: Fact, mark: int) -> bool:
-    if not all(algebra.is_older(d, mark) for d in fact.shape or ()):
-        return False
-    return not fact.is_symbolic or all(
-        algebra.is_older(n, mark) for n in (() if fact.items is None else fact.items.flat)
-    )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections import ChainMap
 from collections.abc import Iterator, MutableMapping, Sequence
-from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -14,7 +12,7 @@ import onnx_ir as ir
 from onnxfold.analysis.known import KnownValues
 from onnxfold.analysis.scopes import Scope, Scopes
 from onnxfold.analysis.symbolic import control_flow, suppositions
-from onnxfold.analysis.symbolic.application import Applications, python_value
+from onnxfold.analysis.symbolic.application import Applications
 from onnxfold.analysis.symbolic.atoms import is_made_of
 from onnxfold.analysis.symbolic.elementwise import is_small
 from onnxfold.analysis.symbolic.expression import Algebra, Number
@@ -42,6 +40,9 @@ class SymbolicAnalysis:
     stay right while the graph is rewritten, as what a node computes never changes; values that a
     rewrite makes are looked at like all others, when they are asked for.
 
+    What a call of one of the model's functions makes is not known; the pass ``inline-functions``
+    puts their nodes in its place.
+
     Args:
         model: The model, its nodes in an order in which they can run.
         scopes: Its scopes, if they are known already.
@@ -66,11 +67,6 @@ class SymbolicAnalysis:
         """How many bodies the graph that is being visited is in: they are looked at anew."""
         self._required: dict[ir.Node, list[Number]] = {}
         """What the nodes of the main graph fail on unless it is 0 or more."""
-
-    @functools.cached_property
-    def _calls(self) -> control_flow.Calls:
-        """The calls of functions that are being looked at."""
-        return control_flow.Calls()
 
     def of(self, value: ir.Value) -> Fact:
         """What is known of a value."""
@@ -258,16 +254,6 @@ class SymbolicAnalysis:
         finally:
             self.nesting -= 1
 
-    @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """What is found meanwhile holds for one call of a function only and is forgotten."""
-        before = self._facts, self._read
-        self._facts, self._read = {}, {}
-        try:
-            yield
-        finally:
-            self._facts, self._read = before
-
     # ---------------------------------------------------------------- values without a producer
 
     def _source(self, value: ir.Value) -> Fact:
@@ -378,35 +364,20 @@ class SymbolicAnalysis:
         values = node.inputs
         known = self._facts.get
         inputs = [None if v is None else known(v) or self._find(v) for v in values]
-        function = self.model.functions.get(node.op_identifier()) if self.model.functions else None
-        if function is not None:
-            return self._calls.results(self, node, function, inputs)
-        attributes: dict[str, Any] | None = None
         if node in self.scopes.parents:
             return [self.shared(f) for f in control_flow.results(self, node, inputs)]
-        if has_references(node):
-            attributes = self._supplied(node)
-            if attributes is None:
-                return []
+        functions = self.model.functions
+        if has_references(node) or (functions and node.op_identifier() in functions):
+            return []
         if self._are_known(values, inputs) or reads_floats(node.op_type):
             pairs = zip(values, inputs, strict=True)
             inputs = [f if v is None or f is None else self._in_full(v, f) for v, f in pairs]
-        results = self._applications.results(node, inputs, attributes, scope.opsets)
+        results = self._applications.results(node, inputs, scope.opsets)
         for fact in results:
             if fact.dtype in SIZE_DTYPES and fact.known is None:
                 # the evaluator computes what no shape function does
                 return [self._in_full(v, f) for v, f in zip(node.outputs, results, strict=False)]
         return results
-
-    def _supplied(self, node: ir.Node) -> dict[str, Any] | None:
-        """Attributes as Python values, where a function's caller gives some of them."""
-        found: dict[str, Any] = {}
-        for name, written in node.attributes.data.items():
-            attribute = self._calls.argument(written) if written.is_ref() else written
-            if attribute is None:
-                return None
-            found[name] = python_value(attribute)
-        return found
 
 
 def _is_made_of(fact: Fact, atoms: set[int]) -> bool:

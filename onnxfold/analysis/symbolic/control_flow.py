@@ -137,51 +137,31 @@ def _repeat(
     Returns:
         What is known of the carried values after the last turn.
     """
-    algebra = analysis.algebra
     start = [value for value in body.inputs if value not in others]
     end = body.outputs[first : first + len(given)]
-    facts = list(given)
-    attempts = _ATTEMPTS if analysis.nesting <= _DEEPEST_TRIAL else 0
-    for attempt in range(attempts + 1):
-        if attempt == attempts:
-            facts = [Fact(fact.dtype) for fact in given]  # ONNX lets only shapes vary
+
+    def after_turn(facts: Sequence[Fact]) -> list[Fact]:
         for value, fact in (*others.items(), *zip(start, facts, strict=True)):
             analysis.set(value, fact)
         analysis.run_graph(body)
-        after = map(analysis.of, end)
-        found = [_kept(algebra, *each) for each in zip(given, facts, after, strict=True)]
-        if all(a is b for a, b in zip(found, facts, strict=True)):
-            break
-        facts = found
-    same = zip(given, facts, strict=True)
-    return [a if a is b else common(algebra, a, b) for a, b in same]
+        return [
+            common(analysis.algebra, a, analysis.of(v)) for a, v in zip(given, end, strict=True)
+        ]
+
+    facts = given
+    for _ in range(_ATTEMPTS if analysis.nesting <= _DEEPEST_TRIAL else 0):
+        before, facts = facts, after_turn(facts)
+        if all(_kept(g, a) == _kept(g, b) for g, a, b in zip(given, before, facts, strict=True)):
+            return facts
+    facts = [Fact(fact.dtype) for fact in given]  # ONNX lets only shapes vary
+    after_turn(facts)
+    return facts
 
 
-def _kept(algebra: Algebra, given: Fact, fact: Fact, after: Fact) -> Fact:
-    """What may be known of a value in each turn, if something was taken to be and is so at its end.
-
-    Args:
-        algebra: Makes new symbols for sizes that vary.
-        given: What is known before the first turn.
-        fact: What was taken to be known at the start of a turn.
-        after: What is known at its end.
-
-    Returns:
-        The same fact if it holds.
-    """
-    if after is fact:
-        return fact
-    if fact is given:
-        return common(algebra, given, after)
-    if fact.dtype not in (None, after.dtype) or fact.other is not None:
-        return UNKNOWN
-    if fact.shape is None or given.shape is None:
-        return fact
-    if after.shape is not None and len(after.shape) == len(fact.shape):
-        sizes = zip(given.shape, fact.shape, after.shape, strict=True)
-        if all(old == new or old != first for first, old, new in sizes):
-            return fact
-    return Fact(fact.dtype)
+def _kept(given: Fact, fact: Fact) -> tuple[object, ...]:
+    """Tell what a fact has in common with another one."""
+    sizes = zip(given.shape or (), fact.shape or (), strict=False)
+    return fact is given, fact.dtype, fact.rank, [a == b for a, b in sizes]
 
 
 def _stacked(algebra: Algebra, fact: Fact, mark: int, turns: Number) -> Fact:

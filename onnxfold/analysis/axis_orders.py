@@ -22,7 +22,9 @@ REDUCTIONS = ops(Trait.REDUCES)
 _BROADCASTING = 7  # the opset from which on operands broadcast as in NumPy
 
 
-def regions(graph: ir.Graph, facts: ModelFacts, keeps: Keeps, *, inexact: bool) -> Iterator[Region]:
+def regions(
+    graph: ir.Graph, facts: ModelFacts, keeps: Keeps, *, inexact: bool
+) -> Iterator[AxisRegion]:
     """The regions beside transposes, as large as can be; the caller may change each that it gets.
 
     Args:
@@ -45,7 +47,7 @@ def regions(graph: ir.Graph, facts: ModelFacts, keeps: Keeps, *, inexact: bool) 
         ):
             for start in starts:
                 if start.graph is graph and (start, new) not in seen:
-                    region = Region(start, new, facts, keeps, inexact=inexact)
+                    region = AxisRegion(start, new, facts, keeps, inexact=inexact)
                     seen.update((each, new) for each in (start, *region.nodes))
                     yield region
 
@@ -69,7 +71,7 @@ def _inverse(perm: Perm) -> Perm:
     return tuple(perm.index(axis) for axis in range(len(perm)))
 
 
-class Region:
+class AxisRegion:
     """Connected nodes of one graph that could compute on transposed values.
 
     Args:

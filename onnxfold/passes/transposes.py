@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from onnxfold.analysis.axis_orders import REDUCTIONS, Perm, Region, regions
+from onnxfold.analysis.axis_orders import REDUCTIONS, AxisRegion, Perm, regions
 from onnxfold.analysis.facts import facts_of
 from onnxfold.editing import Names, insert, insert_constant, remove_unused, replace, take_over
 from onnxfold.onnx_ir_private import uses
@@ -62,7 +62,7 @@ class _Turn:
         names: The names in use.
     """
 
-    def __init__(self, region: Region, nodes: Sequence[ir.Node], names: Names) -> None:
+    def __init__(self, region: AxisRegion, nodes: Sequence[ir.Node], names: Names) -> None:
         self._region = region
         self._nodes = dict.fromkeys(nodes)
         self._names = names

@@ -174,9 +174,12 @@ class SymbolicAnalysis:
                     changed.add(value)
             return
         if node in self.scopes.parents:
-            for graph in subgraphs_of(node):
-                self._forget(graph)
-        self._visit(node, self.scopes.find(node.graph))
+            for body in subgraphs_of(node):
+                for inner in body.all_nodes():
+                    for value in inner.outputs:
+                        self.known.ask_again(value)
+        with self.again():
+            self._visit(node, self.scopes.find(node.graph))
         for value, old in zip(node.outputs, before, strict=True):
             assert old is not None
             is_constant = self.known.ask_again(value)
@@ -184,18 +187,6 @@ class SymbolicAnalysis:
                 changed.add(value)
             else:
                 facts[value] = old
-
-    def _forget(self, graph: ir.Graph) -> None:
-        """A body is looked at anew with what feeds it."""
-        for value in graph.inputs:
-            self._facts.pop(value, None)
-        for node in nodes_of(graph):
-            for value in node.outputs:
-                self._facts.pop(value, None)
-                self.known.ask_again(value)
-            if node in self.scopes.parents:
-                for inner in subgraphs_of(node):
-                    self._forget(inner)
 
     # ---------------------------------------------------------------- on demand
 

@@ -14,13 +14,9 @@ from onnxfold.analysis.constness import ConstnessAnalysis, select_runtime_consta
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.kernels.inference import schema_of
+from onnxfold.ops import Trait, ops
 
-COMMUTATIVE = frozenset(
-    (
-        *("Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "Mean"),
-        *("BitwiseAnd", "BitwiseOr", "BitwiseXor"),
-    )
-)
+COMMUTATIVE = frozenset(ops(Trait.COMMUTES))
 """ONNX's own ops that give the same for two operands in either order."""
 
 

@@ -32,6 +32,8 @@ class Trait(enum.Flag):
     """A window with weights slides over all axes but the first two."""
     POOLS = enum.auto()
     """A window without weights does."""
+    MOVES = enum.auto()
+    """The results are elements of the first operand, of a Concat those of all operands."""
     REPEATS = enum.auto()
     """Copies elements that are there already, to more places."""
     SELECTS = enum.auto()
@@ -73,9 +75,13 @@ _ROWS = (
     (T.MULTIPLIES, "Gemm MatMul MatMulInteger QLinearMatMul"),
     (T.CONVOLVES, "Conv ConvInteger ConvTranspose QLinearConv"),
     (T.POOLS, "AveragePool LpPool MaxPool"),
-    (T.REPEATS, "ConstantOfShape Expand EyeLike OneHot Range Resize Tile Upsample"),
-    (T.SELECTS, "Gather GatherElements GatherND Pad"),
-    (T.FREE, "Constant Flatten Reshape Shape Size Squeeze Unsqueeze"),
+    (T.MOVES, "Concat Slice Split Transpose"),
+    (T.MOVES | T.REPEATS, "Expand Tile"),
+    (T.REPEATS, "ConstantOfShape EyeLike OneHot Range Resize Upsample"),
+    (T.MOVES | T.SELECTS, "Gather GatherElements"),
+    (T.SELECTS, "GatherND Pad"),
+    (T.MOVES | T.FREE, "Flatten Reshape Squeeze Unsqueeze"),
+    (T.FREE, "Constant Shape Size"),
     (T.UNBOUNDED, "Attention DFT Einsum GRU If LSTM Loop RNN Scan"),
     (T.READS_AT_FLOATS, "DeformConv GridSample MaxRoiPool RoiAlign"),
 )

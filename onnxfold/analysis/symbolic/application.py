@@ -11,13 +11,23 @@ import onnx_ir as ir
 
 from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.symbolic.expression import Algebra, Number
-from onnxfold.analysis.symbolic.fact import MOST_ELEMENTS, Array, Fact, FactTable, of_array
+from onnxfold.analysis.symbolic.fact import (
+    MOST_ELEMENTS,
+    Array,
+    Fact,
+    FactTable,
+    list_of,
+    of_array,
+    of_items,
+)
 from onnxfold.analysis.symbolic.inference import infer
 from onnxfold.analysis.symbolic.shape_functions import Application, Undecided, find
 from onnxfold.kernels.registry import NotExact, Postpone, Unfoldable
 from onnxfold.kernels.registry import find as find_kernel
+from onnxfold.ops import Trait, ops
 
 _MOST_BYTES = 1 << 12
+_MOVING = ops(Trait.MOVES)
 SENSELESS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What a shape function raises for a node that makes no sense: an axis that is not there, a list
 of lists."""
@@ -97,7 +107,10 @@ def python_value(attribute: ir.Attr) -> Any:
 
 
 def _computed(application: Application) -> Results | None:
-    """What the op's kernel computes, if all operands are known and small."""
+    """What the op's kernel computes, if all operands are known and small.
+
+    Of an op that only moves elements, some may be expressions: the kernel moves their numbers.
+    """
     op_type, inputs, attributes = application.op_type, application.inputs, application.attributes
     if op_type == "CastLike":
         like = application.input(1)
@@ -105,6 +118,14 @@ def _computed(application: Application) -> Results | None:
             return None
         op_type, inputs, attributes = "Cast", inputs[:1], {"to": like.dtype.value, **attributes}
     arrays: list[Array | None] = [None if f is None else f.known for f in inputs]
+    items: list[Number] = []
+    if op_type in _MOVING and any(f is not None and f.is_symbolic for f in inputs):
+        for k in range(len(inputs) if op_type == "Concat" else 1):
+            objects = application.objects(k)
+            if objects is not None:
+                numbers = np.arange(len(items), len(items) + objects.size)
+                arrays[k] = numbers.reshape(objects.shape)
+                items += objects.flat
     if not arrays or any(a is None and f is not None for a, f in zip(arrays, inputs, strict=True)):
         return None
     kernel = find_kernel(op_type, application.opset)
@@ -123,4 +144,8 @@ def _computed(application: Application) -> Results | None:
         return None
     if any(r.size > MOST_ELEMENTS or r.dtype.kind not in "fiub" for r in results):
         return None
+    dtype = application.fact(0).dtype
+    if items and dtype is not None:
+        moved = [list_of([items[k] for k in r.flat]).reshape(r.shape) for r in results]
+        return [of_items(array, dtype, application.algebra) for array in moved]
     return [of_array(r, ir.DataType.from_numpy(r.dtype)) for r in results]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 
-from onnxfold.analysis.symbolic.elementwise import is_small
 from onnxfold.analysis.symbolic.expression import Number
-from onnxfold.analysis.symbolic.fact import Fact, of_items
+from onnxfold.analysis.symbolic.fact import Fact
 from onnxfold.analysis.symbolic.shape_functions import (
     Application,
     Undecided,
@@ -37,11 +35,7 @@ def expand(application: Application) -> Sequence[Fact]:
     """The shape broadcasts with that of the operand."""
     sizes = application.numbers(1)
     result = application.broadcast(tuple(_sizes(application, sizes)), application.shape(0))
-    fact = application.fact(0)
-    items = fact.objects
-    if items is not None and fact.dtype is not None and is_small(result):
-        return [of_items(np.broadcast_to(items, result), fact.dtype, application.algebra)]  # type: ignore[arg-type]
-    return application.tensor(result, fact.dtype)
+    return application.like(result)
 
 
 @shape_function("Tile")
@@ -53,12 +47,7 @@ def tile(application: Application) -> Sequence[Fact]:
     if len(repeats) != len(sizes):
         raise Undecided
     result = tuple(algebra.mul(d, r) for d, r in zip(sizes, repeats, strict=True))
-    fact = application.fact(0)
-    items = fact.objects
-    known = [r for r in repeats if isinstance(r, int)]
-    if items is not None and fact.dtype is not None and is_small(result) and known == repeats:
-        return [of_items(np.tile(items, known), fact.dtype, algebra)]
-    return application.tensor(result, fact.dtype)
+    return application.like(result)
 
 
 @shape_function("Range", reads_floats=True)

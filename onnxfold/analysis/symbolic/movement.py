@@ -11,8 +11,6 @@ import onnx_ir as ir
 
 from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import (
-    MOST_ELEMENTS,
-    Array,
     Fact,
     Shape,
     list_of,
@@ -58,26 +56,11 @@ def non_zero(application: Application) -> Sequence[Fact]:
     return application.tensor([rows, algebra.unknown(low=0)], ir.DataType.INT64)
 
 
-def _moved(application: Application, items: Array) -> Sequence[Fact]:
-    """The fact of elements that came from the first input."""
-    dtype = application.fact(0).dtype
-    items = np.asarray(items, object)  # NumPy gives a single element as itself
-    if dtype is None or items.size > MOST_ELEMENTS:
-        raise Undecided
-    return [of_items(items, dtype, application.algebra)]
-
-
 @shape_function("Gather")
 def gather(application: Application) -> Sequence[Fact]:
     """Elements at indexes along an axis."""
     data, indices = application.shape(0), application.shape(1)
     axis = axis_of(application.attributes.get("axis", 0), len(data))
-    items, at = application.objects(0), application.known(1)
-    if items is not None and at is not None:
-        try:
-            return _moved(application, np.take(items, at, axis=axis))
-        except IndexError:
-            raise Undecided from None
     sizes = (*data[:axis], *indices, *data[axis + 1 :])
     return application.like(sizes)
 
@@ -115,12 +98,6 @@ def _reshaped(application: Application, sizes: Shape) -> Sequence[Fact]:
     if application.agreeing is not None:
         product = application.algebra.product
         application.agree(product(application.shape(0)), product(sizes))
-    items = application.objects(0)
-    if items is not None and all(isinstance(d, int) for d in sizes):
-        try:
-            return _moved(application, items.reshape(tuple(sizes)))
-        except ValueError:
-            raise Undecided from None
     return application.like(sizes)
 
 
@@ -236,11 +213,7 @@ def transpose(application: Application) -> Sequence[Fact]:
     application.require(len(order) == len(sizes))
     if sorted(order) != list(range(len(sizes))):
         raise Undecided
-    items = application.objects(0)
-    if items is not None:
-        return _moved(application, items.transpose(order))
-    dtype = application.fact(0).dtype
-    return application.tensor([sizes[k] for k in order], dtype)
+    return application.like([sizes[k] for k in order])
 
 
 @shape_function("Pad")
@@ -265,10 +238,6 @@ def concat(application: Application) -> Sequence[Fact]:
     """Operands one after the other."""
     axis = application.attributes.get("axis", 1)
     result = _joined_shape(application, axis)
-    arrays = [application.objects(k) for k in range(len(application.inputs))]
-    present = [a for a in arrays if a is not None]
-    if len(present) == len(arrays):
-        return _moved(application, np.concatenate(present, axis=axis))
     return application.like(result)
 
 
@@ -307,10 +276,6 @@ def split(application: Application) -> Sequence[Fact]:
     else:
         parts = _equal_parts(algebra, sizes[axis], count)
     application.agree(sizes[axis], functools.reduce(algebra.add, parts))
-    items = application.objects(0)
-    if items is not None and all(isinstance(p, int) for p in parts):
-        places = np.cumsum([int(p) for p in parts])[:-1]  # type: ignore[arg-type]
-        return [_moved(application, a)[0] for a in np.split(items, places, axis=axis)]
     dtype = application.fact(0).dtype
     return [of_type(dtype, (*sizes[:axis], p, *sizes[axis + 1 :]), algebra) for p in parts]
 
@@ -336,17 +301,6 @@ def slice_(application: Application) -> Sequence[Fact]:
     """Ranges of some axes."""
     sizes = list(application.shape(0))
     ranges = slice_ranges(application, len(sizes))
-    items = application.objects(0)
-    slices = [slice(None)] * len(sizes)
-    for axis, (start, end, step) in ranges.items():
-        if items is None or not (isinstance(start, int) and isinstance(end, int)):
-            break
-        if step < 0 and end in _ANY_END:
-            break
-        slices[axis] = _python_slice(start, end, step, items.shape[axis])
-    else:
-        if items is not None:
-            return _moved(application, items[tuple(slices)])
     for axis, (start, end, step) in ranges.items():
         sizes[axis] = sliced_size(application.algebra, sizes[axis], start, end, step)
     return application.like(sizes)

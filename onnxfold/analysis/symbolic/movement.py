@@ -236,17 +236,10 @@ def pad(application: Application) -> Sequence[Fact]:
 @shape_function("Concat")
 def concat(application: Application) -> Sequence[Fact]:
     """Operands one after the other."""
-    axis = application.attributes.get("axis", 1)
-    result = _joined_shape(application, axis)
-    return application.like(result)
-
-
-def _joined_shape(application: Application, axis: int) -> Shape:
-    """The shape of operands one after the other. Raises Undecided if ranks differ."""
     shapes = application.shapes()
     if not shapes or any(len(s) != len(shapes[0]) for s in shapes):
         raise Undecided
-    axis = axis_of(axis, len(shapes[0]))
+    axis = axis_of(application.attributes.get("axis", 1), len(shapes[0]))
     result: list[Number] = []
     for k, sizes in enumerate(zip(*shapes, strict=True)):
         if k == axis:
@@ -255,7 +248,7 @@ def _joined_shape(application: Application, axis: int) -> Shape:
             result.append(next((d for d in sizes if isinstance(d, int)), sizes[0]))
             for size in sizes:
                 application.agree(result[-1], size)
-    return tuple(result)
+    return application.like(result)
 
 
 @shape_function("Split")
@@ -274,7 +267,9 @@ def split(application: Application) -> Sequence[Fact]:
             raise Undecided
         parts = list(given)
     else:
-        parts = _equal_parts(algebra, sizes[axis], count)
+        part = algebra.ceil_div(sizes[axis], count)
+        last = algebra.sub(sizes[axis], algebra.mul(part, count - 1))
+        parts = [part] * (count - 1) + [last]
     application.agree(sizes[axis], functools.reduce(algebra.add, parts))
     dtype = application.fact(0).dtype
     return [of_type(dtype, (*sizes[:axis], p, *sizes[axis + 1 :]), algebra) for p in parts]
@@ -288,12 +283,6 @@ def split_to_sequence(application: Application) -> Sequence[Fact]:
         raise Undecided
     tensor = onnx.helper.make_tensor_type_proto(dtype.value, None)
     return [Fact(other=onnx.helper.make_sequence_type_proto(tensor).SerializeToString())]
-
-
-def _equal_parts(algebra: Algebra, total: Number, count: int) -> list[Number]:
-    part = algebra.ceil_div(total, count)
-    last = algebra.sub(total, algebra.mul(part, count - 1))
-    return [part] * (count - 1) + [last]
 
 
 @shape_function("Slice")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 import onnx_ir as ir
@@ -30,7 +29,7 @@ class ModelFacts:
     def __init__(self, model: ir.Model, evaluator: Evaluator | None = None) -> None:
         self.scopes = Scopes(model)
         self.determinism = Determinism(model)
-        self._model = model
+        self.model = model
         self._evaluator = evaluator
         self._types: SymbolicAnalysis | None = None
         self._has_changed = False
@@ -45,7 +44,7 @@ class ModelFacts:
     def types(self) -> SymbolicAnalysis:
         """Dtypes, shapes and small values, with what follows from the last changes."""
         if self._types is None:
-            self._types = SymbolicAnalysis(self._model, scopes=self.scopes, known=self.known)
+            self._types = SymbolicAnalysis(self.model, scopes=self.scopes, known=self.known)
         elif self._has_old_types:
             self._types.refresh()
         self._has_old_types = False
@@ -69,18 +68,12 @@ def facts_of(model: ir.Model) -> ModelFacts:
     Within :func:`shared_facts` it is the same for all who ask. Otherwise it is found anew: nobody
     knows what a stranger changes in between.
     """
-    shared: _Shared | None = model.meta.get(_KEY)
+    shared: ModelFacts | None = model.meta.get(_KEY)
     if shared is None or shared.model is not model:  # a clone has the meta data of its original
         put_in_order(model)
         return ModelFacts(model)
-    shared.facts.refresh()
-    return shared.facts
-
-
-@dataclass(frozen=True)
-class _Shared:
-    model: ir.Model
-    facts: ModelFacts
+    shared.refresh()
+    return shared
 
 
 def put_in_order(model: ir.Model) -> None:
@@ -104,7 +97,7 @@ def shared_facts(model: ir.Model, evaluator: Evaluator) -> Iterator[ModelFacts]:
         evaluator: Computes small constants.
     """
     facts = ModelFacts(model, evaluator)
-    model.meta[_KEY] = _Shared(model, facts)
+    model.meta[_KEY] = facts
     try:
         yield facts
     finally:

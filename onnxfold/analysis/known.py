@@ -55,7 +55,6 @@ class KnownValues:
         self._arrays: dict[ir.Value, Array | None] = {}
         self._buffers: dict[ir.Value, Buffer | None] = {}
         """Of what operations compute and read: None for what is not small."""
-        self._first: dict[ir.Value, float | None] = {}
         self._all_equal: dict[tuple[ir.Value, type, str], bool | None] = {}
 
     def is_constant(self, value: ir.Value) -> bool:
@@ -213,15 +212,6 @@ class KnownValues:
         self._pool.retain(buffer)
         return buffer
 
-    def first_number(self, value: ir.Value) -> float | None:
-        """The first element of a constant, if it is a number that costs nothing to look at."""
-        if value not in self._first:
-            tensor = self.tensor(value)
-            if tensor is None or (is_a(tensor, BufferTensor) and not tensor.buffer.is_known):
-                return None  # it can be known later
-            self._first[value] = _first_number(tensor)
-        return self._first[value]
-
     def all_equal(self, value: ir.Value, number: float) -> bool | None:
         """Whether every element of a constant is exactly ``number`` (-0.0 is not 0.0).
 
@@ -262,17 +252,6 @@ class KnownValues:
         finally:
             buffer.release_pages()
             self._pool.discard(buffer)
-
-
-def _first_number(tensor: ir.TensorProtocol) -> float | None:
-    size = tensor.size
-    # the first element of a large tensor lies in a file or in pages that nothing has touched yet
-    if size == 0 or size > _SAMPLES or tensor.dtype == ir.DataType.STRING:
-        return None
-    first = tensor.numpy().item(0)
-    if isinstance(first, (int, float)):
-        return first
-    return None if isinstance(first, complex) else float(first)
 
 
 def is_exactly(array: Array, number: float) -> bool:

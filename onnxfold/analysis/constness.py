@@ -126,10 +126,6 @@ class ConstnessAnalysis:
         """The least constness among a node's results."""
         return min((self.of(output) for output in node.outputs), default=Constness.VARIABLE)
 
-    def values(self, constness: Constness) -> list[ir.Value]:
-        """All results of nodes, and inputs, that have this constness."""
-        return [value for value, found in self._of.items() if found == constness]
-
     def _lookup(self, value: ir.Value, known: Mapping[ir.Value, Constness]) -> Constness:
         found = known.get(value)
         if found is not None:

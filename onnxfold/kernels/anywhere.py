@@ -36,8 +36,7 @@ def in_pieces(operation: Operation) -> Kernel | None:
     function = _of_pieces(model.SerializeToString())
     if function is None:
         return None
-    names = frozenset(node.attributes)
-    return Kernel(node.op_type, function, 1, Kind.ELEMENTWISE, names, False, False, 1)
+    return Kernel(node.op_type, function, 1, Kind.ELEMENTWISE, frozenset(node.attributes))
 
 
 @functools.cache

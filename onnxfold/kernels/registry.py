@@ -76,27 +76,25 @@ class Kernel:
     op_type: str
     function: Callable[..., KernelResult]
     since: int
-    kind: Kind
-    attributes: frozenset[str]
-    wants_n_outputs: bool
-    wants_opset: bool
-    needed: int
+    kind: Kind | KindRule
+    names: frozenset[str] = frozenset()
+    """Of its parameters."""
+    needed: int = 1
     """How many inputs cannot be left out."""
-    kind_rule: KindRule | None = None
 
     def kind_for(
         self, dtypes: Sequence[np.dtype[Any] | None], attributes: Mapping[str, Any]
     ) -> Kind:
         """The kind for operands of these dtypes: an op may be element-wise for some dtypes only
-        (integer Div can fail on data, float Div cannot). ``kind`` is what holds for all of them.
+        (integer Div can fail on data, float Div cannot).
 
         Raises Unfoldable for attributes that no valid model has.
         """
-        if attributes.keys() - self.attributes:
+        if attributes.keys() - self.names:
             return Kind.GENERAL
-        if self.kind_rule is None:
+        if isinstance(self.kind, Kind):
             return self.kind
-        kind: Kind = _refusing(self.kind_rule, (dtypes, attributes), {})
+        kind: Kind = _refusing(self.kind, (dtypes, attributes), {})
         return kind
 
     def __call__(
@@ -128,13 +126,13 @@ class Kernel:
         self, attributes: Mapping[str, Any], *, n_outputs: int, opset: int
     ) -> dict[str, Any]:
         """What ``function`` is given besides the inputs. Raises NotExact for other attributes."""
-        unknown = attributes.keys() - self.attributes
+        unknown = attributes.keys() - self.names
         if unknown:
             raise NotExact(f"attribute {min(unknown)} is not known to the NumPy kernel")
         arguments: dict[str, Any] = dict(attributes)
-        if self.wants_n_outputs:
+        if "n_outputs" in self.names:
             arguments["n_outputs"] = n_outputs
-        if self.wants_opset:
+        if "opset" in self.names:
             arguments["opset"] = opset
         return arguments
 
@@ -168,20 +166,10 @@ def kernel(
 
     def register(function: F) -> F:
         parameters = list(inspect.signature(function).parameters.values())
-        named = {p.name for p in parameters if p.kind is not p.VAR_POSITIONAL}
+        names = frozenset(p.name for p in parameters if p.kind is not p.VAR_POSITIONAL)
         needed = sum(p.default is p.empty and p.kind is not p.KEYWORD_ONLY for p in parameters)
         for op_type in op_types:
-            _TABLE[op_type] = Kernel(
-                op_type,
-                function,
-                since,
-                kind if isinstance(kind, Kind) else Kind.GENERAL,
-                frozenset(named - {"n_outputs", "opset"}),
-                "n_outputs" in named,
-                "opset" in named,
-                needed,
-                None if isinstance(kind, Kind) else kind,
-            )
+            _TABLE[op_type] = Kernel(op_type, function, since, kind, names, needed)
         return function
 
     return register

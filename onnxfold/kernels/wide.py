@@ -216,7 +216,7 @@ def _kernel(dtype: ir.DataType) -> Kernel:
     def convert(x: Array) -> Array:
         return rounded(x, target)
 
-    return Kernel("", convert, 1, Kind.ELEMENTWISE, frozenset(), False, False, 1)
+    return Kernel("", convert, 1, Kind.ELEMENTWISE)
 
 
 def rounded(x: Array, target: DType) -> Array:

@@ -40,9 +40,15 @@ class Tile:
 
 
 def write_tiles(
-    tiles: Iterable[Tile], put: Callable[[memoryview, int], object], threads: int
+    tiles: Iterable[Tile],
+    put: Callable[[memoryview, int], object],
+    threads: int,
+    done: Callable[[], object] = lambda: None,
 ) -> None:
-    """Have tiles computed by several threads, and give ``put`` their stretches and offsets."""
+    """Have tiles computed by several threads, and give ``put`` their stretches and offsets.
+
+    ``done`` is called in this thread after each tile.
+    """
     local = threading.local()
 
     def write(tile: Tile) -> None:
@@ -54,7 +60,7 @@ def write_tiles(
         for k in range(tile.rows):
             put(room.data[k * length : (k + 1) * length], tile.offset + k * tile.pitch)
 
-    for_each(tiles, write, threads)
+    for_each(tiles, write, threads, done)
 
 
 def write_at(fd: int, data: memoryview, offset: int) -> None:

@@ -100,7 +100,7 @@ class Writer:
             self._step(count)
 
     def _tiles(self, out: int, base: int, length: int, tensor: Any) -> None:
-        caller, lock = threading.get_ident(), threading.Lock()
+        lock = threading.Lock()
         covered = 0
 
         def put(data: memoryview, start: int) -> None:
@@ -111,13 +111,11 @@ class Writer:
             with lock:
                 covered += len(data)
                 self._done += len(data)
-            if threading.get_ident() == caller:
-                self._step(0)
 
-        write_tiles(tensor.tiles(TILE), put, self._threads if length > TILE else 1)
+        threads = self._threads if length > TILE else 1
+        write_tiles(tensor.tiles(TILE), put, threads, lambda: self._step(0))
         if covered != length:
             raise ValueError(f"the tiles of a tensor cover {covered} of {length} bytes")
-        self._step(0)
 
     def _memory(self, out: int, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
         if tensor.dtype.bitwidth >= 8:

@@ -22,7 +22,7 @@ from onnxfold.kernels.engines import Engines
 from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes, stand_in
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Kind, NotExact, Postpone
-from onnxfold.kernels.schedule import awaits, cannot_fail, phases, postponed, used_outside
+from onnxfold.kernels.schedule import awaits, phases, postponed, used_outside
 from onnxfold.kernels.streams.compute import Streams, is_large, is_streamable
 from onnxfold.kernels.wide import Widening
 from onnxfold.pool import Buffer, Pool
@@ -219,9 +219,7 @@ class Evaluator:
         views = [o for o, kind in large.items() if kind is not Kind.ELEMENTWISE]
         ordered = phases(operations, views)
         blocks = {o for phase, is_numpy in ordered if is_numpy for o in phase if o in large}
-        streams = Streams(
-            self.pool, self._engines, operations, blocks, wanted, root, _references, failures
-        )
+        streams = Streams(self.pool, self.time, operations, blocks, wanted, root, failures)
         for phase, is_numpy in ordered:
             for part in [[operation] for operation in phase] if is_numpy else [phase]:
                 if part[0] in blocks:
@@ -243,17 +241,12 @@ class Evaluator:
             operation
             for operation in postponed(buffers)
             if not is_streamable(operation)
-            and (operation.kernel is None or is_large(operation) or not cannot_fail(operation))
+            and (is_large(operation) or operation.kind is Kind.GENERAL)
         ]
         chosen = set(found)
         below = postponed([b for o in found for b in o.results if awaits(b, o)])
         outside = [o.results[k] for o, k in used_outside(below) if o in chosen]
         return [b for b in outside if b is not None]
-
-
-def _references(buffer: Buffer) -> int:
-    """How many users of a buffer are sure to come: a value alone may have none."""
-    return buffer.references - (0 if buffer.pool.is_settled else buffer.bindings)
 
 
 def _are_tensors(operation: Operation) -> bool:

@@ -62,7 +62,7 @@ class Kind(enum.Enum):
     SHAPE = "shape"
     """Reads no element of its operands, only how many there are: never worth postponing."""
     GENERAL = "general"
-    """Anything else."""
+    """Anything else: only such a kernel can fail on data."""
 
 
 KindRule = Callable[[Sequence[np.dtype[Any] | None], Mapping[str, Any]], Kind]

@@ -70,8 +70,9 @@ def phases(
             level[operation] = highest + 1 + highest % 2
             after[operation] = level[operation] + 1
             continue
-        join = highest % 2 == 1 and operation in below
-        if operation.kernel is None or (join and operation not in apart and _may_join(operation)):
+        join = highest % 2 == 1 and operation in below and operation not in apart
+        join = join and operation.kind is not Kind.GENERAL and not isinstance(operation, Conversion)
+        if operation.kernel is None or join:
             level[operation] = highest if highest % 2 else highest + 1
         else:
             level[operation] = highest if highest % 2 == 0 else highest + 1
@@ -92,15 +93,6 @@ def _is_alone(operation: Operation) -> bool:
     return (operation.node.domain != "" or bool(subgraphs_of(operation.node))) and not any(
         b is not None and b.type_proto is not None for b in buffers
     )
-
-
-def _may_join(operation: Operation) -> bool:
-    return cannot_fail(operation) and not isinstance(operation, Conversion)
-
-
-def cannot_fail(operation: Operation) -> bool:
-    """True if its NumPy kernel computes the operation whatever the operands' values are."""
-    return operation.kind is not Kind.GENERAL
 
 
 def used_outside(operations: Sequence[Operation]) -> list[Output]:

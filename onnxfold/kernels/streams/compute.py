@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from onnxfold.kernels.engines import Engines
+from onnxfold.evaluation import TimeLimit
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Kind, Postpone, Unfoldable
 from onnxfold.kernels.schedule import awaits
@@ -31,41 +31,34 @@ class Streams:
 
     Args:
         pool: Where operands and results live.
-        engines: Knows how long computing may take.
+        time: How long computing may take.
         operations: Postponed operations, operands first.
         blocks: Those for which :func:`is_streamable`, and which are computed by :meth:`make`.
         wanted: Results that are wanted as a whole.
         root: A result that is wanted block by block, of the last operation.
-        references: How many users a buffer is sure to have, those in the operations among them.
         failures: Gets the operations that cannot be computed, with the reason.
     """
 
     def __init__(
         self,
         pool: Pool,
-        engines: Engines,
+        time: TimeLimit,
         operations: Sequence[Operation],
         blocks: Collection[Operation],
         wanted: Iterable[Buffer],
         root: Buffer | None,
-        references: Callable[[Buffer], int],
         failures: dict[Operation, str],
     ) -> None:
         self._pool = pool
-        self._time = engines.time
+        self._time = time
         self._root = root
         self.failures = failures
         self.operations = blocks
         """Those that are computed by :meth:`make`."""
-        self._stored = self._to_store(operations, wanted, references)
+        self._stored = self._to_store(operations, wanted)
         self._expressions: dict[Buffer, Expression] = {}
 
-    def _to_store(
-        self,
-        operations: Sequence[Operation],
-        wanted: Iterable[Buffer],
-        references: Callable[[Buffer], int],
-    ) -> set[Buffer]:
+    def _to_store(self, operations: Sequence[Operation], wanted: Iterable[Buffer]) -> set[Buffer]:
         """Results that are stored because work would be done twice, or that others ask for."""
         uses: dict[Buffer, list[Operation]] = {}
         for operation in operations:
@@ -84,7 +77,9 @@ class Streams:
                 if result in stored or not users:
                     continue
                 found = {self._chain_of(user, result, chains) for user in users}
-                if len(found) > 1 or None in found or references(result) > len(users):
+                # a value alone may have no user
+                sure = result.references - (0 if self._pool.is_settled else result.bindings)
+                if len(found) > 1 or None in found or sure > len(users):
                     stored.add(result)
                 else:
                     chains[result] = found.pop() or result

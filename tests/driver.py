@@ -25,7 +25,7 @@ import psutil
 
 Phase = Callable[[str], None]
 SECONDS = 30
-_TICK = 0.05
+_TICK = 0.25  # seconds between looks at the time and memory that a task has taken
 
 
 class Died(Exception):
@@ -49,7 +49,7 @@ class Worker:
 
     Args:
         tasks: The module of the tasks.
-        cpu_seconds: CPU time of one task, with all that it starts, None for any.
+        cpu_seconds: CPU time of each phase of a task, with all that it starts; None for any.
         memory: Resident memory with all that it has started, bytes.
     """
 
@@ -89,7 +89,7 @@ class Worker:
                 raise self._ended("", phase) from None
             began = time.monotonic()
             if kind == "phase":
-                phase = content
+                phase, before = content, None
             elif kind == "error":
                 raise content
             else:

@@ -7,19 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
-from onnxfold.onnx_ir_private import nodes_of
+from onnxfold.onnx_ir_private import holds_graphs, nodes_of
 
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 
 def subgraphs_of(node: ir.Node) -> Sequence[ir.Graph]:
     """The graphs among a node's attributes."""
-    # asked of every node by every pass: the dict below the attributes is three times as fast
-    attributes = node.attributes.data
-    for attribute in attributes.values():
-        if attribute.type is _GRAPH or attribute.type is _GRAPHS:
-            return _graphs_in(attributes.values())
-    return ()
+    return _graphs_in(node.attributes.values()) if holds_graphs(node) else ()
 
 
 def has_references(node: ir.Node) -> bool:
@@ -43,7 +38,8 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
         graph = stack.pop()
         yield graph
         for node in nodes_of(graph):
-            stack.extend(subgraphs_of(node))
+            if holds_graphs(node):
+                stack.extend(subgraphs_of(node))
 
 
 def _graphs_in(attributes: Iterable[ir.Attr]) -> list[ir.Graph]:
@@ -110,7 +106,7 @@ def count_nodes(model: ir.Model) -> dict[str, int]:
     """Count the nodes by op (see `op_name`), those of subgraphs and functions included."""
     counts: Counter[str] = Counter()
     for graph in all_graphs(model):
-        counts.update(map(op_name, graph))
+        counts.update([op_name(node) for node in nodes_of(graph)])
     return dict(counts)
 
 

@@ -15,6 +15,7 @@ from onnx_ir._core import TensorBase, Usage
 __all__ = [
     "TensorBase",
     "entries_of",
+    "holds_graphs",
     "is_a",
     "nodes_of",
     "noted",
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 
+_GRAPHS = frozenset((ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS))
 _Tensor = TypeVar("_Tensor", bound=TensorBase)
 
 
@@ -54,6 +56,17 @@ def nodes_of(graph: ir.Graph) -> list[ir.Node]:
     while (link := link.next) is not end:
         nodes.append(link.value)  # type: ignore[arg-type]
     return nodes
+
+
+def holds_graphs(node: ir.Node) -> bool:
+    """Whether a graph is among the attributes of a node.
+
+    Every pass asks it of every node: a property for each attribute takes most of the time.
+    """
+    for attribute in node._attributes.data.values():  # noqa: SIM110, a generator takes longer
+        if attribute._type in _GRAPHS:
+            return True
+    return False
 
 
 def noted(owner: ir.Node | ir.Value, key: str) -> Any:

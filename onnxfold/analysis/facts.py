@@ -12,7 +12,7 @@ from onnxfold.analysis.determinism import Determinism
 from onnxfold.analysis.known import KnownValues
 from onnxfold.analysis.scopes import Scopes, sort_if_needed
 from onnxfold.analysis.symbolic import SymbolicAnalysis
-from onnxfold.editing import forget_strangers
+from onnxfold.editing import Names, forget_strangers
 from onnxfold.kernels.evaluator import Evaluator
 
 _KEY = "onnxfold.facts"
@@ -39,6 +39,11 @@ class ModelFacts:
     def known(self) -> KnownValues:
         """The constants."""
         return KnownValues(self.scopes, self.determinism, self._evaluator)
+
+    @cached_property
+    def names(self) -> Names:
+        """The names in use, those of values that are gone included."""
+        return Names(self.scopes.graphs())
 
     @property
     def types(self) -> SymbolicAnalysis:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxfold.analysis.facts import facts_of
 from onnxfold.editing import add_initializer, inherit, remove_nodes, replace
-from onnxfold.graphs import all_graphs, is_constant_node, tensor_of_constant
+from onnxfold.graphs import is_constant_node, tensor_of_constant
+from onnxfold.onnx_ir_private import nodes_of
 
 
 class LiftConstants(ir.passes.InPlacePass):
@@ -17,24 +19,21 @@ class LiftConstants(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
         functions = {function.graph for function in model.functions.values()}
-        lifted = sum(_lift(graph) for graph in all_graphs(model) if graph not in functions)
-        return ir.passes.PassResult(model, modified=lifted > 0)
-
-
-def _lift(graph: ir.Graph) -> int:
-    lifted = []
-    for node in graph:
-        if not is_constant_node(node) or node.outputs[0].is_graph_output():
-            continue
-        value = node.outputs[0]
-        tensor = tensor_of_constant(node)
-        if tensor is None:
-            continue
-        name, value.name = value.name, None  # the initializer has it from now on
-        tensor.name = name
-        initializer = add_initializer(graph, tensor)
-        inherit(value, initializer)
-        replace(value, initializer)
-        lifted.append(node)
-    remove_nodes(lifted)
-    return len(lifted)
+        lifted = []
+        for graph in facts_of(model).scopes.graphs():
+            if graph in functions:
+                continue
+            for node in nodes_of(graph):
+                if not is_constant_node(node) or node.outputs[0].is_graph_output():
+                    continue
+                value, tensor = node.outputs[0], tensor_of_constant(node)
+                if tensor is None:
+                    continue
+                name, value.name = value.name, None  # the initializer has it from now on
+                tensor.name = name
+                initializer = add_initializer(graph, tensor)
+                inherit(value, initializer)
+                replace(value, initializer)
+                lifted.append(node)
+        remove_nodes(lifted)
+        return ir.passes.PassResult(model, modified=bool(lifted))

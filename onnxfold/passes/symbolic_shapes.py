@@ -49,12 +49,13 @@ class SymbolicShapes(ir.passes.InPlacePass):
         fixed = False
         if options.fixes_dims:
             fixed = fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
-        analysis = facts_of(model).types
+        facts = facts_of(model)
+        analysis = facts.types
         analysis.run()
         self.assumptions = ASSUMPTIONS if analysis.has_symbols() else ()
         if self._run is not None:
             self._run.result.assumptions = self.assumptions
-        edit = Edit(analysis, options.keeps)
+        edit = Edit(facts, options.keeps)
         simplifier = _Simplifier(analysis, edit)
         for graph in (model.graph, *(f.graph for f in model.functions.values())):
             simplifier.graph(graph)

@@ -36,7 +36,6 @@ class MoveTransposes(ir.passes.InPlacePass):
         """Run the pass on a model."""
         facts = facts_of(model)
         keeps = self._options.keeps
-        names: Names | None = None
         changed = 0
         for graph in facts.scopes.graphs():
             for region in regions(graph, facts, keeps, inexact=self._options.level > 1):
@@ -45,8 +44,7 @@ class MoveTransposes(ir.passes.InPlacePass):
                     continue
                 changed += 1
                 inexact = sum(map(region.is_inexact, turned))
-                names = names or Names(facts.scopes.graphs())
-                _Turn(region, turned, names).run()
+                _Turn(region, turned, facts.names).run()
                 if self._run is not None and inexact:
                     self._run.result.rewrites["move-transposes"] += inexact
                     self._run.result.inexact["move-transposes"] += inexact

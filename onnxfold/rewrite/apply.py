@@ -8,6 +8,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
+from onnxfold.analysis.facts import facts_of
 from onnxfold.editing import Names, remove_unused, replace, take_over
 from onnxfold.kernels.inference import may_be_constant
 from onnxfold.onnx_ir_private import uses
@@ -54,7 +55,7 @@ class Splicer:
 
     @cached_property
     def _names(self) -> Names:
-        return Names(self._facts.scopes.graphs())
+        return facts_of(self._facts.model).names
 
     def apply(self, match: Match) -> Change:
         """Rewrite a match.

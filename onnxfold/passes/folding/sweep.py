@@ -8,15 +8,12 @@ operation that could be folded, what its results would cost to store, and why th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 
 import onnx_ir as ir
 
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.frontier import FORBIDDEN
-from onnxfold.editing import Names
 from onnxfold.graphs import (
-    all_graphs,
     captured_values,
     has_references,
     is_constant_node,
@@ -62,7 +59,7 @@ class Sweep:
         self._evaluator = evaluator
         self._options = options
         self._uncomputable = uncomputable
-        self._determinism = facts.determinism
+        self._facts = facts
         self._remaining: dict[ir.Value, int] = {}
         self.operations: dict[ir.Node, Operation] = {}
         """Every node that could be folded, in topological order."""
@@ -77,10 +74,6 @@ class Sweep:
         can be folded in them has been."""
         self.stays: list[Stay] = []
         self.inlined = 0
-
-    @cached_property
-    def _names(self) -> Names:
-        return Names(all_graphs(self._model))
 
     def run(self) -> None:
         """Visit the main graph and all functions.
@@ -138,7 +131,7 @@ class Sweep:
             return "kept by option"
         if has_references(node):
             return "an attribute is given by the function's caller"
-        return self._determinism.objection(node, opsets)
+        return self._facts.determinism.objection(node, opsets)
 
     def _fold(self, node: ir.Node, opsets: Mapping[str, int], captures: list[ir.Value]) -> None:
         operands = [None if v is None else self._pool.buffer_of(v) for v in node.inputs]
@@ -235,6 +228,6 @@ class Sweep:
         if condition is None or not self.is_constant(condition):
             return False
         branch = "then_branch" if self._pool.buffer_of(condition).array().any() else "else_branch"
-        inline_branch(node, node.attributes[branch].as_graph(), self._names)
+        inline_branch(node, node.attributes[branch].as_graph(), self._facts.names)
         self.inlined += 1
         return True

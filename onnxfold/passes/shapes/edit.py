@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.analysis.symbolic import Fact, SymbolicAnalysis
+from onnxfold.analysis.facts import ModelFacts
+from onnxfold.analysis.symbolic import Fact
 from onnxfold.analysis.symbolic.fact import Array, of_array
 from onnxfold.editing import (
-    Names,
     constant_node,
     insert,
     insert_constant,
@@ -28,20 +27,17 @@ class Edit:
     """Edits one model and keeps the analysis true.
 
     Args:
-        analysis: The analysis of the model; new values get facts.
+        facts: What is known of the model; new values get facts.
         keeps: Says for a value's name whether the node that makes it must stay.
     """
 
-    def __init__(self, analysis: SymbolicAnalysis, keeps: Callable[[str | None], bool]) -> None:
-        self._analysis = analysis
+    def __init__(self, facts: ModelFacts, keeps: Callable[[str | None], bool]) -> None:
+        self._facts = facts
+        self._analysis = analysis = facts.types
         self._scopes = analysis.scopes
         self.keeps = keeps
         self._constants: dict[object, ir.Value] = {}
         self.changes = 0
-
-    @cached_property
-    def _names(self) -> Names:
-        return Names(self._scopes.graphs())
 
     # ---------------------------------------------------------------- new values
 
@@ -53,7 +49,7 @@ class Edit:
         key = (graph, array.dtype, array.shape, array.tobytes())
         value = self._constants.get(key)
         if value is None:
-            names, stem = self._names, like.name
+            names, stem = self._facts.names, like.name
             value = insert_constant(before, names, array, stem=stem, in_function=in_function)
             self._analysis.set(value, of_array(array, ir.DataType.from_numpy(array.dtype)))
             if not in_function:  # all nodes of the graph can read an initializer
@@ -70,7 +66,7 @@ class Edit:
         like: ir.Value,
     ) -> ir.Value:
         """The result of a new node of ONNX's own domain, of which ``fact`` is known."""
-        value = insert(before, self._names, op_type, inputs, attributes, stem=like.name)
+        value = insert(before, self._facts.names, op_type, inputs, attributes, stem=like.name)
         self._analysis.set(value, fact)
         return value
 

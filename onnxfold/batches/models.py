@@ -14,7 +14,7 @@ from onnxfold.urls import is_url
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundModel:
     """A model.
 
     Attributes:
@@ -28,7 +28,7 @@ class Found:
     nbytes: int
 
 
-def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[Found]:
+def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[FoundModel]:
     """The models that patterns stand for, each once, in the order of their names.
 
     A pattern is a file, a folder (all ``.onnx`` files in it, at any depth) or has wildcards, with
@@ -38,7 +38,7 @@ def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[Found]
     Raises:
         UsageError: A pattern stands for nothing, or two models for one result.
     """
-    results: dict[str, Found] = {}
+    results: dict[str, FoundModel] = {}
     seen: set[str] = set()
     for given in patterns:
         pattern = os.fspath(given)
@@ -54,7 +54,7 @@ def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[Found]
             if target in results:
                 other = results[target].source
                 raise UsageError(f"{other} and {path} would both be written to {target}")
-            results[target] = Found(path, target, nbytes)
+            results[target] = FoundModel(path, target, nbytes)
     return list(results.values())
 
 

@@ -86,14 +86,14 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
         return removed
 
 
-_Found = TypeVar("_Found")
+_Content = TypeVar("_Content")
 
 
 def _remembered(
     tensor: ir.TensorProtocol,
-    found: dict[ir.TensorProtocol, _Found],
-    find: Callable[[ir.TensorProtocol], _Found],
-) -> _Found:
+    found: dict[ir.TensorProtocol, _Content],
+    find: Callable[[ir.TensorProtocol], _Content],
+) -> _Content:
     if tensor in found:
         return found[tensor]
     result = find(tensor)

@@ -26,7 +26,7 @@ class Stay:
 
 
 @dataclass
-class Outcome:
+class Propagation:
     """What constant propagation did in a run."""
 
     statistics: Statistics
@@ -49,7 +49,7 @@ class Outcome:
 class Result:
     """What a run of the passes did."""
 
-    propagation: Outcome
+    propagation: Propagation
     rewrites: Counter[str] = field(default_factory=Counter)
     """How often each rule fired."""
     places: dict[str, list[str]] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class Run:
         self.pool = Pool(
             memory_limit=options.memory_limit, scratch_folder=scratch_folder, watch=observer
         )
-        self.result = Result(Outcome(self.pool.statistics))
+        self.result = Result(Propagation(self.pool.statistics))
         self.uncomputable: dict[ir.Node, str] = {}
         """Nodes that turned out not to be computable, with the reason."""
         self._evaluator: Evaluator | None = None

@@ -13,13 +13,13 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.report.inventory import Inventory, StoredTensor, inventory_of, stored_tensors
+from onnxfold.report.inventory import Inventory, TensorEntry, inventory_of, stored_tensors
 
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Change:
+class FieldChange:
     """Something that one or both models have: as text in each, None where it is missing."""
 
     name: str
@@ -41,8 +41,8 @@ class TensorChange:
 
     name: str
     kind: str
-    before: StoredTensor | None
-    after: StoredTensor | None
+    before: TensorEntry | None
+    after: TensorEntry | None
 
     @property
     def bytes(self) -> int:
@@ -73,9 +73,9 @@ class Difference:
     bytes_before: int
     bytes_after: int
     ops: dict[str, tuple[int, int]]
-    header: list[Change]
-    inputs: list[Change]
-    outputs: list[Change]
+    header: list[FieldChange]
+    inputs: list[FieldChange]
+    outputs: list[FieldChange]
     same_tensors: int
     same_bytes: int
     tensors: list[TensorChange]
@@ -120,9 +120,9 @@ def _header(inventory: Inventory) -> dict[str, str]:
     }
 
 
-def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
+def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[FieldChange]:
     return [
-        Change(name, before.get(name), after.get(name))
+        FieldChange(name, before.get(name), after.get(name))
         for name in {**before, **after}
         if before.get(name) != after.get(name)
     ]
@@ -183,8 +183,8 @@ def _change(
     return TensorChange(
         name,
         kind,
-        None if before is None else StoredTensor.of(name, before),
-        None if after is None else StoredTensor.of(new_name or name, after),
+        None if before is None else TensorEntry.of(name, before),
+        None if after is None else TensorEntry.of(new_name or name, after),
     )
 
 

@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from onnxfold.report.console import bytes_text, change_text, render
-from onnxfold.report.difference import Change, Difference, TensorChange
-from onnxfold.report.inventory import StoredTensor
+from onnxfold.report.difference import Difference, FieldChange, TensorChange
+from onnxfold.report.inventory import TensorEntry
 
 _MOST = 20  # tensors shown
 
@@ -68,7 +68,7 @@ def _ops(d: Difference) -> Table:
     return table
 
 
-def _changes(what: str, changes: Sequence[Change]) -> Table:
+def _changes(what: str, changes: Sequence[FieldChange]) -> Table:
     table = _table(what, "before", "after")
     for change in changes:
         table.add_row(change.name, change.before or "none", change.after or "none")
@@ -91,7 +91,7 @@ def _tensors(changes: Sequence[TensorChange]) -> Table:
     return table
 
 
-def _type(tensor: StoredTensor | None) -> str:
+def _type(tensor: TensorEntry | None) -> str:
     if tensor is None:
         return ""
     shape = ",".join(map(str, tensor.shape))

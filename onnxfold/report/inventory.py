@@ -21,7 +21,7 @@ class InterfaceValue:
 
 
 @dataclass(frozen=True)
-class StoredTensor:
+class TensorEntry:
     """A stored tensor: its name, ONNX element type, shape, and size in bytes."""
 
     name: str
@@ -30,7 +30,7 @@ class StoredTensor:
     bytes: int
 
     @classmethod
-    def of(cls, name: str, tensor: ir.TensorProtocol) -> StoredTensor:
+    def of(cls, name: str, tensor: ir.TensorProtocol) -> TensorEntry:
         """What is told of a tensor; its bytes are not read."""
         return cls(name, str(tensor.dtype), tuple(tensor.shape.numpy()), tensor.nbytes)
 
@@ -65,7 +65,7 @@ class Inventory:
     tensors: int
     tensor_bytes: int
     stored_bytes: int
-    largest: list[StoredTensor]
+    largest: list[TensorEntry]
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a JSON-ready dictionary; its keys are stable."""
@@ -87,7 +87,7 @@ def inventory_of(model: ir.Model, path: str | os.PathLike[str], largest: int = 1
     """Says what the model holds that was loaded from a path."""
     from onnxfold.storage import model_bytes
 
-    tensors = [StoredTensor.of(value.name or "", tensor) for value, tensor in stored_tensors(model)]
+    tensors = [TensorEntry.of(value.name or "", tensor) for value, tensor in stored_tensors(model)]
     return Inventory(
         path=os.fspath(path),
         ir_version=model.ir_version,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Step:
+class PathStep:
     """A value on the way up from a node.
 
     Attributes:
@@ -115,7 +115,7 @@ class Why:
     alike: int
     is_variable: bool
     operands: list[str]
-    path: list[Step]
+    path: list[PathStep]
     inputs: list[str]
     blockers: list[Blocker]
     decision: Decision | None
@@ -144,7 +144,7 @@ def why(source: PathLike, name: str, /, **options: Unpack[OptionArguments]) -> W
         model = storage.load(source)
         node, *others = _nodes_named(model, name)
         value = _name(node.outputs[0]) if node.outputs else ""
-        own, outer = _Sources(model, node), _Sources(model, _outermost(model, node))
+        own, outer = _Dependence(model, node), _Dependence(model, _outermost(model, node))
         gain = None
         if own.is_variable and outer.inputs and outer.node.outputs:
             gain = _gain(storage.load(source), fold, outer.inputs, _name(outer.node.outputs[0]))
@@ -215,7 +215,7 @@ def _outermost(model: ir.Model, node: ir.Node) -> ir.Node:
     return node
 
 
-class _Sources:
+class _Dependence:
     """What makes a node run each time.
 
     A node that holds graphs depends on what they capture, what is in a loop's body on what the loop
@@ -239,7 +239,7 @@ class _Sources:
         """Nodes on the way that no constant input would make run once, nearest first."""
         self.inputs: list[str] = []
         """Inputs of the main graph that the node depends on."""
-        self.path: list[Step] = []
+        self.path: list[PathStep] = []
         """A shortest way up to an input of the main graph, or else to what changes by itself."""
         if self.is_variable:
             self._search()
@@ -296,17 +296,17 @@ class _Sources:
         if reason is not None:
             self.blockers.append(Blocker(_label(node), op_name(node), reason))
 
-    def _step(self, value: ir.Value) -> Step:
+    def _step(self, value: ir.Value) -> PathStep:
         node, scope = value.producer(), self._scopes.find(value.graph)
         if node is not None:
-            return Step(_name(value), op_name(node), _name(node), "")
+            return PathStep(_name(value), op_name(node), _name(node), "")
         if scope is None or scope.graph is self._model.graph:
             note = "input of the graph"
         elif scope.parent is None:
             note = "input of a function"
         else:
             note = f"changes from turn to turn of {scope.parent.op_type} {_name(scope.parent)}"
-        return Step(_name(value), None, "", note)
+        return PathStep(_name(value), None, "", note)
 
 
 def _read_by(node: ir.Node) -> list[ir.Value]:
@@ -329,7 +329,7 @@ def _gain(model: ir.Model, options: Options, names: Sequence[str], value: str) -
     model = prepare(model, [v for v in model.graph.inputs if v.name in names], "compile", options)
     node = next((n for n in model.graph for v in n.outputs if v.name == value), None)
     if node is not None:
-        names = _Sources(model, node).inputs
+        names = _Dependence(model, node).inputs
     elif in_main_graph:
         return None
     chosen = [v for v in model.graph.inputs if v.name in names]

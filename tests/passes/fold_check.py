@@ -18,7 +18,7 @@ from onnxfold.evaluation import TimeLimit
 from onnxfold.graphs import all_graphs
 from onnxfold.options import Options
 from onnxfold.passes.pipeline import run_passes
-from onnxfold.passes.run import Outcome
+from onnxfold.passes.run import Propagation
 
 Feeds = Mapping[str, np.ndarray]
 HEADER = '<ir_version: 10, opset_import: ["" : {opset}, "local" : 1]>'
@@ -47,7 +47,7 @@ class Folded:
 
     before: onnx.ModelProto
     proto: onnx.ModelProto
-    outcome: Outcome
+    outcome: Propagation
     ops: dict[str, int]
     reasons: dict[str, str]
 

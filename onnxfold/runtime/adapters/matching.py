@@ -49,7 +49,7 @@ def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
     A tensor is the constant of its own name, or the one that PyTorch calls the same: the shorter
     name is the end of the longer, without what peft adds.
     """
-    names = _Names(manifest)
+    names = _ConstantNames(manifest)
     found = [_fit(name, feed, names, adapter.config) for name, feed in adapter.tensors.items()]
     often = Counter(fit.constant for fit in found if fit.constant is not None)
     return [
@@ -87,7 +87,7 @@ def constants_of(
     }
 
 
-class _Names:
+class _ConstantNames:
     """The runtime constants by their names in the file, and by the ends of PyTorch's."""
 
     def __init__(self, manifest: Manifest) -> None:
@@ -131,7 +131,7 @@ def _parts(name: str) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def _fit(name: str, feed: Feed, names: _Names, config: LoraConfig | None) -> Fit:
+def _fit(name: str, feed: Feed, names: _ConstantNames, config: LoraConfig | None) -> Fit:
     fit = Fit(name, _shape(feed))
     found = names.find(name)
     if not found:

@@ -49,7 +49,7 @@ class Draw(NamedTuple):
     arrays: list[Any]
 
 
-class _Kind(NamedTuple):
+class _Range(NamedTuple):
     """What the elements of a draw are: floating point numbers, or integers by their dtype."""
 
     name: str
@@ -78,32 +78,32 @@ def _between(low: int, high: int) -> Any:
 
 
 _KINDS = (
-    _Kind("numbers around 0", lambda r, s: r.standard_normal(s), _between(0, 7)),
-    _Kind(
+    _Range("numbers around 0", lambda r, s: r.standard_normal(s), _between(0, 7)),
+    _Range(
         "NaN and infinities",
         _special,
         lambda r, s, least, most: r.choice(np.array([least, most, 0, 1, most // 2], object), s),
     ),
-    _Kind(
+    _Range(
         "many NaN and infinities",
         lambda r, s: r.choice([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0], s),
         _between(0, 1),
     ),
-    _Kind(
+    _Range(
         "numbers from 100 to 1000 of both signs",
         lambda r, s: r.uniform(100, 1000, s) * r.choice([-1, 1], s),
         _between(-1000, 1000),
     ),
-    _Kind("numbers around 1e15", lambda r, s: r.standard_normal(s) * 1e15, _between(0, 1 << 30)),
-    _Kind("numbers around 1e-30", lambda r, s: r.standard_normal(s) * 1e-30, _between(0, 1)),
-    _Kind("numbers from 0 to 100", lambda r, s: r.uniform(0, 100, s), _between(0, 100)),
-    _Kind("numbers from -20 to -5", lambda r, s: r.uniform(-20, -5, s), _between(-20, -5)),
-    _Kind(
+    _Range("numbers around 1e15", lambda r, s: r.standard_normal(s) * 1e15, _between(0, 1 << 30)),
+    _Range("numbers around 1e-30", lambda r, s: r.standard_normal(s) * 1e-30, _between(0, 1)),
+    _Range("numbers from 0 to 100", lambda r, s: r.uniform(0, 100, s), _between(0, 100)),
+    _Range("numbers from -20 to -5", lambda r, s: r.uniform(-20, -5, s), _between(-20, -5)),
+    _Range(
         "equal numbers and halves",
         lambda r, s: r.integers(-5, 6, s) / 2,
         _between(-1, 1),
     ),
-    _Kind(
+    _Range(
         "zeros of both signs",
         lambda r, s: r.choice([0.0, -0.0], s),
         _between(0, 0),
@@ -175,7 +175,7 @@ def _array(
     rng: np.random.Generator,
     value: ir.Value,
     info: TensorInfo,
-    kind: _Kind,
+    kind: _Range,
     sizes: Mapping[str, int],
 ) -> Any:
     shape, dtype = shape_of(info, sizes), value.dtype

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from onnxfold.errors import UsageError
 from onnxfold.runtime.sessions.folded import Folded
-from onnxfold.runtime.sessions.store import FoldStore, Found
+from onnxfold.runtime.sessions.store import FoldStore, StoredFold
 
 DEFAULT_BYTES = 1 << 30
 """Bound of a cache that is not told another one."""
@@ -111,7 +111,7 @@ class FoldCache:
             finally:
                 self._count(begin, made=False, waited=True)
         try:
-            result = self._store.get(key, make) if self._store else Found(make(), made=True)
+            result = self._store.get(key, make) if self._store else StoredFold(make(), made=True)
         except BaseException as error:
             with self._lock:
                 del self._making[key]

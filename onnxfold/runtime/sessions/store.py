@@ -35,7 +35,7 @@ _OWN_FILE = re.compile(rf"[0-9a-f]{{64}}{re.escape(_SUFFIX)}")
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredFold:
     """Folded tensors, and where they are from.
 
     Attributes:
@@ -75,7 +75,7 @@ class FoldStore:
             raise files.os_error(error, self.folder) from error
         files.remove_leftovers(self.folder)
 
-    def get(self, key: Hashable, make: Callable[[], Folded]) -> Found:
+    def get(self, key: Hashable, make: Callable[[], Folded]) -> StoredFold:
         """What the file of a key has; if there is none, what ``make`` gives, and the file is made.
 
         Without room on the disk, and for tensors that a file cannot hold, there is no file.
@@ -90,9 +90,9 @@ class FoldStore:
                     tensors = self._opened(path) or self._fetched(path)
             except OSError as error:
                 logger.warning("folded tensors are not kept: %s", error)
-                return Found(make(), True, waited)
+                return StoredFold(make(), True, waited)
             if tensors is not None:
-                return Found(_folded(tensors), False, waited)
+                return StoredFold(_folded(tensors), False, waited)
             made = make()
             kept = self._keep(path, made)
         if kept is not made:
@@ -100,7 +100,7 @@ class FoldStore:
             give_back_freed()
             if self._remote is not None:
                 self._remote.put(path)
-        return Found(kept, True, waited)
+        return StoredFold(kept, True, waited)
 
     def touch(self, key: Hashable) -> None:
         """The tensors of a key are used now, by a process that has them mapped."""

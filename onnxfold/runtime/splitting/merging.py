@@ -125,7 +125,7 @@ class _Weighed:
 
 
 @dataclass
-class _Place:
+class _MergePlace:
     """A value that the rules make otherwise.
 
     Attributes:
@@ -144,7 +144,7 @@ class _Place:
         return self.gain / max(self.merge.nbytes, 1)
 
 
-def _places(before: _Weighed, after: _Weighed) -> list[_Place]:
+def _places(before: _Weighed, after: _Weighed) -> list[_MergePlace]:
     """Where the two models differ, from the results back."""
     changed = [
         name
@@ -157,7 +157,7 @@ def _places(before: _Weighed, after: _Weighed) -> list[_Place]:
         ran, runs = before.running(old.values()), after.running(new.values())
         nbytes = after.cached(runs) - before.cached(ran)
         merge = Merge(name, nbytes, len(ran) - len(runs))
-        found.append(_Place(merge, before.cost(ran) - after.cost(runs), list(old)))
+        found.append(_MergePlace(merge, before.cost(ran) - after.cost(runs), list(old)))
     return found
 
 

@@ -17,7 +17,7 @@ from onnxfold.runtime.splitting.ranks import LowRank, low_ranks
 
 
 @dataclass
-class Opened:
+class OpenedWeights:
     """What was made of the names of runtime constants.
 
     Attributes:
@@ -32,7 +32,7 @@ class Opened:
     ranks: dict[str, int] = field(default_factory=dict)
 
 
-def weights_as_inputs(model: ir.Model, names: Iterable[str]) -> Opened:
+def weights_as_inputs(model: ir.Model, names: Iterable[str]) -> OpenedWeights:
     """Make inputs of the weights that are named as runtime constants.
 
     A name that inputs have, or a glob that they match, means these and no weights.
@@ -44,7 +44,7 @@ def weights_as_inputs(model: ir.Model, names: Iterable[str]) -> Opened:
     Raises:
         UsageError: A weight cannot be an input.
     """
-    opened = Opened(list(names))
+    opened = OpenedWeights(list(names))
     inputs = [value.name or "" for value in model.graph.inputs]
     others = [n for n in opened.names if isinstance(n, str) and not _matching(n, inputs)]
     if not others:

@@ -76,7 +76,7 @@ class Library:
         self._library = _load(Path(path).absolute())
         for name, result, arguments in _API:
             self._declare(name, result, arguments)
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _EntryPoint] = {}
 
     def __del__(self) -> None:
         """Unload it: nothing of it is in use any more."""
@@ -127,7 +127,7 @@ class Library:
         finally:
             self._library.omTensorListDestroy(pointer)
 
-    def _entry(self, name: str) -> _Entry:
+    def _entry(self, name: str) -> _EntryPoint:
         if name not in self._entries:
             known = self.entry_points()
             if name not in known:
@@ -141,7 +141,7 @@ class Library:
                     types.append(parse_signature(signature.decode()))
                 except ValueError as error:
                     raise LibraryError(f"{name}: {error}") from error
-            self._entries[name] = _Entry(self._declare(name, c_void_p, (c_void_p,)), *types)
+            self._entries[name] = _EntryPoint(self._declare(name, c_void_p, (c_void_p,)), *types)
         return self._entries[name]
 
     def _tagged(self, name: str, result: Any, arguments: tuple[Any, ...]) -> Any:
@@ -159,7 +159,7 @@ class Library:
         return function
 
 
-class _Entry(NamedTuple):
+class _EntryPoint(NamedTuple):
     """A function of a library, and its types."""
 
     call: Any

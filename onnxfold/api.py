@@ -28,9 +28,9 @@ from onnxfold.options import (
     check_of,
     options_of,
 )
+from onnxfold.passes.context import Observer, Observers, Result
 from onnxfold.passes.outlook import outlook
 from onnxfold.passes.pipeline import first_folding, run_bounded, run_passes
-from onnxfold.passes.run import Observer, Observers, Result
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.report.summary import Kept, Report
 from onnxfold.storage import ModelLike, ModelT, PathLike

@@ -27,7 +27,7 @@ _DRAWING_SECONDS = 20
 
 
 class Dump:
-    """Writes what each pass makes of a model; an `onnxfold.passes.run.Observer`.
+    """Writes what each pass makes of a model; an `onnxfold.passes.context.Observer`.
 
     ``00-source.txt`` and ``.dot`` are the model as it came. A pass that changed something adds the
     same two with the next number and its name, and ``.diff`` with the lines that it changed; where

@@ -15,10 +15,10 @@ from onnxfold.analysis.frontier import Growth
 from onnxfold.editing import remove_nodes
 from onnxfold.kernels.evaluator import ComputationFailed
 from onnxfold.options import Options
+from onnxfold.passes.context import Run
 from onnxfold.passes.cut import Cut
-from onnxfold.passes.folding.stored import materialize
-from onnxfold.passes.folding.sweep import Sweep
-from onnxfold.passes.run import Run
+from onnxfold.passes.stored import materialize
+from onnxfold.passes.sweep import Sweep
 from onnxfold.pool import Buffer
 
 MOST_PER_NODE = 1 << 14

@@ -12,9 +12,9 @@ from onnxfold.analysis.frontier import FORBIDDEN, Growth, RegionOp, choose
 from onnxfold.graphs import op_name
 from onnxfold.onnx_ir_private import uses
 from onnxfold.options import Options
-from onnxfold.passes.folding.stored import bytes_now, data_bytes
-from onnxfold.passes.folding.sweep import Sweep
-from onnxfold.passes.run import Stay
+from onnxfold.passes.context import Stay
+from onnxfold.passes.stored import bytes_now, data_bytes
+from onnxfold.passes.sweep import Sweep
 from onnxfold.pool import Pool
 
 HARDLY_MORE = 256

@@ -15,7 +15,7 @@ from onnxfold.analysis.scopes import Scopes
 from onnxfold.editing import replace
 from onnxfold.kernels.inference import is_overwritten
 from onnxfold.onnx_ir_private import is_a, uses
-from onnxfold.passes.run import Run
+from onnxfold.passes.context import Run
 from onnxfold.pool import BufferTensor
 from onnxfold.pool.blocks import ArraySource, blocks_of
 

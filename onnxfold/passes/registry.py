@@ -15,7 +15,7 @@ from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.options import Options
 
 if TYPE_CHECKING:
-    from onnxfold.passes.run import Run
+    from onnxfold.passes.context import Run
 
 
 @dataclass(frozen=True)

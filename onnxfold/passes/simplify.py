@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxfold.errors import UsageError
 from onnxfold.options import Options
-from onnxfold.passes.run import Run
+from onnxfold.passes.context import Run
 from onnxfold.rewrite.driver import Rewriter, RewriteReport, inexact_matches
 from onnxfold.rewrite.rule import Rule
 from onnxfold.rewrite.rule_set import RuleSet

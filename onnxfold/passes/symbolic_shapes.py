@@ -10,7 +10,7 @@ from onnxfold.editing import is_unused, is_used
 from onnxfold.graphs import subgraphs_of
 from onnxfold.onnx_ir_private import nodes_of
 from onnxfold.options import Options
-from onnxfold.passes.run import Run
+from onnxfold.passes.context import Run
 from onnxfold.passes.shapes.edit import Edit
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.shapes.operands import Operands

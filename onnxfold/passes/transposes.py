@@ -11,7 +11,7 @@ from onnxfold.analysis.facts import facts_of
 from onnxfold.editing import Names, insert, insert_constant, remove_unused, replace, take_over
 from onnxfold.onnx_ir_private import uses
 from onnxfold.options import Options
-from onnxfold.passes.run import Run
+from onnxfold.passes.context import Run
 
 
 class MoveTransposes(ir.passes.InPlacePass):

@@ -16,7 +16,7 @@ import onnxfold
 from onnxfold.kernels.wide import rounded
 from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation
-from onnxfold.passes.run import Run
+from onnxfold.passes.context import Run
 from onnxfold.report.optimize_table import optimize_text
 
 FLOATS = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}

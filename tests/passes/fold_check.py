@@ -17,8 +17,8 @@ from onnxfold import storage
 from onnxfold.evaluation import TimeLimit
 from onnxfold.graphs import all_graphs
 from onnxfold.options import Options
+from onnxfold.passes.context import Propagation
 from onnxfold.passes.pipeline import run_passes
-from onnxfold.passes.run import Propagation
 
 Feeds = Mapping[str, np.ndarray]
 HEADER = '<ir_version: 10, opset_import: ["" : {opset}, "local" : 1]>'

@@ -20,7 +20,7 @@ _FOLDING = "constant-propagation"
 
 
 class Recording:
-    """Facts of one run; an `onnxfold.passes.run.Observer`.
+    """Facts of one run; an `onnxfold.passes.context.Observer`.
 
     Of the model as it came it keeps names and types. It holds on to the nodes of the page only
     until a pass removes them.

@@ -26,9 +26,9 @@ from onnxfold.kernels.inference import MOST_SIZES, may_be_constant
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Unfoldable
 from onnxfold.options import Options
-from onnxfold.passes.folding.inline_if import inline_branch
-from onnxfold.passes.folding.stored import bytes_if_stored, node_bytes
-from onnxfold.passes.run import Stay
+from onnxfold.passes.context import Stay
+from onnxfold.passes.inline_if import inline_branch
+from onnxfold.passes.stored import bytes_if_stored, node_bytes
 from onnxfold.pool import Buffer, Pool
 
 

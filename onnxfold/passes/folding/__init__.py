@@ -1,1 +1,0 @@
-"""How constant propagation walks, and how its results become tensors of the model."""

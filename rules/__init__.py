@@ -7,11 +7,11 @@ A module here is a rule set; each rule is a module variable, and its name is the
     x = values("x")
     relu_of_relu = rule(op.Relu(op.Relu(x)) >> op.Relu(x), doc="Relu twice is Relu once.")
 
-Its test, in ``tests/rules/test_<module>.py``, runs both sides on onnxruntime::
+Its tests, in the table ``tests/rules/<module>.txt``, are models before and after::
 
-    def test_relu_of_relu():
-        certify(rules.relu_of_relu, graph("float[N] x", "t = Relu(x)", "y = Relu(t)"), times=1)
-        refuse(rules.relu_of_relu, graph("float[N] x", "t = Neg(x)", "y = Relu(t)"))
+    relu_of_relu
+      (float[N] x) t = Relu(x) y = Relu(t) -> y = Relu(x)
+      - t = Neg(x)
 
 A set with ``OPTIONAL = True`` is used only if it is asked for by name. ``shapes``,
 ``numbers`` and ``weights`` hold expressions and conditions that several sets share, and no rules.

@@ -13,6 +13,7 @@ tries them all, in ten minutes.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -21,7 +22,7 @@ import random as random_choice
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import helper
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from reference_session import reference_session
 from rule_mutants import changes, mutant
 
@@ -102,63 +104,82 @@ def random(*shape: int, seed: int = 0, dtype: Any = np.float32) -> np.ndarray:
 
 
 def certify(
-    rule: Rule,
+    rules: Rule | tuple[Rule, ...],
     *instances: Instance,
     tolerance: float = 0.0,
     times: int | None = None,
     gone: str = "",
     target: str | None = None,
+    check: Callable[[onnx.ModelProto], None] | None = None,
 ) -> None:
-    """Assert that the rule fires on every instance and that the results stay the same.
+    """Assert that the rules fire on every instance and that the results stay the same.
 
     Args:
-        rule: The rule.
+        rules: The rule, or several.
         instances: Models that hold its pattern.
-        tolerance: Largest error relative to the largest value; 0 asks for equal bits.
-        times: How often the rule must fire; at least once if not given.
+        tolerance: Largest error relative to the largest value of what fires at level 2 only; 0
+            asks for equal bits at level 1.
+        times: How often the rules must fire; at least once if not given.
         gone: Op types (separated by blanks) that must not be left.
         target: The target to rewrite for.
+        check: What else is asserted of a rewritten instance.
     """
+    found = _rule_set(rules)
     for instance in instances:
         for variant in _variants(instance):
-            rewritten, count, level = _rewrite(rule, variant.model, target)
+            rewritten, count, level = _rewrite(found, variant.model, target)
             text = onnx.printer.to_text(variant.model)
-            assert count, f"{rule.label} does not match\n{text}"
+            assert count, f"{found.name} does not match\n{text}"
             fired = count // variant.copies
-            assert times in (None, fired), f"{rule.label} fired {fired} times\n{text}"
+            assert times in (None, fired), f"{found.name} fired {fired} times\n{text}"
+            assert level == 1 or tolerance, f"{found.name} is inexact here: give a tolerance"
+            assert level == 2 or not tolerance, f"{found.name} is exact here: give no tolerance"
             left = {n.op_type for n in _nodes(rewritten)}
-            assert not left & set(gone.split()), f"{rule.label} left {left}\n{text}"
-            assert level == 1 or tolerance, f"{rule.label} is inexact here: give a tolerance"
+            assert not left & set(gone.split()), f"{found.name} left {left}\n{text}"
+            if check is not None and variant is instance:
+                check(rewritten)
             onnx.checker.check_model(rewritten)
             compared = _compare(variant, rewritten, tolerance)
-            assert compared, f"{rule.label}: no sizes at which the model runs\n{text}"
-        _certify_mutants(rule, instance)
+            assert compared, f"{found.name}: no sizes at which the model runs\n{text}"
+        _certify_mutants(found, instance)
 
 
-def refuse(rule: Rule, *instances: Instance, level: int = 2, target: str | None = None) -> None:
-    """Assert that the rule does not fire on any of the instances."""
+def refuse(
+    rules: Rule | tuple[Rule, ...],
+    *instances: Instance,
+    level: int = 2,
+    target: str | None = None,
+) -> None:
+    """Assert that none of the rules fires on any of the instances."""
+    found = _rule_set(rules)
     for instance in instances:
         for variant in _variants(instance):
             model = ir.from_proto(variant.model)
-            simplify = Simplify(
-                [RuleSet("certify", (rule,))], options=Options(level=level, target=target)
-            )
+            simplify = Simplify([found], options=Options(level=level, target=target))
             simplify(model)
             text = onnx.printer.to_text(variant.model)
-            assert not simplify.report.total, f"{rule.label} must not match\n{text}"
-            assert not simplify.report.rejected, f"{rule.label} nearly matched\n{text}"
-            assert not simplify.report.baffled, f"{rule.label} could not tell\n{text}"
-        _certify_mutants(rule, instance)
+            assert not simplify.report.total, f"{found.name} must not match\n{text}"
+            assert not simplify.report.rejected, f"{found.name} nearly matched\n{text}"
+            assert not simplify.report.baffled, f"{found.name} could not tell\n{text}"
+        _certify_mutants(found, instance)
 
 
-def _certify_mutants(rule: Rule, instance: Instance) -> None:
-    """Wherever the rule fires on a mutant that runs, the bits are the same."""
-    every = list(changes(instance.model)) if rule.ours and _refuses_nonsense() else []
+def _rule_set(rules: Rule | tuple[Rule, ...]) -> RuleSet:
+    """Several rules as a set, named after them."""
+    several = rules if isinstance(rules, tuple) else (rules,)
+    return RuleSet(", ".join(rule.label for rule in several), several)
+
+
+def _certify_mutants(found: RuleSet, instance: Instance) -> None:
+    """Wherever a rule fires on a mutant that runs, the bits are the same."""
+    ours = all(rule.ours for rule in found)
+    every = list(changes(instance.model)) if ours and _refuses_nonsense() else []
     for what, change in random_choice.Random(0).sample(every, min(_MUTANTS, len(every))):
         model = mutant(instance.model, change)
-        text = f"{rule.label} {what}\n{onnx.printer.to_text(instance.model)}"
+        text = f"{found.name} {what}\n{onnx.printer.to_text(instance.model)}"
         rewritten = ir.from_proto(model)
-        simplify = Simplify([RuleSet("certify", (rule,))], options=Options(target=rule.target))
+        target = found.rules[0].target
+        simplify = Simplify([found], options=Options(target=target))
         simplify(rewritten)
         if not simplify.report.total:
             continue
@@ -201,19 +222,17 @@ def _refuses_nonsense() -> bool:
 
 
 def _rewrite(
-    rule: Rule, proto: onnx.ModelProto, target: str | None
+    found: RuleSet, proto: onnx.ModelProto, target: str | None
 ) -> tuple[onnx.ModelProto, int, int]:
-    """The rewritten model, how often the rule fired, and the level that it took."""
+    """The rewritten model, how often the rules fired, and the level that it took."""
     for level in (1, 2):
         model = ir.from_proto(proto)
-        simplify = Simplify(
-            [RuleSet("certify", (rule,))], options=Options(level=level, target=target)
-        )
+        simplify = Simplify([found], options=Options(level=level, target=target))
         simplify(model)
         report = simplify.report
-        assert not report.rejected, f"{rule.label} changes a dtype or shape"
-        assert not report.loops, f"{rule.label} goes on for ever"
-        assert not report.baffled, f"{rule.label} raises"
+        assert not report.rejected, f"{found.name} changes a dtype or shape"
+        assert not report.loops, f"{found.name} goes on for ever"
+        assert not report.baffled, f"{found.name} raises"
         if report.total:
             break
     return ir.to_proto(model), report.total, level
@@ -401,7 +420,7 @@ def _tensor(name: str, array: Any) -> onnx.TensorProto:
 
 
 def _declare_outputs(model: onnx.ModelProto) -> None:
-    """The checker wants types; where onnx cannot infer one, onnxruntime can do without."""
+    """The checker wants types; what onnx cannot infer, onnxruntime may know."""
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     known = {o.name: o for o in inferred.graph.output}
     for output in model.graph.output:
@@ -410,6 +429,16 @@ def _declare_outputs(model: onnx.ModelProto) -> None:
             for dim in output.type.tensor_type.shape.dim:
                 if re.match(r"unk__", dim.dim_param):
                     dim.ClearField("dim_param")
+    if all(output.type.WhichOneof("value") for output in model.graph.output):
+        return
+    with contextlib.suppress(Fail):  # a model that rules must refuse may be none that runs
+        for output, made in zip(
+            model.graph.output, reference_session(model).get_outputs(), strict=True
+        ):
+            elem = onnx.parser.parse_graph(f"g ({made.type[7:-1]} x) => () {{}}").input[0]
+            output.type.CopyFrom(elem.type)
+            for _ in made.shape:
+                output.type.tensor_type.shape.dim.add()
 
 
 def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:

@@ -1,4 +1,4 @@
-"""The rules of rules/onnxruntime_attention.py, alone and with others on what exporters write."""
+"""Layers of attention as exporters write them become one op for onnxruntime."""
 
 import itertools
 
@@ -7,11 +7,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from certify import certify as certify_rule
-from certify import graph as plain_graph
-from certify import random
-from certify import refuse as refuse_rule
-from onnxfold.rules import onnxruntime_attention as rules
+from certify import graph, random
 from reference_session import reference_session
 
 import onnxfold
@@ -19,202 +15,6 @@ import onnxfold
 NEAR = 1e-5
 F = np.float32
 LOWEST = np.finfo(F).min
-OPERANDS = "float[B,2,S,4] q, float[B,2,4,L] t, float[B,2,L,4] v"
-SCORES = "s = MatMul(q, t)"
-WEIGHTS = "p = Softmax<axis=-1>({})"
-RESULT = ("o = MatMul(p, v)", "y = Transpose<perm=[0,2,1,3]>(o)")
-GUARD = ("n = IsNaN(e)", "p = Where(n, zero, e)")
-SIZES = {"sizes": {"B": (1, 2), "S": (1, 3), "L": (4, 33)}}
-
-
-def graph(*arguments, rank=4, **options):
-    made = plain_graph(*arguments, domains={"com.microsoft": 1}, **options)
-    for output in made.model.graph.output:
-        if not output.type.WhichOneof("value"):  # onnx infers nothing for this domain
-            output.type.tensor_type.elem_type = 1
-            for _ in range(rank):
-                output.type.tensor_type.shape.dim.add()
-    return made
-
-
-def certify(rule, *instances, **options):
-    certify_rule(rule, *instances, target="onnxruntime", tolerance=NEAR, **options)
-
-
-def refuse(rule, *instances):
-    refuse_rule(rule, *instances, target="onnxruntime")
-
-
-# -------------------------------------------------------------------- one rule
-
-
-@pytest.mark.parametrize(
-    "scores",
-    [
-        SCORES,
-        "s = com.microsoft.FusedMatMul<alpha=0.3, transA=0, transB=0>(q, t)",
-        "s = com.microsoft.FusedMatMul<alpha=0.3, transA=0, transB=1>(q, k)",
-    ],
-)
-def test_scores(scores):
-    operands = OPERANDS.replace("4,L] t", "L,4] k") if "(q, k)" in scores else OPERANDS
-    made = graph(operands, scores, WEIGHTS.format("s"), *RESULT, **SIZES)
-    certify(rules.attention, made, times=1, gone="Softmax MatMul FusedMatMul")
-
-
-@pytest.mark.parametrize("opset", [11, 18])
-@pytest.mark.parametrize("shape", ["B,2,S,L", "B,1,S,L", "1,2,S,L", "B,1,1,L", "S,L", "L", "1"])
-def test_mask(shape, opset):
-    made = graph(
-        f"{OPERANDS}, float[{shape}] m",
-        SCORES,
-        "a = Add(m, s)",
-        WEIGHTS.format("a"),
-        *RESULT,
-        opset=opset,
-        **SIZES,
-    )
-    certify(rules.attention, made, gone="Softmax Add")
-
-
-@pytest.mark.parametrize("low", [F(-np.inf), np.array([LOWEST]), F(-1e30)])
-@pytest.mark.parametrize("where", ["a = Where(m, s, low)", "a = Where(m, low, s)"])
-def test_where(where, low):
-    # finite scores: what would be hidden, and is no number, stays none once it is added
-    operands = "float[2,2,3,4] q, float[2,2,4,5] t, float[2,2,5,4] v, bool[2,1,3,5] m"
-    shown = np.ones((2, 1, 3, 5), bool)
-    shown[0, :, :, :2], shown[1, :, 1:, 3:], shown[1, :, 0] = False, False, False
-    feeds = {"q": random(2, 2, 3, 4), "t": random(2, 2, 4, 5), "v": random(2, 2, 5, 4), "m": shown}
-    if "m, low" in where:
-        feeds["m"] = ~shown
-    guard = (WEIGHTS.format("a").replace("p", "e", 1), *GUARD)
-    for weights, more in (((WEIGHTS.format("a"),), {}), (guard, {"zero": F(0)})):
-        made = graph(operands, SCORES, where, *weights, *RESULT, low=low, feeds=feeds, **more)
-        certify(rules.attention, made, gone="Softmax")
-    refuse(
-        rules.attention,
-        graph(operands, SCORES, where, WEIGHTS.format("a"), *RESULT, low=F(-1e4)),
-    )
-
-
-@pytest.mark.parametrize("where", ["a = Where(m, b, low)", "a = Where(m, low, b)"])
-def test_bias_and_mask(where):
-    operands = f"{OPERANDS}, float[B,2,S,L] c, bool[B,1,1,L] m"
-    nodes = ("b = Add(s, c)", where, WEIGHTS.format("a"), *RESULT)
-    made = graph(operands, SCORES, *nodes, low=LOWEST, **SIZES)
-    certify(rules.attention, made, times=1, gone="Softmax")
-    refuse(rules.attention, graph(operands, SCORES, *nodes, low=F(-1e4)))
-
-
-def test_what_is_another_attention():
-    refuse(
-        rules.attention,
-        graph(OPERANDS, SCORES, "p = Softmax<axis=2>(s)", *RESULT),
-        graph(OPERANDS, SCORES, WEIGHTS.format("s"), *RESULT, outputs="y, p"),
-        graph(OPERANDS, SCORES, WEIGHTS.format("s"), *RESULT, outputs="y, s"),
-        graph(OPERANDS.replace("float", "double"), SCORES, WEIGHTS.format("s"), *RESULT),
-        # what is broadcast is not what the op takes
-        graph(OPERANDS.replace("B,2,4,L", "1,2,4,L"), SCORES, WEIGHTS.format("s"), *RESULT),
-        graph(OPERANDS.replace("B,2,4,L", "4,L"), SCORES, WEIGHTS.format("s"), *RESULT),
-        graph(OPERANDS.replace("B,2,L,4", "B,1,L,4"), SCORES, WEIGHTS.format("s"), *RESULT),
-        graph(OPERANDS.replace("B,2,L,4", "B,2,L,5"), SCORES, WEIGHTS.format("s"), *RESULT),
-        graph(
-            f"{OPERANDS}, float[3,1,1,1] m".replace("B", "1"),
-            SCORES,
-            "a = Add(s, m)",
-            WEIGHTS.format("a"),
-            *RESULT,
-        ),
-    )
-
-
-def test_rows():
-    node = "y = com.microsoft.MultiHeadAttention<num_heads=2, scale=0.3>"
-    operands = "float[B,S,8] q, float[B,L,2,4] k, float[B,L,2,4] v"
-    turn = ("a = Transpose<perm=[0,2,1,3]>(k)", "b = Transpose<perm=[0,2,1,3]>(v)")
-    certify(
-        rules.attention_of_rows,
-        graph(operands, *turn, f"{node}(q, a, b)", rank=3, **SIZES),
-        gone="Transpose",
-    )
-    masked = f"{node}(q, a, b,,,m)"
-    certify(
-        rules.attention_of_rows,
-        graph(f"{operands}, float[B,2,S,L] m", *turn, masked, rank=3, **SIZES),
-        gone="Transpose",
-    )
-    refuse(
-        rules.attention_of_rows,
-        graph(operands, turn[0].replace("2,1", "1,2"), turn[1], f"{node}(q, a, b)", rank=3),
-    )
-
-
-def test_scaled_queries():
-    node = "y = com.microsoft.MultiHeadAttention<num_heads=2, scale=0.3>(a, k, v)"
-    operands = "float[B,S,8] x, float[B,2,L,4] k, float[B,2,L,4] v"
-    scale = "a = Mul(x, c)"
-    split = (operands.replace("S,8", "S,2,4"), "b = Mul(x, c)", "a = Reshape(b, r)", node)
-    rows = np.array([0, 0, 8])
-    of_queries, of_keys = rules.attention_of_scaled
-    keys = (operands, "a = Mul(k, c)", node.replace("(a, k", "(x, a"))
-    certify(of_keys, graph(*keys, c=F(0.7), rank=3, **SIZES), gone="Mul")
-    refuse(of_keys, graph(*keys, c=random(4), rank=3))
-    certify(
-        of_queries,
-        graph(operands, scale, node, c=F(0.7), rank=3, **SIZES),
-        graph(*split, c=F([[[[0.7]]]]), r=rows, rank=3, **SIZES),
-        gone="Mul",
-    )
-    refuse(
-        of_queries,
-        graph(operands, scale, node, c=random(8), rank=3),
-        graph(operands, scale, node, c=F(0), rank=3),  # as a scale, that is the usual one
-        graph(operands, scale, node, outputs="y, a", c=F(0.7), rank=3),
-    )
-
-
-PAST = (
-    "a = Transpose<perm=[0,2,1,3]>(k)",
-    "b = Transpose<perm=[0,2,1,3]>(v)",
-    "pk = Concat<axis=2>(ck, a)",
-    "pv = Concat<axis=-2>(cv, b)",
-)
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_past(first):
-    """What is needed may come after the first of what is replaced."""
-    node = "y = com.microsoft.MultiHeadAttention<num_heads=2, scale=0.3>(x, pk, pv,,,m)"
-    operands = "float[B,S,8] x, float[B,S,2,4] k, float[B,S,2,4] v"
-    operands += ", float[B,2,P,4] ck, float[B,2,P,4] cv, float[B,1,S,T] n"
-    mask = "m = Neg(n)"
-    nodes = (mask, *PAST, node) if first else (*PAST, mask, node)
-    feeds = {
-        name: random(2, 3, *shape) for name, shape in (("x", (8,)), ("k", (2, 4)), ("v", (2, 4)))
-    }
-    more = {"outputs": "y, pk, pv", "rank": 3}
-    for past in (0, 5):
-        feeds |= {"ck": random(2, 2, past, 4), "cv": random(2, 2, past, 4, seed=1)}
-        feeds |= {"n": random(2, 1, 3, 3 + past)}
-        made = graph(operands, *nodes, feeds=dict(feeds), **more)
-        certify(rules.attention_with_past, made, times=1, gone="Concat Transpose")
-    refuse(
-        rules.attention_with_past,
-        graph(operands.replace("2,P,4] cv", "2,Q,4] cv"), *nodes, **more),
-        graph(
-            operands,
-            *nodes[:-1],
-            "w = Neg(pk)",
-            "m2 = ReduceMax(w)",
-            "m3 = Add(m, m2)",
-            node.replace("m)", "m3)"),
-            **more,
-        ),
-    )
-
-
-# -------------------------------------------------------------------- a layer as exporters write it
-
 WIDTH, HEADS, SIZE = 24, 3, 8
 SPLIT = ("bs = Shape<start=0, end=2>(x)", "hd = Concat<axis=0>(bs, hs)")
 
@@ -287,7 +87,7 @@ MASKS = ("lowest", "guarded", "where", "where guarded causal", "guarded causal")
 def test_layer(scaled, turned, mask, past, tmp_path):
     nodes, constants = layer(scaled, turned, mask, past)
     pasts = "".join(f", float[B,{HEADS},P,{SIZE}] past_{n}" for n in "kv") if past else ""
-    made = plain_graph(
+    made = graph(
         f"float[B,S,{WIDTH}] x, int64[B,T] attention_mask{pasts}",
         *nodes,
         outputs="y, present_k, present_v" if past else "y",

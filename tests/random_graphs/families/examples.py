@@ -1,13 +1,9 @@
-"""The models that the tests of the rules certify, as parts of larger graphs."""
+"""The models in the tables of the rules, as parts of larger graphs."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib
-import itertools
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +14,12 @@ from ..builder import FEEDS, Builder, Refused, Value
 from ..values import array_of, random_array
 
 _TESTS = Path(__file__).parent.parent.parent
+sys.path.extend(str(_TESTS / name) for name in (".", "rewrite", "rules"))
 
 
 def example_of_rule(b: Builder) -> None:
-    """A model of a test of a rule: its inputs are values of the graph, its nodes go on in it."""
-    known = _examples(b.choose(_modules()))
+    """A model of a row of a table: its inputs are values of the graph, its nodes go on in it."""
+    known = _examples(b.choose(sorted((_TESTS / "rules").glob("*.txt"))))
     at = [e for e in known if abs(e.model.opset_import[0].version - b.opset) < 4]
     example = b.choose(at or known)
     graph = example.model.graph
@@ -77,45 +74,9 @@ def _operand(b: Builder, info: onnx.ValueInfoProto, example: Any, sizes: dict[st
     return b.leaf(tensor.elem_type, dims, constant=fixed and b.chance(0.1))
 
 
-def _modules() -> list[str]:
-    return sorted(path.stem for path in (_TESTS / "rules").glob("test_*.py"))
-
-
 @functools.cache
-def _examples(name: str) -> list[Any]:
-    """What the tests of a module hand to ``certify``."""
-    for folder in (_TESTS, _TESTS / "rewrite", _TESTS / "rules"):
-        if str(folder) not in sys.path:
-            sys.path.append(str(folder))
-    module = importlib.import_module(name)
-    found: list[Any] = []
+def _examples(table: Path) -> list[Any]:
+    """The models of a table."""
+    from table import cases
 
-    def collect(rule: Any, *instances: Any, **_: Any) -> None:
-        found.extend(instances)
-
-    if not hasattr(module, "certify"):
-        return found
-    module.certify = collect  # type: ignore[attr-defined]
-    module.refuse = collect  # type: ignore[attr-defined]
-    for test_name, test in sorted(vars(module).items()):
-        if test_name.startswith("test_"):
-            for arguments in _arguments(test):
-                # a test that goes on to look at what it certified has handed it over by then
-                with contextlib.suppress(Exception):
-                    test(**arguments)
-    return found
-
-
-def _arguments(test: Any) -> Iterator[dict[str, Any]]:
-    """The parameters of a test, in every combination."""
-    choices = []
-    for mark in getattr(test, "pytestmark", []):
-        if mark.name == "parametrize":
-            given = mark.args[0]
-            names = [n.strip() for n in given.split(",")] if isinstance(given, str) else given
-            choices.append([(names, row) for row in mark.args[1]])
-    for chosen in itertools.product(*choices):
-        arguments: dict[str, Any] = {}
-        for names, row in chosen:
-            arguments.update(zip(names, row if len(names) > 1 else [row], strict=False))
-        yield arguments
+    return [case.row.instance() for case in cases(table)]

@@ -41,19 +41,8 @@ INSIDE = {
         *("safetensors", "adapters", "sessions", "bench"),
     ),
     "rewrite": (
-        *("implied", "facts", "matched", "match", "terms", "patterns", "given", "conditions"),
-        *(
-            "rule",
-            "check",
-            "words",
-            "rule_set",
-            "matcher",
-            "index",
-            "build",
-            "apply",
-            "kept",
-        ),
-        "driver",
+        *("facts", "matched", "patterns", "rule", "check", "words", "rule_set"),
+        *("matcher", "index", "build", "apply", "driver"),
     ),
 }
 

@@ -189,7 +189,6 @@ function theRun(run) {
   const pool = Object.entries(run.pool).map(([name, value]) => [name.replace("_bytes", " memory").replaceAll("_", " "), name.endsWith("_bytes") ? bytes(value) : number(value)]);
   const lists = [["Warnings", run.warnings], ["Assumed of the inputs", run.assumptions],
     ["-O2 would also apply", Object.entries(run.withheld).map(([name, count]) => `${number(count)} ${name}`)],
-    ["Not applied, for onnxruntime's fusions", Object.entries(run.spared).map(([name, count]) => `${number(count)} ${name}`)],
     ["Other options would remove", Object.entries(run.beyond).map(([name, count]) => `${name}: ${plural(count, "node")}`)]];
   return section("run", "The run", null, el("div", { class: "columns" },
     table([["stage"], ["time", "right"]], rows), table([["pool"], ["", "right"]], pool)),

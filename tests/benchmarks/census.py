@@ -135,9 +135,7 @@ class _Watch:
         self._patches = [
             self._wrap(Kernel, "__call__", lambda kernel, *_: [("kernels", kernel.op_type)]),
             self._wrap(engines, "onnxruntime", lambda model, *_: _ops("onnxruntime", model)),
-            self._wrap(
-                engines, "evaluate_isolated", lambda _, engine, model, *__: _ops(engine, model)
-            ),
+            self._wrap(engines, "evaluate_isolated", lambda engine, model, *_: _ops(engine, model)),
             self._wrap(Streams, "make", lambda _, operation: [("large", _large(operation))]),
         ]
 

@@ -100,7 +100,7 @@ def _optimized(
     if isinstance(model, ir.Model):
         with about(model.meta.get(storage.SOURCE_KEY)):
             put_in_order(model)
-            run_passes(model, fold, bytes_before=storage.planned_bytes(model))
+            run_passes(model, fold, bytes_before=storage.planned(model).size)
         return model
     path = model
     opened = storage.load(path)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.onnx_ir_private import is_a
 from onnxfold.pool import BufferTensor
-from onnxfold.storage.encode import encode
+from onnxfold.storage.encode import to_proto
 
 # Elements of tensors up to this many bytes are written.
 _SMALL = 128
@@ -24,7 +24,7 @@ def text_of(model: ir.Model) -> str:
     Raises:
         ModelError: The model cannot be expressed.
     """
-    proto = encode(model, _leave_out)
+    proto = to_proto(model, _leave_out)
     for graph in (proto.graph, *proto.functions):
         _make_printable(graph.node)
     text: str = onnx.printer.to_text(proto)

@@ -59,7 +59,7 @@ def run_bounded(
     for tried in (options, *lower, replace(options, passes=())):
         if tried is not options:
             model = open_again()
-            allowed = max(allowed, storage.planned_bytes(model))  # in the layout that is written
+            allowed = max(allowed, storage.planned(model).size)  # in the layout that is written
         result = run_passes(
             model,
             tried,
@@ -108,7 +108,7 @@ def run_passes(
         options,
         bytes_before=bytes_before,
         scratch_folder=scratch_folder,
-        time=time or time_for(bytes_before or storage.planned_bytes(model)),
+        time=time or time_for(bytes_before or storage.planned(model).size),
         observer=observer,
     )
     if options.passes is None:
@@ -180,7 +180,7 @@ class _Level:
         if run.result.propagation.declined:
             if bytes_before:
                 allowed = bytes_before + options.growth_of(bytes_before)
-                run.room = max(0, allowed - storage.planned_bytes(model))
+                run.room = max(0, allowed - storage.planned(model).size)
             if self._fold(MOST_PER_NODE):
                 self._settle()
         if count_withheld and options.level == 1:

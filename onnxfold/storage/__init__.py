@@ -1,7 +1,7 @@
 """Reading and writing models: zero-copy, streamed, atomic. The lowest layer of the package."""
 
 from onnxfold.storage.encode import to_proto
-from onnxfold.storage.layout import SavePlan, planned, planned_bytes
+from onnxfold.storage.layout import SavePlan, planned
 from onnxfold.storage.load import (
     EXTERNAL_KEY,
     SOURCE_KEY,
@@ -19,7 +19,6 @@ from onnxfold.storage.load import (
 from onnxfold.storage.mapped import MappedFile, Span
 from onnxfold.storage.save import SaveReport, check_destination, save
 from onnxfold.storage.sources import reading_from
-from onnxfold.storage.streaming import Tile, write_at, write_tiles
 from onnxfold.storage.tensors import (
     SharedExternalTensor,
     ViewTensor,
@@ -27,6 +26,7 @@ from onnxfold.storage.tensors import (
     sizes_of,
     span_of,
 )
+from onnxfold.storage.writer import Tile, write_at, write_tiles
 
 __all__ = [
     "EXTERNAL_KEY",
@@ -51,7 +51,6 @@ __all__ = [
     "model_in",
     "opened",
     "planned",
-    "planned_bytes",
     "reading_from",
     "save",
     "sizes_of",

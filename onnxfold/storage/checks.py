@@ -74,10 +74,10 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
         if dtype == ir.DataType.STRING:
             raise ModelError("string tensor with external data", node=label(owner))
         for entry in tensor.external_data:
-            if entry.key in ("offset", "length") and not _is_size(entry.value):
-                reason = (
-                    f"external data {entry.key} {entry.value[:40]!r} is not a non-negative number"
-                )
+            text = entry.value
+            is_size = text.isascii() and text.isdigit() and len(text) < 40
+            if entry.key in ("offset", "length") and not is_size:
+                reason = f"external data {entry.key} {text[:40]!r} is not a non-negative number"
                 raise ExternalDataError(reason, node=label(owner))
         return
     if tensor.HasField("raw_data"):
@@ -206,10 +206,6 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
                 yield from all_nodes(attribute.g.node)
-
-
-def _is_size(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 40
 
 
 def label(owner: Any) -> str:

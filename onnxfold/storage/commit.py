@@ -31,8 +31,7 @@ from onnxfold.storage.layout import FilePlan, SavePlan
 from onnxfold.storage.load import external_locations
 from onnxfold.storage.mapped import about_to_replace
 from onnxfold.storage.sources import Sources
-from onnxfold.storage.streaming import is_streamed
-from onnxfold.storage.writer import Writer
+from onnxfold.storage.writer import Writer, is_streamed
 
 # Data up to this size (bytes) are copied rather than linked: onnx does not read a file that has two
 # names, should the process be killed before the temporary one is removed.

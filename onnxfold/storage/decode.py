@@ -87,9 +87,9 @@ def decode(
         ModelError: The model is not valid.
     """
     proto = parse(skeleton)
+    size = proto.ByteSize()
     proto.DiscardUnknownFields()
-    # A difference in length may also come from another way of writing the same.
-    if proto.ByteSize() != len(skeleton) and proto.ByteSize() != parse(skeleton).ByteSize():
+    if proto.ByteSize() != size:
         logger.warning("fields that onnx %s does not define are left out", onnx.__version__)
     if proto.training_info:
         logger.warning("training information is left out")

@@ -7,10 +7,12 @@ would read every tensor, and describes each initializer a second time in a ``val
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import starmap
 from typing import Any
 
 import onnx
 import onnx_ir as ir
+from onnx.helper import make_opsetid
 
 from onnxfold.errors import ModelError
 from onnxfold.memory import paused_garbage_collection
@@ -23,55 +25,44 @@ from onnxfold.storage.tensors import ViewTensor
 Place = Callable[[ir.TensorProtocol, bool, onnx.TensorProto], bool]
 
 _T = ir.AttributeType
-_FIRST_WITH_DEVICES = 11
 
 
-def to_proto(model: ir.Model) -> onnx.ModelProto:
-    """Convert a model to protobuf, all of it in memory.
+@paused_garbage_collection()
+def to_proto(
+    model: ir.Model, place: Place = lambda tensor, is_attribute, proto: False
+) -> onnx.ModelProto:
+    """Convert a model to protobuf. The model is not changed.
 
     External tensors stay references: they are valid in the folder the model came from.
+
+    Args:
+        model: The model.
+        place: Says where the bytes of a tensor are; by default, all are in the result.
 
     Raises:
         ModelError: The model cannot be expressed, for example a value without a name.
     """
-    return encode(model, lambda tensor, is_attribute, proto: False)
-
-
-@paused_garbage_collection()
-def encode(model: ir.Model, place: Place) -> onnx.ModelProto:
-    """Convert a model, leaving out the bytes of some tensors. The model is not changed.
-
-    Args:
-        model: The model.
-        place: Says where the bytes of a tensor are.
-
-    Raises:
-        ModelError: See `to_proto`.
-    """
     try:
-        return _Writer(place, with_devices=model.ir_version >= _FIRST_WITH_DEVICES).model(model)
+        return _Writer(place).model(model)
     except (ir.serde.SerdeError, ValueError, TypeError) as error:
         raise ModelError(f"the model cannot be serialized: {root_cause(error)}") from error
 
 
 class _Writer:
-    """Writes a model; ``with_devices`` tells whether its version can say where nodes run."""
+    """Writes a model; the argument is that of `to_proto`."""
 
-    def __init__(self, place: Place, *, with_devices: bool) -> None:
+    def __init__(self, place: Place) -> None:
         self.place = place
-        self.with_devices = with_devices
 
     def model(self, model: ir.Model) -> onnx.ModelProto:
         proto = onnx.ModelProto(ir_version=model.ir_version)
         _set(proto, model, "producer_name", "producer_version", "domain", "doc_string")
         if model.model_version:
             proto.model_version = model.model_version
-        _add_opsets(proto.opset_import, model.opset_imports)
+        proto.opset_import.extend(starmap(make_opsetid, model.opset_imports.items()))
         _add_entries(proto.metadata_props, model.metadata_props)
-        if self.with_devices:
-            proto.configuration.extend(
-                map(ir.serde.serialize_model_configuration, model.device_configurations)
-            )
+        devices = map(ir.serde.serialize_model_configuration, model.device_configurations)
+        proto.configuration.extend(devices)
         self.graph(proto.graph, model.graph)
         for function in model.functions.values():
             self.function(proto.functions.add(), function)
@@ -107,7 +98,7 @@ class _Writer:
 
     def function(self, proto: onnx.FunctionProto, function: ir.Function) -> None:
         _set(proto, function, "domain", "name", "overload", "doc_string")
-        _add_opsets(proto.opset_import, function.opset_imports)
+        proto.opset_import.extend(starmap(make_opsetid, function.opset_imports.items()))
         _add_entries(proto.metadata_props, function.metadata_props)
         proto.input.extend([value.name for value in function.inputs])
         for attribute in function.attributes.values():
@@ -133,7 +124,7 @@ class _Writer:
         proto.output.extend(outputs)
         for attribute in node.attributes.values():
             self.attribute(proto.attribute.add(), attribute)
-        if self.with_devices and node.device_configurations:
+        if node.device_configurations:
             proto.device_configurations.extend(
                 map(ir.serde.serialize_node_device_configuration, node.device_configurations)
             )
@@ -187,11 +178,6 @@ def _set(proto: Any, owner: Any, *fields: str) -> None:
     for field in fields:
         if text := getattr(owner, field):
             setattr(proto, field, text)
-
-
-def _add_opsets(proto: Any, opsets: Mapping[str, int]) -> None:
-    for domain, version in opsets.items():
-        proto.add(domain=domain, version=version)
 
 
 def _add_entries(proto: Any, entries: Mapping[str, str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 from collections.abc import Callable
@@ -17,12 +16,12 @@ from onnxfold.errors import UsageError
 from onnxfold.files import is_text
 from onnxfold.onnx_ir_private import is_a
 from onnxfold.storage import wire
-from onnxfold.storage.encode import encode
+from onnxfold.storage.encode import to_proto
 from onnxfold.storage.load import EXTERNAL_KEY, is_within
 from onnxfold.storage.mapped import Span
-from onnxfold.storage.streaming import is_streamed
-from onnxfold.storage.tensors import data_bytes, span_of
+from onnxfold.storage.tensors import data_bytes, span_of, tensors_of
 from onnxfold.storage.wire import StandIns
+from onnxfold.storage.writer import is_streamed
 
 # Protobuf messages end at 2 GiB, and so do .onnx files.
 MAX_MODEL = (1 << 31) - 1
@@ -154,7 +153,7 @@ def plan_model(
         proto.external_data.add(key="length", value=str(length))
         return True
 
-    proto = encode(model, place)
+    proto = to_proto(model, place)
 
     def model_plan(location: str) -> FilePlan:
         for entry in entries:
@@ -166,21 +165,35 @@ def plan_model(
     return SavePlan(write, data if data.tensors else None, shared, locations)
 
 
-def planned(model: ir.Model) -> SavePlan:
-    """Plan to write ``model`` in the layout that it came in.
+def planned(
+    model: ir.Model,
+    external_data: bool | str | None = None,
+    share: Callable[[Span], str | None] | None = None,
+) -> SavePlan:
+    """Plan to write ``model``: if no layout is asked for, in the one that it came in.
+
+    Args:
+        model: The model.
+        external_data: See `save`.
+        share: See `plan_model`; implies external data.
 
     Raises:
         ModelError: The model cannot be serialized.
+        UsageError: It has to be in one file, and is larger than 2 GiB.
     """
-    if not model.meta.get(EXTERNAL_KEY):
-        with contextlib.suppress(UsageError):  # too large for one file
+    external = bool(external_data) or share is not None
+    if external_data is None and not external:
+        came = model.meta.get(EXTERNAL_KEY)
+        if came is None:  # it was not loaded by `load`
+            came = any(is_a(tensor, ir.ExternalTensor) for tensor in tensors_of(model))
+        external = bool(came)
+    if not external:
+        try:
             return plan_model(model)
-    return plan_model(model, lambda span: None)
-
-
-def planned_bytes(model: ir.Model) -> int:
-    """Return the length in bytes of the files that saving ``model`` would write; see `planned`."""
-    return planned(model).size
+        except UsageError:  # larger than one file may be
+            if external_data is False:
+                raise
+    return plan_model(model, share or (lambda span: None))
 
 
 def sharer(folder: str, target: str) -> Callable[[Span], str | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -18,7 +18,7 @@ from onnxfold.storage import wire
 from onnxfold.storage.checks import messages_in
 from onnxfold.storage.decode import decode, parse
 from onnxfold.storage.mapped import MappedFile, Span
-from onnxfold.storage.tensors import SharedExternalTensor, data_bytes, tensors_of
+from onnxfold.storage.tensors import SharedExternalTensor, data_bytes, located, tensors_of
 from onnxfold.storage.wire import StandIns
 
 # Keys in the ``meta`` of a loaded model.
@@ -265,7 +265,6 @@ class _ExternalData:
     def __init__(self, path: str) -> None:
         self.path = path
         self.folder = os.path.dirname(os.path.abspath(path))
-        self.allowed: tuple[str, ...] | None = None
         self.files: dict[str, MappedFile] = {}
         self.used = False
 
@@ -275,52 +274,20 @@ class _ExternalData:
         Raises:
             ExternalDataError: See `load`.
         """
-
-        def refuse(reason: str) -> ExternalDataError:
-            return ExternalDataError(reason, file=self.path, node=tensor.name or None)
-
         self.used = True
         length = data_bytes(tensor.dtype, tensor.shape)
-        if tensor.length is not None and tensor.length != length:
-            raise refuse(
+        if tensor.length not in (None, length):
+            reason = (
                 f"external tensor of type {tensor.dtype} and shape {list(tensor.shape.numpy())} "
                 f"takes {length} bytes, its length says {tensor.length}"
             )
-        location = os.fspath(tensor.location)
-        if length == 0:
-            return SharedExternalTensor(tensor, None, self.folder)
-        file = self.files.get(location)
-        if file is None:
-            file = self.files[location] = self.open(location, refuse)
-        offset = tensor.offset or 0
-        if offset + length > file.size:
-            raise refuse(
-                f"external data file {location!r} has {file.size} bytes, "
-                f"the tensor needs {offset + length}"
-            )
-        return SharedExternalTensor(tensor, Span(file, offset, length), self.folder)
+            raise ExternalDataError(reason, file=self.path, node=tensor.name or None)
+        return SharedExternalTensor(tensor, located(tensor, self.open, self.path), self.folder)
 
-    def open(self, location: str, refuse: Callable[[str], ExternalDataError]) -> MappedFile:
-        if self.allowed is None:
-            self.allowed = model_folders(self.path)
-        path = check_location(location, self.folder, self.allowed, file=self.path)
-        try:
-            return MappedFile.open(path)
-        except OSError as error:
-            raise refuse(
-                f"external data file {location!r} cannot be opened: {error.strerror}"
-            ) from None
-
-
-def model_folders(path: str) -> tuple[str, ...]:
-    """Return the folders in which the external data of the model at ``path`` may really lie.
-
-    The folder of the path and, where the model is a symbolic link, the folder of the file it leads
-    to: in a content-addressed store both the model and its data are links into the same folder.
-    """
-    by_name = os.path.realpath(os.path.dirname(os.path.abspath(path)))
-    by_link = os.path.dirname(os.path.realpath(path))
-    return (by_name,) if by_name == by_link else (by_name, by_link)
+    def open(self, location: str) -> MappedFile:
+        if location not in self.files:
+            self.files[location] = MappedFile.open(check_location(location, self.path))
+        return self.files[location]
 
 
 def is_within(path: str, folder: str) -> bool:
@@ -328,14 +295,16 @@ def is_within(path: str, folder: str) -> bool:
     return path.startswith(folder if folder.endswith(os.sep) else folder + os.sep)
 
 
-def check_location(location: str | bytes, folder: str, allowed: Sequence[str], *, file: str) -> str:
-    """Return the path of the external data at ``location``, relative to ``folder``.
+def check_location(location: str | bytes, model: str) -> str:
+    """Return the path of external data.
+
+    They lie in the folder of the model or, where the model is a symbolic link, in the folder of the
+    file it leads to: in a content-addressed store both the model and its data are links into the
+    same folder.
 
     Args:
         location: As written in the model; protobuf gives bytes where it is not UTF-8.
-        folder: The folder of the model.
-        allowed: The folders of `model_folders`.
-        file: The model, for the error.
+        model: The path of the model.
 
     Raises:
         ExternalDataError: ``location`` is empty, absolute, climbs out by ``..``, or leads out by a
@@ -343,7 +312,7 @@ def check_location(location: str | bytes, folder: str, allowed: Sequence[str], *
     """
 
     def refuse(why: str) -> ExternalDataError:
-        return ExternalDataError(f"external data location {location!r} {why}", file=file)
+        return ExternalDataError(f"external data location {location!r} {why}", file=model)
 
     if not isinstance(location, str):
         raise refuse("is not UTF-8 text")
@@ -354,9 +323,11 @@ def check_location(location: str | bytes, folder: str, allowed: Sequence[str], *
         raise refuse("is an absolute path")
     if ".." in normal.split("/"):
         raise refuse("leads out of the model's folder")
+    folder = os.path.dirname(os.path.abspath(model))
     path = os.path.join(folder, location)
     real = os.path.realpath(path)
-    if not any(is_within(real, root) for root in allowed):
+    roots = (os.path.realpath(folder), os.path.dirname(os.path.realpath(model)))
+    if not any(is_within(real, root) for root in roots):
         raise refuse("is a symbolic link out of the model's folder")
     return path
 

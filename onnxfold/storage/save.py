@@ -10,11 +10,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxfold import files
-from onnxfold.errors import UsageError
-from onnxfold.onnx_ir_private import is_a
+from onnxfold.errors import UsageError, about
 from onnxfold.storage.commit import Commit
-from onnxfold.storage.layout import SavePlan, plan_model, sharer
-from onnxfold.storage.load import EXTERNAL_KEY
+from onnxfold.storage.layout import SavePlan, planned, sharer
 from onnxfold.storage.sources import Sources
 from onnxfold.storage.tensors import tensors_of
 
@@ -67,18 +65,21 @@ def save(
     """
     name = os.fsdecode(os.fspath(path))
     target = _target(name)
-    tensors = tensors_of(model)
-    sources = Sources(model, target, tensors)
+    sources = Sources(model, target, tensors_of(model))
     sources.check_target()
     forced = external_data if isinstance(external_data, str) else None
     locks = {target}
+    if share_weights and external_data is False:
+        raise UsageError("weights can be shared only with external data", file=target)
     if forced is not None:
         _check_data_name(forced, target)
         # Processes that give a data file another name than the model's could give it the same name.
         locks.add(os.path.join(os.path.dirname(target), forced))
     try:
         if plan is None or external_data is not None or share_weights:
-            plan = _plan(model, tensors, target, external_data, share_weights)
+            share = sharer(os.path.dirname(target), target) if share_weights else None
+            with about(target):
+                plan = planned(model, external_data, share)
         with contextlib.ExitStack() as stack:
             found = [stack.enter_context(files.locked(lock)) for lock in sorted(locks)]
             # First: the disk may be full of it, or the name of the data file be taken.
@@ -129,30 +130,6 @@ def _check_link(name: str, target: str) -> None:
             "through a link from another folder; give the real path"
         )
         raise UsageError(reason, file=name)
-
-
-def _plan(
-    model: ir.Model,
-    tensors: list[ir.TensorProtocol],
-    target: str,
-    external_data: bool | str | None,
-    share_weights: bool,
-) -> SavePlan:
-    """Decide between one file and a data file beside it."""
-    if share_weights and external_data is False:
-        raise UsageError("weights can be shared only with external data", file=target)
-    external = bool(external_data) or share_weights
-    if external_data is None and not external:
-        came = any(is_a(tensor, ir.ExternalTensor) for tensor in tensors)
-        external = bool(model.meta.get(EXTERNAL_KEY, came))
-    if not external:
-        try:
-            return plan_model(model)
-        except UsageError as error:  # larger than one file may be
-            if external_data is False:
-                raise UsageError(error.reason, file=target) from None
-    share = sharer(os.path.dirname(target), target) if share_weights else lambda span: None
-    return plan_model(model, share)
 
 
 def _check_data_name(name: str, target: str) -> None:

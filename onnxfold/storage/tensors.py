@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from onnxfold.graphs import all_graphs
 from onnxfold.onnx_ir_private import TensorBase, is_a
 from onnxfold.storage.mapped import MappedFile, Span
 
-_CHUNK = 1 << 20
 _STRING, _UNDEFINED = ir.DataType.STRING, ir.DataType.UNDEFINED
 _BITS = {dtype: dtype.bitwidth for dtype in ir.DataType if dtype not in (_STRING, _UNDEFINED)}
 _BITS |= {_STRING: 128, _UNDEFINED: 0}
@@ -86,10 +85,8 @@ class _StoredTensor:
         return self.stored().tobytes()
 
     def tofile(self, file: Any) -> None:
-        """Write the stored bytes to ``file``, a mebibyte at a time."""
-        data = self.stored()
-        for start in range(0, len(data), _CHUNK):
-            file.write(data[start : start + _CHUNK].data)
+        """Write the stored bytes to ``file``."""
+        file.write(self.stored().data)
 
 
 class ViewTensor(_StoredTensor, TensorBase):
@@ -186,21 +183,38 @@ def span_of(tensor: ir.TensorProtocol) -> Span | None:
     if isinstance(span, Span):
         return span
     if is_a(tensor, ir.ExternalTensor):
-        length = data_bytes(tensor.dtype, tensor.shape)
-        if length == 0:
-            return None
         path = os.path.abspath(tensor.path)
-        try:
-            file = MappedFile.open(path)
-        except OSError as error:
-            reason = f"external data cannot be opened: {error.strerror}"
-            raise ExternalDataError(reason, file=path, node=tensor.name) from None
-        offset = tensor.offset or 0
-        if offset + length > file.size:
-            reason = f"external data has {file.size} bytes, {offset + length} are needed"
-            raise ExternalDataError(reason, file=path, node=tensor.name)
-        return Span(file, offset, length)
+        return located(tensor, lambda location: MappedFile.open(path), path)
     return None
+
+
+def located(
+    tensor: ir.ExternalTensor, open_file: Callable[[str], MappedFile], named: str
+) -> Span | None:
+    """Return where the data of a tensor are; None if it has no elements.
+
+    Args:
+        tensor: The tensor.
+        open_file: Maps the file at a location. Raises OSError.
+        named: The path for errors.
+
+    Raises:
+        ExternalDataError: The file is missing or too short.
+    """
+    length, offset = data_bytes(tensor.dtype, tensor.shape), tensor.offset or 0
+    if length == 0:
+        return None
+    location = os.fspath(tensor.location)
+    try:
+        file = open_file(location)
+    except OSError as error:
+        reason = f"cannot be opened: {error.strerror}"
+    else:
+        if offset + length <= file.size:
+            return Span(file, offset, length)
+        reason = f"has {file.size} bytes, the tensor needs {offset + length}"
+    reason = f"external data file {location!r} {reason}"
+    raise ExternalDataError(reason, file=named, node=tensor.name or None)
 
 
 def tensors_of(model: ir.Model) -> list[ir.TensorProtocol]:

@@ -10,7 +10,7 @@ import onnxfold
 from onnxfold import storage
 from onnxfold.options import Options
 from onnxfold.passes.pipeline import run_passes
-from onnxfold.storage import planned_bytes
+from onnxfold.storage import planned
 
 
 def expansions(count: int, *sizes: int) -> onnx.ModelProto:
@@ -123,7 +123,7 @@ def test_planned_bytes_are_those_of_the_file(tmp_path):
         path = tmp_path / f"{external}.onnx"
         storage.save(model, path)
         # the name of the data file is not known before
-        assert storage.model_bytes(storage.load(path)) - planned_bytes(model) in range(
+        assert storage.model_bytes(storage.load(path)) - planned(model).size in range(
             200 if external else 1
         )
 

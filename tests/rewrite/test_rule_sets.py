@@ -1,6 +1,5 @@
 """Rule sets: names, tables, files, and that each rule has a doc."""
 
-
 import onnx_ir as ir
 import pytest
 from certify import graph

@@ -24,7 +24,7 @@ from onnxfold.runtime.bundles.scratch import scratch_file
 from onnxfold.runtime.bundles.session_options import data_below, with_data_below
 from onnxfold.storage import MappedFile, SharedExternalTensor, Span, ViewTensor, span_of
 from onnxfold.storage.layout import EXTERNAL_FROM, FilePlan, plan_model, sharer
-from onnxfold.storage.streaming import is_streamed
+from onnxfold.storage.writer import is_streamed
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -87,7 +87,7 @@ def split_model(
     check_names(nominal or {}, symbols_of(model.graph.inputs))
     nominal = {**opened.ranks, **(nominal or {})}
     chosen = select_runtime_constants(model, opened.names, overridable=overridable)
-    nodes, bytes_before = model.graph.num_nodes(), storage.planned_bytes(model)
+    nodes, bytes_before = model.graph.num_nodes(), storage.planned(model).size
     names = [value.name or "" for value in chosen]
     model = prepare(model, chosen, fold_at, options)
     room = None
@@ -100,7 +100,7 @@ def split_model(
     chosen = [value for value in model.graph.inputs if value.name in names]
     region, cut = cut_prepared(model, chosen, fold_at, max_cache=max_cache, nominal=nominal)
     cached = [info for value in cut.cached if (info := region.describe(value)) is not None]
-    apart = storage.planned_bytes(fold_of(model, cached)) if cached else 0
+    apart = storage.planned(fold_of(model, cached)).size if cached else 0
     entry = _optimized(entry_of(model, cached), fold_at, options, max(0, bytes_before - apart))
     drop_unread(entry, [*names, *(info.name for info in cached)])
     read = {v.name for v in entry.graph.inputs}

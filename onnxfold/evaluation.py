@@ -158,7 +158,7 @@ def evaluate_isolated(
     except isolated.Failure as failure:
         if failure.kind == "MemoryError":
             reason = f"computing it takes more than {memory:,} bytes of memory"
-        elif failure.kind == "late" or failure.code == -getattr(signal, "SIGPROF", 0) != 0:
+        elif failure.kind == "late" or failure.code == -signal.SIGPROF:
             reason = f"computing it takes longer than {seconds:.1f} s"
         elif failure.kind == "ended":
             code = failure.code

@@ -17,6 +17,7 @@ import importlib
 import json
 import os
 import queue
+import resource
 import signal
 import subprocess
 import sys
@@ -77,7 +78,7 @@ def run(
         request: Its first argument, JSON-ready.
         arrays: Its second argument. Arrays of any type of NumPy and ml_dtypes but objects.
         seconds: Wall time that it may take, None for any.
-        cpu_seconds: CPU time that it may take (on POSIX systems), 0 for any.
+        cpu_seconds: CPU time that it may take, 0 for any.
         memory: Private memory that it may take (on Linux), bytes; None for any.
         keep: Keep the process for the next call of this thread, unless the call fails. It ends
             with the thread.
@@ -270,9 +271,8 @@ class _Process:
 
 
 def _kill(group: int) -> None:
-    if hasattr(os, "killpg"):
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left in it
-            os.killpg(group, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left in it
+        os.killpg(group, signal.SIGKILL)
 
 
 def _store(path: str, array: Array) -> tuple[str, str]:
@@ -341,10 +341,7 @@ def _listen(requests: Iterator[str], waiting: queue.SimpleQueue[str]) -> None:
         waiting.put(line)
     waiting.put("")  # for a process that waits
     # for one that works, and what it has started: files that are being written are removed
-    if hasattr(os, "killpg"):
-        os.killpg(0, signal.SIGTERM)
-    else:
-        signal.raise_signal(signal.SIGTERM)
+    os.killpg(0, signal.SIGTERM)
     time.sleep(_GRACE)
     _kill(0)
     os._exit(1)
@@ -370,11 +367,8 @@ def _answer(
 
 def _limit(cpu_seconds: float, memory: int | None) -> None:
     """Bound this process, and the memory of each process that it starts."""
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # SIGPROF ends the process
+    signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # SIGPROF ends the process
     if sys.platform == "linux":
-        import resource
-
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         limit = most
         if memory is not None:

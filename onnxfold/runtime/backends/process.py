@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -34,8 +33,6 @@ def work_folder() -> Iterator[Path]:
     Raises:
         CompileError: Something cannot be written there.
     """
-    if not hasattr(os, "fork"):
-        raise CompileError("compilers and their kernels are run on Linux and macOS only")
     try:
         with files.scratch_folder("compile") as name:
             yield Path(name)

@@ -17,6 +17,14 @@ def subgraphs_of(node: ir.Node) -> Sequence[ir.Graph]:
     return _graphs_in(node.attributes.values()) if holds_graphs(node) else ()
 
 
+def nodes_within(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
+    """Yield nodes and those of their subgraphs."""
+    for node in nodes:
+        yield node
+        for graph in subgraphs_of(node):
+            yield from graph.all_nodes()
+
+
 def has_references(node: ir.Node) -> bool:
     """Whether the caller of the function that a node is in supplies one of its attributes."""
     for attribute in node.attributes.data.values():  # noqa: SIM110, a generator takes longer

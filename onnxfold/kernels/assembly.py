@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.graphs import subgraphs_of
+from onnxfold.graphs import nodes_within
 from onnxfold.kernels.inference import schema_of, type_of
 from onnxfold.kernels.operation import Operation, Output
 from onnxfold.pool import Buffer
@@ -117,11 +117,7 @@ def oldest_opsets(operations: Sequence[Operation]) -> dict[str, int]:
     """
     opsets = dict(operations[0].opsets)
     version = 1
-    pending = [o.node for o in operations]
-    while pending:
-        node = pending.pop()
-        for graph in subgraphs_of(node):
-            pending.extend(graph)
+    for node in nodes_within(operation.node for operation in operations):
         schema = schema_of(node.op_type, opsets.get(node.domain, 1), node.domain)
         if schema is None:
             return opsets

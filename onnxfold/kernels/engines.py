@@ -21,7 +21,7 @@ from onnxfold.evaluation import (
     onnxruntime,
     time_for,
 )
-from onnxfold.graphs import subgraphs_of
+from onnxfold.graphs import nodes_within, subgraphs_of
 from onnxfold.kernels.assembly import assemble, oldest_opsets
 from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes
 from onnxfold.kernels.inference import is_elementwise
@@ -204,17 +204,12 @@ class Engines:
 
     def _called_by(self, operations: Sequence[Operation]) -> list[onnx.FunctionProto]:
         """The model's functions, if one of them is called."""
-        pending = [o.node for o in operations] if self._functions else []
-        while pending:
-            node = pending.pop()
-            if node.op_identifier() in self._functions:
-                if self._serialized is None:
-                    functions = self._functions.values()
-                    self._serialized = [ir.serde.serialize_function(f) for f in functions]
-                return self._serialized
-            for graph in subgraphs_of(node):
-                pending.extend(graph)
-        return []
+        nodes = nodes_within(operation.node for operation in operations)
+        if not self._functions or not any(n.op_identifier() in self._functions for n in nodes):
+            return []
+        if self._serialized is None:
+            self._serialized = list(map(ir.serde.serialize_function, self._functions.values()))
+        return self._serialized
 
     # ------------------------------------------------------------ limits
 

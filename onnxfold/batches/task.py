@@ -6,7 +6,9 @@ import contextlib
 import hashlib
 import json
 import os
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -16,7 +18,6 @@ from typing import Any
 from onnxfold import isolated
 from onnxfold.batches import remote
 from onnxfold.batches.outcome import Outcome
-from onnxfold.batches.share import MemoryShare
 from onnxfold.errors import OnnxFoldError
 from onnxfold.files import scratch_folder
 from onnxfold.memory import available_memory
@@ -34,7 +35,7 @@ _KILLED = (-9, -15)
 # Bytes of memory of a model whose process is not used again: it may not give all of it back.
 _LARGE = 1 << 30
 
-_shares: dict[int, MemoryShare] = {}  # by process: a fork has none of its origin's
+_shares: dict[int, _MemoryShare] = {}  # by process: a fork has none of its origin's
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def _optimized(task: Task, outcome: Outcome, source: str) -> Outcome:
             target = os.path.join(folder, task.target.rpartition("/")[2])
         else:
             os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
-        share = _shares.setdefault(os.getpid(), MemoryShare())
+        share = _shares.setdefault(os.getpid(), _MemoryShare())
         stack.enter_context(share.of(outcome.memory or 0, _limit(task)))
         began = time.perf_counter()
         answer = _ask(task, source, target, keep=(outcome.memory or 0) < _LARGE)
@@ -228,3 +229,31 @@ def _content(path: str) -> str:
     return (
         digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
     )
+
+
+class _MemoryShare:
+    """Bytes of memory that are given out to threads, first come, first served."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._given = 0
+        self._waiting: deque[object] = deque()
+
+    @contextlib.contextmanager
+    def of(self, nbytes: int, limit: int) -> Iterator[None]:
+        """Hold some bytes; wait until no more than a limit, bytes, is held with them."""
+        turn = object()
+        with self._condition:
+            self._waiting.append(turn)
+            self._condition.wait_for(
+                lambda: self._waiting[0] is turn and self._given + nbytes <= max(limit, nbytes)
+            )
+            self._waiting.popleft()
+            self._given += nbytes
+            self._condition.notify_all()
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._given -= nbytes
+                self._condition.notify_all()

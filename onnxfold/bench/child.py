@@ -28,7 +28,11 @@ def open_model(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, An
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
     if request["optimized"] is not None:
-        _save_to(request["optimized"], options)
+        # the graph that onnxruntime will run, its weights in a file of their own
+        path = options.optimized_model_filepath = request["optimized"]
+        key = "session.optimized_model_external_initializers_"
+        options.add_session_config_entry(f"{key}file_name", f"{os.path.basename(path)}.data")
+        options.add_session_config_entry(f"{key}min_size_in_bytes", "1024")
     before = rss_bytes()
     cpu, wall = time.process_time(), time.perf_counter()
     try:
@@ -42,11 +46,3 @@ def open_model(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, An
     }
     del session
     return taken, []
-
-
-def _save_to(path: str, options: Any) -> None:
-    """Have onnxruntime write the graph that it will run, its weights in a file of their own."""
-    options.optimized_model_filepath = path
-    key = "session.optimized_model_external_initializers_"
-    options.add_session_config_entry(f"{key}file_name", f"{os.path.basename(path)}.data")
-    options.add_session_config_entry(f"{key}min_size_in_bytes", "1024")

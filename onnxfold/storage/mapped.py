@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from onnxfold.errors import ModelError
 
+_READ = os.O_RDONLY | os.O_NONBLOCK  # a named pipe is not waited for
 _lock = threading.Lock()
 _open_files: weakref.WeakValueDictionary[tuple[int, int, int, int], MappedFile] = (
     weakref.WeakValueDictionary()
@@ -68,7 +69,7 @@ class MappedFile:
             OSError: It does not exist, is not a regular file, or cannot be read.
         """
         path = os.fspath(path)
-        fd = _open_to_read(path)
+        fd = os.open(path, _READ)
         try:
             status = os.fstat(fd)
             if stat.S_ISDIR(status.st_mode):
@@ -103,7 +104,7 @@ class MappedFile:
     def descriptor(self) -> Iterator[int | None]:
         """Open the file once more; None if its path leads to it no more."""
         try:
-            fd = _open_to_read(self.path)
+            fd = os.open(self.path, _READ)
         except OSError:
             yield None
             return
@@ -142,10 +143,6 @@ class Span(NamedTuple):
     def array(self) -> npt.NDArray[np.uint8]:
         """Those bytes, 1-D, read-only, not copied."""
         return self.file.array()[self.offset : self.offset + self.length]
-
-
-def _open_to_read(path: str) -> int:
-    return os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe is not waited for
 
 
 def about_to_replace(path: str) -> None:

@@ -125,15 +125,14 @@ class Writer:
     def tensor(self, out: int, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
         """Write the ``length`` stored bytes of ``tensor`` at ``offset``."""
         span = span_of(tensor)
-        if span is None and is_streamed(tensor):
-            self._tiles(out, offset, length, tensor)
-            return
         if span is not None:
             if span.length != length:
                 raise ValueError(f"tensor {tensor.name!r}: {span.length} bytes, not {length}")
             self._from_file(out, offset, span)
-            return
-        self._memory(out, offset, length, tensor)
+        elif is_streamed(tensor):
+            self._tiles(out, offset, length, tensor)
+        else:
+            self._memory(out, offset, length, tensor)
 
     def _from_file(self, out: int, offset: int, span: Span) -> None:
         file, start, length = span

@@ -95,8 +95,8 @@ def _no_such_input(name: str, graph: ir.Graph, inputs: Sequence[str]) -> str:
 class ConstnessAnalysis:
     """The constness of every value of a model, found in one walk.
 
-    Values inside a function have the least constness of all its calls. What changes from turn to
-    turn of a loop's body is variable there.
+    What changes from turn to turn of a loop's body is variable there, and so is what a function is
+    given, inside it.
 
     Args:
         model: The model; nodes must come after those they read from.
@@ -104,12 +104,12 @@ class ConstnessAnalysis:
     """
 
     def __init__(self, model: ir.Model, runtime_constants: Iterable[ir.Value]) -> None:
-        self._functions = model.functions
         self._opsets = model.graph.opset_imports
         self._determinism = Determinism(model)
         self._of: dict[ir.Value, Constness] = dict.fromkeys(runtime_constants, Constness.RUNTIME)
-        self._calls: dict[tuple[object, ...], list[Constness]] = {}
-        self._graph(model.graph, self._opsets, self._of)
+        self._graph(model.graph, self._opsets)
+        for function in model.functions.values():
+            self._graph(function.graph, function.opset_imports)
 
     def of(self, value: ir.Value) -> Constness:
         """The constness of a value of the model, also of one that was made since."""
@@ -118,59 +118,29 @@ class ConstnessAnalysis:
             for operand in node.inputs:
                 if operand is not None:
                     self.of(operand)
-            made = self._node(node, self._opsets, self._of)
-            self._of.update(zip(node.outputs, made, strict=True))
-        return self._lookup(value, self._of)
+            self._visit(node, self._opsets)
+        return self._lookup(value)
 
     def of_node(self, node: ir.Node) -> Constness:
         """The least constness among a node's results."""
         return min((self.of(output) for output in node.outputs), default=Constness.VARIABLE)
 
-    def _lookup(self, value: ir.Value, known: Mapping[ir.Value, Constness]) -> Constness:
-        found = known.get(value)
+    def _lookup(self, value: ir.Value) -> Constness:
+        found = self._of.get(value)
         if found is not None:
             return found
         return Constness.COMPILE_TIME if is_initialized(value) else Constness.VARIABLE
 
-    def _graph(
-        self, graph: ir.Graph, opsets: Mapping[str, int], known: dict[ir.Value, Constness]
-    ) -> None:
+    def _graph(self, graph: ir.Graph, opsets: Mapping[str, int]) -> None:
         for node in graph:
-            for output, found in zip(node.outputs, self._node(node, opsets, known), strict=True):
-                known[output] = found
+            for subgraph in subgraphs_of(node):  # a body's own inputs are unknown, and so variable
+                self._graph(subgraph, opsets)
+            self._visit(node, opsets)
 
-    def _node(
-        self, node: ir.Node, opsets: Mapping[str, int], known: dict[ir.Value, Constness]
-    ) -> Sequence[Constness]:
-        if is_constant_node(node):
-            return [Constness.COMPILE_TIME] * len(node.outputs)
-        operands = [
-            Constness.COMPILE_TIME if v is None else self._lookup(v, known) for v in node.inputs
-        ]
-        function = self._functions.get(node.op_identifier()) if self._functions else None
-        if function is not None:
-            return self._call(function, operands)
-        subgraphs = subgraphs_of(node)
-        for subgraph in subgraphs:  # a body's own inputs are unknown, and so variable
-            self._graph(subgraph, opsets, known)
-        least = min(operands, default=Constness.COMPILE_TIME)
-        if subgraphs:
-            captured = (self._lookup(v, known) for v in captured_values(node))
-            least = min(least, min(captured, default=least))
-        if least and self._determinism.objection(node, opsets) is not None:
+    def _visit(self, node: ir.Node, opsets: Mapping[str, int]) -> None:
+        read = [*(v for v in node.inputs if v is not None), *captured_values(node)]
+        least = min(map(self._lookup, read), default=Constness.COMPILE_TIME)
+        is_computed = least and not is_constant_node(node)
+        if is_computed and self._determinism.objection(node, opsets) is not None:
             least = Constness.VARIABLE
-        return [least] * len(node.outputs)
-
-    def _call(self, function: ir.Function, operands: Sequence[Constness]) -> Sequence[Constness]:
-        key = (function.identifier(), *operands)
-        if key in self._calls:
-            return self._calls[key]
-        self._calls[key] = [Constness.VARIABLE] * len(function.outputs)  # if it calls itself
-        inner: dict[ir.Value, Constness] = dict(zip(function.inputs, operands, strict=False))
-        for value in function.inputs[len(operands) :]:  # optional inputs left out
-            inner[value] = Constness.COMPILE_TIME
-        self._graph(function.graph, function.opset_imports, inner)
-        self._calls[key] = [self._lookup(output, inner) for output in function.outputs]
-        for value, found in inner.items():
-            self._of[value] = min(found, self._of.get(value, found))
-        return self._calls[key]
+        self._of.update(dict.fromkeys(node.outputs, least))

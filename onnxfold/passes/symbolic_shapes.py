@@ -52,14 +52,14 @@ class SymbolicShapes(ir.passes.InPlacePass):
         facts = facts_of(model)
         analysis = facts.types
         analysis.run()
-        self.assumptions = ASSUMPTIONS if analysis.has_symbols() else ()
+        self.assumptions = ASSUMPTIONS if analysis.table.has_symbols() else ()
         if self._run is not None:
             self._run.result.assumptions = self.assumptions
         edit = Edit(facts, options.keeps)
         simplifier = _Simplifier(analysis, edit)
         for graph in (model.graph, *(f.graph for f in model.functions.values())):
             simplifier.graph(graph)
-            if analysis.has_symbolic_elements():
+            if analysis.table.has_symbolic_elements():
                 Sharing(analysis, edit).graph(graph)
         return ir.passes.PassResult(model, modified=bool(fixed or edit.changes))
 

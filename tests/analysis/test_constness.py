@@ -88,21 +88,21 @@ def test_what_changes_from_turn_to_turn_of_a_loop_is_variable_there():
     assert (found["q"], found["t"]) == ("RUNTIME", "VARIABLE")
 
 
-def test_functions_are_followed_for_each_call():
+def test_a_call_is_as_constant_as_what_the_function_is_given():
     found = analyse(
-        """g (float[2] x, float[2] r) => (float[2] y, float[2] z) {
+        """g (float[2] x, float[2] r) => (float[2] y, float[2] z) <float[2] w = {1, 2}> {
             y, z = local.f(x, r)
             u, v = local.f(r, r)
+            s, t = local.f(w, w)
         }
         <domain: "local", opset_import: ["" : 21]>
         f (a, b) => (p, q) { p = Neg(a) q = Exp(b) }""",
         "r",
     )
-    assert (found["y"], found["z"], found["u"], found["v"]) == (
-        *("VARIABLE", "RUNTIME"),
-        *("RUNTIME", "RUNTIME"),
-    )
-    assert (found["f.p"], found["f.q"]) == ("VARIABLE", "RUNTIME")
+    assert (found["y"], found["z"]) == ("VARIABLE", "VARIABLE")
+    assert (found["u"], found["v"]) == ("RUNTIME", "RUNTIME")
+    assert (found["s"], found["t"]) == ("COMPILE_TIME", "COMPILE_TIME")
+    assert (found["f.p"], found["f.q"]) == ("VARIABLE", "VARIABLE")
 
 
 def model_of(text):

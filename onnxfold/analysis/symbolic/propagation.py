@@ -6,7 +6,6 @@ import contextlib
 from collections import ChainMap
 from collections.abc import Iterator, MutableMapping, Sequence
 
-import onnx
 import onnx_ir as ir
 
 from onnxfold.analysis.known import KnownValues
@@ -61,8 +60,9 @@ class SymbolicAnalysis:
         """Conditions that are known by what would fail otherwise."""
         self._read: dict[ir.Node, Sequence[ir.Value | None]] = {}
         """What each node read when it was visited: onnx-ir makes another tuple of other inputs."""
-        self._table = FactTable()
-        self._applications = Applications(self.algebra, self._table)
+        self.table = FactTable()
+        """What is known of values: values of which the same is known have one fact."""
+        self._applications = Applications(self.algebra, self.table)
         self.nesting = 0
         """How many bodies the graph that is being visited is in: they are looked at anew."""
         self._required: dict[ir.Node, list[Number]] = {}
@@ -96,7 +96,7 @@ class SymbolicAnalysis:
         changed = _Values()
         raised = self.algebra.learn(self._required_in_every_run()) if self._required else ()
         if raised:
-            self._applications = Applications(self.algebra, self._table)
+            self._applications = Applications(self.algebra, self.table)
             known = {f: _is_made_of(f, raised) for f in set(self._facts.values())}
             changed.update(value for value, fact in self._facts.items() if known[fact])
         decided = suppositions.decided(self) if self.scopes.parents else {}
@@ -114,21 +114,9 @@ class SymbolicAnalysis:
                 yield from self._required.pop(node, ())
         self._required.clear()
 
-    def has_symbols(self) -> bool:
-        """Whether a size of the model is not a number, of the values that were looked at."""
-        return self._table.has_symbols()
-
-    def has_symbolic_elements(self) -> bool:
-        """Return whether an element of a value that was looked at is a symbolic size."""
-        return self._table.has_symbolic_elements()
-
     def set(self, value: ir.Value, fact: Fact) -> None:
         """Remember what is known of a value."""
-        self._facts[value] = self._table.shared(fact)
-
-    def shared(self, fact: Fact) -> Fact:
-        """The one fact that says the same: values of which the same is known have one fact."""
-        return self._table.shared(fact)
+        self._facts[value] = self.table.shared(fact)
 
     def same(self, old: ir.Value, new: ir.Value) -> None:
         """One value takes the other's place.
@@ -157,11 +145,9 @@ class SymbolicAnalysis:
         for node in nodes_of(graph):
             inputs = node.inputs
             is_stale = read.get(node) is not inputs or not changed.isdisjoint(inputs)
-            if is_stale or (node in holders and self._holds_stale_nodes(node, changed)):
+            bodies = subgraphs_of(node) if node in holders and not is_stale else ()
+            if is_stale or any(True for body in bodies for _ in self._stale_nodes(body, changed)):
                 yield node
-
-    def _holds_stale_nodes(self, node: ir.Node, changed: _Values) -> bool:
-        return any(True for body in subgraphs_of(node) for _ in self._stale_nodes(body, changed))
 
     def _visit_again(self, node: ir.Node, changed: _Values) -> None:
         facts = self._facts
@@ -263,8 +249,8 @@ class SymbolicAnalysis:
         if dtype in SIZE_DTYPES and is_small(shape):
             array = self.known.array(value)
             if array is not None:
-                return self.shared(of_array(array, dtype))
-        return self._table.typed(dtype, shape)
+                return self.table.shared(of_array(array, dtype))
+        return self.table.typed(dtype, shape)
 
     def _in_full(self, value: ir.Value, fact: Fact) -> Fact:
         """What is known of a value, with the elements of a small constant of any dtype."""
@@ -273,7 +259,7 @@ class SymbolicAnalysis:
         if not self.known.is_constant(value):
             return fact
         array = self.known.array(value)
-        return fact if array is None else self.shared(of_array(array, fact.dtype))
+        return fact if array is None else self.table.shared(of_array(array, fact.dtype))
 
     def _are_known(self, values: Sequence[ir.Value | None], facts: Sequence[Fact | None]) -> bool:
         """True if all elements of all values may be known, and some are sizes or made of them."""
@@ -293,9 +279,9 @@ class SymbolicAnalysis:
     def _declared(self, value: ir.Value) -> Fact:
         """The type of a model input: the runtime holds callers to it."""
         if not isinstance(value.type, ir.TensorType):
-            return self.shared(Fact(other=_serialized(value.type)))
+            return UNKNOWN
         if value.shape is None:
-            return self._table.typed(value.dtype, None)
+            return self.table.typed(value.dtype, None)
         # some exporters write 0 or -1 for a size that they do not know
         sizes: list[Number] = [
             (dim if dim > 0 else self.algebra.symbol())
@@ -303,7 +289,7 @@ class SymbolicAnalysis:
             else self.algebra.symbol(dim.value or None)
             for dim in value.shape
         ]
-        return self.shared(of_type(value.dtype, sizes, self.algebra))
+        return self.table.shared(of_type(value.dtype, sizes, self.algebra))
 
     # ---------------------------------------------------------------- nodes
 
@@ -356,7 +342,7 @@ class SymbolicAnalysis:
         known = self._facts.get
         inputs = [None if v is None else known(v) or self._find(v) for v in values]
         if node in self.scopes.parents:
-            return [self.shared(f) for f in control_flow.results(self, node, inputs)]
+            return [self.table.shared(f) for f in control_flow.results(self, node, inputs)]
         functions = self.model.functions
         if has_references(node) or (functions and node.op_identifier() in functions):
             return []
@@ -391,12 +377,3 @@ def _knowledge(fact: Fact) -> tuple[int, ...]:
         items is not None,
         numbers if fact.known is None else 1 << 20,
     )
-
-
-def _serialized(declared: ir.TypeProtocol | None) -> bytes | None:
-    if declared is None:
-        return None
-    proto = onnx.TypeProto()
-    ir.serde.serialize_type_into(proto, declared)
-    serialized: bytes = proto.SerializeToString()
-    return serialized

@@ -110,7 +110,7 @@ class _Graph:
             if value not in self._conditions and _outline(facts[0]) != _outline(facts[1]):
                 self._conditions[value] = condition
                 for known, fact in zip(self._supposed[condition], facts, strict=True):
-                    known[value] = self._analysis.shared(fact)
+                    known[value] = self._analysis.table.shared(fact)
 
     def _is_needed(self, node: ir.Node) -> bool:
         """Whether an output of the graph is made of what the node makes: runtimes run no other."""

@@ -87,7 +87,7 @@ class Sharing:
 
     def _find(self, fact: Fact) -> ir.Value | None:
         """A value with these elements that can be read here."""
-        fact = self._analysis.shared(fact)
+        fact = self._analysis.table.shared(fact)
         for level in self._values:
             found = level.get(fact)
             if found is not None:

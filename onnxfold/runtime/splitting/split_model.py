@@ -172,7 +172,8 @@ def prepare(
     Rules come after the cut: they may fuse what is constant with what is not.
     """
     put_in_order(model)
-    _inline_calls(model, chosen)
+    while calls := _calls_with(model, chosen):  # a cut may have to go through them
+        _inline(model, calls)
     fold = ("constant-propagation",) if fold_at == "compile" else ()
     passes = (*fold, "symbolic-shapes", *fold, "lift-constants", "dead-code")
     run_passes(model, dataclasses.replace(options, passes=passes))
@@ -201,30 +202,31 @@ def _optimized(part: ir.Model, fold_at: str, options: Options, allowed: int = 0)
     return named_clone(part)
 
 
-def _inline_calls(model: ir.Model, chosen: Sequence[ir.Value]) -> None:
-    """Functions that runtime constants go into: a cut may have to go through them."""
-    if not model.functions:
-        return
+def _inline(model: ir.Model, calls: Sequence[ir.Node]) -> None:
+    """Put the nodes of the called functions in the place of all calls of them."""
     from onnx_ir.passes import common
 
+    called = {node.op_identifier() for node in calls}
+    names = Names(all_graphs(model))
+    for node in (node for graph in all_graphs(model) for node in graph):
+        for value in node.outputs if node.op_identifier() in called else ():
+            value.name = value.name or names.fresh("unread")  # the function itself may read it
+    common.InlinePass(criteria=lambda f: f.identifier() in called)(model)
+    put_in_order(model)
+
+
+def _calls_with(model: ir.Model, chosen: Sequence[ir.Value]) -> list[ir.Node]:
+    """The calls of functions that runtime constants go into."""
+    if not model.functions:
+        return []
     constness = ConstnessAnalysis(model, chosen)
-    calls = [
+    return [
         node
         for graph in all_graphs(model)
         for node in graph
         if node.op_identifier() in model.functions
+        and any(v is not None and constness.of(v) is Constness.RUNTIME for v in node.inputs)
     ]
-    concerned = {
-        node.op_identifier()
-        for node in calls
-        if any(v is not None and constness.of(v) is Constness.RUNTIME for v in node.inputs)
-    }
-    if concerned:
-        names = Names(all_graphs(model))
-        for value in (v for node in calls for v in node.outputs if not v.name):
-            value.name = names.fresh("unread")  # the function itself may read it
-        common.InlinePass(criteria=lambda f: f.identifier() in concerned)(model)
-        put_in_order(model)
 
 
 def _constant(value: ir.Value, region: Region, graph: ir.Graph) -> TensorInfo:

@@ -13,8 +13,7 @@ from onnxfold.editing import Names, remove_unused, replace, take_over
 from onnxfold.kernels.inference import may_be_constant
 from onnxfold.onnx_ir_private import uses
 from onnxfold.rewrite.build import Builder, Refused
-from onnxfold.rewrite.facts import Facts
-from onnxfold.rewrite.matched import differ
+from onnxfold.rewrite.facts import Facts, differ
 from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.patterns import AllOutputs
 from onnxfold.rewrite.rule import Rule

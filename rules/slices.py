@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from onnxfold.rewrite import (
     Matched,
@@ -28,20 +28,14 @@ _Bound = tuple[int, int, int]
 """Start, end and step."""
 
 
-def _bounds(
-    x: Matched,
-    starts: Matched,
-    ends: Matched,
-    axes: Matched | None = None,
-    steps: Matched | None = None,
-) -> dict[int, _Bound]:
-    """Start, end and step by axis."""
-    first, last = starts.ints, ends.ints
-    named = range(len(first)) if axes is None else axes.ints
-    by = [1] * len(first) if steps is None else steps.ints
+def _bounds(taken: Matched) -> dict[int, _Bound]:
+    """Return start, end and step by axis of a Slice with constant bounds."""
+    x, *bounds = taken.inputs
+    first, last, named, by = (bound and bound.ints for bound in (*bounds, None, None)[:4])
+    named = range(len(first)) if named is None else named
     if any(axis < 0 for axis in named):
         named = [axis + x.rank if axis < 0 else axis for axis in named]
-    return dict(zip(named, zip(first, last, by, strict=True), strict=True))
+    return dict(zip(named, zip(first, last, by or [1] * len(first), strict=True), strict=True))
 
 
 _END = 1 << 62
@@ -80,45 +74,30 @@ def _elements(line: range, bound: _Bound) -> range:
     return line[start : end if end >= 0 else None : step]
 
 
-def _merged(k: int) -> Callable[..., tuple[int, ...] | None]:
-    """Return a function for an input of a slice that does what two do.
-
-    Args:
-        k: Which input: 0 for starts, 1 for ends, 2 for axes, 3 for steps.
-    """
-
-    def merged(
-        x: Matched,
-        starts: Matched,
-        ends: Matched,
-        starts2: Matched,
-        ends2: Matched,
-        axes: Matched | None = None,
-        steps: Matched | None = None,
-        axes2: Matched | None = None,
-        steps2: Matched | None = None,
-    ) -> tuple[int, ...] | None:
-        both = _bounds(x, starts, ends, axes, steps)
-        for axis, bound in _bounds(x, starts2, ends2, axes2, steps2).items():
-            found = (
-                slice_of_slice_bounds(x.extent(axis), both[axis], bound) if axis in both else bound
-            )
-            if found is None:
-                return None
-            both[axis] = found
-        first, last, by = zip(*both.values(), strict=True)
-        return (first, last, tuple(both), by)[k]
-
-    return merged
+def _merged(x: Matched, sliced: Matched, result: Matched) -> Sequence[Sequence[int]] | None:
+    """Return starts, ends, axes and steps that do what two slices do; None if it cannot be told."""
+    both = _bounds(sliced)
+    for axis, bound in _bounds(result).items():
+        found = bound
+        if axis in both:
+            found = slice_of_slice_bounds(x.extent(axis), both[axis], bound)
+        if found is None:
+            return None
+        both[axis] = found
+    first, last, by = zip(*both.values(), strict=True)
+    return first, last, tuple(both), by
 
 
 _sliced = op.Slice(x, starts, ends, optional(axes), optional(steps)).named("sliced")
 
 slice_of_slice = rule(
     op.Slice(_sliced, starts2, ends2, optional(axes2), optional(steps2))
-    >> op.Slice(x, *(constant(_merged(k)) for k in range(4))),
+    >> op.Slice(
+        x,
+        *(constant(lambda x, sliced, result, k=k: _merged(x, sliced, result)[k]) for k in range(4)),
+    ),
     # it goes: all that reads it are slices with constant bounds
-    where=lambda sliced: (
+    where=lambda x, sliced, result: (
         not sliced.is_graph_output
         and all(
             user.op_type == "Slice"
@@ -126,6 +105,7 @@ slice_of_slice = rule(
             and all(bound is None or bound.is_constant for bound in user.inputs[1:])
             for user in sliced.users
         )
+        and _merged(x, sliced, result) is not None
     ),
     shared=True,
     doc="Two slices with constant bounds are one, if it takes exactly what they take.",
@@ -135,25 +115,19 @@ slice_of_slice = rule(
 # -------------------------------------------------------------------- parts of shapes
 
 _shape = op.Shape(x)
-
-
-def _end(c: Matched) -> int:
-    """Return the end of the part of a shape that is one size; the last one has no end."""
-    (index,) = c.ints
-    return 1 << 31 if index == -1 else index + 1
-
+# the last size, -1, has no end
+_part = {"start": lambda c: c.ints[0], "end": lambda c: c.ints[0] + 1 or 1 << 31}
 
 size_of_one_axis = (
     rule(
-        op.Unsqueeze(op.Gather(_shape, c), filled(0))
-        >> op.Shape(x, start=lambda c: c.ints[0], end=_end),
+        op.Unsqueeze(op.Gather(_shape, c), filled(0)) >> op.Shape(x, **_part),
         where=lambda c: c.rank == 0,
         opset=(15, None),
         doc="The size of an axis is a part of the shape.",
         seen_in="pmsh-ocr/decoder_loop",
     ),
     rule(
-        op.Gather(_shape, c) >> op.Shape(x, start=lambda c: c.ints[0], end=_end),
+        op.Gather(_shape, c) >> op.Shape(x, **_part),
         where=lambda c: c.shape == (1,),
         opset=(15, None),
         doc="The size of an axis is a part of the shape.",

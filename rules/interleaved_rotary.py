@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir as ir
 from onnxfold.rules.rotary import rows_of_all
 
-from onnxfold.rewrite import Matched, attributes, constant, constants, op, rule, values
+from onnxfold.rewrite import attributes, constant, constants, op, rule, values
 
 x, cosines, sines, sizes = values("x cosines sines sizes")
 first, second, end, last, other_end, other_last = constants(
@@ -37,16 +37,6 @@ def _table(half: Any, name: str, once: Any, joined: Any) -> Any:
     """Cosines or sines, each of them twice."""
     repeated = op.any_of("Tile", "Expand")(half, once).named(f"repeated_{name}")
     return op.Reshape(repeated, joined).named(f"all_{name}")
-
-
-def _is_table(half: Matched, repeated: Matched, whole: Matched, x: Matched, batch: Any) -> bool:
-    """Return whether there is a number for each pair of a position, the same for all heads."""
-    _, length, _, size = x.shape
-    return (
-        half.shape == (batch, length, 1, size // 2, 1)
-        and repeated.shape == (batch, length, 1, size // 2, 2)
-        and whole.shape == (batch, length, 1, size)
-    )
 
 
 interleaved_rotary = [
@@ -83,11 +73,17 @@ interleaved_rotary = [
                 and pairs.shape == (*x.shape[:3], x.shape[3] // 2, 2)
                 and turned.shape == x.shape
             ),
-            lambda x, cosines, repeated_cosines, all_cosines, has_batch=has_batch: _is_table(
-                cosines, repeated_cosines, all_cosines, x, x.shape[0] if has_batch else 1
+            # there is a number for each pair of a position, the same for all heads
+            lambda x, cosines, sines, has_batch=has_batch: (
+                cosines.shape
+                == sines.shape
+                == (x.shape[0] if has_batch else 1, x.shape[1], 1, x.shape[3] // 2, 1)
             ),
-            lambda x, sines, repeated_sines, all_sines, has_batch=has_batch: _is_table(
-                sines, repeated_sines, all_sines, x, x.shape[0] if has_batch else 1
+            lambda cosines, sines, repeated_cosines, repeated_sines: (
+                repeated_cosines.shape == repeated_sines.shape == (*cosines.shape[:4], 2)
+            ),
+            lambda x, cosines, all_cosines, all_sines: (
+                all_cosines.shape == all_sines.shape == (*cosines.shape[:2], 1, x.shape[3])
             ),
         ],
         opset=(11, None),

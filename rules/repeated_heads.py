@@ -8,35 +8,13 @@ after many, and as long for a whole prompt.
 
 from __future__ import annotations
 
-from onnxfold.rewrite import Matched, attributes, constant, op, optional, rule, values
+from onnxfold.rewrite import attributes, constant, op, optional, rule, values
 
 x, k, v, mask, sizes, more_sizes, one, other = values("x k v mask sizes more_sizes one other")
 ys, zs = values("*ys *zs")
 heads, scale = attributes("heads scale")
 
 _ms = op.domain("com.microsoft")
-
-
-def _is_repeated(value: Matched, repeated: Matched, joined: Matched, heads: int) -> bool:
-    """Return whether each head is there several times, one after the other.
-
-    Args:
-        value: Keys or values: [batch, heads before, length, size].
-        repeated: [batch, heads before, times, length, size].
-        joined: [batch, heads, length, size].
-        heads: The number of heads in all.
-    """
-    if value.rank != 4 or repeated.rank != 5:
-        return False
-    batch, own, length, size = value.shape
-    times = repeated.shape[2]
-    return (
-        all(isinstance(number, int) and number > 0 for number in (own, times, size))
-        and own * times == heads
-        and repeated.shape == (batch, own, times, length, size)
-        and joined.shape == (batch, heads, length, size)
-    )
-
 
 _keys = op.Expand(op.any_of("Unsqueeze")(k, *ys), one).named("keys")
 _values = op.Expand(op.any_of("Unsqueeze")(v, *zs), other).named("values")
@@ -77,8 +55,16 @@ attention_of_groups = rule(
         constant(lambda k, heads: (0, 0, heads * k.shape[3])),
     ),
     where=[
-        lambda k, keys, all_keys, heads: _is_repeated(k, keys, all_keys, heads),
-        lambda v, values, all_values, heads: _is_repeated(v, values, all_values, heads),
+        # [batch, heads before, length, size], each head several times, one after the other
+        lambda k, v, keys, values, all_keys, all_values, heads: all(
+            known.rank == 4
+            and repeated.rank == 5
+            and min(known.sizes_of((1, 3)) + repeated.sizes_of([2])) > 0
+            and known.shape[1] * repeated.shape[2] == heads
+            and repeated.shape == (*known.shape[:2], repeated.shape[2], *known.shape[2:])
+            and joined.shape == (known.shape[0], heads, *known.shape[2:])
+            for known, repeated, joined in ((k, keys, all_keys), (v, values, all_values))
+        ),
         lambda mask=None: mask is None or (mask.rank == 4 and mask.shape[1] == 1),
     ],
     inexact=True,

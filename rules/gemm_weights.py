@@ -6,7 +6,6 @@ new weights are computed in float64 and rounded once; float16 would be seen.
 
 from __future__ import annotations
 
-from onnxfold.rules.numbers import is_scale
 from onnxfold.rules.weights import (
     DOUBLE,
     affordable,
@@ -49,7 +48,7 @@ product_scaled = rule(
         lambda w, c, product, scaled, b=None: (
             w.rank == 2
             and per_channel(c, product, product.rank - 1)
-            and is_scale(scaled, c)
+            and (scaled.op_type == "Mul" or c.array.all())
             and product.is_single_use
             and affordable(w.size + (b is not None) * channels(w, product)[0], w, b, c)
         ),

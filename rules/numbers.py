@@ -32,8 +32,3 @@ def no_negative_zero(x: Matched, depth: int = _MAX_DEPTH) -> bool:
         return False
     operands = [x.inputs[k] for k in _OPERANDS[x.op_type] if k < len(x.inputs)]
     return any(no_negative_zero(each, depth - 1) for each in operands if each is not None)
-
-
-def is_scale(scaling: Matched, c: Matched) -> bool:
-    """Return whether an op multiplies or divides by a small constant, and not by zero."""
-    return scaling.op_type != "Div" or bool(np.all(c.array != 0))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from onnxfold.rewrite import Matched, attributes, constants, filled, op, optional, rule, values
 
 x, w, rest = values("x w *rest")
@@ -13,25 +11,18 @@ p = attributes("p")
 _conv = op("Conv")
 
 
-def _amounts(x: Matched, pads: Matched, axes: Matched | None) -> Sequence[int] | None:
-    """Return what Pad adds on each side of every axis: all beginnings, then all ends."""
-    amounts, rank = pads.ints, x.rank
-    if axes is None:
-        return amounts if len(amounts) == 2 * rank else None
-    found = [0] * (2 * rank)
-    for k, position in enumerate(axis % rank for axis in axes.ints):
-        found[position], found[rank + position] = amounts[k], amounts[len(amounts) // 2 + k]
-    return found
-
-
 def _padded(
     x: Matched, pads: Matched, result: Matched, axes: Matched | None = None
 ) -> tuple[int, ...] | None:
     """Return the pads of the convolution together with those of the Pad before it."""
-    added = _amounts(x, pads, axes)
-    if added is None:
+    rank, amounts = x.rank, pads.ints
+    count = len(amounts) // 2
+    if axes is None and count != rank:
         return None
-    rank = len(added) // 2
+    named = range(count) if axes is None else [axis % rank for axis in axes.ints]
+    added = [0] * (2 * rank)
+    for k, axis in enumerate(named):
+        added[axis], added[rank + axis] = amounts[k], amounts[count + k]
     if min(added, default=0) < 0 or any(added[k] or added[rank + k] for k in (0, 1)):
         return None
     spatial = (*added[2:rank], *added[rank + 2 :])

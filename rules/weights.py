@@ -130,13 +130,10 @@ def scaled_weight(scales: Any, factor: Any) -> Any:
         scales: ``op.Mul`` or ``op.Div``.
         factor: A vector of float64 with one number a channel of the product.
     """
-
-    def of_channels(w: Matched, product: Matched) -> tuple[int, ...]:
-        return tuple(1 if k not in (0, 2) else n for k, n in enumerate(_by_channels(w, product)))
-
-    scaled = scales(
-        op.Reshape(wide(w), constant(_by_channels)), op.Reshape(factor, constant(of_channels))
+    of_channels = constant(
+        lambda w, product: [n if k in (0, 2) else 1 for k, n in enumerate(_by_channels(w, product))]
     )
+    scaled = scales(op.Reshape(wide(w), constant(_by_channels)), op.Reshape(factor, of_channels))
     return narrow(op.Reshape(scaled, constant(lambda w: w.shape)))
 
 

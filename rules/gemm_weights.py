@@ -23,7 +23,7 @@ from onnxfold.rules.weights import (
     wide,
 )
 
-from onnxfold.rewrite import Matched, constant, op, optional, rule, values
+from onnxfold.rewrite import constant, op, optional, rule, values
 
 x, y = values("x y")
 
@@ -31,12 +31,8 @@ _gemm, _matmul, _any_product = op.any_of("Gemm"), op.any_of("MatMul"), op.any_of
 _scales = op.any_of("Mul", "Div")
 _factor = spread(wide(c), channels)
 _scaled_weight = scaled_weight(_scales, _factor)
-
-
-def _is_row(b: Matched | None = None) -> bool:
-    """Return whether the bias, if there is one, has one number a column or one for all."""
-    return b is None or b.rank < 2 or b.shape[0] == 1
-
+# the bias, if there is one, has one number a column or one for all
+_is_row = (lambda b=None: b is None or b.rank < 2 or b.shape[0] == 1,)
 
 # -------------------------------------------------------------------- scales
 
@@ -44,7 +40,7 @@ product_scaled = rule(
     _scales(_any_product(x, w, optional(b)).named("product"), c).named("scaled")
     >> _any_product(x, _scaled_weight, narrow(_scales(wide(b), _factor))),
     where=[
-        _is_row,
+        *_is_row,
         lambda w, c, product, scaled, b=None: (
             w.rank == 2
             and per_channel(c, product, product.rank - 1)
@@ -103,7 +99,7 @@ gemm_batch_normalization = rule(
         beta=None,
     ),
     where=[
-        _is_row,
+        *_is_row,
         lambda w, scale, shift, mean, variance, product, result, b=None: (
             product.is_single_use
             and result.has_one_output

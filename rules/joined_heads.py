@@ -6,7 +6,7 @@ of attention look for the heads on an axis of their own.
 
 from __future__ import annotations
 
-from onnxfold.rewrite import Matched, attributes, op, rule, values
+from onnxfold.rewrite import attributes, op, rule, values
 
 x, y, sizes, more_sizes, bias, apart = values("x y sizes more_sizes bias apart")
 alpha = attributes("alpha")
@@ -17,25 +17,20 @@ _ms = op.domain("com.microsoft")
 _join, _join_too, _part = (op.any_of("Reshape") for _ in range(3))
 _left, _right = _join(x, sizes).named("left"), _join_too(y, more_sizes).named("right")
 
-
-def _are_joined(
-    x: Matched, y: Matched, left: Matched, right: Matched, product: Matched, result: Matched
-) -> bool:
-    """Return whether the result is the product with batch and heads apart.
-
-    ``left`` and ``right`` are [batch * heads, rows, columns] of operands that are
-    [batch, heads, rows, columns], and nothing else reads the product.
-    """
-    if not (x.rank == y.rank == 4 and left.rank == right.rank == 3 and x.shape[:2] == y.shape[:2]):
-        return False
-    columns = y.shape[-2 if product.attribute("transB") else -1]
-    return (
-        left.shape[1:] == x.shape[2:]
-        and right.shape[1:] == y.shape[2:]
-        and result.shape == (*x.shape[:3], columns)
+# the operands are [batch, heads, rows, columns] and read as [batch * heads, rows, columns];
+# the result is their product with batch and heads apart
+_are_joined = (
+    lambda x, y, left, right: (
+        x.rank == y.rank == 4
+        and left.rank == right.rank == 3
+        and (x.shape[:2], left.shape[1:], right.shape[1:])
+        == (y.shape[:2], x.shape[2:], y.shape[2:])
+    ),
+    lambda x, y, product, result: (
+        result.shape == (*x.shape[:3], y.shape[-2 if product.attribute("transB") else -1])
         and product.is_single_use
-    )
-
+    ),
+)
 
 _products = (
     (op.MatMul(_left, _right).named("product"), op.MatMul(x, y)),
@@ -65,7 +60,7 @@ biased_product_of_heads = [
         _part(op.Add(product, bias).named("biased"), apart)
         >> op.Add(brought_apart, _part(bias, apart)),
         where=[
-            _are_joined,
+            *_are_joined,
             lambda product, bias, biased: product.same_shape(bias) and biased.is_single_use,
         ],
         inexact=True,

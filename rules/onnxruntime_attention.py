@@ -12,8 +12,6 @@ products and the Softmax; where batch and heads are one axis, from 12 % less to 
 
 from __future__ import annotations
 
-from typing import Any
-
 import onnx_ir as ir
 
 from onnxfold.rewrite import (
@@ -47,22 +45,17 @@ _product = any_of(
     _ms.FusedMatMul(q, k, alpha=alpha, transA=0, transB=1),
 )
 scores = any_of(op.Mul(_product, factor), op.Div(_product, divisor), _product)
-
-
-def softmax_of(scores: Any) -> Any:
-    """The weights of values, with whatever mask."""
-    return op.Softmax(
-        any_of(
-            op.Where(keep, op.Add(scores, mask), low),
-            op.Where(hide, low, op.Add(scores, mask)),
-            op.Add(scores, mask),
-            op.Where(keep, scores, low),
-            op.Where(hide, low, scores),
-            scores,
-        ),
-        axis=axis,
-    ).named("weights")
-
+_weights = op.Softmax(
+    any_of(
+        op.Where(keep, op.Add(scores, mask), low),
+        op.Where(hide, low, op.Add(scores, mask)),
+        op.Add(scores, mask),
+        op.Where(keep, scores, low),
+        op.Where(hide, low, scores),
+        scores,
+    ),
+    axis=axis,
+).named("weights")
 
 added = any_of(
     op.Where(keep, mask, low),
@@ -74,12 +67,8 @@ added = any_of(
 """The mask, as something that is added to the scores."""
 
 zero = filled(0).named("zero")
-
-
-def guarded(weights: Any) -> Any:
-    """A row that is all hidden gives zeros, or what is no number."""
-    return any_of(op.Where(op.IsNaN(weights), zero, weights), weights)
-
+# a row that is all hidden gives zeros, or what is no number
+_guarded = any_of(op.Where(op.IsNaN(_weights), zero, _weights), _weights)
 
 # -------------------------------------------------------------------- what must hold
 
@@ -124,7 +113,6 @@ def scale(
 
 # -------------------------------------------------------------------- the op
 
-_weights = softmax_of(scores)
 _TURN = (0, 2, 1, 3)
 _query = op.Reshape(
     op.Transpose(q, perm=_TURN), constant(lambda q: (0, 0, q.shape[1] * q.shape[3]))
@@ -147,7 +135,7 @@ _attention = _ms.MultiHeadAttention(
 )
 
 attention = rule(
-    op.Transpose(op.MatMul(guarded(_weights), v), perm=_TURN)
+    op.Transpose(op.MatMul(_guarded, v), perm=_TURN)
     >> op.Reshape(
         any_of(op.Where(op.IsNaN(_attention), zero, _attention), _attention),
         constant(lambda q: (0, 0, q.shape[1], q.shape[3])),

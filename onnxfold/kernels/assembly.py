@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
 from onnxfold.graphs import nodes_within
-from onnxfold.kernels.inference import schema_of, type_of
+from onnxfold.kernels.inference import schema_of, tensor_proto, type_of
 from onnxfold.kernels.operation import Operation, Output
 from onnxfold.pool import Buffer
-from onnxfold.pool.buffer import Array
 
 # Operands up to this many bytes travel inside the model, larger ones are fed in place.
 _INLINE_BYTES = 4096
@@ -91,21 +89,10 @@ def _supply(assembly: Assembly, buffer: Buffer, name: str) -> None:
     graph = assembly.model.graph
     inline = buffer.dtype == ir.DataType.STRING or buffer.dtype.bitwidth < 8
     if inline or buffer.nbytes <= _INLINE_BYTES:
-        array = np.ascontiguousarray(buffer.array()).reshape(buffer.shape)
-        graph.initializer.append(_tensor_proto(array, buffer.dtype, name))
+        graph.initializer.append(tensor_proto(buffer.dtype, buffer.array(), name))
     else:
         graph.input.append(onnx.ValueInfoProto(name=name, type=type_of(buffer)))
         assembly.feeds[name] = buffer
-
-
-def _tensor_proto(array: Array, dtype: ir.DataType, name: str) -> onnx.TensorProto:
-    if dtype == ir.DataType.STRING:
-        proto = onnx.TensorProto(name=name, data_type=dtype.value, dims=array.shape)
-        proto.string_data.extend(
-            s if isinstance(s, bytes) else str(s).encode() for s in array.reshape(-1)
-        )
-        return proto
-    return ir.serde.serialize_tensor(ir.Tensor(array, dtype=dtype, name=name))
 
 
 def oldest_opsets(operations: Sequence[Operation]) -> dict[str, int]:

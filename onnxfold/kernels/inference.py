@@ -169,7 +169,7 @@ def _may_read(
             return False
         return True
 
-    tensor = _tensor_proto(dtype, elements)
+    tensor = tensor_proto(dtype, elements)
     ranks = [r for r in range(1, _RANKS) if accepts(r, {})]
     return not ranks or any(accepts(r, {names[index]: tensor}) for r in ranks)
 
@@ -253,11 +253,20 @@ def _small_data(buffer: Buffer) -> onnx.TensorProto | None:
         return None
     if buffer.dtype == ir.DataType.STRING or buffer.dtype.bitwidth < 8:
         return None
-    return _tensor_proto(buffer.dtype, buffer.array())
+    return tensor_proto(buffer.dtype, buffer.array())
 
 
-def _tensor_proto(dtype: ir.DataType, elements: Array) -> onnx.TensorProto:
-    return onnx.TensorProto(data_type=dtype.value, dims=elements.shape, raw_data=elements.tobytes())
+def tensor_proto(dtype: ir.DataType, elements: Array, name: str = "") -> onnx.TensorProto:
+    """Return a tensor of elements, which are an array of the pool."""
+    proto = onnx.TensorProto(name=name, data_type=dtype.value, dims=elements.shape)
+    if dtype == ir.DataType.STRING:
+        texts = elements.reshape(-1)
+        proto.string_data.extend(s if isinstance(s, bytes) else str(s).encode() for s in texts)
+    elif dtype.bitwidth < 8:
+        proto.raw_data = ir.Tensor(elements, dtype=dtype).tobytes()
+    else:
+        proto.raw_data = elements.tobytes()
+    return proto
 
 
 def _result_type(proto: onnx.TypeProto | None) -> ResultType | None:

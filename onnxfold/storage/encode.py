@@ -70,12 +70,9 @@ class _Writer:
 
     def graph(self, proto: onnx.GraphProto, graph: ir.Graph) -> None:
         _set(proto, graph, "name", "doc_string")
-        annotated: dict[str | None, Mapping[str, str]] = {}
         for value in graph.inputs:
-            annotated[value.name] = noted(value, QUANTIZATION_KEY)
             _write_value(proto.input.add(), value)
         for value in graph.initializers.values():
-            annotated[value.name] = noted(value, QUANTIZATION_KEY)
             tensor = value.const_value
             if (entries_of(value) or value.doc_string) and not value.is_graph_input():
                 _write_value(proto.value_info.add(), value)
@@ -85,14 +82,14 @@ class _Writer:
         for node in nodes_of(graph):
             self.node(proto.node.add(), node)
             for value in node.outputs:
-                annotated[value.name] = noted(value, QUANTIZATION_KEY)
                 if not value.is_graph_output() and _is_described(value):
                     _write_value(proto.value_info.add(), value)
         for value in graph.outputs:
             _write_value(proto.output.add(), value)
-        for name, entries in annotated.items():
-            if entries:
-                annotation = proto.quantization_annotation.add(tensor_name=name)
+        results = (value for node in nodes_of(graph) for value in node.outputs)
+        for value in dict.fromkeys((*graph.inputs, *graph.initializers.values(), *results)):
+            if entries := noted(value, QUANTIZATION_KEY):
+                annotation = proto.quantization_annotation.add(tensor_name=value.name)
                 _add_entries(annotation.quant_parameter_tensor_names, entries)
         _add_entries(proto.metadata_props, graph.metadata_props)
 

@@ -49,11 +49,6 @@ class _StoredTensor:
         """The stored bytes (little-endian, packed), 1-D, read-only, not copied."""
         raise NotImplementedError
 
-    @property
-    def nbytes(self) -> int:
-        """The number of stored bytes."""
-        return len(self.stored())
-
     def numpy(self) -> npt.NDArray[Any]:
         """Return the values, read-only: a view for dtypes of 8 bits and more.
 

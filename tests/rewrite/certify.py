@@ -30,6 +30,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import helper
+from onnx.printer import to_text
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from reference_session import reference_session
 from rule_mutants import changes, mutant
@@ -128,19 +129,24 @@ def certify(
     for instance in instances:
         for variant in _variants(instance):
             rewritten, count, level = _rewrite(found, variant.model, target)
-            text = onnx.printer.to_text(variant.model)
-            assert count, f"{found.name} does not match\n{text}"
+            assert count, f"{found.name} does not match\n{to_text(variant.model)}"
             fired = count // variant.copies
-            assert times in (None, fired), f"{found.name} fired {fired} times\n{text}"
+            assert times in (None, fired), (
+                f"{found.name} fired {fired} times\n{to_text(variant.model)}"
+            )
             assert level == 1 or tolerance, f"{found.name} is inexact here: give a tolerance"
             assert level == 2 or not tolerance, f"{found.name} is exact here: give no tolerance"
             left = {n.op_type for n in _nodes(rewritten)}
-            assert not left & set(gone.split()), f"{found.name} left {left}\n{text}"
+            assert not left & set(gone.split()), (
+                f"{found.name} left {left}\n{to_text(variant.model)}"
+            )
             if check is not None and variant is instance:
                 check(rewritten)
             onnx.checker.check_model(rewritten)
             compared = _compare(variant, rewritten, tolerance)
-            assert compared, f"{found.name}: no sizes at which the model runs\n{text}"
+            assert compared, (
+                f"{found.name}: no sizes at which the model runs\n{to_text(variant.model)}"
+            )
         _certify_mutants(found, instance)
 
 
@@ -157,10 +163,15 @@ def refuse(
             model = ir.from_proto(variant.model)
             simplify = Simplify([found], options=Options(level=level, target=target))
             simplify(model)
-            text = onnx.printer.to_text(variant.model)
-            assert not simplify.report.total, f"{found.name} must not match\n{text}"
-            assert not simplify.report.rejected, f"{found.name} nearly matched\n{text}"
-            assert not simplify.report.baffled, f"{found.name} could not tell\n{text}"
+            assert not simplify.report.total, (
+                f"{found.name} must not match\n{to_text(variant.model)}"
+            )
+            assert not simplify.report.rejected, (
+                f"{found.name} nearly matched\n{to_text(variant.model)}"
+            )
+            assert not simplify.report.baffled, (
+                f"{found.name} could not tell\n{to_text(variant.model)}"
+            )
         _certify_mutants(found, instance)
 
 
@@ -176,7 +187,6 @@ def _certify_mutants(found: RuleSet, instance: Instance) -> None:
     every = list(changes(instance.model)) if ours and _refuses_nonsense() else []
     for what, change in random_choice.Random(0).sample(every, min(_MUTANTS, len(every))):
         model = mutant(instance.model, change)
-        text = f"{found.name} {what}\n{onnx.printer.to_text(instance.model)}"
         rewritten = ir.from_proto(model)
         target = found.rules[0].target
         simplify = Simplify([found], options=Options(target=target))
@@ -196,6 +206,7 @@ def _certify_mutants(found: RuleSet, instance: Instance) -> None:
         try:
             _compare(Instance(model, instance.sizes, feeds), ir.to_proto(rewritten), 0.0)
         except Exception as error:
+            text = f"{found.name} {what}\n{to_text(instance.model)}"
             raise AssertionError(f"{text}\n{error}") from error
 
 

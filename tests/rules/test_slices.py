@@ -12,7 +12,7 @@ from reference_session import reference_session
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite.rule_set import builtin_rule_sets
 
-ENDS = (-9, -2, 0, 3, 9)
+ENDS = (-9, -2, 0, 3)
 
 
 @pytest.mark.parametrize(
@@ -28,13 +28,13 @@ def test_slices_of_slices(size, steps):
         name = f"t{len(nodes)}"
         bounds = [f"c{n}" for n in first]
         nodes.append(helper.make_node("Slice", ["x", *bounds, "", f"c{steps[0]}"], [name]))
-        for second in itertools.product(ENDS, repeat=2):
+        for second in itertools.product((-2, 0, 9), repeat=2):
             outputs.append(f"y{len(nodes)}")
             bounds = [f"c{n}" for n in second]
             last = [name, *bounds, "", f"c{steps[1]}"]
             nodes.append(helper.make_node("Slice", last, outputs[-1:]))
     constants = [
-        onnx.numpy_helper.from_array(np.array([n]), f"c{n}") for n in {*ENDS, *range(-2, 4)}
+        onnx.numpy_helper.from_array(np.array([n]), f"c{n}") for n in {*ENDS, *range(-2, 4), 9}
     ]
     graph = helper.make_graph(
         nodes,

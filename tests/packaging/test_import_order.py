@@ -41,7 +41,7 @@ INSIDE = {
         *("safetensors", "adapters", "sessions", "bench"),
     ),
     "rewrite": (
-        *("facts", "matched", "patterns", "rule", "check", "words", "rule_set"),
+        *("facts", "patterns", "rule", "check", "words", "rule_set"),
         *("matcher", "index", "build", "apply", "driver"),
     ),
 }

@@ -45,7 +45,7 @@ class Trait(enum.Flag):
     HEAVY = enum.auto()
     """Many operations an element."""
     UNBOUNDED = enum.auto()
-    """Nobody knows how many operations."""
+    """The number of operations is not known."""
     READS_AT_FLOATS = enum.auto()
     """Reads at places that floating point numbers say."""
 

@@ -69,7 +69,7 @@ def temporary_path(target: str, kind: str = "tmp") -> str:
 
     Args:
         target: What it stands for.
-        kind: How the path ends; whoever locks the target removes what ends in ``tmp``.
+        kind: How the path ends. What ends in ``tmp`` is removed when the target is locked next.
     """
     return f"{prefix(target)}{secrets.token_hex(4)}.{kind}"
 

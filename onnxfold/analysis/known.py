@@ -21,7 +21,7 @@ from onnxfold.pool.tensor import BufferTensor
 from onnxfold.storage import data_bytes
 
 READABLE_BYTES = 1 << 16
-"""Constants up to this size are read (and computed) for whoever asks."""
+"""Constants up to this size are read (and computed) when an analysis asks for them."""
 
 _ELEMENTS = 1 << 18  # looked at together
 _SAMPLES = 64

@@ -59,9 +59,9 @@ class Engines:
     def __init__(
         self,
         pool: Pool,
-        functions: Iterable[ir.Function] = (),
-        exact: bool = True,
-        time: TimeLimit | None = None,
+        functions: Iterable[ir.Function],
+        exact: bool,
+        time: TimeLimit | None,
     ) -> None:
         self._pool = pool
         self._exact = exact

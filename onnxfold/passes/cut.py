@@ -66,7 +66,7 @@ class Cut:
         return [v for v in (*node.inputs, *inside) if v is not None]
 
     def _results(self, node: ir.Node) -> list[ir.Value]:
-        """Those that somebody still needs: the others have no buffer (any more)."""
+        """The results of a node that are still used: the others have no buffer."""
         return [v for v in node.outputs if v in self._sweep.cost and self._pool.is_bound(v)]
 
     def _op(self, node: ir.Node) -> RegionOp[ir.Value]:
@@ -77,7 +77,7 @@ class Cut:
             if value not in self._cost:
                 self._cost[value] = self._cost_of(value)
                 self._same[value] = self._first_view(value)
-        # a view of all of a weight is the weight: it is there, whoever else makes it
+        # a view of a whole weight is the weight, which is stored already
         outputs = [same for same in map(self._same.__getitem__, results) if same in made]
         inputs = [self._same[v] for v in operands]
         return RegionOp(inputs, outputs, self._sweep.bytes_of_node[node])
@@ -87,7 +87,7 @@ class Cut:
         if cost is None:
             return bytes_now(value)
         if cost and self._options.folds(value.name):
-            # a sequence has no stored form, whoever asks for it
+            # a sequence cannot be stored as an initializer
             return 0 if self._pool.buffer_of(value).type_proto is None else FORBIDDEN
         return cost
 

@@ -26,7 +26,7 @@ class Application:
     algebra: Algebra
 
     agreeing: list[tuple[Number, Number]] | None = None
-    """Collects sizes that must be the same, or the node fails; None if nobody asks."""
+    """Pairs of sizes that must be equal, or the node fails; None if they are not collected."""
 
     def input(self, k: int) -> Fact | None:
         """What is known of an input; None if it is omitted."""

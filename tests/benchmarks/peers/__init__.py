@@ -5,7 +5,7 @@ is not there. Each tool makes each model in a whole process, and the tools take 
 shown. What comes out is compared with the model on onnxruntime, node by node, on random inputs.
 ``--nodes`` and ``--gigabytes`` add series of generated models, for what a tool costs for a node and
 for a byte; a tool that fails at one of them is not asked for the larger ones. ``--output DIR`` gets
-the tables, ``peers.json`` and ``peers.svg``.
+the tables, ``peers.json``, ``peers.svg`` and, beside ``production.json``, ``overview.svg``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.benchmarks.models import scalar_chain, transformer_of
-from tests.benchmarks.peers.judge import Compared, Limits, Made, count, judged, size
+from tests.benchmarks.peers.judge import Compared, Limits, Made, count, judged, stored_bytes
 from tests.benchmarks.peers.tables import text
 from tests.benchmarks.peers.tools import COPY, commands, environment
 from tests.benchmarks.processes import measure
@@ -53,10 +53,11 @@ def peers(
     """
     python = environment(environment_folder or folder / "environment", ROOT)
     compared = []
-    for series, name, path in _all(folder / "generated", models, nodes, gigabytes):
+    for series, name, size, path in _all(folder / "generated", models, nodes, gigabytes):
         smaller = [c for c in compared if c.series == series] if series != "given" else []
         out = [m for c in smaller for m in c.made if m.verdict == "failed"]
-        compared.append(_compare(series, name, path, python, rounds, folder / "made", limits, out))
+        made = _make(name, path, python, rounds, folder / "made", limits, out)
+        compared.append(Compared(series, name, size, count(path), stored_bytes(path), made))
         _keep(compared, output)
     table = text(compared, python)
     print(table)
@@ -67,12 +68,12 @@ def peers(
 
 def _all(
     generated: Path, models: Sequence[str], nodes: Sequence[int], gigabytes: Sequence[float]
-) -> Iterator[tuple[str, str, Path]]:
-    """Series, name and path of each model; those that are generated last as long as they serve."""
+) -> Iterator[tuple[str, str, float, Path]]:
+    """Yield series, name, size and path of each model; a generated file lasts one iteration."""
     found = sorted(p for m in models or [ROOT / "models"] for p in _models(Path(m)))
     alike = len({path.stem for path in found}) < len(found)
     for path in found:  # its folder's name, where all files are called the same
-        yield "given", path.parent.name if alike else path.stem, path
+        yield "given", path.parent.name if alike else path.stem, 0, path
     for series, sizes in (("nodes", sorted(nodes)), ("bytes", sorted(gigabytes))):
         for number in sizes:
             generated.mkdir()
@@ -82,7 +83,7 @@ def _all(
             else:
                 name = f"transformer, {number:g} GB"
                 transformer_of(generated / "in.onnx", int(number * 1e9))
-            yield series, name, generated / "in.onnx"
+            yield series, name, number, generated / "in.onnx"
             shutil.rmtree(generated)
 
 
@@ -90,8 +91,7 @@ def _models(path: Path) -> Iterator[Path]:
     yield from sorted(path.rglob("*.onnx")) if path.is_dir() else [path]
 
 
-def _compare(
-    series: str,
+def _make(
     name: str,
     path: Path,
     python: Path,
@@ -99,7 +99,7 @@ def _compare(
     where: Path,
     limits: Limits,
     out: Sequence[Made],
-) -> Compared:
+) -> list[Made]:
     reasons = {m.tool: m.reason for m in reversed(out)}
     made: dict[str, Made] = {}
     for _ in range(rounds):
@@ -115,14 +115,16 @@ def _compare(
             print(f"{name}: {tool} {run.wall:.1f} s {run.peak_mb:.0f} MB", file=sys.stderr)
             target = where / "out.onnx"
             if found is None and tool == COPY:
-                found = made[tool] = Made(tool, "equal", nodes=count(target), nbytes=size(target))
+                found = made[tool] = Made(
+                    tool, "equal", nodes=count(target), nbytes=stored_bytes(target)
+                )
             elif found is None:
                 found = made[tool] = judged(tool, run.error, path, target, python, limits.seconds)
             found.wall.append(run.wall)
             found.cpu.append(run.cpu)
             found.peak_mb.append(run.peak_mb)
             shutil.rmtree(where)
-    return Compared(series, name, count(path), size(path), list(made.values()))
+    return list(made.values())
 
 
 def _keep(compared: Sequence[Compared], output: Path | None) -> None:

@@ -1,6 +1,7 @@
-"""Draws what the tools made: time and memory over the size of a model, and how good it is.
+"""Draw the figures of the benchmarks: ``peers.svg``, and ``overview.svg`` for the README.
 
-A program of its own, for the environment that has matplotlib.
+A program of its own, for the environment that has matplotlib. ``overview.svg`` also needs
+``production.json`` in the same folder.
 """
 
 from __future__ import annotations
@@ -24,67 +25,118 @@ _VERDICTS = {
     "failed": "#b03a3a",
 }
 _FLOOR = "copy"
+_X_LABELS = {"nodes": "nodes", "bytes": "size of the model, GB"}
 
 
 def draw(folder: Path) -> None:
-    """Read ``peers.json`` and write ``peers.svg``."""
-    compared = json.loads((folder / "peers.json").read_text())
-    by_series = {s: [c for c in compared if c["series"] == s] for s in ("given", "nodes", "bytes")}
-    shown = [s for s in ("nodes", "bytes") if by_series[s]]
-    rows = len(shown) + bool(by_series["given"])
-    pyplot.rcParams.update({"svg.hashsalt": "onnxfold", "font.size": 9})
-    figure, axes = pyplot.subplots(
-        rows, 2, figsize=(10, 3.4 * rows), layout="constrained", squeeze=False
+    """Read ``peers.json`` and ``production.json`` and write the figures beside them."""
+    pyplot.rcParams.update(
+        {"svg.hashsalt": "onnxfold", "svg.fonttype": "none", "font.size": 9}
+        | {"font.family": "sans-serif", "font.sans-serif": ["Arial", "DejaVu Sans"]}
     )
-    if by_series["given"]:
-        _draw_quality(by_series["given"], *axes[0])
-    for series, (time, memory) in zip(shown, axes[-len(shown) :], strict=True):
-        what = {"nodes": "nodes", "bytes": "size of the model, GB"}[series]
-        _draw_series(by_series[series], what, time, memory)
-    figure.savefig(folder / "peers.svg", metadata={"Date": None})
+    compared = json.loads((folder / "peers.json").read_text())
+    by_series = {s: [c for c in compared if c["series"] == s] for s in ("given", *_X_LABELS)}
+    _draw_all(by_series, folder / "peers.svg")
+    production = folder / "production.json"
+    if production.exists() and by_series["bytes"]:
+        models = json.loads(production.read_text())["models"]
+        _draw_overview(models, by_series["bytes"], folder / "overview.svg")
 
 
-def _draw_series(compared: list[dict[str, Any]], what: str, time: Any, memory: Any) -> None:
-    for k, tool in enumerate(made["tool"] for made in compared[0]["made"]):
-        pairs = [(c, c["made"][k]) for c in compared if c["made"][k]["nodes"] is not None]
-        size = [c["nodes"] if what == "nodes" else c["nbytes"] / 1e9 for c, _ in pairs]
+def _draw_all(by_series: dict[str, list[dict[str, Any]]], path: Path) -> None:
+    shown = [s for s, compared in by_series.items() if compared]
+    figure, axes = pyplot.subplots(
+        len(shown), 2, figsize=(10, 3.4 * len(shown)), layout="constrained", squeeze=False
+    )
+    for series, (left, right) in zip(shown, axes, strict=True):
+        compared = by_series[series]
+        if series == "given":
+            tools = [m["tool"] for m in compared[0]["made"] if m["tool"] != _FLOOR]
+            verdicts = {tool: [_made(c, tool)["verdict"] for c in compared] for tool in tools}
+            grown = {
+                tool: sum((_made(c, tool)["nbytes"] or 0) > c["nbytes"] for c in compared)
+                for tool in tools
+            }
+            _draw_verdicts(left, verdicts, grown)
+            _draw_nodes(right, compared, tools)
+        else:
+            _draw_series(left, compared, "wall time, s", lambda m: statistics.median(m["wall"]))
+            _draw_series(right, compared, "peak memory, MB", lambda m: max(m["peak_mb"]))
+            legend = left
+    if shown[-1] != "given":
+        handles, labels = legend.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def _draw_overview(models: dict[str, Any], transformers: list[dict[str, Any]], path: Path) -> None:
+    """Draw the results on production models, and memory by size, each tool with its defaults."""
+    tools = {"-O1": "onnxfold"} | {
+        tool: tool for tool in ("onnxsim", "onnxslim", "onnxscript", "onnxruntime")
+    }
+    verdicts, grown = {}, {}
+    for tool, label in tools.items():
+        pairs = [(model["original"]["bytes"], model["tools"][tool]) for model in models.values()]
+        verdicts[label] = [made["result"] for _, made in pairs]
+        grown[label] = sum(
+            (m["bytes"] or 0) > size + max(1 << 16, size // 100) for size, m in pairs
+        )
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.5, 3.1), layout="constrained")
+    _draw_verdicts(left, verdicts, grown)
+    left.set_title(f"results of {len(models)} production models")
+    shown = set(tools.values())
+    kept = [c | {"made": [m for m in c["made"] if m["tool"] in shown]} for c in transformers]
+    _draw_series(right, kept, "peak memory, MB", lambda m: max(m["peak_mb"]))
+    right.set_title("transformers: peak memory, MB")
+    right.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.savefig(path, metadata={"Date": None})
+
+
+def _made(compared: dict[str, Any], tool: str) -> dict[str, Any]:
+    return next(m for m in compared["made"] if m["tool"] == tool)
+
+
+def _draw_series(axes: Any, compared: list[dict[str, Any]], title: str, measure: Any) -> None:
+    for tool in [m["tool"] for m in compared[0]["made"]]:
+        points = [(c["size"], _made(c, tool)) for c in compared]
+        points = [(size, measure(m)) for size, m in points if m["nodes"] is not None]
         style: dict[str, Any] = {"label": tool, "marker": "o", "markersize": 3.5}
         if tool == _FLOOR:
             style |= {"color": "gray", "linestyle": ":", "label": "copying the file, in Python"}
         elif tool.startswith("onnxfold"):
             style |= {"linewidth": 2.5, "zorder": 3}
-        time.plot(size, [statistics.median(m["wall"]) for _, m in pairs], **style)
-        memory.plot(size, [max(m["peak_mb"]) for _, m in pairs], **style)
-    for axes, title in ((time, "wall time, s"), (memory, "peak memory, MB")):
-        axes.set(title=title, xlabel=what, xscale="log", yscale="log")
-        axes.grid(alpha=0.3)
-    time.legend(fontsize=7)
+        axes.plot(*zip(*points, strict=True), **style)
+    axes.set(title=title, xlabel=_X_LABELS[compared[0]["series"]], xscale="log", yscale="log")
+    axes.xaxis.set_major_formatter("{x:,g}")
+    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.grid(alpha=0.3)
 
 
-def _draw_quality(compared: list[dict[str, Any]], verdicts: Any, nodes: Any) -> None:
-    tools = [made["tool"] for made in compared[0]["made"] if made["tool"] != _FLOOR]
-    places = range(len(tools))
-    begin = [0] * len(tools)
+def _draw_verdicts(axes: Any, verdicts: dict[str, list[str]], grown: dict[str, int]) -> None:
+    number = len(next(iter(verdicts.values())))
+    begin = dict.fromkeys(verdicts, 0)
     for verdict, color in _VERDICTS.items():
-        count = [sum(c["made"][k]["verdict"] == verdict for c in compared) for k in places]
-        label = verdict if any(count) else None
-        verdicts.barh(places, count, left=begin, color=color, label=label)
-        begin = [a + b for a, b in zip(begin, count, strict=True)]
-    grown = [sum((c["made"][k]["nbytes"] or 0) > c["nbytes"] for c in compared) for k in places]
-    for k in places:
-        if grown[k]:
-            verdicts.text(begin[k], k, f" {grown[k]} grown", va="center", fontsize=8)
-    verdicts.set(title=f"results of {len(compared)} models", xlim=(0, len(compared) * 1.2))
-    verdicts.legend(fontsize=7, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.08))
+        counts = {tool: found.count(verdict) for tool, found in verdicts.items()}
+        if any(counts.values()):
+            axes.barh(
+                list(counts), counts.values(), left=begin.values(), color=color, label=verdict
+            )
+        begin = {tool: begin[tool] + counts[tool] for tool in begin}
+    for tool, count in grown.items():
+        if count:
+            axes.text(begin[tool], tool, f" {count} grown", va="center", fontsize=8)
+    axes.set(title=f"results of {number} models", xlim=(0, number * 1.2))
+    axes.legend(fontsize=8, ncols=5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.08))
+    axes.invert_yaxis()
+
+
+def _draw_nodes(axes: Any, compared: list[dict[str, Any]], tools: list[str]) -> None:
     by_all = [c for c in compared if all(m["nodes"] is not None for m in c["made"])]
     total = sum(c["nodes"] for c in by_all)
-    left = [100 * sum(c["made"][k]["nodes"] for c in by_all) / total for k in places]
-    bars = nodes.barh(places, left, color="#5b7db1")
-    nodes.bar_label(bars, fmt="%.0f %%", padding=3, fontsize=8)
-    nodes.set(title=f"nodes left, of {total:,} in {len(by_all)} models", xlim=(0, 110))
-    for axes in (verdicts, nodes):
-        axes.set_yticks(places, tools)
-        axes.invert_yaxis()
+    left = [100 * sum(_made(c, tool)["nodes"] for c in by_all) / total for tool in tools]
+    axes.bar_label(axes.barh(tools, left, color="#5b7db1"), fmt="%.0f %%", padding=3, fontsize=8)
+    axes.set(title=f"nodes left, of {total:,} in {len(by_all)} models", xlim=(0, 110))
+    axes.invert_yaxis()
 
 
 if __name__ == "__main__":

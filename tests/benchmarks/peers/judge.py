@@ -45,6 +45,8 @@ class Compared:
     series: str
     """"given", "nodes" or "bytes": generated ones that differ in size alone."""
     model: str
+    size: float
+    """What was asked of a generated model: nodes, Constants included, or gigabytes; else 0."""
     nodes: int
     nbytes: int
     made: list[Made]
@@ -74,7 +76,7 @@ def judged(
         lines = error.strip().splitlines() or ["it wrote nothing"]
         return Made(tool, "failed", lines[-1][:200])
     try:
-        made = Made(tool, "equal", nodes=count(target), nbytes=size(target))
+        made = Made(tool, "equal", nodes=count(target), nbytes=stored_bytes(target))
     except FileNotFoundError as missing:
         name = Path(missing.filename).name
         return Made(tool, "failed", f"its result refers to {name}: not there")
@@ -108,7 +110,7 @@ def count(path: Path) -> int:
     return count
 
 
-def size(path: Path) -> int:
+def stored_bytes(path: Path) -> int:
     """Bytes of a model with its external data."""
     model = onnx.load(path, load_external_data=False)
     names = {

@@ -27,7 +27,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.peers.judge import Limits, count, judged, size
+from tests.benchmarks.peers.judge import Limits, count, judged, stored_bytes
 from tests.benchmarks.peers.tools import commands, environment
 from tests.benchmarks.processes import measure
 from tests.production_models.models import MODELS, NotFetched, ProductionModel
@@ -85,7 +85,7 @@ def production(
     for name, path, feeds in _chosen(patterns):
         where = Path(tempfile.mkdtemp(dir=folder))
         known = found.setdefault(name, {"tools": {}})
-        known["original"] = {"nodes": count(path), "bytes": size(path)}
+        known["original"] = {"nodes": count(path), "bytes": stored_bytes(path)}
         tried = _commands(python, path, where, tools or (*OURS, *_OTHERS))
         made = _measured(name, path, feeds, where, tried, python, rounds, limits)
         known["original"].update(made.pop("original", {}))

@@ -19,11 +19,11 @@ from onnxfold.errors import (
 )
 
 if TYPE_CHECKING:
-    from onnxfold.api import explain, optimize, optimize_file, plan
+    from onnxfold.api import optimize, optimize_file, plan
     from onnxfold.batches import batch
     from onnxfold.compare import compare
     from onnxfold.drop_in import simplify, slim
-    from onnxfold.report.why import why
+    from onnxfold.report.explain import explain, why
     from onnxfold.runtime.sessions.cache import FoldCache
     from onnxfold.runtime.sessions.session import Session
     from onnxfold.runtime.split import split
@@ -60,7 +60,7 @@ _HOME = {
     "Session": "onnxfold.runtime.sessions.session",
     "batch": "onnxfold.batches",
     "compare": "onnxfold.compare",
-    "explain": "onnxfold.api",
+    "explain": "onnxfold.report.explain",
     "load": "onnxfold.storage",
     "optimize": "onnxfold.api",
     "optimize_file": "onnxfold.api",
@@ -69,7 +69,7 @@ _HOME = {
     "simplify": "onnxfold.drop_in",
     "slim": "onnxfold.drop_in",
     "split": "onnxfold.runtime.split",
-    "why": "onnxfold.report.why",
+    "why": "onnxfold.report.explain",
 }
 
 

@@ -38,7 +38,6 @@ from onnxfold.storage import ModelLike, ModelT, PathLike
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from onnxfold.analysis.decisions import Decision
     from onnxfold.compare import Comparison
     from onnxfold.forecast import Plan
     from onnxfold.report.rounding import Rounding
@@ -309,26 +308,6 @@ def plan(
         )
     decisions = [decision for _, decision in folding.decisions]
     return Plan(os.fspath(source), nodes, len(folding.cut.removed), prediction, decisions)
-
-
-def explain(source: PathLike, /, **options: Unpack[OptionArguments]) -> list[Decision]:
-    """Why each node with constant inputs would be folded or stay; nothing is written.
-
-    Args:
-        source: The model.
-        options: See `onnxfold.options.Options`.
-
-    Raises:
-        OnnxFoldError: the model or an option is invalid.
-    """
-    fold = options_of({**options, "explain": True})
-    with paused_garbage_collection(), storage.explained(source):
-        model = storage.load(source)
-        bytes_before = storage.model_bytes(model)
-        _, result = run_bounded(
-            model, lambda: storage.load(source), fold, bytes_before=bytes_before
-        )
-    return result.decisions()
 
 
 def _measure(

@@ -42,35 +42,23 @@ def explain(
     is there for it alone if it stays. With --why one node is explained, whether it is constant or
     not: what makes it change, up to the inputs of the graph, and what it would save to run it once.
     """
-    if node is not None:
-        if values:
-            raise click.UsageError("--why is about one node, and takes no --value")
-        _why(model, node, as_json, options)
-        return
-    from onnxfold.api import explain as explain_model
+    if node is not None and values:
+        raise click.UsageError("--why is about one node, and takes no --value")
+    import onnxfold
+    from onnxfold.report.explain_table import explain_text, why_text
 
-    decisions = explain_model(model, **options)
-    if values:
+    if node is not None:
+        answer = onnxfold.why(model, node, **options)
+        document, text = answer.to_dict(), why_text(answer)
+    else:
         decisions = [
             d
-            for d in decisions
-            if any(fnmatch.fnmatchcase(name, glob) for name in (d.value, d.node) for glob in values)
+            for d in onnxfold.explain(model, **options)
+            if not values
+            or any(fnmatch.fnmatchcase(name, glob) for name in (d.value, d.node) for glob in values)
         ]
+        document, text = {"decisions": [d.to_dict() for d in decisions]}, explain_text(decisions)
     if as_json:
-        write_json({"model": model, "decisions": [d.to_dict() for d in decisions]})
+        write_json({"model": model, **document})
     else:
-        from onnxfold.report.explain_table import explain_text
-
-        write(explain_text(decisions))
-
-
-def _why(model: str, node: str, as_json: bool, options: dict[str, Any]) -> None:
-    from onnxfold.report.why import why
-
-    answer = why(model, node, **options)
-    if as_json:
-        write_json({"model": model, **answer.to_dict()})
-        return
-    from onnxfold.report.explain_table import why_text
-
-    write(why_text(answer))
+        write(text)

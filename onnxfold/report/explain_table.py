@@ -7,38 +7,27 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import RenderableType
+from rich.console import JustifyMethod, RenderableType
 from rich.table import Table
 
 from onnxfold.report.console import bytes_text, render
 
 if TYPE_CHECKING:
     from onnxfold.analysis.decisions import Decision
-    from onnxfold.report.why import Why
+    from onnxfold.report.explain import Gain, PathStep, Why
 
-MOST = 20  # decisions shown
+_MOST = 20  # decisions shown
 _MOST_STEPS = 12  # of the way up; the middle of a longer one is left out
 _MOST_NAMES = 8
 
 
-def explain_text(decisions: Sequence[Decision], most: int = MOST) -> str:
-    """The decisions about the most bytes, largest first, those that were declined before others.
-
-    Args:
-        decisions: All decisions of a run.
-        most: How many to show.
-    """
+def explain_text(decisions: Sequence[Decision]) -> str:
+    """The decisions about the most bytes, largest first, those that were declined before others."""
     if not decisions:
         return "there is no node with constant inputs to speak of\n"
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("value", overflow="fold")
-    for title in ("op", "decision"):
-        table.add_column(title)
-    for title in ("if folded", "if kept"):
-        table.add_column(title, justify="right")
-    table.add_column("why", overflow="fold")
     ordered = sorted(decisions, key=lambda d: (d.folded, -_at_stake(d)))
-    for decision in ordered[:most]:
+    table = _table("value", "op", "decision", "if folded", "if kept", "why")
+    for decision in ordered[:_MOST]:
         table.add_row(
             decision.value or decision.node,
             decision.op_type,
@@ -47,8 +36,16 @@ def explain_text(decisions: Sequence[Decision], most: int = MOST) -> str:
             _bytes(decision.bytes_if_kept),
             decision.reason,
         )
-    more = len(ordered) - most
+    more = len(ordered) - _MOST
     return render(table, *([f"and {more} more: --json lists all"] if more > 0 else []))
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for title in titles:
+        justify: JustifyMethod = "right" if title.startswith("if ") else "left"
+        table.add_column(title, justify=justify, overflow="fold")
+    return table
 
 
 def _at_stake(decision: Decision) -> int:
@@ -67,66 +64,51 @@ def why_text(why: Why) -> str:
 
 def _lines(why: Why) -> Iterator[RenderableType]:
     name = f", node {why.node}" if why.node and why.node != why.value else ""
-    others = f" (the first of {why.alike + 1} of that name)" if why.alike else ""
     what = "depends on what changes" if why.is_variable else "constant"
     if why.is_variable and why.op_after is None:
         what += " as the model stands, and is gone from the optimized model"
-    yield f"{why.value or why.op_type} = {why.op_type}{name}{others}: {what}"
-    if why.is_variable:
-        yield from _sources(why)
-    yield from _afterwards(why)
-
-
-def _sources(why: Why) -> Iterator[RenderableType]:
-    if why.holder:
+    yield f"{why.value or why.op_type} = {why.op_type}{name}: {what}"
+    if why.is_variable and why.holder:
         yield f"it runs with {why.holder}, which holds it, and only as often"
     if why.operands:
         yield f"it reads what changes: {_names(why.operands)}"
     if why.inputs:
         yield f"inputs of the graph that it depends on: {_names(why.inputs)}"
-    for blocker in why.blockers[:_MOST_NAMES]:
-        yield f"{blocker.op_type} {blocker.node} runs each time whatever it reads: {blocker.reason}"
+    for node, reason in list(why.blockers.items())[:_MOST_NAMES]:
+        yield f"{node} runs each time whatever it reads: {reason}"
     if why.path:
-        yield ""
-        yield _way(why)
+        yield from ("", _way(why.path))
     if why.gain is not None:
-        gain = why.gain
-        asked = " ".join(f"--runtime-const {shlex.quote(n)}" for n in gain.runtime_constants)
-        yield ""
-        yield f"split {asked}: {_fate(gain.runs_once, gain.reason)}"
-        yield (
-            f"each run saves {gain.nodes:,} of {gain.all_nodes:,} nodes, about "
-            f"{100 * gain.work:.0f} % of the work, and {bytes_text(gain.cached_bytes)} are kept "
-            f"(dynamic dimensions taken as {gain.nominal})"
-        )
+        yield from ("", *_saved(why.gain))
+    if why.op_after is None and (why.decision is None or not why.decision.folded):
+        yield "gone: its value is known from shapes, a rule took its place, or nothing reads it"
+    elif why.op_after is not None and why.op_after != why.op_type:
+        yield f"optimize makes {why.op_after} of it"
 
 
-def _fate(runs_once: bool | None, reason: str | None) -> str:
-    if runs_once is None:
-        return "calls of its function run once where they are given nothing else that changes"
-    return "it runs once" if runs_once else f"it could run once, and stays: {reason}"
-
-
-def _way(why: Why) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("way up", overflow="fold")
-    table.add_column("made by", overflow="fold")
-    steps = why.path
+def _way(steps: Sequence[PathStep]) -> Table:
+    table = _table("way up", "made by")
     half = _MOST_STEPS // 2
     gap = len(steps) - 2 * half
     for k, step in enumerate(steps):
         if gap <= 1 or not half <= k < half + gap:
-            table.add_row(step.value, step.op_type or step.note)
+            table.add_row(step.value, step.made_by)
         elif k == half:
             table.add_row(f"... {gap} more ...", "")
     return table
 
 
-def _afterwards(why: Why) -> Iterator[str]:
-    if why.op_after is None and (why.decision is None or not why.decision.folded):
-        yield "gone: its value is known from shapes, a rule took its place, or nothing reads it"
-    elif why.op_after is not None and why.op_after != why.op_type:
-        yield f"optimize makes {why.op_after} of it"
+def _saved(gain: Gain) -> Iterator[str]:
+    fate = "it runs once" if gain.runs_once else f"it could run once, and stays: {gain.reason}"
+    if gain.runs_once is None:
+        fate = "calls of its function run once where they are given nothing else that changes"
+    asked = " ".join(f"--runtime-const {shlex.quote(n)}" for n in gain.runtime_constants)
+    yield f"split {asked}: {fate}"
+    yield (
+        f"each run saves {gain.nodes:,} of {gain.all_nodes:,} nodes, about "
+        f"{100 * gain.work:.0f} % of the work, and {bytes_text(gain.cached_bytes)} are kept "
+        f"(dynamic dimensions taken as {gain.nominal})"
+    )
 
 
 def _names(names: list[str]) -> str:

@@ -67,13 +67,13 @@ def test_inputs(mixed, value, inputs):
 def test_the_turn_of_a_loop_is_a_source(mixed):
     (step,) = onnxfold.why(mixed, "on").path
     assert step.value == "go"
-    assert "turn of Loop" in step.note
+    assert "turn of Loop" in step.made_by
 
 
 def test_random_ops_are_named(mixed):
-    (blocker,) = onnxfold.why(mixed, "q").blockers
-    assert blocker.op_type == "RandomNormal"
-    assert "another result" in blocker.reason
+    ((node, reason),) = onnxfold.why(mixed, "q").blockers.items()
+    assert node == "RandomNormal r"
+    assert "another result" in reason
 
 
 def test_the_path_is_a_shortest_one_and_each_step_reads_the_next(mixed):

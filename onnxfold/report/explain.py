@@ -1,4 +1,4 @@
-"""Why one node runs each time, or does not: the way up to what makes it change."""
+"""Why nodes were folded or stay, and why one node runs each time: the way up to what changes."""
 
 from __future__ import annotations
 
@@ -30,28 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PathStep:
-    """A value on the way up from a node.
-
-    Attributes:
-        value: Its name.
-        op_type: The op that makes it, or None for an input of a graph.
-        node: The name of the node that makes it, or "".
-        note: What kind of input it is, or "".
-    """
+    """A value on the way up from a node, and the op or the kind of input that it comes from."""
 
     value: str
-    op_type: str | None
-    node: str
-    note: str
-
-
-@dataclass(frozen=True)
-class Blocker:
-    """A node that no constant input would make run once, and why."""
-
-    node: str
-    op_type: str
-    reason: str
+    made_by: str
 
 
 @dataclass(frozen=True)
@@ -90,16 +72,15 @@ class Why:
         value: The name of its first result.
         node: Its own name, or "".
         op_type: The op type, "domain::Op" outside the default domain.
-        graph: The name of the graph or function that holds it.
         holder: The op and name of the outermost node that holds it in a graph of its own, or "".
             This runs as a whole: inputs, blockers and gain are those of the holder, too.
-        alike: How many other nodes go by the name that was asked for.
         is_variable: Whether it reads what changes from run to run, or makes what does.
         operands: Those of the values that it reads, in graphs that it holds as well, that change.
         path: A shortest way from one of these up to an input of the graph, or to what changes by
             itself.
         inputs: All inputs of the main graph that it depends on.
-        blockers: Nodes it depends on, itself included, that run each time whatever they read.
+        blockers: Nodes it depends on, itself included, that run each time whatever they read: the
+            op and name, and why.
         decision: What `explain` says of it, or None if it says nothing.
         op_after: The op that makes its first result in the optimized model, or None if nothing
             does: it is stored, or not there any more.
@@ -110,14 +91,12 @@ class Why:
     value: str
     node: str
     op_type: str
-    graph: str
     holder: str
-    alike: int
     is_variable: bool
     operands: list[str]
     path: list[PathStep]
     inputs: list[str]
-    blockers: list[Blocker]
+    blockers: dict[str, str]
     decision: Decision | None
     op_after: str | None
     gain: Gain | None
@@ -125,6 +104,21 @@ class Why:
     def to_dict(self) -> dict[str, Any]:
         """The same as a JSON-ready dictionary; its keys are stable."""
         return asdict(self)
+
+
+def explain(source: PathLike, /, **options: Unpack[OptionArguments]) -> list[Decision]:
+    """Why each node with constant inputs would be folded or stay; nothing is written.
+
+    Args:
+        source: The model.
+        options: See `onnxfold.options.Options`.
+
+    Raises:
+        OnnxFoldError: the model or an option is invalid.
+    """
+    fold = options_of({**options, "explain": True})
+    with paused_garbage_collection(), storage.explained(source):
+        return _folded(source, fold)[1]
 
 
 def why(source: PathLike, name: str, /, **options: Unpack[OptionArguments]) -> Why:
@@ -142,47 +136,51 @@ def why(source: PathLike, name: str, /, **options: Unpack[OptionArguments]) -> W
     fold = options_of({**options, "explain": True})
     with paused_garbage_collection(), storage.explained(source):
         model = storage.load(source)
-        node, *others = _nodes_named(model, name)
-        value = _name(node.outputs[0]) if node.outputs else ""
-        own, outer = _Dependence(model, node), _Dependence(model, _outermost(model, node))
-        gain = None
-        if own.is_variable and outer.inputs and outer.node.outputs:
-            gain = _gain(storage.load(source), fold, outer.inputs, _name(outer.node.outputs[0]))
-        bytes_before = storage.model_bytes(model)
-        optimized, result = run_bounded(
-            storage.load(source), lambda: storage.load(source), fold, bytes_before=bytes_before
-        )
+        node, ways = _node_named(model, name), _Ways(model)
+        outer, operands = ways.outermost(node), ways.operands(node)
+        is_variable, gain = ways.is_variable(node), None
+        path, inputs, blockers = ways.up_from(*{node: 0, outer: 0} if is_variable else ())
+        if inputs:
+            gain = _gain(storage.load(source), fold, inputs, outer.outputs[0].name)
+        optimized, decisions = _folded(source, fold)
+        value = node.outputs[0].name or ""
         nodes = (n for graph in all_graphs(optimized) for n in graph)
         after = (op_name(n) for n in nodes if value and any(v.name == value for v in n.outputs))
         return Why(
             value=value,
-            node=_name(node),
+            node=node.name or "",
             op_type=op_name(node),
-            graph="" if node.graph is None else node.graph.name or "",
-            holder="" if outer.node is node else f"{op_name(outer.node)} {_label(outer.node)}",
-            alike=len(others),
-            is_variable=own.is_variable,
-            operands=[_name(v) for v in own.operands],
-            path=own.path,
-            inputs=outer.inputs if own.is_variable else [],
-            blockers=list(dict.fromkeys((*own.blockers, *outer.blockers))),
-            decision=next((d for d in result.decisions() if d.value == value), None),
+            holder="" if outer is node else _label(outer),
+            is_variable=is_variable,
+            operands=_names(operands),
+            path=path,
+            inputs=inputs,
+            blockers=blockers,
+            decision=next((d for d in decisions if d.value == value), None),
             op_after=next(after, None),
             gain=gain,
         )
 
 
-def _nodes_named(model: ir.Model, name: str) -> list[ir.Node]:
-    """The nodes that make a value of that name, or else those of that name; outer ones first.
+def _folded(source: PathLike, options: Options) -> tuple[ir.Model, list[Decision]]:
+    """The optimized model, and what was decided about its nodes."""
+    model = storage.load(source)
+    size = storage.model_bytes(model)
+    model, result = run_bounded(model, lambda: storage.load(source), options, bytes_before=size)
+    return model, result.decisions()
+
+
+def _node_named(model: ir.Model, name: str) -> ir.Node:
+    """The first node that makes a value of that name, or else that has it itself; outer ones first.
 
     Raises:
         UsageError: There is none; the error has names that are near.
     """
-    nodes = [node for graph in all_graphs(model) for node in graph]
-    found = [node for node in nodes if name and any(v.name == name for v in node.outputs)]
-    found = found or [node for node in nodes if name and node.name == name]
-    if found:
-        return found
+    nodes = [node for graph in all_graphs(model) for node in graph if node.outputs][::-1]
+    found = {node.name: node for node in nodes}
+    found |= {value.name: node for node in nodes for value in node.outputs}
+    if name and name in found:
+        return found[name]
     if any(name == v.name for v in model.graph.inputs):
         raise UsageError(
             f"{name!r} is an input of the graph, which no node makes: it may change with every "
@@ -190,130 +188,112 @@ def _nodes_named(model: ir.Model, name: str) -> list[ir.Node]:
         )
     if name in model.graph.initializers:
         raise UsageError(f"{name!r} is a weight in the file: it is constant, and no node makes it")
-    known = {v.name for node in nodes for v in node.outputs if v.name}
-    known |= {node.name for node in nodes if node.name}
-    near = sorted((n for n in known if name and name in n), key=lambda n: (len(n), n))[:3]
+    known = sorted(filter(None, found), key=lambda n: (len(n), n))
     # looking for what is spelled alike takes long where there are very many
-    near = near or difflib.get_close_matches(name, sorted(known)[:20_000], 3, 0.7)
+    near = [n for n in known if name and name in n][:3]
+    near = near or difflib.get_close_matches(name, known[:20_000], 3, 0.7)
     hint = f"; there are {', '.join(map(repr, near))}" if near else ""
     raise UsageError(f"no node has the name {name!r}, and none makes a value of it{hint}")
 
 
-def _name(named: ir.Node | ir.Value) -> str:
-    return named.name or ""
+def _names(values: Iterable[ir.Value]) -> list[str]:
+    return [v.name or "" for v in values]
 
 
 def _label(node: ir.Node) -> str:
-    return node.name or next((v.name for v in node.outputs if v.name), "")
+    return f"{op_name(node)} {node.name or next((v.name for v in node.outputs if v.name), '')}"
 
 
-def _outermost(model: ir.Model, node: ir.Node) -> ir.Node:
-    """The node of the main graph, or of a function, that holds the node; or itself."""
-    scopes = facts_of(model).scopes
-    while (scope := scopes.find(node.graph)) is not None and scope.parent is not None:
-        node = scope.parent
-    return node
-
-
-class _Dependence:
-    """What makes a node run each time.
+class _Ways:
+    """What makes the nodes of a model run each time.
 
     A node that holds graphs depends on what they capture, what is in a loop's body on what the loop
     is given, and what is in a function on the operands of all its calls.
-
-    Args:
-        model: The model.
-        node: The node, in any graph of it.
     """
 
-    def __init__(self, model: ir.Model, node: ir.Node) -> None:
+    def __init__(self, model: ir.Model) -> None:
         facts = facts_of(model)
-        self.node = node
-        self._model = model
-        self._scopes = facts.scopes
-        self._determinism = facts.determinism
+        self._model, self._scopes, self._determinism = model, facts.scopes, facts.determinism
         self._constness = ConstnessAnalysis(model, ())
-        self.is_variable = self._constness.of_node(node) is Constness.VARIABLE
-        self.operands = self._changing(_read_by(node))
-        self.blockers: list[Blocker] = []
-        """Nodes on the way that no constant input would make run once, nearest first."""
-        self.inputs: list[str] = []
-        """Inputs of the main graph that the node depends on."""
-        self.path: list[PathStep] = []
-        """A shortest way up to an input of the main graph, or else to what changes by itself."""
-        if self.is_variable:
-            self._search()
 
-    def _search(self) -> None:
-        self._note_objection(self.node)
-        inputs = set(self._model.graph.inputs)
-        came_from: dict[ir.Value, ir.Value | None] = dict.fromkeys(self.operands)
-        pending = deque(came_from)
+    def is_variable(self, node: ir.Node) -> bool:
+        """Whether the results of the node change from run to run."""
+        return self._constness.of_node(node) is Constness.VARIABLE
+
+    def outermost(self, node: ir.Node) -> ir.Node:
+        """The node of the main graph, or of a function, that holds the node; or itself."""
+        scope = self._scopes.find(node.graph)
+        return node if scope is None or scope.parent is None else self.outermost(scope.parent)
+
+    def up_from(self, *nodes: ir.Node) -> tuple[list[PathStep], list[str], dict[str, str]]:
+        """Path, inputs and blockers of nodes, see `Why`; the path is that of the first node."""
+        came_from: dict[ir.Value, ir.Value | None] = {}
         ends: list[ir.Value] = []
-        met = {self.node}
-        while pending:
-            value = pending.popleft()
-            maker = value.producer()
-            if maker is not None and maker not in met:
-                met.add(maker)
-                self._note_objection(maker)
-            above = [] if value in inputs else self._changing(self._made_of(value))
-            if not above:
-                ends.append(value)
-            for other in above:
-                if other not in came_from:
-                    came_from[other] = value
-                    pending.append(other)
-        self.inputs = [_name(v) for v in self._model.graph.inputs if v in came_from]
-        at: ir.Value | None = next((v for v in ends if v in inputs), ends[0] if ends else None)
+        blockers: dict[str, str] = {}
+        at: ir.Value | None = None
+        for node in nodes:
+            self._object(node, blockers)
+            pending = deque(v for v in self.operands(node) if v not in came_from)
+            came_from.update(dict.fromkeys(pending))
+            while pending:
+                value = pending.popleft()
+                maker = value.producer()
+                if maker is not None:
+                    self._object(maker, blockers)
+                above = self._changing(self._made_of(value))
+                if not above:
+                    ends.append(value)
+                new = [v for v in above if v not in came_from]
+                came_from.update(dict.fromkeys(new, value))
+                pending.extend(new)
+            if node is nodes[0] and ends:
+                at = next((v for v in ends if v in self._model.graph.inputs), ends[0])
+        inputs = [v for v in self._model.graph.inputs if v in came_from]
+        path: list[PathStep] = []
         while at is not None:
-            self.path.insert(0, self._step(at))
+            path.insert(0, PathStep(at.name or "", self._maker(at)))
             at = came_from[at]
+        return path, _names(inputs), blockers
 
-    def _changing(self, values: Iterable[ir.Value]) -> list[ir.Value]:
+    def operands(self, node: ir.Node) -> list[ir.Value]:
+        """What the node and graphs in it read that changes from run to run."""
+        return self._changing((*node.inputs, *captured_values(node)))
+
+    def _changing(self, values: Iterable[ir.Value | None]) -> list[ir.Value]:
         of = self._constness.of
-        return [v for v in dict.fromkeys(values) if of(v) is Constness.VARIABLE]
+        return [v for v in dict.fromkeys(values) if v and of(v) is Constness.VARIABLE]
 
-    def _made_of(self, value: ir.Value) -> Sequence[ir.Value]:
+    def _made_of(self, value: ir.Value) -> Sequence[ir.Value | None]:
         """What a value is made of, or what is given to a body or function as that value."""
         node, scope = value.producer(), self._scopes.find(value.graph)
         if node is not None:
-            return _read_by(node)
-        if scope is None:
-            return []
-        if scope.parent is not None:
-            return [v for v in scope.parent.inputs if v is not None]
-        key = next((k for k, f in self._model.functions.items() if f.graph is scope.graph), None)
+            return (*node.inputs, *captured_values(node))
+        if scope is None or scope.parent is not None or not scope.in_function:
+            return () if scope is None or scope.parent is None else scope.parent.inputs
+        key = next(k for k, f in self._model.functions.items() if f.graph is scope.graph)
         position = list(scope.graph.inputs).index(value)
         nodes = (node for graph in self._scopes.graphs() for node in graph)
-        calls = (n for n in nodes if n.op_identifier() == key and position < len(n.inputs))
-        return [v for v in (call.inputs[position] for call in calls) if v is not None]
+        calls = (n for n in nodes if n.op_identifier() == key)
+        return [call.inputs[position] for call in calls if position < len(call.inputs)]
 
-    def _note_objection(self, node: ir.Node) -> None:
-        scope = self._scopes.find(node.graph)
-        opsets = {} if scope is None else scope.opsets
-        reason = self._determinism.objection(node, opsets)
-        if reason is not None:
-            self.blockers.append(Blocker(_label(node), op_name(node), reason))
-
-    def _step(self, value: ir.Value) -> PathStep:
+    def _maker(self, value: ir.Value) -> str:
         node, scope = value.producer(), self._scopes.find(value.graph)
         if node is not None:
-            return PathStep(_name(value), op_name(node), _name(node), "")
-        if scope is None or scope.graph is self._model.graph:
-            note = "input of the graph"
-        elif scope.parent is None:
-            note = "input of a function"
-        else:
-            note = f"changes from turn to turn of {scope.parent.op_type} {_name(scope.parent)}"
-        return PathStep(_name(value), None, "", note)
+            return op_name(node)
+        if scope is not None and scope.parent is not None:
+            return f"changes from turn to turn of {_label(scope.parent)}"
+        return f"input of {'a function' if scope and scope.in_function else 'the graph'}"
+
+    def _object(self, node: ir.Node, blockers: dict[str, str]) -> None:
+        scope = self._scopes.find(node.graph)
+        reason = self._determinism.objection(node, {} if scope is None else scope.opsets)
+        if reason is not None:
+            blockers[_label(node)] = reason
 
 
-def _read_by(node: ir.Node) -> list[ir.Value]:
-    return [value for value in (*node.inputs, *captured_values(node)) if value is not None]
-
-
-def _gain(model: ir.Model, options: Options, names: Sequence[str], value: str) -> Gain | None:
+def _gain(
+    model: ir.Model, options: Options, names: Sequence[str], value: str | None
+) -> Gain | None:
     """What it saves if a node of the main graph or of a function runs once.
 
     Args:
@@ -329,7 +309,7 @@ def _gain(model: ir.Model, options: Options, names: Sequence[str], value: str) -
     model = prepare(model, [v for v in model.graph.inputs if v.name in names], "compile", options)
     node = next((n for n in model.graph for v in n.outputs if v.name == value), None)
     if node is not None:
-        names = _Dependence(model, node).inputs
+        names = _Ways(model).up_from(node)[1]
     elif in_main_graph:
         return None
     chosen = [v for v in model.graph.inputs if v.name in names]
@@ -340,7 +320,7 @@ def _gain(model: ir.Model, options: Options, names: Sequence[str], value: str) -
     once = [n for n in region.operands if n not in cut.stays]
     stay = None if node is None else cut.stays.get(node)
     return Gain(
-        runtime_constants=[_name(v) for v in chosen],
+        runtime_constants=_names(chosen),
         runs_once=None if node is None else stay is None,
         reason=None if stay is None else stay.reason,
         nodes=len(once),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from onnxfold.errors import (
     CheckFailedError,
     ExternalDataError,
+    MissingFileError,
     ModelError,
     OnnxFoldError,
     UsageError,
@@ -36,6 +37,7 @@ __all__ = [
     "CheckFailedError",
     "ExternalDataError",
     "FoldCache",
+    "MissingFileError",
     "ModelError",
     "OnnxFoldError",
     "Session",
@@ -71,6 +73,10 @@ _HOME = {
     "split": "onnxfold.runtime.split",
     "why": "onnxfold.report.explain",
 }
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,21 +9,20 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import onnx
 import onnx_ir as ir
 
 from onnxfold import files, storage
 from onnxfold.analysis.facts import put_in_order
-from onnxfold.errors import CheckFailedError, OnnxFoldError, about
+from onnxfold.errors import CheckFailedError, OnnxFoldError
 from onnxfold.graphs import count_nodes, op_name
 from onnxfold.memory import paused_garbage_collection, peak_rss_bytes
 from onnxfold.onnx_ir_private import taken_apart
 from onnxfold.options import (
     Check,
     CheckedOptionArguments,
-    OptionArguments,
     Options,
     check_of,
     options_of,
@@ -52,64 +51,95 @@ _MOST_MEASURED = 100_000
 
 
 @overload
-def optimize(model: ModelT, **options: Unpack[OptionArguments]) -> ModelT: ...
-@overload
-def optimize(model: PathLike, **options: Unpack[OptionArguments]) -> ir.Model: ...
 def optimize(
-    model: ModelLike, **options: Unpack[OptionArguments]
-) -> ir.Model | onnx.ModelProto | storage.Program:
+    model: ModelT,
+    *,
+    return_report: Literal[False] = False,
+    **options: Unpack[CheckedOptionArguments],
+) -> ModelT: ...
+@overload
+def optimize(
+    model: PathLike,
+    *,
+    return_report: Literal[False] = False,
+    **options: Unpack[CheckedOptionArguments],
+) -> ir.Model: ...
+@overload
+def optimize(
+    model: ModelT, *, return_report: Literal[True], **options: Unpack[CheckedOptionArguments]
+) -> tuple[ModelT, Report]: ...
+@overload
+def optimize(
+    model: PathLike, *, return_report: Literal[True], **options: Unpack[CheckedOptionArguments]
+) -> tuple[ir.Model, Report]: ...
+def optimize(
+    model: ModelLike, *, return_report: bool = False, **options: Unpack[CheckedOptionArguments]
+) -> Any:
     """Fold a model's constants.
 
     Args:
         model: A path (gives an ``ir.Model`` whose weights are still in the file), an ``ir.Model``
-            (changed in place and returned), an ``onnx.ModelProto`` (left alone; a new one is
-            returned), or a ``torch.onnx.ONNXProgram`` (its model is changed in place; it is
-            returned).
-        options: See `onnxfold.options.Options`.
+            (changed in place and returned), an ``onnx.ModelProto`` or its bytes (left alone; new
+            ones are returned), or a ``torch.onnx.ONNXProgram`` (its model is changed in place; it
+            is returned).
+        return_report: Also return what was done, as `optimize_file` does.
+        options: See `onnxfold.options.Options`; and the arguments of `onnxfold.options.Check`, to
+            compare the result with the model.
 
     Returns:
-        The optimized model, of the kind that was given.
+        The optimized model, of the kind that was given; with ``return_report``, a tuple of it and
+        the report.
 
     Raises:
-        OnnxFoldError: the model is invalid or an option is.
+        CheckFailedError: The result does not compute what the model computes.
+        OnnxFoldError: The model or an option is invalid.
     """
-    fold = options_of(options)
-    with paused_garbage_collection():
-        optimized = _optimized(storage.model_in(model), fold)
+    check, others = check_of(options)
+    fold = options_of(others)
+    clock = _Clock(None)
+    comparison = None
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(paused_garbage_collection())
+        given = storage.model_in(model)
+        stack.enter_context(storage.explained(given))
+        original = given.clone() if check.seeds and isinstance(given, ir.Model) else given
+        with clock.stage("load"):
+            opened = given if isinstance(given, ir.Model) else storage.opened(given)
+        if isinstance(given, onnx.ModelProto):
+            stack.enter_context(taken_apart(opened))
+        before = dict(sorted(count_nodes(opened).items()))
+        with clock.stage("fold"):
+            if isinstance(given, ir.Model):
+                bytes_before = storage.planned(opened).size
+                put_in_order(opened)
+                result = run_passes(opened, fold, bytes_before=bytes_before)
+            else:
+                bytes_before = storage.model_bytes(opened)
+                opened, result = run_bounded(
+                    opened, lambda: storage.opened(given), fold, bytes_before=bytes_before
+                )
+        if check.seeds:
+            with clock.stage("check"):
+                comparison = _check(original, opened, check, result, fold)
+        for warning in result.warnings:
+            logger.warning("%s", warning)
+        report = None
+        if return_report:
+            report = _report(opened, result, clock, before, bytes_before)
+            report.source, report.precision = storage.path_of(given), fold.precision
+            report.check = comparison
+            report.bytes_after = storage.planned(opened).size
+        made: Any = storage.to_proto(opened) if isinstance(given, onnx.ModelProto) else opened
     if isinstance(model, storage.Program):
         model.release()
-        return model
-    return optimized
-
-
-def _optimized(
-    model: PathLike | ir.Model | onnx.ModelProto, fold: Options
-) -> ir.Model | onnx.ModelProto:
-    if isinstance(model, onnx.ModelProto):
-        proto = model
-        converted = storage.from_proto(proto)
-        with taken_apart(converted), storage.explained(proto):
-            optimized, _ = run_bounded(
-                converted,
-                lambda: storage.from_proto(proto),
-                fold,
-                bytes_before=storage.model_bytes(converted),
-            )
-            return storage.to_proto(optimized)
-    if isinstance(model, ir.Model):
-        with about(model.meta.get(storage.SOURCE_KEY)):
-            put_in_order(model)
-            run_passes(model, fold, bytes_before=storage.planned(model).size)
-        return model
-    path = model
-    opened = storage.load(path)
-    with storage.explained(path):
-        bytes_before = storage.model_bytes(opened)
-        return run_bounded(opened, lambda: storage.load(path), fold, bytes_before=bytes_before)[0]
+        made = model
+    elif isinstance(model, bytes):
+        made = made.SerializeToString()
+    return (made, report) if return_report else made
 
 
 def optimize_file(
-    source: PathLike,
+    source: ModelLike,
     destination: PathLike,
     /,
     *,
@@ -127,7 +157,7 @@ def optimize_file(
     """Fold the constants of a model file into another file; memory does not grow with the model.
 
     Args:
-        source: The model.
+        source: The path of the model; or a model in memory, which is left alone.
         destination: Where the result goes; may be the source. It is replaced at once, at the end.
         external_data: Whether weights go to a file of their own (its name, if a string); None keeps
             the way of the source.
@@ -160,18 +190,20 @@ def optimize_file(
     """
     check, others = check_of(options)
     fold = options_of(others)
+    given = storage.model_in(source)
+    path = storage.path_of(given)
     if report is not None:
         from onnxfold.report.page import check_destination, write_page
         from onnxfold.report.page.documents import optimize_document
         from onnxfold.report.page.recording import Recording
 
-        check_destination(report, source, destination)
+        check_destination(report, *([destination] if path is None else [path, destination]))
     clock = _Clock(progress)
     with contextlib.ExitStack() as stack:
         stack.enter_context(paused_garbage_collection())
-        stack.enter_context(storage.explained(source))
+        stack.enter_context(storage.explained(given))
         with clock.stage("load"):
-            model = storage.load(source)
+            model = storage.opened(given)
         stack.enter_context(taken_apart(model))
         storage.check_destination(model, destination)  # before it has cost any time
         bytes_before = storage.model_bytes(model)
@@ -191,14 +223,13 @@ def optimize_file(
             folder = os.path.dirname(os.path.abspath(destination))
             model, result = run_bounded(
                 model,
-                lambda: storage.load(source),
+                lambda: storage.opened(given),
                 fold,
                 scratch_folder=folder,
                 bytes_before=bytes_before,
                 count_withheld=count_withheld or report is not None,
                 observer=Observers(*observers) if observers else None,
             )
-        after = dict(sorted(count_nodes(model).items()))
         beyond: dict[str, int] = {}
         if advise:
             with clock.stage("outlook"):
@@ -212,11 +243,11 @@ def optimize_file(
             )
         elif check.seeds or result.inexact:
             with clock.stage("check"):
-                comparison = _check(source, model, destination, check, result, fold)
+                comparison = _check(given, model, check, result, fold, beside=destination)
         roundings: list[Rounding] = []
         if fold.precision == "wide" and (measure or report is not None):
             with clock.stage("measure"):
-                roundings = _measure(source, model, fold, bytes_before)
+                roundings = _measure(given, model, fold, bytes_before)
         with clock.stage("save"):
             saved = storage.save(
                 model,
@@ -227,50 +258,55 @@ def optimize_file(
                 share_weights=share_weights,
                 plan=result.plan,
             )
-        told = Report(
-            source=os.fspath(source),
-            target=os.fspath(destination),
-            nodes_before=before,
-            nodes_after=after,
-            bytes_before=bytes_before,
-            bytes_after=saved.bytes_total + saved.bytes_shared,
-            folded=result.propagation.folded,
-            kept=[
-                Kept(
-                    stay.node.name or next((o.name for o in stay.node.outputs if o.name), ""),
-                    op_name(stay.node),
-                    stay.node.graph.name or "",
-                    stay.reason,
-                )
-                for stay in result.propagation.stays
-                if stay.node.graph is not None  # a later pass may have removed it
-            ],
-            decisions=result.decisions(),
-            pool=result.propagation.statistics.to_dict(),
-            seconds=time.perf_counter() - clock.start,
-            cpu_seconds=time.process_time() - clock.cpu_start,
-            peak_rss_bytes=peak_rss_bytes(),
-            stages=clock.stages,
-            bytes_written=saved.bytes_total,
-            check=comparison,
-            warnings=result.warnings,
-            assumptions=list(result.assumptions),
-            rewrites=dict(result.rewrites.most_common()),
-            places=result.places,
-            inexact=dict(result.inexact.most_common()),
-            withheld=dict(result.withheld.most_common()),
-            precision=fold.precision,
-            rounded=result.propagation.rounded,
-            roundings=roundings,
-            beyond=beyond,
-        )
+        told = _report(model, result, clock, before, bytes_before)
+        told.source, told.target = path, os.fspath(destination)
+        told.bytes_after = saved.bytes_total + saved.bytes_shared
+        told.bytes_written = saved.bytes_total
+        told.check, told.precision = comparison, fold.precision
+        told.roundings, told.beyond = roundings, beyond
         if report is not None and recording is not None:
             write_page(optimize_document(told, recording, model, fold), report)
     return told
 
 
+def _report(
+    model: ir.Model, result: Result, clock: _Clock, before: dict[str, int], bytes_before: int
+) -> Report:
+    """Return what a run of the passes did; what follows it, such as bytes written, is missing."""
+    propagation = result.propagation
+    return Report(
+        nodes_before=before,
+        nodes_after=dict(sorted(count_nodes(model).items())),
+        bytes_before=bytes_before,
+        folded=propagation.folded,
+        kept=[
+            Kept(
+                stay.node.name or next((o.name for o in stay.node.outputs if o.name), ""),
+                op_name(stay.node),
+                stay.node.graph.name or "",
+                stay.reason,
+            )
+            for stay in propagation.stays
+            if stay.node.graph is not None  # a later pass may have removed it
+        ],
+        decisions=result.decisions(),
+        pool=propagation.statistics.to_dict(),
+        seconds=time.perf_counter() - clock.start,
+        cpu_seconds=time.process_time() - clock.cpu_start,
+        peak_rss_bytes=peak_rss_bytes(),
+        stages=clock.stages,
+        warnings=result.warnings,
+        assumptions=list(result.assumptions),
+        rewrites=dict(result.rewrites.most_common()),
+        places=result.places,
+        inexact=dict(result.inexact.most_common()),
+        withheld=dict(result.withheld.most_common()),
+        rounded=propagation.rounded,
+    )
+
+
 def plan(
-    source: PathLike,
+    source: ModelLike,
     /,
     *,
     share_weights: bool = False,
@@ -292,8 +328,9 @@ def plan(
 
     check, others = check_of(options)
     fold = options_of(others)
-    with paused_garbage_collection(), storage.explained(source):
-        model = storage.load(source)
+    given = storage.model_in(source)
+    with paused_garbage_collection(), storage.explained(given):
+        model = storage.opened(given)
         bytes_before = storage.model_bytes(model)
         nodes = sum(count_nodes(model).values())
         folding, run = first_folding(model, fold, bytes_before=bytes_before)
@@ -307,18 +344,24 @@ def plan(
             check=check.seeds > 0,
         )
     decisions = [decision for _, decision in folding.decisions]
-    return Plan(os.fspath(source), nodes, len(folding.cut.removed), prediction, decisions)
+    return Plan(
+        storage.path_of(given) or "a model in memory",
+        nodes,
+        len(folding.cut.removed),
+        prediction,
+        decisions,
+    )
 
 
 def _measure(
-    source: PathLike, model: ir.Model, options: Options, bytes_before: int
+    source: ModelLike, model: ir.Model, options: Options, bytes_before: int
 ) -> list[Rounding]:
     """How far the stored tensors are from what exact precision would store."""
     from onnxfold.report.rounding import measure_rounding
 
     exact, _ = run_bounded(
-        storage.load(source),
-        lambda: storage.load(source),
+        storage.opened(source),
+        lambda: storage.opened(source),
         replace(options, precision="exact"),
         bytes_before=bytes_before,
     )
@@ -326,15 +369,17 @@ def _measure(
 
 
 def _check(
-    source: PathLike,
+    source: ModelLike,
     model: ir.Model,
-    destination: PathLike,
     check: Check,
     result: Result,
     options: Options,
+    *,
+    beside: PathLike | None = None,
 ) -> Comparison | None:
     """Compare with the source. Without a check only the error of inexact rules is measured.
 
+    The result is written to a scratch folder for it, beside a file or among temporary files.
     In wide precision outputs may differ; mostly they do not, or by what half formats may anyway.
     """
     from onnxfold.compare import compare
@@ -346,7 +391,9 @@ def _check(
         tolerances = [check.tolerance]
     elif options.precision == "wide":
         tolerances = [strict, loose]
-    parent, name = os.path.split(os.path.realpath(destination))
+    parent, name = (
+        os.path.split(os.path.realpath(beside)) if beside is not None else (None, "check")
+    )
     with files.scratch_folder(name, parent=parent) as temporary:
         candidate = Path(temporary) / "model.onnx"
         storage.save(model, candidate, fsync=False)
@@ -374,7 +421,7 @@ def _check(
 
         verdict = "; ".join([check_line(comparison), *comparison.problems])
         raise CheckFailedError(
-            f"the optimized model is {verdict}; nothing was written", file=source
+            f"the optimized model is {verdict}; nothing was written", file=storage.path_of(source)
         )
     return comparison
 

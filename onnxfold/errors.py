@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 
 class OnnxFoldError(Exception):
@@ -47,6 +48,22 @@ def about(file: str | os.PathLike[str] | None) -> Iterator[None]:
         raise OnnxFoldError("there is not enough memory for it", file=file) from error
 
 
+def suggestion(name: str, known: Collection[str]) -> str:
+    """Return the end of a message about an unknown name: the nearest known name, or a few of them.
+
+    Args:
+        name: The name that was given.
+        known: The names that there are.
+    """
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known)[:20_000], 1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    more = ", ..." if len(known) > 12 else ""
+    return f"; there are {', '.join(sorted(known)[:12])}{more}" if known else "; there are none"
+
+
 def _cut(text: str, longest: int) -> str:
     """The text, or its beginning and its end, which says why."""
     return text if len(text) <= longest else f"{text[: longest - 103]}...{text[-100:]}"
@@ -61,6 +78,14 @@ def printable(text: str) -> str:
 
 class ModelError(OnnxFoldError):
     """The model is not valid ONNX: unparsable, truncated, inconsistent, or of hostile size."""
+
+
+class MissingFileError(ModelError, FileNotFoundError):
+    """A file does not exist. It can be caught as Python's ``FileNotFoundError``, too."""
+
+    def __init__(self, *, file: str | os.PathLike[str]) -> None:
+        super().__init__("no such file", file=file)
+        self.errno, self.filename = errno.ENOENT, self.file
 
 
 class ExternalDataError(ModelError):

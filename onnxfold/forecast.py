@@ -51,7 +51,7 @@ class Plan:
     """What a run would do, found out without doing it.
 
     Attributes:
-        source: The model file.
+        source: The model file, or "a model in memory".
         nodes: Nodes of the model.
         folded: Nodes that constant propagation removes first; rules and its other rounds come on
             top.

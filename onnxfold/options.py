@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
-from onnxfold.errors import UsageError
+from onnxfold.errors import UsageError, suggestion
 
 if TYPE_CHECKING:
     from onnxfold.compare.given_feeds import GivenFeeds
     from onnxfold.rewrite.rule_set import RuleSet
+
+
+Level = Literal[0, 1, 2]
+Target = Literal["onnxruntime"]
+Precision = Literal["exact", "wide"]
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 @dataclass(frozen=True)
@@ -24,11 +33,12 @@ class Options:
             inexact ones, too.
         fold_all: Fold whatever can be evaluated, whatever it weighs.
         fold_quantized: Treat DequantizeLinear of constants like any other op.
-        max_growth: Bytes by which the model may become larger than it came, where that saves nodes.
-            By default 64 KiB or 1 % of the model, whichever is more, and at most 16 KiB for a node.
-            With 0 the model does not grow.
+        max_growth: Bytes by which the model may become larger than it came, where that saves nodes:
+            a number, or a text such as "64kB". By default 64 KiB or 1 % of the model, whichever is
+            more, and at most 16 KiB for a node. With 0 the model does not grow.
         memory_limit: Bytes that results may take in memory before they go to a scratch file, and
-            that the evaluation of one node may take; None for 512 MiB.
+            that the evaluation of one node may take: a number, or a text such as "512MB"; None for
+            512 MiB.
         keep: Globs of value names; nodes that make such a value stay.
         fold: Globs of value names; such a value is folded whatever it weighs, if it can be
             evaluated and ``keep`` does not name it.
@@ -37,7 +47,7 @@ class Options:
         explain: Record also why small nodes were folded, not only those whose bytes were counted.
         enable: Names of opt-in rules or rule sets.
         disable: Names of rules or rule sets not to use.
-        target: A runtime whose own ops may be used ("onnxruntime").
+        target: A runtime whose own ops may be used at level 2 ("onnxruntime").
         rules: Rule sets or paths of Python files with rules, besides those that onnxfold has.
         passes: Names of passes to run instead of the level's own, in this order.
         dims: Sizes to give to symbolic dims, by their name.
@@ -47,18 +57,18 @@ class Options:
             model. If not, recorded ones are kept only where inference cannot restore them.
     """
 
-    level: int = 1
+    level: Level = 1
     fold_all: bool = False
     fold_quantized: bool = False
     max_growth: int | None = None
     memory_limit: int | None = None
     keep: tuple[str, ...] = ()
     fold: tuple[str, ...] = ()
-    precision: str = "exact"
+    precision: Precision = "exact"
     explain: bool = False
     enable: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
-    target: str | None = None
+    target: Target | None = None
     rules: tuple[str | os.PathLike[str] | RuleSet, ...] = ()
     passes: tuple[str, ...] | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -67,10 +77,14 @@ class Options:
     value_info: bool = False
 
     def __post_init__(self) -> None:
-        if self.level not in (0, 1, 2):
-            raise UsageError(f"level must be 0, 1 or 2, got {self.level}")
-        if self.precision not in ("exact", "wide"):
-            raise UsageError(f"precision must be exact or wide, got {self.precision!r}")
+        for name, known in (
+            ("level", get_args(Level)),
+            ("precision", get_args(Precision)),
+            ("target", (*get_args(Target), None)),
+        ):
+            if getattr(self, name) not in known:
+                choices = " or ".join(map(str, known))
+                raise UsageError(f"{name} must be {choices}, got {getattr(self, name)!r}")
         if self.max_growth is not None and self.max_growth < 0:
             raise UsageError(f"max_growth must not be negative, got {self.max_growth}")
         if self.memory_limit is not None and self.memory_limit <= 0:
@@ -99,6 +113,23 @@ class Options:
         """Return the bytes by which a model of ``size`` bytes may grow."""
         return max(1 << 16, size // 100) if self.max_growth is None else self.max_growth
 
+    def unused(self, names: Iterable[str]) -> list[str]:
+        """Return a warning for each option that has no effect on a model.
+
+        Args:
+            names: The names of all values that nodes of the model make.
+        """
+        found = []
+        if self.target is not None and self.level < 2:
+            found.append(f"target {self.target} has no effect below level 2 (-O2)")
+        names = list(names) if self.keep or self.fold else []
+        for option, globs in (("keep", self.keep), ("fold", self.fold)):
+            for glob in globs:
+                if not any(fnmatch.fnmatchcase(name, glob) for name in names):
+                    near = suggestion(glob, names) if names and not set("*?[") & set(glob) else ""
+                    found.append(f"{option} {glob!r} matches no value that a node makes{near}")
+        return found
+
     def keeps(self, name: str | None) -> bool:
         """True if the value of that name must not be folded."""
         return _matches(name, self.keep)
@@ -125,6 +156,21 @@ def _is_rule_set(thing: object) -> bool:
     return isinstance(thing, RuleSet)
 
 
+def byte_size(size: int | str) -> int:
+    """Return a number of bytes: 4096, "512MB" (decimal units) or "1.5GiB" (binary units).
+
+    Raises:
+        UsageError: It is no size.
+    """
+    if not isinstance(size, str):
+        return size
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I)?B?", size.strip().upper())
+    if match is None or (match[3] and not match[2]):
+        raise UsageError(f"{size!r} is not a size such as 4096, 512MB or 1.5GiB")
+    unit = _BINARY_UNITS[match[2]] if match[3] else _UNITS[match[2]]
+    return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+
+
 def named_shape(text: str) -> tuple[str, list[int]]:
     """The name of an input and its shape: x:1,3,224,224, with -1 for a size that stays.
 
@@ -141,18 +187,18 @@ def named_shape(text: str) -> tuple[str, list[int]]:
 class OptionArguments(TypedDict, total=False):
     """The options by keyword, see `Options`."""
 
-    level: int
+    level: Level
     fold_all: bool
     fold_quantized: bool
-    max_growth: int | None
-    memory_limit: int | None
+    max_growth: int | str | None
+    memory_limit: int | str | None
     keep: Sequence[str]
     fold: Sequence[str]
-    precision: str
+    precision: Precision
     explain: bool
     enable: Sequence[str]
     disable: Sequence[str]
-    target: str | None
+    target: Target | None
     rules: Sequence[str | os.PathLike[str] | RuleSet]
     passes: Sequence[str] | None
     dims: Mapping[str, int]
@@ -170,8 +216,11 @@ def options_of(given: Mapping[str, Any]) -> Options:
     known = Options.__dataclass_fields__
     for name in given:
         if name not in known:
-            raise UsageError(f"unknown option {name!r}; there are {', '.join(known)}")
+            raise UsageError(f"unknown option {name!r}{suggestion(name, known)}")
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    for name in ("max_growth", "memory_limit"):
+        if isinstance(values.get(name), str):
+            values[name] = byte_size(values[name])
     return Options(**values)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from onnxfold.analysis.determinism import Determinism
-from onnxfold.errors import ModelError, UsageError
+from onnxfold.errors import ModelError, UsageError, suggestion
 from onnxfold.graphs import captured_values, is_constant_node, is_initialized, subgraphs_of
 
 RECORD_KEY = "onnxfold.runtime_constants"
@@ -89,7 +89,7 @@ def record(model: ir.Model, names: Sequence[str]) -> None:
 def _no_such_input(name: str, graph: ir.Graph, inputs: Sequence[str]) -> str:
     if name in graph.initializers:
         return f"{name!r} is a weight in the file, not an input: it is a compile-time constant"
-    return f"no input is called {name!r}; there are {', '.join(inputs) or 'none'}"
+    return f"no input is called {name!r}{suggestion(name, inputs)}"
 
 
 class ConstnessAnalysis:

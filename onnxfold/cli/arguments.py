@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from onnxfold.errors import UsageError
-from onnxfold.options import named_shape
-
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+from onnxfold.options import byte_size, named_shape
 
 PATH = click.Path(readable=False)
 """A file, folder or URL, which may be there or not: shells complete it."""
@@ -21,13 +17,12 @@ PATH = click.Path(readable=False)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def byte_size(text: str) -> int:
-    """A number of bytes: 4096, 512MB (decimal units), 1.5GiB (binary units)."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I)?B?", text.strip().upper())
-    if match is None or (match[3] and not match[2]):
-        raise click.BadParameter(f"{text!r} is not a size such as 4096, 512MB or 1.5GiB")
-    unit = _BINARY_UNITS[match[2]] if match[3] else _UNITS[match[2]]
-    return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+def size_in_bytes(text: str) -> int:
+    """A number of bytes, see `onnxfold.options.byte_size`."""
+    try:
+        return byte_size(text)
+    except UsageError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def dimension(text: str) -> tuple[str, int]:
@@ -166,7 +161,7 @@ OVERRIDABLE = click.option(
 )
 MAX_CACHE = click.option(
     "--max-cache",
-    type=byte_size,
+    type=size_in_bytes,
     metavar="BYTES",
     help="Bytes that cached tensors may take at nominal sizes.",
 )

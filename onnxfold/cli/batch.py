@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import PATH, byte_size, check_options, is_verbose, output_options
+from onnxfold.cli.arguments import PATH, check_options, is_verbose, output_options, size_in_bytes
 from onnxfold.cli.folding import folding_arguments, folding_options
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, write, write_json
 
@@ -33,7 +33,7 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, write, writ
 )
 @click.option(
     "--memory",
-    type=byte_size,
+    type=size_in_bytes,
     metavar="BYTES",
     help="Bytes that all models in work may take together; others wait.  [default: what is free]",
 )

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import PATH, byte_size, output_options
+from onnxfold.cli.arguments import PATH, output_options, size_in_bytes
 from onnxfold.cli.output import write, write_json
+from onnxfold.errors import UsageError
 
 
 @click.command()
@@ -29,7 +30,7 @@ from onnxfold.cli.output import write, write_json
 @click.option("-O", "--level", type=click.IntRange(0, 2), default=1, help="See optimize.")
 @click.option("--fold-all", is_flag=True, help="See optimize.")
 @click.option("--fold-quantized", is_flag=True, help="See optimize.")
-@click.option("--max-growth", type=byte_size, metavar="BYTES", help="See optimize.")
+@click.option("--max-growth", type=size_in_bytes, metavar="BYTES", help="See optimize.")
 @click.option("--keep", multiple=True, metavar="GLOB", help="See optimize.")
 @click.option("--fold", multiple=True, metavar="GLOB", help="See optimize.")
 @output_options
@@ -57,6 +58,11 @@ def explain(
             if not values
             or any(fnmatch.fnmatchcase(name, glob) for name in (d.value, d.node) for glob in values)
         ]
+        if values and not decisions:
+            names = " ".join(map(repr, values))
+            raise UsageError(
+                f"no constant node matches {names}; --why explains any node", file=model
+            )
         document, text = {"decisions": [d.to_dict() for d in decisions]}, explain_text(decisions)
     if as_json:
         write_json({"model": model, **document})

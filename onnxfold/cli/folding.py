@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import PATH, Command, byte_size, dimension, input_shape
+from onnxfold.cli.arguments import PATH, Command, dimension, input_shape, size_in_bytes
 
 _OPTIONS = (
     click.option(
@@ -18,7 +18,9 @@ _OPTIONS = (
         help="0: fold constants; 1: also rules that keep every bit; 2: also inexact rules.",
     ),
     click.option(
-        "--target", metavar="RUNTIME", help="Also use this runtime's own ops: onnxruntime."
+        "--target",
+        type=click.Choice(["onnxruntime"]),
+        help="Also use ops that only this runtime has; needs -O2.",
     ),
     click.option(
         "--enable",
@@ -82,14 +84,14 @@ _OPTIONS = (
     click.option("--fold-quantized", is_flag=True, help="Fold DequantizeLinear of weights too."),
     click.option(
         "--max-growth",
-        type=byte_size,
+        type=size_in_bytes,
         metavar="BYTES",
         help="Bytes by which the model may grow where that saves nodes; 0 for none.  "
         "[default: 64 KiB or 1 %, whichever is more]",
     ),
     click.option(
         "--memory-limit",
-        type=byte_size,
+        type=size_in_bytes,
         metavar="BYTES",
         help="Bytes of intermediate results to hold in memory, such as 512MB; more goes to disk. "
         "The evaluation of one node takes no more, either.",

@@ -1,7 +1,8 @@
-"""`onnxfold optimize`: a model without its constant work."""
+"""`onnxfold optimize`: fold the constants of a model."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -16,6 +17,9 @@ from onnxfold.cli.output import write, write_json
 @click.argument("destination", metavar="[OUT]", type=PATH, required=False)
 @click.option(
     "-o", "--output", type=PATH, metavar="OUT", help="File to write; IN itself is allowed."
+)
+@click.option(
+    "--force", is_flag=True, help="Overwrite the argument OUT if it exists; -o always does."
 )
 @folding_options
 @click.option(
@@ -55,6 +59,7 @@ def optimize(
     source: str,
     destination: str | None,
     output: str | None,
+    force: bool,
     external_data: bool | None,
     external_data_name: str | None,
     no_fsync: bool,
@@ -66,7 +71,7 @@ def optimize(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Write a model that no longer contains the constant work of IN.
+    """Optimize IN and write the result to OUT.
 
     Sizes are bytes, or have a unit: 512MB is decimal, 512MiB binary.
     """
@@ -81,7 +86,7 @@ def optimize(
                 raise click.UsageError(f"{option} contradicts --plan, which writes nothing")
         _plan(source, as_json, options)
         return
-    target = _one_target(destination, output)
+    target = _one_target(source, destination, output, force)
     if external_data_name is not None and external_data is False:
         raise click.UsageError("--external-data-name contradicts --no-external-data")
     from onnxfold.api import optimize_file
@@ -129,11 +134,19 @@ def _plan(source: str, as_json: bool, options: dict[str, Any]) -> None:
         write("\n" + explain_text(made.decisions))
 
 
-def _one_target(destination: str | None, output: str | None) -> str:
-    """OUT is given once, as an argument or with -o; never guessed."""
+def _one_target(source: str, destination: str | None, output: str | None, force: bool) -> str:
+    """Return OUT, which is given once, as an argument or with -o.
+
+    An argument that exists may be a second input, from a pattern that the shell has expanded.
+    """
     if destination is not None and output is not None:
         raise click.UsageError("OUT is given twice, as an argument and with -o")
     target = output if output is not None else destination
     if not target:
         raise click.UsageError("no output: give -o OUT (IN itself is allowed)")
+    if "-" in (source, target):
+        raise click.UsageError("standard input and output are not supported: give paths")
+    is_other = os.path.realpath(target) != os.path.realpath(source)
+    if output is None and not force and is_other and os.path.exists(target):
+        raise click.UsageError(f"{target} exists: give it with -o, or add --force, to overwrite it")
     return target

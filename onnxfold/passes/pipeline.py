@@ -12,7 +12,8 @@ from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts, shared_facts
 from onnxfold.errors import UsageError
 from onnxfold.evaluation import TimeLimit, time_for
-from onnxfold.options import Options
+from onnxfold.graphs import all_graphs
+from onnxfold.options import Level, Options
 from onnxfold.passes.constant_propagation import MOST_PER_NODE, ConstantPropagation, Folding
 from onnxfold.passes.context import Observer, Result, Run
 from onnxfold.passes.cut import HARDLY_MORE
@@ -55,7 +56,8 @@ def run_bounded(
     """
     time = time_for(bytes_before)  # of all that is tried
     allowed = bytes_before + options.growth_of(bytes_before)
-    lower = [replace(options, level=level) for level in reversed(range(options.level))]
+    levels: tuple[Level, ...] = (1, 0)
+    lower = [replace(options, level=k, target=None) for k in levels if k < options.level]
     for tried in (options, *lower, replace(options, passes=())):
         if tried is not options:
             model = open_again()
@@ -110,6 +112,9 @@ def run_passes(
         scratch_folder=scratch_folder,
         time=time or time_for(bytes_before or storage.planned(model).size),
         observer=observer,
+    )
+    run.result.warnings += options.unused(
+        value.name or "" for graph in all_graphs(model) for node in graph for value in node.outputs
     )
     if options.passes is None:
         _run_level(model, run, bytes_before, count_withheld)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxfold.errors import OnnxFoldError, UsageError
+from onnxfold.errors import OnnxFoldError, UsageError, suggestion
 from onnxfold.options import Options
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def create(
     """
     known = all_passes()
     if name not in known:
-        raise UsageError(f"there is no pass {name!r}; there are {', '.join(known)}")
+        raise UsageError(f"there is no pass {name!r}{suggestion(name, known)}")
     return known[name].make(options or Options(), run)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from onnxfold.errors import UsageError
+from onnxfold.errors import UsageError, suggestion
 from onnxfold.options import Options
 from onnxfold.passes.context import Run
 from onnxfold.rewrite.driver import Rewriter, RewriteReport, inexact_matches
@@ -75,7 +75,7 @@ def select_rules(
     known = {s.name for s in sets} | {r.name for s in sets for r in s}
     for name in sorted(enabled | disabled):
         if name not in known:
-            raise UsageError(f"{name!r} is neither a rule nor a rule set")
+            raise UsageError(f"{name!r} is neither a rule nor a rule set{suggestion(name, known)}")
     found: dict[Rule, None] = {}
     for each in sets:
         for rule in each:

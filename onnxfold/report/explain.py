@@ -22,7 +22,7 @@ from onnxfold.passes.pipeline import run_bounded
 from onnxfold.runtime.splitting.sizes import NOMINAL
 from onnxfold.runtime.splitting.split_model import cut_prepared, prepare
 from onnxfold.runtime.splitting.work import work_of
-from onnxfold.storage import PathLike
+from onnxfold.storage import ModelLike
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -106,26 +106,26 @@ class Why:
         return asdict(self)
 
 
-def explain(source: PathLike, /, **options: Unpack[OptionArguments]) -> list[Decision]:
+def explain(source: ModelLike, /, **options: Unpack[OptionArguments]) -> list[Decision]:
     """Why each node with constant inputs would be folded or stay; nothing is written.
 
     Args:
-        source: The model.
+        source: The model: a path or a model in memory, which is left alone.
         options: See `onnxfold.options.Options`.
 
     Raises:
         OnnxFoldError: the model or an option is invalid.
     """
     fold = options_of({**options, "explain": True})
-    with paused_garbage_collection(), storage.explained(source):
+    with paused_garbage_collection(), storage.explained(storage.model_in(source)):
         return _folded(source, fold)[1]
 
 
-def why(source: PathLike, name: str, /, **options: Unpack[OptionArguments]) -> Why:
+def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> Why:
     """Why one node runs each time, or does not, and what would make it run once.
 
     Args:
-        source: The model.
+        source: The model: a path or a model in memory, which is left alone.
         name: Of a value that the node makes, or its own; it may be in a subgraph or a function.
         options: See `onnxfold.options.Options`.
 
@@ -134,14 +134,14 @@ def why(source: PathLike, name: str, /, **options: Unpack[OptionArguments]) -> W
         OnnxFoldError: the model or an option is invalid.
     """
     fold = options_of({**options, "explain": True})
-    with paused_garbage_collection(), storage.explained(source):
-        model = storage.load(source)
+    with paused_garbage_collection(), storage.explained(storage.model_in(source)):
+        model = storage.opened(source)
         node, ways = _node_named(model, name), _Ways(model)
         outer, operands = ways.outermost(node), ways.operands(node)
         is_variable, gain = ways.is_variable(node), None
         path, inputs, blockers = ways.up_from(*{node: 0, outer: 0} if is_variable else ())
         if inputs:
-            gain = _gain(storage.load(source), fold, inputs, outer.outputs[0].name)
+            gain = _gain(storage.opened(source), fold, inputs, outer.outputs[0].name)
         optimized, decisions = _folded(source, fold)
         value = node.outputs[0].name or ""
         nodes = (n for graph in all_graphs(optimized) for n in graph)
@@ -162,11 +162,11 @@ def why(source: PathLike, name: str, /, **options: Unpack[OptionArguments]) -> W
         )
 
 
-def _folded(source: PathLike, options: Options) -> tuple[ir.Model, list[Decision]]:
+def _folded(source: ModelLike, options: Options) -> tuple[ir.Model, list[Decision]]:
     """The optimized model, and what was decided about its nodes."""
-    model = storage.load(source)
+    model = storage.opened(source)
     size = storage.model_bytes(model)
-    model, result = run_bounded(model, lambda: storage.load(source), options, bytes_before=size)
+    model, result = run_bounded(model, lambda: storage.opened(source), options, bytes_before=size)
     return model, result.decisions()
 
 

@@ -106,6 +106,9 @@ def split(
     model = _opened(source, backend, arguments)
     check_source(model, Path(out_dir))
     parts = _parts(model, arguments)
+    if not parts.manifest.runtime_constants and arguments.get("fold_at") != "runtime":
+        inputs = ", ".join(parts.manifest.inputs)
+        raise UsageError(f"no runtime constant is named (--runtime-const); inputs: {inputs}")
     return write_bundle(
         *(parts, out_dir, backend, strict_backend), fsync=fsync, progress=progress, **arguments
     )

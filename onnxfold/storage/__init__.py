@@ -1,7 +1,7 @@
 """Reading and writing models: zero-copy, streamed, atomic. The lowest layer of the package."""
 
 from onnxfold.storage.encode import to_proto
-from onnxfold.storage.layout import SavePlan, planned
+from onnxfold.storage.layout import SavePlan, model_bytes, planned
 from onnxfold.storage.load import (
     EXTERNAL_KEY,
     SOURCE_KEY,
@@ -12,9 +12,9 @@ from onnxfold.storage.load import (
     explained,
     from_proto,
     load,
-    model_bytes,
     model_in,
     opened,
+    path_of,
 )
 from onnxfold.storage.mapped import MappedFile, Span
 from onnxfold.storage.save import SaveReport, check_destination, save
@@ -50,6 +50,7 @@ __all__ = [
     "model_bytes",
     "model_in",
     "opened",
+    "path_of",
     "planned",
     "reading_from",
     "save",

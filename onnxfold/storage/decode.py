@@ -62,7 +62,9 @@ def parse(skeleton: bytes) -> onnx.ModelProto:
     except DecodeError as error:
         raise ModelError(f"not an ONNX model ({error})") from None
     if not proto.HasField("graph"):
-        raise ModelError("not an ONNX model (there is no graph in it)")
+        raise ModelError(
+            "not an ONNX model: it has no graph (a TensorFlow model must be converted first)"
+        )
     check_texts(proto, skeleton)
     return proto
 

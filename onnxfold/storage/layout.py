@@ -17,7 +17,7 @@ from onnxfold.files import is_text
 from onnxfold.onnx_ir_private import is_a
 from onnxfold.storage import wire
 from onnxfold.storage.encode import to_proto
-from onnxfold.storage.load import EXTERNAL_KEY, is_within
+from onnxfold.storage.load import BYTES_KEY, EXTERNAL_KEY, is_within
 from onnxfold.storage.mapped import Span
 from onnxfold.storage.tensors import data_bytes, span_of, tensors_of
 from onnxfold.storage.wire import StandIns
@@ -163,6 +163,15 @@ def plan_model(
     file = model_plan("")
     write = model_plan if entries else lambda location: file
     return SavePlan(write, data if data.tensors else None, shared, locations)
+
+
+def model_bytes(model: ir.Model) -> int:
+    """Return the length in bytes of the files that ``model`` was loaded from.
+
+    Of a model in memory, the length that it has or would have serialized.
+    """
+    known = model.meta.get(BYTES_KEY)
+    return planned(model).size if known is None else int(known)
 
 
 def planned(

@@ -12,7 +12,14 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from onnxfold.errors import ExternalDataError, ModelError, OnnxFoldError, UsageError, about
+from onnxfold.errors import (
+    ExternalDataError,
+    MissingFileError,
+    ModelError,
+    OnnxFoldError,
+    UsageError,
+    about,
+)
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.storage import wire
 from onnxfold.storage.checks import messages_in
@@ -46,8 +53,8 @@ class Program(Protocol):
 
 
 PathLike = str | os.PathLike[str]
-ModelLike = PathLike | ir.Model | onnx.ModelProto | Program
-ModelT = TypeVar("ModelT", bound=ir.Model | onnx.ModelProto | Program)
+ModelLike = PathLike | bytes | ir.Model | onnx.ModelProto | Program
+ModelT = TypeVar("ModelT", bound=bytes | ir.Model | onnx.ModelProto | Program)
 
 
 @paused_garbage_collection()
@@ -60,9 +67,9 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     tells whether there was external data.
 
     Raises:
-        ModelError: The file does not exist, cannot be read, is no ONNX model, is truncated, or is
-            inconsistent: names that are not defined or defined twice, data that do not match types
-            and shapes.
+        MissingFileError: The file does not exist.
+        ModelError: The file cannot be read, is no ONNX model, is truncated, or is inconsistent:
+            names that are not defined or defined twice, data that do not match types and shapes.
         ExternalDataError: External data is missing, too short, or not in the model's folder.
     """
     name = os.fsdecode(os.fspath(path))
@@ -73,8 +80,10 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     with about(name):
         try:
             model = decode(_skeleton(file, stand_ins), stand_ins, external.tensor)
-        except Exception:
+        except Exception as error:
             file.check()
+            if isinstance(error, ModelError) and (kind := _kind_of(file)):
+                raise ModelError(kind) from None
             raise
         finally:
             file.release()
@@ -137,18 +146,29 @@ def take_out(proto: onnx.ModelProto, stand_ins: StandIns) -> bytes:
 
 
 def model_in(given: ModelLike) -> PathLike | ir.Model | onnx.ModelProto:
-    """The model that is given, or that of the program that is.
+    """Return the model that is given; that of a program, and the message that bytes hold.
 
     Raises:
         UsageError: It is none of these.
+        ModelError: The bytes hold no model.
     """
     model = given.model if isinstance(given, Program) else given
+    if isinstance(model, bytes):
+        return parse(model)
     if not isinstance(model, (str, os.PathLike, ir.Model, onnx.ModelProto)):
         raise UsageError(
-            "expected a path, an onnx_ir.Model, an onnx.ModelProto or PyTorch's ONNXProgram, "
-            f"got {type(given).__name__}"
+            "expected a path, the bytes of a model, an onnx_ir.Model, an onnx.ModelProto or "
+            f"PyTorch's ONNXProgram, got {type(given).__name__}"
         )
     return model
+
+
+def path_of(given: ModelLike) -> str | None:
+    """Return the path that is given, or the one that an ``ir.Model`` was loaded from."""
+    if isinstance(given, ir.Model):
+        path: str | None = given.meta.get(SOURCE_KEY)
+        return path
+    return os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
 
 
 def opened(given: ModelLike) -> ir.Model:
@@ -165,7 +185,7 @@ def opened(given: ModelLike) -> ir.Model:
 
 
 @contextlib.contextmanager
-def explained(source: str | os.PathLike[str] | onnx.ModelProto) -> Iterator[None]:
+def explained(source: PathLike | ir.Model | onnx.ModelProto) -> Iterator[None]:
     """Work with the model of a file, or one in memory; errors name the file.
 
     Where something unforeseen goes wrong, onnx is asked what is wrong with the model. It is not
@@ -174,15 +194,19 @@ def explained(source: str | os.PathLike[str] | onnx.ModelProto) -> Iterator[None
     Raises:
         ModelError: The model is not valid.
     """
-    path = None if isinstance(source, onnx.ModelProto) else os.fspath(source)
-    with about(path):
+    with about(path_of(source)):
         try:
             yield
         except (OnnxFoldError, OSError, MemoryError):
             raise
         except Exception as error:
+            if isinstance(source, ir.Model):
+                raise
             try:
-                onnx.checker.check_model(source if path is None else _hollow(path))
+                proto = (
+                    source if isinstance(source, onnx.ModelProto) else _hollow(os.fspath(source))
+                )
+                onnx.checker.check_model(proto)
             except onnx.checker.ValidationError as wrong:
                 raise ModelError(str(wrong)) from error
             raise
@@ -218,17 +242,11 @@ def _hollow(path: str) -> onnx.ModelProto:
     return proto
 
 
-def model_bytes(model: ir.Model) -> int:
-    """Return the length in bytes of the files that ``model`` was loaded from.
-
-    Of a model that was given in memory, what it took serialized.
-    """
-    return int(model.meta[BYTES_KEY])
-
-
 def _open(path: str) -> MappedFile:
     try:
         file = MappedFile.open(path)
+    except FileNotFoundError:
+        raise MissingFileError(file=path) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ModelError(f"cannot be opened: {reason}", file=path) from None
@@ -257,6 +275,36 @@ def _skeleton(file: MappedFile, stand_ins: StandIns) -> bytes:
     file.release()
     released = 0
     return wire.join(file.array().data, pieces, passed=passed)
+
+
+_KINDS = (
+    (b"version https://git-lfs", "a git-lfs pointer, not the model: run `git lfs pull`"),
+    (b"<!doctype html", "an HTML page, not an ONNX model: the download did not give the file"),
+    (b"<html", "an HTML page, not an ONNX model: the download did not give the file"),
+    (b"pk\x03\x04", "a zip archive (PyTorch checkpoints are some), not an ONNX model"),
+    (b"\x1f\x8b", "compressed by gzip: decompress it first"),
+    (b"\x80\x02", "a Python pickle (of PyTorch?), not an ONNX model: export the model to ONNX"),
+    (b"\x80\x04", "a Python pickle, not an ONNX model"),
+    (b"\x89hdf\r\n", "an HDF5 file (of Keras?), not an ONNX model: convert it, e.g. with tf2onnx"),
+)
+_KINDS_AT_4 = (
+    (b"TFL3", "a TensorFlow Lite model: convert it to ONNX, e.g. with tf2onnx"),
+    (b"ORTM", "a model in the ORT format: give onnxfold the ONNX model that it was made from"),
+)
+
+
+def _kind_of(file: MappedFile) -> str:
+    """Return what kind of file this is instead of a model, by its first bytes; "" if unknown."""
+    head = bytes(file.array()[:64])
+    for magic, what in _KINDS:
+        if head.lower().lstrip(b"\xef\xbb\xbf \r\n").startswith(magic):
+            return what
+    for magic, what in _KINDS_AT_4:
+        if head[4:8] == magic:
+            return what
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < file.size:
+        return "a safetensors file: it holds weights, not a model"
+    return ""
 
 
 class _ExternalData:

@@ -113,7 +113,7 @@ def test_mistakes(gelu, tmp_path):
         bench_models([gelu], providers=["Abacus"])
     with pytest.raises(UsageError, match="no input has a dimension 'm'"):
         bench_models([gelu], dims={"m": 3})
-    with pytest.raises(ModelError, match="cannot be opened"):
+    with pytest.raises(ModelError, match="no such file"):
         bench_models([gelu, tmp_path / "missing.onnx"])
     unknown = written(tmp_path / "u.onnx", "g (float[2] x) => (float[2] y) { y = Nonsense(x) }")
     with pytest.raises(ModelError, match=r"u.onnx: onnxruntime does not take it"):

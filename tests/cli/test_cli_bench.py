@@ -25,7 +25,7 @@ def test_models_side_by_side(run, swin, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("TINY", "missing.onnx"), "missing.onnx: cannot be opened"),
+        (("TINY", "missing.onnx"), "missing.onnx: no such file"),
         (("TINY", "TINY", "--runtime-const", "x"), "--runtime-const is for a bundle"),
         (("TINY", "--runtime-const", "x", "--provider", "P"), "--provider is for models side"),
         (("TINY", "--provider", "Abacus"), "onnxruntime has no provider 'Abacus' here"),

@@ -8,7 +8,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from onnxfold.cli.arguments import byte_size
+from onnxfold.options import byte_size
 
 
 def one_line(result, word):
@@ -112,7 +112,7 @@ def test_a_check_that_cannot_be_made(run, tmp_path):
 
 def test_out_of_memory_names_the_file(run, tiny, monkeypatch):
     monkeypatch.setattr("onnxfold.api.run_bounded", raising(MemoryError()))
-    assert one_line(run("explain", tiny), "tiny.onnx: there is not enough memory")
+    assert one_line(run("optimize", tiny, "-o", tiny), "tiny.onnx: there is not enough memory")
 
 
 def test_errors_of_the_system(run, tiny, monkeypatch):

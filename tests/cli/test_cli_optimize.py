@@ -93,7 +93,8 @@ def test_explain_writes_nothing(run, swin, tmp_path):
     kept = run("explain", swin, "--value", name, "--keep", name)
     assert kept.code == 0 and "stays" in kept.out and "kept by option" in kept.out
     assert not list(tmp_path.glob("*.data"))
-    assert "no node" in run("explain", swin, "--value", "no such value").out
+    nothing = run("explain", swin, "--value", "no such value")
+    assert nothing.code == 2 and "no constant node matches 'no such value'" in nothing.err
     assert run("explain", tmp_path / "missing.onnx").code == 2
 
 

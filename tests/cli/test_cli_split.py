@@ -178,8 +178,15 @@ def test_bench_of_a_model_and_of_a_bundle(run, model, tmp_path):
         ),
         (("bench", "MODEL", "--backend", "onnxruntime", "--backend-option=-O2"), "no options"),
         (("split", "MODEL", "-o", "OUT", "--strict-backend"), "choose iree or onnx-mlir"),
-        (("split", "MISSING", "-o", "OUT"), "cannot be opened"),
-        (("split", "MODEL", "-o", "MODEL"), "cannot be written: File exists"),
+        (("split", "MISSING", "-o", "OUT"), "no such file"),
+        (
+            ("split", "MODEL", "-o", "OUT"),
+            "no runtime constant is named (--runtime-const); inputs:",
+        ),
+        (
+            ("split", "MODEL", "-o", "MODEL", "--runtime-const", "states"),
+            "cannot be written: File exists",
+        ),
         (("bench", "MODEL", "--dim", "size=3"), "no input has a dimension 'size'"),
         (("bench", "FOLDER"), "not a bundle"),
     ],

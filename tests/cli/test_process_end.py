@@ -18,15 +18,15 @@ atexit.register(tell)  # the first is the last
 import onnxfold.storage
 from onnxfold.cli import main
 
-load = onnxfold.storage.load
+opened = onnxfold.storage.opened
 
-def loaded(path):
+def noted(given):
     global began
-    model = load(path)
+    model = opened(given)
     began = collections()
     return model
 
-onnxfold.storage.load = loaded
+onnxfold.storage.opened = noted
 main()
 """
 

@@ -132,7 +132,7 @@ def data_of(text):
 
 def test_names_are_data(tmp_path):
     models.hostile(tmp_path / "in.onnx")
-    arguments = [str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx"), "--check", "1", "-q"]
+    arguments = [str(tmp_path / "in.onnx"), "-o", str(tmp_path / "out.onnx"), "--check", "1", "-q"]
     assert main(["optimize", *arguments, "--report", str(tmp_path / "hostile.html")]) == 0
     assert main(["optimize", str(SWIN), *arguments[1:], "--report", str(tmp_path / "p.html")]) == 0
     found, usual = Elements(), Elements()

@@ -224,7 +224,7 @@ def test_results_of_a_call_that_nobody_reads_take_no_name(tmp_path):
     feeds = {"x": random(4, 4), "r": random(4, 4, seed=1)}
     for fold_at in ("compile", "runtime"):
         check(model, tmp_path / fold_at, feeds, "r", fold_at=fold_at)
-        check(model, tmp_path / f"{fold_at}0", feeds, fold_at=fold_at)
+    check(model, tmp_path / "none", feeds, fold_at="runtime")
 
 
 def test_results_of_a_call_may_be_left_out(tmp_path):
@@ -266,7 +266,8 @@ def test_overridable_initializers_on_request(tmp_path):
         w=random(64, 64),
     )
     feeds = {"x": random(64, 64), "w": random(64, 64, seed=3)}
-    assert cached(check(model, tmp_path / "no", feeds)) == []
+    with pytest.raises(UsageError, match="no runtime constant is named"):
+        check(model, tmp_path / "no", feeds)
     bundle = check(model, tmp_path / "yes", feeds, overridable=True)
     assert cached(bundle) == ["t"]
     assert inputs_of(ort.InferenceSession(str(bundle.runtime_fold), options())) == ["w"]
@@ -371,8 +372,8 @@ def test_half_and_quantized_constants(tmp_path):
     assert bundle.manifest.cached[0].dtype == "float"
 
 
-def test_without_runtime_constants_entry_is_the_model(decoder, tmp_path):
-    bundle = check(decoder, tmp_path, decoder_feeds())
+def test_where_nothing_may_be_cached_entry_is_the_model(decoder, tmp_path):
+    bundle = check(decoder, tmp_path, decoder_feeds(), "states", max_cache=0)
     assert not bundle.runtime_fold.exists()
     assert bundle.manifest.cached == []
 
@@ -398,7 +399,7 @@ def test_a_bundle_is_written_over(decoder, tmp_path):
     bundle = check(decoder, tmp_path, decoder_feeds(), "mask")
     assert cached(bundle) == ["mask_4"]
     assert [path.name for path in (tmp_path / "kernels").iterdir()] == ["of_the_user.so"]
-    assert not check(decoder, tmp_path, decoder_feeds()).runtime_fold.exists()
+    assert not check(decoder, tmp_path, decoder_feeds(), "mask", max_cache=0).runtime_fold.exists()
 
 
 def test_the_source_is_left_alone(decoder, tmp_path):
@@ -463,10 +464,16 @@ def test_compile_time_constants_are_folded_as_by_optimize(name, tmp_path):
     """Entry may take the bytes that the source took, and its nodes are those of `optimize`."""
     source = MODELS / name
     optimized = optimize_file(source, tmp_path / "optimized.onnx")
-    bundle = split(source, tmp_path / "bundle", backend="onnxruntime", fsync=False)
+    names = [value.name for value in onnx.load(source).graph.input]
+    bundle = split(
+        *(source, tmp_path / "bundle"),
+        runtime_constants=names[:1],
+        max_cache=0,
+        backend="onnxruntime",
+        fsync=False,
+    )
     assert bundle.manifest.nodes["entry"] == sum(optimized.nodes_after.values())
     assert bundle.manifest.nodes["runtime_fold"] == 0
-    assert not bundle.manifest.stays
     assert bundle.entry.stat().st_size <= source.stat().st_size
     compare(source, bundle.entry, seeds=1).assert_equal()
 

@@ -219,7 +219,7 @@ def test_files_that_cannot_be_read(tmp_path) -> None:
     (tmp_path / "empty.onnx").touch()
     os.mkfifo(tmp_path / "pipe.onnx")
     for name, reason in [
-        ("none.onnx", "No such"),
+        ("none.onnx", "no such file"),
         ("", "directory"),
         ("empty.onnx", "empty"),
         ("pipe.onnx", "regular"),

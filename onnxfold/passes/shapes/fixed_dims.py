@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import onnx_ir as ir
 
-from onnxfold.errors import UsageError
+from onnxfold.errors import UsageError, suggestion
 from onnxfold.graphs import all_graphs
 
 KEY = "onnxfold.fixed_dims"
@@ -39,7 +39,7 @@ def fix_dims(
     declared = {d for v in model.graph.inputs for d in _names(v)}
     for name in (*dims, *keep):
         if name not in declared:
-            raise UsageError(f"no input has a dim {name!r}; there are {sorted(declared)}")
+            raise UsageError(f"no input has a dim {name!r}{suggestion(name, declared)}")
     sizes = dict(dims)
     for name in sorted(sizes.keys() & set(keep)):
         raise UsageError(f"dim {name!r} cannot be {sizes[name]} and be kept")
@@ -99,7 +99,8 @@ def _input(model: ir.Model, name: str) -> ir.Value:
     for value in model.graph.inputs:
         if value.name == name:
             return value
-    raise UsageError(f"there is no input {name!r}")
+    known = [value.name for value in model.graph.inputs if value.name]
+    raise UsageError(f"there is no input {name!r}{suggestion(name, known)}")
 
 
 def _names(value: ir.Value) -> list[str]:

@@ -9,7 +9,6 @@ This module imports nothing large, so that such a process starts quickly.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hashlib
 import math
 import signal
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxfold import isolated
+from onnxfold.onnxruntime_sessions import bytes_of, message_of, open_session, session_options
 
 Array = npt.NDArray[Any]
 
@@ -229,13 +229,13 @@ def onnxruntime(
         # of the first only the digests are kept, so that memory holds one set of results
         digests = None
         if exact:
-            computed = _run(session_of(model, threads=_MORE_THREADS), outputs, values)
+            computed = _run(_open(model, _MORE_THREADS), outputs, values)
             digests = [_digest(_from_ort(value)) for value in computed]
-        results = [_from_ort(v) for v in _run(session_of(model, threads=1), outputs, values)]
+        results = [_from_ort(v) for v in _run(_open(model, 1), outputs, values)]
     except EvaluationError:
         raise
     except Exception as error:  # onnxruntime raises many classes without a common base
-        raise EvaluationError(_one_line(error)) from error
+        raise EvaluationError(message_of(error)) from error
     if digests is not None and digests != [_digest(raw) for raw in results]:
         # no value is the right one
         reason = "onnxruntime's result depends on how many threads it has"
@@ -243,37 +243,17 @@ def onnxruntime(
     return results
 
 
+def _open(model: bytes, threads: int) -> Any:
+    return open_session(model, session_options(threads=threads, node_by_node=True))
+
+
 def _run(session: Any, outputs: Sequence[str], values: Mapping[str, Any]) -> Any:
     try:
         return session.run_with_ort_values(outputs, values)
     except Exception as error:  # see `onnxruntime`
         if type(error).__name__ == "InvalidArgument":
-            raise EvaluationError(_one_line(error), is_final=True) from error
+            raise EvaluationError(message_of(error), is_final=True) from error
         raise
-
-
-def session_of(model: bytes, *, threads: int = 0) -> Any:
-    """A session of onnxruntime's CPU provider that computes node by node and keeps no memory.
-
-    Args:
-        model: The model.
-        threads: Of one run; 0 for as many as onnxruntime thinks fit.
-
-    Raises:
-        Exception: onnxruntime refuses the model, by one of many classes without a common base.
-    """
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.enable_cpu_mem_arena = False
-    options.enable_mem_pattern = False
-    options.intra_op_num_threads = threads
-    # threads that wait for more work would take as much of the processor as those that have some
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def reference(model: bytes, feeds: Mapping[str, Raw], outputs: Sequence[str]) -> list[Raw]:
@@ -341,20 +321,4 @@ def _from_ort(value: Any) -> Raw:
     dtype, shape = int(value.element_type()), tuple(value.shape())
     if dtype == _STRING:
         return Raw(dtype, shape, np.asarray(value.numpy(), object).reshape(-1))
-    nbytes = value.tensor_size_in_bytes()
-    if nbytes == 0:
-        return Raw(dtype, shape, np.empty(0, np.uint8))
-    memory = (ctypes.c_ubyte * nbytes).from_address(value.data_ptr())
-    # the ctypes object is the array's base: as long as a view lives, so does onnxruntime's tensor
-    memory.owner = value
-    return Raw(dtype, shape, np.frombuffer(memory, np.uint8))
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    marker = text.rfind("] : ")
-    if text.startswith("[ONNXRuntimeError]"):
-        text = text.split(" : ", 3)[-1]
-    elif marker >= 0:
-        text = text[marker + 4 :]
-    return text[:300] or type(error).__name__
+    return Raw(dtype, shape, bytes_of(value))

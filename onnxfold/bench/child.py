@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from onnxfold.memory import peak_rss_bytes, rss_bytes
+from onnxfold.onnxruntime_sessions import message_of, open_session, session_options
 
 
 def open_model(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any], list[Any]]:
@@ -22,11 +23,7 @@ def open_model(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, An
         Seconds of "cpu" and "wall" time, and "bytes" by which the memory of the process grew at its
         peak; or an "error".
     """
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
+    options = session_options(threads=1)
     if request["optimized"] is not None:
         # the graph that onnxruntime will run, its weights in a file of their own
         path = options.optimized_model_filepath = request["optimized"]
@@ -36,9 +33,9 @@ def open_model(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, An
     before = rss_bytes()
     cpu, wall = time.process_time(), time.perf_counter()
     try:
-        session = ort.InferenceSession(request["model"], options, providers=request["providers"])
+        session = open_session(request["model"], options, request["providers"])
     except Exception as error:  # onnxruntime's exceptions have no base of their own
-        return {"error": " ".join(str(error).split())[:300]}, []
+        return {"error": message_of(error)}, []
     taken = {
         "cpu": time.process_time() - cpu,
         "wall": time.perf_counter() - wall,

@@ -19,10 +19,18 @@ from onnxfold.compare.dims import check_names, symbols_of
 from onnxfold.compare.given_feeds import GivenFeeds, given_feeds
 from onnxfold.compare.metrics import Tolerance, distance
 from onnxfold.compare.random_feeds import Feeds
-from onnxfold.compare.runners import DEFAULT_PROVIDERS, CannotRun, array_of, first_line, ort_value
+from onnxfold.compare.runners import CannotRun
 from onnxfold.compare.subject import Subject
 from onnxfold.compare.trials import Trials
 from onnxfold.errors import ModelError, UsageError, about
+from onnxfold.onnxruntime_sessions import (
+    CPU,
+    array_of,
+    message_of,
+    open_session,
+    ort_value,
+    session_options,
+)
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -130,11 +138,11 @@ def bench_models(
     if not models or not threads:
         raise UsageError("there is nothing to measure: give a model and a number of threads")
     paths = [os.fspath(model) for model in models]
-    chosen = _checked_providers(providers or DEFAULT_PROVIDERS)
+    chosen = _checked_providers(providers or CPU)
     subjects = [Subject(path, path) for path in paths]
 
     with about(paths[0]):
-        session = _open(paths[0], _options(threads[0]), chosen)
+        session = _open(paths[0], session_options(threads=threads[0]), chosen)
         fed, sizes = _feeds(subjects[0], feeds, dims or {}, seed, session)
     for subject in subjects:
         for value in subject.inputs:
@@ -223,34 +231,21 @@ def _feeds(
         try:
             _run_of(session, fed)()
         except Exception as error:  # onnxruntime's exceptions have no base of their own
-            raise CannotRun(first_line(error)) from error
+            raise CannotRun(message_of(error)) from error
 
     found = Trials(first.model, first.inputs, dims, usual_sizes(names, dims)).find(seed, run)
     return found.feeds, found.sizes
 
 
-def _options(threads: int) -> onnxruntime.SessionOptions:
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 4
-    # threads of one session do not wait in a loop for work while another one has its turn
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    return options
-
-
 def _open(path: str, options: onnxruntime.SessionOptions, providers: Sequence[str]) -> Any:
-    import onnxruntime as ort
-
     try:
-        return ort.InferenceSession(path, options, providers=list(providers))
+        return open_session(path, options, providers)
     except Exception as error:  # onnxruntime's exceptions have no base of their own
-        raise ModelError(f"onnxruntime does not take it: {first_line(error)}", file=path) from error
+        raise ModelError(f"onnxruntime does not take it: {message_of(error)}", file=path) from error
 
 
 def _runner(path: str, providers: Sequence[str], threads: int, fed: Feeds) -> Runner:
-    return _run_of(_open(path, _options(threads), providers), fed)
+    return _run_of(_open(path, session_options(threads=threads), providers), fed)
 
 
 def _run_of(session: Any, fed: Feeds) -> Runner:
@@ -270,7 +265,7 @@ def _outputs(run: Runner, path: str) -> dict[str, Any]:
         found = run()
     except Exception as error:
         raise UsageError(
-            f"it does not run on these inputs ({first_line(error)}); give inputs with --feeds, "
+            f"it does not run on these inputs ({message_of(error)}); give inputs with --feeds, "
             "or sizes of dimensions with --dim",
             file=path,
         ) from error
@@ -281,7 +276,7 @@ def _profile(
     path: str, providers: Sequence[str], threads: int, fed: Feeds, rounds: int
 ) -> list[OpTime]:
     with files.scratch_folder("bench") as folder:
-        options = _options(threads)
+        options = session_options(threads=threads)
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder) / "profile")
         session = _open(path, options, providers)

@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.evaluation import session_of
 from onnxfold.kernels.assembly import IR_VERSION
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Array, Kernel, Kind
+from onnxfold.onnxruntime_sessions import open_session, session_options
 from onnxfold.ops import Trait, ops
 
 EXACT_ANYWHERE, VECTORIZED, ORDERING = map(ops, (Trait.EXACT, Trait.VECTORIZED, Trait.ORDERS))
@@ -43,7 +43,7 @@ def in_pieces(operation: Operation) -> Kernel | None:
 def _of_pieces(model: bytes) -> Callable[..., Array] | None:
     """Runs a model of one node on the elements of an array, by one thread."""
     try:
-        session = session_of(model, threads=1)
+        session = open_session(model, session_options(threads=1, node_by_node=True))
     except Exception:  # onnxruntime raises many classes without a common base
         return None
 

@@ -17,6 +17,7 @@ from onnxfold.bench.turns import Runner, in_turns, usual_sizes
 from onnxfold.compare.dims import check_names, symbols_of
 from onnxfold.compare.random_feeds import RandomFeeds
 from onnxfold.errors import OnnxFoldError, UsageError
+from onnxfold.onnxruntime_sessions import message_of, open_session, session_options
 from onnxfold.runtime.bundles.bundle import ENTRY_FILE, FOLD_FILE, is_bundle
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.folding import Placement
@@ -114,7 +115,7 @@ def bench(
     if not is_bundle(source):
         original = original or source
         arguments["nominal"] = dims
-    options = _session_options(threads)
+    options = session_options(threads=threads)
     session = Session(
         source, options, backend=backend, cache=FoldCache(), specialize=specialize, **arguments
     )
@@ -124,7 +125,7 @@ def bench(
     except OnnxFoldError:
         raise
     except Exception as error:  # onnxruntime raises many classes without a common base
-        reason = f"cannot be run on random inputs: {' '.join(str(error).split())[:300]}"
+        reason = f"cannot be run on random inputs: {message_of(error)}"
         raise OnnxFoldError(reason, file=source) from error
 
 
@@ -168,11 +169,8 @@ def _baseline(
     options: onnxruntime.SessionOptions,
     feeds: dict[str, Any],
 ) -> tuple[Runner, str]:
-    import onnxruntime as ort
-
     if original is not None:
-        path, providers = os.fspath(original), ["CPUExecutionProvider"]
-        whole = ort.InferenceSession(path, options, providers=providers)
+        whole = open_session(original, options)
         return lambda: whole.run(None, feeds), "original"
 
     def both() -> Any:
@@ -212,12 +210,3 @@ def _feeds(
         mine = [v for m, v in wanted.values() if m is model]
         feeds.update(RandomFeeds(model, mine).make(seed, sizes))
     return feeds, sizes
-
-
-def _session_options(threads: int) -> onnxruntime.SessionOptions:
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 4
-    return options

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from onnxfold.errors import ModelError
-from onnxfold.runtime.backends.values import Array, numpy_name, ort_value
+from onnxfold.onnxruntime_sessions import Array, numpy_name, ort_value
 
 if TYPE_CHECKING:
     import onnxruntime

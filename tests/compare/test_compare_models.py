@@ -109,6 +109,13 @@ def test_float8_and_int4_are_carried_by_one_runtime_or_the_other():
         assert compare(model, model).equal
 
 
+def test_onnxruntime_is_fed_numbers_of_four_bits(parsed):
+    model = parsed("g (int4[7] x, float s) => (float[7] y) { y = DequantizeLinear(x, s) }")
+    result = compare(model, model)
+    assert result.backend == "onnxruntime"
+    assert result.equal
+
+
 def test_float16_roundings_are_allowed_and_said_so(parsed):
     text = (
         "g (float16[64] x) => (float16[64] y) <float t = {%s}>{ c = Cast<to=10>(t) y = %s(x, c) }"

@@ -23,7 +23,7 @@ import onnx
 import onnxruntime
 
 from onnxfold import FoldCache, Session, split
-from onnxfold.runtime.backends.values import array_of, ort_value
+from onnxfold.onnxruntime_sessions import array_of, ort_value
 from onnxfold.runtime.sessions.folded import Folded
 
 from .kills import Outcome, finish

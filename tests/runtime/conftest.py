@@ -40,7 +40,7 @@ BACKEND = """
 import os, threading, time
 from pathlib import Path
 from onnxfold.runtime.backends.onnxruntime import Onnxruntime
-from onnxfold.runtime.backends.values import array_of
+from onnxfold.onnxruntime_sessions import array_of
 
 LOG = Path(os.environ["COUNTING_LOG"])
 at_once, most, lock = 0, 0, threading.Lock()

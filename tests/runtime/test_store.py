@@ -19,7 +19,7 @@ from runtime_models import decoder_feeds, options, original, random
 from safetensors.numpy import load_file
 
 from onnxfold.errors import UsageError
-from onnxfold.runtime.backends.values import array_of, ort_value
+from onnxfold.onnxruntime_sessions import array_of, ort_value
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.folded import Folded
 from onnxfold.runtime.sessions.session import Session

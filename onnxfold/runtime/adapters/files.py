@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from onnxfold.errors import ModelError, UsageError
+from onnxfold.onnxruntime_sessions import Array, Feed
 from onnxfold.runtime import safetensors
-from onnxfold.runtime.backends.values import Array, Feed
 from onnxfold.storage import MappedFile
 
 WEIGHTS = "adapter_model.safetensors"

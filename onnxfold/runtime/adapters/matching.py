@@ -12,8 +12,8 @@ import ml_dtypes
 import numpy as np
 
 from onnxfold.errors import UsageError
+from onnxfold.onnxruntime_sessions import Array, Feed, numpy_name
 from onnxfold.runtime.adapters.files import Adapter, LoraConfig, read_adapter
-from onnxfold.runtime.backends.values import Array, Feed, numpy_name
 from onnxfold.runtime.bundles.manifest import Manifest, Weight
 
 # peft puts these in front of the names of a model's modules.

@@ -100,6 +100,14 @@ class Backend(Protocol):
         """
 
 
+def widened(array: Any) -> Any:
+    """Integers of 4 and 2 bits as bytes, other arrays as they are."""
+    name = array.dtype.name
+    if name in ("int4", "int2"):
+        return array.astype("int8")
+    return array.astype("uint8") if name in ("uint4", "uint2") else array
+
+
 def with_options(flags: Iterable[str], options: Sequence[str]) -> list[str]:
     """A compiler's flags, with a user's options in the place of flags of the same name."""
     given = {_name_of(option) for option in options}

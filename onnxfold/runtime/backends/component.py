@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.runtime.backends.base import widened
 from onnxfold.runtime.backends.canonical import canonical
 from onnxfold.runtime.backends.demands import Demands, demands
 from onnxfold.runtime.backends.prepare import prepare
-from onnxfold.runtime.backends.values import widened
 from onnxfold.runtime.splitting.parts import RuntimeFold
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from onnxfold.onnxruntime_sessions import Feed, numpy_name
 from onnxfold.runtime.backends.base import Misfit, Values
-from onnxfold.runtime.backends.values import Feed, numpy_name
 from onnxfold.runtime.bundles.manifest import TensorInfo
 
 

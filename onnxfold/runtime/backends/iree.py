@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from onnxfold.onnxruntime_sessions import arrays_of
 from onnxfold.runtime.backends.base import (
     FUNCTION,
     Built,
@@ -21,7 +22,6 @@ from onnxfold.runtime.backends.base import (
 )
 from onnxfold.runtime.backends.cpu import cpu_features
 from onnxfold.runtime.backends.process import one_line, run_function
-from onnxfold.runtime.backends.values import arrays_of
 from onnxfold.runtime.bundles.manifest import Kernel
 
 if TYPE_CHECKING:

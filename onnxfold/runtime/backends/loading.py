@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnxfold.errors import UsageError
-from onnxfold.runtime.backends.base import CompileError, Run, Values
+from onnxfold.runtime.backends.base import CompileError, Run, Values, widened
 from onnxfold.runtime.backends.fitting import fitting
 from onnxfold.runtime.backends.integrity import verified
 from onnxfold.runtime.backends.registry import create
-from onnxfold.runtime.backends.values import widened
 from onnxfold.runtime.bundles.bundle import FOLD_FILE, SplitModel
 from onnxfold.runtime.bundles.manifest import Kernel
 

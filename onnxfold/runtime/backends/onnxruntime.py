@@ -7,9 +7,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onnxfold.onnxruntime_sessions import (
+    array_of,
+    message_of,
+    open_session,
+    ort_value,
+    session_options,
+)
 from onnxfold.runtime.backends.base import Built, CompileError, Run, Values
-from onnxfold.runtime.backends.process import one_line
-from onnxfold.runtime.backends.values import array_of, ort_value
 from onnxfold.runtime.bundles.manifest import Kernel
 
 if TYPE_CHECKING:
@@ -71,9 +76,9 @@ class Onnxruntime:
                 raise CompileError(f"the model has {len(names)} inputs, not {len(arrays)}")
             try:
                 feeds = {name: ort_value(array) for name, array in zip(names, arrays, strict=True)}
-                return [_array(value) for value in session.run_with_ort_values(None, feeds)]
+                return [array_of(value) for value in session.run_with_ort_values(None, feeds)]
             except Exception as error:  # onnxruntime raises many classes without a common base
-                raise CompileError(f"onnxruntime: {one_line(str(error))}") from error
+                raise CompileError(f"onnxruntime: {message_of(error)}") from error
 
         return run
 
@@ -112,19 +117,7 @@ class Onnxruntime:
 
 
 def _open(model: bytes | Path) -> onnxruntime.InferenceSession:
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
     try:
-        source = model if isinstance(model, bytes) else str(model)
-        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        return open_session(model, session_options())
     except Exception as error:  # onnxruntime raises many classes without a common base
-        raise CompileError(f"onnxruntime: {one_line(str(error))}") from error
-
-
-def _array(value: onnxruntime.OrtValue) -> Any:
-    """The elements, also of types that onnxruntime's own arrays have not."""
-    array = array_of(value)
-    foreign = array is not None and array.dtype.isbuiltin != 1
-    return array if foreign else value.numpy()
+        raise CompileError(f"onnxruntime: {message_of(error)}") from error

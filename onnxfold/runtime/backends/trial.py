@@ -10,10 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from onnxfold.onnxruntime_sessions import array_of, open_session, ort_value
 from onnxfold.runtime.backends.fitting import fitting
 from onnxfold.runtime.backends.process import run_function
 from onnxfold.runtime.backends.registry import create
-from onnxfold.runtime.backends.values import array_of, ort_value
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.bundles.session_options import fold_options
 
@@ -40,8 +40,7 @@ def tried(
             first call.
 
     Returns:
-        Arrays, where those of types that onnxruntime's arrays have not are words of the same size;
-        and seconds of the kernel and of onnxruntime, None if one of them was not timed.
+        Arrays, and seconds of the kernel and of onnxruntime, None if one of them was not timed.
 
     Raises:
         CompileError: It does not load, fails, crashes, or takes too long.
@@ -86,10 +85,8 @@ def _times(
 
     Each runs twice in its turn, as threads of the one before it may wait for work in a loop.
     """
-    import onnxruntime as ort
-
     feeds = fitting(kernel.takes, {name: ort_value(feed) for name, feed in given.items()})
-    session = ort.InferenceSession(model, fold_options(None), providers=["CPUExecutionProvider"])
+    session = open_session(model, fold_options(None))
     runs: list[Callable[[], object]] = [
         lambda: [ort_value(value) for value in run(feeds).values()],
         lambda: session.run_with_ort_values(None, feeds),

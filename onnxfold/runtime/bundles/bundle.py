@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from onnxfold.errors import ModelError, printable
+from onnxfold.onnxruntime_sessions import message_of, open_session
 from onnxfold.runtime.bundles.manifest import FORMAT, Manifest
 
 if TYPE_CHECKING:
@@ -132,17 +133,15 @@ class Bundle:
         Raises:
             ModelError: It is damaged, or belongs to another bundle.
         """
-        import onnxruntime as ort
-
         self._check()
         path = self.folder / part
         try:
-            session = ort.InferenceSession(str(path), options, providers=list(providers))
+            session = open_session(path, options, providers)
         except (TypeError, ValueError):  # of the arguments
             raise
         except Exception as error:  # onnxruntime raises many classes without a common base
-            reason = " ".join(str(error).split())
-            raise ModelError(f"onnxruntime does not open it: {reason}", file=path) from error
+            reason = f"onnxruntime does not open it: {message_of(error)}"
+            raise ModelError(reason, file=path) from error
         self._check()
         inputs = (*session.get_inputs(), *session.get_overridable_initializers())
         self._check_names(part, inputs, session.get_outputs())

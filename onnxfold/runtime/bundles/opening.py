@@ -19,6 +19,7 @@ import onnx_ir as ir
 from onnxfold import files, storage
 from onnxfold.errors import OnnxFoldError
 from onnxfold.graphs import all_graphs
+from onnxfold.onnxruntime_sessions import CPU, open_session
 from onnxfold.pool.buffer import Buffer, Memory
 from onnxfold.runtime.bundles.scratch import scratch_file
 from onnxfold.runtime.bundles.session_options import data_below, with_data_below
@@ -62,7 +63,7 @@ def open_model(
         raise
     except Exception:
         names = {p if isinstance(p, str) else p[0] for p in providers}
-        if names == {"CPUExecutionProvider"} and _reads_anywhere():
+        if names == {*CPU} and _reads_anywhere():
             raise
     # A provider that reads files by itself, or an onnxruntime that wants them in one folder.
     return _from_files(model, options, providers)
@@ -92,27 +93,22 @@ def _by_reference(
 def _open(
     content: bytes, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
 ) -> onnxruntime.InferenceSession:
-    import onnxruntime as ort
-
     try:
-        told = with_data_below(_ROOT, options)
-        return ort.InferenceSession(content, told, providers=list(providers))
+        return open_session(content, with_data_below(_ROOT, options), providers)
     except Exception:  # onnxruntime raises many classes without a common base
         if options is None:
             raise
     with data_below(_ROOT, options):  # a copy has no libraries of custom ops
-        return ort.InferenceSession(content, options, providers=list(providers))
+        return open_session(content, options, providers)
 
 
 def _from_files(
     model: ir.Model, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
 ) -> onnxruntime.InferenceSession:
-    import onnxruntime as ort
-
     with files.scratch_folder("session") as folder:
         path = os.path.join(folder, "model.onnx")
         storage.save(model, path, fsync=False)
-        return ort.InferenceSession(path, options, providers=list(providers))
+        return open_session(path, options, providers)
 
 
 @functools.cache
@@ -125,7 +121,7 @@ def _reads_anywhere() -> bool:
         [], node.outputs, nodes=[node], initializers=[weight], opset_imports={"": 13}, name="one"
     )
     try:
-        _by_reference(ir.Model(graph, ir_version=7), None, ["CPUExecutionProvider"])
+        _by_reference(ir.Model(graph, ir_version=7), None, CPU)
     except Exception:  # onnxruntime raises many classes without a common base
         return False
     return True

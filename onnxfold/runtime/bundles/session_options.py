@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from onnxfold.onnxruntime_sessions import open_session
+
 if TYPE_CHECKING:
     import onnxruntime
 
@@ -98,14 +100,12 @@ def _entry(options: onnxruntime.SessionOptions, name: str) -> str | None:
 
 def _copy_of(options: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:
     """A copy: sessions have one of the options that they are opened with, and hand it out."""
-    import onnxruntime as ort
-
     with _lock:
         writing = {name: getattr(options, name) for name in _WRITING}
         try:
             for name, value in _WRITING.items():
                 setattr(options, name, value)
-            session = ort.InferenceSession(_model(), options, providers=["CPUExecutionProvider"])
+            session = open_session(_model(), options)
         finally:
             for name, value in writing.items():
                 setattr(options, name, value)

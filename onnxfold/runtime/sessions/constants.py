@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from onnxfold.errors import UsageError
-from onnxfold.runtime.backends.values import Feed
+from onnxfold.onnxruntime_sessions import Feed
 from onnxfold.runtime.bundles.manifest import Manifest
 from onnxfold.runtime.sessions.given import Given
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onnxfold.errors import UsageError
-from onnxfold.runtime.backends.values import array_of, is_text
+from onnxfold.onnxruntime_sessions import CPU, array_of, has_numbers
 from onnxfold.runtime.bundles.bundle import ENTRY_FILE, SplitModel
-from onnxfold.runtime.sessions.packed import CPU, PackedEntry
+from onnxfold.runtime.sessions.packed import PackedEntry
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -49,7 +49,7 @@ class Entry:
         self.outputs = list(manifest.outputs)
         self._lock = threading.Lock()
         self._packed: PackedEntry | None = None
-        self._packs = list(providers) == CPU and not (options and options.optimized_model_filepath)
+        self._packs = tuple(providers) == CPU and not (options and options.optimized_model_filepath)
         self._taken = {info.name for info in (*manifest.runtime_constants, *manifest.cached)}
 
     def refuse(self, names: Iterable[str]) -> None:
@@ -100,14 +100,10 @@ class Entry:
         graph = model.graph
         inputs = {value.name: value for value in graph.inputs}
         for name, value in bound.items():
-            array = array_of(value)
-            if array is None or is_text(value):
+            if not has_numbers(value):
                 continue
-            variable = inputs[name]
-            dtype = ir.DataType(value.element_type())
-            if array.dtype != dtype.numpy():
-                array = array.view(dtype.numpy())
-            variable.const_value = ir.tensor(array, dtype=dtype, name=name)
+            variable, array = inputs[name], array_of(value)
+            variable.const_value = ir.tensor(array, name=name)
             variable.shape = ir.Shape(array.shape)
             graph.inputs.remove(variable)
             if name not in graph.initializers:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onnxfold.errors import OnnxFoldError, UsageError
+from onnxfold.onnxruntime_sessions import ort_value, size_in_bytes
 from onnxfold.runtime.backends.base import Misfit
 from onnxfold.runtime.backends.loading import Loaded, load_kernels
-from onnxfold.runtime.backends.values import ort_value, size_in_bytes
 from onnxfold.runtime.bundles.bundle import FOLD_FILE, SplitModel
 from onnxfold.runtime.bundles.manifest import Group
 from onnxfold.runtime.bundles.session_options import fold_options, key_of

@@ -11,7 +11,7 @@ import numpy as np
 
 from onnxfold.errors import UsageError
 from onnxfold.memory import c_library
-from onnxfold.runtime.backends.values import Array, Feed, bits_of, is_text, ort_value
+from onnxfold.onnxruntime_sessions import Array, Feed, has_numbers, is_text, ort_value
 from onnxfold.runtime.bundles.manifest import TensorInfo
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ class Given:
             if value.dtype != dtype or value.shape != shape:
                 return False
             return bool(_memcmp()(own, value.ctypes.data, value.nbytes) == 0)
-        kind, shape, address, nbytes = bits_of(ort_value(value))
-        own_kind, own_shape, own_address, _ = bits_of(self.feed)
+        kind, shape, address, nbytes = _bits_of(ort_value(value))
+        own_kind, own_shape, own_address, _ = _bits_of(self.feed)
         if kind != own_kind or shape != own_shape:
             return False
         return nbytes == 0 or bool(_memcmp()(own_address, address, nbytes) == 0)
@@ -73,7 +73,7 @@ class Given:
         texts = _texts(self.value)
         if texts is not None:
             return hashlib.sha256(repr(texts).encode()).digest()
-        kind, shape, address, nbytes = bits_of(self.feed)
+        kind, shape, address, nbytes = _bits_of(self.feed)
         digest = hashlib.sha256(f"{kind}{shape}".encode())
         if nbytes:
             digest.update((ctypes.c_ubyte * nbytes).from_address(address))
@@ -108,19 +108,28 @@ def _copied(value: Feed) -> Feed:
     """A copy in memory of its own; of what is not in the CPU's memory, the value itself."""
     if isinstance(value, np.ndarray):
         return np.array(value, order="C")
-    if not hasattr(value, "data_ptr") or is_text(value) or not value.is_tensor():
-        return value
-    return _duplicate(value) if value.device_name().lower() == "cpu" else value
+    return _duplicate(value) if has_numbers(value) else value
 
 
 def _duplicate(value: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
     import onnxruntime as ort
 
-    _, shape, address, nbytes = bits_of(value)
+    _, shape, address, nbytes = _bits_of(value)
     made = ort.OrtValue.ortvalue_from_shape_and_type(shape, value.element_type())
     if nbytes:
         ctypes.memmove(made.data_ptr(), address, nbytes)
     return made
+
+
+def _bits_of(value: onnxruntime.OrtValue) -> tuple[str, list[int], int, int]:
+    """Type, shape, address and number of bytes of a tensor of numbers.
+
+    Raises:
+        UsageError: It is not in the CPU's memory.
+    """
+    if value.device_name().lower() != "cpu":
+        raise UsageError("a runtime constant must be in the CPU's memory")
+    return value.data_type(), value.shape(), value.data_ptr(), value.tensor_size_in_bytes()
 
 
 def _check(info: TensorInfo, feed: onnxruntime.OrtValue) -> None:

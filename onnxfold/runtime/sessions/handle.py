@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onnxfold.runtime.backends.values import Feed, ort_value
+from onnxfold.onnxruntime_sessions import Feed, ort_value
 from onnxfold.runtime.sessions.entry import Entry
 from onnxfold.runtime.sessions.folded import Folded
 

@@ -11,14 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxfold.runtime.backends.values import Array, array_of, is_text, ort_value
+from onnxfold.onnxruntime_sessions import CPU, array_of, has_numbers, open_session, ort_value
 from onnxfold.runtime.bundles.bundle import ENTRY_FILE, SplitModel
 from onnxfold.runtime.bundles.session_options import with_data_below
 
 if TYPE_CHECKING:
     import onnxruntime
 
-CPU = ["CPUExecutionProvider"]
 _DATA = "entry.data"
 _SMALL = 1024
 """Bytes of what onnxruntime may want to read when it optimizes: that is in the model itself."""
@@ -64,13 +63,13 @@ class PackedEntry:
                 an input.
         """
         import onnx
-        import onnxruntime as ort
+        import onnx.numpy_helper
 
-        arrays = {name: _array(value) for name, value in bound.items()}
+        arrays = {name: array_of(value) for name, value in bound.items() if has_numbers(value)}
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
         graph = model.graph
-        given = [v for v in graph.input if arrays.get(v.name) is not None]
+        given = [v for v in graph.input if v.name in arrays]
         names = {v.name for v in given}
         for value in given:
             graph.input.remove(value)
@@ -78,26 +77,18 @@ class PackedEntry:
             graph.initializer.remove(default)
         large = {}
         for name, array in arrays.items():
-            if array is None or name not in names:
+            if name not in names:
+                continue
+            if array.nbytes <= _SMALL:
+                graph.initializer.append(onnx.numpy_helper.from_array(array, name))
                 continue
             kind = bound[name].element_type()
             tensor = graph.initializer.add(name=name, data_type=kind, dims=array.shape)
-            if array.nbytes <= _SMALL:
-                tensor.raw_data = array.tobytes()
-                continue
             tensor.data_location = onnx.TensorProto.EXTERNAL
             tensor.external_data.add(key="location", value="given")
-            large[name] = ort_value(array)
+            large[name] = ort_value(array)  # onnxruntime takes no memory of its own here
         options = with_data_below(str(self._folder), self._options)
         options.add_external_initializers(list(large), list(large.values()))
-        session = ort.InferenceSession(model.SerializeToString(), options, providers=CPU)
+        session = open_session(model.SerializeToString(), options)
         session.given = large  # onnxruntime reads their memory as long as the session lives
         return session
-
-
-def _array(value: Any) -> Array | None:
-    """A value's elements on the same memory; None for what is no array of numbers there."""
-    import onnx_ir as ir
-
-    array = None if is_text(value) else array_of(value)
-    return None if array is None else array.view(ir.DataType(value.element_type()).numpy())

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from onnxfold.errors import UsageError
+from onnxfold.onnxruntime_sessions import CPU, Feed
 from onnxfold.runtime.backends.asked import answer, check_strict
 from onnxfold.runtime.backends.registry import check_name
-from onnxfold.runtime.backends.values import Feed
 from onnxfold.runtime.bundles.bundle import SplitModel, is_bundle, open_bundle
 from onnxfold.runtime.bundles.manifest import TensorInfo
 from onnxfold.runtime.sessions.cache import CacheStatistics, FoldCache, shared_cache
@@ -98,7 +98,7 @@ class Session:
         check_strict(backend, strict_backend)
         self.bundle = _bundle_of(source, backend, arguments)
         self._options = sess_options
-        self._providers = list(providers) if providers else ["CPUExecutionProvider"]
+        self._providers = list(providers) if providers else [*CPU]
         self._backend = backend
         self._strict = strict_backend
         self._cache = cache or (

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxfold.onnxruntime_sessions import arrays_of
 from onnxfold.runtime.backends.base import Built, CompileError, Run, Values, with_options
 from onnxfold.runtime.backends.cpu import cpu_features, cpu_level
 from onnxfold.runtime.backends.onnx_mlir.compiler import (
@@ -26,7 +27,6 @@ from onnxfold.runtime.backends.onnx_mlir.compiler import (
 from onnxfold.runtime.backends.onnx_mlir.tool import Tool, find_tool
 from onnxfold.runtime.backends.onnx_mlir.types import NUMBERS
 from onnxfold.runtime.backends.process import work_folder
-from onnxfold.runtime.backends.values import arrays_of
 from onnxfold.runtime.bundles.manifest import Kernel
 
 SUFFIX = ".so"

@@ -1,0 +1,231 @@
+"""The one door to onnxruntime: open sessions, and convert values between NumPy and onnxruntime.
+
+Values stay on the same memory where that is possible. Modules besides NumPy and onnxruntime are
+imported only for element types that NumPy does not have, and for strings.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onnxfold.errors import UsageError
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+Array = npt.NDArray[Any]
+Feed = Any
+"""A NumPy array (ml_dtypes' types included), an ``onnxruntime.OrtValue``, or a sequence."""
+
+CPU = ("CPUExecutionProvider",)
+
+_NUMPY_NAMES = {
+    "float": "float32",
+    "double": "float64",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e5m2": "float8_e5m2",
+}
+
+
+def open_session(
+    model: bytes | str | os.PathLike[str],
+    options: onnxruntime.SessionOptions | None = None,
+    providers: Sequence[Any] = CPU,
+) -> onnxruntime.InferenceSession:
+    """Open a serialized model, or the model in a file.
+
+    Args:
+        model: The bytes, or the path.
+        options: Session options; onnxruntime's defaults if not given.
+        providers: Execution providers, as onnxruntime takes them.
+
+    Raises:
+        Exception: onnxruntime refuses the model, by one of many classes without a common base.
+    """
+    import onnxruntime as ort
+
+    source = model if isinstance(model, bytes) else os.fspath(model)
+    return ort.InferenceSession(source, options, providers=list(providers))
+
+
+def session_options(*, threads: int = 0, node_by_node: bool = False) -> onnxruntime.SessionOptions:
+    """Make options of a session that logs nothing.
+
+    Args:
+        threads: Threads of one run; 0 for as many as onnxruntime thinks fit.
+        node_by_node: Compute the nodes as they stand in the model, and keep no memory. Prepacking
+            is off, too: it sums a product with a constant operand in another order.
+    """
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = threads
+    # threads that wait for work in a loop would disturb other sessions
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if node_by_node:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # an output would keep all memory of the arena that it lies in, after the session is closed
+        options.enable_cpu_mem_arena = False
+        # learning where tensors could lie in later runs takes time quadratic in the nodes
+        options.enable_mem_pattern = False
+    return options
+
+
+def message_of(error: Exception) -> str:
+    """Return the message of an error without newlines and without onnxruntime's codes.
+
+    At most 300 characters long.
+    """
+    text = " ".join(str(error).split())
+    if text.startswith("[ONNXRuntimeError]"):
+        text = text.split(" : ", 3)[-1]
+    elif (marker := text.rfind("] : ")) >= 0:
+        text = text[marker + 4 :]
+    text = text or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def ort_value(feed: Feed) -> onnxruntime.OrtValue:
+    """Return a feed as onnxruntime's value, on the same memory if that is contiguous and the CPU's.
+
+    Strings, and numbers of less than a byte, are copied.
+
+    Raises:
+        UsageError: The feed is neither an array that onnxruntime takes nor an ``OrtValue``.
+    """
+    import onnxruntime as ort
+
+    if isinstance(feed, ort.OrtValue):
+        return feed
+    if not isinstance(feed, np.ndarray):
+        raise UsageError(f"expected an array or an OrtValue, got {type(feed).__name__}")
+    array = np.asarray(feed)
+    if is_text(array):
+        return _text_value(array)
+    native = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
+    try:
+        if native.dtype.isbuiltin == 1:
+            return ort.OrtValue.ortvalue_from_numpy(native)
+        return _foreign_value(native)
+    except (RuntimeError, TypeError):
+        raise UsageError(f"onnxruntime takes no arrays of {array.dtype}") from None
+
+
+def _foreign_value(array: Array) -> onnxruntime.OrtValue:
+    """Numbers of a type of ml_dtypes; of those of less than a byte, a byte holds several."""
+    import onnx_ir as ir
+    import onnxruntime as ort
+
+    dtype = ir.DataType.from_numpy(array.dtype)
+    if dtype.bitwidth >= 8:
+        words = array.view(f"u{array.itemsize}")
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(words, dtype.value)
+    content = ir.tensor(array).tobytes()
+    value = ort.OrtValue.ortvalue_from_shape_and_type(array.shape, dtype.value)
+    ctypes.memmove(value.data_ptr(), content, len(content))
+    return value
+
+
+def _text_value(array: Array) -> onnxruntime.OrtValue:
+    """Strings as onnxruntime's value, which it makes only of strings in a model.
+
+    Bytes are UTF-8, and other objects the strings that Python makes of them.
+    """
+    import onnx
+
+    texts = [t if array.dtype.kind == "S" else str(t).encode() for t in array.ravel().tolist()]
+    kind = onnx.TensorProto.STRING
+    tensor = onnx.TensorProto(name="given", data_type=kind, dims=array.shape, string_data=texts)
+    result = onnx.helper.make_tensor_value_info("made", kind, array.shape)
+    node = onnx.helper.make_node("Identity", ["given"], ["made"])
+    graph = onnx.helper.make_graph([node], "strings", [], [result], [tensor])
+    opset = [onnx.helper.make_opsetid("", 13)]
+    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=7)
+    session = open_session(model.SerializeToString(), session_options(threads=1))
+    return session.run_with_ort_values(None, {})[0]
+
+
+def array_of(value: Feed) -> Array:
+    """Return the elements of a tensor as an array on the same memory.
+
+    Strings, and numbers of less than a byte, are copied.
+
+    Raises:
+        ValueError: The value is no tensor in the CPU's memory.
+    """
+    if isinstance(value, np.ndarray):
+        return np.asarray(value)
+    if is_text(value):
+        strings: Array = value.numpy()
+        return strings
+    if not has_numbers(value):
+        raise ValueError("expected a tensor in the CPU's memory")
+    dtype, shape, content = value.data_type()[len("tensor(") : -1], value.shape(), bytes_of(value)
+    if not is_foreign(dtype):
+        return np.asarray(content.view(numpy_name(dtype)).reshape(shape))
+    import onnx_ir as ir
+
+    kind = ir.DataType(value.element_type())
+    if kind.bitwidth < 8:
+        return np.asarray(ir.PackedTensor(content, kind, shape=ir.Shape(shape)).numpy())
+    return np.asarray(content.view(kind.numpy()).reshape(shape))
+
+
+def bytes_of(value: onnxruntime.OrtValue) -> Array:
+    """Return the bytes of a tensor of numbers in the CPU's memory: uint8[n], not copied."""
+    nbytes = value.tensor_size_in_bytes()
+    if nbytes == 0:
+        return np.empty(0, np.uint8)
+    memory: Any = (ctypes.c_ubyte * nbytes).from_address(value.data_ptr())
+    memory.owner = value  # the array's base keeps onnxruntime's tensor alive
+    content: Array = np.frombuffer(memory, np.uint8)
+    return content
+
+
+def arrays_of(values: Mapping[str, Feed], names: Sequence[str]) -> list[Array]:
+    """Return the values of these names as arrays, see `array_of`.
+
+    Raises:
+        ValueError: A value is no tensor in the CPU's memory.
+    """
+    return [array_of(values[name]) for name in names]
+
+
+def is_text(value: Feed) -> bool:
+    """Return whether a value holds strings."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "OSTU"
+    return _is_tensor(value) and value.data_type() == "tensor(string)"
+
+
+def has_numbers(value: onnxruntime.OrtValue) -> bool:
+    """Return whether a value is a tensor of numbers in the CPU's memory."""
+    return _is_tensor(value) and not is_text(value) and value.device_name().lower() == "cpu"
+
+
+def _is_tensor(value: Feed) -> bool:
+    return hasattr(value, "data_ptr") and value.has_value() and value.is_tensor()
+
+
+def size_in_bytes(value: onnxruntime.OrtValue) -> int:
+    """Return the bytes of a tensor of numbers; 0 for other values."""
+    return int(value.tensor_size_in_bytes()) if _is_tensor(value) and not is_text(value) else 0
+
+
+def numpy_name(dtype: str) -> str:
+    """Return the name that NumPy or ml_dtypes has for an element type of onnxruntime."""
+    return _NUMPY_NAMES.get(dtype, dtype)
+
+
+def is_foreign(kind: str) -> bool:
+    """Return whether NumPy itself lacks an element type of onnxruntime, ``tensor(...)`` or bare."""
+    return any(name in kind for name in ("bfloat16", "float8", "float4", "int4", "int2"))

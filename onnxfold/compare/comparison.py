@@ -123,7 +123,7 @@ def _bisect(
     def compare_value(name: str, a: Output, b: Output) -> list[OutputResult]:
         return _compare_output(run, name, a, b, tolerance, epsilon)
 
-    sides = [Side(s.reread(), _accepted(s, runs[run]), reopen) for s in (first, second)]
+    sides = [Side(s.model, _accepted(s, runs[run]), reopen) for s in (first, second)]
     try:
         result.first_difference = first_difference(compare_value, *sides)
     except (CannotLoad, CannotRun) as error:

@@ -114,11 +114,10 @@ class Ingredient:
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """The first value, in topological order of the first model, that two models make differently.
+    """The first value of the main graph, in topological order, that two models make differently.
 
     Attributes:
         value: Its name in both models.
-        where: The way to its graph, from outside: branches, turns of loops, functions.
         result: How far apart it is.
         nodes_a: The nodes of the first model that make it out of values that are equal.
         nodes_b: Those of the second model; none if it is stored there.
@@ -127,7 +126,6 @@ class FirstDifference:
     """
 
     value: str
-    where: tuple[str, ...]
     result: OutputResult
     nodes_a: list[NodeText]
     nodes_b: list[NodeText]
@@ -136,11 +134,10 @@ class FirstDifference:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a JSON-ready dictionary; its keys are stable."""
-        return {**asdict(self), "where": list(self.where), "result": self.result.to_dict()}
+        return {**asdict(self), "result": self.result.to_dict()}
 
     def __str__(self) -> str:
         lines = [f"the first value that differs is {self.value!r}, found in {self.runs} runs"]
-        lines += [f"  in {where}" for where in self.where]
         lines.append(f"  {self.result.apart}")
         for title, nodes in (("the first", self.nodes_a), ("the second", self.nodes_b)):
             lines.append(f"  {title} model " + ("makes it by" if nodes else "stores it"))

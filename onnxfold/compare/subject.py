@@ -64,12 +64,6 @@ class Subject:
     ) -> None:
         self._folder.close()
 
-    def reread(self) -> ir.Model:
-        """The graph as an object that nobody else has."""
-        if isinstance(self.source, bytes):
-            return storage.from_proto(onnx.load_from_string(self.source))
-        return storage.load(self.source)
-
     @property
     def inputs(self) -> list[ir.Value]:
         """The graph inputs that must be fed: those without a default value."""

@@ -154,7 +154,6 @@ function firstDifference(found) {
   const value = el("button", { class: "link", type: "button", onclick: () => show(found.value) }, nameText(found.value));
   return section("first", "Where they first differ", `The first value in the order of a, found in ${plural(found.runs, "run")}.`,
     el("p", {}, el("b", {}, value), ` ${result.dtype}[${result.shape.join(",")}]: `, result.note || `${number(result.differing)} of ${number(result.elements)} elements differ, by up to ${figure(result.max_abs_error)}`),
-    ...found.where.map((where) => el("p", { class: "about" }, `in ${where}`)),
     ...nodes("a", found.nodes_a), ...nodes("b", found.nodes_b),
     found.ingredients.length ? table([["what it reads"], ["is"]], found.ingredients.map((each) => [nameText(each.name), each.state])) : null);
 }

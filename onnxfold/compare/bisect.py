@@ -107,15 +107,14 @@ class _Search:
         self._compare = compare_output
         self._a, self._b = a, b
         self._facts = a.facts()
-        made_by_b = [
-            value for node in b.graph for value in node.outputs if _can_be_given_out(value)
-        ]
-        values_b = {**b.graph.initializers, **{value.name: value for value in made_by_b}}
+        values_b: dict[str, ir.Value] = dict(b.graph.initializers)
+        values_b.update((v.name, v) for node in b.graph for v in node.outputs if v.name)
         self._pairs = {
-            value: values_b[value.name]
+            value: other
             for node in a.graph
             for value in node.outputs
-            if value.name and value.name in values_b and _can_be_given_out(value)
+            if (other := values_b.get(value.name or "")) is not None
+            if _can_be_given_out(value) and _can_be_given_out(other)
         }
 
     def first(self) -> FirstDifference | None:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich import box
-from rich.console import RenderableType
-from rich.table import Table
-
 from onnxfold.batches.outcome import Batch, Outcome
-from onnxfold.report.console import bytes_text, change_text, render
+from onnxfold.report.console import Table, bytes_text, change_text, render
 
 _MOST_WITHOUT_RESULT = 50  # rows, without --verbose
 
@@ -19,7 +15,7 @@ def batch_text(result: Batch, *, verbose: bool = False) -> str:
     return render(*_parts(result, verbose))
 
 
-def _parts(result: Batch, verbose: bool) -> Iterator[RenderableType]:
+def _parts(result: Batch, verbose: bool) -> Iterator[str | Table]:
     if verbose:
         yield _each(result.outcomes)
         yield ""
@@ -46,13 +42,11 @@ def _parts(result: Batch, verbose: bool) -> Iterator[RenderableType]:
 
 
 def _each(outcomes: Sequence[Outcome]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("model", overflow="fold")
-    for column in ("", "nodes", "after", "bytes", "after", "memory", "seconds"):
-        table.add_column(column, justify="right" if column else "left")
+    rows = []
     for o in outcomes:
         nodes = ["" if n is None else f"{n:,}" for n in (o.nodes_before, o.nodes_after)]
         sizes = ["" if n is None else bytes_text(n) for n in (o.bytes_before, o.bytes_after)]
         memory = "" if o.memory is None else bytes_text(o.memory)
-        table.add_row(o.source, o.status, *nodes, *sizes, memory, f"{o.seconds:.2f}")
-    return table
+        rows.append((o.source, o.status, *nodes, *sizes, memory, f"{o.seconds:.2f}"))
+    figures = (">nodes", ">after", ">bytes", ">after", ">memory", ">seconds")
+    return Table(("model", "", *figures), rows)

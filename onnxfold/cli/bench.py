@@ -103,7 +103,7 @@ def bench(
         if as_json:
             write_json(split.to_dict())
         else:
-            from onnxfold.report.split_table import bench_text
+            from onnxfold.report.bundle_table import bench_text
 
             write(bench_text(split))
         return EXIT_OK

@@ -29,44 +29,17 @@ def inspect(model: str, other: str | None, tree: bool, depth: int | None, as_jso
     if depth is not None and not tree:
         raise click.UsageError("--depth goes with --tree")
     if tree:
-        _tree(model, depth, as_json)
+        from onnxfold.report.module_tree import take_modules
+
+        modules = take_modules(model)
+        write_json(modules.to_dict()) if as_json else write(modules.to_text(depth))
     elif other is not None:
-        _difference(model, other, as_json)
+        from onnxfold.report.difference import take_difference
+
+        difference = take_difference(model, other)
+        write_json(difference.to_dict()) if as_json else write(difference.to_text())
     else:
-        _inventory(model, as_json)
+        from onnxfold.report.inventory import take_inventory
 
-
-def _inventory(model: str, as_json: bool) -> None:
-    from onnxfold.report.inventory import take_inventory
-
-    inventory = take_inventory(model)
-    if as_json:
-        write_json(inventory.to_dict())
-        return
-    from onnxfold.report.inspect_table import inspect_text
-
-    write(inspect_text(inventory))
-
-
-def _tree(model: str, depth: int | None, as_json: bool) -> None:
-    from onnxfold.report.module_tree import take_modules
-
-    modules = take_modules(model)
-    if as_json:
-        write_json(modules.to_dict())
-        return
-    from onnxfold.report.module_table import module_text
-
-    write(module_text(modules, depth))
-
-
-def _difference(model: str, other: str, as_json: bool) -> None:
-    from onnxfold.report.difference import take_difference
-
-    difference = take_difference(model, other)
-    if as_json:
-        write_json(difference.to_dict())
-        return
-    from onnxfold.report.difference_table import difference_text
-
-    write(difference_text(difference))
+        inventory = take_inventory(model)
+        write_json(inventory.to_dict()) if as_json else write(inventory.to_text())

@@ -17,7 +17,7 @@ def kernels(clear: bool, as_json: bool) -> None:
     ONNXFOLD_KERNEL_CACHE_BYTES is what they may take, 1 GiB unless it is set: those that were not
     used for the longest time go first.
     """
-    from onnxfold.report.kernels_table import cleared_text, kernels_text
+    from onnxfold.report.bundle_table import cleared_text, kernels_text
     from onnxfold.runtime.backends import kernel_cache
 
     folder, limit = kernel_cache.cache_folder(), kernel_cache.limit_in_bytes()

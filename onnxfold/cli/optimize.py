@@ -125,7 +125,7 @@ def _plan(source: str, as_json: bool, options: dict[str, Any]) -> None:
     if as_json:
         write_json(made.to_dict())
         return
-    from onnxfold.report.plan_table import plan_text
+    from onnxfold.report.optimize_table import plan_text
 
     write(plan_text(made))
     if options["explain"]:

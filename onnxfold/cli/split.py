@@ -107,6 +107,6 @@ def split(
     if as_json:
         write_json(bundle.manifest.to_dict())
     elif not quiet:
-        from onnxfold.report.split_table import split_text
+        from onnxfold.report.bundle_table import split_text
 
         write(split_text(bundle))

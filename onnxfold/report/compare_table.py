@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.console import RenderableType
-from rich.table import Table
-
-from onnxfold.report.console import render
+from onnxfold.report.console import Table, count_text, first_of, render
 
 if TYPE_CHECKING:
     from onnxfold.compare import Comparison, OutputResult
@@ -24,8 +20,7 @@ def compare_text(comparison: Comparison) -> str:
 
 def compare_line(comparison: Comparison) -> str:
     """The verdict in one line."""
-    runs = len(comparison.runs)
-    where = f"on {runs} run{'' if runs == 1 else 's'} ({comparison.backend})"
+    where = f"on {count_text(len(comparison.runs), 'run')} ({comparison.backend})"
     if comparison.equal:
         return f"equal bit for bit {where}"
     verdict = "within tolerance" if comparison.passed else "different"
@@ -40,13 +35,14 @@ def check_line(comparison: Comparison) -> str:
     for name in names:
         sizes = dict.fromkeys(run[name] for run in comparison.sizes.values())
         parts.append(f"{name}={'/'.join(map(str, sizes))}")
-    shown = parts if len(parts) <= _MOST_NAMES else [*parts[:_MOST_NAMES], "..."]
-    return compare_line(comparison) + (f", sizes: {', '.join(shown)}" if shown else "")
+    shown = f", sizes: {first_of(parts, _MOST_NAMES)}" if parts else ""
+    return compare_line(comparison) + shown
 
 
-def _parts(comparison: Comparison) -> Iterator[RenderableType]:
+def _parts(comparison: Comparison) -> Iterator[str | Table]:
     if comparison.outputs:
-        yield _outputs(comparison.outputs)
+        figures = (">differ", ">max abs", ">max rel", ">max ulp", ">NaN/Inf")
+        yield Table(("run", "output", "type", *figures, "verdict"), map(_row, comparison.outputs))
     for output in comparison.outputs:
         if output.note is not None:
             yield f"{output.run}: {output.name}: {output.note}"
@@ -61,29 +57,16 @@ def _parts(comparison: Comparison) -> Iterator[RenderableType]:
     yield compare_line(comparison)
 
 
-def _outputs(outputs: list[OutputResult]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("run", no_wrap=True)
-    table.add_column("output", overflow="fold")
-    table.add_column("type", overflow="fold", min_width=20)
-    for title in ("differ", "max abs", "max rel", "max ulp", "NaN/Inf"):
-        table.add_column(title, justify="right")
-    table.add_column("verdict")
-    for output in outputs:
-        table.add_row(*_row(output))
-    return table
-
-
-def _row(output: OutputResult) -> Iterator[str]:
-    yield output.run
-    yield output.name
-    yield f"{output.dtype}[{','.join(str(size) for size in output.shape)}]"
+def _row(output: OutputResult) -> tuple[str, ...]:
+    what = (output.run, output.name, f"{output.dtype}[{','.join(map(str, output.shape))}]")
     if output.note is not None:
-        yield from ("-", "-", "-", "-", "-", "DIFFERENT")
-        return
-    yield f"{output.differing}/{output.elements}"
-    yield f"{output.max_abs_error:.3g}"
-    yield f"{output.max_rel_error:.3g}"
-    yield "-" if output.max_ulp is None else str(output.max_ulp)
-    yield str(output.nonfinite_mismatch)
-    yield "equal" if output.bit_equal else "within" if output.within else "DIFFERENT"
+        return (*what, "-", "-", "-", "-", "-", "DIFFERENT")
+    return (
+        *what,
+        f"{output.differing}/{output.elements}",
+        f"{output.max_abs_error:.3g}",
+        f"{output.max_rel_error:.3g}",
+        "-" if output.max_ulp is None else str(output.max_ulp),
+        str(output.nonfinite_mismatch),
+        "equal" if output.bit_equal else "within" if output.within else "DIFFERENT",
+    )

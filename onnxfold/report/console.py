@@ -1,35 +1,51 @@
-"""Rendering with rich, and how figures are written."""
+"""The renderer of all commands: lines and tables as text, and how figures are written."""
 
 from __future__ import annotations
 
 import io
 import shutil
 import sys
-from typing import Any
-
-from rich.console import Console, RenderableType
-from rich.filesize import decimal
-from rich.text import Text
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnxfold.errors import printable
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
 _WIDTH = 160  # columns where the output is no terminal; tables take what they need
+_SHORT = 12  # characters of a text that stays in its line
 
 
-class _Printable(Console):
-    """Shows what a terminal would obey instead of passing it on: names come from strangers."""
+class Table(NamedTuple):
+    """A table to render; on a narrow terminal long texts go on in the next line.
 
-    def render_str(self, text: str, **options: Any) -> Text:
-        """The text to show, in lines."""
-        lines = [printable(line) for line in text.split("\n")]
-        return super().render_str("\n".join(lines), **options)
+    Attributes:
+        titles: The titles of the columns; one with ">" before it is aligned right.
+        rows: The texts of each row.
+        totals: Rows below a line.
+    """
+
+    titles: Sequence[str]
+    rows: Iterable[Sequence[str]]
+    totals: Iterable[Sequence[str]] = ()
 
 
-def render(*parts: RenderableType) -> str:
-    """The parts as text for standard output: styled for a terminal, plain for a file."""
+def render(*parts: str | Table | RenderableType) -> str:
+    """Return lines and tables as text for standard output: styled for a terminal, else plain."""
+    from rich.console import Console
+
+    class Printable(Console):
+        """Shows what a terminal would obey instead of passing it on: names come from strangers."""
+
+        def render_str(self, text: str, **options: Any) -> Text:
+            lines = [printable(line) for line in text.split("\n")]
+            return super().render_str("\n".join(lines), **options)
+
     terminal = sys.stdout.isatty()
     text = io.StringIO()
-    console = _Printable(
+    console = Printable(
         file=text,
         force_terminal=terminal,
         width=shutil.get_terminal_size((_WIDTH, 24)).columns if terminal else _WIDTH,
@@ -38,16 +54,56 @@ def render(*parts: RenderableType) -> str:
         highlight=False,
     )
     for part in parts:
-        console.print(part, soft_wrap=isinstance(part, str))
+        shown = _rich(part, console.width) if isinstance(part, Table) else part
+        console.print(shown, soft_wrap=isinstance(shown, str))
     return "".join(line.rstrip() + "\n" for line in text.getvalue().splitlines())
+
+
+def _rich(table: Table, columns: int) -> RenderableType:
+    """The table for a terminal with so many columns: where they are few, long texts are folded."""
+    from rich import box
+    from rich.table import Table as RichTable
+
+    titles = [title.removeprefix(">") for title in table.titles]
+    rows, totals = list(table.rows), list(table.totals)
+    widths = [max(map(len, texts)) for texts in zip(titles, *rows, *totals, strict=True)]
+    made = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    made.collapse_padding = sum(widths) + 3 * (len(widths) - 1) > columns
+    for title, width in zip(table.titles, widths, strict=True):
+        made.add_column(title.removeprefix(">"), overflow="fold", no_wrap=width <= _SHORT)
+        made.columns[-1].justify = "right" if title.startswith(">") else "left"
+    for row in rows:
+        made.add_row(*row)
+    made.add_section()
+    for row in totals:
+        made.add_row(*row, style="bold")
+    return made
 
 
 def bytes_text(size: int | None) -> str:
     """A number of bytes with a decimal unit: "624.3 kB"."""
+    from rich.filesize import decimal
+
     return "unknown" if size is None else decimal(size)
+
+
+def time_text(seconds: float) -> str:
+    """A time in milliseconds or microseconds: "1.25 ms"."""
+    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.0f} us"
 
 
 def change_text(before: int, after: int) -> str:
     """The relative change: "-31 %", or nothing where there is none to speak of."""
     percent = round(100 * (after - before) / before) if before else 0
     return f"{percent:+d} %" if percent else ""
+
+
+def count_text(count: int, noun: str) -> str:
+    """A number of things: "1 node", "2 nodes"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """The first of the names, and how many more there are: "a, b and 3 more"."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from itertools import zip_longest
 from typing import Any
 
 import onnx_ir as ir
 
 from onnxfold import storage
+from onnxfold.report.console import Table, bytes_text, change_text, render
 from onnxfold.report.inventory import Inventory, TensorEntry, inventory_of, stored_tensors
 
 _CHUNK = 1 << 20
+_MOST_SHOWN = 20  # tensors
+
+_Key = tuple[str, int]
+_Tensors = Mapping[_Key, ir.TensorProtocol]
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,48 @@ class Difference:
         """The same as a JSON-ready dictionary; its keys are stable."""
         return asdict(self)
 
+    def to_text(self) -> str:
+        """The same as text for a terminal or a file."""
+        return render(*self._parts())
+
+    def _parts(self) -> Iterator[str | Table]:
+        yield f"from {self.before} to {self.after}"
+        yield ""
+        ops = sorted(self.ops.items(), key=lambda item: (-max(item[1]), item[0]))
+        sums = [sum(counts[k] for counts in self.ops.values()) for k in (0, 1)]
+        stored = [self.bytes_before, self.bytes_after]
+        yield Table(
+            ("op", ">before", ">after", ">change"),
+            [(op, f"{a:,}", f"{b:,}", f"{b - a:+,}") for op, (a, b) in ops if a != b],
+            [
+                ("all ops", *(f"{count:,}" for count in sums), change_text(*sums)),
+                ("stored bytes", *map(bytes_text, stored), change_text(*stored)),
+            ],
+        )
+        fields = (("model", self.header), ("input", self.inputs), ("output", self.outputs))
+        for what, changes in fields:
+            if changes:
+                rows = [(c.name, c.before or "none", c.after or "none") for c in changes]
+                yield from ("", Table((what, "before", "after"), rows))
+        counts = [f"{self.same_tensors:,} tensors are the same ({bytes_text(self.same_bytes)})"]
+        for kind in ("changed", "renamed", "removed", "added"):
+            sizes = [change.bytes for change in self.tensors if change.kind == kind]
+            if sizes:
+                counts.append(f"{len(sizes):,} {kind} ({bytes_text(sum(sizes))})")
+        yield from ("", ", ".join(counts))
+        if self.tensors:
+            shown = [_row(change) for change in self.tensors[:_MOST_SHOWN]]
+            yield from ("", Table(("tensor", "", "before", "after"), shown))
+        if len(self.tensors) > _MOST_SHOWN:
+            yield f"and {len(self.tensors) - _MOST_SHOWN} more: --json lists all"
+
+
+def _row(change: TensorChange) -> tuple[str, ...]:
+    before, after = change.before, change.after
+    name = f"{change.name} -> {after.name}" if after and change.kind == "renamed" else change.name
+    types = (f"{t.type} {bytes_text(t.bytes)}" if t is not None else "" for t in (before, after))
+    return (name, change.kind, *types)
+
 
 def take_difference(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Difference:
     """Reads two models and says what is different.
@@ -128,10 +174,10 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[FieldC
     ]
 
 
-def _by_name(model: ir.Model) -> dict[tuple[str, int], ir.TensorProtocol]:
+def _by_name(model: ir.Model) -> _Tensors:
     """Tensors by name; those that share a name with others are counted."""
     times: Counter[str] = Counter()
-    found = {}
+    found: dict[_Key, ir.TensorProtocol] = {}
     for value, tensor in stored_tensors(model):
         name = value.name or ""
         found[name, times[name]] = tensor
@@ -140,64 +186,47 @@ def _by_name(model: ir.Model) -> dict[tuple[str, int], ir.TensorProtocol]:
 
 
 def _tensors(
-    before: Mapping[tuple[str, int], ir.TensorProtocol],
-    after: Mapping[tuple[str, int], ir.TensorProtocol],
+    before: _Tensors, after: _Tensors
 ) -> tuple[list[ir.TensorProtocol], list[TensorChange]]:
     """The tensors that are the same in both, and the others."""
-    changed, same = [], []
-    for key in (key for key in before if key in after):
-        one, other = before[key], after[key]
-        if _kind(one) == _kind(other) and _equal(one, other):
-            same.append(one)
-        else:
-            changed.append(_change(key[0], "changed", one, other))
+
+    def change(kind: str, old: _Key | None, new: _Key | None) -> TensorChange:
+        a = None if old is None else TensorEntry.of(old[0], before[old])
+        b = None if new is None else TensorEntry.of(new[0], after[new])
+        return TensorChange((old or new or ("", 0))[0], kind, a, b)
+
+    both = [key for key in before if key in after]
+    same = {key for key in both if _equal(before[key], after[key])}
+    changes = [change("changed", key, key) for key in both if key not in same]
     removed = [key for key in before if key not in after]
-    added = [key for key in after if key not in before]
-    candidates = {_kind(after[key]) for key in added} & {_kind(before[key]) for key in removed}
-    contents: dict[tuple[Any, ...], list[tuple[str, int]]] = defaultdict(list)
+    added = dict.fromkeys(key for key in after if key not in before)
+    kinds = {_kind(after[key]) for key in added} & {_kind(before[key]) for key in removed}
+    alike: dict[tuple[Any, bytes], list[_Key]] = defaultdict(list)
     for key in added:
-        if _kind(after[key]) in candidates:
-            contents[_kind(after[key]), _digest(after[key])].append(key)
-    taken = set()
+        if (kind := _kind(after[key])) in kinds:
+            alike[kind, _digest(after[key])].append(key)
     for key in removed:
-        tensor = before[key]
-        kind = _kind(tensor)
-        others = contents.get((kind, _digest(tensor))) if kind in candidates else None
-        if others:
-            twin = others.pop(0)
-            changed.append(_change(key[0], "renamed", tensor, after[twin], twin[0]))
-            taken.add(twin)
-        else:
-            changed.append(_change(key[0], "removed", tensor, None))
-    changed += [_change(key[0], "added", None, after[key]) for key in added if key not in taken]
-    return same, changed
+        kind = _kind(before[key])
+        twins = alike[kind, _digest(before[key])] if kind in kinds else None
+        twin = twins.pop(0) if twins else None
+        changes.append(change("renamed" if twin else "removed", key, twin))
+        if twin:
+            del added[twin]
+    changes += [change("added", None, key) for key in added]
+    return [before[key] for key in same], changes
 
 
-def _change(
-    name: str,
-    kind: str,
-    before: ir.TensorProtocol | None,
-    after: ir.TensorProtocol | None,
-    new_name: str | None = None,
-) -> TensorChange:
-    return TensorChange(
-        name,
-        kind,
-        None if before is None else TensorEntry.of(name, before),
-        None if after is None else TensorEntry.of(new_name or name, after),
-    )
-
-
-def _kind(tensor: ir.TensorProtocol) -> tuple[str, Sequence[int]]:
+def _kind(tensor: ir.TensorProtocol) -> tuple[str, tuple[object, ...]]:
     return str(tensor.dtype), tuple(tensor.shape.numpy())
 
 
 def _equal(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
-    """Whether their stored bytes are the same; their types and shapes are."""
+    """Whether types, shapes and stored bytes are the same."""
+    if _kind(one) != _kind(other):
+        return False
     span = storage.span_of(one)
-    if span is not None and span == storage.span_of(other):
-        return True
-    return all(a == b for a, b in zip_longest(_chunks(one), _chunks(other)))
+    is_shared = span is not None and span == storage.span_of(other)
+    return is_shared or _digest(one) == _digest(other)
 
 
 def _digest(tensor: ir.TensorProtocol) -> bytes:

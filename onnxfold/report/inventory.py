@@ -10,6 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxfold.graphs import all_graphs, count_nodes
+from onnxfold.report.console import Table, bytes_text, render
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class TensorEntry:
     def of(cls, name: str, tensor: ir.TensorProtocol) -> TensorEntry:
         """What is told of a tensor; its bytes are not read."""
         return cls(name, str(tensor.dtype), tuple(tensor.shape.numpy()), tensor.nbytes)
+
+    @property
+    def type(self) -> str:
+        """The element type and shape: "FLOAT[3,4]"."""
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,23 @@ class Inventory:
     def to_dict(self) -> dict[str, Any]:
         """The same as a JSON-ready dictionary; its keys are stable."""
         return asdict(self)
+
+    def to_text(self) -> str:
+        """The same as text for a terminal or a file."""
+        opsets = ", ".join(f"{domain or 'ai.onnx'} {v}" for domain, v in self.opsets.items())
+        producer = f", written by {self.producer}" if self.producer else ""
+        ops = sorted(self.nodes.items(), key=lambda item: (-item[1], item[0]))
+        largest = [(t.name, t.type, bytes_text(t.bytes)) for t in self.largest]
+        return render(
+            f"{self.path}: IR {self.ir_version}, opset {opsets}{producer}",
+            f"{bytes_text(self.stored_bytes)} stored, of which {self.tensors} tensors are "
+            f"{bytes_text(self.tensor_bytes)}; {sum(self.nodes.values())} nodes, "
+            f"{self.functions} functions",
+            *("", Table(("input", "type"), [(v.name, v.type) for v in self.inputs])),
+            *("", Table(("output", "type"), [(v.name, v.type) for v in self.outputs])),
+            *("", Table(("op", ">nodes"), [(op, str(count)) for op, count in ops])),
+            *(("", Table(("largest tensors", "type", ">bytes"), largest)) if largest else ()),
+        )
 
 
 def take_inventory(path: str | os.PathLike[str], largest: int = 10) -> Inventory:

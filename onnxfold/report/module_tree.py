@@ -14,10 +14,12 @@ from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.modules import Module, common_module, module_of
 from onnxfold.analysis.scopes import sort_if_needed
 from onnxfold.graphs import all_graphs
+from onnxfold.report.console import Table, bytes_text, render
 from onnxfold.runtime.splitting.sizes import NOMINAL, NominalSizes
 from onnxfold.runtime.splitting.work import work_of
 
 T = TypeVar("T", int, float)
+_MOST_ROWS = 40  # if no depth is asked for
 
 
 @dataclass(frozen=True)
@@ -61,18 +63,33 @@ class ModuleTree:
         """The same as a JSON-ready dictionary; its keys are stable."""
         return asdict(self)
 
-    def within(self, depth: int) -> list[ModuleEntry]:
-        """The modules down to a depth."""
-        return [module for module in self.modules if module.depth <= depth]
+    def to_text(self, depth: int | None = None) -> str:
+        """The same as text for a terminal or a file.
 
-    def sensible_depth(self, most: int) -> int:
-        """The depth at which there are the most modules, but no more than ``most``; at least 1."""
-        counts = Counter(module.depth for module in self.modules)
-        total, depth = counts[0], 0
-        while counts[depth + 1] and total + counts[depth + 1] <= most:
-            depth += 1
-            total += counts[depth]
-        return max(1, depth)
+        Args:
+            depth: How deep to go; if not given, as deep as it takes no more than 40 rows.
+        """
+        depth = self._sensible_depth() if depth is None else depth
+        shown = [module for module in self.modules if module.depth <= depth]
+        rows = []
+        for module in shown:
+            name = module.path.rpartition("/")[2] if module.depth else self.path
+            work = f"{100 * module.work:.1f} %"
+            rows.append(
+                ("  " * module.depth + name, f"{module.nodes:,}", bytes_text(module.bytes), work)
+            )
+        left = len(self.modules) - len(shown)
+        more = [f"{left:,} modules are deeper: --depth {depth + 1}"] if left else []
+        if len(self.modules) == 1:
+            more = ["the names of its nodes say nothing of modules"]
+        note = f"work is estimated, with dynamic dimensions taken as {self.nominal}"
+        return render(Table(("module", ">nodes", ">weights", ">work"), rows), *more, note)
+
+    def _sensible_depth(self) -> int:
+        """The depth at which there are the most modules, but no more than 40; at least 1."""
+        depths = sorted(module.depth for module in self.modules)
+        too_deep = depths[_MOST_ROWS] if len(depths) > _MOST_ROWS else depths[-1] + 1
+        return max(1, too_deep - 1)
 
 
 def take_modules(path: str | os.PathLike[str]) -> ModuleTree:

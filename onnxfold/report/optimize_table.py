@@ -1,18 +1,18 @@
-"""The closing table of `onnxfold optimize`."""
+"""What `onnxfold optimize` prints: the plan, or what was done."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-
-from rich import box
-from rich.console import RenderableType
-from rich.table import Table
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from onnxfold.report.compare_table import check_line
-from onnxfold.report.console import bytes_text, change_text, render
+from onnxfold.report.console import Table, bytes_text, change_text, count_text, first_of, render
 from onnxfold.report.summary import Kept, Report
 from onnxfold.rewrite.driver import MOST_COUNTED
+
+if TYPE_CHECKING:
+    from onnxfold.forecast import Plan
 
 _GROUPS = 8  # reasons shown for which nodes stayed
 
@@ -27,11 +27,30 @@ def optimize_text(report: Report, *, verbose: bool = False) -> str:
     return render(*_parts(report, verbose))
 
 
-def _parts(report: Report, verbose: bool) -> Iterator[RenderableType]:
+def plan_text(plan: Plan) -> str:
+    """The prediction of `--plan`, a line each: memory and bytes."""
+    made = plan.prediction
+    parts = dict(made.memory)
+    last = max(("constants", "check"), key=lambda name: parts[name])
+    shown = ["now", "modules", "graph", last]
+    sum_ = " + ".join(f"{bytes_text(parts[name])} {name}" for name in shown)
+    return render(
+        f"plan for {plan.source}: nothing was written",
+        f"  nodes        {plan.nodes}, of which {plan.folded} are constant and go at once",
+        f"  peak memory  at most {bytes_text(made.peak_bytes)} = {sum_}",
+        f"  to write     {bytes_text(made.bytes_written)} of weights",
+    )
+
+
+def _parts(report: Report, verbose: bool) -> Iterator[str | Table]:
     yield _counts(report)
-    yield _cost_line(report, verbose)
+    stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in report.stages.items())
+    details = f"{f' ({stages})' if stages else ''}, {report.cpu_seconds:.2f} s of CPU time"
+    peak = f"; peak memory {bytes_text(report.peak_rss_bytes)}" if report.peak_rss_bytes else ""
+    folded = f"folded {count_text(report.folded, 'node')} in {report.seconds:.2f} s"
+    yield f"{folded}{details if verbose else ''}{peak}"
     if verbose:
-        yield _pool_line(report)
+        yield _pool_line(report.pool)
     yield from _kept_lines(report.kept)
     if verbose:
         yield from _rule_lines(report)
@@ -43,70 +62,43 @@ def _parts(report: Report, verbose: bool) -> Iterator[RenderableType]:
         yield "assumed of inputs, as sizes are dynamic:"
         yield from (f"  {assumption}" for assumption in report.assumptions)
     for option, nodes in report.beyond.items():
-        yield f"{option} would remove {_nodes(nodes)} more"
+        yield f"{option} would remove {count_text(nodes, 'node')} more"
     for warning in report.warnings:
         yield f"warning: {warning}"
     if not verbose:
-        yield _hint(report)
-
-
-def _hint(report: Report) -> str:
-    """What to try next."""
-    more = "-v shows rules, stages and what was assumed; --json all of it"
-    if not report.withheld:
-        return f"hint: {more}"
-    places = sum(report.withheld.values())
-    at_least = "at least " if max(report.withheld.values()) == MOST_COUNTED else ""
-    noun = "place" if places == 1 else "places"
-    return f"hint: -O2 would rewrite {at_least}{places} more {noun}; {more}"
+        more = "-v shows rules, stages and what was assumed; --json all of it"
+        withheld = report.withheld.values()
+        at_least = "at least " if max(withheld, default=0) == MOST_COUNTED else ""
+        places = f"{at_least}{count_text(sum(withheld), 'more place')}"
+        yield f"hint: -O2 would rewrite {places}; {more}" if withheld else f"hint: {more}"
 
 
 def _counts(report: Report) -> Table:
     """Ops whose number changed, most frequent first; all ops; bytes."""
     before, after = report.nodes_before, report.nodes_after
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("op")
-    for title in ("before", "after", "change"):
-        table.add_column(title, justify="right")
     changed = [op for op in {**before, **after} if before.get(op, 0) != after.get(op, 0)]
-    for op in sorted(changed, key=lambda op: (-before.get(op, 0), op)):
-        old, new = before.get(op, 0), after.get(op, 0)
-        table.add_row(op, str(old), str(new), f"{new - old:+d}")
-    table.add_section()
-    old, new = sum(before.values()), sum(after.values())
-    table.add_row("all ops", str(old), str(new), change_text(old, new), style="bold")
+    ordered = sorted(changed, key=lambda op: (-before.get(op, 0), op))
+    counts = ((op, before.get(op, 0), after.get(op, 0)) for op in ordered)
+    sums = sum(before.values()), sum(after.values())
+    totals = [("all ops", *map(str, sums), change_text(*sums))]
     if report.bytes_before is not None and report.bytes_after is not None:
-        table.add_row(
-            "stored bytes",
-            bytes_text(report.bytes_before),
-            bytes_text(report.bytes_after),
-            change_text(report.bytes_before, report.bytes_after),
-            style="bold",
-        )
-    return table
-
-
-def _cost_line(report: Report, verbose: bool) -> str:
-    peak = f"; peak memory {bytes_text(report.peak_rss_bytes)}" if report.peak_rss_bytes else ""
-    line = f"folded {_nodes(report.folded)} in {report.seconds:.2f} s"
-    if not verbose:
-        return line + peak
-    stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in report.stages.items())
-    cpu = f"{report.cpu_seconds:.2f} s of CPU time"
-    return f"{line}{f' ({stages})' if stages else ''}, {cpu}{peak}"
-
-
-def _pool_line(report: Report) -> str:
-    names = {key: key.removesuffix("_bytes").replace("_", " ") for key in report.pool}
-    memory = ", ".join(
-        f"{name} {bytes_text(report.pool[key])}"
-        for key, name in names.items()
-        if key.endswith("_bytes")
+        stored = report.bytes_before, report.bytes_after
+        totals.append(("stored bytes", *map(bytes_text, stored), change_text(*stored)))
+    return Table(
+        ("op", ">before", ">after", ">change"),
+        [(op, str(old), str(new), f"{new - old:+d}") for op, old, new in counts],
+        totals,
     )
-    buffers = ", ".join(
-        f"{name} {report.pool[key]}" for key, name in names.items() if not key.endswith("_bytes")
-    )
-    return f"pool memory: {memory or 'none'}; buffers: {buffers or 'none'}"
+
+
+def _pool_line(pool: Mapping[str, int]) -> str:
+    shown: dict[bool, list[str]] = {True: [], False: []}
+    for key, figure in pool.items():
+        is_bytes = key.endswith("_bytes")
+        name = key.removesuffix("_bytes").replace("_", " ")
+        shown[is_bytes].append(f"{name} {bytes_text(figure) if is_bytes else figure}")
+    memory, buffers = (", ".join(shown[is_bytes]) or "none" for is_bytes in (True, False))
+    return f"pool memory: {memory}; buffers: {buffers}"
 
 
 def _rule_lines(report: Report) -> Iterator[str]:
@@ -117,27 +109,26 @@ def _rule_lines(report: Report) -> Iterator[str]:
         ("-O2 would apply", report.withheld),
     ):
         if counts:
-            shown = [f"{count} {rule}" for rule, count in list(counts.items())[:_GROUPS]]
-            more = len(counts) - len(shown)
-            yield f"{title}: {', '.join(shown)}" + (f" and {more} more" if more > 0 else "")
+            yield f"{title}: {first_of([f'{count} {r}' for r, count in counts.items()], _GROUPS)}"
 
 
-def _rounding_lines(report: Report) -> Iterator[RenderableType]:
+def _rounding_lines(report: Report) -> Iterator[str | Table]:
     """What differs from exact precision, most first, and where a chain had to be rounded."""
     apart = [rounding for rounding in report.roundings if rounding.differing]
     yield (
         f"wide precision: {len(apart)} of {len(report.roundings)} folded tensors differ from exact"
     )
     if apart:
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-        table.add_column("tensor")
-        for title in ("differ", "max abs", "max ulp"):
-            table.add_column(title, justify="right")
-        for r in apart[:_GROUPS]:
-            ulp = "-" if r.max_ulp is None else f"{r.max_ulp:,}"
-            differ = f"{r.differing:,}/{r.elements:,}"
-            table.add_row(r.tensor, differ, f"{r.max_abs_error:.3g}", ulp)
-        yield table
+        yield Table(
+            ("tensor", ">differ", ">max abs", ">max ulp"),
+            [
+                (
+                    *(r.tensor, f"{r.differing:,}/{r.elements:,}", f"{r.max_abs_error:.3g}"),
+                    "-" if r.max_ulp is None else f"{r.max_ulp:,}",
+                )
+                for r in apart[:_GROUPS]
+            ],
+        )
     for value, reason in list(report.rounded.items())[:_GROUPS]:
         yield f"rounded before {value!r} ({reason})"
     for shown, what in ((apart, "tensors"), (report.rounded, "values")):
@@ -154,7 +145,7 @@ def _kept_lines(kept: list[Kept]) -> Iterator[str]:
     for node in kept:
         groups[node.reason.partition(": ")[0]].append(node)
     if groups:
-        yield f"{_nodes(len(kept))} with constant inputs stayed:"
+        yield f"{count_text(len(kept), 'node')} with constant inputs stayed:"
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
     for reason, nodes in ordered[:_GROUPS]:
         ops = Counter(node.op_type for node in nodes).most_common()
@@ -163,7 +154,3 @@ def _kept_lines(kept: list[Kept]) -> Iterator[str]:
         yield f"    such as {nodes[0].node!r}" + (f" ({detail})" if detail else "")
     if len(ordered) > _GROUPS:
         yield f"  and {len(ordered) - _GROUPS} more reasons: --json lists all"
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'' if count == 1 else 's'}"

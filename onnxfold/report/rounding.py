@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -34,10 +33,6 @@ class Rounding:
     differing: int
     max_abs_error: float
     max_ulp: int | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as a JSON-ready dictionary."""
-        return asdict(self)
 
 
 def measure_rounding(wide: ir.Model, exact: ir.Model) -> list[Rounding]:

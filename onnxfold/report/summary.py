@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,15 +26,6 @@ class Kept:
     op_type: str
     graph: str
     reason: str
-
-    def to_dict(self) -> dict[str, str]:
-        """The same as a JSON-ready dictionary."""
-        return {
-            "node": self.node,
-            "op_type": self.op_type,
-            "graph": self.graph,
-            "reason": self.reason,
-        }
 
 
 @dataclass
@@ -103,31 +94,15 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a JSON-ready dictionary; its keys are stable."""
+        times = {name: round(getattr(self, name), 6) for name in ("seconds", "cpu_seconds")}
         return {
-            "source": self.source,
-            "target": self.target,
+            **vars(self),
+            **times,
             "nodes_before": dict(sorted(self.nodes_before.items())),
             "nodes_after": dict(sorted(self.nodes_after.items())),
-            "bytes_before": self.bytes_before,
-            "bytes_after": self.bytes_after,
-            "folded": self.folded,
-            "kept": [kept.to_dict() for kept in self.kept],
+            "kept": [vars(kept) for kept in self.kept],
             "decisions": [decision.to_dict() for decision in self.decisions],
-            "pool": dict(self.pool),
-            "seconds": round(self.seconds, 6),
-            "cpu_seconds": round(self.cpu_seconds, 6),
-            "peak_rss_bytes": self.peak_rss_bytes,
             "stages": {stage: round(seconds, 6) for stage, seconds in self.stages.items()},
-            "bytes_written": self.bytes_written,
             "check": self.check.to_dict() if self.check is not None else None,
-            "warnings": list(self.warnings),
-            "assumptions": list(self.assumptions),
-            "rewrites": dict(self.rewrites),
-            "places": {rule: list(values) for rule, values in self.places.items()},
-            "inexact": dict(self.inexact),
-            "withheld": dict(self.withheld),
-            "precision": self.precision,
-            "rounded": dict(self.rounded),
-            "roundings": [rounding.to_dict() for rounding in self.roundings],
-            "beyond": dict(self.beyond),
+            "roundings": [asdict(rounding) for rounding in self.roundings],
         }

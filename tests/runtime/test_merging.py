@@ -10,7 +10,7 @@ import pytest
 from runtime_models import is_near, original, parse, random
 
 import onnxfold
-from onnxfold.report.split_table import split_text
+from onnxfold.report.bundle_table import split_text
 from onnxfold.runtime.split import split
 
 LORA = Path(__file__).parents[2] / "models" / "lora"

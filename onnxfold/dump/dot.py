@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable
 
 import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis, select_runtime_constants
-from onnxfold.dump.listing import op_of, typed
-from onnxfold.graphs import is_constant_node, subgraphs_of
+from onnxfold.errors import printable
+from onnxfold.graphs import op_name, subgraphs_of
+from onnxfold.report.inventory import type_text
 
 _LONGEST = 120  # characters of a name
 _COLOURS = {
@@ -19,12 +21,7 @@ _COLOURS = {
 _LEGEND = "blue: each run; orange: once for its runtime constants; green: constant"
 
 
-def dot_of(
-    model: ir.Model,
-    title: str,
-    *,
-    only: Callable[[ir.Node], bool] | None = None,
-) -> str:
+def dot_of(model: ir.Model, title: str, *, only: Callable[[ir.Node], bool] | None = None) -> str:
     """The drawing. Graphs in nodes, and functions, are boxes of their own.
 
     Runtime constants are those that the model's metadata record.
@@ -36,96 +33,73 @@ def dot_of(
         only: Which nodes of the main graph to draw; all if not given. Then there are no functions.
     """
     drawing = _Drawing(ConstnessAnalysis(model, select_runtime_constants(model)))
-    lines = [
-        "digraph {",
-        f"  label={_quoted(title, _LEGEND)}; labelloc=t; fontname=Helvetica;",
-        '  node [shape=box, style="filled,rounded", fontname=Helvetica, fontsize=11];',
-        "  edge [arrowsize=0.6];",
-        *drawing.graph(model.graph, "  ", only or (lambda node: True)),
-    ]
+    drawing.graph(model.graph, only)
     for function in model.functions.values() if only is None else ():
-        name = f"function {function.domain}.{function.name}"
-        lines += drawing.box(name, drawing.graph(function.graph, "    ", lambda node: True), "  ")
-    return "\n".join([*lines, *drawing.edges, "}", ""])
+        drawing.box(f"function {function.domain}::{function.name}", function.graph)
+    head = [
+        f"label={_quoted(title, _LEGEND)}; labelloc=t; fontname=Helvetica;",
+        'node [shape=box, style="filled,rounded", fontname=Helvetica, fontsize=11];',
+        "edge [arrowsize=0.6];",
+    ]
+    return "\n".join(["digraph {", *head, *drawing.lines, *drawing.edges, "}", ""])
 
 
 class _Drawing:
     def __init__(self, constness: ConstnessAnalysis) -> None:
         self._constness = constness
+        self._numbers = itertools.count(1)
         self._ids: dict[ir.Value, str] = {}
-        self._count = 0
+        self.lines: list[str] = []
         self.edges: list[str] = []
 
-    def graph(
-        self, graph: ir.Graph, indent: str, wanted: Callable[[ir.Node], bool]
-    ) -> Iterator[str]:
-        nodes = [node for node in graph if wanted(node)]
-        read = {v for node in nodes for v in node.inputs if v is not None}
+    def graph(self, graph: ir.Graph, only: Callable[[ir.Node], bool] | None = None) -> None:
+        nodes = [node for node in graph if only is None or only(node)]
+        read = {value for node in nodes for value in node.inputs}
         for value in graph.inputs:
-            if value in read or len(nodes) == len(graph):
-                yield indent + self._input(value)
+            if value in read or only is None:
+                colour = _COLOURS[self._constness.of(value)]
+                self._ids[value] = self._value(value, colour)
         for node in nodes:
-            yield from self._node(node, indent)
-        drawn = set(nodes)
+            self._node(node)
+        drawn = {None, *nodes} if only is None else set(nodes)
         for value in graph.outputs:
-            producer = value.producer()
-            if producer in drawn or (producer is None and len(nodes) == len(graph)):
-                name = self._fresh()
-                label = _quoted(value.name, typed(value))
-                yield f"{indent}{name} [label={label}, shape=ellipse, fillcolor=white];"
-                self._edge(value, name)
+            if value.producer() in drawn:
+                self._edge(value, self._value(value, "white"))
 
-    def box(self, title: str, lines: Iterator[str], indent: str) -> Iterator[str]:
-        yield f"{indent}subgraph cluster_{self._fresh()} {{"
-        yield f"{indent}  label={_quoted(title)}; style=rounded;"
-        yield from lines
-        yield f"{indent}}}"
+    def box(self, title: str, graph: ir.Graph) -> None:
+        name = next(self._numbers)
+        self.lines.append(f"subgraph cluster_{name} {{ label={_quoted(title)}; style=rounded;")
+        self.graph(graph)
+        self.lines.append("}")
 
-    def _node(self, node: ir.Node, indent: str) -> Iterator[str]:
-        name = self._fresh()
-        for value in node.outputs:
-            self._ids[value] = name
-        results = [v for v in node.outputs if v.name]
-        title = op_of(node)
-        if is_constant_node(node) and results and results[0].const_value is not None:
-            tensor = results[0].const_value
-            title += f" {_tensor_type(tensor)}"
-        texts = [f"{v.name} {typed(v)}".strip() for v in results]
+    def _node(self, node: ir.Node) -> None:
+        texts = [f"{value.name} {type_text(value)}" for value in node.outputs if value.name]
         texts += [
-            f"weight {v.name} {_tensor_type(v.const_value)}"
-            for v in node.inputs
-            if v is not None and v not in self._ids and v.const_value is not None
+            f"weight {value.name} {type_text(value)}"
+            for value in node.inputs
+            if value is not None and value not in self._ids and value.const_value is not None
         ]
         colour = _COLOURS[self._constness.of_node(node)]
-        yield f'{indent}{name} [label={_quoted(title, *texts)}, fillcolor="{colour}"];'
+        name = self._shape(colour, op_name(node), *texts)
+        self._ids.update(dict.fromkeys(node.outputs, name))
         for operand in dict.fromkeys(node.inputs):
-            if operand is not None:
-                self._edge(operand, name)
+            self._edge(operand, name)
         for k, inner in enumerate(subgraphs_of(node)):
-            lines = self.graph(inner, f"{indent}  ", lambda _: True)
-            title = f"{op_of(node)} {node.name or (results[0].name if results else '')} graph {k}"
-            yield from self.box(title, lines, indent)
+            self.box(f"{op_name(node)} {node.name or node.outputs[0].name} graph {k}", inner)
             for value in inner.outputs:
-                if value in self._ids:
-                    self.edges.append(f"  {self._ids[value]} -> {name} [style=dashed];")
+                self._edge(value, name, " [style=dashed]")
 
-    def _input(self, value: ir.Value) -> str:
-        self._ids[value] = name = self._fresh()
-        colour = _COLOURS[self._constness.of(value)]
-        label = _quoted(value.name, typed(value))
-        return f'{name} [label={label}, shape=ellipse, style=filled, fillcolor="{colour}"];'
+    def _value(self, value: ir.Value, colour: str) -> str:
+        return self._shape(colour, value.name, type_text(value), style=", shape=ellipse")
 
-    def _edge(self, value: ir.Value, to: str) -> None:
+    def _shape(self, colour: str, *texts: str | None, style: str = "") -> str:
+        name = f"n{next(self._numbers)}"
+        self.lines.append(f'{name} [label={_quoted(*texts)}{style}, fillcolor="{colour}"];')
+        return name
+
+    def _edge(self, value: ir.Value | None, to: str, style: str = "") -> None:
         if value in self._ids:
-            self.edges.append(f"  {self._ids[value]} -> {to};")
-
-    def _fresh(self) -> str:
-        self._count += 1
-        return f"n{self._count}"
-
-
-def _tensor_type(tensor: ir.TensorProtocol) -> str:
-    return f"{tensor.dtype}[{','.join(map(str, tensor.shape.numpy()))}]"
+            self.edges.append(f"{self._ids[value]} -> {to}{style};")
 
 
 def _quoted(*texts: str | None) -> str:
@@ -135,9 +109,6 @@ def _quoted(*texts: str | None) -> str:
     """
     lines = []
     for text in filter(None, texts):
-        cut = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-
-        shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
-        shown = shown.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;")
-        lines.append(shown)
+        shown = printable(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
+        lines.append(shown.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;"))
     return '"' + "\\n".join(lines) + '"'

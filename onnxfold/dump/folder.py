@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import onnx_ir as ir
 
 from onnxfold.dump.dot import dot_of
-from onnxfold.dump.listing import changes_of, lines_of
-from onnxfold.dump.text import text_of
+from onnxfold.dump.text import lines_of, text_of
 from onnxfold.errors import UsageError
 from onnxfold.files import os_error
 from onnxfold.pool import Buffer
@@ -55,8 +55,9 @@ class Dump:
 
     def _begin(self, model: ir.Model) -> None:
         self._model = model
-        self._lines = lines_of(model)
-        self._write("source", model, None)
+        text = text_of(model)
+        self._lines = lines_of(model, text)
+        self._write("source", model, {"txt": text})
 
     def passed(self, name: str, model: ir.Model) -> None:
         """Write what a pass has left, if it has changed anything.
@@ -67,11 +68,15 @@ class Dump:
         if model is not self._model:  # the run begins again with fewer rules
             self._begin(model)
             return
-        lines = lines_of(model)
-        if lines != self._lines:
-            changes = changes_of(self._lines, lines, _MOST_CHANGES)
-            self._lines = lines
-            self._write(name, model, changes)
+        text = text_of(model)
+        before, self._lines = self._lines, lines_of(model, text)
+        if before != self._lines:
+            titles = self._title, f"{self._count:02}-{name}"
+            changes = list(difflib.unified_diff(before, self._lines, *titles, n=0, lineterm=""))
+            if len(changes) > _MOST_CHANGES:
+                more = len(changes) - _MOST_CHANGES
+                changes[_MOST_CHANGES:] = [f"... {more:,} more lines"]
+            self._write(name, model, {"txt": text, "diff": "\n".join([*changes, ""])})
 
     def holds(self, nbytes: int) -> None:
         """So many bytes are live in the pool: nothing to write."""
@@ -79,17 +84,14 @@ class Dump:
     def bound(self, value: ir.Value, buffer: Buffer) -> None:
         """A constant is known: nothing to write."""
 
-    def _write(self, name: str, model: ir.Model, changes: list[str] | None) -> None:
-        title, before = f"{self._count:02}-{name}", self._title
+    def _write(self, name: str, model: ir.Model, texts: Mapping[str, str]) -> None:
+        self._title = f"{self._count:02}-{name}"
         self._count += 1
-        self._title = title
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            _put(self._folder / f"{title}.txt", text_of(model))
-            if changes is not None:
-                text = "\n".join([f"--- {before}", f"+++ {title}", *changes, ""])
-                _put(self._folder / f"{title}.diff", text)
-            draw(model, title, self._folder / f"{title}.dot")
+            for kind, text in texts.items():
+                _put(self._folder / f"{self._title}.{kind}", text)
+            draw(model, self._title, self._folder / f"{self._title}.dot")
         except OSError as error:
             raise os_error(error, str(self._folder)) from error
 

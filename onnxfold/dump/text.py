@@ -1,15 +1,16 @@
-"""A model as ONNX text, large tensors left out."""
+"""A model as ONNX text without large tensors."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import onnx
 import onnx_ir as ir
 
 from onnxfold import storage
+from onnxfold.errors import printable
+from onnxfold.graphs import all_graphs
 from onnxfold.onnx_ir_private import is_a
 from onnxfold.pool import BufferTensor
+from onnxfold.report.inventory import type_text
 from onnxfold.storage.encode import to_proto
 
 # Elements of tensors up to this many bytes are written.
@@ -24,11 +25,10 @@ def text_of(model: ir.Model) -> str:
     Raises:
         ModelError: The model cannot be expressed.
     """
-    proto = to_proto(model, _leave_out)
-    for graph in (proto.graph, *proto.functions):
-        _make_printable(graph.node)
-    text: str = onnx.printer.to_text(proto)
-    return text
+    try:
+        return str(onnx.printer.to_text(to_proto(model, _leave_out)))
+    except UnicodeDecodeError as error:  # texts in attributes may be any bytes
+        return error.object.decode("utf-8", "backslashreplace")
 
 
 def _leave_out(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:
@@ -43,19 +43,12 @@ def _leave_out(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.Tensor
     return True
 
 
-def _make_printable(nodes: Iterable[onnx.NodeProto]) -> None:
-    """Texts in attributes may be any bytes; onnx prints those that are UTF-8."""
-    for node in nodes:
-        for attribute in node.attribute:
-            attribute.s = _readable(attribute.s)
-            for k, text in enumerate(attribute.strings):
-                attribute.strings[k] = _readable(text)
-            for tensor in (attribute.t, *attribute.tensors):
-                for k, text in enumerate(tensor.string_data):
-                    tensor.string_data[k] = _readable(text)
-            for graph in (attribute.g, *attribute.graphs):
-                _make_printable(graph.node)
-
-
-def _readable(text: bytes) -> bytes:
-    return text.decode("utf-8", "backslashreplace").encode()
+def lines_of(model: ir.Model, text: str) -> list[str]:
+    """Weights, then the lines of the model's text; onnx prints all weights in one line."""
+    weights = sorted(
+        f"weight {value.name} {type_text(value)}"
+        for graph in all_graphs(model)
+        for value in graph.initializers.values()
+    )
+    lines = (line for line in text.split("\n") if not line.lstrip().startswith("<"))
+    return [*map(printable, weights), *map(printable, lines)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ class TensorEntry:
     @property
     def type(self) -> str:
         """The element type and shape: "FLOAT[3,4]"."""
-        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+        return shaped(self.dtype, self.shape)
 
 
 @dataclass(frozen=True)
@@ -142,10 +142,23 @@ def stored_tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtoco
                         yield node.outputs[0], tensor
 
 
+def type_text(value: ir.Value) -> str:
+    """Element type and shape, as far as the model says: "FLOAT[n,3]"."""
+    tensor = value.const_value
+    if tensor is not None:
+        return shaped(tensor.dtype.name, tensor.shape)
+    return shaped("" if value.type is None else str(value.type), value.shape)
+
+
+def shaped(dtype: str, shape: Iterable[object] | None) -> str:
+    """A type as text; "" if nothing is known. A dimension without size and name is "?"."""
+    if shape is None:
+        return dtype
+    dims = (dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in shape)
+    return f"{dtype}[{','.join('?' if dim is None else str(dim) for dim in dims)}]"
+
+
 def _value_info(value: ir.Value, graph: ir.Graph | None = None) -> InterfaceValue:
-    default = graph is not None and value.name in graph.initializers
-    shape = "" if value.shape is None else str(value.shape).replace(" ", "")
-    type_ = "unknown" if value.type is None else str(value.type)
-    return InterfaceValue(
-        value.name or "", f"{type_}{shape}{' (has a default)' if default else ''}"
-    )
+    has_default = graph is not None and value.name in graph.initializers
+    type_ = shaped("unknown" if value.type is None else str(value.type), value.shape)
+    return InterfaceValue(value.name or "", f"{type_}{' (has a default)' if has_default else ''}")

@@ -11,7 +11,8 @@ from onnxfold.analysis.decisions import Decision
 from onnxfold.options import Options
 from onnxfold.passes.registry import all_passes
 from onnxfold.pool import Buffer
-from onnxfold.report.page.skeleton import Collector, inferred_types, shaped, short
+from onnxfold.report.inventory import shaped
+from onnxfold.report.page.skeleton import Collector, inferred_types, short
 from onnxfold.report.page.tensors import StoredBefore
 from onnxfold.report.page.timeline import Timeline
 from onnxfold.rewrite.apply import FROM_KEY, RULE_KEY
@@ -60,7 +61,7 @@ class Recording:
             return
         self._results.add(name)
         self._stored.made(value)
-        self._types[short(name)] = shaped(buffer.dtype.name, buffer.shape)
+        self._types[short(name)] = short(shaped(buffer.dtype.name, buffer.shape))
         self._timeline.made(buffer.nbytes)
 
     def passed(self, name: str, model: ir.Model) -> None:

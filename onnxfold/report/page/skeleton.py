@@ -12,6 +12,7 @@ from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic.text import Texts
 from onnxfold.graphs import op_name, subgraphs_of
+from onnxfold.report.inventory import shaped, type_text
 
 MOST_NODES = 5000
 _MOST_TEXT = 1_500_000  # characters of one graph: two of them, and the rest, are below 5 MB
@@ -127,7 +128,7 @@ class Collector:
                 kind = "input"
             elif value.is_initializer():
                 kind = "weight"
-            entry = [short(value.name or ""), type_text(value), kind]
+            entry = [short(value.name or ""), short(type_text(value)), kind]
             self.skeleton.values.append(entry)
             self._room -= sum(map(len, entry)) + 14
         return index
@@ -155,30 +156,8 @@ def inferred_types(model: ir.Model, nodes: Iterable[ir.Node]) -> dict[str, str]:
             if value.name and fact.dtype is not None:
                 shape = fact.shape
                 sizes = shape and [d if isinstance(d, int) else texts.of(d) for d in shape]
-                found[short(value.name)] = shaped(fact.dtype.name, sizes)
+                found[short(value.name)] = short(shaped(fact.dtype.name, sizes))
     return found
-
-
-def type_text(value: ir.Value) -> str:
-    """Element type and shape, as far as the model says: "FLOAT[1,3]"."""
-    tensor = value.const_value
-    if tensor is not None:
-        return shaped(tensor.dtype.name, tensor.shape)
-    dtype = value.dtype.name if value.dtype is not None else "" if value.type is None else "?"
-    return shaped(dtype, value.shape)
-
-
-def shaped(dtype: str, shape: ir.Shape | Iterable[object] | None) -> str:
-    """A type as text; "" if nothing is known."""
-    sizes = (
-        "" if shape is None else f"[{','.join('?' if d is None else str(d) for d in _dims(shape))}]"
-    )
-    return short(f"{dtype}{sizes}")
-
-
-def _dims(shape: ir.Shape | Iterable[object]) -> Iterable[object]:
-    for dim in shape:
-        yield dim.value if isinstance(dim, ir.SymbolicDim) else dim
 
 
 def short(text: str) -> str:

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.graphs import op_name
-from onnxfold.report.inventory import stored_tensors
-from onnxfold.report.page.skeleton import shaped, short
+from onnxfold.report.inventory import shaped, stored_tensors
+from onnxfold.report.page.skeleton import short
 
 _MOST = 40
 _MOST_NODES = 200  # that are followed from a tensor to what is made of it
@@ -100,7 +100,7 @@ class StoredBefore:
 
 
 def _type(tensor: ir.TensorProtocol) -> str:
-    return shaped(tensor.dtype.name, tensor.shape)
+    return short(shaped(tensor.dtype.name, tensor.shape))
 
 
 def _fate(stored: _Stored, after: dict[str, tuple[int, ir.TensorProtocol]]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from onnxfold.compare.subject import Subject
 from onnxfold.compare.trials import Trials
 from onnxfold.errors import ModelError, UsageError, about
 from onnxfold.storage import ModelLike
+
+Reopen = Callable[[str | bytes], Runner]
 
 
 def compare(
@@ -70,7 +72,7 @@ def compare(
     with Subject(a, "model a") as first, Subject(b, "model b") as second, about(first.name):
         tolerance = Tolerance(rtol, atol, ulp)
         result = Comparison(first.name, second.name, rtol=rtol, atol=atol, ulp=ulp)
-        _compare_interfaces(first, second, result)
+        result.problems += _different_interfaces(first, second)
         try:
             reopen, runner, reason = open_runner(first.source, providers, fallback)
         except CannotLoad as error:
@@ -82,73 +84,49 @@ def compare(
         del runner  # its session is closed before the next one is opened
         outputs_b = _run_second(second, runs, reopen, result)
         allowed = {} if exact or any(tolerance) else half_precision_outputs(first.model)
-        found: dict[str, list[OutputResult]] = {name: [] for name in first.outputs}
-        for run in outputs_b:
-            for name in found.keys() & outputs_b[run].keys():
-                a_out, b_out = outputs_a[run][name], outputs_b[run][name]
-                found[name] += _compare_output(
-                    run, name, a_out, b_out, tolerance, allowed.get(name)
-                )
-        if outputs_b:
-            feeds_of_a_run = runs[next(iter(outputs_b))]
-            _drop_random_outputs(first, second, feeds_of_a_run, reopen, found, result)
-        if bisect and outputs_b:
-            _bisect(first, second, runs, reopen, found, tolerance, allowed, result)
-        order = {run: index for index, run in enumerate(runs)}
-        result.outputs = sorted(
-            (out for outputs in found.values() for out in outputs), key=lambda out: order[out.run]
-        )
+        found = {
+            (run, name): _compare_output(
+                run, name, outputs_a[run][name], of_run[name], tolerance, allowed.get(name)
+            )
+            for run, of_run in outputs_b.items()
+            for name in first.outputs
+            if name in of_run
+        }
+        apart = dict.fromkeys(key for key, outputs in found.items() if not _all_within(outputs))
+        if apart:
+            names = list(dict.fromkeys(name for _, name in apart))
+            sides = [(side, side.accepted(runs[next(iter(outputs_b))])) for side in (first, second)]
+            random = _random_outputs(sides, names, reopen, result)
+            found = {key: outputs for key, outputs in found.items() if key[1] not in random}
+            apart = {key: None for key in apart if key in found}
+        if bisect and apart:
+            run, _ = next(iter(apart))
+            _bisect(run, (first, second), runs[run], reopen, tolerance, allowed, result)
+        result.outputs = [output for outputs in found.values() for output in outputs]
         if any(out.within and not out.bit_equal for out in result.outputs) and allowed:
             result.notes.append(HALF_NOTE)
         return result
 
 
-def _bisect(
-    first: Subject,
-    second: Subject,
-    runs: dict[str, Feeds],
-    reopen: Any,
-    found: dict[str, list[OutputResult]],
-    tolerance: Tolerance,
-    allowed: dict[str, float],
-    result: Comparison,
-) -> None:
-    """Looks for the first value that differs, on the first run of which an output does."""
-    apart = [out for outputs in found.values() for out in outputs if not out.within]
-    run = next((run for run in runs if any(out.run == run for out in apart)), None)
-    if run is None:
-        return
-    epsilon = max(allowed.values(), default=None)
-
-    def compare_value(name: str, a: Output, b: Output) -> list[OutputResult]:
-        return _compare_output(run, name, a, b, tolerance, epsilon)
-
-    sides = [Side(s.model, _accepted(s, runs[run]), reopen) for s in (first, second)]
-    try:
-        result.first_difference = first_difference(compare_value, *sides)
-    except (CannotLoad, CannotRun) as error:
-        result.notes.append(f"the first difference was not found, a value cannot be seen: {error}")
-        return
-    if result.first_difference is None:
-        result.notes.append("no value within that has a name in both models differs")
+def _all_within(outputs: Sequence[OutputResult]) -> bool:
+    return all(output.within for output in outputs)
 
 
-def _compare_interfaces(first: Subject, second: Subject, result: Comparison) -> None:
-    """Notes inputs and outputs that only one of the models has."""
-    inputs_a = {value.name for value in [*first.inputs, *first.overridable]}
-    inputs_b = {value.name for value in [*second.inputs, *second.overridable]}
-    required_a = {value.name for value in first.inputs}
-    required_b = {value.name for value in second.inputs}
+def _different_interfaces(first: Subject, second: Subject) -> Iterator[str]:
+    """Inputs and outputs that only one of the models has."""
+    required_a, required_b = ({value.name for value in s.inputs} for s in (first, second))
+    inputs_a, inputs_b = ({v.name for v in [*s.inputs, *s.overridable]} for s in (first, second))
+    outputs_a, outputs_b = set(first.outputs), set(second.outputs)
     sides: list[tuple[str, set[Any]]] = [
         ("inputs of a that b lacks", inputs_a - inputs_b),
         ("inputs of b that a lacks", inputs_b - inputs_a),
         ("inputs that have a default in a only", (required_b - required_a) & inputs_a),
-        ("outputs of a that b lacks", set(first.outputs) - set(second.outputs)),
-        ("outputs of b that a lacks", set(second.outputs) - set(first.outputs)),
+        ("outputs of a that b lacks", outputs_a - outputs_b),
+        ("outputs of b that a lacks", outputs_b - outputs_a),
     ]
     for what, names in sides:
         if names:
-            result.problems.append(f"{what}: {', '.join(sorted(str(name) for name in names))}")
+            yield f"{what}: {', '.join(sorted(map(str, names)))}"
 
 
 def _run_first(
@@ -183,7 +161,7 @@ def _run_first(
 
 
 def _run_second(
-    second: Subject, runs: dict[str, Feeds], reopen: Any, result: Comparison
+    second: Subject, runs: dict[str, Feeds], reopen: Reopen, result: Comparison
 ) -> dict[str, dict[str, Output]]:
     """Runs the second model on the same feeds; what fails is a problem, not an error."""
     try:
@@ -196,51 +174,58 @@ def _run_second(
     outputs: dict[str, dict[str, Output]] = {}
     for run, feeds in runs.items():
         try:
-            outputs[run] = runner.run(_accepted(second, feeds))
+            outputs[run] = runner.run(second.accepted(feeds))
         except CannotRun as error:
             result.problems.append(f"b fails on {run}, a does not: {error}")
     return outputs
 
 
-def _accepted(subject: Subject, feeds: Feeds) -> Feeds:
-    """The feeds without those that the model has no input for."""
-    names = {value.name for value in [*subject.inputs, *subject.overridable]}
-    return {name: feed for name, feed in feeds.items() if name in names}
-
-
-def _drop_random_outputs(
-    first: Subject,
-    second: Subject,
-    feeds: Feeds,
-    reopen: Any,
-    found: dict[str, list[OutputResult]],
-    result: Comparison,
-) -> None:
-    """Drops outputs that seem different, but of which both models give other values every time."""
-    suspects = [name for name, outputs in found.items() if not all(out.within for out in outputs)]
-    if not suspects:
-        return
-    random = _varying(reopen(first.source), feeds, suspects)
-    fed = _accepted(second, feeds)
-    still_random = _varying(reopen(second.source), fed, random) if random else []
+def _random_outputs(
+    sides: Sequence[tuple[Subject, Feeds]], names: list[str], reopen: Reopen, result: Comparison
+) -> list[str]:
+    """Those of the outputs of which the first model gives other values every time."""
+    random = names
+    for k, (subject, feeds) in enumerate(sides):
+        runner = reopen(subject.source)
+        once, again = runner.run(feeds), runner.run(feeds)
+        varying = [
+            name
+            for name in random
+            if not _all_within(_compare_output("", name, once[name], again[name], Tolerance()))
+        ]
+        if k == 0:
+            random = varying
     for name in random:
-        del found[name]
-        if name in still_random:
+        if name in varying:
             result.notes.append(f"output {name!r} is random in both models: not compared")
         else:
             result.problems.append(f"output {name!r} is random in a, but always the same in b")
+    return random
 
 
-def _varying(runner: Runner, feeds: Feeds, names: list[str]) -> list[str]:
-    """Those of the outputs that differ between two runs on the same feeds."""
-    once, again = runner.run(feeds), runner.run(feeds)
-    return [
-        name
-        for name in names
-        if not all(
-            out.bit_equal for out in _compare_output("", name, once[name], again[name], Tolerance())
-        )
-    ]
+def _bisect(
+    run: str,
+    subjects: tuple[Subject, Subject],
+    feeds: Feeds,
+    reopen: Reopen,
+    tolerance: Tolerance,
+    allowed: Mapping[str, float],
+    result: Comparison,
+) -> None:
+    """Looks for the first value that differs in a run in which an output does."""
+    epsilon = max(allowed.values(), default=None)
+
+    def compare_value(name: str, a: Output, b: Output) -> list[OutputResult]:
+        return _compare_output(run, name, a, b, tolerance, epsilon)
+
+    sides = [Side(s.model, s.accepted(feeds), reopen) for s in subjects]
+    try:
+        result.first_difference = first_difference(compare_value, *sides)
+    except (CannotLoad, CannotRun) as error:
+        result.notes.append(f"the first difference was not found, a value cannot be seen: {error}")
+        return
+    if result.first_difference is None:
+        result.notes.append("no value within that has a name in both models differs")
 
 
 def _compare_output(

@@ -205,19 +205,10 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """The same as a JSON-ready dictionary; its keys are stable."""
         return {
-            "a": self.a,
-            "b": self.b,
+            **vars(self),
             "equal": self.equal,
             "passed": self.passed,
-            "backend": self.backend,
-            "rtol": self.rtol,
-            "atol": self.atol,
-            "ulp": self.ulp,
-            "runs": list(self.runs),
-            "sizes": {run: dict(sizes) for run, sizes in self.sizes.items()},
             "outputs": [output.to_dict() for output in self.outputs],
-            "problems": list(self.problems),
-            "notes": list(self.notes),
             "first_difference": self.first_difference and self.first_difference.to_dict(),
         }
 

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
 
 import onnx
 import onnx_ir as ir
 
 from onnxfold import files, storage
+from onnxfold.compare.random_feeds import Feeds
 from onnxfold.errors import UsageError
 from onnxfold.storage import ModelLike
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
+class Subject(contextlib.ExitStack):
+    """A model as a graph (`model`) and as the path of a file that a runtime loads (`source`).
 
-class Subject:
-    """A model as a graph (`model`) and as what a runtime loads (`source`: a path, or bytes).
-
-    A path is passed on as it is. A model in memory is serialized; one of onnx-ir goes to a
-    temporary folder, gone when it is left, with its weights as external data, so that size and
-    weights that live in other files do not matter.
+    A path is passed on as it is. A model in memory goes to a temporary folder, gone when it is
+    left, with its weights as external data, so that size and weights that live in other files do
+    not matter.
 
     Raises:
         ModelError: The file cannot be read as a model.
@@ -33,36 +28,24 @@ class Subject:
     """
 
     def __init__(self, given: ModelLike, name: str) -> None:
-        self._folder = contextlib.ExitStack()
-        self.source: str | bytes
+        super().__init__()
         given = storage.model_in(given)
-        if isinstance(given, onnx.ModelProto):
-            self.name = name
-            self.model = storage.from_proto(given)
-            _refuse_external_data(self.model)
-            self.source = given.SerializeToString()
-        elif isinstance(given, ir.Model):
-            self.name = name
-            self.model = given
-            with contextlib.ExitStack() as stack:
-                folder = stack.enter_context(files.scratch_folder("compare"))
-                self.source = str(Path(folder) / "model.onnx")
-                storage.save(given, self.source, external_data=True, fsync=False)
-                self._folder = stack.pop_all()
-        else:
+        if not isinstance(given, (onnx.ModelProto, ir.Model)):
             self.source = self.name = os.fspath(given)
             self.model = storage.load(given)
+            return
+        self.name = name
+        self.model = given if isinstance(given, ir.Model) else _in_memory(given)
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(files.scratch_folder("compare"))
+            self.source = os.path.join(folder, "model.onnx")
+            storage.save(self.model, self.source, external_data=True, fsync=False)
+            self.push(stack.pop_all())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._folder.close()
+    def accepted(self, feeds: Feeds) -> Feeds:
+        """The feeds without those that the model has no input for."""
+        names = {value.name for value in [*self.inputs, *self.overridable]}
+        return {name: feed for name, feed in feeds.items() if name in names}
 
     @property
     def inputs(self) -> list[ir.Value]:
@@ -82,10 +65,12 @@ class Subject:
         return [value.name or "" for value in self.model.graph.outputs]
 
 
-def _refuse_external_data(model: ir.Model) -> None:
+def _in_memory(proto: onnx.ModelProto) -> ir.Model:
+    model = storage.from_proto(proto)
     for value in model.graph.initializers.values():
         if isinstance(value.const_value, ir.ExternalTensor):
             raise UsageError(
                 "the model in memory refers to external data; compare it by its path",
                 node=value.name,
             )
+    return model

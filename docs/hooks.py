@@ -1,7 +1,9 @@
-"""What mkdocs cannot do alone: pages that live elsewhere, and the catalogue of the rules."""
+"""Extend mkdocs: pages from the whole repository, their links, and a page for each set of rules."""
 
 from __future__ import annotations
 
+import posixpath
+import re
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,56 +19,84 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
+PAGES = "docs/pages/"
 ELSEWHERE = (
     *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"),
-    "docker/README.md",
+    *("docker/README.md", "examples/serve/README.md"),
 )
-"""Pages from the top of the repository, whose links become those of the site."""
+"""Pages of the site that are not in `docs/pages`."""
+
+LINK = re.compile(r"(?<=\]\()(?!\w+:)[^)#\s]+")
+"""The path of a relative link."""
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Add the pages of the rule sets to the navigation."""
+    assert config.nav is not None
+    section = next(entry["Rules"] for entry in config.nav if "Rules" in entry)
+    section += [_page_of(rule_set) for rule_set in builtin_rule_sets()]
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that live elsewhere."""
+    """Add the pages that are not in `docs/pages`."""
     for name in ELSEWHERE:
-        text = (ROOT / name).read_text(encoding="utf-8").replace("(docs/pages/", "(")
+        text = (ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, name, content=text))
+    for rule_set in builtin_rule_sets():
+        files.append(File.generated(config, _page_of(rule_set), content=_catalogue(rule_set)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Put the catalogue into the page of the rules."""
-    if page.file.src_uri != "rules.md":
-        return markdown
-    return markdown + "".join(_of_set(rule_set) for rule_set in builtin_rule_sets())
+    """Turn links between files of the repository into links between pages of the site."""
+    uri = page.file.src_uri
+    source = uri if uri in ELSEWHERE else PAGES + uri
+
+    def on_site(link: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link[0]))
+        target = "rules.md" if target == "rules" else target.removeprefix(PAGES)
+        return posixpath.relpath(target, posixpath.dirname(uri) or ".")
+
+    markdown = LINK.sub(on_site, markdown)
+    if uri == "rules.md":
+        rows = (f"| [{s.name}]({_page_of(s)}) | {s.doc} |\n" for s in builtin_rule_sets())
+        markdown += "\n| set | subject |\n|---|---|\n" + "".join(rows)
+    return markdown
 
 
-def _of_set(rules: RuleSet) -> str:
-    """A section: what the set is for, its rules, and their patterns folded away."""
+def _page_of(rules: RuleSet) -> str:
+    return f"rules/{rules.name}.md"
+
+
+def _catalogue(rules: RuleSet) -> str:
+    """Return the page of a set: its subject, its rules, and their patterns."""
     targets = sorted({rule.target for rule in rules if rule.target})
     only = [f"`--target {target}`" for target in targets]
     if rules.optional:
         only.append(f"`--enable {rules.name}`")
-    asked = f" Used with {' or '.join(only)} only." if only else ""
+    condition = f" Used with {' or '.join(only)} only." if only else ""
     rows = "".join(
         f"| `{rule.name}` | {_cell(rule.doc)} | {_cell(_exactness(rule))} | {rule.seen_in} |\n"
         for rule in rules
     )
     patterns = "\n\n".join(map(_pattern, rules))
     return (
-        f"\n\n## {rules.name}\n\n{rules.doc}{asked}\n\n"
-        f"| rule | what it says | exact | seen in |\n|---|---|---|---|\n{rows}\n"
-        f'??? note "Before and after"\n\n' + textwrap.indent(f"```text\n{patterns}\n```\n", "    ")
+        f"# {rules.name}\n\n{rules.doc}{condition}\n\n"
+        f"| rule | description | exact | seen in |\n|---|---|---|---|\n{rows}\n"
+        f"## Patterns\n\n```text\n{patterns}\n```\n"
     )
 
 
 def _exactness(rule: Rule) -> str:
-    """Whether it keeps every bit, and for which matches."""
+    """Return whether a rule keeps every bit, and for which matches."""
     if isinstance(rule.inexact, bool):
         return "no" if rule.inexact else "yes"
     return f"unless `{text_of(rule.inexact)}`"
 
 
 def _pattern(rule: Rule) -> str:
-    """The rule as its objects print: the pattern, the replacement, the condition."""
+    """Return the pattern, replacement and conditions of a rule as text."""
     first, last = rule.opset
     opset = f"opset {first} to {last}" if last else f"opset {first} and later"
     pair = rule.pair

@@ -34,7 +34,7 @@ class Block:
     Attributes:
         place: Page and line.
         language: The word behind the fence.
-        title: The file that it is, if it has a title.
+        title: The file that the block shows, if it has a title.
         text: What is in it.
         mark: "not run", "any figures", or nothing.
         follows: Whether nothing but blank lines is between it and the block before.
@@ -46,16 +46,6 @@ class Block:
     text: str
     mark: str | None
     follows: bool
-
-    @property
-    def is_included(self) -> bool:
-        """It is a file of the repository, which mkdocs puts in its place."""
-        return self.text.startswith('--8<-- "')
-
-    @property
-    def file(self) -> str:
-        """That file."""
-        return self.text.split('"')[1]
 
 
 def blocks_of(path: Path) -> list[Block]:
@@ -99,11 +89,11 @@ class Reader:
     def follow(self, block: Block) -> None:
         """Run a block; fail if it is neither run nor marked, or prints something else."""
         printed, self.printed = self.printed, None
-        if block.mark == "not run" or block.is_included:
+        if block.mark == "not run":
             return
         if block.language == "text" and block.follows and printed is not None:
             check(block, "what is printed", printed, block.text)
-        elif block.language == "python" and block.title:
+        elif block.title:
             Path(block.title).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
             with contextlib.redirect_stdout(io.StringIO()) as out:

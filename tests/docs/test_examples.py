@@ -37,7 +37,7 @@ def test_every_example_is_short_and_known():
         assert text.startswith('"""')
         assert len(text.splitlines()) < 80
         name = program.relative_to(ROOT).as_posix()
-        assert f'--8<-- "{name}"' in by_pages
+        assert f'title="{name}"' in by_pages
         assert f"$ python {name}" in by_pages or f'"{program.name}"' in here
         assert program.name in (EXAMPLES / "README.md").read_text() or program.parent != EXAMPLES
 

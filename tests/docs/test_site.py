@@ -27,7 +27,9 @@ def test_it_builds_strictly(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
-    catalogue = (tmp_path / "site" / "rules" / "index.html").read_text(encoding="utf-8")
+    assert "fp16" in (tmp_path / "site" / "search" / "search_index.json").read_text()
     for rule_set in builtin_rule_sets():
+        page = tmp_path / "site" / "rules" / f"{rule_set.name}.html"
+        catalogue = page.read_text(encoding="utf-8")
         for rule in rule_set:
             assert f"<code>{rule.name}</code>" in catalogue

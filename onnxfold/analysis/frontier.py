@@ -79,9 +79,10 @@ def choose(
     for allowed, per_op in growth:
         left = allowed
         price = int(min(allowed, per_op, _HIGHEST))  # whole bytes: sums of them are exact
-        growing = [part for part in parts if part.staying] if price else []
-        for part in sorted(growing, key=lambda part: part.bytes_per_op(price)):
-            left -= part.spend(left, price)
+        offers = {part: part.bytes_per_op(price) for part in parts if part.staying and price}
+        for part in sorted(offers, key=offers.__getitem__):
+            if offers[part] < math.inf:
+                left -= part.spend(left, price)
         total.spent += allowed - left
     for part in parts:
         total.stored |= part.stored
@@ -95,6 +96,7 @@ class _Part(Generic[V]):
         self._ops = ops
         self._wanted = wanted
         self._cost = cost
+        self._cuts: dict[int, set[V]] = {}
         self._maker = {v: k for k, op in enumerate(ops) for v in op.outputs}
         self.stored = minimum_cut(ops, wanted, cost)
         _, self._bytes, self.staying = self._weigh(self.stored)
@@ -130,7 +132,9 @@ class _Part(Generic[V]):
 
     def _cut(self, price: int) -> set[V]:
         """The minimum cut if each op that stays costs so much more."""
-        return minimum_cut(self._ops, self._wanted, self._cost, price)
+        if price not in self._cuts:
+            self._cuts[price] = minimum_cut(self._ops, self._wanted, self._cost, price)
+        return self._cuts[price]
 
     def _weigh(self, stored: set[V]) -> tuple[set[V], float, int]:
         """What is needed of these values; what it costs with the ops that stay; how many stay."""

@@ -49,29 +49,32 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
             self._contents.clear()
             self._samples.clear()
         scopes = facts_of(model).scopes
-        alike: dict[Hashable, list[ir.Value]] = {}
+        alike: dict[tuple[Hashable, Hashable], list[ir.Value]] = {}
         for graph in scopes.graphs():  # outer graphs come first
             # a graph output must stay: let it be the one that others give way to
-            for value in sorted(graph.initializers.values(), key=lambda v: not v.is_graph_output()):
+            values = graph.initializers.values()
+            for value in sorted(values, key=ir.Value.is_graph_output, reverse=True):
                 tensor = value.const_value
                 if tensor is None or value.is_graph_input():
                     continue
-                if any(is_overwritten(use.node, use.idx) for use in uses(value)):
-                    continue
                 content = _remembered(tensor, self._contents, content_of_tensor)
-                key = content or (tensor.dtype, storage.sizes_of(tensor))
-                alike.setdefault(key, []).append(value)
-        removed = sum(self._share(values, scopes) for values in alike.values() if len(values) > 1)
+                kind = None if content else (tensor.dtype, storage.sizes_of(tensor))
+                alike.setdefault((content, kind), []).append(value)
+        removed = 0
+        for (content, _), group in alike.items():
+            if len(group) > 1:
+                removed += self._share(group, content, scopes)
         return ir.passes.PassResult(model, modified=removed > 0)
 
-    def _share(self, values: Sequence[ir.Value], scopes: Scopes) -> int:
-        """Share small tensors of equal content or large ones of equal shape; return how many go."""
+    def _share(self, values: Sequence[ir.Value], content: Hashable, scopes: Scopes) -> int:
+        """Share small tensors of this content or large ones of equal shape; return how many go."""
         kept: dict[tuple[ir.Graph, Hashable], list[ir.Value]] = {}
         removed = 0
         for value in values:
             graph, tensor = value.graph, value.const_value
             assert graph is not None and tensor is not None and value.name is not None
-            content = _remembered(tensor, self._contents, content_of_tensor)
+            if any(is_overwritten(use.node, use.idx) for use in uses(value)):
+                continue
             key = content or _remembered(tensor, self._samples, _sample)
             twin = None
             if not value.is_graph_output():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import onnx_ir as ir
 
@@ -47,12 +47,16 @@ class Simplify(ir.passes.InPlacePass):
             target=options.target,
         )
         self._run = run
+        self._states: dict[ir.Node, Hashable] = {}
         self.report = RewriteReport()
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
         options = self._options
-        self.report = Rewriter(model, self.rules, level=options.level, keeps=options.keeps).run()
+        states = self._states if self._run is not None else None
+        self.report = Rewriter(
+            model, self.rules, level=options.level, keeps=options.keeps, states=states
+        ).run()
         if self._run is not None:
             self._run.result.add_rewrites(self.report)
         return ir.passes.PassResult(model, modified=bool(self.report.total))

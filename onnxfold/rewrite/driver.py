@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -77,6 +77,8 @@ class Rewriter:
         rules: The rules, of all sets.
         level: 1 for exact rewrites, 2 for inexact ones, too.
         keeps: Says for a value's name whether the node that makes it must stay.
+        states: What an earlier run left: only what has changed since, and what patterns reach
+            from there, is visited. Empty for a first run.
     """
 
     def __init__(
@@ -86,7 +88,9 @@ class Rewriter:
         *,
         level: int = 1,
         keeps: Callable[[str | None], bool] | None = None,
+        states: dict[ir.Node, Hashable] | None = None,
     ) -> None:
+        self._states = {} if states is None else states
         self._rules = [r for r in rules if level > 1 or r.inexact is not True]
         self._level = level
         self._facts = Facts(model)
@@ -115,7 +119,7 @@ class Rewriter:
         Raises:
             RuleError: a rule raised an exception.
         """
-        nodes = self._in_order()
+        nodes = self._changed() if self._states else self._in_order()
         queue, queued = self._queue, self._queued
         queue.extend(nodes)
         queued.update(nodes)
@@ -125,7 +129,25 @@ class Rewriter:
             if node.graph is not None:  # not removed in the meantime
                 self.report.visits += 1
                 self._visit(node, self._indexes[node.graph].candidates(node))
+        self._states.clear()
+        self._states.update((node, self._state(node)) for node in self._in_order())
         return self.report
+
+    def _changed(self) -> list[ir.Node]:
+        """The nodes that have changed since the last run, and those whose patterns reach them."""
+        nodes, states = self._in_order(), self._states
+        found = {node for node in nodes if states.get(node) != self._state(node)}
+        last = found
+        for _ in range(self._reach - 1):
+            last = {use.node for node in last for v in node.outputs for use in uses(v)} - found
+            found |= last
+        return [node for node in nodes if node in found]
+
+    def _state(self, node: ir.Node) -> Hashable:
+        """What rules see of a node; another one where a pass has changed something about it."""
+        of = self._facts.types.of
+        outputs = [(len(uses(v)), v.is_graph_output(), of(v)) for v in node.outputs]
+        return (node.inputs, *outputs)
 
     def _in_order(self) -> list[ir.Node]:
         """All nodes, those of a subgraph before the node that holds it."""

@@ -251,13 +251,29 @@ def insert(
         domain: The domain of the op.
         outputs: The number of results.
     """
-    stem = f"{stem or before.outputs[0].name or 'value'}/{op_type}"
+    stem = stem or before.outputs[0].name or "value"
+    node = new_node(names, stem, op_type, inputs, attributes, domain=domain, outputs=outputs)
+    before.prepend(node)
+    return node.outputs[0]
+
+
+def new_node(
+    names: Names,
+    stem: str,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    domain: str = "",
+    outputs: int = 1,
+) -> ir.Node:
+    """Make a node with fresh names, in no graph yet. See :func:`insert`."""
+    stem = f"{stem}/{op_type}"
     name = names.fresh_node(stem)
     node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs, name=name)
     for value in node.outputs:
         value.name = names.fresh(stem)
-    before.prepend(node)
-    return node.outputs[0]
+    return node
 
 
 def insert_constant(

@@ -9,7 +9,7 @@ from functools import cached_property
 import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
-from onnxfold.editing import Names, remove_unused, replace, take_over
+from onnxfold.editing import Names, new_node, remove_unused, replace, take_over
 from onnxfold.kernels.inference import may_be_constant
 from onnxfold.onnx_ir_private import uses
 from onnxfold.rewrite.build import Builder, Refused
@@ -190,11 +190,8 @@ class Splicer:
             if needs_copy:
                 if len(dying) == 1 and next(iter(dying)).op_type == "Identity":
                     raise Refused("it gives a graph output its name")
-                node = ir.Node("", "Identity", [value], num_outputs=1)
-                node.name = self._names.fresh_node(f"{root.name}/Identity")
-                node.outputs[0].name = self._names.fresh(f"{root.name}/Identity")
-                builder.insert(node)
-                value = node.outputs[0]
+                builder.insert(new_node(self._names, root.name or "", "Identity", [value]))
+                value = builder.nodes[-1].outputs[0]
             taken.add(value)
             kept.append(value)
         return kept

@@ -10,8 +10,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.editing import Names, add_initializer, constant_node, set_input
+from onnxfold.editing import Names, constant_node, insert_constant, new_node
 from onnxfold.kernels.inference import schema_of, takes
+from onnxfold.onnx_ir_private import read_nothing
 from onnxfold.rewrite.check import is_available
 from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.matcher import Match
@@ -154,16 +155,15 @@ class Builder:
             taken = None if value is None else self._facts.types.of(value).dtype
             if taken is not None and not takes(op_type, version or 1, op.domain, k, taken):
                 raise Refused(f"{op_type} takes no {taken.name}")
-        node = ir.Node(
-            op.domain,
+        node = new_node(
+            self._names,
+            self._stem,
             op_type,
             inputs,
-            list(attributes.values()),
-            num_outputs=1 if op.output_count is None else self._match.value_of(op.output_count),
-            name=self._names.fresh_node(f"{self._stem}/{op_type}"),
+            attributes,
+            domain=op.domain,
+            outputs=1 if op.output_count is None else self._match.value_of(op.output_count),
         )
-        for value in node.outputs:
-            value.name = self._names.fresh(f"{self._stem}/{op_type}")
         if opsets is not self._opsets:
             node = self._computed(node, opsets)
         self.insert(node)
@@ -175,8 +175,7 @@ class Builder:
         What is computed before the model runs is not limited by its opset.
         """
         tensor = self._facts.known.result_of(node, opsets)
-        for k in range(len(node.inputs)):
-            set_input(node, k, None)
+        read_nothing(node)
         if tensor is None:
             raise Refused(f"{node.op_type} is not of the model's opset, and its result not small")
         tensor.name = node.outputs[0].name
@@ -236,18 +235,16 @@ class Builder:
         exact = np.asarray(content)
         with np.errstate(all="ignore"):
             array = exact.astype(dtype.numpy())
-        if isinstance(content, (bool, int, float)) and not _is_same_number(content, array):
-            raise Refused(f"{content!r} is not a number of {dtype.name}")
-        if isinstance(content, tuple) and array.dtype.kind in "iu" and (array != exact).any():
-            raise Refused(f"{content!r} are not numbers of {dtype.name}")
-        tensor = ir.Tensor(array, dtype=dtype)
-        tensor.name = self._names.fresh(f"{self._stem}/constant")
-        if self._in_function:  # a function has no initializers
-            node = constant_node(tensor, self._before.name)
-            self.insert(node)
-            return node.outputs[0]
-        value = add_initializer(self._graph, tensor)
-        self.initializers.append(value)
+        if not isinstance(content, np.ndarray) and not _are_same_numbers(exact, array):
+            raise Refused(f"{content!r}: not of {dtype.name}")
+        value = insert_constant(
+            self._before, self._names, array, stem=self._stem, in_function=self._in_function
+        )
+        node = value.producer()
+        if node is None:
+            self.initializers.append(value)
+        else:
+            self.nodes.append(node)
         return value
 
     # ---------------------------------------------------------------- taking it back
@@ -280,35 +277,20 @@ def _attribute(name: str, value: Any, schema: onnx.defs.OpSchema | None) -> ir.A
     kind = None if declared is None else ir.AttributeType(declared.type.value)  # type: ignore[attr-defined]
     if isinstance(value, np.ndarray) and kind == ir.AttributeType.TENSOR:
         return ir.AttrTensor(name, ir.Tensor(value))
-    value = _plain(value)
-    if kind == ir.AttributeType.INT:
-        return ir.AttrInt64(name, _int64(value))
-    if kind == ir.AttributeType.FLOAT:
-        return ir.AttrFloat32(name, float(value))
-    if kind == ir.AttributeType.INTS:
-        return ir.AttrInt64s(name, [_int64(v) for v in value])
-    if kind == ir.AttributeType.FLOATS:
-        return ir.AttrFloat32s(name, [float(v) for v in value])
-    made = ir.convenience.convert_attribute(name, value)
+    numbers = np.asarray(value)
+    if numbers.dtype.kind != "U":  # an integer of more than 64 bits is an OverflowError
+        is_float = kind in _FLOATS or (kind is None and numbers.dtype.kind == "f")
+        value = np.asarray(value, np.float64 if is_float else np.int64).tolist()
+    made = ir.convenience.convert_attribute(name, value, kind)
     assert isinstance(made, ir.Attr)
     return made
 
 
-def _plain(value: Any) -> Any:
-    """Numbers of Python instead of NumPy's."""
-    if isinstance(value, (np.ndarray, np.generic)):
-        return value.item() if value.ndim == 0 else tuple(value.tolist())
-    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
+_FLOATS = (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS)
 
 
-def _int64(number: Any) -> int:
-    if not -(1 << 63) <= number < 1 << 63:
-        raise Refused(f"{number} is no number of an attribute")
-    return int(number)
-
-
-def _is_same_number(number: float, array: np.ndarray[Any, Any]) -> bool:
-    """True unless the dtype cannot hold the number; rounding to a float dtype is its meaning."""
+def _are_same_numbers(exact: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:
+    """True unless the dtype cannot hold the numbers; rounding to a float dtype is their meaning."""
     if array.dtype.kind in "iub":
-        return bool(array == number) and isinstance(number, bool) == (array.dtype.kind == "b")
-    return bool(np.isfinite(array.astype(np.float64)) == np.isfinite(float(number)))
+        return bool((array == exact).all()) and (exact.dtype == bool) == (array.dtype == bool)
+    return bool((np.isfinite(array.astype(float)) == np.isfinite(exact.astype(float))).all())

@@ -362,6 +362,66 @@ def test_a_product_with_one_matrix_is_flattened():
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+NORMALIZED = """g (float16[n, 8, {rest}] x, float16[{count}] s, float16[{count}] b)
+    => (float16[n, 8, {rest}] y) {{ y = {op}(x, s, b) }}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        ("(float16[n, m] x) => (float16[n, 1] y) { y = ReduceMean(x, a) }", ["5, 3000"]),
+        (
+            "(float16[n, m] x, float16[m, 4] z) => (float16[n, 4] y) { y = MatMul(x, z) }",
+            ["5, 3", "3, 4"],
+        ),
+        ("(float16[n] x, float16[n] z) => (float16[n] y) { y = Max(x, z, x) }", ["5", "5"]),
+        (NORMALIZED.format(op="LayerNormalization", rest=6, count=6)[2:], ["5, 8, 6", "6", "6"]),
+        (NORMALIZED.format(op="InstanceNormalization", rest=6, count=8)[2:], ["5, 8, 6", "8", "8"]),
+    ],
+)
+@pytest.mark.parametrize("opset", [17, 21])
+def test_half_precision_is_computed_in_float32(text, shapes, opset):
+    if "a)" in text:
+        text = text.replace("{ y", "{ a = Constant<value_ints = [1]> () y")
+    model = parse(f"g {text}")
+    model.opset_import[0].version = opset
+    if opset < 18 and "ReduceMean" in text:
+        pytest.skip("the axes are an attribute")
+    opened, _ = prepared(model)
+    halves = [
+        node.op_type
+        for node in opened.graph
+        if any(v is not None and v.dtype == ir.DataType.FLOAT16 for v in node.inputs)
+    ]
+    assert set(halves) == {"Cast"}
+    inputs = [v.name for v in model.graph.input]
+    sizes = [tuple(map(int, shape.split(","))) for shape in shapes]
+    feeds = {
+        name: (random(*shape, seed=k) + 2).astype(np.float16)
+        for k, (name, shape) in enumerate(zip(inputs, sizes, strict=True))
+    }
+    (got,), (want,) = original(storage.to_proto(opened), feeds), original(model, feeds)
+    np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("op", ["LayerNormalization<axis = 1>", "InstanceNormalization"])
+def test_what_is_normalized_has_no_mean(op):
+    """A compiler that takes E[x^2] - E[x]^2 for the variance then loses no digits."""
+    shape = "8, 6" if "Layer" in op else "8"
+    model = parse(
+        f"""g (float[n, 8, 6] x, float[{shape}] s, float[{shape}] b) => (float[n, 8, 6] y) {{
+            y = {op}(x, s, b)
+        }}"""
+    )
+    opened, _ = prepared(model)
+    (node,) = [n for n in opened.graph if n.op_type in op]
+    assert node.inputs[0].producer().op_type == "Sub"
+    count = tuple(map(int, shape.split(",")))
+    feeds = {"x": random(3, 8, 6) + 1000, "s": random(*count, seed=1), "b": random(*count, seed=2)}
+    (got,), (want,) = original(storage.to_proto(opened), feeds), original(model, feeds)
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
+
+
 def test_arrays_begin_where_the_runtime_wants_them():
     base = np.arange(1000, dtype=np.float32)
     for start in range(20):

@@ -1,17 +1,20 @@
 """Rewriting a model for MLIR compilers: what they lower badly, or not at all, in simpler ops.
 
-Every rewrite computes the same numbers.
+Every rewrite computes the same numbers, or computes them more accurately.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.editing import Names, insert, insert_constant, remove_node, take_over
+from onnxfold.kernels.inference import schema_of
+from onnxfold.ops import Trait, ops
 from onnxfold.runtime.splitting.parts import operands_of
 
 # Constants that become part of a kernel: a few numbers (exponents, limits, scales of an image) by
@@ -20,6 +23,9 @@ from onnxfold.runtime.splitting.parts import operands_of
 _MOST_NUMBERS = 16
 _MOST_BYTES = 1 << 16
 _INDICES = (ir.DataType.INT64, ir.DataType.INT32)
+
+_HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_COPYING = ops(Trait.MOVES | Trait.REPEATS | Trait.SELECTS | Trait.FREE)
 
 
 def prepare(model: ir.Model) -> list[str]:
@@ -35,6 +41,10 @@ def prepare(model: ir.Model) -> list[str]:
             _decompose_dequantize(node, analysis, names)
         elif node.op_type == "MatMul":
             _flatten_matmul(node, analysis, names)
+        elif node.op_type in ("LayerNormalization", "InstanceNormalization"):
+            _center(node, analysis, names, model.opset_imports[""])
+    for node in list(model.graph):
+        _compute_in_float32(node, analysis, names, model.opset_imports)
     _widen_packed(model.graph)
     return _weights_to_inputs(model.graph)
 
@@ -103,6 +113,50 @@ def _flatten_matmul(node: ir.Node, analysis: SymbolicAnalysis, names: Names) -> 
         front = make("Shape", [a], {"start": 0, "end": len(left) - 1})
         shape = make("Concat", [front, ints([right[1]])], {"axis": 0})
     _replace(node, make("Reshape", [product, shape]))
+
+
+def _center(node: ir.Node, analysis: SymbolicAnalysis, names: Names, opset: int) -> None:
+    """Subtract the mean before a normalization: compilers take E[x^2] - E[x]^2 for the variance."""
+    x = node.inputs[0]
+    assert x is not None
+    shape = analysis.of(x).shape
+    if shape is None or any(value.uses() for value in node.outputs[1:]):
+        return
+    is_layer = node.op_type == "LayerNormalization"
+    axis = int(node.attributes.get_int("axis", -1) or 0) if is_layer else 2
+    axes = list(range(axis % len(shape), len(shape)))
+    if opset < 18:
+        mean = insert(node, names, "ReduceMean", [x], {"axes": axes})
+    else:
+        mean = insert(node, names, "ReduceMean", [x, insert_constant(node, names, axes)])
+    node.replace_input_with(0, insert(node, names, "Sub", [x, mean]))
+
+
+def _compute_in_float32(
+    node: ir.Node, analysis: SymbolicAnalysis, names: Names, opsets: Mapping[str, int]
+) -> None:
+    """Round only the result to half precision, as onnxruntime does.
+
+    A compiler also adds up in half precision, where a sum of 2,048 ones does not grow any more.
+    """
+    halves = {v for v in node.inputs if v is not None and analysis.of(v).dtype in _HALF}
+    schema = schema_of(node.op_type, opsets.get(node.domain, 1), node.domain)
+    if not halves or schema is None or node.op_type in _COPYING or len(node.outputs) > 1:
+        return
+    types = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+    wide = {kind for kind, allowed in types.items() if "tensor(float)" in allowed}
+    last = len(schema.inputs) - 1
+    kinds = [schema.inputs[min(k, last)].type_str for k in range(len(node.inputs))]
+    if schema.outputs[0].type_str not in wide.intersection(kinds):
+        return
+    make = functools.partial(insert, node, names)
+    inputs = [
+        make("Cast", [v], {"to": ir.DataType.FLOAT}) if v in halves and kind in wide else v
+        for v, kind in zip(node.inputs, kinds, strict=True)
+    ]
+    result = make(node.op_type, inputs, node.attributes, domain=node.domain)
+    dtype = analysis.of(node.outputs[0]).dtype
+    _replace(node, make("Cast", [result], {"to": dtype}))
 
 
 def _replace(node: ir.Node, new: ir.Value) -> None:

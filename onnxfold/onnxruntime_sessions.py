@@ -191,6 +191,15 @@ def bytes_of(value: onnxruntime.OrtValue) -> Array:
     return content
 
 
+def ort_copy(value: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
+    """Return a copy of a tensor of numbers in the CPU's memory, at a multiple of 64 bytes."""
+    import onnxruntime as ort
+
+    made = ort.OrtValue.ortvalue_from_shape_and_type(value.shape(), value.element_type())
+    ctypes.memmove(made.data_ptr(), value.data_ptr(), value.tensor_size_in_bytes())
+    return made
+
+
 def arrays_of(values: Mapping[str, Feed], names: Sequence[str]) -> list[Array]:
     """Return the values of these names as arrays, see `array_of`.
 

@@ -1,4 +1,4 @@
-"""Folders of files that are bounded in bytes: those that were used least recently go first.
+"""Folders that are bounded in bytes: files and folders used least recently are removed first.
 
 When a file was used is when it was changed last, which `touch` sets.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from onnxfold.files import remove
 
 
 class KeptFile(NamedTuple):
-    """A file, the bytes that it takes, and when it was used last, in seconds since 1970."""
+    """A file or folder, the bytes that it takes, and when it was last used, in Unix time."""
 
     path: str
     nbytes: int
@@ -23,14 +24,17 @@ class KeptFile(NamedTuple):
 
 
 def files_of(folder: str | os.PathLike[str], name: re.Pattern[str]) -> list[KeptFile]:
-    """Files of a folder whose names begin so; none if there is no such folder."""
+    """Files and folders in a folder whose names begin so; none if there is no such folder."""
     found = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if name.match(entry.name):
                 with contextlib.suppress(OSError):  # somebody has just removed it
                     status = entry.stat()
-                    found.append(KeptFile(entry.path, status.st_size, status.st_mtime))
+                    nbytes = status.st_size
+                    if entry.is_dir():
+                        nbytes = sum(file.stat().st_size for file in os.scandir(entry))
+                    found.append(KeptFile(entry.path, nbytes, status.st_mtime))
     return found
 
 
@@ -47,5 +51,8 @@ def shrink(files: Iterable[KeptFile], max_bytes: int) -> None:
     for file in by_use:
         if total <= max_bytes:
             return
-        remove(file.path)
+        if os.path.isdir(file.path):
+            shutil.rmtree(file.path, ignore_errors=True)
+        else:
+            remove(file.path)
         total -= file.nbytes

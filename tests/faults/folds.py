@@ -24,7 +24,7 @@ import onnxruntime
 
 from onnxfold import FoldCache, Session, split
 from onnxfold.onnxruntime_sessions import array_of, ort_value
-from onnxfold.runtime.sessions.folded import Folded
+from onnxfold.runtime.sessions.cache import Folded
 
 from .kills import Outcome, finish
 
@@ -114,7 +114,7 @@ def _faults_of(folder: Path) -> Iterator[str]:
     began = time.monotonic()
     cache = FoldCache(folder, max_bytes=BOUND)  # it removes what dead processes left
     names = os.listdir(folder)
-    yield from (f"{name} is left behind" for name in names if not name.endswith(".safetensors"))
+    yield from (f"{name} is left behind" for name in names if name.startswith("."))
     nbytes = sum((folder / name).stat().st_size for name in names)
     if nbytes > BOUND:
         yield f"{nbytes} bytes are kept, more than {BOUND}"

@@ -38,7 +38,7 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 INSIDE = {
     "runtime": (
         *("least_recently_used", "bundles", "splitting", "backends", "split"),
-        *("safetensors", "adapters", "sessions", "bench"),
+        *("adapters", "sessions", "bench"),
     ),
     "rewrite": (
         *("facts", "patterns", "rule", "check", "words", "rule_set"),

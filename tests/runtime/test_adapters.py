@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -13,6 +14,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from runtime_models import is_near, parse, random
+from safetensors.numpy import save_file
 
 import onnxfold
 from onnxfold.cli import main
@@ -54,22 +56,6 @@ def expected(adapter):
 
 def update(x, w, a, b, scale=2.0):
     return x @ w + scale * (x @ a @ b)
-
-
-def write_safetensors(path, tensors):
-    names = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-    header, offset = {"__metadata__": {"format": "pt"}}, 0
-    for name, array in tensors.items():
-        end = offset + array.nbytes
-        header[name] = {
-            "dtype": names[array.dtype.name],
-            "shape": array.shape,
-            "data_offsets": [offset, end],
-        }
-        offset = end
-    text = json.dumps(header).encode()
-    content = b"".join(np.ascontiguousarray(array).tobytes() for array in tensors.values())
-    path.write_bytes(struct.pack("<Q", len(text)) + text + content)
 
 
 # -------------------------------------------------------------------- what peft has made
@@ -118,7 +104,7 @@ def test_what_an_adapter_does_not_have_is_as_in_the_file(lora, tmp_path):
     ids, want = expected(ADAPTERS[0])
     tensors = read_adapter(ADAPTERS[0]).tensors
     path = tmp_path / "part.safetensors"
-    write_safetensors(path, {n: np.array(t) for n, t in tensors.items() if ".q_proj." in n})
+    save_file({n: np.array(t) for n, t in tensors.items() if ".q_proj." in n}, path)
     got = lora.fold(path).run(None, {"input_ids": ids})[0]
     assert not is_near(got, want)
     assert not is_near(got, lora.fold({}).run(None, {"input_ids": ids})[0])
@@ -127,10 +113,10 @@ def test_what_an_adapter_does_not_have_is_as_in_the_file(lora, tmp_path):
 def test_tensors_of_other_models_are_refused(lora, tmp_path):
     path = tmp_path / "other.safetensors"
     name = "base_model.model.model.layers.{}.self_attn.q_proj.lora_A.weight"
-    write_safetensors(path, {name.format(7): random(8, 32)})
+    save_file({name.format(7): random(8, 32)}, path)
     with pytest.raises(UsageError, match="no runtime constant is called that"):
         lora.fold(path)
-    write_safetensors(path, {name.format(0): random(8, 33)})
+    save_file({name.format(0): random(8, 33)}, path)
     with pytest.raises(UsageError, match=r"the constant is float\[32,rank_"):
         lora.fold(path)
 
@@ -154,7 +140,7 @@ def test_an_adapter_is_as_strong_as_it_says(plain, tmp_path, config, factor):
     folder = tmp_path / "adapter"
     folder.mkdir()
     names = [f"base_model.model.proj.lora_{k}.weight" for k in "AB"]
-    write_safetensors(folder / "adapter_model.safetensors", dict(zip(names, (a, b), strict=True)))
+    save_file(dict(zip(names, (a, b), strict=True)), folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(json.dumps(config))
     session = onnxfold.Session(model, runtime_constants=LORA)
     x = random(5, 16, seed=6)
@@ -256,7 +242,7 @@ def test_files_of_all_kinds_give_the_same(plain, tmp_path):
     given = {"a": random(16, 6, seed=7), "b": random(6, 12, seed=8)}
     x = random(5, 16, seed=6)
     want = session.fold(given).run(None, {"x": x})[0]
-    write_safetensors(tmp_path / "it.safetensors", given)
+    save_file(given, tmp_path / "it.safetensors")
     np.savez(tmp_path / "it.npz", **given)
     adapter = ort.AdapterFormat()
     values = {n: ort.OrtValue.ortvalue_from_numpy(v) for n, v in given.items()}
@@ -270,20 +256,10 @@ def test_files_of_all_kinds_give_the_same(plain, tmp_path):
 def test_half_precision_is_widened(plain, tmp_path):
     session = onnxfold.Session(plain, runtime_constants=["a", "b"])
     a, b = (random(*s, seed=7).astype(ml_dtypes.bfloat16) for s in ((16, 6), (6, 12)))
-    write_safetensors(tmp_path / "it.safetensors", {"a": a, "b": b})
+    save_file({"a": a, "b": b}, tmp_path / "it.safetensors")
     x = random(5, 16, seed=6)
     got = session.fold(tmp_path / "it.safetensors").run(None, {"x": x})[0]
     assert is_near(got, update(x, random(16, 12), a.astype("f"), b.astype("f")))
-
-
-def test_safetensors_are_mapped(tmp_path):
-    from onnxfold.runtime.adapters.files import read_adapter
-
-    array = random(6, 12)
-    write_safetensors(tmp_path / "it.safetensors", {"b": array})
-    (read,) = read_adapter(tmp_path / "it.safetensors").tensors.values()
-    assert read.tobytes() == array.tobytes()
-    assert not read.flags.owndata and not read.flags.writeable
 
 
 @pytest.mark.parametrize(
@@ -312,6 +288,14 @@ def test_damaged_files_are_refused(plain, tmp_path, kind, content):
     assert raised.value.file == str(path)
 
 
+def test_safetensors_are_read_by_their_library(plain, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    (tmp_path / "it.safetensors").touch()
+    session = onnxfold.Session(plain, runtime_constants=["a", "b"])
+    with pytest.raises(UsageError, match=r"pip install 'onnxfold\[adapters\]'"):
+        session.fold(tmp_path / "it.safetensors")
+
+
 def test_files_that_are_none(plain, tmp_path):
     session = onnxfold.Session(plain, runtime_constants=["a", "b"])
     with pytest.raises(ModelError, match="No such file"):
@@ -333,7 +317,7 @@ def test_adapters_shows_what_fits(capsys):
 
 
 def test_adapters_says_what_does_not_fit(capsys, tmp_path):
-    write_safetensors(tmp_path / "other.safetensors", {"embed.weight": random(3, 4)})
+    save_file({"embed.weight": random(3, 4)}, tmp_path / "other.safetensors")
     bundle = split(MODELS[1], tmp_path / "bundle", runtime_constants=LORA, fsync=False).folder
     files = [str(ADAPTERS[0]), str(tmp_path / "other.safetensors")]
     assert main(["adapters", str(bundle), *files]) == 1

@@ -1,4 +1,4 @@
-"""What bodies make of runtime constants is made once, unless it may fail and they may not run."""
+"""What bodies make of runtime constants is made once, if they certainly run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 
 LOOP = """
-loop (int64 steps, float[1, 64] x, float[n, 64] states) => (float[1, 64] y) {
+loop (float[1, 64] x, float[n, k] states) => (float[1, 64] y) {
+    steps = Constant <value = int64 {3}> ()
     none = Constant <value = bool {1}> ()
     y = Loop (steps, none, x) <body = body (int64 i, bool go_in, float[1, 64] q) =>
         (bool go, float[1, 64] out) {
@@ -28,7 +29,8 @@ loop (int64 steps, float[1, 64] x, float[n, 64] states) => (float[1, 64] y) {
 """
 
 CARRIED = """
-loop (int64 steps, float[1, 64] x, float[n, 64] states) => (float[1, 64] y, float[n, 64] same) {
+loop (float[1, 64] x, float[n, 64] states) => (float[1, 64] y, float[n, 64] same) {
+    steps = Constant <value = int64 {3}> ()
     y, same = Loop (steps, , x, states) <body = body (int64 i, bool go_in, float[1, 64] q,
         float[n, 64] s) => (bool go, float[1, 64] out, float[n, 64] s_out) {
         go = Identity(go_in)
@@ -97,15 +99,13 @@ def folded(session: Session) -> list[str]:
     return ops_of(session, "runtime_fold.onnx") if session.bundle.manifest.groups else []
 
 
-@pytest.mark.parametrize("steps", [0, 1, 5])
 @pytest.mark.parametrize("text", [LOOP, CARRIED])
-def test_what_a_loop_makes_of_constants_is_made_once(text, steps):
+def test_what_a_loop_makes_of_constants_is_made_once(text):
     model, session = opened(text)
     assert folded(session).count("MatMul") == 1
     assert ops_of(session, "entry.onnx").count("MatMul") == 2
     for seed in (1, 2):
-        states = random(9, 64, seed=seed)
-        check(model, session, {"steps": np.array(steps), "x": random(1, 64), "states": states})
+        check(model, session, {"x": random(1, 64), "states": random(9, 64, seed=seed)})
     assert session.fold_statistics().folds == 2
 
 
@@ -115,74 +115,72 @@ def test_what_a_scan_makes_of_constants_is_made_once():
     check(model, session, {"xs": random(3, 64), "states": random(64, 64, seed=3)})
 
 
+COUNTED = LOOP.replace("loop (", "loop (int64 steps, ").replace(
+    "steps = Constant <value = int64 {3}> ()", ""
+)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_a_loop_that_may_not_run_keeps_its_nodes(steps):
+    model, session = opened(COUNTED)
+    assert not folded(session)
+    (stay,) = (s for s in session.bundle.manifest.stays if s.op == "MatMul")
+    assert stay.reason == "it is in a Loop, whose body may not run"
+    feeds = {"steps": np.array(steps), "x": random(1, 64), "states": random(9, 64)}
+    check(model, session, feeds)
+    if not steps:  # what would fail does not run
+        check(model, session, {**feeds, "states": random(9, 63)})
+
+
 @pytest.mark.parametrize("which", [True, False])
-def test_what_a_branch_makes_of_constants_is_made_once(which):
+def test_a_branch_keeps_its_nodes(which):
     model, session = opened(BRANCH)
-    assert "MatMul" in folded(session) and ops_of(session, "entry.onnx").count("MatMul") == 3
+    (branching,) = session.bundle.load("entry.onnx").graph
+    assert branching.op_type == "If" and not folded(session)
     feeds = {"which": np.array(which), "x": random(2, 64), "states": random(9, 64)}
     check(model, session, feeds)
 
 
-def test_what_stays_of_a_branch_stays_in_it():
-    model, session = opened(BRANCH, max_cache=0)
-    assert not folded(session)
-    (branching,) = session.bundle.load("entry.onnx").graph
-    assert branching.op_type == "If"
-    for which in (True, False):
-        feeds = {"which": np.array(which), "x": random(2, 64), "states": random(9, 64)}
-        check(model, session, feeds)
-
-
-def test_what_may_fail_stays_where_it_may_not_run():
-    text = LOOP.replace("float[n, 64] states", "float[n, k] states")
-    model, session = opened(text)
-    assert not folded(session)
-    (stay,) = (s for s in session.bundle.manifest.stays if s.op == "MatMul")
-    assert "its body may not run, and it may fail: it is not certain" in stay.reason
-    wrong = {"steps": np.array(0), "x": random(1, 64), "states": random(9, 63)}
-    check(model, session, wrong)
-    check(model, session, {**wrong, "steps": np.array(3), "states": random(9, 64)})
-
-
-def test_what_may_fail_moves_where_it_runs_in_any_case():
-    text = LOOP.replace("float[n, 64] states", "float[n, k] states")
-    text = text.replace("int64 steps, ", "").replace(
-        "none = ", "steps = Constant <value = int64 {3}> ()\n none = "
-    )
-    model, session = opened(text)
-    assert "MatMul" in folded(session)
-    check(model, session, {"x": random(1, 64), "states": random(9, 64)})
+def test_what_fails_in_a_body_that_runs_fails():
+    session = opened(LOOP)[1]
     with pytest.raises(Exception, match="MatMul"):
         session.run(None, {"x": random(1, 64), "states": random(9, 63)})
 
 
-def test_a_loop_in_a_branch_and_names_that_bodies_share():
+def test_a_loop_in_a_loop_and_names_that_bodies_share():
     inner = LOOP[LOOP.index("y = Loop") : LOOP.rindex("}")]
+    other = inner.replace("Softmax", "Tanh").replace("y = Loop", "z = Loop")
     text = f"""
-    both (bool which, int64 steps, float[1, 64] x, float[n, 64] states) => (float[1, 64] z) {{
+    both (float[1, 64] x0, float[n, 64] states) => (float[1, 64] w0) {{
+        steps = Constant <value = int64 {{3}}> ()
         none = Constant <value = bool {{1}}> ()
-        z = If (which) <
-            then_branch = then () => (float[1, 64] y) {{ {inner} }},
-            else_branch = other () => (float[1, 64] y) {{ {inner.replace("Softmax", "Tanh")} }}>
+        w0 = Loop (steps, none, x0) <body = outer (int64 j, bool on_in, float[1, 64] x) =>
+            (bool on, float[1, 64] s) {{
+            on = Identity(on_in)
+            {inner}
+            {other}
+            s = Add(y, z)
+        }}>
     }}
     """
     model, session = opened(text)
     assert folded(session).count("MatMul") >= 1
     assert ops_of(session, "entry.onnx").count("MatMul") == 4
-    for which in (True, False):
-        feeds = {"x": random(1, 64), "states": random(9, 64), "steps": np.array(2)}
-        check(model, session, {"which": np.array(which), **feeds})
+    check(model, session, {"x0": random(1, 64), "states": random(9, 64)})
 
 
 def test_what_a_body_gives_out_is_made_in_it():
     text = """
-    out (bool which, float[64, 64] states) => (float[64, 64] y) {
-        y = If (which) <
-            then_branch = then () => (float[64, 64] a) { a = MatMul(states, w) },
-            else_branch = other () => (float[64, 64] b) { b = Identity(states) }>
+    out (float[64, 64] states) => (float[3, 64, 64] y, float[64, 64] last) {
+        steps = Constant <value = int64 {3}> ()
+        last, y = Loop (steps, , states) <body = body (int64 i, bool go_in, float[64, 64] q) =>
+            (bool go, float[64, 64] q_out, float[64, 64] a) {
+            go = Identity(go_in)
+            a = MatMul(states, w)
+            q_out = Add(q, a)
+        }>
     }
     """
     model, session = opened(text)
-    for which in (True, False):
-        check(model, session, {"which": np.array(which), "states": random(64, 64)})
+    check(model, session, {"states": random(64, 64)})
     assert "MatMul" in folded(session)

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,12 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from faults.test_file_systems import mounted
 from reference_session import reference_session
 from runtime_models import options, parse, random
 
 from onnxfold import storage
 from onnxfold.errors import OnnxFoldError
-from onnxfold.runtime.bundles import opening, scratch
 from onnxfold.runtime.bundles.bundle import ENTRY_FILE
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
@@ -32,6 +33,7 @@ TEXT = """g (float[n, 64] x, float[64, 64] r) => (float[n, 64] y) {
     t = Transpose<perm = [1, 0]>(u)
     y = MatMul(b, t)
 }"""
+TENSOR = 64 * 64 * 4
 FEEDS = {"x": random(3, 64, seed=11), "r": random(64, 64, seed=12)}
 
 
@@ -47,32 +49,25 @@ def write(folder: Path, *, external: bool, seed: int = 0) -> Path:
 
 
 @pytest.fixture
-def places(tmp_path, monkeypatch):
-    """Temporary folders of the test's own: on the disk, and what is taken for memory."""
-    folders = [tmp_path / "temporary", tmp_path / "memory"]
-    for folder in folders:
-        folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folders[0]))
-    monkeypatch.setattr(scratch, "_MEMORY", str(folders[1]))
-    return folders
+def temporary(tmp_path, monkeypatch) -> Path:
+    """A folder for temporary files of the test's own."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
-@pytest.fixture
-def copied(monkeypatch):
-    """Names of the tensors that were put into a scratch file, for each session that was opened."""
-    names: list[set[str | None]] = []
-    real = opening.scratch_file
+@contextlib.contextmanager
+def writing(*nbytes: int) -> Iterator[None]:
+    """See that a block writes so many tensors of 16 KiB, and little else: one of these counts."""
 
-    @contextlib.contextmanager
-    def recorded(plan):
-        names.append({place.tensor.name for place in plan.tensors})
-        with real(plan) as path:
-            assert Path(path).stat().st_size == plan.size
-            assert Path(path).parent.stat().st_mode & 0o777 == 0o700
-            yield path
+    def written() -> int:
+        lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))
 
-    monkeypatch.setattr(opening, "scratch_file", recorded)
-    return names
+    before = written()
+    yield
+    assert (written() - before) // TENSOR in nbytes
 
 
 def opened(path, **arguments) -> Session:
@@ -89,62 +84,63 @@ def original(path: Path | str, feeds=FEEDS):
     return reference_session(path).run(None, feeds)
 
 
-def left(places) -> list[Path]:
-    return [p for folder in places for p in folder.iterdir() if not p.name.endswith("lock")]
+def left(temporary: Path) -> list[Path]:
+    return [path for path in temporary.iterdir() if not path.name.endswith("lock")]
 
 
 @pytest.mark.parametrize("external", [True, False], ids=["external", "in the file"])
 @pytest.mark.parametrize("specialize", [False, True])
-def test_it_computes_the_same_and_leaves_nothing(tmp_path, places, external, specialize):
+def test_it_computes_the_same_and_leaves_nothing(tmp_path, temporary, external, specialize):
     path = write(tmp_path, external=external)
     want = original(path)
     session = opened(path, specialize=specialize)
-    assert left(places) == []
+    assert left(temporary) == []
     assert_computes(session, want)
-    assert bool(left(places)) == specialize  # for settings that are yet to come
+    assert bool(left(temporary)) == specialize  # for settings that are yet to come
     del session
     gc.collect()
-    assert left(places) == []
+    assert left(temporary) == []
 
 
-def test_weights_in_a_data_file_are_mapped_there(tmp_path, places, copied):
+def test_weights_in_a_data_file_are_mapped_there(tmp_path, temporary):
     path = write(tmp_path, external=True)
-    session = opened(path)
-    assert copied == [{"t"}]  # what was computed
-    session.fold({"r": FEEDS["r"]})
-    assert copied == [{"t"}]  # runtime_fold reads w where it is, too
+    with writing(1):  # t, which was computed
+        session = opened(path)
+    with writing(0):  # runtime_fold reads w where it is, too
+        session.fold({"r": FEEDS["r"]})
     maps = Path("/proc/self/maps")
     if maps.exists():
         assert f"{path}.data" in maps.read_text(encoding="utf-8")
     assert_computes(session, original(path))
 
 
-def test_a_session_of_a_setting_shares_the_weights(tmp_path, places, copied):
+def test_a_session_of_a_setting_shares_the_weights(tmp_path, temporary):
     path = write(tmp_path, external=True)
     session = opened(path, specialize=True)
-    for seed in (1, 2):
+    for seed in (1, 2, 3):
         feeds = {**FEEDS, "r": random(64, 64, seed=seed)}
-        handle = session.fold({"r": feeds["r"]})
-        assert_computes(handle, original(path, feeds), {"x": feeds["x"]})
-    assert copied == [{"t"}]
-    assert len(left(places)) == 1  # entry as onnxruntime has packed it, once for all of them
+        want = original(path, feeds)
+        with contextlib.nullcontext() if seed == 1 else writing(0):
+            handle = session.fold({"r": feeds["r"]})
+            assert_computes(handle, want, {"x": feeds["x"]})
+    assert len(left(temporary)) == 1  # entry as onnxruntime has packed it, once for all of them
 
 
-def test_weights_in_the_file_are_copied_to_memory_once(tmp_path, places, copied):
+def test_weights_in_the_file_are_copied_once(tmp_path, temporary):
     path = write(tmp_path, external=False)
     place = path.read_bytes().find(random(64, 64).tobytes())
-    opened(path)
     assert place > 0
-    assert copied == [{"t"} if place % 64 == 0 else {"w", "t"}]
+    with writing(1 if place % 64 == 0 else 2):
+        opened(path)
 
 
-def test_what_was_in_memory_only_is_freed(places):
+def test_what_was_in_memory_only_is_freed(temporary):
     """A model in memory goes, and its weights are the pages that onnxruntime has mapped."""
     session = opened(example())
     tensors = [v.const_value for v in session.bundle.load(ENTRY_FILE).graph.initializers.values()]
     large = [tensor for tensor in tensors if tensor.nbytes >= 4096]
     assert large and all(storage.span_of(tensor) is not None for tensor in large)
-    assert left(places) == []
+    assert left(temporary) == []
     want = reference_session(example()).run(None, FEEDS)
     assert_computes(session, want)
     session.set_providers(["CPUExecutionProvider"])  # opens it again
@@ -152,7 +148,7 @@ def test_what_was_in_memory_only_is_freed(places):
 
 
 @pytest.mark.parametrize("data_too", [False, True], ids=["model", "model and data"])
-def test_through_symbolic_links(tmp_path, places, copied, data_too):
+def test_through_symbolic_links(tmp_path, temporary, data_too):
     """Content-addressed stores consist of links."""
     store, view = tmp_path / "store", tmp_path / "view"
     store.mkdir()
@@ -167,12 +163,12 @@ def test_through_symbolic_links(tmp_path, places, copied, data_too):
     else:
         (tmp_path / "link").symlink_to(store)
         view = tmp_path / "link"
-    session = opened(view / "model.onnx")
-    assert copied == [{"t"}]
+    with writing(1):
+        session = opened(view / "model.onnx")
     assert_computes(session, want)
 
 
-def test_nothing_is_written_beside_the_model(tmp_path, places):
+def test_nothing_is_written_beside_the_model(tmp_path, temporary):
     folder = tmp_path / "models"
     folder.mkdir()
     paths = [write(folder, external=True)]
@@ -190,7 +186,7 @@ def test_nothing_is_written_beside_the_model(tmp_path, places):
 
 @pytest.mark.parametrize("external", [True, False], ids=["external", "in the file"])
 @pytest.mark.parametrize("specialize", [False, True])
-def test_a_model_that_is_replaced_later(tmp_path, places, external, specialize):
+def test_a_model_that_is_replaced_later(tmp_path, temporary, external, specialize):
     path = write(tmp_path, external=external)
     want = original(path)
     session = opened(path, specialize=specialize)
@@ -202,10 +198,10 @@ def test_a_model_that_is_replaced_later(tmp_path, places, external, specialize):
     path.unlink()
     session.set_providers(["CPUExecutionProvider"])
     assert_computes(session, want)
-    assert len(left(places)) == specialize
+    assert len(left(temporary)) == specialize
 
 
-def test_a_model_in_memory_whose_data_are_replaced_later(tmp_path, places):
+def test_a_model_in_memory_whose_data_are_replaced_later(tmp_path, temporary):
     """Tensors of onnx-ir look for their file when they are read."""
     path = write(tmp_path, external=True)
     want = original(path)
@@ -214,7 +210,7 @@ def test_a_model_in_memory_whose_data_are_replaced_later(tmp_path, places):
     assert_computes(session, want)
 
 
-def test_a_file_that_is_replaced_while_it_is_opened(tmp_path, places, monkeypatch):
+def test_a_file_that_is_replaced_while_it_is_opened(tmp_path, temporary, monkeypatch):
     path = write(tmp_path, external=True)
     want = original(path)
     real = ort.InferenceSession
@@ -231,76 +227,31 @@ def test_a_file_that_is_replaced_while_it_is_opened(tmp_path, places, monkeypatc
     assert_computes(session, want)
 
 
-def test_nothing_is_left_of_a_failure(tmp_path, places):
+def test_nothing_is_left_of_a_failure(tmp_path, temporary):
     text = TEXT.replace("y = MatMul(b, t)", "q = MatMul(b, t)\n y = local.Unknown(q)")
     model = parse(text, w=random(64, 64), v=random(1, 64), u=random(64, 64))
     with pytest.raises(Exception, match="Unknown"):
         opened(model)
-    assert left(places) == []
+    assert left(temporary) == []
 
 
-def test_nothing_is_left_when_a_tensor_cannot_be_computed(places):
-    def fail():
-        raise RuntimeError("no such number")
-
-    shape = ir.Shape([4096])
-    tensor = ir.LazyTensor(fail, dtype=ir.DataType.FLOAT, shape=shape, name="w")
-    weight = ir.Value(name="w", const_value=tensor)
-    node = ir.node("Identity", [weight])
-    node.outputs[0].name = "y"
-    graph = ir.Graph(
-        [], node.outputs, nodes=[node], initializers=[weight], opset_imports={"": 21}, name="g"
-    )
-    with pytest.raises(RuntimeError, match="no such number"):
-        opening.open_model(ir.Model(graph, ir_version=10), None, ["CPUExecutionProvider"])
-    assert left(places) == []
-
-
-def test_what_a_dead_process_left_is_removed(tmp_path, places):
+def test_what_a_dead_process_left_is_removed(tmp_path, temporary):
     for name in (".weights-0123abcd.onnxfold-lock", ".weights-0123abcd.onnxfold-0123abcd.tmp"):
-        (places[1] / name).write_bytes(b"")
+        (temporary / name).write_bytes(b"")
     opened(write(tmp_path, external=False))
-    assert not list(places[1].iterdir())
+    assert not list(temporary.iterdir())
 
 
-def test_without_room_in_memory_the_disk_is_used(tmp_path, places, monkeypatch):
+def test_without_room_for_temporary_files(tmp_path, monkeypatch):
     path = write(tmp_path, external=False)
-    for folder in ("no such folder", "memory"):
-        monkeypatch.setattr(scratch, "_MEMORY", str(tmp_path / folder))
-        if folder == "memory":
-            monkeypatch.setattr(scratch, "_room_in_memory", lambda: 0)
-        assert_computes(opened(path), original(path))
-    assert left(places) == []
+    for disk in mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=8k", "tmpfs"):
+        monkeypatch.setattr(tempfile, "tempdir", str(disk))
+        with pytest.raises(OnnxFoldError, match="No space left"):
+            opened(path)
+        assert left(disk) == []
 
 
-def test_without_room_anywhere(tmp_path, places, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    path = write(tmp_path, external=False)
-    monkeypatch.setattr(scratch.Writer, "tensor", full)
-    with pytest.raises(OnnxFoldError, match="No space left"):
-        opened(path)
-    assert left(places) == []
-
-
-def test_an_onnxruntime_that_wants_data_in_the_model_s_folder(tmp_path, places, monkeypatch):
-    opening._reads_anywhere.cache_clear()
-    monkeypatch.setattr(opening, "_ROOT", "/nowhere/at/all/")
-    try:
-        path = write(tmp_path, external=True)
-        assert not opening._reads_anywhere()
-        assert_computes(opened(path), original(path))
-        assert left(places) == []
-    finally:
-        opening._reads_anywhere.cache_clear()
-
-
-def test_this_onnxruntime_reads_anywhere():
-    assert opening._reads_anywhere()
-
-
-def test_weights_in_branches_and_in_nodes(tmp_path, places):
+def test_weights_in_branches_and_in_nodes(tmp_path, temporary):
     model = parse(
         """g (float[64, 64] x, float[64, 64] r, bool c) => (float[64, 64] y) {
             e = Exp(r)
@@ -326,7 +277,7 @@ def test_weights_in_branches_and_in_nodes(tmp_path, places):
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "int8", "bool", "int64", "uint4"])
-def test_types_of_weights(tmp_path, places, name):
+def test_types_of_weights(tmp_path, temporary, name):
     dtype = ir.DataType[name.upper()]
     array = np.random.default_rng(0).integers(0, 2, (64, 128)).astype(dtype.numpy())
     model = parse(
@@ -347,7 +298,7 @@ def test_types_of_weights(tmp_path, places, name):
             assert_computes(session, reference_session(model).run(None, feeds), feeds)
 
 
-def test_above_two_gibibytes(tmp_path, places, copied):
+def test_above_two_gibibytes(tmp_path, temporary):
     """A file with holes, of which no more is read than a row."""
     rows, columns = 5 << 20, 128
     path = tmp_path / "large.onnx"
@@ -371,6 +322,6 @@ def test_above_two_gibibytes(tmp_path, places, copied):
         file.write(random(columns).tobytes())
     assert size > 1 << 31
     feeds = {"ids": np.array([0, rows - 1]), "r": random(1)}
-    session = opened(path)
+    with writing(0):
+        session = opened(path)
     assert_computes(session, original(path, feeds), feeds)
-    assert copied == []

@@ -7,7 +7,6 @@ import pytest
 from runtime_models import parse, random
 
 from onnxfold import storage
-from onnxfold.runtime.bundles import session_options
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 
@@ -79,17 +78,3 @@ def test_a_model_that_onnxruntime_writes_is_complete(tmp_path):
     assert options.optimized_model_filepath == str(tmp_path / "optimized.onnx")
     assert "w" in storage.load(tmp_path / "optimized.onnx").graph.initializers
     assert session.run(None, FEEDS)[0].shape == (3, 64)
-
-
-def test_where_a_copy_does_not_do_the_caller_s_own_are_restored(path, monkeypatch):
-    """Libraries of custom ops are not in a copy."""
-
-    def fails(options):
-        raise RuntimeError("no copy")
-
-    monkeypatch.setattr(session_options, "_copy_of", fails)
-    options = ort.SessionOptions()
-    session = opened(path, options)
-    assert options.get_session_config_entry(KEY) == ""
-    whole = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    assert session.run(None, FEEDS)[0].shape == whole.run(None, FEEDS)[0].shape

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from faults.test_file_systems import mounted
 from runtime_models import decoder_feeds, options, original, random
-from safetensors.numpy import load_file
 
 from onnxfold.errors import UsageError
 from onnxfold.onnxruntime_sessions import array_of, ort_value
-from onnxfold.runtime.sessions.cache import FoldCache
-from onnxfold.runtime.sessions.folded import Folded
+from onnxfold.runtime.sessions.cache import FoldCache, Folded
 from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split import split
 
@@ -37,8 +37,18 @@ def of(cache: FoldCache, key: object, **arrays) -> dict[str, np.ndarray]:
     return {name: array_of(value) for name, value in made.values.items()}
 
 
-def files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.safetensors"))
+def kept(folder: Path) -> list[Path]:
+    """The folders of the keys."""
+    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+
+
+def size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """What is in the files of a key."""
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
 @pytest.fixture
@@ -49,7 +59,7 @@ def folder(tmp_path) -> Path:
 TYPES = [
     *("float16", "float32", "float64", "bool"),
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-    *(ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2),
+    *(ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.int4),
 ]
 
 
@@ -69,24 +79,22 @@ def test_tensors_of_all_types_are_mapped_at_multiples_of_64_bytes(folder):
             assert (
                 value.shape() == list(array.shape) and array_of(value).tobytes() == array.tobytes()
             )
-    (file,) = files(folder)
-    assert file.stat().st_mode & 0o777 == 0o600 and folder.stat().st_mode & 0o777 == 0o700
+    assert {f.stat().st_mode & 0o777 for f in (folder, *kept(folder))} == {0o700}
 
 
-def test_files_are_those_of_the_safetensors_library(folder):
+def test_folded_tensors_are_the_initializers_of_a_model(folder):
     arrays = {"w": random(5, 7), "n": np.arange(3), "long name" * 30: random(64, 64)}
     of(FoldCache(folder), "k", **arrays)
-    read = {n: a for n, a in load_file(files(folder)[0]).items() if not n.startswith("__padding_")}
+    initializers = onnx.load(kept(folder)[0] / "folded.onnx").graph.initializer
+    read = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in initializers}
     assert read.keys() == arrays.keys()
     assert all(read[name].tobytes() == array.tobytes() for name, array in arrays.items())
 
 
 def test_what_a_file_cannot_hold_is_held_by_each_process(folder):
-    for text in (np.array(["a", "b"]), np.zeros(4, ml_dtypes.int4)):
-        of(FoldCache(folder), "k", text=text)
-    of(FoldCache(folder), "k", __metadata__=random(2))
+    of(FoldCache(folder), "k", text=np.array(["a", "b"]))
     of(FoldCache(folder, max_bytes=100), "k", large=random(100))
-    assert not files(folder)
+    assert not kept(folder)
 
 
 def test_another_cache_finds_it_and_counts(folder):
@@ -106,7 +114,7 @@ def test_versions_and_cpus_do_not_share(folder, monkeypatch):
     of(FoldCache(folder), "k", w=random(9))
     monkeypatch.setattr("importlib.metadata.version", lambda name: "9.9")
     of(FoldCache(folder), "k", w=random(9))
-    assert len(files(folder)) == 3
+    assert len(kept(folder)) == 3
 
 
 def test_threads_and_caches_that_ask_at_the_same_time(folder):
@@ -143,63 +151,74 @@ def test_a_fold_that_fails_lets_the_next_one_try(folder):
 def test_the_folder_keeps_its_bound_and_what_was_used(folder):
     for k in range(3):
         of(FoldCache(folder, max_bytes=10_000), k, w=random(500, seed=k))
-        os.utime(max(files(folder), key=lambda f: f.stat().st_ctime_ns), (k, k))
+        os.utime(max(kept(folder), key=lambda f: f.stat().st_ctime_ns), (k, k))
     held = FoldCache(folder, max_bytes=10_000)
     zero = of(held, 0)["w"]
-    os.utime(max(files(folder), key=lambda f: f.stat().st_mtime), (0, 0))
+    os.utime(max(kept(folder), key=lambda f: f.stat().st_mtime), (0, 0))
     of(held, 0)  # in memory: the file is used all the same
     for k in range(3, 6):
         of(FoldCache(folder, max_bytes=10_000), k, w=random(500, seed=k))
-        assert sum(file.stat().st_size for file in files(folder)) <= 10_000
+        assert size(folder) <= 10_000
     of(FoldCache(folder, max_bytes=10_000), 5)
     of(FoldCache(folder, max_bytes=10_000), 0, w=random(500))
     assert zero.tobytes() == random(500).tobytes()
 
 
 DAMAGES = {
-    "a bit": lambda b: b[:-1] + bytes([b[-1] ^ 1]),
-    "a shape": lambda b: b.replace(b"[16, 16]", b"[8, 32] "),
-    "cut": lambda b: b[:-64],
-    "longer": lambda b: b + bytes(64),
-    "empty": lambda b: b"",
-    "header": lambda b: b[:8] + b"[" + b[9:],
-    "length": lambda b: b"\xff" * 8 + b[8:],
-    "zeros": lambda b: bytes(len(b)),
-    "no digest": lambda b: b.replace(b'"sha256"', b'"sha255"'),
-    "other metadata": lambda b: b.replace(b'"__metadata__": {', b'"__metadata__":[{')[:-1] + b"]",
+    "a bit": ("folded.onnx.data", lambda b: b[:-1] + bytes([b[-1] ^ 1])),
+    "cut": ("folded.onnx.data", lambda b: b[:-64]),
+    "zeros": ("folded.onnx.data", lambda b: bytes(len(b))),
+    "no tensors": ("folded.onnx.data", None),
+    "another name": ("folded.onnx", lambda b: b.replace(b"w", b"v")),
+    "another shape": ("folded.onnx", lambda b: b.replace(b"\x08\x10\x08\x10", b"\x08\x08\x08\x20")),
+    "a small tensor": ("folded.onnx", lambda b: b.replace(np.float32(7).tobytes(), b"1234")),
+    "no digest": ("folded.onnx", lambda b: b.replace(b"sha256", b"sha255")),
+    "cut model": ("folded.onnx", lambda b: b[:-9]),
+    "empty": ("folded.onnx", lambda b: b""),
+    "no model": ("folded.onnx", None),
 }
+ARRAYS = {"w": random(16, 16), "small": np.array(7, "f4")}
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_made_anew(folder, damage, caplog):
-    of(FoldCache(folder), "k", w=random(16, 16))
-    (file,) = files(folder)
+def damage(folder: Path, name: str, change: Callable[[bytes], bytes] | None) -> None:
+    file = folder / name
     content = file.read_bytes()
-    file.write_bytes(DAMAGES[damage](content))
-    assert file.read_bytes() != content
-    assert of(FoldCache(folder), "k", w=random(16, 16))["w"].tobytes() == random(16, 16).tobytes()
-    assert file.read_bytes() == content and f"{file} is removed" in caplog.text
+    file.unlink()
+    if change is not None:
+        assert change(content) != content
+        file.write_bytes(change(content))
 
 
-def test_neighbours_are_not_trusted(folder, tmp_path, caplog):
-    of(FoldCache(folder), "k", w=random(16))
-    (file,) = files(folder)
-    for mode, owner in ((0o620, os.geteuid()), (0o602, os.geteuid()), (0o600, 12345)):
-        os.chmod(file, mode)
-        if owner != os.geteuid():
-            if os.geteuid():
-                continue
-            os.chown(file, owner, -1)
-        of(FoldCache(folder), "k", w=random(16))
-        assert "somebody else may write to it" in caplog.text
-        caplog.clear()
-        of(FoldCache(folder), "k")
-    file.rename(tmp_path / "elsewhere")
-    file.symlink_to(tmp_path / "elsewhere")
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damaged_tensors_are_made_anew(folder, kind, caplog):
+    of(FoldCache(folder), "k", **ARRAYS)
+    (key,) = kept(folder)
+    before = contents(key)
+    damage(key, *DAMAGES[kind])
+    assert of(FoldCache(folder), "k", **ARRAYS)["w"].tobytes() == ARRAYS["w"].tobytes()
+    assert contents(key) == before and f"{key} is removed" in caplog.text
+
+
+def test_what_is_no_folder_of_tensors_is_not_read(folder, caplog):
+    of(FoldCache(folder), "k", **ARRAYS)
+    (key,) = kept(folder)
+    key.rename(folder.parent / "elsewhere")
+    key.write_bytes(b"a file")
+    of(FoldCache(folder), "k", **ARRAYS)
+    assert "not kept" in caplog.text
+
+
+def test_a_folder_that_others_may_write_to_is_refused(folder):
     of(FoldCache(folder), "k", w=random(16))
     os.chmod(folder, 0o770)
     with pytest.raises(UsageError, match="others may write to"):
         FoldCache(folder)
+    os.chmod(folder, 0o755)
+    of(FoldCache(folder), "k")
+    if not os.geteuid():
+        os.chown(folder, 12345, -1)
+        with pytest.raises(UsageError, match="another user's folder"):
+            FoldCache(folder)
 
 
 def test_what_dead_processes_left_is_removed_or_taken_over(folder):
@@ -213,7 +232,7 @@ def test_what_dead_processes_left_is_removed_or_taken_over(folder):
     (left,) = folder.iterdir()  # the second process has removed what the first one left
     assert left.name.startswith(".")
     of(FoldCache(folder), "l", w=random(9))
-    assert list(folder.iterdir()) == files(folder) and len(files(folder)) == 1
+    assert list(folder.iterdir()) == kept(folder) and len(kept(folder)) == 1
 
 
 @pytest.fixture
@@ -237,23 +256,23 @@ def test_machines_share_a_remote_store(tmp_path, scheme):
     of(made, "k", w=random(16))
     other = FoldCache(tmp_path / "other", remote=url)
     assert of(other, "k")["w"].tobytes() == random(16).tobytes()
-    assert files(tmp_path / "one")[0].read_bytes() == files(tmp_path / "other")[0].read_bytes()
+    assert contents(kept(tmp_path / "one")[0]) == contents(kept(tmp_path / "other")[0])
     assert (other.statistics().hits, other.statistics().misses) == (1, 0)
     of(FoldCache(tmp_path / "other"), "k")  # it is in the folder now
 
 
 def test_a_remote_store_that_is_damaged_or_away(tmp_path, caplog):
     remote = tmp_path / "remote"
-    of(FoldCache(tmp_path / "one", remote=f"file://{remote}"), "k", w=random(16, 16))
-    (file,) = files(remote)
-    content = file.read_bytes()
-    for damage in DAMAGES.values():
-        file.write_bytes(damage(content))
+    for change in DAMAGES.values():
+        of(FoldCache(tmp_path / "one", remote=f"file://{remote}"), "k", **ARRAYS)
+        before = contents(kept(remote)[0])
+        damage(kept(remote)[0], *change)
         folder = tempfile.mkdtemp(dir=tmp_path)
-        of(FoldCache(folder, remote=f"file://{remote}"), "k", w=random(16, 16))
-        assert file.read_bytes() == content
-    file.unlink()
-    remote.rmdir()
+        found = of(FoldCache(folder, remote=f"file://{remote}"), "k", **ARRAYS)
+        assert found["w"].tobytes() == ARRAYS["w"].tobytes()
+        assert contents(kept(remote)[0]) == before
+        shutil.rmtree(remote)
+        shutil.rmtree(tmp_path / "one")
     remote.write_bytes(b"a file")
     of(FoldCache(tmp_path / "two", remote=f"file://{remote}"), "k", w=random(16, 16))
     assert "nothing is put to" in caplog.text
@@ -274,7 +293,9 @@ def test_sessions_share_a_folder_bit_for_bit(decoder, tmp_path):
             assert got.tobytes() == original(decoder, feeds)[0].tobytes()
         assert session.fold_statistics().folds == (0 if k else session.cache_statistics().misses)
         mapped = session.fold(dict(list(decoder_feeds(1).items())[1:])).tensors()
-        addresses = [value.data_ptr() for value in mapped.values()]
+        large = [value for value in mapped.values() if value.tensor_size_in_bytes() >= 1024]
+        assert large
+        addresses = [value.data_ptr() for value in large]
         with open("/proc/self/maps", encoding="utf-8") as lines:
             own = [line for line in lines if str(tmp_path / "folds") in line]
         places = [[int(p, 16) for p in line.split()[0].split("-")] for line in own]

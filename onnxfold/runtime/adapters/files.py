@@ -10,17 +10,28 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from onnxfold.errors import ModelError, UsageError
 from onnxfold.onnxruntime_sessions import Array, Feed
-from onnxfold.runtime import safetensors
-from onnxfold.storage import MappedFile
 
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
 """What peft calls an adapter's two files."""
+
+_TYPES: dict[str, Any] = {
+    **{f"{k}{n}": np.dtype(f"{k.lower()}{n // 8}") for k in "FIU" for n in (16, 32, 64)},
+    "I8": np.int8,
+    "U8": np.uint8,
+    "BOOL": np.bool_,
+    "BF16": ml_dtypes.bfloat16,
+    "F8_E4M3": ml_dtypes.float8_e4m3fn,
+    "F8_E5M2": ml_dtypes.float8_e5m2,
+}
+"""Element types as safetensors calls them."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +92,22 @@ def read_adapter(path: str | os.PathLike[str]) -> Adapter:
 
 
 def _safetensors(file: Path) -> dict[str, Array]:
-    """Views of the mapped file."""
-    return safetensors.read(MappedFile.open(file).array(), file).arrays
+    try:
+        import safetensors
+    except ImportError:
+        reason = "reading it needs safetensors: pip install 'onnxfold[adapters]'"
+        raise UsageError(reason, file=file) from None
+    try:
+        entries = safetensors.deserialize(file.read_bytes())  # type: ignore[no-untyped-call]
+    except safetensors.SafetensorError as error:
+        raise ModelError(f"damaged: {error}", file=file) from None
+    arrays = {}
+    for name, entry in entries:
+        dtype = _TYPES.get(entry["dtype"])
+        if dtype is None:
+            raise ModelError(f"{name!r} is of type {entry['dtype']}, which ONNX has not", file=file)
+        arrays[name] = np.frombuffer(entry["data"], dtype).reshape(entry["shape"])
+    return arrays
 
 
 def _npz(file: Path) -> dict[str, Array]:

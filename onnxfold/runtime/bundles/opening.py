@@ -8,24 +8,21 @@ What onnxruntime uses as it is, it has in memory only as pages of those files.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxfold import files, storage
 from onnxfold.errors import OnnxFoldError
 from onnxfold.graphs import all_graphs
 from onnxfold.onnxruntime_sessions import CPU, open_session
-from onnxfold.pool.buffer import Buffer, Memory
-from onnxfold.runtime.bundles.scratch import scratch_file
-from onnxfold.runtime.bundles.session_options import data_below, with_data_below
+from onnxfold.runtime.bundles.session_options import with_data_below
 from onnxfold.storage import MappedFile, SharedExternalTensor, Span, ViewTensor, span_of
-from onnxfold.storage.layout import EXTERNAL_FROM, FilePlan, plan_model, sharer
-from onnxfold.storage.writer import is_streamed
+from onnxfold.storage.commit import write_plan
+from onnxfold.storage.layout import FilePlan, plan_model, sharer
+from onnxfold.storage.writer import Writer, is_streamed
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -37,115 +34,102 @@ _ROOT = "/"
 # copied to memory: there, sums in SIMD registers would be added up in another order, or slowly.
 _ALIGNMENT = 64
 
+_BUILT_IN = ("ai.onnx", "com.microsoft")
+"""How the domains of onnxruntime's own ops begin."""
+
 
 def open_model(
     model: ir.Model, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
 ) -> onnxruntime.InferenceSession:
-    """A session on a model in memory; it needs neither the model nor a name of a file afterwards.
+    """Open a session on a model in memory; it needs neither the model nor its files afterwards.
 
     A file that was replaced since the model was read is read through its mapping.
 
     Args:
         model: The model. No other thread may use it meanwhile.
-        options: Session options; they are as they were afterwards.
+        options: Session options; unchanged.
         providers: Execution providers, as onnxruntime takes them.
 
     Raises:
-        OnnxFoldError: There is no room for what was computed, or the model cannot be serialized.
+        OnnxFoldError: There is no room for computed weights, or the model cannot be serialized.
         Exception: onnxruntime refuses the model, by one of many classes without a common base.
     """
-    if options is not None and options.optimized_model_filepath:
-        return _from_files(model, options, providers)  # what is written refers to data by name
-    refer_to_files(model)
-    try:
-        return _by_reference(model, options, providers)
-    except OnnxFoldError:
-        raise
-    except Exception:
-        names = {p if isinstance(p, str) else p[0] for p in providers}
-        if names == {*CPU} and _reads_anywhere():
+    if options is None or not options.optimized_model_filepath:
+        refer_to_files(model)
+        try:
+            return _by_reference(model, options, providers)
+        except OnnxFoldError:
             raise
-    # A provider that reads files by itself, or an onnxruntime that wants them in one folder.
-    return _from_files(model, options, providers)
-
-
-def _by_reference(
-    model: ir.Model, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
-) -> onnxruntime.InferenceSession:
-    while True:
-        places = _Places()
-        plan = plan_model(model, places)
-        data = plan.data
-        with scratch_file(data) if data else contextlib.nullcontext("") as path:
-            content = _content(plan.model(path.lstrip(_ROOT)))
-            try:
-                session = _open(content, options, providers)
-            except Exception:
-                if places.hold():
-                    raise
-            else:
-                if places.hold():
-                    _let_go(model, data, path)
-                    return session
-        # A file was replaced while onnxruntime opened it by its name; now it is known to be gone.
-
-
-def _open(
-    content: bytes, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
-) -> onnxruntime.InferenceSession:
-    try:
-        return open_session(content, with_data_below(_ROOT, options), providers)
-    except Exception:  # onnxruntime raises many classes without a common base
-        if options is None:
-            raise
-    with data_below(_ROOT, options):  # a copy has no libraries of custom ops
-        return open_session(content, options, providers)
-
-
-def _from_files(
-    model: ir.Model, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
-) -> onnxruntime.InferenceSession:
+        except Exception:
+            names = {p if isinstance(p, str) else p[0] for p in providers}
+            has_library = options is not None and _has_custom_ops(model)
+            if names == {*CPU} and not has_library:
+                raise
+    # A file that onnxruntime writes would refer to the weights by name; a provider may read files
+    # by itself; and a copy of the options has no libraries of custom ops.
     with files.scratch_folder("session") as folder:
         path = os.path.join(folder, "model.onnx")
         storage.save(model, path, fsync=False)
         return open_session(path, options, providers)
 
 
-@functools.cache
-def _reads_anywhere() -> bool:
-    """Whether this onnxruntime takes data from a file at any place, on a model of one weight."""
-    weight = ir.Value(name="w", const_value=ir.tensor(np.zeros(EXTERNAL_FROM, np.uint8), name="w"))
-    node = ir.node("Identity", [weight])
-    node.outputs[0].name = "y"
-    graph = ir.Graph(
-        [], node.outputs, nodes=[node], initializers=[weight], opset_imports={"": 13}, name="one"
-    )
-    try:
-        _by_reference(ir.Model(graph, ir_version=7), None, CPU)
-    except Exception:  # onnxruntime raises many classes without a common base
-        return False
-    return True
+def _by_reference(
+    model: ir.Model, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
+) -> onnxruntime.InferenceSession:
+    used: dict[str, MappedFile] = {}
+    locate = sharer(_ROOT, "")
 
-
-class _Places:
-    """Tells under which name below the root onnxruntime finds what is mapped."""
-
-    def __init__(self) -> None:
-        self._location = sharer(_ROOT, "")
-        self._files: dict[str, MappedFile] = {}
-
-    def __call__(self, span: Span) -> str | None:
-        if span.offset % _ALIGNMENT:
-            return None
-        location = self._location(span)
-        if location is None:
-            return None
-        self._files[location] = span.file
+    def share(span: Span) -> str | None:
+        location = locate(span) if span.offset % _ALIGNMENT == 0 else None
+        if location is not None:
+            used[location] = span.file
         return location
 
-    def hold(self) -> bool:
-        """Whether all files are still where they were when their names were told."""
-        return all(file.is_at(_ROOT + location) for location, file in self._files.items())
+    plan = plan_model(model, share)
+    with _scratch_file(plan.data) if plan.data else contextlib.nullcontext("") as path:
+        content = _content(plan.model(path.lstrip(_ROOT)))
+        session = failure = None
+        try:
+            session = open_session(content, with_data_below(_ROOT, options), providers)
+        except Exception as error:  # onnxruntime raises many classes without a common base
+            failure = error
+        if not all(file.is_at(_ROOT + location) for location, file in used.items()):
+            # a file was replaced while onnxruntime opened it by name; it is still mapped
+            return _by_reference(model, options, providers)
+        if failure is not None:
+            raise failure
+        _let_go(model, plan.data, path)
+        return session
+
+
+@contextlib.contextmanager
+def _scratch_file(plan: FilePlan) -> Iterator[str]:
+    """Write a temporary file, which is removed at the end; return its real path.
+
+    The system keeps the content as long as onnxruntime has it mapped: it maps the weights that it
+    uses as they are, and releases those that it has rearranged.
+
+    Raises:
+        OnnxFoldError: There is no room for it.
+    """
+    with files.scratch_folder("weights") as folder:
+        path = os.path.join(folder, "w")
+        try:
+            with open(path, "xb") as file:
+                write_plan(file.fileno(), plan, Writer(2, 0, None))
+        except OSError as error:
+            raise files.os_error(error, folder) from error
+        yield path
+
+
+def _has_custom_ops(model: ir.Model) -> bool:
+    """Whether the model has ops that are neither onnxruntime's own nor its functions."""
+    return any(
+        node.domain and not node.domain.startswith(_BUILT_IN)
+        for graph in all_graphs(model)
+        for node in graph
+        if node.op_identifier() not in model.functions
+    )
 
 
 def refer_to_files(model: ir.Model) -> None:
@@ -170,30 +154,17 @@ def _at(span: Span, tensor: ir.TensorProtocol) -> ViewTensor:
 
 
 def _let_go(model: ir.Model, data: FilePlan | None, path: str) -> None:
-    """Initializers that are in memory become tensors of the scratch file, which onnxruntime maps.
+    """Initializers that are in no file become tensors of the scratch file, which onnxruntime maps.
 
     So what the model was made of can be freed, and both have the same pages.
     """
-    held = {id(p.tensor): p for p in data.tensors if _is_in_memory(p.tensor)} if data else {}
-    if not held:
-        return
-    file = MappedFile.open(path)
-    for graph in all_graphs(model):
+    places = {id(place.tensor): place for place in (data.tensors if data else ())}
+    for graph in all_graphs(model) if places else ():
         for value in graph.initializers.values():
-            place = held.get(id(value.const_value))
-            if place is not None:
-                span = Span(file, place.offset, place.length)
+            place = places.get(id(value.const_value))
+            if place is not None and span_of(place.tensor) is None:
+                span = Span(MappedFile.open(path), place.offset, place.length)
                 value.const_value = _at(span, place.tensor)
-
-
-def _is_in_memory(tensor: ir.TensorProtocol) -> bool:
-    """Whether memory holds the elements, not a file, and not what they can be computed from."""
-    if not is_streamed(tensor):
-        return span_of(tensor) is None
-    buffer = getattr(tensor, "buffer", None)
-    if not isinstance(buffer, Buffer) or not buffer.is_known or buffer.region is None:
-        return False
-    return buffer.region.kind in (Memory.OWNED, Memory.FOREIGN)
 
 
 def _content(plan: FilePlan) -> bytes:

@@ -6,16 +6,38 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from typing import Any
 
 from onnxfold.errors import UsageError
-from onnxfold.runtime.sessions.folded import Folded
-from onnxfold.runtime.sessions.store import FoldStore, StoredFold
 
 DEFAULT_BYTES = 1 << 30
 """Bound of a cache that is not told another one."""
+
+
+@dataclass(frozen=True)
+class Folded:
+    """The results of one fold: onnxruntime's values by name, and the bytes that they take."""
+
+    values: Mapping[str, Any]
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class StoredFold:
+    """Folded tensors, and where they come from.
+
+    Attributes:
+        folded: The folded tensors.
+        made: Whether they were folded now; otherwise they were read from files.
+        waited: Whether another process was folding them meanwhile.
+    """
+
+    folded: Folded
+    made: bool
+    waited: bool = False
 
 
 @dataclass
@@ -76,7 +98,11 @@ class FoldCache:
         if remote is not None and folder is None:
             raise UsageError("what a remote store has is kept in a folder, which is missing")
         self.max_bytes = max_bytes
-        self._store = None if folder is None else FoldStore(folder, max_bytes, remote)
+        self._store = None
+        if folder is not None:
+            from onnxfold.runtime.sessions.store import FoldStore  # it needs onnx-ir
+
+            self._store = FoldStore(folder, max_bytes, remote)
         self._lock = threading.Lock()
         self._entries: OrderedDict[Hashable, Folded] = OrderedDict()
         self._making: dict[Hashable, Future[Folded]] = {}

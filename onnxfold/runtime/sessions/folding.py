@@ -17,9 +17,8 @@ from onnxfold.runtime.backends.loading import Loaded, load_kernels
 from onnxfold.runtime.bundles.bundle import FOLD_FILE, SplitModel
 from onnxfold.runtime.bundles.manifest import Group
 from onnxfold.runtime.bundles.session_options import fold_options, key_of
-from onnxfold.runtime.sessions.cache import FoldCache
-from onnxfold.runtime.sessions.folded import Folded
-from onnxfold.runtime.sessions.given import Given
+from onnxfold.runtime.sessions.cache import FoldCache, Folded
+from onnxfold.runtime.sessions.constants import Given
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -3,17 +3,63 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import onnxruntime
 
 from onnxfold.onnxruntime_sessions import Feed, ort_value
+from onnxfold.runtime.sessions.cache import Folded
 from onnxfold.runtime.sessions.entry import Entry
-from onnxfold.runtime.sessions.folded import Folded
 
-if TYPE_CHECKING:
-    import onnxruntime
 
-    from onnxfold.runtime.sessions.binding import Binding
+class Binding(onnxruntime.IOBinding):  # type: ignore[misc]
+    """As onnxruntime's; what a handle binds can be neither replaced nor taken out.
+
+    Args:
+        entry: The session to run.
+        feeds: What it is given by the handle.
+        refuse: Raises an error for names that a handle alone gives values to.
+
+    Attributes:
+        entry: The session to run.
+    """
+
+    def __init__(
+        self,
+        entry: onnxruntime.InferenceSession,
+        feeds: Mapping[str, onnxruntime.OrtValue],
+        refuse: Callable[[Iterable[str]], None],
+    ) -> None:
+        super().__init__(entry)
+        self.entry = entry
+        self._feeds = feeds
+        self._refuse = refuse
+        self._bind()
+
+    def _bind(self) -> None:
+        for name, value in self._feeds.items():
+            super().bind_ortvalue_input(name, value)
+
+    def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
+        """See onnxruntime."""
+        self._refuse([name])
+        super().bind_cpu_input(name, arr_on_cpu)
+
+    def bind_input(self, name: str, *place: Any, **rest: Any) -> None:
+        """See onnxruntime."""
+        self._refuse([name])
+        super().bind_input(name, *place, **rest)
+
+    def bind_ortvalue_input(self, name: str, ortvalue: onnxruntime.OrtValue) -> None:
+        """See onnxruntime."""
+        self._refuse([name])
+        super().bind_ortvalue_input(name, ortvalue)
+
+    def clear_binding_inputs(self) -> None:
+        """See onnxruntime; what the handle binds stays."""
+        super().clear_binding_inputs()
+        self._bind()
 
 
 class Handle:
@@ -65,8 +111,6 @@ class Handle:
 
     def io_binding(self) -> Binding:
         """A binding for entry with these tensors bound."""
-        from onnxfold.runtime.sessions.binding import Binding
-
         return Binding(*self._open(), self._entry.refuse)
 
     def tensors(self) -> dict[str, onnxruntime.OrtValue]:

@@ -23,13 +23,12 @@ from onnxfold.runtime.sessions.cache import CacheStatistics, FoldCache, shared_c
 from onnxfold.runtime.sessions.constants import Constants, Setting
 from onnxfold.runtime.sessions.entry import Entry
 from onnxfold.runtime.sessions.folding import FoldStatistics, Placement, SessionFolding
-from onnxfold.runtime.sessions.handle import Handle
+from onnxfold.runtime.sessions.handle import Binding, Handle
 
 if TYPE_CHECKING:
     import onnxruntime
     from typing_extensions import Unpack
 
-    from onnxfold.runtime.sessions.binding import Binding
     from onnxfold.runtime.split import SplitArguments
     from onnxfold.storage import ModelLike
 
@@ -181,8 +180,6 @@ class Session:
         Raises:
             UsageError: The binding was made otherwise.
         """
-        from onnxfold.runtime.sessions.binding import Binding
-
         if not isinstance(iobinding, Binding):
             raise UsageError("the binding must be one of io_binding()")
         iobinding.entry.run_with_iobinding(iobinding, run_options)

@@ -1,9 +1,10 @@
 """Folded tensors in a folder that all processes of a machine share.
 
-A file has the folded tensors of one key. It appears complete or not at all, is never written to
-again, and may go at any moment: who has it mapped keeps its pages. Who makes one holds a lock
-meanwhile, which others wait for; the system drops the lock of a process that dies, and what the
-process has written is taken over by the next one, or removed.
+The tensors of one key are the initializers of a model, in a folder of its own. The folder appears
+complete or not at all, is never written to again, and may be removed at any moment: a process that
+has mapped the tensors keeps their pages. The process that folds a key holds a lock, which others
+wait for; the system releases the lock of a process that dies, and the next process removes what
+that process had written.
 """
 
 from __future__ import annotations
@@ -13,185 +14,204 @@ import hashlib
 import logging
 import os
 import re
-import stat
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Hashable, Mapping
 from importlib import metadata
+from typing import Any
 
-from onnxfold import files
+import onnx_ir as ir
+
+from onnxfold import files, storage
 from onnxfold.errors import ModelError, OnnxFoldError, UsageError
 from onnxfold.memory import give_back_freed
+from onnxfold.onnxruntime_sessions import array_of, has_numbers, ort_copy, ort_value
 from onnxfold.runtime.backends.cpu import cpu_features
 from onnxfold.runtime.least_recently_used import files_of, shrink, touch
-from onnxfold.runtime.safetensors import TensorFile, layout_of
-from onnxfold.runtime.sessions.folded import Folded
-from onnxfold.runtime.sessions.remote import Remote
+from onnxfold.runtime.sessions.cache import Folded, StoredFold
+from onnxfold.urls import file_system
 
 logger = logging.getLogger("onnxfold")
 
-_FORMAT = 1
-_SUFFIX = ".safetensors"
-_OWN_FILE = re.compile(rf"[0-9a-f]{{64}}{re.escape(_SUFFIX)}")
-
-
-@dataclass(frozen=True)
-class StoredFold:
-    """Folded tensors, and where they are from.
-
-    Attributes:
-        folded: The folded tensors.
-        made: Whether they were made now; otherwise they are of a file.
-        waited: Whether another process was making them, or others, meanwhile.
-    """
-
-    folded: Folded
-    made: bool
-    waited: bool = False
+_FORMAT = 2
+_MODEL = "folded.onnx"
+_DIGEST = "sha256"
+_OWN = re.compile(r"[0-9a-f]{64}")
 
 
 class FoldStore:
-    """A folder with folded tensors, those used least recently first out.
+    """A folder with folded tensors; those used least recently are removed first.
 
     Args:
-        folder: The folder; made, for its owner alone, if it is not there.
-        max_bytes: Most bytes of files in it.
-        url: A store for many machines, see `Remote`; None for none.
+        folder: The folder; created, for its owner alone, if it does not exist.
+        max_bytes: The limit on the size of all files in it.
+        url: A folder for many machines, as fsspec knows it: "s3://bucket/folds". Tensors that
+            ``folder`` does not have are copied from there, new ones are copied to it, and nothing
+            is removed from it. Who may write to it decides what the tensors are. None for none.
 
     Raises:
-        UsageError: Somebody else may write to the folder, or there is nothing to read ``url`` with.
-        OnnxFoldError: It cannot be made.
+        UsageError: Other users may write to the folder, or nothing installed reads ``url``.
+        OnnxFoldError: The folder cannot be created.
     """
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int, url: str | None) -> None:
         self.folder = os.path.realpath(folder)
         self._max_bytes = max_bytes
-        self._remote = None if url is None else Remote(url)
+        self._url = url
+        self._remote = None if url is None else file_system(url)
         try:
             os.makedirs(self.folder, mode=0o700, exist_ok=True)
-            if not _is_private(os.stat(self.folder)):
-                reason = "is another user's folder, or one that others may write to"
-                raise UsageError(reason, file=self.folder)
+            status = os.stat(self.folder)
         except OSError as error:
             raise files.os_error(error, self.folder) from error
+        if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
+            reason = "is another user's folder, or one that others may write to"
+            raise UsageError(reason, file=self.folder)
         files.remove_leftovers(self.folder)
 
     def get(self, key: Hashable, make: Callable[[], Folded]) -> StoredFold:
-        """What the file of a key has; if there is none, what ``make`` gives, and the file is made.
+        """Return the stored tensors of a key; if there are none, store what ``make`` returns.
 
-        Without room on the disk, and for tensors that a file cannot hold, there is no file.
+        Without room on the disk, and for tensors that a model cannot hold, nothing is stored.
         """
         path = self._path(key)
         waited = False
         with contextlib.ExitStack() as stack:
             try:
-                tensors = self._opened(path)
-                if tensors is None:
+                folded = self._opened(path)
+                if folded is None:
                     waited = stack.enter_context(files.locked(path))
-                    tensors = self._opened(path) or self._fetched(path)
+                    folded = self._opened(path) or self._fetched(path)
             except OSError as error:
                 logger.warning("folded tensors are not kept: %s", error)
                 return StoredFold(make(), True, waited)
-            if tensors is not None:
-                return StoredFold(_folded(tensors), False, waited)
+            if folded is not None:
+                return StoredFold(folded, False, waited)
             made = make()
-            kept = self._keep(path, made)
+            kept = self._kept(path, made)
         if kept is not made:
             del made
             give_back_freed()
-            if self._remote is not None:
-                self._remote.put(path)
+            self._put(path)
         return StoredFold(kept, True, waited)
 
     def touch(self, key: Hashable) -> None:
-        """The tensors of a key are used now, by a process that has them mapped."""
+        """Note that the tensors of a key are in use, by a process that has them mapped."""
         touch(self._path(key))
 
     def _path(self, key: Hashable) -> str:
-        return os.path.join(self.folder, _name_of(key))
+        """The folder of a key: of what makes the tensors, and the CPU, which decides about bits."""
+        makers = [(name, metadata.version(name)) for name in ("onnxfold", "onnxruntime")]
+        text = repr((_FORMAT, makers, cpu_features(), key))
+        return os.path.join(self.folder, hashlib.sha256(text.encode()).hexdigest())
 
-    def _opened(self, path: str) -> TensorFile | None:
-        """The file if it is there, and what was written.
-
-        What cannot be trusted is removed.
-
-        Raises:
-            OSError: It cannot be read, or not be removed.
-        """
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-        except FileNotFoundError:
+    def _opened(self, path: str) -> Folded | None:
+        """The tensors of a folder if it is there; what was not written by `_kept` is removed."""
+        if not os.path.lexists(path):
             return None
         try:
-            if not _is_private(status := os.fstat(fd)) or not stat.S_ISREG(status.st_mode):
-                reason = "somebody else may write to it"
-            else:
-                reason = "it is damaged"
-                try:
-                    tensors = TensorFile(fd, path)
-                    if tensors.is_as_written():
-                        touch(path)
-                        return tensors
-                except ModelError as error:
-                    reason = str(error)
-            logger.warning("%s is removed: %s", path, reason)
-            os.unlink(path)
+            folded = _load(path)
+            touch(path)
+            return folded
+        except OnnxFoldError as error:
+            if os.path.lexists(path):  # otherwise another process has just removed it
+                logger.warning("%s is removed: %s", path, error)
+                shutil.rmtree(path)
             return None
-        finally:
-            os.close(fd)
 
-    def _keep(self, path: str, made: Folded) -> Folded:
-        """Write tensors to a file and put it in place; the same tensors in the file's pages.
-
-        What was made is returned where that is not possible.
-        """
-        layout = layout_of(made.values, {"onnxfold": metadata.version("onnxfold")})
-        if layout is None or layout.nbytes > self._max_bytes:
+    def _kept(self, path: str, made: Folded) -> Folded:
+        """Write tensors to a folder; the same tensors in its pages, or ``made`` if that fails."""
+        model = _model_of(made.values)
+        plan = None if model is None else storage.planned(model, external_data=True)
+        if model is None or plan is None or plan.size > self._max_bytes:
             return made
         try:
-            with files.new_file(path, private=True) as new:
-                layout.write(new.fd)
-                self._put_in_place(new, path, layout.nbytes)
-                return _folded(TensorFile(new.fd, path))
+            with files.scratch_folder("fold", parent=self.folder) as new:
+                storage.save(model, os.path.join(new, _MODEL), plan=plan, fsync=False)
+                self._put_in_place(new, path)
+                return _load(path, is_trusted=True)
         except (OSError, OnnxFoldError) as error:
             logger.warning("folded tensors are not kept: %s", error)
             return made
 
-    def _put_in_place(self, new: files.NewFile, path: str, nbytes: int) -> None:
-        """Make room for a file, and put it there."""
-        files.remove_leftovers(self.folder)
+    def _put_in_place(self, new: str, path: str) -> None:
+        """Make room for a new folder, and rename it."""
+        (file,) = files_of(os.path.dirname(new), re.compile(re.escape(os.path.basename(new))))
         with files.locked(os.path.join(self.folder, "folder")):
-            shrink(files_of(self.folder, _OWN_FILE), self._max_bytes - nbytes)
-            os.replace(new.path, path)
+            shrink(files_of(self.folder, _OWN), self._max_bytes - file.nbytes)
+            os.rename(new, path)
 
-    def _fetched(self, path: str) -> TensorFile | None:
-        """Copy a file of the remote store if it is there, and what was written."""
+    def _fetched(self, path: str) -> Folded | None:
+        """Copy the tensors of a key from the remote folder, if they are there and undamaged."""
         if self._remote is None:
             return None
-        with files.new_file(path, private=True) as new:
-            if not self._remote.fetch(os.path.basename(path), new.fd):
-                return None
+        system, folder = self._remote
+        with files.scratch_folder("fold", parent=self.folder) as new:
             try:
-                nbytes = os.fstat(new.fd).st_size
-                tensors = TensorFile(new.fd, path)
-                if nbytes <= self._max_bytes and tensors.is_as_written():
-                    self._put_in_place(new, path, nbytes)
-                    return tensors
-            except ModelError as error:
-                logger.warning("not taken from %s: %s", self._remote.url, error)
+                system.get(f"{folder}/{os.path.basename(path)}/", f"{new}/", recursive=True)
+                folded = _load(new)
+            except FileNotFoundError:
+                return None
+            except Exception as error:  # the client of a store may raise anything
+                logger.warning("nothing is taken from %s: %s", self._url, error)
+                return None
+            if folded.nbytes <= self._max_bytes:
+                self._put_in_place(new, path)
+            return folded
+
+    def _put(self, path: str) -> None:
+        """Copy the tensors of a key to the remote folder; a part of them is seen to be damaged."""
+        if self._remote is None:
+            return
+        system, folder = self._remote
+        try:
+            target = f"{folder}/{os.path.basename(path)}"
+            system.makedirs(target, exist_ok=True)
+            system.put(f"{path}/", f"{target}/", recursive=True)
+        except Exception as error:  # the client of a store may raise anything
+            logger.warning("nothing is put to %s: %s", self._url, error)
+
+
+def _model_of(values: Mapping[str, Any]) -> ir.Model | None:
+    """A model whose initializers are onnxruntime's values; None if one of them is no tensor."""
+    if not all(map(has_numbers, values.values())):
         return None
+    tensors = [ir.tensor(array_of(value), name=name) for name, value in values.items()]
+    weights = [ir.Value(name=tensor.name, const_value=tensor) for tensor in tensors]
+    graph = ir.Graph([], [], nodes=[], initializers=weights, name="folded")
+    model = ir.Model(graph, ir_version=10)
+    model.metadata_props[_DIGEST] = _digest(model)
+    return model
 
 
-def _name_of(key: Hashable) -> str:
-    """The file's name: of a key, what makes the tensors, and the CPU, which decides about bits."""
-    makers = [(name, metadata.version(name)) for name in ("onnxfold", "onnxruntime")]
-    text = repr((_FORMAT, makers, cpu_features(), key))
-    return hashlib.sha256(text.encode()).hexdigest() + _SUFFIX
+def _digest(model: ir.Model) -> str:
+    """SHA-256 of a model's initializers: names, types, shapes and elements."""
+    digest = hashlib.sha256()
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        assert tensor is not None
+        array = tensor.numpy()
+        digest.update(repr((name, tensor.dtype.name, array.shape)).encode())
+        digest.update(array.reshape(-1).view("u1").data)
+    return digest.hexdigest()
 
 
-def _is_private(status: os.stat_result) -> bool:
-    """Whether nobody but this user, and the administrator, can write."""
-    return status.st_uid in (os.geteuid(), 0) and not status.st_mode & 0o022
+def _load(path: str, *, is_trusted: bool = False) -> Folded:
+    """The tensors of a folder, mapped.
 
+    Args:
+        path: The folder.
+        is_trusted: Whether the content is known to be what was written, so is not read.
 
-def _folded(tensors: TensorFile) -> Folded:
-    return Folded(tensors.values, tensors.nbytes)
+    Raises:
+        ModelError: The content is not what was written.
+    """
+    model = storage.load(os.path.join(path, _MODEL))
+    if not is_trusted and model.metadata_props.get(_DIGEST) != _digest(model):
+        raise ModelError("it is damaged", file=path)
+    values = {}
+    for name, value in model.graph.initializers.items():
+        assert value.const_value is not None
+        values[name] = ort_value(value.const_value.numpy())
+        if values[name].data_ptr() % 64:  # a small tensor, which lies in the model itself
+            values[name] = ort_copy(values[name])
+    return Folded(values, sum(value.tensor_size_in_bytes() for value in values.values()))

@@ -25,7 +25,7 @@ from onnxfold.options import Options
 from onnxfold.passes.pipeline import run_passes
 from onnxfold.runtime.bundles.manifest import Group, Manifest, TensorInfo
 from onnxfold.runtime.splitting.cut import Region, RuntimeCut, find_cut
-from onnxfold.runtime.splitting.hoisting import Hoisting
+from onnxfold.runtime.splitting.hoisting import hoist
 from onnxfold.runtime.splitting.merging import bring_together
 from onnxfold.runtime.splitting.parts import (
     behind,
@@ -149,7 +149,7 @@ def cut_prepared(
         max_cache: As there.
         nominal: As there.
     """
-    hoisting = Hoisting(model, chosen)
+    stays = hoist(model, chosen)
     constness = ConstnessAnalysis(model, chosen)
     folds = [Constness.RUNTIME, *([Constness.COMPILE_TIME] if fold_at == "runtime" else [])]
     folded = [value for value in model.graph.outputs if constness.of(value) in folds]
@@ -159,8 +159,7 @@ def cut_prepared(
     sizes = NominalSizes(model, chosen, nominal)
     region = Region(model, chosen, constness, sizes, fold_at == "runtime")
     cut = find_cut(region, max_cache)
-    hoisting.undo(cut.stays)
-    cut.stays.update(hoisting.stays)
+    cut.stays.update(stays)
     return region, cut
 
 

@@ -98,6 +98,7 @@ class _Part(Generic[V]):
         self._cost = cost
         self._cuts: dict[int, set[V]] = {}
         self._maker = {v: k for k, op in enumerate(ops) for v in op.outputs}
+        self._cuts: dict[int, set[V]] = {}
         self.stored = minimum_cut(ops, wanted, cost)
         _, self._bytes, self.staying = self._weigh(self.stored)
 
@@ -110,7 +111,7 @@ class _Part(Generic[V]):
     def spend(self, allowed: float, most: int) -> float:
         """Store more, up to these bytes and this price; return how many bytes more."""
         left = allowed - self._store(self._cut(most), allowed, most)
-        if left < allowed:
+        if left < allowed or len(self._ops) == 1:
             return allowed - left
         before = self._bytes
         prices = sorted({most >> k for k in range(1, _HALVES)} - {0})

@@ -46,8 +46,8 @@ class Applications:
     def __init__(self, algebra: Algebra, table: FactTable) -> None:
         self._algebra = algebra
         self._table = table
-        self._found: dict[tuple[Any, ...], tuple[Results, Sequence[Number]]] = {}
-        """The results, and what is required for them."""
+        self._found: dict[tuple[Any, ...], tuple[Results, Sequence[Number], int]] = {}
+        """The results, what is required for them, and how many questions were asked for them."""
 
     def results(
         self,
@@ -69,14 +69,16 @@ class Applications:
             key = (node.op_type, domain, opsets.get(domain), len(node.outputs), content, *inputs)
             found = self._found.get(key)
             if found is not None:
-                results, required = found
+                results, required, questions = found
                 self._algebra.required += required
+                self._algebra.questions += questions
                 return results
-        unnamed, before = self._algebra.unnamed, len(self._algebra.required)
+        algebra = self._algebra
+        unnamed, before, asked = algebra.unnamed, len(algebra.required), algebra.questions
         shared = self._table.shared
         results = [shared(f) for f in self._decide(node, inputs, opsets)]
-        if key is not None and unnamed == self._algebra.unnamed:  # else it is new each time
-            self._found[key] = results, self._algebra.required[before:]
+        if key is not None and unnamed == algebra.unnamed:  # else it is new each time
+            self._found[key] = results, algebra.required[before:], algebra.questions - asked
         return results
 
     def _decide(

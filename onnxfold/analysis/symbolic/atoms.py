@@ -7,7 +7,7 @@ that is no polynomial of its operands.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 from typing import Any
 
 Monomial = tuple[int, ...]
@@ -94,11 +94,6 @@ def without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
     return tuple(rest)
 
 
-def is_made_of(number: object, atoms: Set[int]) -> bool:
-    """Whether a number is an expression in which one of the atoms with these indexes is."""
-    return isinstance(number, Expr) and any(not atoms.isdisjoint(m) for m, _ in number.terms)
-
-
 class Atom:
     """A variable of the polynomials: a symbol, or an operation that is none."""
 
@@ -129,6 +124,8 @@ class Atoms:
         self.atoms: list[Atom] = []
         self.unnamed = 0
         """How many symbols without a name were made."""
+        self.questions = 0
+        """How often it was asked what an expression is never below or above."""
         self.required: list[Number] = []
         """Numbers that ops which were looked at fail on unless they are 0 or more."""
         self._interned: dict[tuple[object, ...], Expr] = {}
@@ -220,11 +217,17 @@ class Atoms:
 
     def low(self, a: Number) -> Bound:
         """A number that the expression is never below."""
-        return a if isinstance(a, int) else a.low
+        if isinstance(a, int):
+            return a
+        self.questions += 1
+        return a.low
 
     def high(self, a: Number) -> Bound:
         """A number that the expression is never above."""
-        return a if isinstance(a, int) else a.high
+        if isinstance(a, int):
+            return a
+        self.questions += 1
+        return a.high
 
     def _bounds(self, terms: tuple[tuple[Monomial, int], ...]) -> tuple[Bound, Bound]:
         low: Bound = 0
@@ -239,15 +242,12 @@ class Atoms:
             low, high = low + least, high + most
         return low, high
 
-    def learn(self, required: Iterable[Number]) -> set[int]:
-        """Raise the bounds of atoms, so that these numbers are 0 or more.
+    def learn(self, required: Iterable[Number]) -> bool:
+        """Raise the bounds of atoms, so that these numbers are 0 or more; True if one was raised.
 
         Numbers that are no sum of one atom and a constant say nothing about a single atom.
-
-        Returns:
-            The indexes of the atoms that were raised, and of those made of them.
         """
-        raised: set[int] = set()
+        raised = False
         for number in required:
             terms = [] if isinstance(number, int) else [(m, c) for m, c in number.terms if m]
             if len(terms) != 1 or len(terms[0][0]) != 1 or terms[0][1] < 1:
@@ -257,13 +257,10 @@ class Atoms:
             least = -(constant // factor)
             if self.atoms[index].low < least <= self.atoms[index].high:
                 self.atoms[index].low = least
-                raised.add(index)
+                raised = True
         if raised:
             for expression in self._expressions.values():
                 expression.low, expression.high = self._bounds(expression.terms)
-            for index, atom in enumerate(self.atoms):  # what an atom is made of has lower indexes
-                if any(is_made_of(part, raised) for part in atom.args):
-                    raised.add(index)
         return raised
 
     def is_positive(self, a: Number) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import ChainMap
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, MutableMapping, Sequence
 
 import onnx_ir as ir
 
@@ -12,7 +12,6 @@ from onnxfold.analysis.known import KnownValues
 from onnxfold.analysis.scopes import Scope, Scopes
 from onnxfold.analysis.symbolic import control_flow, suppositions
 from onnxfold.analysis.symbolic.application import Applications
-from onnxfold.analysis.symbolic.atoms import is_made_of
 from onnxfold.analysis.symbolic.elementwise import is_small
 from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import (
@@ -67,6 +66,8 @@ class SymbolicAnalysis:
         """How many bodies the graph that is being visited is in: they are looked at anew."""
         self._required: dict[ir.Node, list[Number]] = {}
         """What the nodes of the main graph fail on unless it is 0 or more."""
+        self._asking: set[ir.Node] = set()
+        """Nodes whose results depend on what some expressions are never below or above."""
 
     def of(self, value: ir.Value) -> Fact:
         """What is known of a value."""
@@ -83,27 +84,24 @@ class SymbolicAnalysis:
             self.run_graph(graph)
         # A condition that is decided opens a branch, which requires more.
         for _ in range(_MOST_ROUNDS if self.scopes.parents else 1):
-            changed = self._learn()
-            if not changed:
+            affected: Collection[ir.Node] = ()
+            if self._required and self.algebra.learn(self._required_in_every_run()):
+                self._applications = Applications(self.algebra, self.table)
+                affected = frozenset(self._asking)
+            decided = suppositions.decided(self) if self.scopes.parents else {}
+            if not affected and not decided:
                 break
+            self._decided |= decided
+            self._facts.update(decided)
+            changed = _Values(decided)
             for graph in graphs:
                 for node in nodes_of(graph):
-                    if node in self.scopes.parents or not changed.isdisjoint(node.inputs):
+                    if (
+                        node in affected
+                        or node in self.scopes.parents
+                        or not changed.isdisjoint(node.inputs)
+                    ):
                         self._visit_again(node, changed)
-
-    def _learn(self) -> _Values:
-        """Find out what must hold; the values of which more is known now."""
-        changed = _Values()
-        raised = self.algebra.learn(self._required_in_every_run()) if self._required else ()
-        if raised:
-            self._applications = Applications(self.algebra, self.table)
-            known = {f: _is_made_of(f, raised) for f in set(self._facts.values())}
-            changed.update(value for value, fact in self._facts.items() if known[fact])
-        decided = suppositions.decided(self) if self.scopes.parents else {}
-        for value, fact in decided.items():
-            self._decided[value] = self._facts[value] = fact
-            changed.add(value)
-        return changed
 
     def _required_in_every_run(self) -> Iterator[Number]:
         """What nodes of the main graph require that an output is made of: runtimes run no other."""
@@ -159,13 +157,16 @@ class SymbolicAnalysis:
                 if fact is None:
                     changed.add(value)
             return
+        scope = self.scopes.find(node.graph)
         if node in self.scopes.parents:
             for body in subgraphs_of(node):
                 for inner in body.all_nodes():
                     for value in inner.outputs:
                         self.known.ask_again(value)
-        with self.again():
-            self._visit(node, self.scopes.find(node.graph))
+            with self.again():
+                self._visit(node, scope)
+        else:
+            self._visit(node, scope)
         for value, old in zip(node.outputs, before, strict=True):
             assert old is not None
             is_constant = self.known.ask_again(value)
@@ -263,18 +264,17 @@ class SymbolicAnalysis:
 
     def _are_known(self, values: Sequence[ir.Value | None], facts: Sequence[Fact | None]) -> bool:
         """True if all elements of all values may be known, and some are sizes or made of them."""
-        some = False
+        unknown, some = [], False
         for value, fact in zip(values, facts, strict=True):
             if value is None or fact is None:
                 continue
             if fact.items is None:
-                if not self.known.is_constant(value):
-                    return False
+                unknown.append(value)
             elif fact.is_symbolic:
                 return False
             else:
                 some = True
-        return some
+        return some and all(map(self.known.is_constant, unknown))
 
     def _declared(self, value: ir.Value) -> Fact:
         """The type of a model input: the runtime holds callers to it."""
@@ -297,11 +297,14 @@ class SymbolicAnalysis:
         """Find the facts of a node's outputs."""
         facts = self._facts
         self._read[node] = node.inputs
-        outer, self.algebra.required = self.algebra.required, []
+        algebra = self.algebra
+        outer, algebra.required, before = algebra.required, [], algebra.questions
         results = () if scope is None else self._results(node, scope)
-        if self.algebra.required and node.graph is self.model.graph:
-            self._required[node] = self.algebra.required
-        self.algebra.required = outer
+        if algebra.questions > before:
+            self._asking.add(node)
+        if algebra.required and node.graph is self.model.graph:
+            self._required[node] = algebra.required
+        algebra.required = outer
         outputs = node.outputs
         if len(outputs) == len(results) == 1:
             facts[outputs[0]] = results[0]
@@ -344,7 +347,9 @@ class SymbolicAnalysis:
         if node in self.scopes.parents:
             return [self.table.shared(f) for f in control_flow.results(self, node, inputs)]
         functions = self.model.functions
-        if has_references(node) or (functions and node.op_identifier() in functions):
+        if scope.in_function and has_references(node):
+            return []
+        if functions and node.op_identifier() in functions:
             return []
         if self._are_known(values, inputs) or reads_floats(node.op_type):
             pairs = zip(values, inputs, strict=True)
@@ -355,11 +360,6 @@ class SymbolicAnalysis:
                 # the evaluator computes what no shape function does
                 return [self._in_full(v, f) for v, f in zip(node.outputs, results, strict=False)]
         return results
-
-
-def _is_made_of(fact: Fact, atoms: set[int]) -> bool:
-    items = fact.items.ravel().tolist() if fact.is_symbolic and fact.items is not None else ()
-    return any(is_made_of(number, atoms) for number in (*(fact.shape or ()), *items))
 
 
 def _says_more(new: Fact, old: Fact) -> bool:

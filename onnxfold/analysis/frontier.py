@@ -98,7 +98,6 @@ class _Part(Generic[V]):
         self._cost = cost
         self._cuts: dict[int, set[V]] = {}
         self._maker = {v: k for k, op in enumerate(ops) for v in op.outputs}
-        self._cuts: dict[int, set[V]] = {}
         self.stored = minimum_cut(ops, wanted, cost)
         _, self._bytes, self.staying = self._weigh(self.stored)
 

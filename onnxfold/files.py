@@ -106,6 +106,8 @@ def remove_leftovers(folder: str, name: str = "*") -> None:
 def _held(lock: str, *, blocking: bool = True, is_new: bool = False) -> Iterator[None]:
     from filelock import FileLock  # the command line must be able to help without it
 
+    if not is_new:  # filelock retries forever where a file cannot be created, as below /proc
+        os.close(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
     with FileLock(lock, mode=0o666, blocking=blocking, thread_local=False):
         try:
             pattern = f"{glob.escape(lock.removesuffix(_LOCK))}????????.tmp"

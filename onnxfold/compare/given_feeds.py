@@ -56,11 +56,12 @@ def _read(path: Path, inputs: list[ir.Value]) -> dict[str, Mapping[str, Any]]:
 
 def _read_npz(path: Path) -> dict[str, Any]:
     try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise UsageError("not an .npz file: the inputs have no names", file=path)
-        with archive:
+        if not zipfile.is_zipfile(path) and path.exists():
+            raise UsageError("cannot read the feeds: not an .npz file", file=path)
+        with np.load(path, allow_pickle=False) as archive:
             return dict(archive)
+    except FileNotFoundError:
+        raise UsageError("cannot read the feeds: no such file", file=path) from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"cannot read the feeds: {error}", file=path) from error
 

@@ -80,6 +80,8 @@ def load_rules(path: str | os.PathLike[str]) -> RuleSet:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
+    except FileNotFoundError:
+        raise UsageError("cannot load the rules: no such file", file=path) from None
     except (OSError, SyntaxError, ImportError, NameError) as error:
         raise UsageError(f"cannot load the rules: {error}", file=path) from error
     found = rule_set_of(module)

@@ -1,0 +1,118 @@
+"""Every function takes a path, bytes, an onnx.ModelProto and an onnx_ir.Model alike."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+import onnxfold
+
+SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
+KINDS: dict[str, Callable[[], Any]] = {
+    "path": lambda: SWIN,
+    "name": lambda: str(SWIN),
+    "bytes": SWIN.read_bytes,
+    "proto": lambda: onnx.load(SWIN),
+    "ir": lambda: ir.load(SWIN),
+    "loaded": lambda: onnxfold.load(SWIN),
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def nodes_of(model: Any) -> int:
+    if isinstance(model, bytes):
+        model = onnx.load_from_string(model)
+    return len(model.graph.node) if isinstance(model, onnx.ModelProto) else len(model.graph)
+
+
+@kinds
+def test_optimize_gives_the_kind_back(kind):
+    given = KINDS[kind]()
+    model, report = onnxfold.optimize(given, check=1, return_report=True)
+    assert isinstance(model, ir.Model if kind in ("path", "name") else type(given))
+    assert nodes_of(model) == sum(report.nodes_after.values()) == 194
+    assert report.check is not None and report.check.equal
+    assert report.bytes_after < report.bytes_before and report.folded == 410
+
+
+@kinds
+def test_other_functions_take_every_kind(kind, tmp_path):
+    report = onnxfold.optimize_file(KINDS[kind](), tmp_path / "out.onnx", check=1)
+    assert sum(report.nodes_after.values()) == 194
+    assert onnxfold.compare(KINDS[kind](), tmp_path / "out.onnx").equal
+    assert onnxfold.plan(KINDS[kind]()).nodes == 1619
+    assert len(onnxfold.explain(KINDS[kind]())) > 100
+    assert not onnxfold.why(KINDS[kind](), onnx.load(SWIN).graph.output[0].name).decision
+    bundle = onnxfold.split(KINDS[kind](), tmp_path / "bundle", runtime_constants=["pixel_values"])
+    assert bundle.manifest.nodes["entry"] < 194
+    assert onnxfold.Session(KINDS[kind](), runtime_constants=["pixel_values"]).get_outputs()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(onnxfold.optimize, onnxfold.plan, onnxfold.explain, onnxfold.simplify, onnxfold.slim),
+        *(onnxfold.Session, lambda x: onnxfold.compare(x, x), lambda x: onnxfold.why(x, "y")),
+        *(lambda x: onnxfold.split(x, "b"), lambda x: onnxfold.optimize_file(x, "o.onnx")),
+    ],
+)
+@pytest.mark.parametrize("wrong", [None, 3, [], b"", b"no model", object()])
+def test_what_is_no_model_is_told(function, wrong, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(onnxfold.OnnxFoldError):
+        function(wrong)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_file_is_also_a_file_not_found_error():
+    with pytest.raises(FileNotFoundError) as caught:
+        onnxfold.optimize("missing.onnx")
+    assert isinstance(caught.value, onnxfold.ModelError)
+    assert caught.value.filename == "missing.onnx"
+
+
+def test_sizes_are_numbers_or_texts(tmp_path):
+    for size in ("1MB", "1000 kB", 1_000_000):
+        report = onnxfold.optimize_file(SWIN, tmp_path / "out.onnx", memory_limit=size)
+        assert sum(report.nodes_after.values()) == 194
+    with pytest.raises(onnxfold.UsageError, match="'many' is not a size"):
+        onnxfold.optimize(SWIN, max_growth="many")
+
+
+def test_options_without_effect_are_told(tmp_path, caplog):
+    options: dict[str, Any] = {"keep": ["logit"], "fold": ["zzz*"], "target": "onnxruntime"}
+    report = onnxfold.optimize_file(SWIN, tmp_path / "out.onnx", **options)
+    assert report.warnings == [
+        "target onnxruntime has no effect below level 2 (-O2)",
+        "keep 'logit' matches no value that a node makes; did you mean 'logits'?",
+        "fold 'zzz*' matches no value that a node makes",
+    ]
+    onnxfold.optimize(SWIN, **options)
+    assert [record.message for record in caplog.records] == report.warnings
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"levl": 2}, "unknown option 'levl'; did you mean 'level'?"),
+        ({"level": 3}, "level must be 0 or 1 or 2, got 3"),
+        ({"target": "tensorrt"}, "target must be onnxruntime or None, got 'tensorrt'"),
+        ({"precision": "double"}, "precision must be exact or wide, got 'double'"),
+    ],
+)
+def test_wrong_options_are_told(options, reason):
+    with pytest.raises(onnxfold.UsageError) as caught:
+        onnxfold.optimize(SWIN, **options)
+    assert reason in str(caught.value)
+
+
+def test_the_module_shows_its_functions_alone():
+    assert set(dir(onnxfold)) == {*onnxfold.__all__, "__version__"}
+    for name in onnxfold.__all__:
+        assert inspect.getdoc(getattr(onnxfold, name))

@@ -212,7 +212,7 @@ CASES = [
         ],
         domain="",
         opset=23,
-        told=(0, 1, 2, 3),
+        typed=(1, 2, 3),
         sizes=BSD,
     ),
 ]

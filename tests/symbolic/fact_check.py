@@ -71,7 +71,6 @@ FUNCTIONS = {
     "mod": lambda a, b: a % b if b else 0,
     "where": lambda c, a, b: a if c else b,
     "broadcast": lambda a, b: b if a == 1 else a,
-    "or_else": lambda a, b: a or b,
     "equal": lambda a: int(a == 0),
     "negative": lambda a: int(a < 0),
 }

@@ -116,6 +116,11 @@ class Atom:
         self.youngest = youngest
         """Index of the last unnamed symbol that it depends on, or -1."""
 
+    @property
+    def is_dim(self) -> bool:
+        """Whether it is a size that has a name."""
+        return self.op == "symbol" and bool(self.args)
+
 
 class Atoms:
     """The atoms of one model, and the bounds of expressions made of them."""
@@ -145,9 +150,7 @@ class Atoms:
     def name_of(self, number: Number) -> str | None:
         """The name of a symbol that has one."""
         atom = self.atom_of(number)
-        if atom is None or atom.op != "symbol" or not atom.args:
-            return None
-        return str(atom.args[0])
+        return str(atom.args[0]) if atom is not None and atom.is_dim else None
 
     def atom_of(self, number: Number) -> Atom | None:
         """The atom that the expression is, if it is a single one."""
@@ -156,37 +159,13 @@ class Atoms:
         monomial, coefficient = number.terms[0]
         return self.atoms[monomial[0]] if coefficient == 1 and len(monomial) == 1 else None
 
+    def atoms_in(self, number: Number) -> set[int]:
+        """The indexes of the atoms that an expression is made of."""
+        return {k for monomial, _ in terms_of(number) for k in monomial}
+
     def is_older(self, number: Number, mark: int) -> bool:
         """True if every unnamed symbol in the expression existed when there were ``mark`` atoms."""
         return _youngest(number) < mark
-
-    def are_related(self, a: Number, b: Number) -> bool:
-        """False if one says nothing about the other: of what has names they have none in common."""
-        if isinstance(a, int) or isinstance(b, int):
-            return False
-        one, other = self.atom_of(a), self.atom_of(b)
-        if one is not None and other is not None and one.op == other.op == "symbol":
-            return one is other
-        names, others = self._names_in(a), self._names_in(b)
-        return names is None or others is None or not names.isdisjoint(others)
-
-    def _names_in(self, number: Number) -> set[str] | None:
-        """The names of all symbols in an expression; None if one of them has no name."""
-        names: set[str] = set()
-        pending: list[object] = [number]
-        seen: set[int] = set()
-        while pending:
-            each = pending.pop()
-            new = {k for m, _ in each.terms for k in m} - seen if isinstance(each, Expr) else set()
-            seen |= new
-            for atom in (self.atoms[index] for index in new):
-                if not atom.args:
-                    return None
-                if atom.op == "symbol":
-                    names.add(str(atom.args[0]))
-                else:
-                    pending += atom.args
-        return names
 
     def _atom(self, op: str, args: tuple[object, ...], low: Bound, high: Bound) -> Expr:
         key = (op, *args)

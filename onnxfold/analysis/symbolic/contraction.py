@@ -176,49 +176,19 @@ def resize(application: Application) -> Sequence[Fact]:
 
 @shape_function("Attention")
 def attention(application: Application) -> Sequence[Fact]:
-    """Queries over keys and values, those of the past before them.
+    """Queries over keys and values; of outputs but the first only the dtype.
 
-    What onnx infers counts sizes that are not known as 0.
-
-    Operands are [batch, heads, sequence, head size], or [batch, sequence, heads * head size] with
-    the heads as attributes. Outputs are the result, the present keys and values, and the scores.
+    What onnx infers counts sizes that are not known as 0. Operands are
+    [batch, heads, sequence, head size], or [batch, sequence, heads * head size] with the heads as
+    attributes.
     """
     application.agree_if(False)
-    places = (0, 1, 2, 0)[: application.n_outputs]
-    dtypes = [application.fact(k).dtype for k in places]
-    try:
-        shapes = _shapes(application)
-    except Undecided:
-        return [Fact(dtype) for dtype in dtypes]
-    pairs = zip(shapes, dtypes, strict=False)
-    return [fact for shape, dtype in pairs for fact in application.tensor(shape, dtype)]
-
-
-def _shapes(application: Application) -> tuple[Shape, Shape, Shape, Shape]:
-    algebra = application.algebra
-    query = _heads(application, 0, "q_num_heads")
-    key = _heads(application, 1, "kv_num_heads")
-    value = _heads(application, 2, "kv_num_heads")
-    length = key[2]
-    if application.input(4) is not None:
-        past = application.shape(4)
-        if len(past) != 4:
-            raise Undecided
-        length = algebra.add(past[2], length)
-    result: Shape = (*query[:3], value[3])
-    if len(application.shape(0)) == 3:
-        result = (query[0], query[2], algebra.mul(query[1], value[3]))
-    present_key = (*key[:2], length, key[3])
-    present_value = (*value[:2], length, value[3])
-    return result, present_key, present_value, (*query[:3], length)
-
-
-def _heads(application: Application, k: int, attribute: str) -> Shape:
-    """The shape of an operand with its heads apart. Raises Undecided."""
-    shape = application.shape(k)
-    if len(shape) == 4:
-        return shape
-    heads = application.attributes.get(attribute)
-    if len(shape) != 3 or not isinstance(heads, int) or heads < 1:
-        raise Undecided
-    return (shape[0], heads, shape[1], application.algebra.floor_div(shape[2], heads))
+    query, value, attributes = application.fact(0), application.fact(2), application.attributes
+    shape: Shape | None = None
+    if query.shape and value.shape and query.rank == value.rank == 4:
+        shape = (*query.shape[:3], value.shape[3])
+    elif query.shape and value.shape and query.rank == value.rank == 3:
+        size = application.algebra.floor_div(value.shape[2], attributes["kv_num_heads"])
+        shape = (*query.shape[:2], application.algebra.mul(size, attributes["q_num_heads"]))
+    others = [Fact(application.fact(k).dtype) for k in (1, 2, 0)]
+    return [*application.like(shape), *others][: application.n_outputs]

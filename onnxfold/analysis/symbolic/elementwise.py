@@ -42,7 +42,8 @@ _BINARY: dict[str, Callable[[Algebra, Number, Number], Number]] = {
     "LessOrEqual": lambda algebra, a, b: algebra.negation(algebra.less(b, a)),
     "GreaterOrEqual": lambda algebra, a, b: algebra.negation(algebra.less(a, b)),
 }
-_TRUTH = ("And", "Or", "Xor", "Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")
+_COMPARISONS = ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")
+_TRUTH = ("And", "Or", "Xor", *_COMPARISONS, "IsInf", "IsNaN")
 
 
 def each(function: Callable[..., Number], *arrays: Array) -> Array:
@@ -57,7 +58,7 @@ def each(function: Callable[..., Number], *arrays: Array) -> Array:
 
 @shape_function(
     *(*_BINARY, "Mod", "Where", "PRelu", "Pow", "Sum", "Mean"),
-    *("BitwiseAnd", "BitwiseOr", "BitwiseXor"),
+    *("BitwiseAnd", "BitwiseOr", "BitwiseXor", "IsInf", "IsNaN"),
 )
 def broadcasting(application: Application) -> Sequence[Fact]:
     """Operands broadcast; the result has the dtype of one of them, or is a truth value."""
@@ -164,12 +165,6 @@ def quantization(application: Application) -> Sequence[Fact]:
         return application.like(shape, 1)
     zero = application.input(2)
     return application.tensor(shape, ir.DataType.UINT8 if zero is None else zero.dtype)
-
-
-@shape_function("IsNaN", "IsInf")
-def tests(application: Application) -> Sequence[Fact]:
-    """Truth values in the shape of the operand."""
-    return application.tensor(application.shape(0), ir.DataType.BOOL)
 
 
 @shape_function("Identity")

@@ -273,14 +273,6 @@ class Algebra(Atoms):
         cap = atom.args[1] if atom.args[0] == whole else atom.args[0]
         return isinstance(cap, int) and cap >= 1
 
-    def or_else(self, a: Number, b: Number) -> Number:
-        """The first, which is not negative, unless it is 0: then the second."""
-        if a == b or self.is_positive(a):
-            return a
-        if a == 0:
-            return b
-        return self._atom("or_else", (a, b), min(1, self.low(b)), INFINITY)
-
     def is_zero_with(self, a: Number, b: Number) -> bool:
         """True if the first is certainly 0 whenever the second is: it is a multiple."""
         if self.exact_quotient(a, b) is not None:

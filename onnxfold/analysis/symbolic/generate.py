@@ -67,12 +67,3 @@ def range_(application: Application) -> Sequence[Fact]:
         distance, step = algebra.neg(distance), -step
     count = algebra.maximum(algebra.ceil_div(distance, step), 0)
     return application.tensor([count], dtype)
-
-
-@shape_function("EyeLike", "RandomNormalLike", "RandomUniformLike", "Bernoulli")
-def like(application: Application) -> Sequence[Fact]:
-    """The shape of the operand."""
-    fact = application.fact(0)
-    dtype = application.attributes.get("dtype")
-    found = fact.dtype if dtype is None else ir.DataType(dtype)
-    return application.tensor(application.shape(0), found)

@@ -148,10 +148,11 @@ def reshaped_sizes(
         others = [d for k, d in enumerate(strict) if k != missing]
         if not allow_zero:  # beside a 0, nothing says what -1 stands for: the run ends
             algebra.required += [algebra.sub(size, 1) for size in others]
-        if allow_zero and not _zeros_are_copied(algebra, sizes, others):
+        rest = algebra.product(tuple(others))  # a model where it is 0 is not run
+        if rest == 0 or (allow_zero and not _zeros_are_copied(algebra, sizes, others)):
             strict[missing] = algebra.unknown(low=0)
         else:
-            strict[missing] = _size_left(algebra, total, algebra.product(tuple(others)))
+            strict[missing] = algebra.floor_div(total, rest)
         return tuple(strict)
     plain = [n if n != 0 or allow_zero else d for n, d in zip(target, strict, strict=True)]
     is_plain = all(algebra.low(n) >= 0 for n in plain) and algebra.product(tuple(plain)) == total
@@ -165,15 +166,17 @@ def _zeros_are_copied(algebra: Algebra, sizes: Shape, others: Sequence[Number]) 
     not 0.
     """
     left = list(sizes)
-    copied = []
+    copied = set[int]()
     for size in others:
         if not algebra.is_positive(size):
             if size not in left:
                 return False
             left.remove(size)
-            copied.append(size)
-    others_left = [size for size in left if not algebra.is_positive(size)]
-    return not any(algebra.are_related(a, b) for a in copied for b in others_left)
+            copied |= algebra.atoms_in(size)
+    rest = {k for size in left if not algebra.is_positive(size) for k in algebra.atoms_in(size)}
+    return not (copied and rest) or (
+        copied.isdisjoint(rest) and all(algebra.atoms[k].is_dim for k in copied | rest)
+    )
 
 
 def _size_at(
@@ -190,19 +193,10 @@ def _size_at(
         return number if algebra.low(number) >= 0 else algebra.unknown(low=0)
     if algebra.low(number) < 0:  # it may turn out to be the -1
         return algebra.unknown(low=0)
-    if algebra.is_zero_with(sizes[place], number):
-        return number if number != 0 else sizes[place]
-    return algebra.or_else(number, sizes[place])
-
-
-def _size_left(algebra: Algebra, total: Number, rest: Number) -> Number:
-    """What a -1 stands for. A model where the rest is 0 is not run."""
-    if rest == 0:
-        return algebra.unknown(low=0)
-    exact = algebra.exact_quotient(total, rest)
-    if exact is not None:
-        return exact
-    return algebra.floor_div(total, rest)
+    if number == 0:
+        return sizes[place]
+    is_certain = algebra.is_positive(number) or algebra.is_zero_with(sizes[place], number)
+    return number if is_certain else algebra.unknown(low=0)
 
 
 @shape_function("Transpose")

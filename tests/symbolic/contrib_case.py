@@ -41,20 +41,12 @@ def i8(*dims: int | str) -> Operand:
     return Operand(np.int8, dims, 100)
 
 
-def i16(*dims: int | str) -> Operand:
-    return Operand(np.int16, dims, 100)
-
-
 def i32(*dims: int | str, below: int = 5) -> Operand:
     return Operand(np.int32, dims, below)
 
 
 def i64(*dims: int | str, below: int = 5) -> Operand:
     return Operand(np.int64, dims, below)
-
-
-def boolean(*dims: int | str) -> Operand:
-    return Operand(np.bool_, dims, 2)
 
 
 def constant(elements: Any, dtype: type = np.float32) -> Operand:

@@ -17,7 +17,11 @@ from onnxfold.ops import Trait, ops
 
 
 @shape_function("MatMul", "MatMulInteger", "Gemm")
-@shape_function("FusedMatMul", "FusedGemm", "TransposeMatMul", domain="com.microsoft")
+@shape_function(
+    *("FusedMatMul", "FusedGemm", "TransposeMatMul"),
+    *("DynamicQuantizeMatMul", "MatMulIntegerToFloat"),
+    domain="com.microsoft",
+)
 def product(application: Application) -> Sequence[Fact]:
     """Matrices on the last two axes, transposed if an attribute says so; the others broadcast."""
     attributes = application.attributes
@@ -37,7 +41,14 @@ def product(application: Application) -> Sequence[Fact]:
         application.agree_if(all(other in single for other in application.shapes()[2:]))
     if application.op_type == "MatMulInteger":
         return application.tensor(shape, ir.DataType.INT32)
-    return application.like(shape)
+    return application.like(shape, 2 if application.op_type == "MatMulIntegerToFloat" else 0)
+
+
+@shape_function("MatMulNBits", domain="com.microsoft")
+def product_of_blocks(application: Application) -> Sequence[Fact]:
+    """Rows times a matrix in blocks of a few bits, the columns of which an attribute counts."""
+    application.agree_if(False)
+    return application.like((*application.shape(0)[:-1], application.attributes["N"]))
 
 
 def _transposed(shape: Shape, transpose: int) -> Shape:
@@ -141,6 +152,17 @@ def recurrent(application: Application) -> Sequence[Fact]:
     raise Undecided
 
 
+@shape_function("DynamicQuantizeLSTM", domain="com.microsoft")
+def quantized_recurrent(application: Application) -> Sequence[Fact]:
+    """All states, [length, directions, batch, size], then the last hidden state and the cell's."""
+    application.agree_if(False)
+    (length, batch, _), (directions, size, _) = application.shape(0), application.shape(2)
+    (last,) = application.like((directions, batch, size))
+    return [*application.like((length, directions, batch, size)), last, last][
+        : application.n_outputs
+    ]
+
+
 @shape_function("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(application: Application) -> Sequence[Fact]:
     """The axes after the second become 1."""
@@ -192,3 +214,29 @@ def attention(application: Application) -> Sequence[Fact]:
         shape = (*query.shape[:2], application.algebra.mul(size, attributes["q_num_heads"]))
     others = [Fact(application.fact(k).dtype) for k in (1, 2, 0)]
     return [*application.like(shape), *others][: application.n_outputs]
+
+
+@shape_function(*("Attention", "GroupQueryAttention", "MultiHeadAttention"), domain="com.microsoft")
+def attention_of_onnxruntime(application: Application) -> Sequence[Fact]:
+    """The first output, [batch, sequence, size], where queries, keys and values are not packed."""
+    application.agree_if(False)
+    batch, length, size = application.shape(0)
+    if application.op_type == "Attention":
+        sizes = application.attributes.get("qkv_hidden_sizes")
+        weights = application.shape(1)
+        size = sizes[2] if sizes else application.algebra.floor_div(weights[1], 3)
+    elif application.input(2) is None:
+        raise Undecided
+    elif application.op_type == "MultiHeadAttention":
+        value = application.shape(2)
+        size = value[2] if len(value) == 3 else application.algebra.mul(value[1], value[3])
+    others = [UNKNOWN] * (application.n_outputs - 1)
+    return [*application.like((batch, length, size)), *others]
+
+
+@shape_function("EmbedLayerNormalization", domain="com.microsoft")
+def embeddings(application: Application) -> Sequence[Fact]:
+    """A row of the third operand for each place, [batch, sequence, size]."""
+    application.agree_if(False)
+    others = [UNKNOWN] * (application.n_outputs - 1)
+    return [*application.like((*application.shape(0), application.shape(2)[1]), 2), *others]

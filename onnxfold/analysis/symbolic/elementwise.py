@@ -13,6 +13,7 @@ from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import (
     MOST_ELEMENTS,
     SIZE_DTYPES,
+    UNKNOWN,
     Array,
     Fact,
     Shape,
@@ -126,6 +127,11 @@ def unary(application: Application) -> Sequence[Fact]:
 
 
 @shape_function(*ops(Trait.LIKE_FIRST))
+@shape_function(
+    *("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "RotaryEmbedding", "Trilu"),
+    *("QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax"),
+    domain="com.microsoft",
+)
 def same_type(application: Application) -> Sequence[Fact]:
     """The result has the dtype and shape of the first operand. Of more outputs onnx knows."""
     if application.n_outputs > 1:
@@ -146,6 +152,16 @@ def _agree_with_first(application: Application) -> None:
         application.broadcast(first, *others)
     else:
         application.agree_if(all(shape in ((), (1,)) for shape in others))
+
+
+@shape_function(
+    "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain="com.microsoft"
+)
+def skip_normalization(application: Application) -> Sequence[Fact]:
+    """The result and the sum that is normalized have the dtype and shape of the first operand."""
+    application.agree_if(False)
+    (fact,) = application.like(application.shape(0))
+    return [fact, UNKNOWN, UNKNOWN, fact][: application.n_outputs]
 
 
 @shape_function("DequantizeLinear", "QuantizeLinear")

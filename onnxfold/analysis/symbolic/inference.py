@@ -1,14 +1,14 @@
-"""Asking the shape inference of onnx or onnxruntime about one op, with expressions for sizes."""
+"""Asking the shape inference of onnx about one op, with expressions for sizes."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.analysis.symbolic import schemas
 from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, of_type
 from onnxfold.graphs import has_references
@@ -22,7 +22,7 @@ _DATA_ELEMENTS = 64
 def infer(
     node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int], algebra: Algebra
 ) -> list[Fact]:
-    """The facts of a node's outputs as onnx infers them, or onnxruntime for an op of its own.
+    """The facts of a node's outputs as onnx infers them.
 
     Args:
         node: A node without subgraphs.
@@ -32,8 +32,7 @@ def infer(
     """
     version = opsets.get(node.domain)
     schema = None if version is None else schema_of(node.op_type, version, node.domain)
-    is_known = schema is not None or schemas.believed(node.domain, node.op_type)
-    if version is None or has_references(node) or not is_known:
+    if schema is None or has_references(node):
         return [UNKNOWN] * len(node.outputs)
     names = [f"i{k}" if f is not None else "" for k, f in enumerate(inputs)]
     outputs = [f"o{k}" if o.name else "" for k, o in enumerate(node.outputs)]
@@ -44,17 +43,12 @@ def infer(
     facts = {name: f for name, f in zip(names, inputs, strict=True) if f is not None}
     types = {name: _type_proto(fact, symbols) for name, fact in facts.items()}
     data = {name: d for name, fact in facts.items() if (d := _data(fact)) is not None}
-    inferred: Mapping[str, onnx.TypeProto]
-    if schema is None:
-        inferred = schemas.infer(proto, version, types, data)
-    else:
-        for name, formal in schema.attributes.items():  # onnx's own defaults are not always those
-            if name not in node.attributes and formal.default_value.type:
-                proto.attribute.append(formal.default_value)
-        try:
-            inferred = infer_types(schema, proto, types, data, opsets)
-        except Unfoldable:
-            inferred = {}
+    for name, formal in schema.attributes.items():  # onnx's own defaults are not always those
+        if name not in node.attributes and formal.default_value.type:
+            proto.attribute.append(formal.default_value)
+    inferred: Mapping[str, onnx.TypeProto] = {}
+    with contextlib.suppress(Unfoldable):
+        inferred = infer_types(schema, proto, types, data, opsets)
     sizes = {name: size for size, name in symbols.items()}
     return [_fact(inferred.get(name), sizes, algebra) for name in outputs]
 

@@ -46,6 +46,8 @@ class Trait(enum.Flag):
     """Many operations an element."""
     UNBOUNDED = enum.auto()
     """The number of operations is not known."""
+    SIZED_BY_FLOATS = enum.auto()
+    """Elements of floating point operands say what shape the result has."""
     READS_AT_FLOATS = enum.auto()
     """Reads at places that floating point numbers say."""
 
@@ -77,7 +79,8 @@ _ROWS = (
     (T.POOLS, "AveragePool LpPool MaxPool"),
     (T.MOVES, "Concat Slice Split Transpose"),
     (T.MOVES | T.REPEATS, "Expand Tile"),
-    (T.REPEATS, "ConstantOfShape EyeLike OneHot Range Resize Upsample"),
+    (T.REPEATS, "ConstantOfShape EyeLike OneHot"),
+    (T.REPEATS | T.SIZED_BY_FLOATS, "Range Resize Upsample"),
     (T.MOVES | T.SELECTS, "Gather GatherElements"),
     (T.SELECTS, "GatherND Pad"),
     (T.MOVES | T.FREE, "Flatten Reshape Squeeze Unsqueeze"),

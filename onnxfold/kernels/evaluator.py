@@ -27,7 +27,6 @@ from onnxfold.kernels.streams.compute import Streams, is_large, is_streamable
 from onnxfold.kernels.wide import Widening
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.blocks import KEPT_BYTES, Source
-from onnxfold.pool.buffer import Array
 
 # Kinds whose result is not known by shape and dtype without computing it as a whole.
 _WHOLE = (Kind.GENERAL, Kind.ASSEMBLED)
@@ -140,7 +139,7 @@ class Evaluator:
             types = [(larger.shape, ir.DataType.from_numpy(larger.dtype))]
         if computed is not None:
             if known:
-                return [self._adopt(array) for array in computed]
+                return [self.pool.adopt(array) for array in computed]
             types = [(a.shape, ir.DataType.from_numpy(a.dtype)) for a in computed]
         results = [self.pool.defer(shape, dtype, operation) for shape, dtype in types]
         operation.results = results
@@ -157,11 +156,8 @@ class Evaluator:
         wanted = [k for k, output in enumerate(operation.node.outputs) if output.name]
         results: list[Buffer | None] = [None] * len(operation.node.outputs)
         for k, array in zip(wanted, self._engines.evaluate(operation, wanted, before), strict=True):
-            results[k] = self._adopt(array)
+            results[k] = self.pool.adopt(array)
         return results
-
-    def _adopt(self, array: Array) -> Buffer:
-        return self.pool.adopt(array, ir.DataType.from_numpy(array.dtype))
 
     # ------------------------------------------------------------ what was postponed
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.pool.buffer import Array, Buffer, byte_bounds
-from onnxfold.storage import Tile
+from onnxfold.storage import Tile, data_bytes
 
 Box = tuple[slice, ...]
 
@@ -101,7 +101,7 @@ def blocks_of(source: Source, nbytes: int, slab: int = 0) -> Iterator[Tile]:
     shape, dtype = source.shape, source.dtype
     bits, fast = dtype.bitwidth, None
     is_across = bits >= 8 and source.fast_axis < len(shape) - 1
-    if slab and is_across and max(source.read_bytes, _stored(shape, bits)) > LARGE:
+    if slab and is_across and max(source.read_bytes, data_bytes(dtype, shape)) > LARGE:
         fast, nbytes = source.fast_axis, slab
     for box in boxes(shape, nbytes * 8 // bits, fast, _LEAST_WRITE * 8 // bits, max(1, 8 // bits)):
         offset, count, inner, rows, pitch = 0, 1, 1, 1, 0
@@ -113,7 +113,7 @@ def blocks_of(source: Source, nbytes: int, slab: int = 0) -> Iterator[Tile]:
             else:
                 count *= length
             inner *= shape[axis]
-        stored = _stored([count], bits)
+        stored = data_bytes(dtype, [count])
         read = functools.partial(_read, source, box)
         yield Tile(offset * bits // 8, stored * rows, read, rows, pitch * bits // 8)
 
@@ -128,10 +128,6 @@ def _read(source: Source, box: Box, out: Array) -> None:
         out[:] = np.frombuffer(ir.Tensor(unpacked, dtype=dtype).tobytes(), np.uint8)
     else:
         source.fill(box, out.view(dtype.numpy()).reshape(shape))
-
-
-def _stored(shape: Sequence[int], bits: int) -> int:
-    return -(-math.prod(shape) * bits // 8)
 
 
 def boxes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,18 +30,16 @@ class Memory(enum.Enum):
     """Moved to an unlinked scratch file, read through a mapping."""
 
 
+@dataclass(eq=False, slots=True)
 class Region:
     """One piece of memory and the buffers that look at it. The last one that goes frees it."""
 
-    __slots__ = ("buffers", "file", "kind", "nbytes", "root")
-
-    def __init__(self, root: object, nbytes: int, kind: Memory) -> None:
-        self.root = root
-        self.nbytes = nbytes
-        self.kind = kind
-        self.buffers: set[Buffer] = set()
-        self.file: MappedFile | None = None
-        """The file behind a mapped region, or the part of the scratch file behind a spilled one."""
+    root: object
+    nbytes: int
+    kind: Memory
+    buffers: set[Buffer] = field(default_factory=set)
+    file: MappedFile | None = None
+    """The file behind a mapped region, or the part of the scratch file behind a spilled one."""
 
 
 class Deferred:

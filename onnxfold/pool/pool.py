@@ -147,16 +147,20 @@ class Pool:
         if span is not None and dtype.bitwidth >= 8:
             raw = span.file.array()[span.offset : span.offset + span.length]
             array = raw.view(dtype.numpy()).reshape(storage.sizes_of(tensor))
-            buffer = self._make(array, dtype, Memory.MAPPED)
+            buffer = self.adopt(array, dtype, Memory.MAPPED)
             if buffer.region is not None:
                 buffer.region.file = span.file
             return buffer
-        array = np.asarray(tensor.numpy())
-        return self._make(array, dtype, Memory.FOREIGN)
+        return self.adopt(np.asarray(tensor.numpy()), dtype, Memory.FOREIGN)
 
-    def adopt(self, array: Array, dtype: ir.DataType) -> Buffer:
+    def adopt(
+        self, array: Array, dtype: ir.DataType | None = None, kind: Memory = Memory.OWNED
+    ) -> Buffer:
         """A buffer for a kernel's result: a view if it looks at memory of the pool, else owned."""
-        return self._make(array, dtype, Memory.OWNED)
+        buffer = Buffer(self, array.shape, dtype or ir.DataType.from_numpy(array.dtype))
+        self.statistics.live += 1
+        self._attach(buffer, array, kind)
+        return buffer
 
     def defer(self, shape: tuple[int, ...], dtype: ir.DataType, deferred: Deferred) -> Buffer:
         """A buffer whose elements are computed when somebody needs them.
@@ -168,7 +172,7 @@ class Pool:
         if deferred.outstanding == 0:
             for operand in deferred.operands:
                 if operand is not None:
-                    self.retain(operand)
+                    operand.references += 1
         deferred.outstanding += 1
         self.statistics.live += 1
         return buffer
@@ -189,12 +193,6 @@ class Pool:
             for operand in _settle(deferred):
                 self.discard(operand)
 
-    def _make(self, array: Array, dtype: ir.DataType, kind: Memory) -> Buffer:
-        buffer = Buffer(self, array.shape, dtype)
-        self.statistics.live += 1
-        self._attach(buffer, array, kind)
-        return buffer
-
     def _attach(self, buffer: Buffer, array: Array, kind: Memory) -> None:
         root: Any = root_of(array)
         region = self._regions.get(id(root))
@@ -207,7 +205,8 @@ class Pool:
                     self._large[region] = None
         region.buffers.add(buffer)
         buffer.region = region
-        buffer.elements = _read_only(array)
+        buffer.elements = array if not array.flags.writeable else array.view()
+        buffer.elements.flags.writeable = False
         self.make_room(0, keep=region)
 
     def add_live(self, nbytes: int) -> None:
@@ -384,10 +383,3 @@ def _is_movable(root: object) -> bool:
     if not isinstance(root, np.ndarray) or root.dtype.hasobject:
         return False
     return root.flags.c_contiguous or root.flags.f_contiguous
-
-
-def _read_only(array: Array) -> Array:
-    if array.flags.writeable:
-        array = array.view()
-        array.flags.writeable = False
-    return array

@@ -105,7 +105,8 @@ class Commit:
                 try:
                     new = stack.enter_context(files.new_file(place, temporary))
                     write_plan(new.fd, file, writer, uninterrupted if self._fsync else None)
-                    self._sync(new.fd)
+                    if self._fsync:
+                        os.fsync(new.fd)
                 except OSError as error:
                     raise files.os_error(error, place) from error
                 moves.append((new, place))
@@ -142,8 +143,9 @@ class Commit:
                 os.link(first, data.path)
                 return
         shutil.copy(first, data.path)
-        with open(data.path, "rb") as file:
-            self._sync(file.fileno())
+        if self._fsync:
+            with open(data.path, "rb") as file:
+                os.fsync(file.fileno())
 
     def _remove_unused(self, names: Iterable[str]) -> None:
         """Remove data files that no model refers to: the target, a source, or one beside them."""
@@ -155,10 +157,6 @@ class Commit:
                 if os.path.basename(path) not in named and self._sources.user(path) is None:
                     about_to_replace(path)
                     files.remove(path)
-
-    def _sync(self, fd: int) -> None:
-        if self._fsync:
-            os.fsync(fd)
 
 
 def write_plan(fd: int, plan: FilePlan, writer: Writer, background: Executor | None = None) -> None:

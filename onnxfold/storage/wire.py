@@ -45,9 +45,6 @@ class Hole:
     owner: Any
     length: int
 
-    def __len__(self) -> int:
-        return self.length
-
 
 # A piece of the rewritten message: a range of the input, new bytes, or a hole.
 Piece: TypeAlias = "tuple[int, int] | bytes | Hole"
@@ -170,7 +167,10 @@ def rewrite(
                     if child == _RAW:
                         content = replace(pos, length)
                         if content is not None:
-                            inner, new_length = [content], len(content)
+                            inner = [content]
+                            new_length = (
+                                content.length if isinstance(content, Hole) else len(content)
+                            )
                     else:
                         found = message(pos, stop, child, depth + 1)  # noqa: F821  # deleted below
                         if found is not None:

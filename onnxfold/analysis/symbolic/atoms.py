@@ -185,12 +185,9 @@ class Atoms:
         """The one expression with these terms, which are in order and more than a number."""
         found = self._expressions.get(terms)
         if found is None:
-            found = Expr(terms, *self._bounds(terms), self._youngest_in(terms))
-            self._expressions[terms] = found
+            youngest = max([self.atoms[k].youngest for monomial, _ in terms for k in monomial])
+            found = self._expressions[terms] = Expr(terms, *self._bounds(terms), youngest)
         return found
-
-    def _youngest_in(self, terms: tuple[tuple[Monomial, int], ...]) -> int:
-        return max(self.atoms[k].youngest for monomial, _ in terms for k in monomial)
 
     # ---------------------------------------------------------------- bounds
 
@@ -216,7 +213,8 @@ class Atoms:
             most: Bound = coefficient
             for index in monomial:
                 atom = self.atoms[index]
-                ends = [_times(x, y) for x in (least, most) for y in (atom.low, atom.high)]
+                bounds = (atom.low, atom.high)
+                ends = [x * y if x and y else 0 for x in (least, most) for y in bounds]
                 least, most = min(ends), max(ends)
             low, high = low + least, high + most
         return low, high
@@ -249,7 +247,3 @@ class Atoms:
 
 def _youngest(number: object) -> int:
     return number.youngest if isinstance(number, Expr) else -1
-
-
-def _times(a: Bound, b: Bound) -> Bound:
-    return 0 if a == 0 or b == 0 else a * b

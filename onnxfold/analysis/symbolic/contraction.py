@@ -171,7 +171,7 @@ def global_pool(application: Application) -> Sequence[Fact]:
     return application.like(shape)
 
 
-@shape_function("Resize", "Upsample", reads_floats=True)
+@shape_function("Resize", "Upsample")
 def resize(application: Application) -> Sequence[Fact]:
     """Sizes given by the operand, or multiplied by whole scales."""
     application.agree_if(False)

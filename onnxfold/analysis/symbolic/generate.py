@@ -50,7 +50,7 @@ def tile(application: Application) -> Sequence[Fact]:
     return application.like(result)
 
 
-@shape_function("Range", reads_floats=True)
+@shape_function("Range")
 @shape_function("Range", domain="com.microsoft")
 def range_(application: Application) -> Sequence[Fact]:
     """From start to limit by steps of delta."""

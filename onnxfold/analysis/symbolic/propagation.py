@@ -22,13 +22,14 @@ from onnxfold.analysis.symbolic.fact import (
     of_array,
     of_type,
 )
-from onnxfold.analysis.symbolic.shape_functions import reads_floats
 from onnxfold.graphs import captured_values, has_references, is_constant_node, subgraphs_of
 from onnxfold.onnx_ir_private import nodes_of
+from onnxfold.ops import Trait, ops
 from onnxfold.storage import sizes_of
 
 _Values = set[ir.Value | None]
 _MOST_ROUNDS = 4
+_SIZED_BY_FLOATS = frozenset(ops(Trait.SIZED_BY_FLOATS))
 
 
 class SymbolicAnalysis:
@@ -237,21 +238,13 @@ class SymbolicAnalysis:
     def _source(self, value: ir.Value) -> Fact:
         """An initializer, a Constant or an input of the model."""
         tensor = self.known.tensor(value)
-        if tensor is not None:
-            return self._constant(value, tensor)
-        scope = self.scopes.find(value.graph)
-        if scope is None or not value.is_graph_input() or scope.in_function:
-            return UNKNOWN
-        return self._declared(value)
-
-    def _constant(self, value: ir.Value, tensor: ir.TensorProtocol) -> Fact:
-        """Of other elements than sizes only dtype and shape, until an op asks for more."""
-        dtype, shape = tensor.dtype, sizes_of(tensor)
-        if dtype in SIZE_DTYPES and is_small(shape):
-            array = self.known.array(value)
-            if array is not None:
-                return self.table.shared(of_array(array, dtype))
-        return self.table.typed(dtype, shape)
+        if tensor is None:
+            scope = self.scopes.find(value.graph)
+            is_input = scope is not None and value.is_graph_input() and not scope.in_function
+            return self._declared(value) if is_input else UNKNOWN
+        # of other elements than sizes only dtype and shape, until an op asks for more
+        fact = self.table.typed(tensor.dtype, sizes_of(tensor))
+        return self._in_full(value, fact) if tensor.dtype in SIZE_DTYPES else fact
 
     def _in_full(self, value: ir.Value, fact: Fact) -> Fact:
         """What is known of a value, with the elements of a small constant of any dtype."""
@@ -351,7 +344,7 @@ class SymbolicAnalysis:
             return []
         if functions and node.op_identifier() in functions:
             return []
-        if self._are_known(values, inputs) or reads_floats(node.op_type):
+        if node.op_type in _SIZED_BY_FLOATS or self._are_known(values, inputs):
             pairs = zip(values, inputs, strict=True)
             inputs = [f if v is None or f is None else self._in_full(v, f) for v, f in pairs]
         results = self._applications.results(node, inputs, scope.opsets)

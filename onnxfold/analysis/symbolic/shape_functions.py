@@ -128,12 +128,9 @@ class Undecided(Exception):
 
 ShapeFunction = Callable[[Application], Sequence[Fact]]
 _FUNCTIONS: dict[tuple[str, str], ShapeFunction] = {}
-_READ_FLOATS: set[str] = set()
 
 
-def shape_function(
-    *op_types: str, domain: str = "", reads_floats: bool = False
-) -> Callable[[ShapeFunction], ShapeFunction]:
+def shape_function(*op_types: str, domain: str = "") -> Callable[[ShapeFunction], ShapeFunction]:
     """Register a function that says what comes out of ops.
 
     It returns the facts of the outputs or raises :class:`Undecided`.
@@ -141,15 +138,11 @@ def shape_function(
     Args:
         op_types: The ops.
         domain: Theirs.
-        reads_floats: Whether elements of floating point constants decide about the result, as the
-            scales of Resize do. For other ops they are not read.
     """
 
     def register(function: ShapeFunction) -> ShapeFunction:
         for op_type in op_types:
             _FUNCTIONS[domain, op_type] = function
-            if reads_floats:
-                _READ_FLOATS.add(op_type)
         return function
 
     return register
@@ -158,11 +151,6 @@ def shape_function(
 def find(op_type: str, domain: str = "") -> ShapeFunction | None:
     """The shape function of an op."""
     return _FUNCTIONS.get((domain, op_type))
-
-
-def reads_floats(op_type: str) -> bool:
-    """True if the function of ops of that name looks at elements of floating point operands."""
-    return op_type in _READ_FLOATS
 
 
 def axis_of(axis: int, rank: int) -> int:

@@ -88,19 +88,10 @@ def is_random(op_type: str, version: int, domain: str) -> bool:
     determinism = getattr(schema, "node_determinism", None)  # missing in onnx's type stubs
     if schema is None or determinism != _NON_DETERMINISTIC:
         return False
-    if schema.function_body.node:
-        return any(_has_random_node([n], version) for n in schema.function_body.node)
-    return not any(a.type == onnx.defs.OpSchema.AttrType.GRAPH for a in schema.attributes.values())
-
-
-def _has_random_node(nodes: Iterable[onnx.NodeProto], version: int) -> bool:
-    for node in nodes:
-        if is_random(node.op_type, version, node.domain):
-            return True
-        for attribute in node.attribute:
-            if attribute.HasField("g") and _has_random_node(attribute.g.node, version):
-                return True
-    return False
+    if any(a.type == onnx.defs.OpSchema.AttrType.GRAPH for a in schema.attributes.values()):
+        return False
+    body = schema.function_body.node
+    return not body or any(is_random(node.op_type, version, node.domain) for node in body)
 
 
 def _is_inference(node: ir.Node, opset: int) -> bool:

@@ -13,11 +13,9 @@ from onnxfold.graphs import has_references, is_constant_node, is_initialized, te
 from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Unfoldable
-from onnxfold.onnx_ir_private import is_a
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.blocks import boxes
-from onnxfold.pool.buffer import Array
-from onnxfold.pool.tensor import BufferTensor
+from onnxfold.pool.buffer import Array, distinct
 from onnxfold.storage import data_bytes
 
 READABLE_BYTES = 1 << 16
@@ -52,7 +50,6 @@ class KnownValues:
         self._evaluator = evaluator or Evaluator(Pool())
         self._pool = self._evaluator.pool
         self._constant: dict[ir.Value, bool] = {}
-        self._arrays: dict[ir.Value, Array | None] = {}
         self._buffers: dict[ir.Value, Buffer | None] = {}
         """Of what operations compute and read: None for what is not small."""
         self._all_equal: dict[tuple[ir.Value, type, str], bool | None] = {}
@@ -83,7 +80,6 @@ class KnownValues:
         if self._constant.get(value) is not False:
             return False
         del self._constant[value]
-        self._arrays.pop(value, None)
         self._buffers.pop(value, None)
         return self.is_constant(value)
 
@@ -113,29 +109,14 @@ class KnownValues:
         None for a value that is not constant, is larger, or cannot be computed from constants of
         that size.
         """
-        if value in self._arrays:
-            return self._arrays[value]
-        if not self.is_constant(value):
-            return None
-        tensor = self.tensor(value)
-        if tensor is None or is_a(tensor, BufferTensor):
-            array = self._computed_array(value)
-        elif _is_small(tensor):
-            array = np.asarray(tensor.numpy())[...]
-            array.flags.writeable = False
-        else:
-            array = None
-        self._arrays[value] = array
-        return array
-
-    def _computed_array(self, value: ir.Value) -> Array | None:
-        buffer = self._small_buffer(value)
-        if buffer is None:
-            return None
+        buffer = self._small_buffer(value) if self.is_constant(value) else None
+        if buffer is None or buffer.is_known:
+            return None if buffer is None else buffer.elements
         try:
             with np.errstate(all="ignore"):
                 return buffer.array()
         except ComputationFailed:
+            self._buffers[value] = None
             return None
 
     def _small_buffer(self, value: ir.Value) -> Buffer | None:
@@ -147,7 +128,10 @@ class KnownValues:
                 continue
             node = current.producer()
             if node is None or is_constant_node(node):
-                self._buffers[current] = self._leaf_buffer(current)
+                tensor = self.tensor(current)
+                self._buffers[current] = None
+                if tensor is not None and data_bytes(tensor.dtype, tensor.shape) <= READABLE_BYTES:
+                    self._buffers[current] = self._keep(self._pool.wrap(tensor))
                 continue
             missing = [v for v in node.inputs if v is not None and v not in self._buffers]
             if missing:
@@ -155,12 +139,6 @@ class KnownValues:
                 continue
             self._compute(node)
         return self._buffers[value]
-
-    def _leaf_buffer(self, value: ir.Value) -> Buffer | None:
-        tensor = self.tensor(value)
-        if tensor is None or not _is_small(tensor):
-            return None
-        return self._keep(self._pool.wrap(tensor))
 
     def result_of(self, node: ir.Node, opsets: Mapping[str, int]) -> ir.TensorProtocol | None:
         """Compute the first result of a node that is in no graph.
@@ -232,26 +210,20 @@ class KnownValues:
     def _look(self, value: ir.Value, test: Callable[[Array], bool]) -> bool | None:
         """Whether a constant has elements and all of them pass a test."""
         tensor = self.tensor(value)
-        if tensor is None:
-            # where no kernel computes it: if it is folded the question comes again, else it is not
-            # worth the time and the memory that onnxruntime takes
-            buffer = self._small_buffer(value)
-            if buffer is None or not buffer.is_known:
-                return None
-            return _passes(buffer.array(), test)
-        if is_a(tensor, BufferTensor):
-            if not tensor.buffer.is_known:
-                return None
-            return _pass_in_tiles(tensor.buffer.array(), tensor.dtype, test)
-        small = self.array(value)
-        if small is not None:
-            return _passes(small, test)
-        buffer = self._pool.wrap(tensor)
+        # where no kernel computes it: if it is folded the question comes again, else it is not
+        # worth the time and the memory that onnxruntime takes
+        buffer = self._small_buffer(value)
+        if buffer is None and tensor is not None:
+            buffer = self._pool.wrap(tensor)
+        if buffer is None or not buffer.is_known:
+            return None
+        self._pool.retain(buffer)
         try:
-            return _pass_in_tiles(buffer.array(), tensor.dtype, test)
+            return _passes(buffer.array(), test)
         finally:
-            buffer.release_pages()
-            self._pool.discard(buffer)
+            if buffer.nbytes > READABLE_BYTES:
+                buffer.release_pages()
+            self._pool.release(buffer)
 
 
 def is_exactly(array: Array, number: float) -> bool:
@@ -275,24 +247,16 @@ def _is_finite(array: Array) -> bool:
 
 
 def _passes(array: Array, test: Callable[[Array], bool]) -> bool:
-    return array.size > 0 and test(array)
-
-
-def _pass_in_tiles(array: Array, dtype: ir.DataType, test: Callable[[Array], bool]) -> bool:
     if array.size == 0:
         return False
-    # an axis that is not walked in memory repeats the same elements
-    array = array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)]
-    step = max(1, array.size // _SAMPLES)
-    places = np.unravel_index(np.arange(0, array.size, step), array.shape) if array.ndim else ()
-    if not test(array[places]):
-        return False
+    if array.size > _ELEMENTS:
+        # an axis that is not walked in memory repeats the same elements
+        array = distinct(array)
+        places = np.arange(0, array.size, max(1, array.size // _SAMPLES))
+        if not test(array[np.unravel_index(places, array.shape)]):
+            return False
     array = np.atleast_1d(array)
     return all(test(array[box]) for box in boxes(array.shape, _ELEMENTS))
-
-
-def _is_small(tensor: ir.TensorProtocol) -> bool:
-    return data_bytes(tensor.dtype, tensor.shape) <= READABLE_BYTES
 
 
 def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:

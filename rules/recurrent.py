@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from onnxfold.analysis.known import is_exactly
-from onnxfold.graphs import subgraphs_of
+from onnxfold.ops import Trait, ops
 from onnxfold.rewrite import Matched, op, optional, rule, values
 
 x, w, r, b, lengths, h, c, p = values("x w r b lengths h c p")
+
+_MOVING = ops(Trait.MOVES)
 
 
 def is_zero(state: Matched) -> bool:
@@ -25,42 +25,12 @@ def is_zero(state: Matched) -> bool:
             if fill is not None and (fill.is_ref() or not is_exactly(fill.value.numpy(), 0.0)):
                 return False
             continue
-        operands = _moved_operands(current)
-        if not operands:
+        if not current.is_made_by(*_MOVING):
             return False
-        pending.extend(operands)
+        moved = current.inputs if current.is_made_by("Concat") else current.inputs[:1]
+        pending.extend(each for each in moved if each is not None)
     return True
 
-
-def _moved_operands(moved: Matched) -> Sequence[Matched]:
-    """Return what a node makes its result of if it only moves elements.
-
-    Such an op takes strings as well as numbers, so it cannot compute with them; its other operands
-    are positions, sizes and conditions: no numbers that it might weigh elements with.
-    """
-    node = moved.value.producer()
-    schema = None if node is None else moved.facts.schema(node)
-    if node is None or schema is None or not schema.inputs or any(True for _ in subgraphs_of(node)):
-        return ()
-    made = schema.outputs[min(moved.value.index() or 0, len(schema.outputs) - 1)]
-    if made.type_str != schema.inputs[0].type_str:
-        return ()
-    if not moved.facts.is_op(node, "") or not {"tensor(string)", "tensor(float)"} <= set(
-        made.types
-    ):
-        return ()
-    operands = []
-    for k, operand in enumerate(moved.inputs):
-        formal = schema.inputs[min(k, len(schema.inputs) - 1)]
-        if formal.type_str != made.type_str:
-            if not all(kind.startswith(_COUNTING) for kind in formal.types):
-                return ()
-        elif operand is not None:
-            operands.append(operand)
-    return operands
-
-
-_COUNTING = ("tensor(int", "tensor(uint", "tensor(bool")
 
 _rnn = op.any_of("GRU", "RNN")
 _lstm = op.any_of("LSTM")

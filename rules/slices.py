@@ -38,40 +38,25 @@ def _bounds(taken: Matched) -> dict[int, _Bound]:
     return dict(zip(named, zip(first, last, by or [1] * len(first), strict=True), strict=True))
 
 
-_END = 1 << 62
 _BEHIND = (1 << 63) - 1
 """A place behind the last element of any axis, and a step beyond it."""
-_ANY_END = ((1 << 31) - 1, (1 << 63) - 1)
 
 
 def slice_of_slice_bounds(size: int | None, one: _Bound, other: _Bound) -> _Bound | None:
-    """Start, end and step that do what two slices of an axis do; None if it cannot be told."""
-    if any(step < 0 and end in _ANY_END for _, end, step in (one, other)):
-        return None  # onnxruntime goes to the first element, ONNX nowhere
-    if size is not None:
-        taken = _elements(_elements(range(size), one), other)
-        if not len(taken):
-            return 0, 0, 1
-        end = taken.stop if taken.step > 0 or taken.stop >= 0 else -_END
-        return taken.start, end, taken.step
+    """Start, end and step that do what two slices of an axis do; None if it cannot be told.
+
+    Slices that go backwards stay: ONNX and onnxruntime do not agree on where some of them end.
+    """
     (start, end, step), (start2, end2, step2) = one, other
-    if min(start, step, start2, step2) < 0 or (end < 0 and end2 < 2**31 - 1) or end2 < 0:
+    if min(step, step2) < 0:
+        return None
+    if size is not None:
+        taken = range(size)[start:end:step][start2:end2:step2]
+        return (taken.start, taken.stop, min(taken.step, _BEHIND)) if taken else (0, 0, 1)
+    if min(start, start2, end2) < 0 or (end < 0 and end2 < 2**31 - 1):
         return None
     stop = end if end2 >= 2**31 - 1 else min(end, start + end2 * step)
-    first, by = start + start2 * step, step * step2
-    return min(first, _BEHIND), min(stop, _BEHIND), min(by, _BEHIND)
-
-
-def _elements(line: range, bound: _Bound) -> range:
-    start, end, step = bound
-    size = len(line)
-    if not size:
-        return line
-    start, end = (v + size if v < 0 else v for v in (start, end))
-    if step > 0:
-        return line[min(max(start, 0), size) : min(max(end, 0), size) : step]
-    start, end = min(max(start, 0), size - 1), min(max(end, -1), size - 1)
-    return line[start : end if end >= 0 else None : step]
+    return tuple(min(v, _BEHIND) for v in (start + start2 * step, stop, step * step2))
 
 
 def _merged(x: Matched, sliced: Matched, result: Matched) -> Sequence[Sequence[int]] | None:

@@ -1,4 +1,4 @@
-"""Slices of slices at every bound, with any steps, on axes of known and unknown size."""
+"""Slices of slices at every bound, with steps forwards, on axes of known and unknown size."""
 
 import itertools
 
@@ -18,7 +18,7 @@ ENDS = (-9, -2, 0, 3)
 @pytest.mark.parametrize(
     "size, steps",
     [
-        *((7, steps) for steps in ((1, 1), (2, 3), (-1, 2), (2, -1), (-2, -1))),
+        *((7, steps) for steps in ((1, 1), (2, 3))),
         *(("N", steps) for steps in ((1, 1), (2, 3))),
     ],
 )

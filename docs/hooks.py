@@ -12,7 +12,7 @@ from mkdocs.structure.files import File, Files
 
 from onnxfold.rewrite import Rule, RuleSet
 from onnxfold.rewrite.patterns import text_of
-from onnxfold.rewrite.rule_set import builtin_rule_sets
+from onnxfold.rewrite.rule import builtin_rule_sets
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig

@@ -13,7 +13,7 @@ from onnxfold.errors import UsageError, suggestion
 
 if TYPE_CHECKING:
     from onnxfold.compare.given_feeds import GivenFeeds
-    from onnxfold.rewrite.rule_set import RuleSet
+    from onnxfold.rewrite.rule import RuleSet
 
 
 Level = Literal[0, 1, 2]
@@ -140,7 +140,7 @@ class Options:
 
     def rule_sets(self) -> list[RuleSet]:
         """All rule sets to choose from: built in, of other packages, and the ones given."""
-        from onnxfold.rewrite.rule_set import available_rule_sets, load_rules
+        from onnxfold.rewrite.rule import available_rule_sets, load_rules
 
         given = [r if _is_rule_set(r) else load_rules(r) for r in self.rules]  # type: ignore[arg-type]
         return [*available_rule_sets(), *given]  # type: ignore[list-item]
@@ -151,7 +151,7 @@ def _matches(name: str | None, globs: tuple[str, ...]) -> bool:
 
 
 def _is_rule_set(thing: object) -> bool:
-    from onnxfold.rewrite.rule_set import RuleSet
+    from onnxfold.rewrite.rule import RuleSet
 
     return isinstance(thing, RuleSet)
 

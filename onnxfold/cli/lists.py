@@ -11,7 +11,7 @@ from onnxfold.cli.output import write, write_json
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 def list_rules(as_json: bool) -> None:
     """List the rewrite rules, by rule set."""
-    from onnxfold.rewrite.rule_set import available_rule_sets
+    from onnxfold.rewrite.rule import available_rule_sets
 
     sets = available_rule_sets()
     if as_json:

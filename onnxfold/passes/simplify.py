@@ -12,8 +12,7 @@ from onnxfold.errors import UsageError, suggestion
 from onnxfold.options import Options
 from onnxfold.passes.context import Run
 from onnxfold.rewrite.driver import Rewriter, RewriteReport, inexact_matches
-from onnxfold.rewrite.rule import Rule
-from onnxfold.rewrite.rule_set import RuleSet
+from onnxfold.rewrite.rule import Rule, RuleSet
 
 
 class Simplify(ir.passes.InPlacePass):

@@ -2,8 +2,7 @@
 
 from onnxfold.rewrite.facts import Matched, axes_from_front, axis_from_front
 from onnxfold.rewrite.patterns import anything, result
-from onnxfold.rewrite.rule import Rule, RuleError
-from onnxfold.rewrite.rule_set import RuleSet, rule_set
+from onnxfold.rewrite.rule import Rule, RuleError, RuleSet, rule_set
 from onnxfold.rewrite.words import (
     any_of,
     attributes,

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import Rule, RuleSet, attributes, constants, op, rule, values
-from onnxfold.rewrite.rule_set import builtin_rule_sets
+from onnxfold.rewrite.rule import builtin_rule_sets
 
 x, y = values("x y")
 c1, c2 = constants("c1 c2")

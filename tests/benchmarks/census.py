@@ -28,7 +28,7 @@ from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Kernel
 from onnxfold.kernels.streams.compute import Streams
 from onnxfold.rewrite.driver import Rewriter, RewriteReport
-from onnxfold.rewrite.rule_set import builtin_rule_sets
+from onnxfold.rewrite.rule import builtin_rule_sets
 from onnxfold.runtime.split import split_in_memory
 
 LEVELS: dict[str, dict[str, Any]] = {

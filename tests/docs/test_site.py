@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxfold.rewrite.rule_set import builtin_rule_sets
+from onnxfold.rewrite.rule import builtin_rule_sets
 
 ROOT = Path(__file__).parents[2]
 

@@ -41,8 +41,8 @@ INSIDE = {
         *("adapters", "sessions", "bench"),
     ),
     "rewrite": (
-        *("facts", "patterns", "rule", "check", "words", "rule_set"),
-        *("matcher", "index", "build", "apply", "driver"),
+        *("facts", "patterns", "rule", "check", "words"),
+        *("matcher", "build", "apply", "driver"),
     ),
 }
 

@@ -8,11 +8,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfold import storage
+from onnxfold.rewrite.driver import RuleIndex
 from onnxfold.rewrite.facts import Facts
-from onnxfold.rewrite.index import RuleIndex
 from onnxfold.rewrite.matcher import find_match
-from onnxfold.rewrite.rule import Rule
-from onnxfold.rewrite.rule_set import builtin_rule_sets
+from onnxfold.rewrite.rule import Rule, builtin_rule_sets
 
 RULES = [rule for rules in builtin_rule_sets() for rule in rules]
 BY_OP: dict[str, list[Rule]] = {}

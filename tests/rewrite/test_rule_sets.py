@@ -9,7 +9,7 @@ from onnxfold.errors import UsageError
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import op, rule, rule_set, values
 from onnxfold.rewrite.check import check_rule
-from onnxfold.rewrite.rule_set import builtin_rule_sets, load_rules
+from onnxfold.rewrite.rule import builtin_rule_sets, load_rules
 
 x = values("x")
 

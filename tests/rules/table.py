@@ -42,7 +42,7 @@ from certify import Instance, certify, graph, refuse
 from structure import assert_nodes
 
 from onnxfold.rewrite import Rule
-from onnxfold.rewrite.rule_set import builtin_rule_sets
+from onnxfold.rewrite.rule import builtin_rule_sets
 
 FOLDER = Path(__file__).parent
 

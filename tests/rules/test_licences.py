@@ -13,7 +13,7 @@ import idioms
 import onnx
 import pytest
 
-from onnxfold.rewrite.rule_set import builtin_rule_sets
+from onnxfold.rewrite.rule import builtin_rule_sets
 from tests.benchmarks.census import look_at
 from tests.production_models.models import MODELS, NotFetched
 

@@ -10,7 +10,7 @@ from onnx import helper
 from reference_session import reference_session
 
 from onnxfold.passes.simplify import Simplify
-from onnxfold.rewrite.rule_set import builtin_rule_sets
+from onnxfold.rewrite.rule import builtin_rule_sets
 
 ENDS = (-9, -2, 0, 3)
 

@@ -3,7 +3,7 @@
 import pytest
 from table import FOLDER, cases
 
-from onnxfold.rewrite.rule_set import builtin_rule_sets
+from onnxfold.rewrite.rule import builtin_rule_sets
 
 CASES = [case for path in sorted(FOLDER.glob("*.txt")) for case in cases(path)]
 

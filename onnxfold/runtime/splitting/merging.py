@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis, record
 from onnxfold.options import Options
 from onnxfold.rewrite.driver import Rewriter
-from onnxfold.rewrite.rule_set import builtin_rule_sets
+from onnxfold.rewrite.rule import builtin_rule_sets
 from onnxfold.runtime.bundles.manifest import Merge
 from onnxfold.runtime.splitting.sizes import NominalSizes
 from onnxfold.runtime.splitting.work import work_of

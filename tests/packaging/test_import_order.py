@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     ("onnx_ir_private",),
     ("errors", "deferred", "graphs", "memory", "ops", "parallel"),
-    ("files", "urls"),
+    ("files", "urls", "onnxruntime_sessions"),
     ("isolated",),
     ("evaluation",),
     ("storage",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 
 import onnx_ir as ir
 
@@ -10,7 +10,6 @@ from onnxfold.analysis.content import Equals, content_of_attributes
 from onnxfold.analysis.facts import facts_of
 from onnxfold.editing import inherit, remove_nodes, replace, take_over
 from onnxfold.graphs import subgraphs_of
-from onnxfold.kernels.inference import takes
 from onnxfold.onnx_ir_private import nodes_of
 from onnxfold.options import Options
 
@@ -22,8 +21,8 @@ class CommonSubexpressions(ir.passes.InPlacePass):
 
     A node of a subgraph also gives way to one that an outer graph has computed before. Nodes stay
     two if they may give different results (random ops, ops that ONNX does not define, functions
-    that hold such), if they hold subgraphs, and if their attributes differ in one bit. A result of
-    the graph keeps its name; where two of them are the same, one becomes a copy of the other.
+    that hold such), if they hold subgraphs, if their attributes differ in one bit, and if both make
+    results of the graph, which keep their names.
 
     Args:
         options: Which values must stay.
@@ -65,17 +64,11 @@ class CommonSubexpressions(ir.passes.InPlacePass):
     def _may_merge(self, node: ir.Node, twin: ir.Node) -> bool:
         if any(self._keeps(value.name) for value in node.outputs):
             return False
-        pairs = list(zip(node.outputs, twin.outputs, strict=True))
-        copied = [
-            old for old, new in pairs if old.is_graph_output() and not self._can_take_name(old, new)
-        ]
-        if len(copied) > 1 or (copied and (node.op_type == "Identity" or not node.inputs)):
-            return False
+        for old, new in zip(node.outputs, twin.outputs, strict=True):
+            if old.is_graph_output() and not self._can_take_name(old, new):
+                return False
         assert node.graph is not None
-        opsets = self._scopes.of(node.graph).opsets
-        if any(not _can_be_copied(value, opsets) for value in copied):
-            return False
-        return self._determinism.objection(node, opsets) is None
+        return self._determinism.objection(node, self._scopes.of(node.graph).opsets) is None
 
     def _can_take_name(self, old: ir.Value, new: ir.Value) -> bool:
         is_free = not new.is_graph_output() and not self._keeps(new.name)
@@ -83,25 +76,11 @@ class CommonSubexpressions(ir.passes.InPlacePass):
 
     def _merge(self, node: ir.Node, twin: ir.Node) -> None:
         for old, new in zip(node.outputs, twin.outputs, strict=True):
-            if not old.is_graph_output():
-                inherit(old, new)
-                replace(old, new)
-            elif self._can_take_name(old, new):
+            if old.is_graph_output():
                 take_over(old, new, declared=True)
             else:
-                copy = ir.node("Identity", [new], name=node.name)
-                node.prepend(copy)
-                take_over(old, copy.outputs[0], declared=True)
-
-
-def _can_be_copied(value: ir.Value, opsets: Mapping[str, int]) -> bool:
-    """Whether onnxruntime has a kernel that copies such a value."""
-    if value.type is not None and not isinstance(value.type, ir.TensorType):
-        return False  # sequences came later, and optional ones later still
-    dtype = value.dtype
-    if dtype is None or dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
-        return True
-    return dtype.bitwidth >= 8 and takes("Identity", opsets.get("", 1), "", 0, dtype)
+                inherit(old, new)
+                replace(old, new)
 
 
 def _op_and_inputs(node: ir.Node) -> Hashable:

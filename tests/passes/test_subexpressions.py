@@ -99,13 +99,11 @@ def test_results_of_the_graph_keep_their_names():
     text = """g (float[2] x) => (float[2] y, float[2] z) {
         a = Softplus(x)  y = Softplus(x)  z = Softplus(x)  u = Add(a, y)
     }"""
-    assert share(text, X) == {"Softplus": 1, "Identity": 1, "Add": 1}
+    assert share(text, X) == {"Softplus": 2, "Add": 1}, "y took the name of a; z has its own"
     text = "g (float[2] x) => (float[2] y, float[2] z) { y = Identity(x)  z = Identity(x) }"
     assert share(text, X) == {"Identity": 2}
     text = "g (float[2] x) => (float[2] y, float[2] z) { y = Softplus(x)  z = Softplus(x) }"
     assert share(text, X, keep=("z",)) == {"Softplus": 2}
-    text = "g (float[2] x) => (uint4[2] y, uint4[2] z) { y = Cast<to=21>(x)  z = Cast<to=21>(x) }"
-    assert share(text) == {"Cast": 2}
 
 
 def test_other_outputs_are_asked_for():
@@ -131,23 +129,12 @@ def test_subgraphs_see_what_comes_before_them():
     }"""
     for condition in (True, False):
         ops = share(text, {**X, "c": np.array(condition)})
-        assert ops == {"Softplus": 1, "Identity": 1, "Abs": 3, "If": 1, "Add": 4}
+        assert ops == {"Softplus": 2, "Abs": 3, "If": 1, "Add": 4}
 
 
 def test_many_nodes_at_once():
     nodes = "\n".join(f"a{k} = Exp(x)" for k in range(20_000))
     assert share(f"g (float[2] x) => (float[2] y) {{ {nodes}  y = Add(a7, a9) }}")["Exp"] == 1
-
-
-def test_an_output_is_copied_where_there_is_a_kernel_for_it():
-    text = "g (float[2] x) => (float[2] y, float[2] z) {{ y = {0}(x)  z = {0}(x) }}"
-    assert share(text.format("Neg"), X) == {"Neg": 1, "Identity": 1}
-    assert share(text.format("LeakyRelu<alpha=0.1>"), X) == {"LeakyRelu": 1, "Identity": 1}
-    eights = "g (float[2] x) => (float8e5m2fnuz[2] y, float8e5m2fnuz[2] z) {{ {} }}"
-    text = eights.format("y = Cast<to=20>(x)  z = Cast<to=20>(x)")
-    assert share(text) == {"Cast": 1, "Identity": 1}
-    before = storage.from_proto(parse(text, opset=12))
-    assert not CommonSubexpressions()(before).modified
 
 
 def test_batch_normalization_in_training_mode_stays_two():

@@ -60,7 +60,7 @@ class Edit:
         self,
         op_type: str,
         inputs: list[ir.Value],
-        attributes: Mapping[str, int | list[int]],
+        attributes: Mapping[str, int],
         before: ir.Node,
         fact: Fact,
         like: ir.Value,

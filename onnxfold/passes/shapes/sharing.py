@@ -31,8 +31,6 @@ class _Stretch:
     source: ir.Value | None = None
     """A tensor whose sizes from ``axis`` on these are."""
     axis: int = 0
-    scalar: ir.Value | None = None
-    """A single number that is there already."""
 
 
 class Sharing:
@@ -118,7 +116,7 @@ class Sharing:
             parts = self._parts(list(items), reuse=reuse)
             if parts is None:
                 continue
-            needed = [v for p in parts for v in (p.value, p.scalar, p.source) if v is not None]
+            needed = [v for p in parts for v in (p.value, p.source) if v is not None]
             change = self._cost(parts, node) - len(_exclusive(node, needed))
             if change < least:
                 best, least = parts, change
@@ -165,11 +163,6 @@ class Sharing:
             found = self._find(self._list(items[start : start + length]))
             if found is not None:
                 return _Stretch(length, value=found)
-        if best is None:
-            scalar = np.empty((), object)
-            scalar[()] = items[start]
-            found = self._find(of_items(scalar, ir.DataType.INT64, self._analysis.algebra))
-            return None if found is None else _Stretch(1, scalar=found)
         return best
 
     def _list(self, numbers: Sequence[Number]) -> Fact:
@@ -210,8 +203,6 @@ class Sharing:
         count = int(len(parts) > 1)
         shapes: set[object] = set()
         for part in parts:
-            if part.scalar is not None:
-                count += 1
             if part.source is None:
                 continue
             shape = self._analysis.of(part.source).shape or ()
@@ -233,13 +224,6 @@ class Sharing:
     def _value(self, part: _Stretch, like: ir.Value, node: ir.Node) -> ir.Value:
         if part.value is not None:
             return part.value
-        if part.scalar is not None:
-            number = self._analysis.of(part.scalar).items
-            fact = self._list([] if number is None else [number.item()])
-            axes = self._edit.constant(np.array([0]), like, node)
-            if self._version(node) < 13:
-                return self._made("Unsqueeze", [part.scalar], {"axes": [0]}, node, fact, like)
-            return self._made("Unsqueeze", [part.scalar, axes], {}, node, fact, like)
         if part.source is None:
             return self._edit.constant(np.array(part.numbers, np.int64), like, node)
         return self._sizes(part, part.source, like, node)
@@ -264,7 +248,7 @@ class Sharing:
         self,
         op_type: str,
         inputs: list[ir.Value],
-        attributes: Mapping[str, int | list[int]],
+        attributes: Mapping[str, int],
         node: ir.Node,
         fact: Fact,
         like: ir.Value,

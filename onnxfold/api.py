@@ -194,7 +194,6 @@ def optimize_file(
     path = storage.path_of(given)
     if report is not None:
         from onnxfold.report.page import check_destination, write_page
-        from onnxfold.report.page.documents import optimize_document
         from onnxfold.report.page.recording import Recording
 
         check_destination(report, *([destination] if path is None else [path, destination]))
@@ -265,7 +264,7 @@ def optimize_file(
         told.check, told.precision = comparison, fold.precision
         told.roundings, told.beyond = roundings, beyond
         if report is not None and recording is not None:
-            write_page(optimize_document(told, recording, model, fold), report)
+            write_page(recording.document(told, model), report)
     return told
 
 

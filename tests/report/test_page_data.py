@@ -12,7 +12,7 @@ import pytest
 
 import onnxfold
 from onnxfold.cli import main
-from onnxfold.report.page.timeline import Timeline
+from onnxfold.report.page.recording import Timeline
 
 SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
 

@@ -1,79 +1,45 @@
-"""The data of a page, JSON-ready: what is shown of an optimization, a comparison, or a split."""
+"""The data of a page, JSON-ready: what is shown of a comparison or a split."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-
-import onnx_ir as ir
 
 import onnxfold
 from onnxfold import storage
 from onnxfold.analysis.constness import select_runtime_constants
 from onnxfold.graphs import count_nodes
+from onnxfold.report.page.render import check_destination, write_page
 from onnxfold.report.page.skeleton import Skeleton, short, skeleton_of
 from onnxfold.runtime.splitting.weights import weights_as_inputs
 
 if TYPE_CHECKING:
     from onnxfold.compare import Comparison
-    from onnxfold.options import Options
-    from onnxfold.report.page.recording import Recording
-    from onnxfold.report.summary import Report
     from onnxfold.runtime.bundles.bundle import Bundle
 
 _FORMAT = 1
-_MOST_PLACES = 100  # of one rule
-_MOST_KEPT = 500
-_MOST_ROUNDINGS = 100
+
+PathLike = str | os.PathLike[str]
 
 
-def optimize_document(
-    report: Report, recording: Recording, model: ir.Model, options: Options
-) -> dict[str, Any]:
-    """What a run of the optimizer did.
+def write_compare_page(comparison: Comparison, path: PathLike) -> None:
+    """Write the page of a comparison of two files: what they compute, and both graphs.
 
     Args:
-        report: Of the run.
-        recording: What was noted of it.
-        model: As it is now.
-        options: Of the run.
+        comparison: What `onnxfold.compare` returned.
+        path: Where the page goes; its data alone, if the name ends in .json.
+
+    Raises:
+        OnnxFoldError: It cannot be written, or one of the models cannot be read.
     """
-    found = recording.document(model, report.decisions, report.places)
-    # decisions are with the nodes of the graph, places with the rules
-    told = replace(report, decisions=[], places={}).to_dict()
-    del told["decisions"], told["places"]
-    told["kept_left_out"] = max(0, len(told["kept"]) - _MOST_KEPT)
-    told["kept"] = [
-        {key: short(text) for key, text in kept.items()} for kept in told["kept"][:_MOST_KEPT]
-    ]
-    apart = [rounding for rounding in told["roundings"] if rounding["differing"]]
-    told["measured"] = len(told["roundings"])
-    told["roundings"] = [{**r, "tensor": short(r["tensor"])} for r in apart[:_MOST_ROUNDINGS]]
-    told["roundings_left_out"] = len(apart) - len(told["roundings"])
-    rounded = [[short(value), short(why)] for value, why in told["rounded"].items()]
-    told["rounded"] = rounded[:_MOST_ROUNDINGS]
-    told["rounded_left_out"] = len(rounded) - len(told["rounded"])
-    return {
-        **_head("optimize", report.source or "", report.target or ""),
-        "run": told,
-        "rules": _rules(report, report.places, options),
-        **found,
-    }
-
-
-def compare_document(comparison: Comparison) -> dict[str, Any]:
-    """What two models make of the same inputs, and both graphs.
-
-    Args:
-        comparison: Of two models in files.
-    """
+    check_destination(path, comparison.a, comparison.b)
     models = [storage.load(path) for path in (comparison.a, comparison.b)]
     skeletons = [skeleton_of(m, title) for m, title in zip(models, "ab", strict=True)]
     _mark_missing(*skeletons)
     before, after = (dict(sorted(count_nodes(model).items())) for model in models)
-    return {
-        **_head("compare", comparison.a, comparison.b),
+    document = {
+        **head("compare", comparison.a, comparison.b),
         "run": {
             "nodes_before": before,
             "nodes_after": after,
@@ -83,15 +49,21 @@ def compare_document(comparison: Comparison) -> dict[str, Any]:
         },
         "graphs": [skeleton.to_dict() for skeleton in skeletons],
     }
+    write_page(document, path)
 
 
-def split_document(bundle: Bundle, source: str) -> dict[str, Any]:
-    """What a bundle runs once, what it runs each time, and what is cached in between.
+def write_split_page(bundle: Bundle, source: PathLike, path: PathLike) -> None:
+    """Write the page of a bundle: what runs once, what runs each time, and what is cached.
 
     Args:
-        bundle: The bundle.
-        source: The file that it was made of.
+        bundle: What `onnxfold.split` returned.
+        source: The model that it was made of.
+        path: As for `write_compare_page`.
+
+    Raises:
+        OnnxFoldError: It cannot be written, or a model cannot be read.
     """
+    check_destination(path, source)
     manifest = bundle.manifest
     model = storage.load(source)
     opened = weights_as_inputs(model, [info.name for info in manifest.runtime_constants])
@@ -110,14 +82,16 @@ def split_document(bundle: Bundle, source: str) -> dict[str, Any]:
         bytes_of["runtime_fold"] = storage.model_bytes(fold_model)
         parts.insert(0, fold)
     _place(whole, parts, {(stay.node, stay.op): stay.reason for stay in manifest.stays})
-    return {
-        **_head("split", source, str(bundle.folder)),
+    document = {
+        **head("split", os.fspath(source), str(bundle.folder)),
         "split": {**manifest.to_dict(), "bytes": bytes_of, "cached_bytes": manifest.cached_bytes},
         "graphs": [skeleton.to_dict() for skeleton in (whole, *parts)],
     }
+    write_page(document, path)
 
 
-def _head(kind: str, source: str, target: str) -> dict[str, Any]:
+def head(kind: str, source: str, target: str) -> dict[str, Any]:
+    """What every page begins with: its format, the command, and the files."""
     return {
         "format": _FORMAT,
         "kind": kind,
@@ -125,23 +99,6 @@ def _head(kind: str, source: str, target: str) -> dict[str, Any]:
         "target": target,
         "onnxfold": onnxfold.__version__,
     }
-
-
-def _rules(
-    report: Report, places: Mapping[str, Sequence[str]], options: Options
-) -> list[dict[str, Any]]:
-    docs = {rule.name: rule.doc for rules in options.rule_sets() for rule in rules}
-    return [
-        {
-            "name": name,
-            "doc": docs.get(name, ""),
-            "count": count,
-            "inexact": report.inexact.get(name, 0),
-            "places": [short(place) for place in places.get(name, ())[:_MOST_PLACES]],
-            "left_out": max(0, count - _MOST_PLACES),
-        }
-        for name, count in report.rewrites.items()
-    ]
 
 
 def _mark_missing(a: Skeleton, b: Skeleton) -> None:

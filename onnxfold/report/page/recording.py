@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
 from typing import Any
 
 import onnx_ir as ir
@@ -12,12 +12,17 @@ from onnxfold.options import Options
 from onnxfold.passes.registry import all_passes
 from onnxfold.pool import Buffer
 from onnxfold.report.inventory import shaped
+from onnxfold.report.page.documents import head
 from onnxfold.report.page.skeleton import Collector, inferred_types, short
 from onnxfold.report.page.tensors import StoredBefore
-from onnxfold.report.page.timeline import Timeline
+from onnxfold.report.summary import Report
 from onnxfold.rewrite.apply import FROM_KEY, RULE_KEY
 
 _FOLDING = "constant-propagation"
+_MOST_PLACES = 100  # of one rule
+_MOST_KEPT = 500
+_MOST_ROUNDINGS = 100
+_MOST_POINTS = 1000
 
 
 class Recording:
@@ -32,7 +37,7 @@ class Recording:
     """
 
     def __init__(self, model: ir.Model, options: Options) -> None:
-        self._level = options.level if options.passes is None else 0
+        self._options = options
         self._timeline = Timeline()
         self._begin(model)
 
@@ -72,37 +77,26 @@ class Recording:
         for index in gone:
             del self._left[index]
             self._gone_by[index] = name
-        if name == _FOLDING and self._level and not self._has_types:
-            self._has_types = True
-            self._learn_types(model)
-
-    def _learn_types(self, model: ir.Model) -> None:
-        """Types of variable values: at this place they are found out for the rules anyway."""
-        self._types.update(inferred_types(model, self._left.values()))
+        has_rules = self._options.level > 0 and self._options.passes is None
+        if name == _FOLDING and has_rules and not self._has_types:
+            self._has_types = True  # at this place they are found out for the rules anyway
+            self._types.update(inferred_types(model, self._left.values()))
 
     # ---------------------------------------------------------------- afterwards
 
-    def document(
-        self,
-        model: ir.Model,
-        decisions: Sequence[Decision],
-        places: Mapping[str, Sequence[str]],
-    ) -> dict[str, Any]:
-        """Memory, tensors, and both graphs, JSON-ready.
+    def document(self, report: Report, model: ir.Model) -> dict[str, Any]:
+        """The data of the page, JSON-ready.
 
         Args:
-            model: The model as it is now.
-            decisions: All that was decided.
-            places: Where each rule fired.
+            report: Of the run.
+            model: As it is now.
         """
         self._timeline.end()
-        decided = {short(d.value or d.node): d for d in decisions}
-        rules: dict[str, list[str]] = {}
-        for rule, values in places.items():
+        decided = {short(d.value or d.node): d for d in report.decisions}
+        rules: dict[str, dict[str, None]] = {}
+        for rule, values in report.places.items():
             for value in values:
-                known = rules.setdefault(short(value), [])
-                if rule not in known:
-                    known.append(rule)
+                rules.setdefault(short(value), {})[rule] = None
         self._before.learn(self._types)
         after = Collector(model, "after")
         after.skeleton.learn(inferred_types(model, after.nodes))
@@ -120,11 +114,14 @@ class Recording:
             if decision is not None:
                 _decide(node, decision)
             if name in rules:
-                node["rules"] = rules[name]
+                node["rules"] = list(rules[name])
             if index in self._gone_by:
                 node["gone"] = True
                 _tell_why_gone(node, self._gone_by[index], decision, name in made_still)
         return {
+            **head("optimize", report.source or "", report.target or ""),
+            "run": _run(report),
+            "rules": _rules(report, self._options),
             "memory": {
                 "columns": ["seconds", "live bytes", "bytes of all results so far"],
                 "points": [[round(t, 4), live, every] for t, live, every in self._timeline.points],
@@ -132,6 +129,39 @@ class Recording:
             "tensors": self._stored.beside(model),
             "graphs": [self._before.to_dict(), after.skeleton.to_dict()],
         }
+
+
+def _run(report: Report) -> dict[str, Any]:
+    """The report; decisions are with the nodes of the graph, places with the rules."""
+    run = report.to_dict()
+    del run["decisions"], run["places"]
+    rounded = list(report.rounded.items())
+    apart = [rounding for rounding in run["roundings"] if rounding["differing"]]
+    return {
+        **run,
+        "kept": [{k: short(text) for k, text in n.items()} for n in run["kept"][:_MOST_KEPT]],
+        "kept_left_out": max(0, len(report.kept) - _MOST_KEPT),
+        "measured": len(report.roundings),
+        "roundings": [{**r, "tensor": short(r["tensor"])} for r in apart[:_MOST_ROUNDINGS]],
+        "roundings_left_out": max(0, len(apart) - _MOST_ROUNDINGS),
+        "rounded": [[short(value), short(why)] for value, why in rounded[:_MOST_ROUNDINGS]],
+        "rounded_left_out": max(0, len(rounded) - _MOST_ROUNDINGS),
+    }
+
+
+def _rules(report: Report, options: Options) -> list[dict[str, Any]]:
+    docs = {rule.name: rule.doc for rules in options.rule_sets() for rule in rules}
+    return [
+        {
+            "name": name,
+            "doc": docs.get(name, ""),
+            "count": count,
+            "inexact": report.inexact.get(name, 0),
+            "places": [short(place) for place in report.places.get(name, ())[:_MOST_PLACES]],
+            "left_out": max(0, count - _MOST_PLACES),
+        }
+        for name, count in report.rewrites.items()
+    ]
 
 
 def _tell_why_gone(
@@ -156,3 +186,47 @@ def _decide(node: dict[str, Any], decision: Decision) -> None:
         node["bytes_if_folded"] = decision.bytes_if_folded
     if decision.bytes_if_kept is not None:
         node["bytes_if_kept"] = decision.bytes_if_kept
+
+
+class Timeline:
+    """Live bytes over time, beside what they would be if no result was ever given up.
+
+    Each point stands for the same number of changes, with the most that was live during them. When
+    there are too many points, two become one.
+    """
+
+    def __init__(self) -> None:
+        self.points: list[tuple[float, int, int]] = []
+        """Seconds since the start, bytes that were live, bytes of all results until then."""
+        self.every_result = 0
+        """Bytes of all results until now."""
+        self._start = time.perf_counter()
+        self._changes = 0
+        self._stride = 1
+        self._most = 0
+        self._now = 0
+
+    def holds(self, nbytes: int) -> None:
+        """So many bytes are live from now on."""
+        self._now = nbytes
+        self._most = max(self._most, nbytes)
+        self._changes += 1
+        if self._changes >= self._stride:
+            self._add()
+
+    def made(self, nbytes: int) -> None:
+        """There is a result of so many bytes more; who stores every intermediate keeps it."""
+        self.every_result += nbytes
+        self.holds(self._now)
+
+    def end(self) -> None:
+        """The run is over."""
+        self._add()
+
+    def _add(self) -> None:
+        self.points.append((time.perf_counter() - self._start, self._most, self.every_result))
+        self._changes, self._most = 0, self._now
+        if len(self.points) >= _MOST_POINTS:
+            pairs = zip(self.points[::2], self.points[1::2], strict=True)
+            self.points = [(late, max(a, b), every) for (_, a, _), (late, b, every) in pairs]
+            self._stride *= 2

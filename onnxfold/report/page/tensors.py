@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 import onnx_ir as ir
@@ -16,15 +16,6 @@ _MOST = 40
 _MOST_NODES = 200  # that are followed from a tensor to what is made of it
 
 
-@dataclass
-class _Stored:
-    name: str
-    type: str
-    bytes: int
-    leads_to: list[str] = field(default_factory=list)
-    """Names of the constants that are made of it, in order."""
-
-
 class StoredBefore:
     """The tensors of a model before it is changed.
 
@@ -34,20 +25,17 @@ class StoredBefore:
     """
 
     def __init__(self, model: ir.Model, constness: ConstnessAnalysis) -> None:
-        self._names: set[str] = set()
         self._made_by: dict[str, str] = {}
         """The op that made a constant, by the constant's name."""
-        found = []
-        for value, tensor in stored_tensors(model):
-            self._names.add(value.name or "")
-            found.append((tensor.nbytes, value, tensor))
+        found = sorted(stored_tensors(model), key=lambda entry: -entry[1].nbytes)
+        self._names = {value.name or "" for value, _ in found}
         self._count = len(found)
-        self._bytes = sum(nbytes for nbytes, *_ in found)
-        found.sort(key=lambda entry: -entry[0])
+        self._bytes = sum(tensor.nbytes for _, tensor in found)
         self._largest = [
-            _Stored(value.name or "", _type(tensor), nbytes, self._follow(value, constness))
-            for nbytes, value, tensor in found[:_MOST]
+            (value.name or "", _facts(value.name, tensor), self._follow(value, constness))
+            for value, tensor in found[:_MOST]
         ]
+        """Name, facts, and names of the constants that are made of it, in order."""
 
     def _follow(self, value: ir.Value, constness: ConstnessAnalysis) -> list[str]:
         """Constants that are made of a value."""
@@ -72,52 +60,47 @@ class StoredBefore:
 
     def beside(self, model: ir.Model) -> dict[str, Any]:
         """The largest tensors before, with what became of them, and after, with their origin."""
-        after = {
-            value.name or "": (tensor.nbytes, tensor) for value, tensor in stored_tensors(model)
-        }
-        largest = [
-            _Stored(name, _type(tensor), nbytes)
-            for name, (nbytes, tensor) in sorted(after.items(), key=lambda e: -e[1][0])[:_MOST]
-        ]
+        after = {value.name or "": tensor for value, tensor in stored_tensors(model)}
+        largest = sorted(after, key=lambda name: -after[name].nbytes)[:_MOST]
         return {
             "before": {
                 "count": self._count,
                 "bytes": self._bytes,
-                "largest": [_row(s, _fate(s, after)) for s in self._largest],
+                "largest": [
+                    {**facts, "story": _fate(name, facts["type"], made, after)}
+                    for name, facts, made in self._largest
+                ],
             },
             "after": {
                 "count": len(after),
-                "bytes": sum(nbytes for nbytes, _ in after.values()),
-                "largest": [_row(s, self._origin(s)) for s in largest],
+                "bytes": sum(tensor.nbytes for tensor in after.values()),
+                "largest": [
+                    {**_facts(name, after[name]), "story": self._origin(name)} for name in largest
+                ],
             },
         }
 
-    def _origin(self, stored: _Stored) -> str:
-        if stored.name in self._names:
+    def _origin(self, name: str) -> str:
+        if name in self._names:
             return "was there"
-        op = self._made_by.get(stored.name)
+        op = self._made_by.get(name)
         return f"result of {op}" if op else "made by a rewrite"
+
+
+def _facts(name: str | None, tensor: ir.TensorProtocol) -> dict[str, Any]:
+    return {"name": short(name or ""), "type": _type(tensor), "bytes": tensor.nbytes}
 
 
 def _type(tensor: ir.TensorProtocol) -> str:
     return short(shaped(tensor.dtype.name, tensor.shape))
 
 
-def _fate(stored: _Stored, after: dict[str, tuple[int, ir.TensorProtocol]]) -> str:
-    if stored.name in after:
-        kept = _type(after[stored.name][1])
-        return "stays" if kept == stored.type else f"became {kept}"
-    became = [name for name in stored.leads_to if name in after]
+def _fate(name: str, type_: str, made: list[str], after: Mapping[str, ir.TensorProtocol]) -> str:
+    if name in after:
+        kept = _type(after[name])
+        return "stays" if kept == type_ else f"became {kept}"
+    became = [each for each in made if each in after]
     if not became:
         return "gone: nothing reads it any more, or an equal tensor stands for it"
     more = f" and {len(became) - 1} more" if len(became) > 1 else ""
-    return short(f"folded into {became[0]} {_type(after[became[0]][1])}{more}")
-
-
-def _row(stored: _Stored, story: str) -> dict[str, Any]:
-    return {
-        "name": short(stored.name),
-        "type": stored.type,
-        "bytes": stored.bytes,
-        "story": story,
-    }
+    return short(f"folded into {became[0]} {_type(after[became[0]])}{more}")

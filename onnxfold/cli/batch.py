@@ -64,7 +64,7 @@ def batch(sources: tuple[str, ...], output: str, quiet: bool, as_json: bool, **o
     from onnxfold.report.progress import LateProgress
 
     options["check_dims"] = dict(options["check_dims"])
-    with LateProgress(enabled=not quiet, remaining=True) as progress:
+    with LateProgress(enabled=not quiet) as progress:
         done = optimize_all(sources, output, progress=progress, **folding_arguments(options))
     if as_json:
         write_json(done.to_dict())

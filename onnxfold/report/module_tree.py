@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
-
-import onnx_ir as ir
+from typing import Any
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.modules import Module, common_module, module_of
 from onnxfold.analysis.scopes import sort_if_needed
 from onnxfold.graphs import all_graphs
 from onnxfold.report.console import Table, bytes_text, render
+from onnxfold.report.inventory import stored_tensors
 from onnxfold.runtime.splitting.sizes import NOMINAL, NominalSizes
 from onnxfold.runtime.splitting.work import work_of
 
-T = TypeVar("T", int, float)
 _MOST_ROWS = 40  # if no depth is asked for
 
 
@@ -103,61 +99,35 @@ def take_modules(path: str | os.PathLike[str]) -> ModuleTree:
     model = load(path)
     sort_if_needed(model)
     own = {node: module_of(node) for graph in all_graphs(model) for node in graph}
-    weights: Counter[Module] = Counter()
-    for tensor, module in _tensors(model, own):
-        weights[module] += tensor.nbytes
-    work: defaultdict[Module, float] = defaultdict(float)
+    totals: dict[Module, dict[str, float]] = {}
+
+    def add(module: Module, what: str, amount: float) -> None:
+        for depth in range(len(module) + 1):
+            sums = totals.setdefault(module[:depth], {"nodes": 0, "bytes": 0, "work": 0.0})
+            sums[what] += amount
+
+    add((), "nodes", 0)
+    for module in own.values():
+        add(module, "nodes", 1)
+    for value, tensor in stored_tensors(model):
+        made_by = value.producer()
+        readers = [own[use.node] for use in value.uses()]
+        module = common_module(readers or [()]) if made_by is None else own[made_by]
+        add(module, "bytes", tensor.nbytes)
     sizes, constness = NominalSizes(model, ()), ConstnessAnalysis(model, ())
     for node in model.graph:
         if constness.of_node(node) is not Constness.COMPILE_TIME:
-            work[own[node]] += work_of(node, sizes)
-    all_nodes, all_weights = _totals(Counter(own.values())), _totals(weights)
-    all_work, total = _totals(work), sum(work.values())
+            add(own[node], "work", work_of(node, sizes))
+    all_work = totals[()]["work"] or 1.0
+    place = {module: k for k, module in enumerate(totals)}  # an outer one before those in it
     modules = [
         ModuleEntry(
             "/".join(module),
             len(module),
-            all_nodes.get(module, 0),
-            all_weights.get(module, 0),
-            all_work.get(module, 0.0) / total if total else 0.0,
+            int(totals[module]["nodes"]),
+            int(totals[module]["bytes"]),
+            totals[module]["work"] / all_work,
         )
-        for module in _in_order([(), *own.values()])
+        for module in sorted(totals, key=lambda m: [place[m[: d + 1]] for d in range(len(m))])
     ]
     return ModuleTree(os.fspath(path), modules)
-
-
-def _tensors(
-    model: ir.Model, own: dict[ir.Node, Module]
-) -> Iterator[tuple[ir.TensorProtocol, Module]]:
-    """Every stored tensor with the module that it belongs to."""
-    readers: dict[ir.Value, list[Module]] = defaultdict(list)
-    for node, module in own.items():
-        for value in node.inputs:
-            if value is not None and value.const_value is not None:
-                readers[value].append(module)
-        for attribute in node.attributes.values():
-            if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
-                yield attribute.as_tensor(), module
-    for graph in all_graphs(model):
-        for value in graph.initializers.values():
-            if value.const_value is not None:
-                yield value.const_value, common_module(readers[value] or [()])
-
-
-def _totals(own: Mapping[Module, T]) -> dict[Module, T]:
-    """What is in each module and in those in it, for all modules that hold any."""
-    totals: dict[Module, T] = {}
-    for module, count in own.items():
-        for depth in range(len(module) + 1):
-            outer = module[:depth]
-            totals[outer] = totals[outer] + count if outer in totals else count
-    return totals
-
-
-def _in_order(modules: Iterable[Module]) -> list[Module]:
-    """Each before those in it, and those of one module side by side, in order of appearance."""
-    seen: dict[Module, None] = {}
-    for module in dict.fromkeys(modules):
-        seen.update((module[:depth], None) for depth in range(len(module) + 1))
-    place = {module: k for k, module in enumerate(seen)}
-    return sorted(seen, key=lambda m: [place[m[: d + 1]] for d in range(len(m))])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
 
 import onnxfold
 from onnxfold import storage
 from onnxfold.analysis.constness import select_runtime_constants
 from onnxfold.graphs import count_nodes
 from onnxfold.report.page.render import check_destination, write_page
-from onnxfold.report.page.skeleton import Skeleton, short, skeleton_of
+from onnxfold.report.page.skeleton import Skeleton, short
 from onnxfold.runtime.splitting.weights import weights_as_inputs
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ def write_compare_page(comparison: Comparison, path: PathLike) -> None:
     """
     check_destination(path, comparison.a, comparison.b)
     models = [storage.load(path) for path in (comparison.a, comparison.b)]
-    skeletons = [skeleton_of(m, title) for m, title in zip(models, "ab", strict=True)]
+    skeletons = [_drawn(model, title) for model, title in zip(models, "ab", strict=True)]
     _mark_missing(*skeletons)
     before, after = (dict(sorted(count_nodes(model).items())) for model in models)
     document = {
@@ -68,19 +70,13 @@ def write_split_page(bundle: Bundle, source: PathLike, path: PathLike) -> None:
     model = storage.load(source)
     opened = weights_as_inputs(model, [info.name for info in manifest.runtime_constants])
     constants = select_runtime_constants(model, opened.names)
-    whole = skeleton_of(model, "original", constants)
-    entry_model = storage.load(bundle.entry)
-    entry = skeleton_of(entry_model, "entry: each time")
-    parts = [entry]
-    bytes_of = {
-        "original": storage.model_bytes(model),
-        "entry": storage.model_bytes(entry_model),
-    }
+    models = {"original": model, "entry": storage.load(bundle.entry)}
+    whole = _drawn(model, "original", constants)
+    parts = [_drawn(models["entry"], "entry: each time")]
     if manifest.groups:
-        fold_model = storage.load(bundle.runtime_fold)
-        fold = skeleton_of(fold_model, "runtime_fold: once", fold_model.graph.inputs)
-        bytes_of["runtime_fold"] = storage.model_bytes(fold_model)
-        parts.insert(0, fold)
+        fold = models["runtime_fold"] = storage.load(bundle.runtime_fold)
+        parts.insert(0, _drawn(fold, "runtime_fold: once", fold.graph.inputs))
+    bytes_of = {part: storage.model_bytes(each) for part, each in models.items()}
     _place(whole, parts, {(stay.node, stay.op): stay.reason for stay in manifest.stays})
     document = {
         **head("split", os.fspath(source), str(bundle.folder)),
@@ -88,6 +84,12 @@ def write_split_page(bundle: Bundle, source: PathLike, path: PathLike) -> None:
         "graphs": [skeleton.to_dict() for skeleton in (whole, *parts)],
     }
     write_page(document, path)
+
+
+def _drawn(model: ir.Model, title: str, runtime_constants: Iterable[ir.Value] = ()) -> Skeleton:
+    skeleton = Skeleton(model, title, runtime_constants)
+    skeleton.infer(model)
+    return skeleton
 
 
 def head(kind: str, source: str, target: str) -> dict[str, Any]:

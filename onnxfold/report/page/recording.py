@@ -13,7 +13,7 @@ from onnxfold.passes.registry import all_passes
 from onnxfold.pool import Buffer
 from onnxfold.report.inventory import shaped
 from onnxfold.report.page.documents import head
-from onnxfold.report.page.skeleton import Collector, inferred_types, short
+from onnxfold.report.page.skeleton import Skeleton, inferred_types, short
 from onnxfold.report.page.tensors import StoredBefore
 from onnxfold.report.summary import Report
 from onnxfold.rewrite.apply import FROM_KEY, RULE_KEY
@@ -42,15 +42,14 @@ class Recording:
         self._begin(model)
 
     def _begin(self, model: ir.Model) -> None:
-        collector = Collector(model, "before")
         self._model = model
-        self._before = collector.skeleton
-        self._left = dict(enumerate(collector.nodes))
+        self._before = Skeleton(model, "before")
+        self._stored = StoredBefore(model, self._before.constness)
+        self._left = self._before.forget_model()
         """Nodes that are still there, by their index in the skeleton."""
         self._gone_by: dict[int, str] = {}
         self._types: dict[str, str] = {}
         self._results: set[str] = set()
-        self._stored = StoredBefore(model, collector.constness)
         self._has_types = False
 
     # ---------------------------------------------------------------- while it runs
@@ -98,16 +97,17 @@ class Recording:
             for value in values:
                 rules.setdefault(short(value), {})[rule] = None
         self._before.learn(self._types)
-        after = Collector(model, "after")
-        after.skeleton.learn(inferred_types(model, after.nodes))
-        for node, made in zip(after.skeleton.nodes, after.nodes, strict=True):
-            decision = decided.get(after.skeleton.name_of(node))
+        after = Skeleton(model, "after")
+        after.infer(model)
+        after.learn(self._types)
+        for node, made in zip(after.nodes, after.drawn, strict=True):
+            decision = decided.get(after.name_of(node))
             if decision is not None and not decision.folded:
                 _decide(node, decision)
             if RULE_KEY in made.metadata_props:
                 node["rules"] = [short(name) for name in made.metadata_props[RULE_KEY].split(", ")]
                 node["from"] = short(made.metadata_props.get(FROM_KEY, ""))
-        made_still = {value[0] for value in after.skeleton.values if value[2] == "result"}
+        made_still = {value[0] for value in after.values if value[2] == "result"}
         for index, node in enumerate(self._before.nodes):
             name = self._before.name_of(node)
             decision = decided.get(name)
@@ -127,7 +127,7 @@ class Recording:
                 "points": [[round(t, 4), live, every] for t, live, every in self._timeline.points],
             },
             "tensors": self._stored.beside(model),
-            "graphs": [self._before.to_dict(), after.skeleton.to_dict()],
+            "graphs": [self._before.to_dict(), after.to_dict()],
         }
 
 

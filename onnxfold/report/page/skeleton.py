@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
@@ -14,7 +13,7 @@ from onnxfold.analysis.symbolic.text import Texts
 from onnxfold.graphs import op_name, subgraphs_of
 from onnxfold.report.inventory import shaped, type_text
 
-MOST_NODES = 5000
+_MOST_NODES = 5000
 _MOST_TEXT = 1_500_000  # characters of one graph: two of them, and the rest, are below 5 MB
 _LONGEST = 300  # characters of a name; exporters stay far below
 _WORDS = {
@@ -24,84 +23,87 @@ _WORDS = {
 }
 
 
-@dataclass
 class Skeleton:
     """The nodes of a model in the order in which they run, and the values they read and make.
 
     Nodes of a subgraph come before the node that holds it, those of functions at the end. Of a
     large model only the first nodes are here.
 
-    Attributes:
+    Args:
+        model: The model, in an order in which its nodes can run.
         title: What is said of the graph.
+        runtime_constants: Those of its inputs that are.
+
+    Attributes:
         scopes: Names of the graphs that nodes are in.
         values: Name, type, and "input", "weight" or "result" of each value.
         nodes: Of each node `op`, `name`, `scope`, `constness`, and `inputs`, `outputs` and, for
             what its subgraphs give, `bodies`: indices of values. What a run adds has other keys.
         outputs: The model's outputs: indices of values.
         total: How many nodes the model has.
+        drawn: The nodes of the model that `nodes` tells of.
     """
 
-    title: str
-    scopes: list[str] = field(default_factory=list)
-    values: list[list[str]] = field(default_factory=list)
-    nodes: list[dict[str, Any]] = field(default_factory=list)
-    outputs: list[int] = field(default_factory=list)
-    total: int = 0
+    def __init__(
+        self, model: ir.Model, title: str, runtime_constants: Iterable[ir.Value] = ()
+    ) -> None:
+        self.title = title
+        self.scopes: list[str] = []
+        self.values: list[list[str]] = []
+        self.nodes: list[dict[str, Any]] = []
+        self.total = 0
+        self.drawn: list[ir.Node] = []
+        self.constness = ConstnessAnalysis(model, runtime_constants)
+        self._index: dict[ir.Value, int] = {}
+        self._room = _MOST_TEXT
+        for value in model.graph.inputs:
+            self._value(value)
+        self._graph(model.graph, "")
+        self.outputs = [self._value(value) for value in model.graph.outputs]
+        for function in model.functions.values():
+            self._graph(function.graph, f"function {function.name}")
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a JSON-ready dictionary."""
-        return {**vars(self), "left_out": self.total - len(self.nodes)}
+        keys = ("title", "scopes", "values", "nodes", "outputs", "total")
+        told = {key: getattr(self, key) for key in keys}
+        return {**told, "left_out": self.total - len(self.nodes)}
 
     def learn(self, types: Mapping[str, str]) -> None:
         """Types by the name of the value, for those of which the model said nothing."""
         for entry in self.values:
             entry[1] = entry[1] or types.get(entry[0], "")
 
+    def infer(self, model: ir.Model) -> None:
+        """Infer types of the model's values, unless nodes are left out."""
+        if self.total == len(self.nodes):
+            self.learn(inferred_types(model, self.drawn))
+
     def name_of(self, node: dict[str, Any]) -> str:
         """The name of the first result of a node."""
         return self.values[node["outputs"][0]][0] if node["outputs"] else ""
 
-
-class Collector:
-    """Makes the skeleton of a model.
-
-    Args:
-        model: The model, in an order in which its nodes can run.
-        title: What is to be said of the graph.
-        runtime_constants: Those of its inputs that are.
-    """
-
-    def __init__(
-        self, model: ir.Model, title: str, runtime_constants: Iterable[ir.Value] = ()
-    ) -> None:
-        self.skeleton = Skeleton(title)
-        self.constness = ConstnessAnalysis(model, runtime_constants)
-        self.nodes: list[ir.Node] = []
-        """The nodes of the skeleton."""
-        self._index: dict[ir.Value, int] = {}
-        self._room = _MOST_TEXT
-        for value in model.graph.inputs:
-            self._value(value)
-        self._graph(model.graph, "")
-        self.skeleton.outputs = [self._value(value) for value in model.graph.outputs]
-        for function in model.functions.values():
-            self._graph(function.graph, f"function {function.name}")
+    def forget_model(self) -> dict[int, ir.Node]:
+        """Keep names and types only; return the nodes that were drawn, by their index."""
+        nodes = dict(enumerate(self.drawn))
+        del self.drawn, self.constness, self._index
+        return nodes
 
     def _graph(self, graph: ir.Graph, scope: str) -> None:
-        number = len(self.skeleton.scopes)
-        self.skeleton.scopes.append(short(scope))
+        number = len(self.scopes)
+        self.scopes.append(short(scope))
         for node in graph:
             bodies = []
             for body in subgraphs_of(node):
                 self._graph(body, f"{scope}{' / ' if scope else ''}{node.name or node.op_type}")
                 if self._has_room():
                     bodies += [self._value(value) for value in body.outputs]
-            self.skeleton.total += 1
+            self.total += 1
             if self._has_room():
                 self._node(node, number, bodies)
 
     def _has_room(self) -> bool:
-        return len(self.nodes) < MOST_NODES and self._room > 0
+        return len(self.nodes) < _MOST_NODES and self._room > 0
 
     def _node(self, node: ir.Node, scope: int, bodies: list[int]) -> None:
         made: dict[str, Any] = {
@@ -116,32 +118,22 @@ class Collector:
         if bodies:
             made["bodies"] = bodies
         self._room -= 100 + len(made["name"]) + 6 * len(made["inputs"])
-        self.skeleton.nodes.append(made)
-        self.nodes.append(node)
+        self.nodes.append(made)
+        self.drawn.append(node)
 
     def _value(self, value: ir.Value) -> int:
         index = self._index.get(value)
         if index is None:
-            index = self._index[value] = len(self.skeleton.values)
+            index = self._index[value] = len(self.values)
             kind = "result"
             if value.is_graph_input():
                 kind = "input"
             elif value.is_initializer():
                 kind = "weight"
             entry = [short(value.name or ""), short(type_text(value)), kind]
-            self.skeleton.values.append(entry)
+            self.values.append(entry)
             self._room -= sum(map(len, entry)) + 14
         return index
-
-
-def skeleton_of(
-    model: ir.Model, title: str, runtime_constants: Iterable[ir.Value] = ()
-) -> Skeleton:
-    """The skeleton of a model, see `Collector`; types are inferred unless nodes are left out."""
-    collector = Collector(model, title, runtime_constants)
-    if collector.skeleton.total == len(collector.nodes):
-        collector.skeleton.learn(inferred_types(model, collector.nodes))
-    return collector.skeleton
 
 
 def inferred_types(model: ir.Model, nodes: Iterable[ir.Node]) -> dict[str, str]:

@@ -6,22 +6,21 @@ run of both models that gives these values out; the first group with a differenc
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold import files, storage
+from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts, facts_of
 from onnxfold.analysis.symbolic import Fact
 from onnxfold.compare.random_feeds import Feeds
 from onnxfold.compare.result import FirstDifference, Ingredient, NodeText, OutputResult
 from onnxfold.compare.runners import Output, Runner
+from onnxfold.compare.subject import Subject
 from onnxfold.graphs import captured_values
 
 _GROUP = 48 << 20  # bytes of values that one run gives out
@@ -35,41 +34,24 @@ _Found = tuple[ir.Value, OutputResult]
 """A value of the first model, and how far apart it is."""
 
 
-class Side(NamedTuple):
-    """One of the two models, its feeds, and the function that opens a file in its runtime."""
+class Side:
+    """A model to search; files that give out other values are beside it and share its weights.
 
-    model: ir.Model
-    feeds: Feeds
-    open: Callable[[str | bytes], Runner]
-
-
-def first_difference(compare_output: CompareOutput, a: Side, b: Side) -> FirstDifference | None:
-    """Return the first value that differs, or None if no value that both models have does.
-
-    Raises:
-        CannotLoad: One of the models does not load once it gives out values within.
-        CannotRun: It does not run.
-    """
-    with _stored(a) as one, _stored(b) as other:
-        return _Search(compare_output, one, other).first()
-
-
-class _Stored:
-    """A model in a temporary folder of its own; files that give out other values share its weights.
-
-    Attributes:
-        graph: The graph of the model, as it was loaded from that folder.
-        runs: How often the model was run.
+    Args:
+        subject: The model, in a folder that may be written to.
+        feeds: Its inputs.
+        open: Opens a file in the runtime.
     """
 
-    def __init__(self, side: Side, folder: str) -> None:
-        self._side = side
-        self._path = os.path.join(folder, "variant.onnx")
-        base = os.path.join(folder, "base.onnx")
-        storage.save(side.model, base, external_data=True, fsync=False)
-        self.model = storage.load(base)
+    def __init__(
+        self, subject: Subject, feeds: Feeds, open: Callable[[str | bytes], Runner]
+    ) -> None:
+        self._feeds, self._open = feeds, open
+        self._path = os.path.join(os.path.dirname(subject.source), "variant.onnx")
+        self.model = storage.load(subject.source)
         self.graph = self.model.graph
         self.runs = 0
+        """How often the model was run."""
 
     def values(self, wanted: Sequence[ir.Value]) -> dict[str, Output]:
         """Run the model and return these of its values by name."""
@@ -80,8 +62,8 @@ class _Stored:
         storage.save(self.model, self._path, share_weights=True, fsync=False)
         while len(outputs) > given:  # deleting a slice would leave them marked as outputs
             outputs.pop()
-        runner = self._side.open(self._path)
-        found = runner.run(self._side.feeds)
+        runner = self._open(self._path)
+        found = runner.run(self._feeds)
         del runner
         gc.collect()  # the session is large, and the next one is about to be opened
         return {value.name or "": found[value.name or ""] for value in wanted}
@@ -90,20 +72,24 @@ class _Stored:
         """Infer types and constants; the inputs have the shapes of the feeds."""
         facts = facts_of(self.model)
         for value in self.graph.inputs:
-            fed = self._side.feeds.get(value.name or "")
+            fed = self._feeds.get(value.name or "")
             if isinstance(fed, np.ndarray) and not facts.known.is_constant(value):
                 facts.types.set(value, Fact(value.dtype, fed.shape))
         return facts
 
 
-@contextlib.contextmanager
-def _stored(side: Side) -> Iterator[_Stored]:
-    with files.scratch_folder("bisect") as folder:
-        yield _Stored(side, folder)
+def first_difference(compare_output: CompareOutput, a: Side, b: Side) -> FirstDifference | None:
+    """Return the first value that differs, or None if no value that both models have does.
+
+    Raises:
+        CannotLoad: One of the models does not load once it gives out values within.
+        CannotRun: It does not run.
+    """
+    return _Search(compare_output, a, b).first()
 
 
 class _Search:
-    def __init__(self, compare_output: CompareOutput, a: _Stored, b: _Stored) -> None:
+    def __init__(self, compare_output: CompareOutput, a: Side, b: Side) -> None:
         self._compare = compare_output
         self._a, self._b = a, b
         self._facts = a.facts()

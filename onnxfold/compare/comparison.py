@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -218,9 +219,11 @@ def _bisect(
     def compare_value(name: str, a: Output, b: Output) -> list[OutputResult]:
         return _compare_output(run, name, a, b, tolerance, epsilon)
 
-    sides = [Side(s.model, s.accepted(feeds), reopen) for s in subjects]
     try:
-        result.first_difference = first_difference(compare_value, *sides)
+        with contextlib.ExitStack() as stack:
+            copies = [stack.enter_context(Subject(s.model, s.name)) for s in subjects]
+            sides = [Side(copy, copy.accepted(feeds), reopen) for copy in copies]
+            result.first_difference = first_difference(compare_value, *sides)
     except (CannotLoad, CannotRun) as error:
         result.notes.append(f"the first difference was not found, a value cannot be seen: {error}")
         return

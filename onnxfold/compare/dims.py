@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnxfold.errors import UsageError
 
 _UNKNOWN = 2  # size of a dimension that no size is given for
+_LENGTHS = ("total", "past", "seq")  # as names of dimensions of decoders contain them
 _IMAGE_SIDES = (32, 64)  # pixels: what ordinary vision models can halve five times
 
 
@@ -90,22 +91,14 @@ def _symbols(dim: int | ir.SymbolicDim, name: str) -> list[str]:
 
 
 def _is_image_side(name: str) -> bool:
-    return name.lower() in {"height", "width", "h", "w"} or name.lower().endswith(
-        ("_height", "_width")
-    )
+    name = name.lower()
+    return name in {"height", "width", "h", "w"} or name.endswith(("_height", "_width"))
 
 
 def _with_totals(sizes: dict[str, int]) -> dict[str, int]:
-    past = next((name for name in sizes if "past" in name.lower()), None)
-    current = next(
-        (n for n in sizes if "seq" in n.lower() and not _is_total(n) and "past" not in n.lower()),
-        None,
-    )
-    if past is None or current is None:
+    kinds = {name: next((k for k in _LENGTHS if k in name.lower()), "") for name in sizes}
+    first = {kind: sizes[name] for name, kind in reversed(kinds.items())}
+    if "past" not in first or "seq" not in first:
         return sizes
-    total = sizes[past] + sizes[current]
-    return {name: total if _is_total(name) else size for name, size in sizes.items()}
-
-
-def _is_total(name: str) -> bool:
-    return "total" in name.lower()
+    total = first["past"] + first["seq"]
+    return {name: total if kinds[name] == "total" else sizes[name] for name in sizes}

@@ -24,12 +24,21 @@ _ROUNDINGS = 16
 def half_precision_outputs(model: ir.Model) -> dict[str, float]:
     """The spacing of the half format behind each graph output that depends on half precision."""
     reached: dict[ir.Value, float] = {}
+
+    def epsilon_of(value: ir.Value) -> float:
+        own = _EPSILON.get(value.dtype, 0.0) if value.dtype is not None else 0.0
+        return max(own, reached.get(value, 0.0))
+
     for node in model.graph:
-        epsilon = max((_epsilon_of(value, reached) for value in _read_by(node)), default=0.0)
-        epsilon = max([epsilon, _cast_epsilon(node), _function_epsilon(model, node)])
+        function = model.functions.get(node.op_identifier())
+        inside = [n for graph in subgraphs_of(node) for n in graph.all_nodes()]
+        made = [value for inner in inside for value in inner.outputs]
+        read = [value for n in (node, *inside) for value in n.inputs if value is not None]
+        casts = (node, *inside, *(function.all_nodes() if function is not None else ()))
+        epsilon = max([*map(epsilon_of, [*read, *made]), *map(_cast_epsilon, casts)], default=0.0)
         for output in node.outputs:
-            reached[output] = max(epsilon, _epsilon_of(output, reached))
-    outputs = {value.name or "": _epsilon_of(value, reached) for value in model.graph.outputs}
+            reached[output] = max(epsilon, epsilon_of(output))
+    outputs = {value.name or "": epsilon_of(value) for value in model.graph.outputs}
     return {name: epsilon for name, epsilon in outputs.items() if epsilon}
 
 
@@ -39,27 +48,6 @@ def allowance(output: Array, epsilon: float) -> float:
     return _ROUNDINGS * epsilon * float(magnitude[np.isfinite(magnitude)].max(initial=0.0))
 
 
-def _read_by(node: ir.Node) -> list[ir.Value]:
-    """The values a node reads, in its subgraphs too."""
-    values = [value for value in node.inputs if value is not None]
-    for graph in subgraphs_of(node):
-        values += graph.initializers.values()
-        values += [value for inner in graph for value in [*_read_by(inner), *inner.outputs]]
-    return values
-
-
-def _epsilon_of(value: ir.Value, reached: dict[ir.Value, float]) -> float:
-    own = _EPSILON.get(value.dtype, 0.0) if value.dtype is not None else 0.0
-    return max(own, reached.get(value, 0.0))
-
-
 def _cast_epsilon(node: ir.Node) -> float:
     to = node.attributes.get_int("to", 0) if node.op_type == "Cast" else 0
     return _EPSILON.get(ir.DataType(to), 0.0)
-
-
-def _function_epsilon(model: ir.Model, node: ir.Node) -> float:
-    function = model.functions.get(node.op_identifier())
-    if function is None:
-        return 0.0
-    return max((_cast_epsilon(inner) for inner in function.all_nodes()), default=0.0)

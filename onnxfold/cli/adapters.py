@@ -16,7 +16,7 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
 def adapters(
     model: str, files: tuple[str, ...], runtime_constants: tuple[str, ...], as_json: bool
 ) -> int:
-    """Show which runtime constants of a BUNDLE the tensors of adapters are.
+    """Show which runtime constants the tensors of adapters are.
 
     Of a MODEL, they may be all of its weights, or those of --runtime-const. An ADAPTER is peft's
     folder, or a .safetensors, .npz or .onnx_adapter file.

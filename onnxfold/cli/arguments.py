@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
@@ -118,20 +118,40 @@ _CHECK = (
 )
 
 
-def comparison_options(command: Command) -> Command:
-    """The inputs and tolerances of a comparison; those that are not given are None."""
-    return _with(_COMPARISON, command)
+class SectionedCommand(click.Command):
+    """A command whose help shows its options by section."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of each section in their order, those of none at the end."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and isinstance(param, click.Option):
+                sections.setdefault(getattr(param, "section", "Other options"), []).append(record)
+        sections["Other options"] = sections.pop("Other options")
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
 
 
-def check_options(command: Command) -> Command:
-    """All arguments of `onnxfold.options.Check`."""
-    return _with(_CHECK, command)
+def section(title: str, *options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return a decorator that adds options to a command, in a section of its help."""
+
+    def decorate(command: Command) -> Command:
+        known = len(getattr(command, "__click_params__", ()))
+        for option in reversed(options):
+            command = option(command)
+        for param in command.__click_params__[known:]:  # type: ignore[attr-defined]
+            param.section = title
+        return command
+
+    return decorate
 
 
-def _with(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:
-    for option in reversed(options):
-        command = option(command)
-    return command
+comparison_options = section("Inputs and tolerances", *_COMPARISON)
+"""The inputs and tolerances of a comparison; those that are not given are None."""
+check_options = section("Check", *_CHECK)
+"""All arguments of `onnxfold.options.Check`."""
 
 
 RUNTIME_CONSTANTS = click.option(

@@ -6,12 +6,19 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import PATH, check_options, is_verbose, output_options, size_in_bytes
+from onnxfold.cli.arguments import (
+    PATH,
+    SectionedCommand,
+    check_options,
+    is_verbose,
+    output_options,
+    size_in_bytes,
+)
 from onnxfold.cli.folding import folding_arguments, folding_options
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, write, write_json
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @click.argument("sources", metavar="MODEL...", type=PATH, nargs=-1, required=True)
 @click.option(
     "-o",
@@ -53,9 +60,11 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, write, writ
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @output_options
 def batch(sources: tuple[str, ...], output: str, quiet: bool, as_json: bool, **options: Any) -> int:
-    """Optimize many models: files, folders, 'patterns/**/*.onnx' or URLs.
+    """Optimize many models in parallel.
 
-    A model that fails is a line of the report and stops no other. What an earlier batch has made of
+    SOURCES are files, folders, 'patterns/**/*.onnx' or URLs.
+
+    A failed model is reported and does not stop the batch. What an earlier batch has made of
     the same model with the same options is left as it is, so that a batch that was interrupted goes
     on where it was. The exit code is 0 if all models have a result, 1 if some lack it only because
     they would not compute the same (--check), 2 otherwise.

@@ -76,7 +76,7 @@ def bench(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Time models side by side, or a split one against the original, in turns on the same inputs.
+    """Time sessions and runs of models, in turns on the same inputs.
 
     With several MODELs, or one: the nodes and fused ops that onnxruntime runs in the end, what
     creating a session takes, seconds of a run, and where they go. The exit code is 1 if a tolerance

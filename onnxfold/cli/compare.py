@@ -37,7 +37,7 @@ def compare(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Compare what models A and B compute.
+    """Run two models on the same inputs and compare their outputs.
 
     Exit code 0: the same bit for bit, or within the tolerance; 1: different; 2: bad input.
     """

@@ -37,7 +37,7 @@ from onnxfold.errors import UsageError
 def explain(
     model: str, values: tuple[str, ...], node: str | None, as_json: bool, **options: Any
 ) -> None:
-    """Show why each constant of MODEL would be folded or stay; nothing is written.
+    """Show why nodes with constant inputs would be folded or stay.
 
     Sizes are what the results take in the file if the node is folded, and what of its operands
     is there for it alone if it stays. With --why one node is explained, whether it is constant or

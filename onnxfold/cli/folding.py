@@ -6,115 +6,129 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import PATH, Command, dimension, input_shape, size_in_bytes
+from onnxfold.cli.arguments import PATH, Command, dimension, input_shape, section, size_in_bytes
 
-_OPTIONS = (
-    click.option(
-        "-O",
-        "--level",
-        type=click.IntRange(0, 2),
-        default=1,
-        show_default=True,
-        help="0: fold constants; 1: also rules that keep every bit; 2: also inexact rules.",
+_SECTIONS = (
+    section(
+        "Level and rules",
+        click.option(
+            "-O",
+            "--level",
+            type=click.IntRange(0, 2),
+            default=1,
+            show_default=True,
+            help="0: fold constants; 1: also rules that keep every bit; 2: also inexact rules.",
+        ),
+        click.option(
+            "--target",
+            type=click.Choice(["onnxruntime"]),
+            help="Also use ops that only this runtime has; needs -O2.",
+        ),
+        click.option(
+            "--enable",
+            multiple=True,
+            metavar="NAME",
+            help="Use an opt-in rule or rule set; repeatable.",
+        ),
+        click.option(
+            "--disable",
+            multiple=True,
+            metavar="NAME",
+            help="Leave out a rule or rule set; repeatable.",
+        ),
+        click.option(
+            "--rules",
+            type=PATH,
+            multiple=True,
+            metavar="FILE",
+            help="Also use the rules in a Python file; repeatable.",
+        ),
+        click.option(
+            "--passes",
+            metavar="A,B,C",
+            help="Run these passes, in this order, instead of the level's own.",
+        ),
     ),
-    click.option(
-        "--target",
-        type=click.Choice(["onnxruntime"]),
-        help="Also use ops that only this runtime has; needs -O2.",
+    section(
+        "Sizes and shapes",
+        click.option(
+            "--dim",
+            "dims",
+            type=dimension,
+            multiple=True,
+            metavar="NAME=SIZE",
+            help="Fix a symbolic dimension; may be repeated.",
+        ),
+        click.option(
+            "--input-shape",
+            "input_shapes",
+            type=input_shape,
+            multiple=True,
+            metavar="NAME:D,D,...",
+            help="Fix the shape of an input: x:1,3,224,224; -1 leaves a size as it is; repeatable.",
+        ),
+        click.option(
+            "--keep-dim",
+            "keep_dims",
+            multiple=True,
+            metavar="NAME",
+            help="Leave a dimension dynamic whatever --input-shape says; may be repeated.",
+        ),
+        click.option(
+            "--value-info",
+            is_flag=True,
+            help="Write the inferred shapes of all values.  [default: those that inference misses]",
+        ),
     ),
-    click.option(
-        "--enable",
-        multiple=True,
-        metavar="NAME",
-        help="Use an opt-in rule or rule set; repeatable.",
-    ),
-    click.option(
-        "--disable", multiple=True, metavar="NAME", help="Leave out a rule or rule set; repeatable."
-    ),
-    click.option(
-        "--rules",
-        type=PATH,
-        multiple=True,
-        metavar="FILE",
-        help="Also use the rules in a Python file; repeatable.",
-    ),
-    click.option(
-        "--passes",
-        metavar="A,B,C",
-        help="Run these passes, in this order, instead of the level's own.",
-    ),
-    click.option(
-        "--dim",
-        "dims",
-        type=dimension,
-        multiple=True,
-        metavar="NAME=SIZE",
-        help="Fix a symbolic dimension; may be repeated.",
-    ),
-    click.option(
-        "--input-shape",
-        "input_shapes",
-        type=input_shape,
-        multiple=True,
-        metavar="NAME:D,D,...",
-        help="Fix the shape of an input: x:1,3,224,224; -1 leaves a size as it is; repeatable.",
-    ),
-    click.option(
-        "--keep-dim",
-        "keep_dims",
-        multiple=True,
-        metavar="NAME",
-        help="Leave a dimension dynamic whatever --input-shape says; may be repeated.",
-    ),
-    click.option(
-        "--value-info",
-        is_flag=True,
-        help="Write the inferred shapes of all values.  [default: those that inference misses]",
-    ),
-    click.option(
-        "--precision",
-        type=click.Choice(["exact", "wide"]),
-        default="exact",
-        show_default=True,
-        help="wide: compute chains of constants in 64 bits and round once, at their end.",
-    ),
-    click.option(
-        "--fold-all", is_flag=True, help="Fold whatever can be folded, whatever it weighs."
-    ),
-    click.option("--fold-quantized", is_flag=True, help="Fold DequantizeLinear of weights too."),
-    click.option(
-        "--max-growth",
-        type=size_in_bytes,
-        metavar="BYTES",
-        help="Bytes by which the model may grow where that saves nodes; 0 for none.  "
-        "[default: 64 KiB or 1 %, whichever is more]",
-    ),
-    click.option(
-        "--memory-limit",
-        type=size_in_bytes,
-        metavar="BYTES",
-        help="Bytes of intermediate results to hold in memory, such as 512MB; more goes to disk. "
-        "The evaluation of one node takes no more, either.",
-    ),
-    click.option(
-        "--keep",
-        multiple=True,
-        metavar="GLOB",
-        help="Do not fold values whose name matches; may be repeated.",
-    ),
-    click.option(
-        "--fold",
-        multiple=True,
-        metavar="GLOB",
-        help="Fold values whose name matches, whatever they weigh; may be repeated.",
+    section(
+        "What is folded",
+        click.option(
+            "--precision",
+            type=click.Choice(["exact", "wide"]),
+            default="exact",
+            show_default=True,
+            help="wide: compute chains of constants in 64 bits and round once, at their end.",
+        ),
+        click.option(
+            "--fold-all", is_flag=True, help="Fold whatever can be folded, whatever it weighs."
+        ),
+        click.option(
+            "--fold-quantized", is_flag=True, help="Fold DequantizeLinear of weights too."
+        ),
+        click.option(
+            "--max-growth",
+            type=size_in_bytes,
+            metavar="BYTES",
+            help="Bytes by which the model may grow where that saves nodes; 0 for none.  "
+            "[default: 64 KiB or 1 %, whichever is more]",
+        ),
+        click.option(
+            "--memory-limit",
+            type=size_in_bytes,
+            metavar="BYTES",
+            help="Bytes of intermediate results to hold in memory, such as 512MB; more goes to "
+            "disk. Also the limit for the evaluation of one node.",
+        ),
+        click.option(
+            "--keep",
+            multiple=True,
+            metavar="GLOB",
+            help="Do not fold values whose name matches; may be repeated.",
+        ),
+        click.option(
+            "--fold",
+            multiple=True,
+            metavar="GLOB",
+            help="Fold values whose name matches, whatever they weigh; may be repeated.",
+        ),
     ),
 )
 
 
 def folding_options(command: Command) -> Command:
-    """All of them; see :func:`folding_arguments`."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
+    """Add the options that `folding_arguments` takes."""
+    for add in reversed(_SECTIONS):
+        command = add(command)
     return command
 
 

@@ -19,9 +19,29 @@ from onnxfold.cli.optimize import optimize
 from onnxfold.cli.output import EXIT_ERROR, write
 from onnxfold.cli.split import split
 
+_GROUPS = {
+    "Optimize": (optimize, batch),
+    "Understand": (compare, inspect, explain, bench),
+    "Runtime constants": (split, adapters, kernels),
+    "Lists": (list_rules, list_passes),
+}
+_EXAMPLES = """\b
+Examples:
+  onnxfold model.onnx smaller.onnx
+  onnxfold optimize model.onnx -o model.onnx --check 3
+  onnxfold compare model.onnx smaller.onnx --bisect"""
+
 
 class OptimizeByDefault(click.Group):
     """`onnxfold IN OUT` is `onnxfold optimize IN OUT`, as users of other optimizers expect."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by subject, each with its whole summary."""
+        for title, commands in _GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(c.name or "", (c.help or "").partition("\n")[0]) for c in commands]
+                )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Puts the command in front where the first word is a file or an option of it."""
@@ -58,6 +78,7 @@ def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> N
     cls=OptimizeByDefault,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=_EXAMPLES,
 )
 @click.option(
     "--version",
@@ -69,18 +90,15 @@ def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> N
 )
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Fold everything constant in an ONNX model, bit for bit, in little memory.
+    """Precompute everything in an ONNX model that does not depend on its inputs.
 
-    `onnxfold IN OUT` is short for `onnxfold optimize IN -o OUT`.
+    The result is equal bit for bit. `onnxfold IN OUT` is short for `onnxfold optimize IN OUT`.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
         ctx.exit(EXIT_ERROR)
 
 
-for _command in (
-    *(optimize, batch, compare, explain, inspect),
-    *(split, bench, kernels, adapters),
-    *(list_rules, list_passes),
-):
-    cli.add_command(_command)
+for _commands in _GROUPS.values():
+    for _command in _commands:
+        cli.add_command(_command)

@@ -20,9 +20,9 @@ from onnxfold.cli.output import write, write_json
 )
 @output_options
 def inspect(model: str, other: str | None, tree: bool, depth: int | None, as_json: bool) -> None:
-    """Show ops, interface, opsets, bytes and largest tensors of MODEL.
+    """Show ops, inputs, outputs, opsets, bytes and largest tensors.
 
-    With OTHER, what is different in it: ops, interface, opsets, and tensors by name and content.
+    With OTHER, show the differences: ops, interface, opsets, and tensors by name and content.
     """
     if tree and other is not None:
         raise click.UsageError("--tree is about one model")

@@ -12,7 +12,7 @@ from onnxfold.cli.output import write, write_json
 @click.option("--clear", is_flag=True, help="Remove them all.")
 @output_options
 def kernels(clear: bool, as_json: bool) -> None:
-    """Show the compiled kernels that are kept for later splits, or remove them.
+    """Show or remove the compiled kernels kept for later splits.
 
     ONNXFOLD_KERNEL_CACHE_BYTES is what they may take, 1 GiB unless it is set: those that were not
     used for the longest time go first.

@@ -7,49 +7,66 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import PATH, REPORT, check_options, is_verbose, output_options
+from onnxfold.cli.arguments import (
+    PATH,
+    REPORT,
+    SectionedCommand,
+    check_options,
+    is_verbose,
+    output_options,
+    section,
+)
 from onnxfold.cli.folding import folding_arguments, folding_options
 from onnxfold.cli.output import write, write_json
 
 
-@click.command()
+@click.command(
+    cls=SectionedCommand,
+    epilog="Example: onnxfold optimize model.onnx -o model.onnx --check 3",
+)
 @click.argument("source", metavar="IN", type=PATH)
 @click.argument("destination", metavar="[OUT]", type=PATH, required=False)
-@click.option(
-    "-o", "--output", type=PATH, metavar="OUT", help="File to write; IN itself is allowed."
-)
-@click.option(
-    "--force", is_flag=True, help="Overwrite the argument OUT if it exists; -o always does."
+@section(
+    "Output",
+    click.option(
+        "-o", "--output", type=PATH, metavar="OUT", help="File to write; IN itself is allowed."
+    ),
+    click.option(
+        "--force", is_flag=True, help="Overwrite the argument OUT if it exists; -o always does."
+    ),
+    click.option(
+        "--external-data/--no-external-data",
+        default=None,
+        help="Weights in a file of their own, or not.  [default: as IN; yes above 2 GB]",
+    ),
+    click.option(
+        "--external-data-name", metavar="NAME", help="Name of that file.  [default: OUT.data]"
+    ),
+    click.option(
+        "--share-weights", is_flag=True, help="Refer to IN's weights instead of copying them."
+    ),
+    click.option("--no-fsync", is_flag=True, help="Do not wait until the disk has it all."),
 )
 @folding_options
-@click.option(
-    "--plan",
-    "only_plan",
-    is_flag=True,
-    help="Only predict memory and bytes; read no large weight, write nothing.",
-)
-@click.option("--explain", is_flag=True, help="Also show why nodes were folded or stay.")
-@click.option(
-    "--external-data/--no-external-data",
-    default=None,
-    help="Weights in a file of their own, or not.  [default: as IN; yes above 2 GB]",
-)
-@click.option(
-    "--external-data-name", metavar="NAME", help="Name of that file.  [default: OUT.data]"
-)
-@click.option(
-    "--share-weights", is_flag=True, help="Refer to IN's weights instead of copying them."
-)
-@click.option("--no-fsync", is_flag=True, help="Do not wait until the disk has it all.")
 @check_options
-@REPORT
-@click.option(
-    "--dump-ir",
-    type=PATH,
-    metavar="DIR",
-    help="Write the graph after each pass into a new or empty folder: text, .dot, difference.",
+@section(
+    "Report",
+    click.option(
+        "--plan",
+        "only_plan",
+        is_flag=True,
+        help="Only predict memory and bytes; read no large weight, write nothing.",
+    ),
+    click.option("--explain", is_flag=True, help="Also show why nodes were folded or stay."),
+    REPORT,
+    click.option(
+        "--dump-ir",
+        type=PATH,
+        metavar="DIR",
+        help="Write the graph after each pass into a new or empty folder: text, .dot, difference.",
+    ),
+    click.option("--advise", is_flag=True, help="Also try what other options would remove."),
 )
-@click.option("--advise", is_flag=True, help="Also try what other options would remove.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @output_options
 @click.pass_obj

@@ -83,7 +83,9 @@ def split(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Split IN into what runs once for given runtime constants, and what runs every time.
+    """Split a model into a part that runs once and a part for each run.
+
+    The first part depends on runtime constants alone: inputs that stay the same over many runs.
 
     Writes entry.onnx, runtime_fold.onnx, manifest.json and compiled kernels into DIR.
     """

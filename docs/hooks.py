@@ -32,8 +32,8 @@ LINK = re.compile(r"(?<=\]\()(?!\w+:)[^)#\s]+")
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Add the pages of the rule sets to the navigation."""
-    assert config.nav is not None
-    section = next(entry["Rules"] for entry in config.nav if "Rules" in entry)
+    reference = next(entry["Reference"] for entry in config.nav or () if "Reference" in entry)
+    section = next(entry["Rules"] for entry in reference if "Rules" in entry)
     section += [_page_of(rule_set) for rule_set in builtin_rule_sets()]
     return config
 

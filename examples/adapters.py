@@ -1,4 +1,4 @@
-"""One model with LoRA in it, and many adapters: each is read once, and all share the rest."""
+"""Run one model with several LoRA adapters: each adapter is folded once, all share the model."""
 
 from pathlib import Path
 
@@ -7,14 +7,14 @@ import onnxruntime as ort
 
 import onnxfold
 
-ort.set_default_logger_severity(3)  # it warns of every weight that has become an input
+ort.set_default_logger_severity(3)  # hide warnings about weights that are inputs
 
 LORA = Path("models/lora")
 
-# At level 2 an adapter becomes a part of the weights beside it, which may change the last bits.
+# At level 2, adapters are merged into the adjacent weights, which may change the last bits.
 session = onnxfold.Session(LORA / "dynamo.onnx", runtime_constants=["*.lora_?.*"], level=2)
 
-# A handle for each adapter, as peft saved it; they may differ in their ranks.
+# A handle for each adapter in peft's format; ranks may differ.
 handles = {name: session.fold(LORA / name) for name in ("rank8", "rank2")}
 
 for name, handle in handles.items():
@@ -23,7 +23,7 @@ for name, handle in handles.items():
     error = abs(logits - known["logits"]).max() / abs(known["logits"]).max()
     print(f"{name}: as PyTorch computes it: {bool(error < 1e-5)}")
 
-# Without one, the model's own adapter is used, as in the file.
+# Without a handle, the session uses the adapter in the model file.
 (logits,) = session.run(None, {"input_ids": known["ids"]})
 print("its own:", logits.shape)
 print("bytes for each:", session.setting_bytes)

@@ -1,7 +1,8 @@
-"""A gate for CI: every model must optimize, stay equal bit for bit, and lose enough nodes.
+"""Gate models in CI: every model must optimize, stay equal bit for bit, and lose enough nodes.
 
-python examples/ci_gate.py FOLDER [AT_LEAST]: the exit code is 1 if a model does not pass.
-AT_LEAST is the share of nodes that must go, 0.5 unless it is given.
+Usage: python examples/ci_gate.py FOLDER [AT_LEAST]
+
+AT_LEAST is the fraction of nodes to remove (default 0.5). The exit code is 1 if a model fails.
 """
 
 import sys
@@ -11,7 +12,7 @@ import onnxfold
 
 
 def verdict(model: Path, at_least: float) -> tuple[bool, str]:
-    """Whether a model passes, and what is to be said of it."""
+    """Return whether a model passes, and a message."""
     target = Path("build", "gate") / model.name
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -29,7 +30,7 @@ def verdict(model: Path, at_least: float) -> tuple[bool, str]:
 
 
 def main(folder: str, at_least: float = 0.5) -> int:
-    """Check all models of a folder; the number of those that do not pass."""
+    """Check all models of a folder and return the number of failures."""
     bad = 0
     for model in sorted(Path(folder).glob("*.onnx")):
         passed, told = verdict(model, at_least)

@@ -1,4 +1,4 @@
-"""A decoder that reads the same encoder states at every step: what depends on them runs once."""
+"""Run a decoder over constant encoder states: nodes that depend only on the states run once."""
 
 import numpy as np
 import onnxruntime as ort
@@ -16,7 +16,7 @@ states = {
 
 
 def decode(session: ort.InferenceSession | onnxfold.Session) -> list[int]:
-    """The tokens that are the most likely ones, step by step."""
+    """Return the tokens of greedy decoding."""
     ids = np.zeros((1, 1), np.int64)
     for _ in range(STEPS):
         (logits,) = session.run(None, {"input_ids": ids, **states})
@@ -31,7 +31,7 @@ after_first = session.fold_statistics().folds
 original = ort.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
 print("the same tokens:", tokens == decode(original))
 
-# Another sequence: its states are new, so they are folded, once again.
+# Another sequence has new states, which are folded once again.
 states["encoder_hidden_states"] = rng.standard_normal((1, 96, 64), dtype=np.float32)
 states["encoder_attention_mask"] = np.ones((1, 96), np.int64)
 print("the same tokens:", decode(session) == decode(original))

@@ -1,4 +1,4 @@
-"""A pass of Olive: onnxfold in a workflow, here before Olive's own quantization.
+"""Run onnxfold as a pass of Olive, here before Olive's quantization.
 
 Needs Olive: pip install olive-ai onnxruntime requests
 """
@@ -19,13 +19,13 @@ import onnxfold
 
 
 class Onnxfold(Pass):
-    """Fold what is constant, and compare with the model that came."""
+    """Optimize the model and compare the result with it."""
 
     @classmethod
     def _default_config(cls, accelerator_spec: AcceleratorSpec) -> dict[str, PassConfigParam]:
         return {
             "check": PassConfigParam(type_=int, default_value=1, description="Runs to compare"),
-            "options": PassConfigParam(type_=dict, default_value={}, description="onnxfold's"),
+            "options": PassConfigParam(type_=dict, default_value={}, description="Options"),
         }
 
     def _run_for_config(
@@ -33,11 +33,11 @@ class Onnxfold(Pass):
     ) -> ONNXModelHandler:
         path = Path(resolve_onnx_path(output_model_path))
         onnxfold.optimize_file(model.model_path, path, check=config.check, **config.options)
-        # the folder, as there may be a data file beside the model
+        # the folder, because a data file may be beside the model
         return ONNXModelHandler(model_path=str(path.parent), onnx_file_name=path.name)
 
 
-# Olive finds passes in a table, and takes another: this is its own with one more line.
+# Olive's table of passes with one more entry.
 PASSES = json.loads(Path(OlivePackageConfig.get_default_config_path()).read_text())
 PASSES["passes"]["Onnxfold"] = {
     "module_path": "olive_pass.Onnxfold",

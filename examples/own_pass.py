@@ -1,4 +1,4 @@
-"""A pass of your own: images come as bytes, and the model itself makes floats of them."""
+"""Write your own pass: the model takes images as bytes and converts them to floats itself."""
 
 import numpy as np
 import onnx_ir as ir
@@ -8,14 +8,14 @@ import onnxfold
 
 
 class TakeBytes(ir.passes.InPlacePass):
-    """Make an input of floats from 0 to 1 one of bytes, and compute the floats in the model."""
+    """Replace a float input in the range 0 to 1 by a uint8 input and a conversion."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Run the pass on a model."""
+        """Run the pass on a model in place."""
         graph = model.graph
         floats = next((value for value in graph.inputs if value.name == self.name), None)
         if floats is None or floats.dtype != ir.DataType.FLOAT:
@@ -34,7 +34,7 @@ class TakeBytes(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=True)
 
 
-model = onnxfold.load("models/swin.onnx")  # the weights stay in the file
+model = onnxfold.load("models/swin.onnx")  # weights stay in the file
 TakeBytes("pixel_values")(model)
 onnxfold.optimize(model)
 onnxfold.save(model, "bytes.onnx")
@@ -43,7 +43,7 @@ pixels = np.random.default_rng(0).integers(0, 256, (1, 3, 64, 64), np.uint8)
 
 
 def logits(path: str, feed: np.ndarray) -> np.ndarray:
-    """What the model computes."""
+    """Return the output of a model."""
     session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
     return session.run(None, {"pixel_values": feed})[0]
 

@@ -1,4 +1,4 @@
-"""Rules of your own. Also a file of rules for `onnxfold IN OUT --rules examples/own_rules.py`."""
+"""Write your own rules; use them with `onnxfold IN OUT --rules examples/own_rules.py`."""
 
 import onnx
 
@@ -13,7 +13,7 @@ relu_of_exp = rule(op.Relu(op.Exp(x)) >> op.Exp(x), doc="Exp is never negative."
 max_of_relu = rule(
     op.Max(op.Relu(x), low) >> op.Max(x, low),
     where=lambda low: (low.array > 0).all(),
-    doc="What is at least a positive number need not be at least 0 before.",
+    doc="Relu is redundant before Max with positive numbers.",
 )
 
 MODEL = """<ir_version: 10, opset_import: ["" : 21]>
@@ -29,7 +29,7 @@ MODEL = """<ir_version: 10, opset_import: ["" : 21]>
 
 if __name__ == "__main__":
     model = onnx.parser.parse_model(MODEL)
-    mine = rule_set("own", globals(), doc="Rules of my own.")
+    mine = rule_set("own", globals(), doc="My own rules.")
     print(mine)
     optimized = onnxfold.optimize(model, rules=[mine])
     print("before:", [node.op_type for node in model.graph.node])

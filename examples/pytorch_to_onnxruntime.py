@@ -1,4 +1,4 @@
-"""From PyTorch to onnxruntime: export a module, fold what is constant in it, compare, and run it.
+"""Export a PyTorch module, optimize and compare the model, and run it on onnxruntime.
 
 Needs PyTorch and onnxscript: pip install torch onnxscript
 """
@@ -10,7 +10,7 @@ import onnxfold
 
 
 class Classifier(torch.nn.Module):
-    """A convolution and its normalization, positions computed anew each time, and a head."""
+    """A convolution with normalization, computed positions, attention and a head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class Classifier(torch.nn.Module):
         self.head = torch.nn.Linear(16, 10)
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Class scores of shape (batch, 10) for pixels of shape (batch, 3, 32, 32)."""
+        """Return scores of shape (batch, 10) for pixels of shape (batch, 3, 32, 32)."""
         patches = self.norm(self.conv(pixels)).flatten(2).transpose(1, 2)
         places = torch.arange(64.0)[:, None] / 10000 ** (torch.arange(16.0) / 16)
         return self.head(self.attention(patches + torch.sin(places)).mean(1))
@@ -34,11 +34,11 @@ program = torch.onnx.export(
 )
 exported = program.model_proto
 
-# In memory; by files it is program.save("model.onnx") and `onnxfold model.onnx smaller.onnx`.
+# With files: program.save("model.onnx") and `onnxfold model.onnx smaller.onnx`.
 optimized = onnxfold.optimize(exported)
 print("nodes:", len(exported.graph.node), "->", len(optimized.graph.node))
 
-# Bit for bit the same, for several sizes of the batch.
+# The models are equal bit for bit, for several batch sizes.
 onnxfold.compare(exported, optimized, seeds=3).assert_equal()
 
 session = ort.InferenceSession(optimized.SerializeToString(), providers=["CPUExecutionProvider"])

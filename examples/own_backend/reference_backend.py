@@ -1,4 +1,4 @@
-"""A backend whose kernels are run by onnx's reference evaluator: slow, and a whole one."""
+"""A complete but slow backend: onnx's reference evaluator runs the kernels."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from onnxfold.runtime.bundles.manifest import Kernel
 
 
 def as_array(value: Any) -> Any:
-    """An array of an array or of onnxruntime's value."""
+    """Return a NumPy array for an array or an OrtValue."""
     return value.numpy() if hasattr(value, "numpy") else value
 
 
 class Reference:
-    """See `onnxfold.runtime.backends.base.Backend`."""
+    """A backend, see `onnxfold.runtime.backends.base.Backend`."""
 
     name = "reference"
 
     def missing(self) -> str | None:
-        """None: the evaluator comes with onnx."""
+        """Return None: the evaluator is part of onnx."""
         return None
 
     def maker(self) -> str:
-        """The version of onnx; kernels of other versions are made anew."""
+        """Return the version of onnx; kernels of other versions are compiled again."""
         return onnx.__version__
 
     def supported(self, model: ir.Model) -> list[str]:
-        """What it would rather not have."""
-        return ["it is too large to evaluate"] if model.graph.num_nodes() > 100 else []
+        """Return the reasons to reject a model."""
+        return ["the model is too large to evaluate"] if model.graph.num_nodes() > 100 else []
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """What a kernel is made for: the model and nothing else."""
+        """Return what a kernel depends on: the model only."""
         return {"graph": graph, "backend": self.name}
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
-        """Write the model, if the evaluator knows its ops."""
+        """Write the model if the evaluator supports its ops."""
         try:
             ReferenceEvaluator(onnx.load_model_from_string(content))
         except Exception as error:  # the evaluator raises many classes
@@ -51,15 +51,15 @@ class Reference:
         return Built([file], "")
 
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
-        """Nothing: there are no stages between the model and the kernel."""
+        """Return no files: there are no stages between the model and the kernel."""
         return []
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
-        """None: a kernel runs everywhere."""
+        """Return None: kernels run everywhere."""
         return None
 
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
-        """A function from inputs by name to outputs by name."""
+        """Return a function from inputs by name to outputs by name."""
         evaluator = ReferenceEvaluator(onnx.load(folder / str(kernel.file)))
         theirs = evaluator.input_names
 

@@ -1,4 +1,4 @@
-"""Counters of all worker processes, as text for Prometheus."""
+"""Counters of all worker processes in Prometheus' text format."""
 
 import json
 import os
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 class Metrics:
-    """What this worker counts; it writes it to a file, and shows the files of all workers.
+    """The counters of this worker, written to a file; reads the files of all workers.
 
-    Only the worker's event loop may call it.
+    Only the event loop of the worker may call it.
     """
 
     def __init__(self, folder: str) -> None:
@@ -17,17 +17,17 @@ class Metrics:
         self._tenants: dict[str, Counter[str]] = {}
 
     def add(self, tenant: str, **counts: float) -> None:
-        """Count something of a tenant."""
+        """Add to counters of a tenant."""
         self._tenants.setdefault(tenant, Counter()).update(counts)
 
     def write(self, **process: float) -> None:
-        """Write this worker's figures to its file, with those that it has besides tenants'."""
+        """Write the counters of this worker to its file, with further ones of the process."""
         temporary = self._file.with_suffix(".new")
         temporary.write_text(json.dumps({"": process, **self._tenants}))
         temporary.replace(self._file)
 
     def text(self) -> str:
-        """All workers' figures as they wrote them last."""
+        """Return the counters that all workers have written."""
         lines: dict[str, list[str]] = {}
         for file in sorted(self._file.parent.glob("*.json")):
             for tenant, figures in json.loads(file.read_text()).items():

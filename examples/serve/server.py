@@ -1,4 +1,4 @@
-"""An HTTP service: one model with LoRA, an adapter for each tenant, several worker processes."""
+"""Serve one model with LoRA over HTTP: an adapter for each tenant, several worker processes."""
 
 import argparse
 import asyncio
@@ -27,16 +27,16 @@ from tenants import Tenants, UnknownTenant
 
 import onnxfold
 
-NUMPY = {"tensor(float)": "float32", "tensor(double)": "float64"}  # others are called the same
+NUMPY = {"tensor(float)": "float32", "tensor(double)": "float64"}  # other types have the same name
 NPZ = "application/x-npz"
 
 
 class Service:
-    """What a worker process has: a session, the tenants' handles and the counters."""
+    """The state of a worker process: a session, the handles of tenants and the counters."""
 
     def __init__(self, bundle: str, folder: str, metrics: str, specialize: bool) -> None:
         options = ort.SessionOptions()
-        options.intra_op_num_threads = 1  # requests run side by side instead
+        options.intra_op_num_threads = 1  # requests run in parallel instead
         options.log_severity_level = 3
         self.cache = onnxfold.FoldCache(Path(folder, "folds"), max_bytes=4 << 30)
         self.session = onnxfold.Session(bundle, options, cache=self.cache, specialize=specialize)
@@ -46,7 +46,7 @@ class Service:
         self.metrics = Metrics(metrics)
 
     def run(self, tenant: str, body: bytes, as_npz: bool) -> tuple[bytes, int]:
-        """The outputs for inputs in JSON, and the adapter's version; called by many threads."""
+        """Return the outputs for inputs in JSON, and the version of the adapter; thread-safe."""
         version = self.tenants.current(tenant)
         try:
             inputs = json.loads(body)["inputs"]
@@ -62,7 +62,7 @@ class Service:
         return json.dumps({"outputs": lists}).encode(), version.number
 
     def write_metrics(self) -> None:
-        """Show all workers what this one has counted."""
+        """Write the counters of this worker for all workers."""
         cache = self.cache.statistics()
         self.metrics.write(
             cache_hits_total=cache.hits,
@@ -75,7 +75,7 @@ class Service:
 
 @contextlib.asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
-    """Be warm before the first request; write the counters twice a second."""
+    """Fold all adapters before the first request; write the counters twice a second."""
     service = app.state.service = Service(**json.loads(os.environ["ONNXFOLD_SERVE"]))
     await run_in_threadpool(service.tenants.warm_up)
 
@@ -90,10 +90,10 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
 
 
 async def run(request: Request) -> Response:
-    """POST {"inputs": {NAME: nested lists}}: a run with the tenant's adapter.
+    """Run the model with the adapter of a tenant: POST {"inputs": {NAME: nested lists}}.
 
-    The answer is {"outputs": {NAME: nested lists}}, or a file of NumPy's if that is accepted, which
-    is many times as fast to make.
+    The answer is {"outputs": {NAME: nested lists}}, or an .npz file if the client accepts it, which
+    is many times as fast.
     """
     service, tenant = request.app.state.service, request.path_params["tenant"]
     kind = NPZ if request.headers.get("accept") == NPZ else "application/json"
@@ -113,7 +113,7 @@ async def run(request: Request) -> Response:
 
 
 async def put(request: Request) -> Response:
-    """PUT a tar of an adapter's folder or file: runs that begin after the answer use it."""
+    """Replace the adapter of a tenant by a tar of its folder or file, for all later runs."""
     service, tenant = request.app.state.service, request.path_params["tenant"]
     with tempfile.TemporaryFile() as upload:
         async for part in request.stream():
@@ -125,18 +125,18 @@ async def put(request: Request) -> Response:
 
 
 async def metrics(request: Request) -> Response:
-    """The counters of all workers; those of others are half a second old."""
+    """Return the counters of all workers; those of others are up to half a second old."""
     request.app.state.service.write_metrics()
     return PlainTextResponse(request.app.state.service.metrics.text())
 
 
 async def healthz(request: Request) -> Response:
-    """A worker that answers is warm."""
+    """Answer when the worker is ready."""
     return JSONResponse({"tenants": len(request.app.state.service.tenants.names())})
 
 
 async def refused(request: Request, error: Exception) -> Response:
-    """Say why what was sent cannot be used."""
+    """Return the reason why a request is rejected."""
     status = 404 if isinstance(error, UnknownTenant) else 400
     return JSONResponse({"error": str(error)}, status)
 
@@ -155,10 +155,10 @@ app = Starlette(
 
 
 def main() -> None:
-    """Start the workers; SIGTERM ends them after the requests that they have."""
+    """Start the workers; SIGTERM ends them after their current requests."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("bundle", help="what onnxfold split has written")
-    parser.add_argument("folder", help="has tenants/NAME/NUMBER, and gets folds/")
+    parser.add_argument("bundle", help="folder written by onnxfold split")
+    parser.add_argument("folder", help="folder of tenants/NAME/NUMBER and folds/")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--specialize", action="store_true", help="a session for each tenant")
@@ -168,7 +168,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as metrics:
         os.environ["ONNXFOLD_SERVE"] = json.dumps({**given, "metrics": metrics})
         with socket.create_server(("127.0.0.1", port)) as listening:
-            # Connections inherit this: asyncio does not set it for workers, and answers wait 40 ms.
+            # asyncio does not set this for workers, which delays answers by 40 ms.
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             how = {"workers": workers, "access_log": False}
             uvicorn.run("server:app", fd=listening.fileno(), **how)

@@ -1,4 +1,4 @@
-"""The adapters of tenants in a folder that all worker processes read, and a handle for each."""
+"""Keep the adapters of tenants in a folder shared by all workers, and a handle for each."""
 
 import os
 import re
@@ -27,11 +27,10 @@ class Version(NamedTuple):
 
 
 class Tenants:
-    """FOLDER/alice/1, FOLDER/alice/2, ...: the highest number is what alice has, in every worker.
+    """Adapters in FOLDER/alice/1, FOLDER/alice/2, ...: all workers use the highest number.
 
-    A version appears complete, by being renamed, and is never changed; it is peft's folder, or a
-    folder with one other file that `Session.fold` takes. To go back to an older one, remove those
-    after it.
+    A version is a peft folder, or a folder with one other file that `Session.fold` takes. It is
+    renamed when it is complete and never changed. To restore a version, remove those after it.
     """
 
     def __init__(self, session: onnxfold.Session, folder: Path) -> None:
@@ -41,11 +40,11 @@ class Tenants:
         self._lock = threading.Lock()
 
     def names(self) -> list[str]:
-        """All tenants; what begins with a dot is on its way."""
+        """Return all tenants; names that begin with a dot are uploads."""
         return sorted(p.name for p in self._folder.iterdir() if not p.name.startswith("."))
 
     def warm_up(self) -> None:
-        """Fold every adapter, or map what another worker has folded; a bad one stops no other."""
+        """Fold or map every adapter; report invalid ones and continue."""
         for name in self.names():
             try:
                 self.current(name)
@@ -53,7 +52,7 @@ class Tenants:
                 print(f"tenant {name} cannot be served: {error}", flush=True)
 
     def current(self, name: str) -> Version:
-        """The newest version, by a look into the folder; a new one is mapped, or folded, now."""
+        """Return the newest version in the folder; fold or map it if it is new."""
         held = self._held.get(name)
         if held is None or held.number != self._newest(name):
             with self._lock:
@@ -65,9 +64,9 @@ class Tenants:
         return held
 
     def put(self, name: str, upload: BinaryIO) -> int:
-        """Fold a new version, then make it the newest one for all workers; gives its number.
+        """Fold a new version, make it the newest one for all workers, and return its number.
 
-        Until then everybody gets the old one, and who has that keeps it.
+        Runs in progress continue with the old version.
         """
         versions = self._folder_of(name)
         with tempfile.TemporaryDirectory(prefix=".", dir=self._folder) as temporary:
@@ -83,11 +82,11 @@ class Tenants:
         return number
 
     def _fold(self, folder: Path) -> Handle:
-        """The folded tensors: those that another worker has made, if one has."""
+        """Return a handle; map the folded tensors if another worker has made them."""
         files = [p for p in folder.iterdir() if p.name != "adapter_config.json"]
         is_peft = (folder / "adapter_model.safetensors").exists() or len(files) != 1
         handle = self._session.fold(folder if is_peft else files[0])
-        handle.io_binding()  # with specialize=, its session is opened now and not at the first run
+        handle.io_binding()  # with specialize=, opens the session now instead of in the first run
         return handle
 
     def _newest(self, name: str) -> int:

@@ -1,4 +1,4 @@
-"""Relative links of all Markdown files lead to files and headings that exist."""
+"""Links of Markdown files lead somewhere, and examples and figures are equal to their files."""
 
 from __future__ import annotations
 
@@ -61,3 +61,18 @@ def test_examples_in_pages_are_equal_to_their_files():
     assert len(examples) >= 8
     for block in examples:
         assert block.text == (ROOT / str(block.title)).read_text(encoding="utf-8"), block.place
+
+
+@pytest.mark.parametrize(
+    ("page", "figures", "end"),
+    [
+        ("README.md", "production.txt", "\nmodel "),
+        ("docs/pages/benchmarks.md", "peers.txt", "\n\n6 chains"),
+        ("docs/pages/benchmarks.md", "sessions.txt", None),
+    ],
+)
+def test_figures_in_pages_are_equal_to_their_files(page, figures, end):
+    text = (ROOT / "docs" / "pages" / "benchmarks" / figures).read_text(encoding="utf-8")
+    table = text.rstrip("\n") if end is None else text.partition(end)[0]
+    assert table.count("\n") > 8
+    assert table in (ROOT / page).read_text(encoding="utf-8")

@@ -139,14 +139,16 @@ class _Scope:
 
     def find(self, name: str) -> ir.Value | None:
         """The value of that name; None if the graph has none."""
+        value = self.values.get(name)
+        if value is not None:
+            return value
         if self._computed is None:
             self._computed = frozenset(name for node in self._nodes for name in node.output)
-        value = self.values.get(name)
-        if value is None and name in self._computed:
-            value = self.values[name] = ir.Value(name=name)
-            self.awaited.add(name)
-            self.is_late = True
-        return value
+        if name not in self._computed:
+            return None
+        self.awaited.add(name)
+        self.is_late = True
+        return self.values.setdefault(name, ir.Value(name=name))
 
 
 def _found(name: str, scopes: Iterable[_Scope]) -> ir.Value | None:

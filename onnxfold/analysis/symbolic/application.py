@@ -27,7 +27,7 @@ from onnxfold.kernels.registry import find as find_kernel
 from onnxfold.ops import Trait, ops
 
 _MOST_BYTES = 1 << 12
-_MOVING = ops(Trait.MOVES)
+_MOVING = frozenset(ops(Trait.MOVES))
 SENSELESS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What a shape function raises for a node that makes no sense: an axis that is not there, a list
 of lists."""
@@ -91,7 +91,8 @@ class Applications:
         application = Application(
             node.op_type, inputs, attributes, opsets.get("", 1), len(node.outputs), self._algebra
         )
-        if node.domain == "":
+        some = [fact for fact in inputs if fact is not None and fact.items is not None]
+        if some and node.domain == "":
             computed = _computed(application)
             if computed is not None:
                 return computed
@@ -128,7 +129,7 @@ def _computed(application: Application) -> Results | None:
                 numbers = np.arange(len(items), len(items) + objects.size)
                 arrays[k] = numbers.reshape(objects.shape)
                 items += objects.flat
-    if not arrays or any(a is None and f is not None for a, f in zip(arrays, inputs, strict=True)):
+    if any(a is None and f is not None for a, f in zip(arrays, inputs, strict=True)):
         return None
     kernel = find_kernel(op_type, application.opset)
     if kernel is None:

@@ -69,13 +69,7 @@ def choose(
     parts = []
     for found in _components(ops, cost):
         touched = {v for op in found for v in (*op.inputs, *op.outputs)}
-        inside = touched & wanted
-        # one op on its own goes if what it makes takes no more bytes than what it reads
-        kept = sum(cost[v] for v in touched.difference(found[0].outputs) - inside) + found[0].cost
-        if len(found) == 1 and sum(cost[v] for v in inside.intersection(found[0].outputs)) <= kept:
-            total.stored |= inside
-        else:
-            parts.append(_Part(found, inside, cost))
+        parts.append(_Part(found, touched & wanted, cost))
     for allowed, per_op in growth:
         left = allowed
         price = int(min(allowed, per_op, _HIGHEST))  # whole bytes: sums of them are exact
@@ -98,7 +92,7 @@ class _Part(Generic[V]):
         self._cost = cost
         self._cuts: dict[int, set[V]] = {}
         self._maker = {v: k for k, op in enumerate(ops) for v in op.outputs}
-        self.stored = minimum_cut(ops, wanted, cost)
+        self.stored = self._cut(0)
         _, self._bytes, self.staying = self._weigh(self.stored)
 
     def bytes_per_op(self, price: int) -> float:
@@ -133,8 +127,18 @@ class _Part(Generic[V]):
     def _cut(self, price: int) -> set[V]:
         """The minimum cut if each op that stays costs so much more."""
         if price not in self._cuts:
-            self._cuts[price] = minimum_cut(self._ops, self._wanted, self._cost, price)
+            if len(self._ops) > 1:
+                found = minimum_cut(self._ops, self._wanted, self._cost, price)
+            else:  # it goes, or it stays and its inputs are needed
+                (op,) = self._ops
+                inputs = self._wanted.union(op.inputs).difference(op.outputs)
+                found = min(self._wanted, inputs, key=lambda stored: self._total(stored, price))
+            self._cuts[price] = found
         return self._cuts[price]
+
+    def _total(self, stored: set[V], price: int) -> float:
+        _, nbytes, staying = self._weigh(stored)
+        return nbytes + price * staying
 
     def _weigh(self, stored: set[V]) -> tuple[set[V], float, int]:
         """What is needed of these values; what it costs with the ops that stay; how many stay."""

@@ -296,7 +296,7 @@ def insert_constant(
     """
     name = names.fresh(f"{stem or before.outputs[0].name or 'value'}/constant")
     dtype = array.dtype if isinstance(array, np.ndarray) else np.int64
-    tensor = ir.tensor(np.array(array, dtype, order="C"), name=name)
+    tensor = ir.Tensor(np.array(array, dtype, order="C"), name=name)
     if in_function:
         node = constant_node(tensor, before.name)
         before.prepend(node)

@@ -84,7 +84,7 @@ class Edit:
         elif value.graph is not self._analysis.model.graph and len(node.inputs) < 2:
             return False  # a node would take its place, and hold the elements
         else:
-            constant = constant_node(ir.tensor(np.array(array), name=value.name), node.name)
+            constant = constant_node(ir.Tensor(np.array(array), name=value.name), node.name)
             node.prepend(constant)
             (made,) = constant.outputs
             self._analysis.set(made, self._analysis.of(value))

@@ -27,7 +27,7 @@ from onnxfold.options import (
     check_of,
     options_of,
 )
-from onnxfold.passes.context import Observer, Observers, Result
+from onnxfold.passes.context import Observer, Result
 from onnxfold.passes.outlook import outlook
 from onnxfold.passes.pipeline import first_folding, run_bounded, run_passes
 from onnxfold.passes.shapes.fixed_dims import fix_dims
@@ -227,7 +227,7 @@ def optimize_file(
                 scratch_folder=folder,
                 bytes_before=bytes_before,
                 count_withheld=count_withheld or report is not None,
-                observer=Observers(*observers) if observers else None,
+                observers=observers,
             )
         beyond: dict[str, int] = {}
         if advise:

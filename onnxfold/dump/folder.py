@@ -16,7 +16,6 @@ from onnxfold.dump.dot import dot_of
 from onnxfold.dump.text import lines_of, text_of
 from onnxfold.errors import UsageError
 from onnxfold.files import os_error
-from onnxfold.pool import Buffer
 
 logger = logging.getLogger("onnxfold")
 
@@ -77,12 +76,6 @@ class Dump:
                 more = len(changes) - _MOST_CHANGES
                 changes[_MOST_CHANGES:] = [f"... {more:,} more lines"]
             self._write(name, model, {"txt": text, "diff": "\n".join([*changes, ""])})
-
-    def holds(self, nbytes: int) -> None:
-        """So many bytes are live in the pool: nothing to write."""
-
-    def bound(self, value: ir.Value, buffer: Buffer) -> None:
-        """A constant is known: nothing to write."""
 
     def _write(self, name: str, model: ir.Model, texts: Mapping[str, str]) -> None:
         self._title = f"{self._count:02}-{name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,7 +13,7 @@ from onnxfold.analysis.decisions import Decision
 from onnxfold.evaluation import TimeLimit
 from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
 from onnxfold.options import Options
-from onnxfold.pool import Buffer, Pool, Statistics, Watch
+from onnxfold.pool import Pool, Statistics, Watch
 from onnxfold.rewrite.driver import RewriteReport
 from onnxfold.storage import SavePlan
 
@@ -85,37 +86,11 @@ class Result:
         ]
 
 
-class Observer(Watch, Protocol):
+class Observer(Protocol):
     """Somebody who wants to see what a run does, pass by pass."""
 
     def passed(self, name: str, model: ir.Model) -> None:
         """A pass has been over the model; called within its shared facts, if it has them."""
-
-
-class Observers:
-    """Several observers of one run, told one after the other.
-
-    Args:
-        observers: All of them.
-    """
-
-    def __init__(self, *observers: Observer) -> None:
-        self._observers = observers
-
-    def holds(self, nbytes: int) -> None:
-        """So many bytes are live in the pool."""
-        for observer in self._observers:
-            observer.holds(nbytes)
-
-    def bound(self, value: ir.Value, buffer: Buffer) -> None:
-        """A value of the model is a buffer now."""
-        for observer in self._observers:
-            observer.bound(value, buffer)
-
-    def passed(self, name: str, model: ir.Model) -> None:
-        """A pass has been over the model."""
-        for observer in self._observers:
-            observer.passed(name, model)
 
 
 class Run:
@@ -126,7 +101,7 @@ class Run:
         bytes_before: What the model took when it came; 0 if that is not known.
         scratch_folder: Where buffers go when the options limit memory.
         time: What evaluating constants may take; that of a small model if not given.
-        observer: Told what the pool holds, and of each pass that has run.
+        observers: Told of each pass that has run; one that is a `Watch` sees the pool, too.
     """
 
     def __init__(
@@ -136,15 +111,16 @@ class Run:
         bytes_before: int = 0,
         scratch_folder: str | None = None,
         time: TimeLimit | None = None,
-        observer: Observer | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self.options = options
         self.room = options.growth_of(bytes_before)
         """Bytes by which the model may still grow."""
-        self.observer = observer
+        self._observers = observers
         self._time = time
+        watch = next((each for each in observers if isinstance(each, Watch)), None)
         self.pool = Pool(
-            memory_limit=options.memory_limit, scratch_folder=scratch_folder, watch=observer
+            memory_limit=options.memory_limit, scratch_folder=scratch_folder, watch=watch
         )
         self.result = Result(Propagation(self.pool.statistics))
         self.uncomputable: dict[ir.Node, str] = {}
@@ -166,8 +142,8 @@ class Run:
 
     def passed(self, name: str, model: ir.Model) -> None:
         """A pass of the run has been over the model."""
-        if self.observer is not None:
-            self.observer.passed(name, model)
+        for observer in self._observers:
+            observer.passed(name, model)
 
     def learn(self, failure: ComputationFailed) -> None:
         """Note the nodes that could not be computed, so that they stay."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -35,7 +35,7 @@ def run_bounded(
     bytes_before: int,
     scratch_folder: str | None = None,
     count_withheld: bool = False,
-    observer: Observer | None = None,
+    observers: Sequence[Observer] = (),
 ) -> tuple[ir.Model, Result]:
     """Run the passes on a model; on a lower level if it grows by more than the options allow.
 
@@ -49,7 +49,7 @@ def run_bounded(
         bytes_before: What the model took when it came.
         scratch_folder: As there.
         count_withheld: As there.
-        observer: As there.
+        observers: As there.
 
     Returns:
         The model, or the one that was opened again, and what was done to it.
@@ -69,7 +69,7 @@ def run_bounded(
             bytes_before=bytes_before,
             time=time,
             count_withheld=count_withheld,
-            observer=observer,
+            observers=observers,
         )
         if options.may_grow or options.passes is not None:
             break
@@ -90,7 +90,7 @@ def run_passes(
     bytes_before: int = 0,
     time: TimeLimit | None = None,
     count_withheld: bool = False,
-    observer: Observer | None = None,
+    observers: Sequence[Observer] = (),
 ) -> Result:
     """Run the passes that the options ask for, in place.
 
@@ -104,14 +104,14 @@ def run_passes(
         bytes_before: What the model took when it came; 0 if that is not known.
         time: What evaluating constants may take; if not given, what is due to a model of its size.
         count_withheld: Count also what level 2 would rewrite beyond level 1, for a report.
-        observer: Told what the run does.
+        observers: Told what the run does.
     """
     run = Run(
         options,
         bytes_before=bytes_before,
         scratch_folder=scratch_folder,
         time=time or time_for(bytes_before or storage.planned(model).size),
-        observer=observer,
+        observers=observers,
     )
     run.result.warnings += options.unused(
         value.name or "" for graph in all_graphs(model) for node in graph for value in node.outputs

@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import onnx_ir as ir
@@ -45,6 +45,7 @@ class Statistics:
         return asdict(self)
 
 
+@runtime_checkable
 class Watch(Protocol):
     """Somebody who wants to see what a pool holds."""
 

@@ -3,48 +3,34 @@
 import itertools
 
 import numpy as np
-import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
-from onnx import helper
 from reference_session import reference_session
 
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite.rule import builtin_rule_sets
 
 ENDS = (-9, -2, 0, 3)
+NAMES = {n: f"c{n + 9}" for n in (*range(-9, 4), 9)}
 
 
-@pytest.mark.parametrize(
-    "size, steps",
-    [
-        *((7, steps) for steps in ((1, 1), (2, 3))),
-        *(("N", steps) for steps in ((1, 1), (2, 3))),
-    ],
-)
+@pytest.mark.parametrize("size", [7, "N"])
+@pytest.mark.parametrize("steps", [(1, 1), (2, 3)])
 def test_slices_of_slices(size, steps):
     nodes, outputs = [], []
-    for first in itertools.product(ENDS, repeat=2):
-        name = f"t{len(nodes)}"
-        bounds = [f"c{n}" for n in first]
-        nodes.append(helper.make_node("Slice", ["x", *bounds, "", f"c{steps[0]}"], [name]))
+    for k, first in enumerate(itertools.product(ENDS, repeat=2)):
+        a, b, by = (NAMES[n] for n in (*first, steps[0]))
+        nodes.append(f"t{k} = Slice (x, {a}, {b}, , {by})")
         for second in itertools.product((-2, 0, 9), repeat=2):
-            outputs.append(f"y{len(nodes)}")
-            bounds = [f"c{n}" for n in second]
-            last = [name, *bounds, "", f"c{steps[1]}"]
-            nodes.append(helper.make_node("Slice", last, outputs[-1:]))
-    constants = [
-        onnx.numpy_helper.from_array(np.array([n]), f"c{n}") for n in {*ENDS, *range(-2, 4), 9}
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [size])],
-        [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None]) for name in outputs],
-        constants,
+            a, b, by = (NAMES[n] for n in (*second, steps[1]))
+            nodes.append(f"y{len(outputs)} = Slice (t{k}, {a}, {b}, , {by})")
+            outputs.append(f"float[K] y{len(outputs)}")
+    weights = ", ".join(f"int64[1] {name} = {{{n}}}" for n, name in NAMES.items())
+    made = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 17]>
+        g (float[{size}] x) => ({", ".join(outputs)}) <{weights}> {{ {" ".join(nodes)} }}"""
     )
-    opsets = [helper.make_opsetid("", 17)]
-    made = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     rewritten = ir.from_proto(made)
     simplify = Simplify([found for found in builtin_rule_sets() if found.name == "slices"])
     simplify(rewritten)

@@ -24,7 +24,7 @@ def list_rules(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 def list_passes(as_json: bool) -> None:
     """List the passes that --passes takes."""
-    from onnxfold.passes.registry import all_passes
+    from onnxfold.passes import all_passes
 
     known = all_passes()
     if as_json:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnxfold.analysis.facts import facts_of
 from onnxfold.graphs import is_constant_node
 from onnxfold.options import Options
-from onnxfold.passes.registry import create
+from onnxfold.passes import create
 
 # Trying costs about as much as optimizing; for larger graphs nobody wants to wait for an advice.
 _MOST_NODES = 3_000

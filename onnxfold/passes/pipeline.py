@@ -14,10 +14,10 @@ from onnxfold.errors import UsageError
 from onnxfold.evaluation import TimeLimit, time_for
 from onnxfold.graphs import all_graphs
 from onnxfold.options import Level, Options
+from onnxfold.passes import create
 from onnxfold.passes.constant_propagation import MOST_PER_NODE, ConstantPropagation, Folding
 from onnxfold.passes.context import Observer, Result, Run
 from onnxfold.passes.cut import HARDLY_MORE
-from onnxfold.passes.registry import create
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.simplify import Simplify
 from onnxfold.passes.value_info import ValueInfo, drop_inferred

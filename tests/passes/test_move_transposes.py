@@ -11,7 +11,7 @@ import onnxfold
 from onnxfold import storage
 from onnxfold.graphs import count_nodes
 from onnxfold.onnx_ir_private import uses
-from onnxfold.passes.registry import create
+from onnxfold.passes import create
 
 F32 = np.float32
 BACK, FORTH = "<perm = [0, 2, 3, 1]>", "<perm = [0, 3, 1, 2]>"

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.decisions import Decision
 from onnxfold.options import Options
-from onnxfold.passes.registry import all_passes
+from onnxfold.passes import all_passes
 from onnxfold.pool import Buffer
 from onnxfold.report.inventory import shaped
 from onnxfold.report.page.documents import head

@@ -128,34 +128,17 @@ def is_unused(node: ir.Node) -> bool:
     return True
 
 
-def remove_node(node: ir.Node) -> list[ir.Value]:
-    """Remove a node whose results have no users from its graph.
-
-    Returns:
-        What it read, and what its subgraphs read: values that have lost a user. One that was read
-        several times is there as often.
-    """
-    graph = node.graph
-    assert graph is not None
-    operands = _detach(node)
-    graph.remove(node, safe=True)
-    return operands
-
-
 def remove_nodes(nodes: Iterable[ir.Node]) -> None:
     """Take nodes out of their graphs; none of them may have users other than themselves."""
-    by_graph: dict[ir.Graph, list[ir.Node]] = {}
     nodes = list(nodes)
     for node in nodes:  # a node of a subgraph may use one of an outer graph that goes as well
-        read_nothing(node)
+        _detach(node)
+    by_graph: dict[ir.Graph, list[ir.Node]] = {}
     for node in nodes:
-        if node.attributes:
-            for subgraph in subgraphs_of(node):
-                _empty(subgraph)
-        if node.graph is not None:
+        if node.graph is not None:  # it has not gone with what held it
             by_graph.setdefault(node.graph, []).append(node)
     for graph, group in by_graph.items():
-        graph.remove([node for node in group if node.graph is graph], safe=True)
+        graph.remove(group, safe=True)
 
 
 def remove_unused(
@@ -210,21 +193,14 @@ def forget_strangers(model: ir.Model) -> None:
 
 
 def _detach(node: ir.Node) -> list[ir.Value]:
-    """Have a node and what is in its subgraphs read nothing; what they read until now."""
+    """Have a node read nothing, and take everything out of its subgraphs; what all that read."""
     operands = read_nothing(node)
     for subgraph in subgraphs_of(node):
-        operands.extend(_empty(subgraph))
-    return operands
-
-
-def _empty(graph: ir.Graph) -> list[ir.Value]:
-    """Take everything out of a subgraph that goes; what it read, of outer graphs and of itself."""
-    operands: list[ir.Value] = []
-    graph.outputs.clear()
-    nodes = nodes_of(graph)
-    for node in nodes:
-        operands.extend(_detach(node))
-    graph.remove(nodes, safe=True)
+        subgraph.outputs.clear()
+        nodes = nodes_of(subgraph)
+        for inner in nodes:
+            operands.extend(_detach(inner))
+        subgraph.remove(nodes, safe=True)
     return operands
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxfold.editing import Names, remove_node, take_over
+from onnxfold.editing import Names, remove_nodes, take_over
 
 
 def inline_branch(node: ir.Node, branch: ir.Graph, names: Names) -> list[ir.Node]:
@@ -51,5 +51,5 @@ def inline_branch(node: ir.Node, branch: ir.Graph, names: Names) -> list[ir.Node
             output = identity.outputs[0]
         taken.add(output)
         take_over(result, output, declared=result.is_graph_output())
-    remove_node(node)
+    remove_nodes([node])
     return added

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import onnx_ir as ir
 
@@ -33,9 +34,7 @@ def run_bounded(
     options: Options,
     *,
     bytes_before: int,
-    scratch_folder: str | None = None,
-    count_withheld: bool = False,
-    observers: Sequence[Observer] = (),
+    **how: Any,
 ) -> tuple[ir.Model, Result]:
     """Run the passes on a model; on a lower level if it grows by more than the options allow.
 
@@ -47,9 +46,7 @@ def run_bounded(
         open_again: Gives it as it was.
         options: As for :func:`run_passes`, and so are the others.
         bytes_before: What the model took when it came.
-        scratch_folder: As there.
-        count_withheld: As there.
-        observers: As there.
+        how: Further arguments.
 
     Returns:
         The model, or the one that was opened again, and what was done to it.
@@ -62,15 +59,7 @@ def run_bounded(
         if tried is not options:
             model = open_again()
             allowed = max(allowed, storage.planned(model).size)  # in the layout that is written
-        result = run_passes(
-            model,
-            tried,
-            scratch_folder=scratch_folder,
-            bytes_before=bytes_before,
-            time=time,
-            count_withheld=count_withheld,
-            observers=observers,
-        )
+        result = run_passes(model, tried, bytes_before=bytes_before, time=time, **how)
         if options.may_grow or options.passes is not None:
             break
         result.plan = storage.planned(model)
@@ -117,7 +106,11 @@ def run_passes(
         value.name or "" for graph in all_graphs(model) for node in graph for value in node.outputs
     )
     if options.passes is None:
-        _run_level(model, run, bytes_before, count_withheld)
+        if options.fixes_dims:
+            fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
+            run.passed("fixed-dims", model)
+        with shared_facts(model, run.evaluator(model)) as facts:
+            _Level(model, run, facts).run(bytes_before, count_withheld)
     for name in options.passes or ():
         create(name, options, run=run)(model)
         run.passed(name, model)
@@ -147,15 +140,6 @@ def first_folding(model: ir.Model, options: Options, *, bytes_before: int) -> tu
         for name in passes[: passes.index("constant-propagation")]:
             create(name, options, run=run)(model)
         return ConstantPropagation(options).decide(model, run), run
-
-
-def _run_level(model: ir.Model, run: Run, bytes_before: int, count_withheld: bool) -> None:
-    options = run.options
-    if options.fixes_dims:
-        fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
-        run.passed("fixed-dims", model)
-    with shared_facts(model, run.evaluator(model)) as facts:
-        _Level(model, run, facts).run(bytes_before, count_withheld)
 
 
 class _Level:

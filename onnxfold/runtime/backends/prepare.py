@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import SymbolicAnalysis
-from onnxfold.editing import Names, insert, insert_constant, remove_node, take_over
+from onnxfold.editing import Names, insert, insert_constant, remove_nodes, take_over
 from onnxfold.kernels.inference import schema_of
 from onnxfold.ops import Trait, ops
 from onnxfold.runtime.splitting.parts import operands_of
@@ -162,7 +162,7 @@ def _compute_in_float32(
 def _replace(node: ir.Node, new: ir.Value) -> None:
     """The node's result is ``new`` from now on, under the old name."""
     take_over(node.outputs[0], new, declared=True)
-    remove_node(node)
+    remove_nodes([node])
 
 
 def _widen_packed(graph: ir.Graph) -> None:

@@ -55,10 +55,6 @@ class Names:
                 if value.name is None:
                     value.name = self.fresh(f"{node.name or node.op_type}/unused")
 
-    def release(self, name: str) -> None:
-        """A value of that name is gone; for others that had it, too, it is free again."""
-        self._values[name] -= 1
-
     def make_unique(self, value: ir.Value) -> None:
         """Give a value of the model another name if a second value has its own."""
         name = value.name

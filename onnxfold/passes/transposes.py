@@ -151,14 +151,11 @@ class _Turn:
                 replace(result, new)
             else:
                 copy = insert(node, self._names, "Identity", [new])
-                self._names.release(copy.name or "")
                 take_over(result, copy, declared=True)
         if new.name is None:
             new.name = self._names.fresh(old.name or maker.op_type)
         if old.is_graph_output() or len(exits) < len(dict.fromkeys(others)):
             perm = {"perm": region.back}
             back = insert(maker, self._names, "Transpose", [new], perm)
-            self._names.release(back.name or "")
-            back.name = None
             take_over(old, back, declared=True)
         remove_unused(exits)

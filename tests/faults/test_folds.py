@@ -14,7 +14,7 @@ def test_a_killed_process_leaves_neither_a_lock_nor_a_file(tmp_path) -> None:
 
 
 def test_threads_fold_a_setting_once(tmp_path) -> None:
-    assert not in_turns(20, 16, 1.0, tmp_path / "folds").faults
+    assert not in_turns(20, 16, 2.0, tmp_path / "folds").faults
 
 
 @pytest.mark.slow

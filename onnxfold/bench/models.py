@@ -1,9 +1,10 @@
-"""Models side by side on onnxruntime as users run it, with all its optimizations."""
+"""Models and bundles side by side on onnxruntime as users run it, with all its optimizations."""
 
 from __future__ import annotations
 
 import os
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnxfold import files
-from onnxfold.bench.opening import Opening, opening, optimized_ops
-from onnxfold.bench.profile import OpTime, op_times
-from onnxfold.bench.turns import Runner, Spread, in_turns, spread, usual_sizes
+from onnxfold.bench.opening import Benched, Opening, opening, optimized_ops
+from onnxfold.bench.turns import OpTime, Runner, Spread, in_turns, op_times, spread, usual_sizes
 from onnxfold.compare.dims import check_names, symbols_of
 from onnxfold.compare.given_feeds import GivenFeeds, given_feeds
 from onnxfold.compare.metrics import Tolerance, distance
@@ -23,17 +23,13 @@ from onnxfold.compare.runners import CannotRun
 from onnxfold.compare.subject import Subject
 from onnxfold.compare.trials import Trials
 from onnxfold.errors import ModelError, UsageError, about
-from onnxfold.onnxruntime_sessions import (
-    CPU,
-    array_of,
-    message_of,
-    open_session,
-    ort_value,
-    session_options,
-)
+from onnxfold.onnxruntime_sessions import CPU, array_of, message_of, ort_value, session_options
+from onnxfold.runtime.bundles.bundle import is_bundle
+from onnxfold.runtime.sessions.folding import Placement
+from onnxfold.runtime.sessions.session import Session
 
 if TYPE_CHECKING:
-    import onnxruntime
+    from onnxfold.runtime.split import SplitArguments
 
 PathLike = str | os.PathLike[str]
 
@@ -43,12 +39,32 @@ _MOST_PROFILED = 10  # runs
 
 
 @dataclass(frozen=True)
+class FoldBench:
+    """What folding costs, of a bundle or of a model that is split.
+
+    Attributes:
+        seconds: Wall time of folding once for a setting of the runtime constants, opening
+            runtime_fold included.
+        nbytes: Bytes of the folded tensors on these inputs.
+        break_even_runs: Runs after which folding has paid, against the first model; None if it
+            never does.
+        placements: Which backend makes which folded tensors.
+    """
+
+    seconds: float
+    nbytes: int
+    break_even_runs: int | None
+    placements: list[Placement]
+
+
+@dataclass(frozen=True)
 class ModelBench:
     """One of the models.
 
     Attributes:
         model: Its path.
-        ops: Nodes that onnxruntime runs in the end, by op (see `optimized_ops`).
+        ops: Nodes that onnxruntime runs in the end, by op (see `optimized_ops`); of a bundle,
+            those of entry.
         opening: What creating a session takes.
         runs: Seconds of a run, by the number of threads (0: all).
         cpu: The same in CPU time of all threads, which other processes disturb less.
@@ -57,6 +73,7 @@ class ModelBench:
         profile: Where the time of a run goes, with the first number of threads.
         within: Whether its outputs are within the tolerance of the first model's; None if none was
             given.
+        folding: What folding costs; None for a model that is run as it is.
     """
 
     model: str
@@ -68,6 +85,7 @@ class ModelBench:
     max_difference: float
     profile: list[OpTime]
     within: bool | None = None
+    folding: FoldBench | None = None
 
     @property
     def nodes(self) -> int:
@@ -113,11 +131,14 @@ def bench_models(
     providers: Sequence[str] | None = None,
     rounds: int = 20,
     seed: int = 0,
+    backend: str = "auto",
+    specialize: bool = False,
+    splitting: SplitArguments | None = None,
 ) -> Benchmark:
     """Measure models on the same inputs, in turns.
 
     Args:
-        models: Paths of models that take the inputs of the first one.
+        models: Paths of a model, and of models and bundles that take its inputs.
         feeds: As for `compare`, of several the first; random ones if not given.
         dims: Sizes of dynamic dimensions; others are 1 for a batch and 16, or what the first model
             runs with.
@@ -128,6 +149,9 @@ def bench_models(
         providers: Execution providers of onnxruntime; the CPU's if not given.
         rounds: How often each runs.
         seed: Of the random inputs.
+        backend: The backend that runs the runtime_fold of bundles, see `onnxfold.Session`.
+        specialize: As for `onnxfold.Session`, for bundles.
+        splitting: Arguments of `split`, for one model: it is measured as it is, and split.
 
     Raises:
         UsageError: An argument does not fit, or a model does not run on the inputs.
@@ -137,68 +161,93 @@ def bench_models(
         raise UsageError(f"rounds must be positive, got {rounds}")
     if not models or not threads:
         raise UsageError("there is nothing to measure: give a model and a number of threads")
-    paths = [os.fspath(model) for model in models]
     chosen = _checked_providers(providers or CPU)
-    subjects = [Subject(path, path) for path in paths]
-
-    with about(paths[0]):
-        session = _open(paths[0], session_options(threads=threads[0]), chosen)
-        fed, sizes = _feeds(subjects[0], feeds, dims or {}, seed, session)
-    for subject in subjects:
-        for value in subject.inputs:
+    of_sessions = {"backend": backend, "specialize": specialize, "max_cache_bytes": sys.maxsize}
+    benched = _benched(models, of_sessions, splitting and {"nominal": dims, **splitting})
+    first = benched[0].path
+    with about(first):
+        session = benched[0].open(session_options(threads=threads[0]), chosen)
+        fed, sizes = _feeds(Subject(first, first), feeds, dims or {}, seed, session)
+    del session
+    is_judged = any(value is not None for value in (rtol, atol, ulp))
+    tolerance = Tolerance(rtol or 0.0, atol or 0.0, ulp or 0)
+    sessions = {
+        count: [each.open(session_options(threads=count), chosen) for each in benched]
+        for count in dict.fromkeys(threads)
+    }
+    for each, session in zip(benched, sessions[threads[0]], strict=True):
+        for value in session.get_inputs():
             if value.name not in fed:
                 reason = f"the first model has no input {value.name!r}"
-                raise UsageError(reason, file=subject.name)
-    del subjects, session
-    is_judged = any(value is not None for value in (rtol, atol, ulp))
-    tolerance = Tolerance(rtol or 0.0, atol or 0.0, ulp or 0) if is_judged else None
-    table = dict.fromkeys(threads)
-    runs = {count: [_runner(path, chosen, count, fed) for path in paths] for count in table}
-    outputs = [_outputs(run, path) for run, path in zip(runs[threads[0]], paths, strict=True)]
-    took = {count: in_turns(each, rounds) for count, each in runs.items()}
-    profiles = [_profile(path, chosen, threads[0], fed, rounds) for path in paths]
-    openings = opening(paths, chosen, min(rounds, _MOST_OPENINGS))
-    found = [
-        ModelBench(
-            model=path,
-            ops=optimized_ops(path, chosen),
-            opening=openings[k],
-            runs={count: spread(taken[k].wall for taken in took[count]) for count in took},
-            cpu={count: spread(taken[k].cpu for taken in took[count]) for count in took},
-            speedup={
-                count: statistics.median(taken[0].wall / taken[k].wall for taken in took[count])
-                for count in took
-            },
-            max_difference=max(
-                (difference(want, outputs[k].get(name)) for name, want in outputs[0].items()),
-                default=0.0,
-            ),
-            profile=profiles[k],
-            within=None
-            if tolerance is None
-            else all(_is_within(w, outputs[k].get(n), tolerance) for n, w in outputs[0].items()),
-        )
-        for k, path in enumerate(paths)
+                raise UsageError(reason, file=each.path)
+    runs = {count: [_run_of(s, fed) for s in of_count] for count, of_count in sessions.items()}
+    outputs = [
+        _outputs(run, each.path) for run, each in zip(runs[threads[0]], benched, strict=True)
     ]
+    took = {count: in_turns(each, rounds) for count, each in runs.items()}
+    openings = opening(benched, chosen, min(rounds, _MOST_OPENINGS))
+    found = []
+    for k, each in enumerate(benched):
+        apart = [_apart(want, outputs[k].get(n), tolerance) for n, want in outputs[0].items()]
+        medians = {count: spread(taken[k].wall for taken in took[count]) for count in took}
+        base = statistics.median(taken[0].wall for taken in took[threads[0]])
+        saved = base - medians[threads[0]].median
+        found.append(
+            ModelBench(
+                model=each.name,
+                ops=optimized_ops(each, chosen),
+                opening=openings[k],
+                runs=medians,
+                cpu={count: spread(taken[k].cpu for taken in took[count]) for count in took},
+                speedup={
+                    count: statistics.median(taken[0].wall / taken[k].wall for taken in took[count])
+                    for count in took
+                },
+                max_difference=max((difference for difference, _ in apart), default=0.0),
+                profile=_profile(each, chosen, threads[0], fed, rounds),
+                within=all(is_within for _, is_within in apart) if is_judged else None,
+                folding=_folding(sessions[threads[0]][k], saved),
+            )
+        )
     return Benchmark(found, sizes, rounds, chosen)
 
 
-def difference(want: Any, got: Any) -> float:
-    """Largest absolute difference; infinite if shapes differ, 0 for what is no tensor."""
-    if not isinstance(want, np.ndarray):
-        return 0.0
-    if not isinstance(got, np.ndarray) or want.shape != got.shape:
-        return float("inf")
-    found = distance(want, got, Tolerance())
-    return float("inf") if found.nonfinite_mismatch else found.max_abs_error
+def _benched(
+    models: Sequence[PathLike], of_sessions: dict[str, Any], splitting: SplitArguments | None
+) -> list[Benched]:
+    """What is measured: models as they are, bundles, and with arguments one model that is split."""
+    paths = [os.fspath(model) for model in models]
+    if is_bundle(paths[0]):
+        reason = "give the model that the bundle was made of before it, to compare with"
+        raise UsageError(reason, file=paths[0])
+    for path in paths:
+        if not os.path.exists(path):
+            raise ModelError("no such file", file=path)
+    found = [Benched(path, of_sessions if is_bundle(path) else None) for path in paths]
+    if splitting:
+        if len(found) > 1:
+            raise UsageError("runtime constants are those of one model, which is then split")
+        found.append(Benched(paths[0], {**of_sessions, **splitting}))
+    return found
 
 
-def _is_within(want: Any, got: Any, tolerance: Tolerance) -> bool:
+def _folding(session: Any, saved: float) -> FoldBench | None:
+    """What folding costs for a session that has run, if it saves so many seconds a run."""
+    if not isinstance(session, Session):
+        return None
+    seconds, nbytes = session.fold_statistics().seconds, session.cache_statistics().bytes
+    even = int(seconds / saved) + 1 if saved > 0 else None
+    return FoldBench(seconds, nbytes, even, session.placements())
+
+
+def _apart(want: Any, got: Any, tolerance: Tolerance) -> tuple[float, bool]:
+    """The largest absolute difference of two outputs, and whether they are within a tolerance."""
     if not isinstance(want, np.ndarray):
-        return True
-    if not isinstance(got, np.ndarray) or want.shape != got.shape or want.dtype != got.dtype:
-        return False
-    return distance(want, got, tolerance).within
+        return 0.0, True
+    if not isinstance(got, np.ndarray) or (want.shape, want.dtype) != (got.shape, got.dtype):
+        return float("inf"), False
+    found = distance(want, got, tolerance)
+    return float("inf") if found.nonfinite_mismatch else found.max_abs_error, found.within
 
 
 def _checked_providers(providers: Sequence[str]) -> list[str]:
@@ -237,17 +286,6 @@ def _feeds(
     return found.feeds, found.sizes
 
 
-def _open(path: str, options: onnxruntime.SessionOptions, providers: Sequence[str]) -> Any:
-    try:
-        return open_session(path, options, providers)
-    except Exception as error:  # onnxruntime's exceptions have no base of their own
-        raise ModelError(f"onnxruntime does not take it: {message_of(error)}", file=path) from error
-
-
-def _runner(path: str, providers: Sequence[str], threads: int, fed: Feeds) -> Runner:
-    return _run_of(_open(path, session_options(threads=threads), providers), fed)
-
-
 def _run_of(session: Any, fed: Feeds) -> Runner:
     """Runs a session on those of the feeds that it has inputs for, converted once."""
     names = {i.name for i in (*session.get_inputs(), *session.get_overridable_initializers())}
@@ -273,11 +311,11 @@ def _outputs(run: Runner, path: str) -> dict[str, Any]:
 
 
 def _profile(
-    path: str, providers: Sequence[str], threads: int, fed: Feeds, rounds: int
+    benched: Benched, providers: Sequence[str], threads: int, fed: Feeds, rounds: int
 ) -> list[OpTime]:
     with files.scratch_folder("bench") as folder:
         options = session_options(threads=threads)
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder) / "profile")
-        session = _open(path, options, providers)
+        session = benched.open(options, providers)
         return op_times(session, _run_of(session, fed), min(rounds, _MOST_PROFILED))

@@ -2,19 +2,63 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnxfold import files, isolated, storage
 from onnxfold.bench.turns import Spread, spread
 from onnxfold.errors import ModelError, OnnxFoldError
 from onnxfold.graphs import all_graphs
+from onnxfold.memory import peak_rss_bytes, rss_bytes
+from onnxfold.onnxruntime_sessions import message_of, open_session, session_options
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 _LONGEST = 1800  # seconds for opening a model once
+
+
+@dataclass(frozen=True)
+class Benched:
+    """A model that is run as it is, or with runtime constants.
+
+    Attributes:
+        path: The model, or a bundle.
+        arguments: For `onnxfold.Session`; None if onnxruntime runs the model as it is.
+    """
+
+    path: str
+    arguments: dict[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables."""
+        is_split = self.arguments is not None and "runtime_constants" in self.arguments
+        return f"{self.path} split" if is_split else self.path
+
+    def open(self, options: onnxruntime.SessionOptions, providers: Sequence[str]) -> Any:
+        """Open a session.
+
+        Raises:
+            OnnxFoldError: onnxruntime does not take the model, or a bundle is damaged.
+        """
+        try:
+            if self.arguments is None:
+                return open_session(self.path, options, providers)
+            from onnxfold.runtime.sessions.session import Session
+
+            return Session(self.path, options, providers, **self.arguments)
+        except OnnxFoldError:
+            raise
+        except Exception as error:  # onnxruntime's exceptions have no base of their own
+            reason = f"onnxruntime does not take it: {message_of(error)}"
+            raise ModelError(reason, file=self.path) from error
 
 
 @dataclass(frozen=True)
@@ -32,7 +76,7 @@ class Opening:
     peak_bytes: int
 
 
-def optimized_ops(model: str, providers: Sequence[str]) -> dict[str, int]:
+def optimized_ops(benched: Benched, providers: Sequence[str]) -> dict[str, int]:
     """How many nodes of each op onnxruntime runs when it has applied all its optimizations.
 
     Nodes of subgraphs are counted, constants are not. An op that is not ONNX's own has its domain
@@ -43,14 +87,14 @@ def optimized_ops(model: str, providers: Sequence[str]) -> dict[str, int]:
     """
     with files.scratch_folder("bench") as folder:
         path = Path(folder) / "optimized.onnx"
-        _in_child(model, providers, path)
+        _in_child(benched, providers, path)
         graphs = all_graphs(storage.load(path))
         nodes = [node for graph in graphs for node in graph if node.op_type != "Constant"]
     names = (n.op_type if n.domain in _STANDARD else f"{n.domain}.{n.op_type}" for n in nodes)
     return dict(Counter(names).most_common())
 
 
-def opening(models: Sequence[str], providers: Sequence[str], rounds: int) -> list[Opening]:
+def opening(models: Sequence[Benched], providers: Sequence[str], rounds: int) -> list[Opening]:
     """What creating a session takes for each of several models, in turns.
 
     Raises:
@@ -71,22 +115,58 @@ def opening(models: Sequence[str], providers: Sequence[str], rounds: int) -> lis
 
 
 def _in_child(
-    model: str, providers: Sequence[str], optimized: Path | None = None
+    benched: Benched, providers: Sequence[str], optimized: Path | None = None
 ) -> dict[str, Any]:
     request = {
-        "model": model,
+        "path": benched.path,
+        "arguments": benched.arguments,
         "providers": list(providers),
         "optimized": None if optimized is None else str(optimized),
     }
     answer: dict[str, Any]
     try:
-        answer, _ = isolated.run("onnxfold.bench.child:open_model", request, seconds=_LONGEST)
+        answer, _ = isolated.run("onnxfold.bench.opening:open_model", request, seconds=_LONGEST)
     except isolated.Failure as failure:
         if failure.kind == "late":
             reason = f"opening it took more than {_LONGEST} s"
-            raise OnnxFoldError(reason, file=model) from failure
+            raise OnnxFoldError(reason, file=benched.path) from failure
         reason = f"onnxruntime ended with code {failure.code} on it"
-        raise ModelError(reason if failure.code else str(failure), file=model) from failure
+        raise ModelError(reason if failure.code else str(failure), file=benched.path) from failure
     if "error" in answer:
-        raise ModelError(f"onnxruntime does not take it: {answer['error']}", file=model)
+        raise ModelError(answer["error"], file=benched.path)
     return answer
+
+
+def open_model(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any], list[Any]]:
+    """Open a model in this process, which `isolated` has started: no memory is warm there.
+
+    Args:
+        request: "path" and "arguments" of a `Benched`, and "providers"; "optimized" is where to
+            save what onnxruntime makes of the model, or None.
+        arrays: Nothing.
+
+    Returns:
+        Seconds of "cpu" and "wall" time, and "bytes" by which the memory of the process grew at its
+        peak; or an "error".
+    """
+    options = session_options(threads=1)
+    if request["optimized"] is not None:
+        # the graph that onnxruntime will run, its weights in a file of their own
+        path = options.optimized_model_filepath = request["optimized"]
+        key = "session.optimized_model_external_initializers_"
+        options.add_session_config_entry(f"{key}file_name", f"{os.path.basename(path)}.data")
+        options.add_session_config_entry(f"{key}min_size_in_bytes", "1024")
+    benched = Benched(request["path"], request["arguments"])
+    before = rss_bytes()
+    cpu, wall = time.process_time(), time.perf_counter()
+    try:
+        session = benched.open(options, request["providers"])
+    except OnnxFoldError as error:
+        return {"error": error.reason}, []
+    taken = {
+        "cpu": time.process_time() - cpu,
+        "wall": time.perf_counter() - wall,
+        "bytes": peak_rss_bytes() - before,
+    }
+    del session
+    return taken, []

@@ -1,4 +1,4 @@
-"""What `onnxfold split`, `bench BUNDLE`, `adapters` and `kernels` print."""
+"""What `onnxfold split`, `adapters` and `kernels` print."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from onnxfold.report.console import Table, bytes_text, first_of, render, time_text
 from onnxfold.runtime.adapters.matching import Fit
 from onnxfold.runtime.backends.kernel_cache import CachedKernel
-from onnxfold.runtime.bench import BenchResult
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import Manifest
 
@@ -56,7 +55,9 @@ def _parts(manifest: Manifest, folder: Path) -> Iterator[str | Table]:
         makers = Counter(kernel.backend for kernel in kernels if kernel.reason is None)
         named = f" ({', '.join(makers)})" if makers else ""
         yield f"compiled kernels: {makers.total()} of {len(kernels)}{named}"
-    yield from _kernels((k.outputs, k.backend, k.seconds, k.onnxruntime_seconds) for k in kernels)
+    yield from kernels_table(
+        (k.outputs, k.backend, k.seconds, k.onnxruntime_seconds) for k in kernels
+    )
     slower = sum(kernel.is_slower for kernel in kernels)
     if slower:
         yield f"onnxruntime is faster than {slower} of them, and runs instead unless told otherwise"
@@ -79,7 +80,7 @@ def _cached(manifest: Manifest) -> Table:
     return Table(("cached tensor", "type", ">bytes", "depends on"), rows)
 
 
-def _kernels(timed: Iterable[_Timed]) -> Iterator[str | Table]:
+def kernels_table(timed: Iterable[_Timed]) -> Iterator[str | Table]:
     """A table of kernels, if any were timed; those that took the same time are the same."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for outputs, backend, ours, theirs in timed:
@@ -90,30 +91,6 @@ def _kernels(timed: Iterable[_Timed]) -> Iterator[str | Table]:
         titles = ("kernel of", "backend", ">kernel", ">onnxruntime")
         rows = [(first_of(names, 1), *key) for key, names in list(alike.items())[:_MOST]]
         yield from ("", Table(titles, rows), "")
-
-
-def bench_text(result: BenchResult) -> str:
-    """What a bundle is worth, and who folds, as text."""
-    runs = result.break_even_runs
-    even = "never" if runs is None else f"after {runs:,} runs with the same constants"
-    apart = result.max_difference
-    makers = Counter((place.backend, place.reason) for place in result.placements)
-    lines = [
-        f"{result.baseline}: {time_text(result.original_seconds)} a run",
-        f"entry: {time_text(result.entry_seconds)} a run, {result.speedup:.2f} times as fast "
-        f"(median of {result.rounds} runs in turns)",
-        f"folding: {time_text(result.fold_seconds)} once; it pays {even}",
-        f"cached: {bytes_text(result.cached_bytes)}",
-        f"outputs: {'bit-equal' if apart == 0 else f'at most {apart:.3g} apart'}",
-    ]
-    if result.sizes:
-        lines.append(f"sizes: {', '.join(f'{name} = {n}' for name, n in result.sizes.items())}")
-    for (backend, reason), count in makers.items():
-        lines.append(f"folded by {backend}: {count}{f' ({reason})' if reason else ''}")
-    timed = (
-        (p.outputs, p.backend, p.kernel_seconds, p.onnxruntime_seconds) for p in result.placements
-    )
-    return render(*lines, *_kernels(timed))
 
 
 def adapters_text(manifest: Manifest, found: Mapping[str, Sequence[Fit]]) -> str:

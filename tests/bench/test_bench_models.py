@@ -12,12 +12,14 @@ import pytest
 
 import onnxfold
 from onnxfold.bench.models import bench_models
-from onnxfold.bench.opening import opening, optimized_ops
+from onnxfold.bench.opening import Benched, opening, optimized_ops
 from onnxfold.bench.turns import in_turns
 from onnxfold.cli import main
 from onnxfold.errors import ModelError, UsageError
+from onnxfold.report.bench_table import bench_models_text
 
 SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
+CPU = ["CPUExecutionProvider"]
 HEADER = '<ir_version: 10, opset_import: ["" : 17]>\n'
 GELU = """g (float[batch, n, 4] x) => (float[batch, n, 4] y) {
     s = Div(x, root)
@@ -44,7 +46,7 @@ def gelu(tmp_path):
 
 
 def test_what_onnxruntime_runs_in_the_end(gelu):
-    assert optimized_ops(str(gelu), ["CPUExecutionProvider"]) == {"com.microsoft.Gelu": 1}
+    assert optimized_ops(Benched(str(gelu)), CPU) == {"com.microsoft.Gelu": 1}
 
 
 def test_a_real_model_and_its_folded_one(tmp_path):
@@ -119,13 +121,46 @@ def test_mistakes(gelu, tmp_path):
     with pytest.raises(ModelError, match=r"u.onnx: onnxruntime does not take it"):
         bench_models([unknown])
     with pytest.raises(ModelError, match=r"u.onnx: onnxruntime does not take it"):
-        opening([str(unknown)], ["CPUExecutionProvider"], 1)
+        opening([Benched(str(unknown))], CPU, 1)
     fixed = "g (float[2] x, int64[1] s) => (float[3] y) { y = Reshape(x, s) }"
     with pytest.raises(UsageError, match=r"does not run on these inputs .* --feeds"):
         feeds = {"x": np.ones(2, np.float32), "s": np.array([3])}
         bench_models([written(tmp_path / "r.onnx", fixed)], feeds=feeds)
     with pytest.raises(UsageError, match="rounds must be positive"):
         bench_models([gelu], rounds=0)
+
+
+FOLDS = """g (float[n, 400] x, float[400, 400] r) => (float[n, 400] y) {
+    a = MatMul(r, r)
+    b = MatMul(a, r)
+    c = MatMul(b, r)
+    y = MatMul(x, c)
+}"""
+
+
+def test_bundles_beside_their_models(tmp_path):
+    path = written(tmp_path / "model.onnx", FOLDS)
+    onnxfold.split(path, tmp_path / "b", runtime_constants=["r"], fsync=False)
+    few = {"rounds": 5, "threads": [1], "dims": {"n": 1}, "rtol": 1e-2, "atol": 1.0}
+    splitting = {"runtime_constants": ["r"]}
+    for found in (
+        bench_models([path, tmp_path / "b"], **few),
+        bench_models([path], splitting=splitting, **few),
+        bench_models([path, tmp_path / "b"], specialize=True, backend="onnxruntime", **few),
+    ):
+        before, after = found.models
+        assert after.speedup[1] > 3 and after.within
+        assert (before.nodes, after.nodes) == (4, 1) and before.folding is None
+        assert after.folding.nbytes == 400 * 400 * 4 and after.folding.seconds > 0
+        assert after.folding.break_even_runs >= 1 and found.sizes == {"n": 1}
+        assert [place.backend for place in after.folding.placements] == ["onnxruntime"]
+        assert "folded 1 by onnxruntime" in bench_models_text(found)
+    with pytest.raises(UsageError, match="give the model that the bundle was made of"):
+        bench_models([tmp_path / "b"])
+    with pytest.raises(UsageError, match="those of one model"):
+        bench_models([path, tmp_path / "b"], splitting=splitting)
+    with pytest.raises(UsageError, match="no input has a dimension 'm'"):
+        bench_models([path, tmp_path / "b"], dims={"m": 3})
 
 
 def test_turns_alternate():

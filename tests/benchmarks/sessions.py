@@ -22,7 +22,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from onnxfold.runtime.bench import bench
+from onnxfold.bench.models import bench_models
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 
@@ -208,22 +208,25 @@ def _steps(models: Sequence[str], dims: dict[str, int], rounds: int) -> Table:
     for model in models:
         inputs = onnx.load(model, load_external_data=False).graph.input
         known = {d.dim_param for i in inputs for d in i.type.tensor_type.shape.dim}
-        result = bench(
-            model,
-            runtime_constants=[i.name for i in inputs if i.name.startswith("encoder_")],
+        constants = [i.name for i in inputs if i.name.startswith("encoder_")]
+        before, after = bench_models(
+            [model],
+            splitting={"runtime_constants": constants},
             dims={name: size for name, size in dims.items() if name in known},
             backend="onnxruntime",
             rounds=rounds,
-        )
+            threads=[1],
+        ).models
+        folding = after.folding
         table.add_row(
             Path(model).stem,
-            f"{result.original_seconds * 1e3:.2f} ms",
-            f"{result.entry_seconds * 1e3:.2f} ms",
-            f"{result.speedup:.2f}",
-            f"{result.fold_seconds * 1e3:.1f} ms",
-            f"{result.break_even_runs} runs",
-            f"{result.cached_bytes / 1e6:.1f} MB",
-            f"{result.max_difference:.2g}",
+            f"{before.runs[1].median * 1e3:.2f} ms",
+            f"{after.runs[1].median * 1e3:.2f} ms",
+            f"{after.speedup[1]:.2f}",
+            f"{folding.seconds * 1e3:.1f} ms",
+            f"{folding.break_even_runs} runs",
+            f"{folding.nbytes / 1e6:.1f} MB",
+            f"{after.max_difference:.2g}",
         )
     return table
 

@@ -26,12 +26,11 @@ def test_models_side_by_side(run, swin, tmp_path):
     ("arguments", "message"),
     [
         (("TINY", "missing.onnx"), "missing.onnx: no such file"),
-        (("TINY", "TINY", "--runtime-const", "x"), "--runtime-const is for a bundle"),
-        (("TINY", "--runtime-const", "x", "--provider", "P"), "--provider is for models side"),
+        (("TINY", "TINY", "--runtime-const", "x"), "runtime constants are those of one model"),
+        (("TINY", "--max-cache", "1MB"), "need --runtime-const"),
         (("TINY", "--provider", "Abacus"), "onnxruntime has no provider 'Abacus' here"),
         (("TINY", "--feeds", "missing.npz"), "cannot read the feeds"),
         (("TINY", "--dim", "size=3"), "no input has a dimension 'size'"),
-        (("TINY", "--runtime-const", "x", "--threads", 1, "--threads", 2), "given once"),
         ((), "Missing argument"),
     ],
 )

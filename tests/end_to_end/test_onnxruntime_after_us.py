@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import onnxfold
-from onnxfold.bench.opening import optimized_ops
+from onnxfold.bench.opening import Benched, optimized_ops
 
 ROOT = Path(__file__).parents[2]
 MODELS = (ROOT / "models" / "swin.onnx", *sorted((ROOT / "tests" / "data").glob("*.onnx")))
@@ -17,10 +17,10 @@ LEVELS = ({"level": 1}, {"level": 2}, {"level": 2, "target": "onnxruntime"})
 @pytest.fixture
 def ops_at_each_level(tmp_path):
     def made(model):
-        yield optimized_ops(str(model), ["CPUExecutionProvider"])
+        yield optimized_ops(Benched(str(model)), ["CPUExecutionProvider"])
         for k, options in enumerate(LEVELS):
             onnxfold.optimize_file(model, tmp_path / f"{k}.onnx", **options)
-            yield optimized_ops(str(tmp_path / f"{k}.onnx"), ["CPUExecutionProvider"])
+            yield optimized_ops(Benched(str(tmp_path / f"{k}.onnx")), ["CPUExecutionProvider"])
 
     return made
 

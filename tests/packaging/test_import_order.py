@@ -25,8 +25,9 @@ LAYERS = (
     ("rewrite",),
     ("rules", "compare"),
     ("options",),
-    ("passes", "bench"),
+    ("passes",),
     ("runtime", "forecast"),
+    ("bench",),
     ("report",),
     ("api",),
     ("batches", "drop_in"),
@@ -38,7 +39,7 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 INSIDE = {
     "runtime": (
         *("least_recently_used", "bundles", "splitting", "backends", "split"),
-        *("adapters", "sessions", "bench"),
+        *("adapters", "sessions"),
     ),
     "rewrite": (
         *("facts", "patterns", "rule", "check", "words"),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
-from runtime_models import decoder_feeds, options, original, parse
+from runtime_models import decoder_feeds, options, original
 
-from onnxfold.runtime.bench import bench
+from onnxfold.bench.models import bench_models
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
@@ -86,25 +87,10 @@ def test_a_kernel_that_dies_at_nominal_sizes_is_not_used(compiled, decoder, tmp_
 
 
 def test_bench_tells_who_folds_and_how_long_kernels_take(compiled, decoder, tmp_path):
-    bundle = compile_(decoder, tmp_path / "b")
-    result = bench(bundle.folder, rounds=1)
-    assert {p.backend for p in result.placements} == {"onnxruntime"}
-    result = bench(bundle.folder, rounds=1, backend=SLOW)
-    assert {p.backend for p in result.placements} == {SLOW}
-    for place in result.to_dict()["placements"]:
+    onnx.save(decoder, tmp_path / "model.onnx")
+    models = [tmp_path / "model.onnx", compile_(decoder, tmp_path / "b").folder]
+    for backend, maker in (("auto", "onnxruntime"), (SLOW, SLOW)):
+        found = bench_models(models, rounds=1, threads=[1], backend=backend)
+        assert {place.backend for place in found.models[1].folding.placements} == {maker}
+    for place in found.to_dict()["models"][1]["folding"]["placements"]:
         assert place["kernel_seconds"] >= 0.01 > place["onnxruntime_seconds"]
-
-
-def test_without_the_original_bench_folds_each_time(tmp_path):
-    model = parse(
-        """g (float[n, 400] x, float[400, 400] r) => (float[n, 400] y) {
-            a = MatMul(r, r)
-            b = MatMul(a, r)
-            c = MatMul(b, r)
-            y = MatMul(x, c)
-        }"""
-    )
-    bundle = split(model, tmp_path / "b", runtime_constants=["r"], fsync=False)
-    result = bench(bundle.folder, rounds=5, dims={"n": 1})
-    assert result.baseline == "runtime_fold and entry"
-    assert result.speedup > 3

@@ -15,7 +15,6 @@ from onnxfold.onnxruntime_sessions import ort_value, size_in_bytes
 from onnxfold.runtime.backends.base import Misfit
 from onnxfold.runtime.backends.loading import Loaded, load_kernels
 from onnxfold.runtime.bundles.bundle import FOLD_FILE, SplitModel
-from onnxfold.runtime.bundles.manifest import Group
 from onnxfold.runtime.bundles.session_options import fold_options, key_of
 from onnxfold.runtime.sessions.cache import FoldCache, Folded
 from onnxfold.runtime.sessions.constants import Given
@@ -83,7 +82,7 @@ class SessionFolding:
         self._lock = threading.Lock()
         groups = bundle.manifest.groups
         loaded, reasons = load_kernels(bundle, backend) if groups else ([], {})
-        self._groups = [_Group(self, k, group, loaded, reasons) for k, group in enumerate(groups)]
+        self._groups = [_Group(self, k, loaded, reasons) for k in range(len(groups))]
 
     def fold(self, constants: Mapping[str, Given]) -> list[Folded]:
         """The folded tensors, from the cache or made now.
@@ -101,7 +100,7 @@ class SessionFolding:
 
     def placements(self) -> list[Placement]:
         """Which backend makes which tensors."""
-        return [place for group in self._groups for place in group.placements()]
+        return [group.placement(k) for group in self._groups for k in range(group.size)]
 
     def count(self, seconds: float) -> None:
         """One more fold."""
@@ -122,11 +121,13 @@ class _Group:
         self,
         folding: SessionFolding,
         index: int,
-        group: Group,
         loaded: Sequence[Loaded],
         reasons: Mapping[str, str],
     ) -> None:
+        bundle = folding.bundle
+        group = bundle.manifest.groups[index]
         self.constants = group.constants
+        self.size = len(group.components)
         self._folding = folding
         self._group = group
         self._kernels = [k for k in loaded if set(k.outputs) <= set(group.outputs)]
@@ -135,28 +136,23 @@ class _Group:
             tuple[str, ...], tuple[onnxruntime.InferenceSession, list[str]]
         ] = {}  # by the tensors that they make
         self._lock = threading.Lock()
-        made = {k.outputs[0]: k.hashes for k in folding.bundle.manifest.kernels}
-        makers = tuple(
-            sorted((k.backend, *k.outputs, *made[k.outputs[0]].values()) for k in self._kernels)
+        self._made = {kernel.outputs[0]: kernel for kernel in bundle.manifest.kernels}
+        makers = sorted(
+            (k.backend, *k.outputs, *self._made[k.outputs[0]].hashes.values())
+            for k in self._kernels
         )
-        own = (makers, repr(folding.providers), key_of(folding.options))
-        self.key: tuple[Any, ...] = (folding.bundle.fold_hash, index, *own)
+        own = (tuple(makers), repr(folding.providers), key_of(folding.options))
+        self.key: tuple[Any, ...] = (bundle.fold_hash, index, *own)
 
-    def placements(self) -> list[Placement]:
-        """Who makes the tensors of each component."""
-        made = [self._placed(kernel.outputs, kernel.backend) for kernel in self._kernels]
-        rest = set(self._rest())
-        for names in self._group.components:
-            if not rest.isdisjoint(names):
-                reason = next((self._reasons[n] for n in names if n in self._reasons), None)
-                made.append(self._placed(names, "onnxruntime", reason))
-        return made
-
-    def _placed(self, outputs: list[str], backend: str, reason: str | None = None) -> Placement:
-        kernels = self._folding.bundle.manifest.kernels
-        of_these = (k for k in kernels if k.outputs == outputs)
-        times = next(((k.seconds, k.onnxruntime_seconds) for k in of_these), (None, None))
-        return Placement(list(outputs), backend, reason, *times)
+    def placement(self, component: int) -> Placement:
+        """Return which backend makes the tensors of a component."""
+        names = self._group.components[component]
+        made = self._made.get(names[0])
+        times = (made.seconds, made.onnxruntime_seconds) if made is not None else (None, None)
+        for kernel in self._kernels:
+            if names[0] in kernel.outputs:
+                return Placement(names, kernel.backend, None, *times)
+        return Placement(names, "onnxruntime", self._reasons.get(names[0]), *times)
 
     def run(self, constants: Mapping[str, Any]) -> Folded:
         """Make the tensors.
@@ -194,11 +190,6 @@ class _Group:
         self._folding.count(time.perf_counter() - begin)
         return Folded(values, sum(map(size_in_bytes, values.values())))
 
-    def _rest(self) -> list[str]:
-        """The outputs that no kernel makes."""
-        made = {name for kernel in self._kernels for name in kernel.outputs}
-        return [name for name in self._group.outputs if name not in made]
-
     def _give_up(self, kernel: Loaded, error: Exception) -> None:
         """A kernel failed when it ran: onnxruntime makes its tensors from now on."""
         name = kernel.outputs[0]
@@ -206,26 +197,24 @@ class _Group:
         with self._lock:
             self._kernels = [other for other in self._kernels if other is not kernel]
             self._reasons.update(dict.fromkeys(kernel.outputs, f"the kernel failed: {error}"))
-            self._sessions.clear()
 
     def _opened(self, outputs: tuple[str, ...]) -> tuple[onnxruntime.InferenceSession, list[str]]:
-        """A session that makes some of the tensors, and what it reads."""
+        """A session that makes the tensors without a kernel, and what it reads.
+
+        It runs runtime_fold, or a part of it.
+        """
         with self._lock:
-            found = self._sessions.get(outputs)
-            if found is None:
-                session = self._open(outputs)
+            if outputs not in self._sessions:
+                bundle, providers = self._folding.bundle, self._folding.providers
+                options = fold_options(self._folding.options)
+                if len(bundle.manifest.groups) == 1 and outputs == tuple(self._group.outputs):
+                    session = bundle.open(FOLD_FILE, options, providers)
+                else:
+                    from onnxfold.runtime.bundles.opening import open_model
+                    from onnxfold.runtime.splitting.parts import RuntimeFold
+
+                    part = RuntimeFold(bundle.load(FOLD_FILE)).part(outputs)
+                    session = open_model(part, options, providers)
                 inputs = (*session.get_inputs(), *session.get_overridable_initializers())
-                found = self._sessions[outputs] = session, [value.name for value in inputs]
-            return found
-
-    def _open(self, outputs: tuple[str, ...]) -> onnxruntime.InferenceSession:
-        """The model that makes what kernels do not: runtime_fold, or a part of it."""
-        bundle, providers = self._folding.bundle, self._folding.providers
-        options = fold_options(self._folding.options)
-        if len(bundle.manifest.groups) == 1 and outputs == tuple(self._group.outputs):
-            return bundle.open(FOLD_FILE, options, providers)
-        from onnxfold.runtime.bundles.opening import open_model
-        from onnxfold.runtime.splitting.parts import RuntimeFold
-
-        part = RuntimeFold(bundle.load(FOLD_FILE)).part(outputs)
-        return open_model(part, options, providers)
+                self._sessions[outputs] = session, [value.name for value in inputs]
+            return self._sessions[outputs]

@@ -106,9 +106,10 @@ class Session:
         self._specialize = specialize
         self._constants = Constants(self.bundle.manifest)
         self._open()
-        placements = self.placements()
-        left = {p.outputs[0]: str(p.reason) for p in placements if p.backend != backend}
-        answer(backend, left, len(placements), strict_backend)
+        if backend not in ("auto", "onnxruntime"):
+            placements = self.placements()
+            left = {p.outputs[0]: str(p.reason) for p in placements if p.backend != backend}
+            answer(backend, left, len(placements), strict_backend)
 
     def _open(self) -> None:
         """Open entry; runtime_fold is opened at the first fold."""

@@ -11,7 +11,7 @@ from onnxfold.analysis.constness import record
 from onnxfold.editing import Names, inherit, is_used
 from onnxfold.graphs import all_graphs, captured_values
 from onnxfold.passes.dead_code import RemoveDeadCode
-from onnxfold.runtime.bundles.manifest import TensorInfo
+from onnxfold.runtime.bundles.manifest import Group, TensorInfo
 
 
 def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
@@ -110,30 +110,30 @@ def fold_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
     return fold
 
 
-def components(fold: ir.Model) -> list[list[str]]:
-    """Names of the outputs that are made together: those that share a node's result.
+def groups_of(fold: ir.Model) -> list[Group]:
+    """The outputs of runtime_fold by the runtime constants that they read.
 
-    Outputs that share nothing but weights and inputs are apart.
+    Outputs that share a node's result are one component, and made together; outputs that share
+    nothing but weights and inputs are apart.
     """
-    parent: dict[ir.Node, ir.Node] = {node: node for node in fold.graph}
-
-    def find(node: ir.Node) -> ir.Node:
-        while parent[node] is not node:
-            parent[node] = parent[parent[node]]
-            node = parent[node]
-        return node
-
-    for node in fold.graph:
-        for value in operands_of(node):
-            producer = value.producer()
-            if producer is not None and producer in parent and producer.op_type != "Constant":
-                parent[find(node)] = find(producer)
-    groups: dict[object, list[str]] = {}
+    components: list[tuple[set[ir.Node], set[ir.Value], list[str]]] = []
     for output in fold.graph.outputs:
-        producer = output.producer()
-        group = output if producer is None else find(producer)
-        groups.setdefault(group, []).append(output.name or "")
-    return list(groups.values())
+        made, read = behind([output])
+        made = {node for node in made if node.op_type != "Constant"}
+        names: list[str] = []
+        for other in [c for c in components if not made.isdisjoint(c[0])]:
+            components.remove(other)
+            made, read = made | other[0], read | other[1]
+            names += other[2]
+        components.append((made, read, [*names, output.name or ""]))
+    groups: dict[tuple[str, ...], list[list[str]]] = {}
+    for _, read, names in components:
+        constants = (value.name or "" for value in fold.graph.inputs if value in read)
+        groups.setdefault(tuple(constants), []).append(names)
+    return [
+        Group(list(constants), [name for names in members for name in names], members)
+        for constants, members in groups.items()
+    ]
 
 
 def operands_of(node: ir.Node) -> list[ir.Value]:

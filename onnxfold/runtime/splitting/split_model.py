@@ -23,16 +23,15 @@ from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
 from onnxfold.options import Options
 from onnxfold.passes.pipeline import run_passes
-from onnxfold.runtime.bundles.manifest import Group, Manifest, TensorInfo
+from onnxfold.runtime.bundles.manifest import Manifest, TensorInfo
 from onnxfold.runtime.splitting.cut import Region, RuntimeCut, find_cut
 from onnxfold.runtime.splitting.hoisting import hoist
 from onnxfold.runtime.splitting.merging import bring_together
 from onnxfold.runtime.splitting.parts import (
-    behind,
-    components,
     drop_unread,
     entry_of,
     fold_of,
+    groups_of,
     named_clone,
     separate_outputs,
 )
@@ -115,7 +114,7 @@ def split_model(
         outputs=_names(model.graph.outputs),
         entry_inputs=_names(entry.graph.inputs),
         cached=cached,
-        groups=[] if fold is None else _groups(fold),
+        groups=[] if fold is None else groups_of(fold),
         fold_at=fold_at,
         nodes={
             "original": nodes,
@@ -233,20 +232,6 @@ def _constant(value: ir.Value, region: Region, graph: ir.Graph) -> TensorInfo:
     info = region.describe(value) or TensorInfo(value.name or "", "undefined")
     optional = value.name in graph.initializers
     return dataclasses.replace(info, nominal_bytes=None, optional=optional)
-
-
-def _groups(fold: ir.Model) -> list[Group]:
-    """The components of runtime_fold by the runtime constants that they read."""
-    by_name = {v.name: v for v in fold.graph.outputs}
-    groups: dict[tuple[str, ...], list[list[str]]] = {}
-    for names in components(fold):
-        _, read = behind(by_name[name] for name in names)
-        constants = _names(v for v in fold.graph.inputs if v in read)
-        groups.setdefault(tuple(constants), []).append(names)
-    return [
-        Group(list(constants), [name for names in members for name in names], members)
-        for constants, members in groups.items()
-    ]
 
 
 def _names(values: Iterable[ir.Value]) -> list[str]:

@@ -12,8 +12,7 @@ from onnxfold.analysis.scopes import sort_if_needed
 from onnxfold.graphs import all_graphs
 from onnxfold.report.console import Table, bytes_text, render
 from onnxfold.report.inventory import stored_tensors
-from onnxfold.runtime.splitting.sizes import NOMINAL, NominalSizes
-from onnxfold.runtime.splitting.work import work_of
+from onnxfold.runtime.splitting.sizes import NOMINAL, NominalSizes, work_of
 
 _MOST_ROWS = 40  # if no depth is asked for
 

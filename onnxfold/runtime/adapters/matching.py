@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -55,7 +55,7 @@ def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
     return [
         fit
         if fit.constant is None or often[fit.constant] == 1
-        else _problem(fit, f"several tensors are {fit.constant!r}")
+        else replace(fit, problem=f"several tensors are {fit.constant!r}")
         for fit in found
     ]
 
@@ -135,18 +135,18 @@ def _fit(name: str, feed: Feed, names: _ConstantNames, config: LoraConfig | None
     fit = Fit(name, _shape(feed))
     found = names.find(name)
     if not found:
-        return _problem(fit, "no runtime constant is called that")
+        return replace(fit, problem="no runtime constant is called that")
     if len(found) > 1:
-        return _problem(fit, f"may be {' or '.join(map(repr, found[:3]))}")
+        return replace(fit, problem=f"may be {' or '.join(map(repr, found[:3]))}")
     info, weight = names.infos[found[0]], names.weights.get(found[0])
     straight, turned = info.takes(fit.shape), info.takes(fit.shape[::-1])
     expected = found[0] != name and weight is not None and weight.transposed
     transposed = turned if (expected or not straight) and len(fit.shape) == 2 else False
-    fit = Fit(name, fit.shape, found[0], transposed)
+    fit = replace(fit, constant=found[0], transposed=transposed)
     if not straight and not transposed:
-        return _problem(fit, f"the constant is {info}")
+        return replace(fit, problem=f"the constant is {info}")
     if not _converts(feed, info.dtype):
-        return _problem(fit, f"its type is {feed.dtype}, the constant is {info}")
+        return replace(fit, problem=f"its type is {feed.dtype}, the constant is {info}")
     return _scaled(fit, weight, config)
 
 
@@ -156,14 +156,10 @@ def _scaled(fit: Fit, weight: Weight | None, config: LoraConfig | None) -> Fit:
     if config is None or "lora_B" not in parts or len(fit.shape) < 2:
         return fit
     if weight is None or weight.scale is None:
-        return _problem(fit, "what the model multiplies it by is not known")
+        return replace(fit, problem="what the model multiplies it by is not known")
     module = ".".join(parts[: parts.index("lora_B")])
     factor = config.scale(module, fit.shape[1]) / weight.scale
-    return Fit(fit.tensor, fit.shape, fit.constant, fit.transposed, factor)
-
-
-def _problem(fit: Fit, reason: str) -> Fit:
-    return Fit(fit.tensor, fit.shape, fit.constant, fit.transposed, fit.factor, reason)
+    return replace(fit, factor=factor)
 
 
 def _converted(feed: Feed, fit: Fit, dtype: str) -> Feed:

@@ -18,8 +18,7 @@ from onnxfold.analysis.frontier import FORBIDDEN, RegionOp, choose
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.runtime.bundles.manifest import StayingNode, TensorInfo
 from onnxfold.runtime.splitting.parts import operands_of
-from onnxfold.runtime.splitting.sizes import NominalSizes
-from onnxfold.runtime.splitting.work import NODE, is_expanding, work_of
+from onnxfold.runtime.splitting.sizes import NODE, NominalSizes, is_expanding, work_of
 
 _STEPS = 40_000
 """Prices of a cached byte among which that is searched with which the cache is small enough."""

@@ -6,13 +6,13 @@ it. A body that may not run keeps its nodes: one of them could fail, or cost mor
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.editing import Names, set_input
-from onnxfold.graphs import all_graphs, is_constant_node, subgraphs_of
+from onnxfold.graphs import all_graphs, is_constant_node, subgraphs_of, tensor_of_constant
 from onnxfold.onnx_ir_private import uses
 from onnxfold.runtime.bundles.manifest import StayingNode
 
@@ -44,6 +44,7 @@ class _Hoisting:
         self._main = model.graph
         self._constness = ConstnessAnalysis(model, constants)
         self._names = Names(all_graphs(model))
+        self._copies: dict[ir.Value, ir.Value] = {}
 
     def visit(self, holder: ir.Node, node: ir.Node, *, is_certain: bool) -> None:
         """Move what can be moved out of the bodies of a node, and out of bodies in them.
@@ -82,45 +83,34 @@ class _Hoisting:
         return value.graph is self._main or value.is_initializer()
 
     def _move(self, holder: ir.Node, body: ir.Graph, node: ir.Node) -> None:
-        for value in node.inputs:
+        for index, value in enumerate(node.inputs):
             if value is not None:
-                self._bring(holder, value)
-        self._keep_outputs(body, node.outputs)
-        self._take(holder, node)
-
-    def _bring(self, holder: ir.Node, value: ir.Value) -> None:
-        """Have a constant in the main graph."""
-        producer, graph = value.producer(), value.graph
-        if graph is self._main or graph is None:
-            return
-        self._keep_outputs(graph, [value])
-        if producer is not None:
-            self._take(holder, producer)
-        else:
-            assert value.name is not None
-            del graph.initializers[value.name]
-            self._names.make_unique(value)
-            self._main.initializers.add(value)
-
-    def _take(self, holder: ir.Node, node: ir.Node) -> None:
-        assert node.graph is not None
-        node.graph.remove(node)
+                set_input(node, index, self._in_main(value))
+        for k, value in enumerate(body.outputs):
+            if value.producer() is node:  # what a body gives out is made in it
+                identity = ir.node("Identity", [value], num_outputs=1)
+                output = body.outputs[k] = identity.outputs[0]
+                output.name = self._names.fresh(value.name or "kept")
+                output.type, output.shape = value.type, value.shape
+                body.append(identity)
+        body.remove(node)
         for value in node.outputs:
             self._names.make_unique(value)
         holder.prepend(node)
 
-    def _keep_outputs(self, body: ir.Graph, values: Sequence[ir.Value]) -> None:
-        """What a body gives out is made in it."""
-        for value in values:
-            if value.is_graph_output():
-                identity = ir.node("Identity", [value], num_outputs=1)
-                output = identity.outputs[0]
-                output.name = self._names.fresh(value.name or "kept")
-                output.type, output.shape = value.type, value.shape
-                for k, given in enumerate(body.outputs):
-                    if given is value:
-                        body.outputs[k] = output
-                body.append(identity)
+    def _in_main(self, value: ir.Value) -> ir.Value:
+        """The value, or a copy in the main graph of what is a constant of a body."""
+        producer, graph = value.producer(), value.graph
+        if (graph if producer is None else producer.graph) is self._main:
+            return value
+        if value not in self._copies:
+            tensor = value.const_value if producer is None else tensor_of_constant(producer)
+            assert tensor is not None
+            copy = self._copies[value] = ir.Value(const_value=tensor)
+            copy.name = self._names.fresh(value.name or "constant")
+            copy.type, copy.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+            self._main.initializers.add(copy)
+        return self._copies[value]
 
 
 def _read_what_is_carried(node: ir.Node) -> None:

@@ -18,8 +18,7 @@ from onnxfold.options import Options
 from onnxfold.rewrite.driver import Rewriter
 from onnxfold.rewrite.rule import builtin_rule_sets
 from onnxfold.runtime.bundles.manifest import Merge
-from onnxfold.runtime.splitting.sizes import NominalSizes
-from onnxfold.runtime.splitting.work import work_of
+from onnxfold.runtime.splitting.sizes import NominalSizes, work_of
 
 _SET = "runtime_constants"
 

@@ -1,15 +1,14 @@
-"""The rank of adapters: an axis of weights that nothing but products of these weights see.
+"""The rank of adapters: an axis of weights that nothing but a product of these weights sees.
 
 ``(x @ a) @ b`` is the same kind of value whatever the number of columns of ``a`` and rows of ``b``
-is. An axis of a weight is followed from op to op up to the product that sums over it; where both
-factors come from runtime constants that way, and nobody else reads what lies between, the size may
-be another one at every fold.
+is. The axis that a product sums over is followed back from op to op in both of its factors. Where
+it comes from runtime constants, and nothing else reads what lies between, the size may be another
+one at every fold.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -28,143 +27,86 @@ class LowRank:
     Attributes:
         weights: The axes of weights.
         between: The axes of what is computed of these, up to the sum.
-        right: The weights that are, or make, the right factor of a product that sums over it.
-        scale: The number that the product is multiplied by before it is used; None if there are
-            several products.
+        right: The weight that is, or makes, the right factor of the product that sums over it.
+        scale: The number that the product is multiplied by before it is used.
     """
 
-    weights: list[Axis]
-    between: list[Axis]
-    right: list[ir.Value]
-    scale: float | None
-
-
-@dataclass
-class _Trace:
-    """Where an axis of a weight goes."""
-
-    reached: set[Axis] = field(default_factory=set)
-    sums: list[tuple[Axis, Axis, ir.Node]] = field(default_factory=list)
-    """Left and right factor of a product that sums over the axis, and the product."""
+    weights: list[Axis] = field(default_factory=list)
+    between: list[Axis] = field(default_factory=list)
+    right: ir.Value | None = None
     scale: float = 1.0
-    ends: bool = True
-    """Whether every way ends in such a product."""
 
 
-def low_ranks(weights: Sequence[ir.Value]) -> list[LowRank]:
-    """The ranks that a model leaves open.
+def low_ranks(graph: ir.Graph, weights: Collection[ir.Value]) -> list[LowRank]:
+    """Return the ranks that a model leaves open.
 
     Args:
+        graph: The model's graph.
         weights: Runtime constants that are weights.
     """
-    traces = {
-        (weight, axis): _trace(weight, axis)
-        for weight in weights
-        if weight.shape is not None and len(weight.shape) >= 2
-        for axis in dict.fromkeys((-1, -2, -len(weight.shape), 1 - len(weight.shape)))
-    }
-    source = {place: origin for origin, trace in traces.items() for place in trace.reached}
     found = []
-    seen: set[Axis] = set()
-    for origin in traces:
-        members = _together(origin, traces, source) if origin not in seen else None
-        if members is None:
-            continue
-        seen.update(members)
-        sums = {node: (left, right) for m in members for left, right, node in traces[m].sums}
-        right = [source[right][0] for _, right in sums.values()]
-        scale = None
-        if len(sums) == 1:
-            (node,) = sums
-            scale = math.prod(traces[member].scale for member in members)
-            scale *= node.attributes.get_float("alpha", 1.0) * _scale_behind(node.outputs[0])
-        between = [place for m in members for place in traces[m].reached if place not in traces]
-        found.append(LowRank(list(members), between, list(dict.fromkeys(right)), scale))
+    for node in graph:
+        rank = LowRank()
+        axes = list(_summed(node))
+        if axes and all(_trace(value, axis, weights, rank) for value, axis in axes):
+            rank.right = rank.weights[-1][0]
+            rank.scale *= node.attributes.get_float("alpha", 1.0) * _scale_behind(node.outputs[0])
+            found.append(rank)
     return found
 
 
-def _together(
-    origin: Axis, traces: dict[Axis, _Trace], source: dict[Axis, Axis]
-) -> dict[Axis, None] | None:
-    """The axes that are summed over together with one; None if one of them must keep its size."""
-    members = {origin: None}
-    pending = [origin]
-    while pending:
-        trace = traces[pending.pop()]
-        if not trace.ends or not trace.sums:
-            return None
-        for left, right, _ in trace.sums:
-            for factor in (left, right):
-                other = source.get(factor)
-                if other is None:
-                    return None
-                if other not in members:
-                    members[other] = None
-                    pending.append(other)
-    return members
+def _summed(node: ir.Node) -> Iterator[Axis]:
+    """The axes of the left and the right factor that a product sums over."""
+    left, right = (*node.inputs, None, None)[:2]
+    if node.domain not in ("", "ai.onnx") or left is None or right is None:
+        return
+    if node.op_type in ("MatMul", "Gemm"):
+        yield left, -2 if node.attributes.get_int("transA", 0) else -1
+        yield right, -1 if node.attributes.get_int("transB", 0) else -2
+    elif node.op_type == "Conv" and right.shape and node.attributes.get_int("group", 1) == 1:
+        yield from ((value, 1 - len(right.shape)) for value in (left, right))  # the channels
 
 
-def _trace(weight: ir.Value, axis: int) -> _Trace:
-    trace = _Trace()
-    pending = [(weight, axis)]
-    while pending and trace.ends:
-        place = pending.pop()
-        trace.reached.add(place)
-        value, at = place
-        trace.ends = not value.is_graph_output()
-        for use in uses(value):
-            after = _follow(use.node, use.idx, at, trace)
-            if after is None:
-                trace.ends = False
-            elif after:
-                pending.append((use.node.outputs[0], after))
-    return trace
+def _trace(value: ir.Value, axis: int, weights: Collection[ir.Value], rank: LowRank) -> bool:
+    """Follow an axis back to a weight, noting what is on the way; False if it is of no weight."""
+    while len(uses(value)) == 1 and not value.is_graph_output():
+        if value in weights:
+            rank.weights.append((value, axis))
+            return value.shape is not None and len(value.shape) >= 2
+        rank.between.append((value, axis))
+        node = value.producer()
+        source = None if node is None else _source(node, axis, rank)
+        if source is None:
+            return False
+        value, axis = source
+    return False
 
 
-def _follow(node: ir.Node, operand: int, axis: int, trace: _Trace) -> int | None:
-    """The axis of the result that one of an operand becomes; 0 for a sum, None for neither."""
-    if node.domain not in ("", "ai.onnx"):
+def _source(node: ir.Node, axis: int, rank: LowRank) -> Axis | None:
+    """The operand's axis that an axis of a result is; None if it is of none, or of several."""
+    first, second, third = (*node.inputs, None, None, None)[:3]
+    if node.domain not in ("", "ai.onnx") or first is None:
         return None
     if node.op_type in ("Cast", "Identity"):
-        return axis
+        return first, axis
     if node.op_type in ("Mul", "Div"):
-        factor = _factor(node, operand)
-        trace.scale *= factor or 1
-        return None if factor is None else axis
+        for operand, value in ((0, first), (1, second)):
+            factor = _factor(node, operand)
+            if factor is not None and value is not None:
+                rank.scale *= factor
+                return value, axis
     if node.op_type == "Transpose":
         perm = node.attributes.get_ints("perm")
-        return None if perm is None else list(perm).index(axis % len(perm)) - len(perm)
-    if node.op_type == "Conv" and operand < 2:
-        return _through_conv(node, operand, axis, trace)
-    if node.op_type == "MatMul" or (node.op_type == "Gemm" and operand < 2):
-        turned = ("transA", "transB")[operand]
-        if node.attributes.get_int(turned, 0):
-            axis = -3 - axis
-        if axis == (-1, -2)[operand]:
-            left, right = node.inputs[:2]
-            if left is None or right is None:
-                return None
-            turns = [node.attributes.get_int(name, 0) for name in ("transA", "transB")]
-            factors = (left, -2 if turns[0] else -1), (right, -1 if turns[1] else -2)
-            trace.sums.append((*factors, node))
-            return 0
-        trace.scale *= node.attributes.get_float("alpha", 1.0)
-        return None if node.op_type == "Gemm" and len(node.inputs) > 2 else axis
-    return None
-
-
-def _through_conv(node: ir.Node, operand: int, axis: int, trace: _Trace) -> int | None:
-    """The same for a convolution, which sums over channels: the first but one axes of both."""
-    data, weight = node.inputs[:2]
-    if data is None or weight is None or weight.shape is None:
+        return None if perm is None else (first, perm[axis] - len(perm))
+    if second is None or third is not None:
         return None
-    rank = len(weight.shape)
-    channels = 1 - rank
-    if axis == channels and node.attributes.get_int("group", 1) == 1:
-        trace.sums.append(((data, channels), (weight, channels), node))
-        return 0
-    has_bias = len(node.inputs) > 2 and node.inputs[2] is not None
-    return channels if operand == 1 and axis == -rank and not has_bias else None
+    if node.op_type in ("MatMul", "Gemm") and axis in (-2, -1):
+        rank.scale *= node.attributes.get_float("alpha", 1.0)
+        turned = node.attributes.get_int("transA" if axis == -2 else "transB", 0)
+        return first if axis == -2 else second, -3 - axis if turned else axis
+    if node.op_type == "Conv" and second.shape is not None and axis == 1 - len(second.shape):
+        return second, -len(second.shape)
+    return None
 
 
 def _scale_behind(value: ir.Value) -> float:

@@ -64,8 +64,8 @@ def weights_as_inputs(model: ir.Model, names: Iterable[str]) -> OpenedWeights:
         if value.is_graph_output():
             raise UsageError("a weight that is an output of the graph is no input", node=value.name)
     model.graph.inputs.extend(chosen)
-    ranks = low_ranks(list(chosen))
-    scales = {value: rank.scale for rank in ranks for value in rank.right}
+    ranks = low_ranks(model.graph, chosen)
+    scales = {rank.right: rank.scale for rank in ranks}
     opened.names.extend(value.name or "" for value in chosen)
     opened.weights = [
         Weight(value.name or "", parameters.get(value), _is_transposed(value), scales.get(value))

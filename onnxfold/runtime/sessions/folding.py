@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import threading
 import time
@@ -97,6 +98,11 @@ class SessionFolding:
             key = (*group.key, tuple((name, constants[name].digest) for name in known))
             folded.append(self.cache.get(key, lambda run=group.run: run(values)))  # type: ignore[misc]
         return folded
+
+    @functools.cached_property
+    def fold_options(self) -> onnxruntime.SessionOptions:
+        """Options of sessions that run runtime_fold."""
+        return fold_options(self.options)
 
     def placements(self) -> list[Placement]:
         """Which backend makes which tensors."""
@@ -206,7 +212,7 @@ class _Group:
         with self._lock:
             if outputs not in self._sessions:
                 bundle, providers = self._folding.bundle, self._folding.providers
-                options = fold_options(self._folding.options)
+                options = self._folding.fold_options
                 if len(bundle.manifest.groups) == 1 and outputs == tuple(self._group.outputs):
                     session = bundle.open(FOLD_FILE, options, providers)
                 else:

@@ -65,6 +65,10 @@ class Failures:
                 self.reason = f"{value.name!r} has no elements"
             self._analysis.set(value, of_type(value.dtype, dims, algebra))
 
+    def fact(self, value: ir.Value) -> Fact:
+        """Return what is known of a value."""
+        return self._analysis.of(value)
+
     def why(self, node: ir.Node) -> str | None:
         """Why a node may fail; None if it does not."""
         if node.op_identifier() in self._functions:

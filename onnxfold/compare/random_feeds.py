@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -136,11 +136,29 @@ class RandomFeeds:
             elif fill is not None:
                 fill = min(fill, 1)
             return _integers(rng, dtype, shape, use.least, use.limit(sizes), fill)
-        real: Array = np.asarray(rng.standard_normal(shape))
-        if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
-            real = real + 1j * rng.standard_normal(shape)
-        if dtype == ir.DataType.FLOAT8E8M0:
-            real = np.abs(real)  # has no sign
+        return random_floats(rng, dtype, shape)
+
+
+def random_floats(
+    rng: np.random.Generator,
+    dtype: ir.DataType,
+    shape: Sequence[int],
+    make: Callable[[np.random.Generator, Sequence[int]], Any] | None = None,
+) -> Array:
+    """Return floating-point or complex numbers of an element type.
+
+    Args:
+        rng: The source of randomness.
+        dtype: The element type.
+        shape: The shape.
+        make: Makes numbers of a shape; standard normal ones if not given.
+    """
+    real = np.asarray(rng.standard_normal(shape) if make is None else make(rng, shape))
+    if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
+        real = real + 1j * rng.standard_normal(shape)
+    if dtype == ir.DataType.FLOAT8E8M0:
+        real = np.abs(real)  # has no sign
+    with np.errstate(all="ignore"):  # what a type has no number for
         return np.asarray(real).astype(dtype.numpy())
 
 
@@ -157,12 +175,12 @@ def _integers(
         return np.full(shape, fill).astype(dtype.numpy())
     low, high = least, limit if limit is not None else _SMALL
     if dtype.bitwidth <= 16 and limit is None:
-        low, high = _narrow_range(dtype)
+        low, high = integer_range(dtype)
     return np.asarray(rng.integers(low, high, shape)).astype(dtype.numpy())
 
 
-def _narrow_range(dtype: ir.DataType) -> tuple[int, int]:
-    """Lowest value and exclusive bound of an integer type."""
+def integer_range(dtype: ir.DataType) -> tuple[int, int]:
+    """Return the lowest value and the exclusive bound of an integer type."""
     if dtype.is_signed():
         half = 1 << (dtype.bitwidth - 1)
         return -half, half

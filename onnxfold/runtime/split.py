@@ -15,15 +15,9 @@ from onnxfold.analysis.facts import put_in_order
 from onnxfold.errors import UsageError
 from onnxfold.files import os_error
 from onnxfold.options import OptionArguments, options_of
-from onnxfold.runtime.backends.ahead import (
-    NOT_COMPILING,
-    check_dump,
-    compile_kernels,
-    dump_stages,
-)
-from onnxfold.runtime.backends.asked import answer, check_strict
+from onnxfold.runtime.backends.ahead import check_dump, compile_kernels, dump_stages
 from onnxfold.runtime.backends.process import Progress
-from onnxfold.runtime.backends.registry import check_name
+from onnxfold.runtime.backends.registry import NOT_COMPILING, check_name, report_rest
 from onnxfold.runtime.bundles.bundle import (
     FOLD_FILE,
     Bundle,
@@ -102,7 +96,7 @@ def split(
         ModelError: The source is not valid.
         OnnxFoldError: The bundle cannot be written, or a component was not compiled that must be.
     """
-    check_strict(backend, strict_backend)
+    check_name(backend, strict=strict_backend)
     model = _opened(source, backend, arguments)
     check_source(model, Path(out_dir))
     parts = _parts(model, arguments)
@@ -185,7 +179,7 @@ def write_bundle(
                 manifest.hashes = {FOLD_FILE: hash_model(bundle.runtime_fold)}
             _compile(bundle, backend, arguments, progress)
             left = {k.outputs[0]: k.reason for k in manifest.kernels if k.reason is not None}
-            answer(backend, left, len(manifest.components), strict_backend)
+            report_rest(backend, left, len(manifest.components), strict_backend)
             put_in_place(staged, manifest, fsync=fsync)
     except OSError as error:
         raise os_error(error, str(folder)) from error

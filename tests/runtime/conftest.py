@@ -75,14 +75,36 @@ class Slow(Counting):
             return run(values)
 
         return slow
+
+
+class Fast(Counting):
+    name = "a fast one"
+
+    def load(self, kernel, folder, weights):
+        run, last = super().load(kernel, folder, weights), [None, None]
+
+        def fast(values):
+            if values is not last[0]:
+                last[:] = values, run(values)
+            return last[1]
+
+        return fast
+
+class Wrong(Counting):
+    name = "a wrong one"
+
+    def load(self, kernel, folder, weights):
+        run = super().load(kernel, folder, weights)
+        return lambda values: {n: array_of(v) * 2 for n, v in run(values).items()}
 """
 
 
 @pytest.fixture
 def compiled(tmp_path, monkeypatch) -> Iterator[Path]:
-    """A folder with what the backends "counting" and "a slow one" have compiled.
+    """A folder with what the backends in `BACKEND` have compiled.
 
-    Their kernels are onnxruntime's; those of the slow one wait for 10 ms.
+    Their kernels are onnxruntime's; those of the slow one wait for 10 ms, those of the fast one
+    compute the same only once, and those of the wrong one double the results.
     """
     site, log = tmp_path / "site", tmp_path / "log"
     info = site / "counting_backend-1.0.dist-info"
@@ -93,6 +115,8 @@ def compiled(tmp_path, monkeypatch) -> Iterator[Path]:
         "[onnxfold.backends]\n"
         "a slow one = counting_backend:Slow\n"
         "counting = counting_backend:Counting\n"
+        "a fast one = counting_backend:Fast\n"
+        "a wrong one = counting_backend:Wrong\n"
     )
     (site / "counting_backend.py").write_text(BACKEND)
     monkeypatch.syspath_prepend(str(site))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from runtime_models import parse
+from runtime_models import parse, random
 
 from onnxfold import storage
 from onnxfold.runtime.backends.base import CompileError
-from onnxfold.runtime.backends.check import draws, largest_error
+from onnxfold.runtime.backends.check import draws, error_of, largest_error
 from onnxfold.runtime.backends.demands import demands
 from onnxfold.runtime.backends.onnxruntime import Onnxruntime
 
@@ -130,9 +130,29 @@ def test_sizes_that_the_caller_names_are_those_of_the_first_draw():
     )
     inputs = draws(model.graph.inputs, demands(model).inputs, {"n": 40, "k": 2})
     shapes = {draw.name: [array.shape for array in draw.arrays] for draw in inputs}
-    assert shapes["numbers around 0"] == [(40, 16), (16, 3)]
+    assert shapes["numbers around 0"] == [(40, 64), (64, 3)]
+    assert shapes["large sizes"] == [(40, 1024), (1024, 3)]
     assert shapes["sizes of 1"] == [(1, 1), (1, 3)]
     assert shapes["sizes of 17"] == [(17, 18), (18, 3)]
+
+
+def test_the_measure_is_the_type_and_the_magnitude_of_a_result():
+    want = random(100_003)
+    want[:30_000] *= 1e-6  # small beside the rest: an error there is measured by the rest
+    got = want.copy()
+    got[1000] += 1e-5
+    assert error_of(got, want)[0].within
+    got[99_999] += 1
+    assert not error_of(got, want)[0].within
+    got[99_999] = np.nan
+    assert not error_of(got, want)[0].within
+    assert not error_of(want.reshape(1, -1), want)[0].within
+    assert not error_of(np.array([1, 3]), np.array([1, 2]))[0].within
+    tiny, none = np.full(3, 1e-39, np.float32), np.zeros(3, np.float32)
+    assert error_of(none, tiny)[0].within
+    large = np.full(3, 1e5, np.float32)  # infinite in float16
+    assert not error_of(large * np.inf, large)[0].within
+    assert error_of(large * np.inf, large, "float16")[0].within
 
 
 def test_small_inputs_are_drawn_more_often():
@@ -156,8 +176,8 @@ def test_large_inputs_are_drawn_for_few_rows():
     model = storage.from_proto(
         parse("g (float[n, 1500, 384] x) => (float[n, 1500, 384] y) { y = Neg(x) }")
     )
-    made = draws(model.graph.inputs, demands(model).inputs, {})
-    assert {draw.arrays[0].shape[0] for draw in made} == {1, 3}
+    first, *others = draws(model.graph.inputs, demands(model).inputs, {})
+    assert first.arrays[0].shape[0] == 64
     first, *others = draws(model.graph.inputs, demands(model).inputs, {"n": 5})
     assert first.arrays[0].shape[0] == 5
     assert {draw.arrays[0].shape[0] for draw in others} == {1, 3}

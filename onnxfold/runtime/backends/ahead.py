@@ -8,15 +8,13 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from onnxfold import storage
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.runtime.backends import kernel_cache
 from onnxfold.runtime.backends.base import Backend, CompileError
-from onnxfold.runtime.backends.check import Draw, draws, largest_error, nominal_sizes, shape_of
+from onnxfold.runtime.backends.check import draws, largest_error, nominal_sizes, shape_of
 from onnxfold.runtime.backends.component import Component
-from onnxfold.runtime.backends.integrity import hashes_of
 from onnxfold.runtime.backends.onnxruntime import Onnxruntime
 from onnxfold.runtime.backends.process import Progress, side_by_side, work_folder
 from onnxfold.runtime.backends.registry import compilers, create
@@ -26,9 +24,6 @@ from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.splitting.parts import RuntimeFold
 
 logger = logging.getLogger("onnxfold")
-
-NOT_COMPILING = ("auto", "onnxruntime")
-"""Names of backends that make no kernels."""
 
 
 def compile_kernels(
@@ -40,7 +35,7 @@ def compile_kernels(
     nominal: Mapping[str, int] | None = None,
     progress: Progress | None = None,
 ) -> list[Kernel]:
-    """Kernels for the components of runtime_fold, or the reasons why there are none.
+    """Return kernels for the components of runtime_fold, or the reasons why there are none.
 
     Components that differ in names and weights only share a kernel, which is made once.
 
@@ -53,89 +48,31 @@ def compile_kernels(
         nominal: Sizes of symbolic dimensions at which kernels are checked and timed.
         progress: Called in this thread with "compile" or "time", the kernels done and all of them.
     """
-    components = bundle.manifest.components
-    if backend == "onnxruntime" or not components:
+    if backend == "onnxruntime" or not bundle.manifest.components:
         return []
+    work = functools.partial(_Work, bundle, seconds=seconds, nominal=nominal or {})
     if backend == "auto":
         if not kernel_cache.cache_folder().is_dir():
             return []
-        backends = list(compilers())
-        parts = [part for part in _parts(bundle) if part.demands.reason is None]
-        found = {h: _fastest(bundle, backends, part) for h, part in _distinct(parts).items()}
-        taken = [(found[part.graph_hash], part) for part in parts]
+        works = [work(compiler) for compiler in compilers()]
+        parts = [part for part in _components(bundle) if part.demands.reason is None]
+        fastest = {h: _fastest(works, part) for h, part in _distinct(parts).items()}
+        taken = [(fastest[part.graph_hash], part) for part in parts]
         return [_renamed(kernel, part) for kernel, part in taken if kernel is not None]
     compiler = create(backend, options)
     missing = compiler.missing()
     if missing is not None:
-        return [Kernel("onnxruntime", names, reason=missing) for names in components]
-    maker = compiler.maker()
-    parts = _parts(bundle)
+        return [Kernel("onnxruntime", n, reason=missing) for n in bundle.manifest.components]
+    parts = _components(bundle)
     reasons = ["; ".join(_refusals(compiler, part)) for part in parts]
     distinct = _distinct([p for p, reason in zip(parts, reasons, strict=True) if not reason])
-    made = _made(bundle, compiler, maker, distinct, seconds, nominal or {}, progress)
+    made = work(compiler, maker=compiler.maker()).kernels(distinct, progress)
     return [
         Kernel("onnxruntime", part.outputs, reason=reason)
         if reason
         else _renamed(made[part.graph_hash], part)
         for part, reason in zip(parts, reasons, strict=True)
     ]
-
-
-def _parts(bundle: SplitModel) -> list[Component]:
-    fold = RuntimeFold(bundle.load(FOLD_FILE))
-    return [Component(fold, names) for names in bundle.manifest.components]
-
-
-def _distinct(parts: Sequence[Component]) -> dict[str, Component]:
-    """By hash, the first of those that differ in names and weights only."""
-    return {part.graph_hash: part for part in reversed(parts)}
-
-
-def _renamed(kernel: Kernel, part: Component) -> Kernel:
-    """A kernel, or the reason why there is none, with the names of a component."""
-    return dataclasses.replace(
-        kernel,
-        outputs=part.outputs,
-        inputs=part.inputs,
-        weights=part.weights,
-        takes=part.demands.inputs,
-    )
-
-
-def _made(
-    bundle: SplitModel,
-    backend: Backend,
-    maker: str,
-    parts: Mapping[str, Component],
-    seconds: float,
-    nominal: Mapping[str, int],
-    progress: Progress | None,
-) -> dict[str, Kernel]:
-    """Kernels by the hashes of components, kept or made now; without a file, why there is none.
-
-    They are timed when all are compiled: what compiles meanwhile would be measured, too.
-    """
-    try:
-        with work_folder() as folder:
-            (folder / KERNELS).mkdir()
-            jobs = [
-                functools.partial(_compiled, bundle, backend, maker, part, folder, seconds)
-                for part in parts.values()
-            ]
-            compiled = side_by_side(jobs, "compile", progress)
-            kernels = {}
-            for (hash_, part), (kernel, place) in zip(parts.items(), compiled, strict=True):
-                kernels[hash_] = _passed(bundle, backend, kernel, part, place, seconds, nominal)
-                if progress is not None:
-                    progress("time", len(kernels), len(parts))
-            return kernels
-    except CompileError as error:  # there is no room for the folder
-        return {h: _refused(part, error) for h, part in parts.items()}
-
-
-def _refused(part: Component, error: CompileError) -> Kernel:
-    logger.info("%s stays with onnxruntime: %s", part.outputs[0], error)
-    return Kernel("onnxruntime", part.outputs, reason=str(error))
 
 
 def check_dump(backend: str) -> None:
@@ -157,153 +94,194 @@ def dump_stages(
     Raises:
         UsageError: The folder cannot be written.
     """
-    components = bundle.manifest.components
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not components:
-            return
-        compiler = create(backend, options)
-        fold = RuntimeFold(bundle.load(FOLD_FILE))
-        for index, names in enumerate(components):
-            component = Component(fold, names)
+        for index, part in enumerate(_components(bundle) if bundle.manifest.components else ()):
             own = folder / f"component_{index}"
             own.mkdir(exist_ok=True)
-            (own / "0-prepared.onnx").write_bytes(component.content)
+            (own / "0-prepared.onnx").write_bytes(part.content)
             try:
-                compiler.dump(component.content, own, seconds=seconds)
+                create(backend, options).dump(part.content, own, seconds=seconds)
             except CompileError as error:
-                logger.warning("there are no more stages of %s: %s", names[0], error)
+                logger.warning("there are no more stages of %s: %s", part.outputs[0], error)
     except OSError as error:
         raise UsageError(f"cannot be written: {error.strerror}", file=folder) from error
 
 
-def _fastest(bundle: SplitModel, backends: list[Backend], component: Component) -> Kernel | None:
-    """The fastest kernel that is kept for a component."""
-    key = component.graph_hash
-    found = [(b, kernel_cache.find(kernel_cache.name_of(b.key_of(key)))) for b in backends]
-    known = [(backend, kernel) for backend, kernel in found if kernel is not None]
-    known.sort(key=lambda pair: math.inf if pair[1].seconds is None else pair[1].seconds)
-    taken = (_taken(bundle, backend, component) for backend, _ in known)
-    return next((kernel for kernel in taken if kernel is not None), None)
+def _components(bundle: SplitModel) -> list[Component]:
+    fold = RuntimeFold(bundle.load(FOLD_FILE))
+    return [Component(fold, names) for names in bundle.manifest.components]
 
 
-def _taken(
-    bundle: SplitModel, backend: Backend, component: Component, maker: str | None = None
-) -> Kernel | None:
-    """The kernel that is kept for a component, by the given compiler or by any."""
-    key = backend.key_of(component.graph_hash)
-    if backend.unusable(key):
-        return None
-    return kernel_cache.take(kernel_cache.name_of(key), bundle.folder, maker)
+def _distinct(parts: Sequence[Component]) -> dict[str, Component]:
+    """By hash, the first of those that differ in names and weights only."""
+    return {part.graph_hash: part for part in reversed(parts)}
 
 
-def _compiled(
-    bundle: SplitModel,
-    backend: Backend,
-    maker: str,
-    part: Component,
-    folder: Path,
-    seconds: float,
-) -> tuple[Kernel, Path]:
-    """A component's kernel and the folder that its files are named from.
-
-    The folder is the bundle's if the kernel was kept. Without a file, it says why there is none.
-    """
-    kernel = _taken(bundle, backend, part, maker)
-    if kernel is not None:
-        return _renamed(kernel, part), bundle.folder
-    key = {**backend.key_of(part.graph_hash), "maker": maker}
-    target = folder / KERNELS / kernel_cache.name_of(key)
-    try:
-        built = backend.compile(part.content, target, seconds=seconds)
-    except CompileError as error:
-        return _refused(part, error), folder
-    files = [f"{KERNELS}/{path.name}" for path in built.files]
-    kernel = Kernel(
-        backend=backend.name,
-        outputs=part.outputs,
-        inputs=part.inputs,
-        weights=part.weights,
-        file=files[0],
-        function=built.function,
-        dtypes=part.dtypes,
-        key=key,
-        beside=files[1:],
-        hashes=hashes_of(files, folder),
-        takes=part.demands.inputs,
-    )
-    return kernel, folder
-
-
-def _passed(
-    bundle: SplitModel,
-    backend: Backend,
-    kernel: Kernel,
-    part: Component,
-    folder: Path,
-    seconds: float,
-    nominal: Mapping[str, int],
-) -> Kernel:
-    """A kernel in the bundle with its error and times; without a file if it is wrong.
-
-    Args:
-        bundle: The bundle.
-        backend: What the kernel was made by.
-        kernel: The kernel, or the reason why there is none.
-        part: The component that it is for.
-        folder: The folder that its files are named from.
-        seconds: Time limit.
-        nominal: Sizes of symbolic dimensions by name; others are 1 for a batch and 64.
-    """
-    takes = part.demands.inputs
-    sizes = nominal_sizes(takes, nominal)
-    timed_at = [shape_of(info, sizes) for info in takes]
-    if kernel.file is None or kernel.timed_at == timed_at:
-        return kernel
-    name = kernel_cache.name_of(backend.key_of(part.graph_hash))
-    try:
-        inputs = draws(part.original.graph.inputs, takes, sizes)
-        calls = [draw.arrays for draw in inputs]
-        weights = list(part.weight_arrays().values())
-        with work_folder() as scratch:
-            model = scratch / "model.onnx"
-            wanted = _reference(part, model, inputs)
-            results, times = tried(kernel, folder, calls, weights, seconds, model)
-        error = largest_error(inputs, results, wanted)
-        ours, theirs = times or (None, None)
-        kernel = dataclasses.replace(
-            kernel,
-            max_error=error,
-            seconds=ours,
-            onnxruntime_seconds=theirs,
-            timed_at=timed_at if times else None,
-        )
-        kernel_cache.keep(name, kernel, folder)
-        if folder != bundle.folder:
-            kernel_cache.copy(kernel, folder, bundle.folder)
-        return kernel
-    except CompileError as error:
-        kernel_cache.forget(name)
-        return _refused(part, error)
-
-
-def _refusals(backend: Backend, component: Component) -> list[str]:
+def _refusals(backend: Backend, part: Component) -> list[str]:
     """Why a component is not given to a compiler."""
-    reasons = backend.supported(component.model)
-    reason = component.demands.reason
+    reasons = backend.supported(part.model)
+    reason = part.demands.reason
     return reasons if reasons or reason is None else [reason]
 
 
-def _reference(component: Component, model: Path, inputs: Sequence[Draw]) -> list[list[Any]]:
+def _renamed(kernel: Kernel, part: Component) -> Kernel:
+    """A kernel, or the reason why there is none, with the names of a component."""
+    return dataclasses.replace(
+        kernel,
+        outputs=part.outputs,
+        inputs=part.inputs,
+        weights=part.weights,
+        takes=part.demands.inputs,
+        memory=part.demands.memory,
+    )
+
+
+def _refused(part: Component, error: CompileError) -> Kernel:
+    logger.info("%s stays with onnxruntime: %s", part.outputs[0], error)
+    return Kernel("onnxruntime", part.outputs, reason=str(error))
+
+
+def _fastest(works: Sequence[_Work], part: Component) -> Kernel | None:
+    """The fastest kernel that is kept for a component."""
+    taken = [(work, work.taken(part)) for work in works]
+    found = [work.checked(kernel, part) for work, kernel in taken if kernel is not None]
+    kernels = sorted(
+        (kernel for kernel in found if kernel.file is not None),
+        key=lambda kernel: math.inf if kernel.seconds is None else kernel.seconds,
+    )
+    for kernel in kernels[1:]:
+        works[0].remove(kernel)
+    return kernels[0] if kernels else None
+
+
+class _Work:
+    """What one backend does for a bundle.
+
+    Args:
+        bundle: The bundle.
+        backend: The backend.
+        seconds: Time limit of a compilation, and of trying a kernel.
+        nominal: Sizes of symbolic dimensions by name; others are 1 for a batch and 64.
+        maker: The compiler that must have made a kernel; None for any.
+    """
+
+    def __init__(
+        self,
+        bundle: SplitModel,
+        backend: Backend,
+        *,
+        seconds: float,
+        nominal: Mapping[str, int],
+        maker: str | None = None,
+    ) -> None:
+        self._folder = bundle.folder
+        self._backend = backend
+        self._seconds = seconds
+        self._nominal = nominal
+        self._maker = maker
+
+    def kernels(
+        self, parts: Mapping[str, Component], progress: Progress | None
+    ) -> dict[str, Kernel]:
+        """Kernels by the hashes of components, kept or made now; without a file, why there is none.
+
+        They are timed when all are compiled: what compiles meanwhile would be measured, too.
+        """
+        jobs = [functools.partial(self._kernel, part) for part in parts.values()]
+        compiled = side_by_side(jobs, "compile", progress)
+        kernels: dict[str, Kernel] = {}
+        for (hash_, part), kernel in zip(parts.items(), compiled, strict=True):
+            kernels[hash_] = self.checked(kernel, part)
+            if progress is not None:
+                progress("time", len(kernels), len(parts))
+        return kernels
+
+    def taken(self, part: Component) -> Kernel | None:
+        """The kernel that is kept for a component, if it can be run here."""
+        key = self._backend.key_of(part.graph_hash)
+        if self._backend.unusable(key):
+            return None
+        kernel = kernel_cache.take(kernel_cache.name_of(key), self._folder, self._maker)
+        return kernel and _renamed(kernel, part)
+
+    def _kernel(self, part: Component) -> Kernel:
+        """A component's kernel, kept or compiled. Without a file, it says why there is none."""
+        kernel = self.taken(part)
+        if kernel is not None:
+            return kernel
+        key = {**self._backend.key_of(part.graph_hash), "maker": self._maker or ""}
+        try:
+            target = self._folder / KERNELS / kernel_cache.name_of(key)
+            target.parent.mkdir(exist_ok=True)
+            built = self._backend.compile(part.content, target, seconds=self._seconds)
+            files = [f"{KERNELS}/{path.name}" for path in built.files]
+            hashes = kernel_cache.hashes_of(files, self._folder)
+        except CompileError as error:
+            return _refused(part, error)
+        except OSError as error:
+            return _refused(part, CompileError(f"{error.filename}: {error.strerror}"))
+        kernel = Kernel(
+            backend=self._backend.name,
+            outputs=part.outputs,
+            file=files[0],
+            function=built.function,
+            dtypes=part.dtypes,
+            key=key,
+            beside=files[1:],
+            hashes=hashes,
+        )
+        return _renamed(kernel, part)
+
+    def checked(self, kernel: Kernel, part: Component) -> Kernel:
+        """A kernel with its error and times; without a file if it is wrong."""
+        takes = part.demands.inputs
+        sizes = nominal_sizes(takes, self._nominal)
+        timed_at = [shape_of(info, sizes) for info in takes]
+        if kernel.file is None or kernel.timed_at == timed_at:
+            return kernel
+        name = kernel_cache.name_of(self._backend.key_of(part.graph_hash))
+        try:
+            inputs = draws(part.original.graph.inputs, takes, self._nominal)
+            calls = [draw.arrays for draw in inputs]
+            weights = list(part.weight_arrays().values())
+            timed = 1 + any(draw.name == "large sizes" for draw in inputs)
+            with work_folder() as scratch:
+                model = scratch / "model.onnx"
+                wanted = _reference(part, model, calls)
+                results, times = tried(
+                    *(kernel, self._folder, calls, weights, self._seconds, model, timed)
+                )
+            largest = largest_error(inputs, results, wanted, part.all_dtypes())
+        except CompileError as error:
+            kernel_cache.forget(name)
+            self.remove(kernel)
+            return _refused(part, error)
+        # the sizes count at which onnxruntime is better
+        ours, theirs = max(times, key=lambda pair: pair[0] / pair[1])
+        kernel = dataclasses.replace(
+            kernel,
+            max_error=largest,
+            seconds=ours,
+            onnxruntime_seconds=theirs,
+            timed_at=timed_at,
+        )
+        kernel_cache.keep(name, kernel, self._folder)
+        return kernel
+
+    def remove(self, kernel: Kernel) -> None:
+        """Remove the files of a kernel from the bundle."""
+        for file in kernel.files:
+            (self._folder / file).unlink(missing_ok=True)
+
+
+def _reference(
+    part: Component, model: Path, calls: Sequence[Sequence[object]]
+) -> list[list[object]]:
     """What onnxruntime computes. The model is saved for it: weights go from file to file."""
-    what = "it cannot be checked"
     try:
-        storage.save(component.original, model, external_data=True, fsync=False)
+        storage.save(part.original, model, external_data=True, fsync=False)
         run = Onnxruntime().runner(model)
-        results = []
-        for draw in inputs:
-            what = f"it cannot be checked on {draw.name}"
-            results.append(run(draw.arrays))
-        return results
+        return [run(call) for call in calls]
     except (CompileError, OnnxFoldError) as error:
-        raise CompileError(f"{what}: {error}") from error
+        raise CompileError(f"it cannot be checked: {error}") from error

@@ -100,12 +100,22 @@ class Backend(Protocol):
         """
 
 
-def widened(array: Any) -> Any:
-    """Integers of 4 and 2 bits as bytes, other arrays as they are."""
-    name = array.dtype.name
-    if name in ("int4", "int2"):
-        return array.astype("int8")
-    return array.astype("uint8") if name in ("uint4", "uint2") else array
+def weights_of(initializers: Mapping[str, ir.Value], names: Sequence[str]) -> Values:
+    """Return weights as arrays that kernels are given: of 4 or 2 bits, each number has a byte.
+
+    Raises:
+        CompileError: There is no such weight.
+    """
+    arrays = {}
+    for name in names:
+        tensor = initializers[name].const_value if name in initializers else None
+        if tensor is None:
+            raise CompileError(f"runtime_fold.onnx has no weight {name!r}")
+        array = tensor.numpy()
+        if tensor.dtype.bitwidth < 8 and tensor.dtype.is_integer():
+            array = array.astype("int8" if tensor.dtype.is_signed() else "uint8")
+        arrays[name] = array
+    return arrays
 
 
 def with_options(flags: Iterable[str], options: Sequence[str]) -> list[str]:

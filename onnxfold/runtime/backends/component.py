@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
-from onnxfold.runtime.backends.base import widened
+from onnxfold.runtime.backends.base import Values, weights_of
 from onnxfold.runtime.backends.canonical import canonical
 from onnxfold.runtime.backends.demands import Demands, demands
 from onnxfold.runtime.backends.prepare import prepare
@@ -52,11 +50,14 @@ class Component:
         """As it is in runtime_fold, without default values: a kernel is given every input."""
         return self._fold.part(self.outputs, defaults=False)
 
-    def weight_arrays(self) -> dict[str, Any]:
+    def weight_arrays(self) -> Values:
         """The weights by name, as a kernel is given them."""
-        initializers = self.original.graph.initializers
-        tensors = {name: initializers[name].const_value for name in self.weights}
-        return {n: widened(np.asarray(t.numpy())) for n, t in tensors.items() if t is not None}
+        return weights_of(self.original.graph.initializers, self.weights)
+
+    def all_dtypes(self) -> set[ir.DataType | None]:
+        """Return the element types of all values."""
+        graph = self.original.graph
+        return {v.dtype for v in (*graph.inputs, *(v for n in graph for v in n.outputs))}
 
     @functools.cached_property
     def demands(self) -> Demands:  # noqa: D102  an attribute

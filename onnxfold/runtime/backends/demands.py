@@ -15,6 +15,8 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from onnxfold.analysis.failures import Failures
+from onnxfold.analysis.symbolic import Algebra, Expr
+from onnxfold.analysis.symbolic.atoms import terms_of
 from onnxfold.graphs import is_constant_node
 from onnxfold.runtime.backends.prepare import is_weight
 from onnxfold.runtime.bundles.manifest import TensorInfo
@@ -28,10 +30,12 @@ class Demands(NamedTuple):
     Attributes:
         inputs: Their types; sizes of the same name must be the same.
         reason: Why it may fail on inputs of such types; None if it can be compiled.
+        memory: The bytes of all values of the component, as in a `Kernel`.
     """
 
     inputs: list[TensorInfo]
     reason: str | None
+    memory: list[list[int | str]] = []  # noqa: RUF012  a tuple's fields are never changed
 
 
 def demands(model: ir.Model) -> Demands:
@@ -53,10 +57,35 @@ def demands(model: ir.Model) -> Demands:
         pair = _equal_sizes(failures)
         if pair is None:
             types = {v: "undefined" if v.dtype is None else v.dtype.name.lower() for v in sizes}
-            return Demands([TensorInfo(v.name or "", types[v], sizes[v]) for v in sizes], reason)
+            infos = [TensorInfo(v.name or "", types[v], sizes[v]) for v in sizes]
+            return Demands(infos, reason, [] if reason else _memory(model, failures))
         name, other = pair
         for value, dims in sizes.items():
             sizes[value] = [other if d == name else d for d in dims]
+
+
+def _memory(model: ir.Model, failures: Failures) -> list[list[int | str]]:
+    """The bytes of all values. A size that is computed by a division counts as what is divided."""
+    algebra = failures.algebra
+    counts: dict[tuple[str, ...], int] = {}
+    nodes = model.graph.all_nodes()
+    for value in (*model.graph.inputs, *(v for node in nodes for v in node.outputs if v.name)):
+        fact = failures.fact(value)
+        assert fact.shape is not None and fact.dtype is not None
+        for monomial, count in terms_of(algebra.product(fact.shape)):
+            names = tuple(sorted(name for k in monomial for name in _names(algebra, k)))
+            nbytes = max(count, 0) * max(fact.dtype.bitwidth // 8, 1)
+            counts[names] = counts.get(names, 0) + nbytes
+    return [[nbytes, *names] for names, nbytes in counts.items()]
+
+
+def _names(algebra: Algebra, index: int) -> set[str]:
+    """The names of the sizes that an atom is made of."""
+    atom = algebra.atoms[index]
+    if atom.op == "symbol":
+        return {str(atom.args[0])}
+    terms = [term for arg in atom.args if isinstance(arg, Expr) for term in arg.terms]
+    return {name for monomial, _ in terms for k in monomial for name in _names(algebra, k)}
 
 
 def _first_reason(model: ir.Model, failures: Failures) -> str | None:

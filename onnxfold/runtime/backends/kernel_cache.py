@@ -15,14 +15,12 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
 
 from onnxfold import files
-from onnxfold.runtime.backends.integrity import hashes_of
-from onnxfold.runtime.bundles.bundle import KERNELS
+from onnxfold.runtime.bundles.bundle import KERNELS, hash_file
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.least_recently_used import KeptFile, files_of, shrink, touch
 
@@ -33,10 +31,8 @@ LIMIT = "ONNXFOLD_KERNEL_CACHE_BYTES"
 
 DEFAULT_LIMIT = 1 << 30
 
-_SUFFIX = ".kernel"
 _DESCRIPTION = "kernel.json"
-_OWN_FILE = re.compile(r"[0-9a-f]{32}\.")
-"""How names of files in the cache begin, also of those that earlier versions wrote."""
+_NAME = re.compile(r"[0-9a-f]{32}\.kernel$")
 
 
 @dataclass(frozen=True)
@@ -57,21 +53,13 @@ class CachedKernel:
 
 
 def name_of(key: Mapping[str, str]) -> str:
-    """A name for what a kernel was made of and for: 32 hexadecimal digits."""
+    """Return a name for what a kernel was made of and for: 32 hexadecimal digits."""
     return hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:32]
 
 
-def find(name: str) -> Kernel | None:
-    """The kernel of a name, without its files; None if there is none, or it is damaged."""
-    with contextlib.suppress(Exception), _opened(_path(name)) as archive:
-        return _described(archive)
-    return None
-
-
-def forget(name: str) -> None:
-    """Remove a kernel."""
-    with contextlib.suppress(OSError):
-        _path(name).unlink(missing_ok=True)
+def hashes_of(names: Sequence[str], folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of files by their names, which are relative to the folder."""
+    return {name: hash_file(folder / name) for name in names}
 
 
 def take(name: str, folder: Path, maker: str | None = None) -> Kernel | None:
@@ -80,27 +68,29 @@ def take(name: str, folder: Path, maker: str | None = None) -> Kernel | None:
     Args:
         name: See `name_of`.
         folder: The bundle's folder.
-        maker: Who must have made it; None for anybody.
+        maker: Who must have made the kernel; None for anybody.
 
     Returns:
-        The kernel; None if there is none, or it cannot be read or copied. One that is damaged is
-        removed.
+        The kernel; None if there is none, or it cannot be read or copied. A damaged one is removed.
     """
     path = _path(name)
     try:
-        with _opened(path) as archive:
+        with zipfile.ZipFile(path) as archive:
             kernel = _described(archive)
             if maker not in (None, kernel.key.get("maker")):
                 return None
             for file in kernel.files:
-                with archive.open(file) as content:
-                    _write(folder / file, content)
-            if hashes_of(kernel.files, folder) != kernel.hashes:
-                raise ValueError("a file is another than that which was made")
+                (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                # what is in use is replaced, never written to
+                with archive.open(file) as content, files.replacing(str(folder / file)) as copy:
+                    shutil.copyfileobj(content, copy)
+        if hashes_of(kernel.files, folder) != kernel.hashes:
+            raise ValueError("a file is another than that which was made")
     except OSError as error:
         logger.debug("the kernel %s is not taken: %s", name, error)
         return None
     except Exception as error:  # whatever zipfile raises about a damaged archive
+        forget(name)
         logger.info("the kernel %s is damaged, and removed: %s", name, error)
         return None
     touch(path)
@@ -115,8 +105,7 @@ def keep(name: str, kernel: Kernel, folder: Path) -> None:
         kernel: The kernel.
         folder: The folder that its files are named from.
     """
-    cache = cache_folder()
-    limit = limit_in_bytes()
+    cache, limit = cache_folder(), limit_in_bytes()
     try:
         if sum((folder / file).stat().st_size for file in kernel.files) > limit:
             return
@@ -134,59 +123,51 @@ def keep(name: str, kernel: Kernel, folder: Path) -> None:
         logger.info("the kernel is not kept: %s", failure)
 
 
+def forget(name: str) -> None:
+    """Remove a kernel."""
+    files.remove(str(_path(name)))
+
+
 def entries() -> list[CachedKernel]:
-    """The kernels in the cache, the last used first. Those that are damaged are removed."""
+    """Return the kernels in the cache that are not damaged, the last used first."""
     found = []
-    for file in _files():
-        if not file.path.endswith(_SUFFIX):
-            continue
-        with contextlib.suppress(Exception), _opened(Path(file.path)) as archive:
+    for file in sorted(_files(), key=lambda file: -file.used):
+        with contextlib.suppress(Exception), zipfile.ZipFile(file.path) as archive:
             kernel = _described(archive)
             found.append(CachedKernel(kernel.backend, kernel.outputs, file.nbytes, file.used))
-    return sorted(found, key=lambda entry: -entry.used)
+    return found
 
 
 def clear() -> int:
-    """Remove all kernels; the number of bytes that they took."""
-    removed = 0
-    for file in _files():
-        with contextlib.suppress(OSError):
-            os.unlink(file.path)
-            removed += file.nbytes
+    """Remove all kernels; return the number of bytes that they took."""
+    found = _files()
+    shrink(found, 0)
     files.remove_leftovers(str(cache_folder()))
-    return removed
-
-
-def copy(kernel: Kernel, source: Path, target: Path) -> None:
-    """Copy a kernel's files; what is in use is replaced, never written to.
-
-    Raises:
-        OSError: A file is gone, or the folder cannot be written.
-    """
-    for file in kernel.files:
-        with open(source / file, "rb") as content:
-            _write(target / file, content)
+    return sum(file.nbytes for file in found)
 
 
 def cache_folder() -> Path:
-    """Where kernels are kept."""
+    """Return the folder where kernels are kept."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "onnxfold" / KERNELS
 
 
-def _path(name: str) -> Path:
-    return cache_folder() / f"{name}{_SUFFIX}"
-
-
 def limit_in_bytes() -> int:
-    """Bytes that the cache may take."""
-    text = os.environ.get(LIMIT)
-    if not text:
-        return DEFAULT_LIMIT
-    if not text.isdecimal():
+    """Return the bytes that the cache may take."""
+    text = os.environ.get(LIMIT, "")
+    if text.isdecimal():
+        return int(text)
+    if text:
         logger.warning("%s is no number of bytes: %s", LIMIT, text)
-        return DEFAULT_LIMIT
-    return int(text)
+    return DEFAULT_LIMIT
+
+
+def _path(name: str) -> Path:
+    return cache_folder() / f"{name}.kernel"
+
+
+def _files() -> list[KeptFile]:
+    return files_of(cache_folder(), _NAME)
 
 
 def _described(archive: zipfile.ZipFile) -> Kernel:
@@ -195,28 +176,3 @@ def _described(archive: zipfile.ZipFile) -> Kernel:
     if not kernel.files or any(os.path.dirname(file) != KERNELS for file in kernel.files):
         raise ValueError("it has files that are none of a kernel")
     return kernel
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """An archive of the cache, which is removed if what is done with it says that it is damaged."""
-    with open(path, "rb") as file:
-        try:
-            with zipfile.ZipFile(file) as archive:
-                yield archive
-        except OSError:
-            raise
-        except Exception:
-            files.remove(str(path))
-            raise
-
-
-def _write(path: Path, content: IO[bytes]) -> None:
-    """Write a file, in place of the one that may be there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with files.replacing(str(path)) as file:
-        shutil.copyfileobj(content, file)
-
-
-def _files() -> list[KeptFile]:
-    return files_of(cache_folder(), _OWN_FILE)

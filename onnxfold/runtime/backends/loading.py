@@ -1,17 +1,23 @@
-"""Loading the kernels of a split model."""
+"""Loading the kernels of a split model, and looking at what they are called with."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from onnxfold.errors import UsageError
-from onnxfold.runtime.backends.base import CompileError, Run, Values, widened
-from onnxfold.runtime.backends.fitting import fitting
-from onnxfold.runtime.backends.integrity import verified
+from onnxfold.files import scratch_folder
+from onnxfold.memory import memory_of_the_machine
+from onnxfold.onnxruntime_sessions import Feed, numpy_name
+from onnxfold.runtime.backends.base import CompileError, Misfit, Run, Values, weights_of
 from onnxfold.runtime.backends.registry import create
-from onnxfold.runtime.bundles.bundle import FOLD_FILE, SplitModel
+from onnxfold.runtime.bundles.bundle import FOLD_FILE, SplitModel, hash_file
 from onnxfold.runtime.bundles.manifest import Kernel
 
 if TYPE_CHECKING:
@@ -27,11 +33,11 @@ class Loaded(NamedTuple):
 
 
 def load_kernels(bundle: SplitModel, backend: str) -> tuple[list[Loaded], dict[str, str]]:
-    """The kernels of a split model that can be used here.
+    """Load the kernels of a split model that can be used here.
 
     Args:
         bundle: The split model.
-        backend: Whose kernels; "auto" for all that are no slower than onnxruntime.
+        backend: Whose kernels; "auto" for all that are faster than onnxruntime.
 
     Returns:
         The kernels, and by output name why there is none.
@@ -76,11 +82,37 @@ def _load(bundle: SplitModel, kernel: Kernel, weights: _Weights) -> Run:
     if reason is not None:
         raise CompileError(reason)
     given = weights.of(kernel.weights)
-    with verified(kernel, bundle.folder) as folder:
+    with _verified(kernel, bundle.folder) as folder:
         run = backend.load(kernel, folder, given)
     optional = {info.name for info in bundle.manifest.runtime_constants if info.optional}
     defaults = weights.of([name for name in kernel.inputs if name in optional])
-    return lambda values: run(fitting(kernel.takes, {**defaults, **values}))
+
+    def checked(values: Values) -> dict[str, Any]:
+        values = {**defaults, **values}
+        check_inputs(kernel, values)
+        return run(values)
+
+    return checked
+
+
+@contextlib.contextmanager
+def _verified(kernel: Kernel, folder: Path) -> Iterator[Path]:
+    """A folder with copies of a kernel's files, which were hashed on the way into it.
+
+    What is loaded from there are the bytes that were verified, whatever becomes of the kernel's own
+    files meanwhile or later.
+    """
+    with scratch_folder("kernel") as scratch:
+        for name in kernel.files:
+            copy = Path(scratch) / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                found = hash_file(folder / name, copy)
+            except OSError as error:
+                raise CompileError(f"{name}: {error.strerror}") from error
+            if found != kernel.hashes.get(name):
+                raise CompileError(f"{name} is not the file that was compiled")
+        yield Path(scratch)
 
 
 class _Weights:
@@ -90,21 +122,53 @@ class _Weights:
         self._bundle = bundle
 
     def of(self, names: list[str]) -> Values:
-        """Arrays on the file."""
-        missing = [name for name in names if name not in self._initializers]
-        if missing:
-            raise CompileError(f"{FOLD_FILE} has no weight {missing[0]!r}")
-        tensors = {name: self._initializers[name].const_value for name in names}
-        return {n: widened(_array(tensor)) for n, tensor in tensors.items() if tensor is not None}
+        return weights_of(self._initializers, names) if names else {}
 
     @functools.cached_property
     def _initializers(self) -> Mapping[str, ir.Value]:
         return self._bundle.load(FOLD_FILE).graph.initializers
 
 
-def _array(tensor: ir.TensorProtocol) -> Any:
-    """The elements, on the file if they are in one; what is computed goes with its tensor."""
-    from onnxfold import storage
+def check_inputs(kernel: Kernel, values: Values) -> None:
+    """Refuse inputs that a kernel was not compiled for: its code does not look at them.
 
-    array = tensor.numpy()
-    return array if storage.span_of(tensor) is not None else array.copy()
+    Args:
+        kernel: The kernel.
+        values: Arrays or onnxruntime's values by name.
+
+    Raises:
+        Misfit: Element types, ranks or sizes are others, sizes of the same name differ, there are
+            no elements (compiled code may divide by such a size), or all values together take more
+            memory than the machine has: compiled code does not notice that it gets none.
+    """
+    sizes: dict[str, tuple[str, int]] = {}
+    for info in kernel.takes:
+        shape, dims = _shape(values[info.name], info.dtype), info.shape or []
+        if shape is None:
+            raise Misfit(f"{info.name!r} is no tensor of {info.dtype}")
+        if len(shape) != len(dims):
+            raise Misfit(f"{info.name!r} has {len(shape)} dims, not {len(dims)}")
+        for axis, (size, dim) in enumerate(zip(shape, dims, strict=True)):
+            if size == 0:
+                raise Misfit(f"{info.name!r} of shape {shape} has no elements")
+            if isinstance(dim, int) and size != dim:
+                raise Misfit(f"{info.name!r} has {size} on axis {axis}, not {dim}")
+            if isinstance(dim, str):
+                other, known = sizes.setdefault(dim, (info.name, size))
+                if size != known:
+                    raise Misfit(f"{dim!r} is {known} in {other!r} and {size} in {info.name!r}")
+    nbytes = sum(
+        math.prod(n if isinstance(n, int) else sizes[n][1] for n in factors)
+        for factors in kernel.memory
+    )
+    if nbytes > memory_of_the_machine():
+        raise Misfit(f"it may take {nbytes:,} bytes of memory")
+
+
+def _shape(value: Feed, dtype: str) -> tuple[int, ...] | None:
+    """The shape of a tensor of this element type, None for everything else."""
+    if isinstance(value, np.ndarray):
+        return value.shape if value.dtype.name == numpy_name(dtype) else None
+    if not value.has_value() or value.data_type() != f"tensor({dtype})":
+        return None
+    return tuple(value.shape())

@@ -25,7 +25,7 @@ _MOST_BYTES = 1 << 16
 _INDICES = (ir.DataType.INT64, ir.DataType.INT32)
 
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-_COPYING = ops(Trait.MOVES | Trait.REPEATS | Trait.SELECTS | Trait.FREE)
+_COPYING = {op for t in (Trait.MOVES, Trait.REPEATS, Trait.SELECTS, Trait.FREE) for op in ops(t)}
 
 
 def prepare(model: ir.Model) -> list[str]:
@@ -194,6 +194,9 @@ def _weights_to_inputs(graph: ir.Graph) -> list[str]:
             value.const_value = None
             graph.inputs.append(value)
             names.append(value.name)
+        elif tensor.dtype != ir.DataType.STRING:  # compilers read no other files
+            content = np.array(tensor.numpy())
+            value.const_value = ir.tensor(content, dtype=tensor.dtype, name=value.name)
     return names
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 
-from onnxfold.errors import UsageError
+from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.runtime.backends.base import Backend
 
 logger = logging.getLogger("onnxfold")
@@ -22,6 +22,9 @@ _OURS = {
 """Classes by name; "auto" takes kernels in this order."""
 
 NAMES = ("auto", *_OURS)
+
+NOT_COMPILING = ("auto", "onnxruntime")
+"""Names of backends that make no kernels."""
 
 
 def create(name: str, options: Sequence[str] = ()) -> Backend:
@@ -48,12 +51,20 @@ def create(name: str, options: Sequence[str] = ()) -> Backend:
     return made
 
 
-def check_name(backend: str, options: Sequence[str] = ()) -> None:
+def check_name(backend: str, options: Sequence[str] = (), strict: bool = False) -> None:
     """Refuse a backend that there is not, and options that it does not take.
 
+    Args:
+        backend: The name.
+        options: For its compiler.
+        strict: Whether it must run everything.
+
     Raises:
-        UsageError: There is no backend of that name, or the options are of no compiler.
+        UsageError: There is no backend of that name, or it compiles nothing and the options are for
+            a compiler.
     """
+    if strict and backend in NOT_COMPILING:
+        raise UsageError("there is no backend to insist on: choose iree or onnx-mlir")
     if options:
         if backend == "auto":
             raise UsageError("options are for one compiler: choose iree or onnx-mlir")
@@ -73,6 +84,29 @@ def compilers() -> Iterator[Backend]:
             yield create(name)
         except UsageError as error:
             logger.warning("%s", error)
+
+
+def report_rest(backend: str, left: Mapping[str, str], count: int, strict: bool) -> None:
+    """Warn that onnxruntime runs what a backend does not; or refuse it.
+
+    Args:
+        backend: The backend that was asked for.
+        left: Components that it does not run, by the name of their first tensor: why not.
+        count: How many components there are.
+        strict: Whether it must run all of them.
+
+    Raises:
+        OnnxFoldError: It must, and does not.
+    """
+    if not left or backend in NOT_COMPILING:
+        return
+    names: dict[str, list[str]] = {}
+    for name, reason in left.items():
+        names.setdefault(reason, []).append(name)
+    reasons = "; ".join(f"{', '.join(some)}: {reason}" for reason, some in names.items())
+    if strict:
+        raise OnnxFoldError(f"{backend} does not run {len(left)} of {count} components: {reasons}")
+    logger.warning("%s runs %d of %d components: %s", backend, count - len(left), count, reasons)
 
 
 def _known() -> dict[str, metadata.EntryPoint]:

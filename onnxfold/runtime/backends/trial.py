@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxfold.onnxruntime_sessions import array_of, open_session, ort_value
-from onnxfold.runtime.backends.fitting import fitting
+from onnxfold.runtime.backends.loading import check_inputs
 from onnxfold.runtime.backends.process import run_function
 from onnxfold.runtime.backends.registry import create
 from onnxfold.runtime.bundles.manifest import Kernel
@@ -27,8 +26,9 @@ def tried(
     weights: Sequence[Any],
     seconds: float,
     model: Path | None = None,
-) -> tuple[list[list[Any]], list[float] | None]:
-    """Results of calls of a kernel, one after the other in the same process; and how long it takes.
+    timed: int = 0,
+) -> tuple[list[list[Any]], list[tuple[float, float]]]:
+    """Call a kernel several times in another process, and time the first calls.
 
     Args:
         kernel: The kernel, with a file.
@@ -36,42 +36,35 @@ def tried(
         calls: For each its inputs.
         weights: Its weights.
         seconds: Time limit.
-        model: The file of the same model, with which onnxruntime is timed, on the inputs of the
-            first call.
+        model: The file of the same model, with which onnxruntime is timed.
+        timed: How many of the calls are timed.
 
     Returns:
-        Arrays, and seconds of the kernel and of onnxruntime, None if one of them was not timed.
+        The results of each call; and for those that are timed, seconds of the kernel and of
+        onnxruntime.
 
     Raises:
-        CompileError: It does not load, fails, crashes, or takes too long.
+        CompileError: The kernel does not load, fails, crashes, or takes too long.
     """
-    request = {
-        "kernel": asdict(kernel),
-        "folder": str(folder.resolve()),
-        "calls": len(calls),
-        "model": None if model is None else str(model),
-    }
+    request = [asdict(kernel), str(folder.resolve()), len(calls), model and str(model), timed]
     arrays = [*weights, *(array for call in calls for array in call)]
     times, made = run_function(f"{__name__}:serve", request, arrays, seconds, what="the kernel")
     results = iter(made)
     return [list(islice(results, len(kernel.outputs))) for _ in calls], times
 
 
-def serve(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
+def serve(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
     """Call a kernel, and time it; see `tried`."""
-    kernel, given = Kernel.from_dict(request["kernel"]), iter(arrays)
+    description, folder, count, model, timed = request
+    kernel, given = Kernel.from_dict(description), iter(arrays)
     weights = _named(kernel.weights, given)
-    run = create(kernel.backend).load(kernel, Path(request["folder"]), weights)
-    calls = [_named(kernel.inputs, given) for _ in range(request["calls"])]
+    run = create(kernel.backend).load(kernel, Path(folder), weights)
+    calls = [_named(kernel.inputs, given) for _ in range(count)]
     results = []
     for call in calls:
         made = run(call)
         results += [array_of(made[name]) for name in kernel.outputs]
-    times = None
-    if request["model"] is not None:
-        with contextlib.suppress(Exception):  # whatever a foreign runtime raises
-            times = _times(kernel, run, request["model"], calls[0])
-    return times, results
+    return [_times(kernel, run, model, call) for call in calls[:timed]], results
 
 
 def _named(names: Sequence[str], arrays: Iterator[Any]) -> dict[str, Any]:
@@ -85,10 +78,16 @@ def _times(
 
     Each runs twice in its turn, as threads of the one before it may wait for work in a loop.
     """
-    feeds = fitting(kernel.takes, {name: ort_value(feed) for name, feed in given.items()})
+    feeds = {name: ort_value(feed) for name, feed in given.items()}
     session = open_session(model, fold_options(None))
+
+    def run_kernel() -> None:
+        check_inputs(kernel, feeds)
+        for value in run(feeds).values():
+            ort_value(value)
+
     runs: list[Callable[[], object]] = [
-        lambda: [ort_value(value) for value in run(feeds).values()],
+        run_kernel,
         lambda: session.run_with_ort_values(None, feeds),
     ]
     for once in runs:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from onnxfold.errors import UsageError
 from onnxfold.onnxruntime_sessions import CPU, Feed
-from onnxfold.runtime.backends.asked import answer, check_strict
-from onnxfold.runtime.backends.registry import check_name
+from onnxfold.runtime.backends.registry import check_name, report_rest
 from onnxfold.runtime.bundles.bundle import SplitModel, is_bundle, open_bundle
 from onnxfold.runtime.bundles.manifest import TensorInfo
 from onnxfold.runtime.sessions.cache import CacheStatistics, FoldCache, shared_cache
@@ -93,8 +92,7 @@ class Session:
         specialize: bool = False,
         **arguments: Unpack[SplitArguments],
     ) -> None:
-        check_name(backend)
-        check_strict(backend, strict_backend)
+        check_name(backend, strict=strict_backend)
         self.bundle = _bundle_of(source, backend, arguments)
         self._options = sess_options
         self._providers = list(providers) if providers else [*CPU]
@@ -109,7 +107,7 @@ class Session:
         if backend not in ("auto", "onnxruntime"):
             placements = self.placements()
             left = {p.outputs[0]: str(p.reason) for p in placements if p.backend != backend}
-            answer(backend, left, len(placements), strict_backend)
+            report_rest(backend, left, len(placements), strict_backend)
 
     def _open(self) -> None:
         """Open entry; runtime_fold is opened at the first fold."""

@@ -165,7 +165,7 @@ def test_a_file_of_constants_stays_beside_the_library(compiler, tmp_path, monkey
     (tmp_path / "b" / kernel.beside[0]).unlink()
     got, placements = run(tmp_path / "b", feeds)
     assert placements[0].backend == "onnxruntime"
-    assert placements[0].reason == f"{kernel.beside[0]}: No such file"
+    assert placements[0].reason == f"{kernel.beside[0]}: No such file or directory"
     assert got.tobytes() == original(adapter, feeds)[0].tobytes()
     # in the user's cache it is whole
     again = split_adapter(adapter, tmp_path / "c", "auto")

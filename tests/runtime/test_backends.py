@@ -13,10 +13,8 @@ from onnxfold import storage
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
 from onnxfold.runtime.backends import iree
-from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.iree_module import aligned
 from onnxfold.runtime.backends.kernel_cache import cache_folder
-from onnxfold.runtime.backends.onnxruntime import Onnxruntime
 from onnxfold.runtime.backends.prepare import prepare
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.sessions.cache import FoldCache
@@ -252,90 +250,6 @@ def prepared(model: onnx.ModelProto) -> tuple[ir.Model, list[str]]:
 
 def ops(model: ir.Model) -> set[str]:
     return {node.op_type for graph in all_graphs(model) for node in graph}
-
-
-@pytest.mark.parametrize(
-    ("shape", "scale", "attributes"),
-    [
-        ((8, 6), (8, 3), "axis = 1, block_size = 2"),
-        ((8, 6), (2, 6), "axis = 0, block_size = 4"),
-        ((4, 8, 6), (4, 2, 6), "axis = -2, block_size = 4"),
-    ],
-)
-def test_blocked_dequantization_becomes_elementwise(shape, scale, attributes):
-    text = f"""g (int8[{",".join(map(str, shape))}] x, float[{",".join(map(str, scale))}] s,
-                  int8[{",".join(map(str, scale))}] z) => (float[{",".join(map(str, shape))}] y) {{
-        y = DequantizeLinear<{attributes}>(x, s, z)
-    }}"""
-    model = parse(text)
-    opened, _ = prepared(model)
-    assert "DequantizeLinear" not in ops(opened)
-    rng = np.random.default_rng(0)
-    feeds = {
-        "x": rng.integers(-128, 128, shape).astype(np.int8),
-        "s": random(*scale),
-        "z": rng.integers(-128, 128, scale).astype(np.int8),
-    }
-    want = original(model, feeds)[0]
-    assert original(storage.to_proto(opened), feeds)[0].tobytes() == want.tobytes()
-
-
-@pytest.mark.parametrize("axis", [0, 1, -1])
-@pytest.mark.parametrize("zero", [False, True])
-@pytest.mark.parametrize(
-    ("kind", "scale", "result"),
-    [
-        ("int8", "float", "float"),
-        ("uint8", "float", "float"),
-        ("int16", "float16", "float16"),
-        ("int8", "float16", "float"),
-        ("int32", "float", "float"),
-    ],
-)
-def test_dequantization_along_an_axis_becomes_elementwise(kind, scale, result, zero, axis):
-    count = (7, 8, 6)[axis]
-    zeros = f", {kind}[{count}] z" if zero else ""
-    dtype = "" if scale == result else ", output_dtype = 1"
-    model = parse(
-        f"""g ({kind}[n, 8, 6] x, {scale}[{count}] s{zeros}) => ({result}[n, 8, 6] y) {{
-            y = DequantizeLinear<axis = {axis}{dtype}>(x, s{", z" if zero else ""})
-        }}"""
-    )
-    model.opset_import[0].version = 23
-    opened, _ = prepared(model)
-    assert "DequantizeLinear" not in ops(opened)
-    rng = np.random.default_rng(0)
-    limits = np.iinfo(kind)
-    low, high = max(limits.min, -40_000), min(limits.max, 40_000)
-    feeds = {
-        "x": rng.integers(low, high + 1, (7, 8, 6)).astype(kind),
-        "s": random(count).astype({"float": "float32"}.get(scale, scale)),
-    }
-    if zero:  # int32 has none but 0
-        feeds["z"] = (rng.integers(low, high + 1, count) * (kind != "int32")).astype(kind)
-    onnxruntime = Onnxruntime()
-    try:
-        (want,) = onnxruntime.run(model.SerializeToString(), list(feeds.values()))
-    except CompileError as error:
-        pytest.skip(f"this onnxruntime does not run the original: {error}")
-    (got,) = onnxruntime.run(storage.to_proto(opened).SerializeToString(), list(feeds.values()))
-    assert (got.dtype, got.tobytes()) == (want.dtype, want.tobytes())
-
-
-def test_weights_of_four_bits_become_bytes():
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    model = parse(
-        """g (float[8, 3] s) => (float[8, 6] y) {
-            y = DequantizeLinear<axis = 1, block_size = 2>(w, s)
-        }"""
-    )
-    values = np.random.default_rng(0).integers(-8, 8, (8, 6)).astype(ml_dtypes.int4)
-    model.graph.initializer.append(ir.serde.serialize_tensor(ir.tensor(values, name="w")))
-    opened, names = prepared(model)
-    assert names == ["w"] and opened.graph.inputs[-1].dtype == ir.DataType.INT8
-    feeds = {"s": random(8, 3)}
-    got = original(storage.to_proto(opened), {**feeds, "w": values.astype(np.int8)})[0]
-    assert got.tobytes() == original(model, feeds)[0].tobytes()
 
 
 def test_a_product_with_one_matrix_is_flattened():

@@ -101,7 +101,7 @@ class Backend(Protocol):
 
 
 def weights_of(initializers: Mapping[str, ir.Value], names: Sequence[str]) -> Values:
-    """Return weights as arrays that kernels are given: of 4 or 2 bits, each number has a byte.
+    """Return weights as arrays.
 
     Raises:
         CompileError: There is no such weight.
@@ -111,10 +111,7 @@ def weights_of(initializers: Mapping[str, ir.Value], names: Sequence[str]) -> Va
         tensor = initializers[name].const_value if name in initializers else None
         if tensor is None:
             raise CompileError(f"runtime_fold.onnx has no weight {name!r}")
-        array = tensor.numpy()
-        if tensor.dtype.bitwidth < 8 and tensor.dtype.is_integer():
-            array = array.astype("int8" if tensor.dtype.is_signed() else "uint8")
-        arrays[name] = array
+        arrays[name] = tensor.numpy()
     return arrays
 
 

@@ -37,60 +37,13 @@ def prepare(model: ir.Model) -> list[str]:
     analysis = SymbolicAnalysis(model)
     names = Names(analysis.scopes.graphs())
     for node in list(model.graph):
-        if node.op_type == "DequantizeLinear":
-            _decompose_dequantize(node, analysis, names)
-        elif node.op_type == "MatMul":
+        if node.op_type == "MatMul":
             _flatten_matmul(node, analysis, names)
         elif node.op_type in ("LayerNormalization", "InstanceNormalization"):
             _center(node, analysis, names, model.opset_imports[""])
     for node in list(model.graph):
         _compute_in_float32(node, analysis, names, model.opset_imports)
-    _widen_packed(model.graph)
     return _weights_to_inputs(model.graph)
-
-
-def _decompose_dequantize(node: ir.Node, analysis: SymbolicAnalysis, names: Names) -> None:
-    """(x - zero point) * scale, along an axis or block by block: elementwise ops that are fused.
-
-    As onnxruntime does, it computes in float32 whatever the types of scale and result are.
-    """
-    x, scale, zero = [*node.inputs, None][:3]
-    assert x is not None and scale is not None
-    size = node.attributes.get_int("block_size", 0)
-    fact, factors = analysis.of(x), analysis.of(scale)
-    dtype = analysis.of(node.outputs[0]).dtype
-    if fact.shape is None or fact.dtype is None or factors.shape is None or dtype is None:
-        return
-    if not size and not factors.shape and fact.dtype.bitwidth >= 8:
-        return  # one number for all: compilers take that as it is
-    rank = len(fact.shape)
-    axis = int(node.attributes.get_int("axis", 1) or 0) % max(rank, 1)
-    factor = [1] * rank
-    if len(factors.shape) == 1 and not size:
-        factor[axis] = -1
-    make = functools.partial(insert, node, names)
-    ints = functools.partial(insert_constant, node, names)
-    result = make("Cast", [x], {"to": ir.DataType.FLOAT})
-    shape = [d for d in fact.shape if isinstance(d, int)]
-    if size:
-        if len(shape) < rank or shape[axis] % size:
-            return
-        blocks = [*shape[:axis], shape[axis] // size, size, *shape[axis + 1 :]]
-        factor = [*blocks[: axis + 1], 1, *blocks[axis + 2 :]]
-        result = make("Reshape", [result, ints(blocks)])
-
-    def spread(operand: ir.Value) -> ir.Value:
-        wide = make("Cast", [operand], {"to": ir.DataType.FLOAT})
-        return make("Reshape", [wide, ints(factor)])
-
-    if zero is not None:
-        result = make("Sub", [result, spread(zero)])
-    result = make("Mul", [result, spread(scale)])
-    if size:
-        result = make("Reshape", [result, ints(shape)])
-    if dtype != ir.DataType.FLOAT:
-        result = make("Cast", [result], {"to": dtype})
-    _replace(node, result)
 
 
 def _flatten_matmul(node: ir.Node, analysis: SymbolicAnalysis, names: Names) -> None:
@@ -163,20 +116,6 @@ def _replace(node: ir.Node, new: ir.Value) -> None:
     """The node's result is ``new`` from now on, under the old name."""
     take_over(node.outputs[0], new, declared=True)
     remove_nodes([node])
-
-
-def _widen_packed(graph: ir.Graph) -> None:
-    """Weights of 4 and 2 bits become bytes: what reads them casts them in any case."""
-    for value in list(graph.initializers.values()):
-        tensor = value.const_value
-        if tensor is None or tensor.dtype.bitwidth >= 8 or not tensor.dtype.is_integer():
-            continue
-        if any(use.node.op_type != "Cast" for use in value.uses()):
-            continue
-        dtype = ir.DataType.INT8 if tensor.dtype.is_signed() else ir.DataType.UINT8
-        wide = np.asarray(tensor.numpy()).astype(dtype.numpy())
-        value.const_value = ir.tensor(wide, dtype=dtype, name=value.name)
-        value.type = ir.TensorType(dtype)
 
 
 def _weights_to_inputs(graph: ir.Graph) -> list[str]:

@@ -25,6 +25,8 @@ _SHORTAGES = {
 }
 """What is short, and what programs say that fail for lack of it."""
 
+_TELLING = re.compile("error|assertion|unreachable|terminate called", re.IGNORECASE)
+
 
 @contextlib.contextmanager
 def work_folder() -> Iterator[Path]:
@@ -86,17 +88,12 @@ def _told(what: str, seconds: float) -> Iterator[None]:
     try:
         yield
     except isolated.Failure as failure:
-        said = f"{failure.kind}\n{failure.output}\n{failure}"
         if failure.kind == "late":
-            reason = f"{what} took longer than {seconds:g} s"
-        elif failure.kind == "ended":
-            _refuse_shortage(what, said)
-            how = f"signal {-failure.code}" if failure.code < 0 else f"exit code {failure.code}"
-            reason = f"{what} crashed ({how}){last_words(failure.output)}"
-        else:
-            _refuse_shortage(what, said)
-            reason = reason_in(failure.output, str(failure))
-        raise CompileError(reason) from failure
+            raise CompileError(f"{what} took longer than {seconds:g} s") from failure
+        _refuse_shortage(what, f"{failure.kind}\n{failure.output}\n{failure}")
+        if failure.kind != "ended":
+            raise CompileError(reason_in(f"{failure}\n{failure.output}")) from failure
+        raise CompileError(f"{what} {ending(failure.code, failure.output)}") from failure
 
 
 def _refuse_shortage(what: str, text: str) -> None:
@@ -130,20 +127,20 @@ def memory_limit() -> int:
     return memory_of_the_machine() // 2
 
 
-def reason_in(text: str, default: str = "the compiler failed") -> str:
-    """The line of a compiler's output that says what is wrong."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if "error:" in line or "Error" in line]
-    return one_line((errors or [default])[0])
+def ending(code: int, text: str) -> str:
+    """Return how a program ended, by its exit code (-n or 128 + n for signal n) and output."""
+    number = -code if code < 0 else code - 128
+    how = f"crashed (signal {number})" if number > 0 else f"failed (exit code {code})"
+    return f"{how}: {reason_in(text)}".removesuffix(": ")
 
 
-def last_words(text: str) -> str:
-    """Behind ": ", what a program that died says about it; nothing if it says nothing."""
-    said = re.search(r"(?:Assertion |LLVM ERROR|UNREACHABLE|terminate called|error:).*", text)
-    return f": {one_line(said[0])}" if said else ""
+def reason_in(text: str) -> str:
+    """Return the line of a program's output that says what is wrong, or its first line."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return one_line(next(filter(_TELLING.search, lines), *lines[:1] or [""]))
 
 
 def one_line(text: str) -> str:
-    """A message without its line breaks and file positions, cut to a readable length."""
-    text = re.sub(r"^.*?error:\s*", "", " ".join(text.split()))
+    """Return a message without line breaks and file positions, cut to a readable length."""
+    text = re.sub(r"^.*?(error:\s*|(?=Assertion ))", "", " ".join(text.split()))
     return text if len(text) <= 200 else text[:197] + "..."

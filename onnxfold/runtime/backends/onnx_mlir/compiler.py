@@ -8,38 +8,13 @@ from pathlib import Path
 
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.cpu import cpu_level
-from onnxfold.runtime.backends.onnx_mlir.tool import Container, Tool
-from onnxfold.runtime.backends.process import last_words, one_line
+from onnxfold.runtime.backends.onnx_mlir.tool import Tool
+from onnxfold.runtime.backends.process import ending
 
 MODEL = "model.onnx"
 
 STAGES = {"1-onnx": "--EmitONNXIR", "2-mlir": "--EmitMLIR", "3-llvm": "--EmitLLVMIR"}
 """What can be written on the way to a library, by the names of the files."""
-
-# From the header of onnx-mlir's own compiler driver.
-_MEANINGS = {
-    2: "it does not take the file for a model",
-    3: "it cannot open the model",
-    4: "it cannot write its result",
-    5: "it cannot write a temporary file",
-    6: "it does not take the model for valid ONNX",
-    7: "it cannot lower the model to LLVM",
-    8: "LLVM's optimizer failed",
-    9: "LLVM's code generator failed",
-    12: "the linker failed",
-    13: "it does not take its options",
-    14: "it cannot compile the model",
-    15: "the compiler died",
-    16: "it does not find a program that it needs",
-    17: "it cannot execute a program that it needs",
-    18: "a program that it needs failed",
-    19: "the model is a hard link",
-}
-_ENGINE_MEANINGS = {
-    125: "the container engine failed",
-    126: "the image's compiler cannot be executed",
-    127: "there is no onnx-mlir in the image",
-}
 
 
 def flags(machine: str = "", cpu: str | None = None) -> list[str]:
@@ -77,17 +52,4 @@ def run_tool(tool: Tool, folder: Path, arguments: Sequence[str], seconds: float)
     """
     done = tool.run(folder, arguments, seconds)
     if done.returncode:
-        raise CompileError(failure(done.returncode, done.stderr, isinstance(tool, Container)))
-
-
-def failure(code: int, stderr: str, contained: bool = False) -> str:
-    """What an exit code and standard error say, in one line."""
-    killed_by = -code if code < 0 else code - 128 if code > 128 else 0
-    if killed_by:
-        return f"onnx-mlir crashed (signal {killed_by}){last_words(stderr)}"
-    meanings = {**_MEANINGS, **(_ENGINE_MEANINGS if contained else {})}
-    meaning = meanings.get(code, "it failed")
-    lines = [line for line in stderr.splitlines() if line.strip()]
-    telling = [line for line in lines if "error" in line.lower()]
-    detail = f": {one_line((telling or lines)[0])}" if lines else ""
-    return f"onnx-mlir: {meaning} (exit code {code}){detail}"
+        raise CompileError(f"onnx-mlir {ending(done.returncode, done.stderr)}")

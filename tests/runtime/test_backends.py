@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from runtime_models import adapter_feeds, decoder_feeds, options, original, parse, random
 
@@ -340,3 +341,51 @@ def test_arrays_begin_where_the_runtime_wants_them():
         assert np.array_equal(aligned(array), array)
     there = aligned(base)
     assert aligned(there) is there
+
+
+def test_sizes_that_take_too_much_memory_are_refused(compiled):
+    """Compiled code would not notice that there is none."""
+    model = parse(
+        """g (float[n, 1] a, float[1, k] b, float[1] x) => (float[1] y) {
+            product = Mul(a, b)
+            e = Softmax(product)
+            sum = ReduceSum<keepdims = 0>(e)
+            y = Add(x, sum)
+        }"""
+    )
+    session = Session(model, options(), runtime_constants=["a", "b"], backend="counting")
+    assert [p.backend for p in session.placements()] == ["counting"]
+    feeds = {"a": random(9, 1), "b": random(1, 5), "x": random(1)}
+    np.testing.assert_allclose(session.run(None, feeds)[0], feeds["x"] + 9, rtol=1e-5)
+    large = {"a": np.ones((10**7, 1), np.float32), "b": np.ones((1, 10**7), np.float32)}
+    with pytest.raises(UsageError, match=r"it may take 800,[\d,]+ bytes of memory"):
+        session.run(None, {**feeds, **large})
+
+
+def test_integers_in_external_data_are_compiled(compiled, tmp_path):
+    model = parse(
+        "g (float[n, 64] r, float[1] x) => (float[n, 64] y, float[1] z) {"
+        "t = Tanh(r) y = Gather<axis = 1>(t, w) z = Neg(x) }"
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(64)[::-1], "w"))
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path, save_as_external_data=True, size_threshold=0)
+    session = Session(path, options(), runtime_constants=["r"], backend="counting")
+    assert [p.backend for p in session.placements()] == ["counting"]
+    feeds = {"r": random(3, 64), "x": random(1)}
+    want = original(onnx.load(path), feeds)[0]
+    assert session.run(None, feeds)[0].tobytes() == want.tobytes()
+
+
+def test_a_value_without_content_is_no_operand(compiled):
+    model = parse(
+        "g (float[n] r, float[1] x) => (float[n] y, float[1] z) { y = Exp(r) z = Neg(x) }"
+    )
+    session = Session(model, options(), runtime_constants=["r"], backend="counting")
+    nothing = parse("g () => (optional(float[n]) y) { y = Optional<type = float[n]>() }")
+    made = ort.InferenceSession(nothing.SerializeToString(), options())
+    (empty,) = made.run_with_ort_values(None, {})
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"it has no value|must be a tensor"):
+            session.run(None, {"r": empty, "x": random(1)})
+        session.run(None, {"r": random(4), "x": random(1)})

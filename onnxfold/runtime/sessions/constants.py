@@ -43,6 +43,8 @@ class Given:
             self._is_fixed = is_fixed(value)
             self.value = value if self._is_fixed or not copies else _copied(value)
             self.feed = ort_value(self.value)
+            if not self.feed.has_value():  # its type would end the process
+                raise UsageError("it has no value")
         except UsageError as error:
             raise UsageError(f"runtime constant {info.name!r}: {error}") from None
         kind = self.feed.data_type().removeprefix("tensor(").removesuffix(")")
@@ -176,8 +178,8 @@ def _bits_of(value: onnxruntime.OrtValue) -> tuple[str, list[int], int, int]:
     Raises:
         UsageError: It is not in the CPU's memory.
     """
-    if value.device_name().lower() != "cpu":
-        raise UsageError("a runtime constant must be in the CPU's memory")
+    if not has_numbers(value):
+        raise UsageError("a runtime constant must be a tensor in the CPU's memory")
     return value.data_type(), value.shape(), value.data_ptr(), value.tensor_size_in_bytes()
 
 

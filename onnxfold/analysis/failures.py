@@ -43,6 +43,7 @@ class Failures:
     Attributes:
         reason: Why nothing is certain: an input has no elements.
         unequal: Sizes that would have to be the same for the last node that was asked about.
+        rows: By the names of inputs that say where, the rows that they must be within.
     """
 
     def __init__(
@@ -53,6 +54,8 @@ class Failures:
     ) -> None:
         self.reason: str | None = None
         self.unequal: list[tuple[Number, Number]] = []
+        self.rows: dict[str, int] = {}
+        self._inputs = sizes.keys()
         self._functions = model.functions
         self._opset = model.opset_imports.get("", 1)
         self._is_fixed = is_fixed
@@ -140,16 +143,22 @@ class Failures:
         return items is not None and all(map(self._is_of_sizes, items.flat))
 
     def _has_rows(self, node: ir.Node, value: ir.Value, fact: Fact) -> bool:
-        """Whether all places that a Gather is given are within its axis."""
+        """Whether all places that a Gather is given are within its axis, or must be: see `rows`."""
         algebra, places = self.algebra, fact.objects
         tensor = self._analysis.known.tensor(value)
         if places is None and tensor is not None and tensor.size:
             array = np.asarray(tensor.numpy())
             places = np.array([array.min(), array.max()], object)
         data = None if node.inputs[0] is None else self._analysis.of(node.inputs[0]).shape
-        if places is None or not data:
+        if not data:
             return False
         size = data[node.attributes.get_int("axis", 0) % len(data)]
+        if places is None:
+            if value not in self._inputs or not isinstance(size, int):
+                return False
+            name = value.name or ""
+            self.rows[name] = min(size, self.rows.get(name, size))
+            return True
         return all(
             algebra.low(algebra.add(size, place)) >= 0 and algebra.low(algebra.sub(size, place)) > 0
             for place in places.flat

@@ -151,7 +151,7 @@ def test_a_kernel_for_another_machine_is_not_used(adapter, tmp_path, monkeypatch
     assert "another CPU" in placements[0].reason
     monkeypatch.undo()
     shutil.rmtree(tmp_path / "b" / "kernels")
-    got, placements = run(tmp_path / "b", feeds)
+    got, placements = run(tmp_path / "b", feeds, backend="iree")
     assert got[0].tobytes() == want
     assert "No such file" in placements[0].reason
 

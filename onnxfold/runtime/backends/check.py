@@ -185,14 +185,15 @@ def _array(
         raise CompileError(f"the check makes no numbers of {info.dtype} for {info.name!r}")
     if not dtype.is_integer():
         return random_floats(rng, dtype, shape, kind.floats)
-    least, end = integer_range(dtype)
+    least, end = integer_range(dtype) if info.rows is None else (-info.rows, info.rows)
     if kind.integers is None:
         extremes = np.array([least, end - 1, 0, 1, end // 2 - 1], object)
-        return np.asarray(rng.choice(extremes, shape)).astype(dtype.numpy())
-    low, high = kind.integers
-    if low < 0 == least:  # without a sign where there is none
-        low, high = 0, max(-low, high)
-    numbers = rng.integers(max(low, least), min(high, end - 1), shape, endpoint=True)
+        numbers = rng.choice(np.clip(extremes, least, end - 1), shape)
+    else:
+        numbers = rng.integers(*kind.integers, shape, endpoint=True)
+        if least == 0:
+            numbers = np.abs(numbers)
+        numbers = np.clip(numbers, least, min(end, 1 << 63) - 1)
     return np.asarray(numbers).astype(dtype.numpy())
 
 

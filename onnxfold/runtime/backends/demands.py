@@ -57,7 +57,11 @@ def demands(model: ir.Model) -> Demands:
         pair = _equal_sizes(failures)
         if pair is None:
             types = {v: "undefined" if v.dtype is None else v.dtype.name.lower() for v in sizes}
-            infos = [TensorInfo(v.name or "", types[v], sizes[v]) for v in sizes]
+            rows = failures.rows
+            infos = [
+                TensorInfo(v.name or "", types[v], sizes[v], rows=rows.get(v.name or ""))
+                for v in sizes
+            ]
             return Demands(infos, reason, [] if reason else _memory(model, failures))
         name, other = pair
         for value, dims in sizes.items():

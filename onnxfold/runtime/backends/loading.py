@@ -14,7 +14,7 @@ import numpy as np
 from onnxfold.errors import UsageError
 from onnxfold.files import scratch_folder
 from onnxfold.memory import memory_of_the_machine
-from onnxfold.onnxruntime_sessions import Feed, numpy_name
+from onnxfold.onnxruntime_sessions import Feed, array_of, numpy_name
 from onnxfold.runtime.backends.base import CompileError, Misfit, Run, Values, weights_of
 from onnxfold.runtime.backends.registry import create
 from onnxfold.runtime.bundles.bundle import FOLD_FILE, SplitModel, hash_file
@@ -137,9 +137,10 @@ def check_inputs(kernel: Kernel, values: Values) -> None:
         values: Arrays or onnxruntime's values by name.
 
     Raises:
-        Misfit: Element types, ranks or sizes are others, sizes of the same name differ, there are
-            no elements (compiled code may divide by such a size), or all values together take more
-            memory than the machine has: compiled code does not notice that it gets none.
+        Misfit: Element types, ranks or sizes are others, sizes of the same name differ, indices are
+            out of bounds, there are no elements (compiled code may divide by such a size), or all
+            values together take more memory than the machine has: compiled code does not notice
+            that it gets none.
     """
     sizes: dict[str, tuple[str, int]] = {}
     for info in kernel.takes:
@@ -157,6 +158,10 @@ def check_inputs(kernel: Kernel, values: Values) -> None:
                 other, known = sizes.setdefault(dim, (info.name, size))
                 if size != known:
                     raise Misfit(f"{dim!r} is {known} in {other!r} and {size} in {info.name!r}")
+        if info.rows is not None:
+            indices = array_of(values[info.name])
+            if indices.min() < -info.rows or indices.max() >= info.rows:
+                raise Misfit(f"an index in {info.name!r} is out of bounds: {info.rows} rows")
     nbytes = sum(
         math.prod(n if isinstance(n, int) else sizes[n][1] for n in factors)
         for factors in kernel.memory

@@ -28,6 +28,8 @@ class TensorInfo:
     """At the nominal sizes of symbolic dimensions."""
     optional: bool = False
     """Whether it has a default value."""
+    rows: int | None = None
+    """Of indices: they are at least -rows, and less than rows."""
 
     def takes(self, shape: Sequence[int]) -> bool:
         """Whether it can have a shape."""

@@ -113,7 +113,7 @@ def ort_value(feed: Feed) -> onnxruntime.OrtValue:
         return _text_value(array)
     native = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
     try:
-        if native.dtype.isbuiltin == 1:
+        if native.dtype.isbuiltin != 2:  # none of ml_dtypes
             return ort.OrtValue.ortvalue_from_numpy(native)
         return _foreign_value(native)
     except (RuntimeError, TypeError):

@@ -43,7 +43,7 @@ def model() -> bytes:
 
 
 def expected(feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return dict(zip("yz", Onnxruntime().run(model(), list(feeds.values())), strict=True))
+    return dict(zip("yz", Onnxruntime().runner(model())(list(feeds.values())), strict=True))
 
 
 BACKENDS = [

@@ -54,19 +54,14 @@ class Onnxruntime:
         file.write_bytes(content)
         return Built([file], "")
 
-    def run(self, model: bytes | Path, arrays: Sequence[Any]) -> list[Any]:
-        """Results of a model, serialized or in a file, on arrays in the order of its inputs.
-
-        Raises:
-            CompileError: It does not open, or does not run.
-        """
-        return self.runner(model)(arrays)
-
     def runner(self, model: bytes | Path) -> Callable[[Sequence[Any]], list[Any]]:
-        """A function that gives such results, and raises the same if it does not run.
+        """Return a function that runs a model, serialized or in a file.
+
+        It takes arrays in the order of the model's inputs, returns arrays, and raises CompileError
+        if the model does not run.
 
         Raises:
-            CompileError: It does not open.
+            CompileError: The model does not open.
         """
         session = _open(model)
         names = [value.name for value in session.get_inputs()]

@@ -58,14 +58,6 @@ def test_the_numbers_of_types_are_those_of_the_api():
     assert len(NUMBERS) == len(DTYPES)
 
 
-def test_raw_words_stand_for_types_that_numpy_does_not_know(library):
-    x = random(2, 3).astype(ml_dtypes.bfloat16)
-    for words in (x.view(np.uint16), x.view("V2")):
-        (y,) = library.call("run_echo_bfloat16", [words])
-        assert y.dtype == ml_dtypes.bfloat16
-        assert y.tobytes() == x.tobytes()
-
-
 def test_outputs_are_not_copied_and_live_as_long_as_they_are_needed(library, counts):
     x = random(50, 3)
     outputs = library.call("run_arithmetic", [x, x])

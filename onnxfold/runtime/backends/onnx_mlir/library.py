@@ -103,7 +103,7 @@ class Library:
 
         Args:
             entry: One of `entry_points`.
-            arrays: The inputs in order; of the type in the signature, or as raw words of its size.
+            arrays: The inputs in order.
 
         Returns:
             The outputs, on the memory in which the library made them.
@@ -244,11 +244,7 @@ class _OutputList:
 def _fitting(array: Array, known: TensorType) -> Array:
     """An input as the library wants it: in C order, of its type."""
     if array.dtype != known.dtype:
-        words = array.dtype.kind == "u" or array.dtype.type is np.void
-        same = words and array.dtype.itemsize == known.dtype.itemsize
-        if not same or known.dtype.isbuiltin == 1:
-            raise LibraryError(f"{known.name!r} must be {known}, not {array.dtype}")
-        array = np.ascontiguousarray(array).view(known.dtype).reshape(array.shape)
+        raise LibraryError(f"{known.name!r} must be {known}, not {array.dtype}")
     if not known.takes(array.shape):
         raise LibraryError(f"{known.name!r} must be {known}, not {list(array.shape)}")
     return array if array.flags.c_contiguous else np.array(array, order="C")

@@ -180,14 +180,6 @@ def test_a_dimension_without_a_name_is_tried_on_its_own(parsed):
         compare(model, model, dims={"x[2]": 1})
 
 
-def test_declared_sizes_are_tried(parsed):
-    model = parsed("""
-        g (float[n, 77] x, float[m] y) => (float[n, 77] u, float[7, 11] v) <int64[2] s = {7, 11}>
-        { u = Neg(x) v = Reshape(y, s) }
-        """)
-    assert sizes_of(model)["seed 0"]["m"] == 77
-
-
 def test_integers_that_a_model_compares_with_a_constant(parsed):
     """Each seed takes another side of the comparison, with sizes that this side runs with."""
     model = parsed("""
@@ -245,24 +237,3 @@ def test_a_model_that_runs_on_nothing_is_given_up(parsed):
     stuck = parsed("g (float[a] x) => (float[7,7] y) <int64[2] s = {7, 7}> { y = Reshape(x, s) }")
     with pytest.raises(UsageError, match=r"Reshape.*different sizes.*--feeds.*--dim"):
         compare(stuck, stuck)
-
-
-def test_sizes_that_weights_demand(parsed):
-    model = with_constants(
-        parsed("""
-        g (float[batch, height, width, channels] image, float[batch, n, hidden] x)
-            => (float[batch, 4, h, w] y, float[batch, n, 7] z) {
-            t = Transpose<perm=[0, 3, 1, 2]>(image)
-            u = Div(t, scale)
-            y = Conv(u, kernel)
-            c = Cast<to=1>(x)
-            z = MatMul(c, weight)
-        }
-        """),
-        scale=np.float32(2),
-        kernel=np.ones((4, 5, 3, 3), np.float32),
-        weight=np.ones((13, 7), np.float32),
-    )
-    sizes = sizes_of(model, seeds=2)
-    assert [(found["channels"], found["hidden"]) for found in sizes.values()] == [(5, 13)] * 2
-    assert sizes["seed 0"]["batch"] != sizes["seed 1"]["batch"]

@@ -36,22 +36,18 @@ def given_feeds(
     Raises:
         UsageError: A file cannot be read, or names, types or ranks do not fit the inputs.
     """
+    inputs = [*required, *optional]
+    sets: dict[str, Mapping[str, Any]] = {}
     if isinstance(feeds, Mapping):
-        sets: dict[str, Mapping[str, Any]] = {"given": feeds}
-    else:
-        sets = _read(Path(feeds), [*required, *optional])
-    return {run: _checked(fed, required, optional) for run, fed in sets.items()}
-
-
-def _read(path: Path, inputs: list[ir.Value]) -> dict[str, Mapping[str, Any]]:
-    if path.is_dir():
+        sets["given"] = feeds
+    elif (path := Path(feeds)).is_dir():
         folders = [path, *sorted(child for child in path.iterdir() if child.is_dir())]
-        found = ((folder.name, _read_folder(folder, inputs)) for folder in folders)
-        sets: dict[str, Mapping[str, Any]] = {run: fed for run, fed in found if fed}
+        sets.update((f.name, fed) for f in folders if (fed := _read_folder(f, inputs)))
         if not sets:
             raise UsageError("the folder holds no input_*.pb", file=path)
-        return sets
-    return {path.name: _read_npz(path)}
+    else:
+        sets[path.name] = _read_npz(path)
+    return {run: _checked(fed, required, inputs) for run, fed in sets.items()}
 
 
 def _read_npz(path: Path) -> dict[str, Any]:
@@ -83,26 +79,26 @@ def _read_pb(file: Path, type_: ir.TypeProtocol | None) -> Feed:
     import onnx
     from onnx import numpy_helper
 
-    content = file.read_bytes()
+    readers: dict[type, tuple[Any, Any]] = {
+        ir.SequenceType: (onnx.SequenceProto, numpy_helper.to_list),
+        ir.OptionalType: (onnx.OptionalProto, numpy_helper.to_optional),
+    }
+    message, converted = readers.get(type(type_), (onnx.TensorProto, numpy_helper.to_array))
     try:
-        if isinstance(type_, ir.SequenceType):
-            return list(numpy_helper.to_list(onnx.SequenceProto.FromString(content)))
-        if isinstance(type_, ir.OptionalType):
-            optional: Feed = numpy_helper.to_optional(onnx.OptionalProto.FromString(content))
-            return optional
-        return numpy_helper.to_array(onnx.TensorProto.FromString(content))
+        feed: Feed = converted(message.FromString(file.read_bytes()))
     except (DecodeError, ValueError, TypeError) as error:
         raise UsageError(f"cannot read the feed: {error}", file=file) from error
+    return feed
 
 
-def _checked(fed: Mapping[str, Any], required: list[ir.Value], optional: list[ir.Value]) -> Feeds:
-    known = {value.name: value for value in [*required, *optional]}
-    unknown = [name for name in fed if name not in known]
-    if unknown:
-        raise UsageError(f"the model has no input {unknown[0]!r}; it has: {_names(known)}")
-    missing = [value.name for value in required if value.name not in fed]
-    if missing:
-        raise UsageError(f"the feeds lack the input {missing[0]!r}; they have: {_names(fed)}")
+def _checked(fed: Mapping[str, Any], required: list[ir.Value], inputs: list[ir.Value]) -> Feeds:
+    known = {value.name: value for value in inputs}
+    for name in fed:
+        if name not in known:
+            raise UsageError(f"the model has no input {name!r}; it has: {_names(known)}")
+    for value in required:
+        if value.name not in fed:
+            raise UsageError(f"the feeds lack the input {value.name!r}; they have: {_names(fed)}")
     return {name: _converted(value, known[name]) for name, value in fed.items()}
 
 

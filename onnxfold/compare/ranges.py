@@ -34,47 +34,37 @@ class IntegerUse:
     """What the graph tells of the elements of an integer input.
 
     Attributes:
-        least: The least value that is no negative index.
-        bounds: Exclusive upper bounds, each a size of a table and what the input is less than
-            that size by.
+        least: The least value.
+        bounds: Exclusive upper bounds: the sizes of tables.
         compared: Values on either side of what they are compared with, in order of the graph.
     """
 
     least: int = 0
-    bounds: list[tuple[int | ir.SymbolicDim, int]] = field(default_factory=list)
+    bounds: list[int | ir.SymbolicDim] = field(default_factory=list)
     compared: list[int] = field(default_factory=list)
 
     def limit(self, sizes: Mapping[str, int]) -> int | None:
         """The exclusive upper bound at these sizes of dimensions, None where no table tells."""
-        limits = [size_of(size, sizes) - offset for size, offset in self.bounds]
-        return max(self.least + 1, min(limits)) if limits else None
+        limits = [size_of(size, sizes) for size in self.bounds]
+        return max(1, min(limits)) if limits else None
 
 
 def integer_use(model: ir.Model, value: ir.Value) -> IntegerUse:
     """What is done with the elements of an integer input.
 
-    Follows the input through ops that only move elements or add a constant, into model-local
-    functions too, to the tables that are indexed by it and the constants that it is compared with.
+    Follows the input through ops that only move elements, into model-local functions too, to the
+    tables that are indexed by it and the constants that it is compared with.
     """
     found = IntegerUse()
-    seen = {value}
-    work = [(value, 0)]  # with what was added on the way
-    while work:
-        current, offset = work.pop()
+    reached = [value]
+    for current in reached:
         for user, position in current.uses():
             size = _table_size(user, position)
             if size is not None:
-                found.bounds.append((size, offset))
-                found.least = max(found.least, -offset)
-            for number in _compared_with(user, position):
-                if number - offset not in found.compared:
-                    found.compared.append(number - offset)
-            added = _added(user, position)
-            following = _carried(model, user, position) if added is None else user.outputs
-            for output in following:
-                if output not in seen:
-                    seen.add(output)
-                    work.append((output, offset + (added or 0)))
+                found.bounds.append(size)
+            found.compared += _compared_with(user, position)
+            reached += (v for v in _carried(model, user, position) if v not in reached)
+    found.compared = list(dict.fromkeys(found.compared))
     return found
 
 
@@ -116,16 +106,6 @@ def _compared_with(node: ir.Node, position: int) -> Iterator[int]:
     number = constant.reshape(-1)[0]
     if abs(number) < _LARGEST:
         yield from (int(number),) if node.op_type == "Equal" else (int(number) + 1, int(number) - 1)
-
-
-def _added(node: ir.Node, position: int) -> int | None:
-    """The largest constant that the node adds to the input; None if it does something else."""
-    if node.op_type not in ("Add", "Sub") or (node.op_type == "Sub" and position != 0):
-        return None
-    constant = _constant(node.inputs[1 - position])
-    if constant is None or constant.size == 0 or constant.dtype.kind not in "iu":
-        return None
-    return -int(constant.min()) if node.op_type == "Sub" else int(constant.max())
 
 
 def _carried(model: ir.Model, node: ir.Node, position: int) -> list[ir.Value]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from onnxfold.compare.trials import Trials
 from onnxfold.errors import ModelError, UsageError, about
 from onnxfold.storage import ModelLike
 
-Reopen = Callable[[str | bytes], Runner]
+Outputs = dict[str, Output]
 
 
 def compare(
@@ -71,9 +71,7 @@ def compare(
     if seeds < 1:
         raise UsageError(f"seeds must be positive, got {seeds}")
     with Subject(a, "model a") as first, Subject(b, "model b") as second, about(first.name):
-        tolerance = Tolerance(rtol, atol, ulp)
         result = Comparison(first.name, second.name, rtol=rtol, atol=atol, ulp=ulp)
-        result.problems += _different_interfaces(first, second)
         try:
             reopen, runner, reason = open_runner(first.source, providers, fallback)
         except CannotLoad as error:
@@ -81,183 +79,165 @@ def compare(
         if reason is not None:
             result.backend = "onnx reference evaluator"
             result.notes.append(f"onnxruntime does not take the original ({reason})")
-        runs, outputs_a = _run_first(first, runner, seeds, feeds, dims or {}, result)
+        pair = _Pair(first, second, result, exact, reopen)
+        outputs_a = pair.run_first(runner, seeds, feeds, dims or {})
         del runner  # its session is closed before the next one is opened
-        outputs_b = _run_second(second, runs, reopen, result)
-        allowed = {} if exact or any(tolerance) else half_precision_outputs(first.model)
-        found = {
-            (run, name): _compare_output(
-                run, name, outputs_a[run][name], of_run[name], tolerance, allowed.get(name)
-            )
-            for run, of_run in outputs_b.items()
-            for name in first.outputs
-            if name in of_run
-        }
-        apart = dict.fromkeys(key for key, outputs in found.items() if not _all_within(outputs))
-        if apart:
-            names = list(dict.fromkeys(name for _, name in apart))
-            sides = [(side, side.accepted(runs[next(iter(outputs_b))])) for side in (first, second)]
-            random = _random_outputs(sides, names, reopen, result)
-            found = {key: outputs for key, outputs in found.items() if key[1] not in random}
-            apart = {key: None for key in apart if key in found}
-        if bisect and apart:
-            run, _ = next(iter(apart))
-            _bisect(run, (first, second), runs[run], reopen, tolerance, allowed, result)
-        result.outputs = [output for outputs in found.values() for output in outputs]
-        if any(out.within and not out.bit_equal for out in result.outputs) and allowed:
-            result.notes.append(HALF_NOTE)
+        pair.compare(outputs_a, pair.run_second(), bisect)
         return result
 
 
-def _all_within(outputs: Sequence[OutputResult]) -> bool:
-    return all(output.within for output in outputs)
+class _Pair:
+    """Two models that are compared, and the result so far."""
 
-
-def _different_interfaces(first: Subject, second: Subject) -> Iterator[str]:
-    """Inputs and outputs that only one of the models has."""
-    required_a, required_b = ({value.name for value in s.inputs} for s in (first, second))
-    inputs_a, inputs_b = ({v.name for v in [*s.inputs, *s.overridable]} for s in (first, second))
-    outputs_a, outputs_b = set(first.outputs), set(second.outputs)
-    sides: list[tuple[str, set[Any]]] = [
-        ("inputs of a that b lacks", inputs_a - inputs_b),
-        ("inputs of b that a lacks", inputs_b - inputs_a),
-        ("inputs that have a default in a only", (required_b - required_a) & inputs_a),
-        ("outputs of a that b lacks", outputs_a - outputs_b),
-        ("outputs of b that a lacks", outputs_b - outputs_a),
-    ]
-    for what, names in sides:
-        if names:
-            yield f"{what}: {', '.join(sorted(map(str, names)))}"
-
-
-def _run_first(
-    first: Subject,
-    runner: Runner,
-    seeds: int,
-    feeds: GivenFeeds | None,
-    dims: Mapping[str, int],
-    result: Comparison,
-) -> tuple[dict[str, Feeds], dict[str, dict[str, Output]]]:
-    """Runs the original: feeds by run, and outputs by run."""
-    runs: dict[str, Feeds] = {}
-    outputs: dict[str, dict[str, Output]] = {}
-    if feeds is not None:
-        runs = given_feeds(feeds, first.inputs, first.overridable)
-        for run, fed in runs.items():
-            try:
-                outputs[run] = runner.run(fed)
-            except CannotRun as error:
-                raise UsageError(
-                    f"the original fails on the feeds {run!r}: {error}", file=first.name
-                ) from error
-    else:
-        trials = Trials(first.model, first.inputs, dims)
-        for seed in range(seeds):
-            run = f"seed {seed}"
-            runs[run], outputs[run], sizes = trials.find(seed, runner.run)
-            if sizes:
-                result.sizes[run] = sizes
-    result.runs = list(runs)
-    return runs, outputs
-
-
-def _run_second(
-    second: Subject, runs: dict[str, Feeds], reopen: Reopen, result: Comparison
-) -> dict[str, dict[str, Output]]:
-    """Runs the second model on the same feeds; what fails is a problem, not an error."""
-    try:
-        runner = reopen(second.source)
-    except CannotLoad as error:
-        result.problems.append(f"b does not load: {error}")
-        return {}
-    if any(value.name not in feeds for value in second.inputs for feeds in runs.values()):
-        return {}  # inputs that the first model lacks: told already
-    outputs: dict[str, dict[str, Output]] = {}
-    for run, feeds in runs.items():
-        try:
-            outputs[run] = runner.run(second.accepted(feeds))
-        except CannotRun as error:
-            result.problems.append(f"b fails on {run}, a does not: {error}")
-    return outputs
-
-
-def _random_outputs(
-    sides: Sequence[tuple[Subject, Feeds]], names: list[str], reopen: Reopen, result: Comparison
-) -> list[str]:
-    """Those of the outputs of which the first model gives other values every time."""
-    random = names
-    for k, (subject, feeds) in enumerate(sides):
-        runner = reopen(subject.source)
-        once, again = runner.run(feeds), runner.run(feeds)
-        varying = [
-            name
-            for name in random
-            if not _all_within(_compare_output("", name, once[name], again[name], Tolerance()))
+    def __init__(
+        self,
+        first: Subject,
+        second: Subject,
+        result: Comparison,
+        exact: bool,
+        reopen: Callable[[str | bytes], Runner],
+    ) -> None:
+        self.first, self.second, self.result, self.reopen = first, second, result, reopen
+        self.tolerance = Tolerance(result.rtol, result.atol, result.ulp)
+        is_strict = exact or any(self.tolerance)
+        self.allowed = {} if is_strict else half_precision_outputs(first.model)
+        self.feeds: dict[str, Feeds] = {}
+        """By run."""
+        required_a, required_b = ({v.name for v in s.inputs} for s in (first, second))
+        inputs_a, inputs_b = ({v.name for v in s.all_inputs} for s in (first, second))
+        outputs_a, outputs_b = set(first.outputs), set(second.outputs)
+        sides: list[tuple[str, set[Any]]] = [
+            ("inputs of a that b lacks", inputs_a - inputs_b),
+            ("inputs of b that a lacks", inputs_b - inputs_a),
+            ("inputs that have a default in a only", (required_b - required_a) & inputs_a),
+            ("outputs of a that b lacks", outputs_a - outputs_b),
+            ("outputs of b that a lacks", outputs_b - outputs_a),
         ]
-        if k == 0:
-            random = varying
-    for name in random:
-        if name in varying:
-            result.notes.append(f"output {name!r} is random in both models: not compared")
+        for what, names in sides:
+            if names:
+                result.problems.append(f"{what}: {', '.join(sorted(map(str, names)))}")
+
+    def run_first(
+        self, runner: Runner, seeds: int, feeds: GivenFeeds | None, dims: Mapping[str, int]
+    ) -> dict[str, Outputs]:
+        """Run the original on given or random feeds; the outputs by run."""
+        outputs: dict[str, Outputs] = {}
+        if feeds is not None:
+            self.feeds = given_feeds(feeds, self.first.inputs, self.first.overridable)
+            for run, fed in self.feeds.items():
+                try:
+                    outputs[run] = runner.run(fed)
+                except CannotRun as error:
+                    message = f"the original fails on the feeds {run!r}: {error}"
+                    raise UsageError(message, file=self.first.name) from error
         else:
-            result.problems.append(f"output {name!r} is random in a, but always the same in b")
-    return random
+            trials = Trials(self.first.model, self.first.inputs, dims)
+            for seed in range(seeds):
+                run = f"seed {seed}"
+                self.feeds[run], outputs[run], sizes = trials.find(seed, runner.run)
+                if sizes:
+                    self.result.sizes[run] = sizes
+        self.result.runs = list(self.feeds)
+        return outputs
 
+    def run_second(self) -> dict[str, Outputs]:
+        """Run the second model on the same feeds; what fails is a problem, not an error."""
+        outputs: dict[str, Outputs] = {}
+        try:
+            runner = self.reopen(self.second.source)
+        except CannotLoad as error:
+            self.result.problems.append(f"b does not load: {error}")
+            return outputs
+        for run, feeds in self.feeds.items():
+            if any(value.name not in feeds for value in self.second.inputs):
+                break  # inputs that the first model lacks: told already
+            try:
+                outputs[run] = runner.run(self.second.accepted(feeds))
+            except CannotRun as error:
+                self.result.problems.append(f"b fails on {run}, a does not: {error}")
+        return outputs
 
-def _bisect(
-    run: str,
-    subjects: tuple[Subject, Subject],
-    feeds: Feeds,
-    reopen: Reopen,
-    tolerance: Tolerance,
-    allowed: Mapping[str, float],
-    result: Comparison,
-) -> None:
-    """Looks for the first value that differs in a run in which an output does."""
-    epsilon = max(allowed.values(), default=None)
+    def compare(self, a: dict[str, Outputs], b: dict[str, Outputs], bisect: bool) -> None:
+        """Compare outputs that both models have; leave out those that are random."""
+        found = {
+            (run, name): self._compared(run, name, a[run][name], of_b[name], self.allowed.get(name))
+            for run, of_b in b.items()
+            for name in self.first.outputs
+            if name in of_b
+        }
+        apart = [key for key, results in found.items() if not all(r.within for r in results)]
+        if apart:
+            random = self._random(apart[0][0], list(dict.fromkeys(name for _, name in apart)))
+            found = {key: results for key, results in found.items() if key[1] not in random}
+            apart = [key for key in apart if key in found]
+        if bisect and apart:
+            self._bisect(apart[0][0])
+        self.result.outputs = [result for results in found.values() for result in results]
+        if any(r.within and not r.bit_equal for r in self.result.outputs) and self.allowed:
+            self.result.notes.append(HALF_NOTE)
 
-    def compare_value(name: str, a: Output, b: Output) -> list[OutputResult]:
-        return _compare_output(run, name, a, b, tolerance, epsilon)
+    def _random(self, run: str, names: list[str]) -> list[str]:
+        """Those of the outputs of which the first model gives other values every time."""
+        in_a = self._varying(self.first, run, names)
+        in_b = self._varying(self.second, run, in_a)
+        for name in in_a:
+            if name in in_b:
+                note = f"output {name!r} is random in both models: not compared"
+                self.result.notes.append(note)
+            else:
+                problem = f"output {name!r} is random in a, but always the same in b"
+                self.result.problems.append(problem)
+        return in_a
 
-    try:
-        with contextlib.ExitStack() as stack:
-            copies = [stack.enter_context(Subject(s.model, s.name)) for s in subjects]
-            sides = [Side(copy, copy.accepted(feeds), reopen) for copy in copies]
-            result.first_difference = first_difference(compare_value, *sides)
-    except (CannotLoad, CannotRun) as error:
-        result.notes.append(f"the first difference was not found, a value cannot be seen: {error}")
-        return
-    if result.first_difference is None:
-        result.notes.append("no value within that has a name in both models differs")
+    def _varying(self, subject: Subject, run: str, names: list[str]) -> list[str]:
+        runner, feeds = self.reopen(subject.source), subject.accepted(self.feeds[run])
+        once, again = runner.run(feeds), runner.run(feeds)
+        results = {name: self._compared("", name, once[name], again[name], None) for name in names}
+        return [name for name in names if not all(r.bit_equal for r in results[name])]
 
+    def _bisect(self, run: str) -> None:
+        """Look for the first value that differs in a run in which an output does."""
+        epsilon = max(self.allowed.values(), default=None)
+        try:
+            with contextlib.ExitStack() as stack:
+                copies = (Subject(s.model, s.name) for s in (self.first, self.second))
+                sides = [
+                    Side(copy, copy.accepted(self.feeds[run]), self.reopen)
+                    for copy in map(stack.enter_context, copies)
+                ]
+                found = first_difference(
+                    lambda name, a, b: self._compared(run, name, a, b, epsilon), *sides
+                )
+        except (CannotLoad, CannotRun) as error:
+            reason = f"the first difference was not found, a value cannot be seen: {error}"
+            self.result.notes.append(reason)
+            return
+        self.result.first_difference = found
+        if found is None:
+            self.result.notes.append("no value within that has a name in both models differs")
 
-def _compare_output(
-    run: str,
-    name: str,
-    a: Output,
-    b: Output,
-    tolerance: Tolerance,
-    epsilon: float | None = None,
-) -> list[OutputResult]:
-    """One result, or one for every tensor of a sequence.
+    def _compared(
+        self, run: str, name: str, a: Output, b: Output, epsilon: float | None
+    ) -> list[OutputResult]:
+        """One result, or one for every tensor of a sequence.
 
-    Roundings of a half format, whose spacing `epsilon` is, are allowed besides the tolerance.
-    """
-    if isinstance(a, list) or isinstance(b, list):
-        a_items = a if isinstance(a, list) else [a]
-        b_items = b if isinstance(b, list) else [b]
-        if len(a_items) != len(b_items):
-            lengths = f"a sequence of {len(a_items)} tensors became one of {len(b_items)}"
-            return [OutputResult(run, name, "sequence", (), 0, within=False, note=lengths)]
-        return [
-            result
-            for index, (x, y) in enumerate(zip(a_items, b_items, strict=True))
-            for result in _compare_output(run, f"{name}[{index}]", x, y, tolerance, epsilon)
-        ]
-    if a is None or b is None:
-        note = None if a is b else "the value of an optional is there on one side only"
-        return [OutputResult(run, name, "optional", (), 0, within=a is b, note=note)]
-    return [_compare_tensor(run, name, np.asarray(a), np.asarray(b), tolerance, epsilon)]
+        Roundings of a half format, whose spacing is `epsilon`, are allowed besides the tolerance.
+        """
+        if isinstance(a, list) or isinstance(b, list):
+            all_a, all_b = (x if isinstance(x, list) else [x] for x in (a, b))
+            if len(all_a) != len(all_b):
+                lengths = f"a sequence of {len(all_a)} tensors became one of {len(all_b)}"
+                return [OutputResult(run, name, "sequence", (), 0, within=False, note=lengths)]
+            return [
+                result
+                for k, (x, y) in enumerate(zip(all_a, all_b, strict=True))
+                for result in self._compared(run, f"{name}[{k}]", x, y, epsilon)
+            ]
+        if a is None or b is None:
+            note = None if a is b else "the value of an optional is there on one side only"
+            return [OutputResult(run, name, "optional", (), 0, within=a is b, note=note)]
+        x, y = np.asarray(a), np.asarray(b)
+        return [_compare_tensor(run, name, x, y, self.tolerance, epsilon)]
 
 
 def _compare_tensor(
@@ -273,15 +253,7 @@ def _compare_tensor(
         return OutputResult(run, name, dtype, a.shape, a.size, within=False, note=note)
     if epsilon is not None and is_float(a.dtype):
         tolerance = tolerance._replace(atol=max(tolerance.atol, allowance(a, epsilon)))
-    apart = distance(a, b, tolerance)
-    return OutputResult(
-        run=run,
-        name=name,
-        dtype=dtype,
-        shape=a.shape,
-        elements=a.size,
-        **vars(apart),
-    )
+    return OutputResult(run, name, dtype, a.shape, a.size, **vars(distance(a, b, tolerance)))
 
 
 def _dtype_name(array: Array) -> str:

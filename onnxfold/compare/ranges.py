@@ -22,11 +22,6 @@ _VARIADIC_CARRIERS = {"Concat", "Max", "Min"}
 _INDEXED = {"Gather", "GatherElements", "ScatterElements", "ScatterND", "GatherND"}
 _ORDERED = {"Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
 _LARGEST = 1 << 31  # of what an input is set to because it is compared with it
-# Ops whose output has the shape of their first input.
-_SAME_SHAPE = {
-    *("Cast", "CastLike", "DequantizeLinear", "DynamicQuantizeLinear"),
-    *("Identity", "QuantizeLinear"),
-}
 
 
 @dataclass
@@ -75,7 +70,11 @@ def _table_size(node: ir.Node, position: int) -> int | ir.SymbolicDim | None:
         return None if depth is None or depth.size != 1 else int(depth.reshape(-1)[0])
     if node.op_type not in _INDEXED or position != 1:
         return None
-    shape = _shape_of(node.inputs[0])
+    table = node.inputs[0]
+    constant = None if table is None else ir.convenience.get_const_tensor(table)
+    shape = table.shape if table is not None else None
+    if constant is not None:
+        shape = ir.Shape(constant.shape.numpy())
     if not shape:
         return None
     axis = 0 if node.op_type.endswith("ND") else node.attributes.get_int("axis", 0)
@@ -83,17 +82,6 @@ def _table_size(node: ir.Node, position: int) -> int | ir.SymbolicDim | None:
         return None
     size = shape[axis]
     return None if isinstance(size, ir.SymbolicDim) and size.value is None else size
-
-
-def _shape_of(value: ir.Value | None) -> ir.Shape | None:
-    """The shape of a value if it is recorded, or is that of the constant which it is made of."""
-    while value is not None and value.shape is None:
-        constant = ir.convenience.get_const_tensor(value)
-        if constant is not None:
-            return ir.Shape(constant.shape.numpy())
-        node = value.producer()
-        value = node.inputs[0] if node is not None and node.op_type in _SAME_SHAPE else None
-    return None if value is None else value.shape
 
 
 def _compared_with(node: ir.Node, position: int) -> Iterator[int]:

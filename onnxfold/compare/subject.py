@@ -44,8 +44,13 @@ class Subject(contextlib.ExitStack):
 
     def accepted(self, feeds: Feeds) -> Feeds:
         """The feeds without those that the model has no input for."""
-        names = {value.name for value in [*self.inputs, *self.overridable]}
+        names = {value.name for value in self.all_inputs}
         return {name: feed for name, feed in feeds.items() if name in names}
+
+    @property
+    def all_inputs(self) -> list[ir.Value]:
+        """The graph inputs that may be fed."""
+        return [*self.inputs, *self.overridable]
 
     @property
     def inputs(self) -> list[ir.Value]:

@@ -44,11 +44,11 @@ class IntegerUse:
         return max(1, min(limits)) if limits else None
 
 
-def integer_use(model: ir.Model, value: ir.Value) -> IntegerUse:
+def integer_use(value: ir.Value) -> IntegerUse:
     """What is done with the elements of an integer input.
 
-    Follows the input through ops that only move elements, into model-local functions too, to the
-    tables that are indexed by it and the constants that it is compared with.
+    Follows the input through ops that only move elements, to the tables that are indexed by it and
+    the constants that it is compared with.
     """
     found = IntegerUse()
     reached = [value]
@@ -58,16 +58,15 @@ def integer_use(model: ir.Model, value: ir.Value) -> IntegerUse:
             if size is not None:
                 found.bounds.append(size)
             found.compared += _compared_with(user, position)
-            reached += (v for v in _carried(model, user, position) if v not in reached)
+            carries = position in _CARRIERS.get(user.op_type, ())
+            if carries or user.op_type in _VARIADIC_CARRIERS:
+                reached += (output for output in user.outputs if output not in reached)
     found.compared = list(dict.fromkeys(found.compared))
     return found
 
 
 def _table_size(node: ir.Node, position: int) -> int | ir.SymbolicDim | None:
     """Size of the axis that input number `position` of the node indexes, where it is known."""
-    if node.op_type == "OneHot" and position == 0:
-        depth = _constant(node.inputs[1])
-        return None if depth is None or depth.size != 1 else int(depth.reshape(-1)[0])
     if node.op_type not in _INDEXED or position != 1:
         return None
     table = node.inputs[0]
@@ -94,16 +93,6 @@ def _compared_with(node: ir.Node, position: int) -> Iterator[int]:
     number = constant.reshape(-1)[0]
     if abs(number) < _LARGEST:
         yield from (int(number),) if node.op_type == "Equal" else (int(number) + 1, int(number) - 1)
-
-
-def _carried(model: ir.Model, node: ir.Node, position: int) -> list[ir.Value]:
-    """The values that hold the same elements after the node."""
-    function = model.functions.get(node.op_identifier())
-    if function is not None:
-        return [function.inputs[position]] if position < len(function.inputs) else []
-    if node.op_type in _VARIADIC_CARRIERS or position in _CARRIERS.get(node.op_type, ()):
-        return list(node.outputs)
-    return []
 
 
 def _constant(value: ir.Value | None) -> NDArray[Any] | None:

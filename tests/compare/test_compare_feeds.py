@@ -110,7 +110,7 @@ def test_index_limits_come_from_tables():
         }
         """)
     ids, other, free = model.graph.inputs
-    limits = [integer_use(model, value).limit({}) for value in (ids, free, other)]
+    limits = [integer_use(value).limit({}) for value in (ids, free, other)]
     assert limits == [5, None, 3]
 
 
@@ -215,7 +215,7 @@ def test_tables_that_are_inputs():
         <ir_version: 10, opset_import: ["" : 21]>
         g (float[m, 2] rows, int64[n] i) => (float[n, 2] x) { x = Gather(rows, i) }
         """)
-    assert integer_use(model, model.graph.inputs[1]).limit({"m": 4}) == 4
+    assert integer_use(model.graph.inputs[1]).limit({"m": 4}) == 4
 
 
 def test_a_model_that_runs_on_nothing_is_given_up(parsed):

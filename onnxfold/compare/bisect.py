@@ -18,10 +18,10 @@ from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts, facts_of
 from onnxfold.analysis.symbolic import Fact
 from onnxfold.compare.random_feeds import Feeds
-from onnxfold.compare.result import FirstDifference, Ingredient, NodeText, OutputResult
+from onnxfold.compare.result import FirstDifference, OutputResult
 from onnxfold.compare.runners import Output, Runner
 from onnxfold.compare.subject import Subject
-from onnxfold.graphs import captured_values
+from onnxfold.graphs import captured_values, op_name
 
 _GROUP = 48 << 20  # bytes of values that one run gives out
 _GROUPS = 8  # of one kind of values at most: larger ones hold more bytes instead
@@ -164,11 +164,13 @@ class _Search:
             result=result,
             nodes_a=[_node_text(node) for node in _since([value], equal)][-_SHOWN:],
             nodes_b=[_node_text(node) for node in _since([self._pairs[value]], equal_b)][-_SHOWN:],
-            ingredients=list(self._ingredients(value, equal)),
+            ingredients=dict(self._ingredients(value, equal)),
             runs=self._a.runs + self._b.runs,
         )
 
-    def _ingredients(self, value: ir.Value, equal: Collection[ir.Value]) -> Iterator[Ingredient]:
+    def _ingredients(
+        self, value: ir.Value, equal: Collection[ir.Value]
+    ) -> Iterator[tuple[str, str]]:
         """What the node of the first model reads, and how that compares."""
         node, node_b = value.producer(), self._pairs[value].producer()
         weights_b = {} if node_b is None else {v.name: v for v in node_b.inputs if v is not None}
@@ -184,7 +186,7 @@ class _Search:
                 x, y = read.const_value.numpy(), other.const_value.numpy()
                 results = self._compare(read.name, x, y)
                 state = "equal" if all(r.bit_equal for r in results) else results[0].apart
-            yield Ingredient(read.name, state)
+            yield read.name, state
 
 
 def _can_be_given_out(value: ir.Value) -> bool:
@@ -216,15 +218,10 @@ def _since(values: Sequence[ir.Value], equal: Collection[ir.Value]) -> list[ir.N
     return [] if graph is None else [node for node in graph if node in found]
 
 
-def _node_text(node: ir.Node) -> NodeText:
-    domain = f"{node.domain}::" if node.domain else ""
-    return NodeText(
-        node.name or "",
-        f"{domain}{node.op_type}",
-        [value.name or "" if value is not None else "" for value in node.inputs],
-        [value.name or "" for value in node.outputs],
-        {name: _attribute_text(attribute) for name, attribute in node.attributes.items()},
-    )
+def _node_text(node: ir.Node) -> str:
+    read = [value.name or "" if value is not None else "" for value in node.inputs]
+    read += [f"{name}={_attribute_text(a)}" for name, a in node.attributes.items()]
+    return f"{', '.join(v.name or '' for v in node.outputs)} = {op_name(node)}({', '.join(read)})"
 
 
 def _attribute_text(attribute: ir.Attr) -> str:

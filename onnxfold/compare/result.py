@@ -77,59 +77,24 @@ class OutputResult:
 
 
 @dataclass(frozen=True)
-class NodeText:
-    """A node as it is shown.
-
-    Attributes:
-        name: Its name, which may be empty.
-        op: Its op type, with its domain if that is not ONNX's own.
-        inputs: Names of the values that it reads; empty for an omitted one.
-        outputs: Names of the values that it makes.
-        attributes: Its attributes, as short texts by name.
-    """
-
-    name: str
-    op: str
-    inputs: list[str]
-    outputs: list[str]
-    attributes: dict[str, str]
-
-    def __str__(self) -> str:
-        read = [*self.inputs, *(f"{name}={text}" for name, text in self.attributes.items())]
-        return f"{', '.join(self.outputs)} = {self.op}({', '.join(read)})"
-
-
-@dataclass(frozen=True)
-class Ingredient:
-    """A value that the first model's node reads.
-
-    Attributes:
-        name: Its name.
-        state: "equal" in both models, "in the first model only", or how far apart weights are.
-    """
-
-    name: str
-    state: str
-
-
-@dataclass(frozen=True)
 class FirstDifference:
     """The first value of the main graph, in topological order, that two models make differently.
 
     Attributes:
         value: Its name in both models.
         result: How far apart it is.
-        nodes_a: The nodes of the first model that make it out of values that are equal.
+        nodes_a: The nodes of the first model that make it out of values that are equal, as texts.
         nodes_b: Those of the second model; none if it is stored there.
-        ingredients: What the last of ``nodes_a`` reads.
+        ingredients: By the name of each value that the last of ``nodes_a`` reads: "equal" in both
+            models, "in the first model only", or how far apart weights are.
         runs: How often a model was run to find it.
     """
 
     value: str
     result: OutputResult
-    nodes_a: list[NodeText]
-    nodes_b: list[NodeText]
-    ingredients: list[Ingredient]
+    nodes_a: list[str]
+    nodes_b: list[str]
+    ingredients: dict[str, str]
     runs: int
 
     def to_dict(self) -> dict[str, Any]:
@@ -142,7 +107,7 @@ class FirstDifference:
         for title, nodes in (("the first", self.nodes_a), ("the second", self.nodes_b)):
             lines.append(f"  {title} model " + ("makes it by" if nodes else "stores it"))
             lines += [f"    {node}" for node in nodes]
-        lines += [f"  {each.name}: {each.state}" for each in self.ingredients]
+        lines += [f"  {name}: {state}" for name, state in self.ingredients.items()]
         return "\n".join(lines)
 
 

@@ -44,7 +44,7 @@ def test_the_node_of_the_main_graph_that_runs_the_planted_one_is_found(wrap, see
     result = compare(a, b, feeds=feeds, exact=True, bisect=True)
     found = result.first_difference
     assert found is not None and found.nodes_a and found.nodes_b, result.notes
-    assert found.nodes_a[-1].outputs == list(holder(b, node).output), str(found)
+    assert found.nodes_a[-1].startswith(f"{', '.join(holder(b, node).output)} = "), str(found)
     assert found.runs <= 5
 
 
@@ -74,7 +74,7 @@ def test_what_is_told() -> None:
     assert "Gemm(" in text and "classifier.bias: " in text and ": equal" in text
     assert "10 of 10 elements differ" in text
     document = result.to_dict()["first_difference"]
-    assert document["value"] == "logits" and document["nodes_b"][-1]["op"] == "Gemm"
+    assert document["value"] == "logits" and "= Gemm(" in document["nodes_b"][-1]
     with pytest.raises(AssertionError, match="the first value that differs"):
         result.assert_equal()
 
@@ -109,7 +109,7 @@ def test_a_wrong_fold_is_found_by_name(parsed) -> None:
     )
     found = compare(a, b, bisect=True).first_difference
     assert found is not None and found.value == "d"
-    assert [node.op for node in found.nodes_a] == ["Constant", "Exp"] and not found.nodes_b
+    assert found.nodes_a == ["c = Constant(value=float[2])", "d = Exp(c)"] and not found.nodes_b
     assert "stores it" in str(found)
 
 

@@ -146,16 +146,14 @@ function accuracy(check) {
 }
 
 function firstDifference(found) {
-  const nodes = (title, list) => [el("h3", {}, title, list.length ? " makes it by" : " stores it"), ...list.map((node) => {
-    const read = [...node.inputs, ...Object.entries(node.attributes).map(([name, text]) => `${name}=${text}`)];
-    return el("p", {}, nameText(`${node.outputs.join(", ")} = ${node.op}(${read.join(", ")})`));
-  })];
-  const result = found.result;
+  const nodes = (title, list) => [
+    el("h3", {}, title, list.length ? " makes it by" : " stores it"), ...list.map((node) => el("p", {}, nameText(node)))];
+  const result = found.result, read = Object.entries(found.ingredients);
   const value = el("button", { class: "link", type: "button", onclick: () => show(found.value) }, nameText(found.value));
   return section("first", "Where they first differ", `The first value in the order of a, found in ${plural(found.runs, "run")}.`,
     el("p", {}, el("b", {}, value), ` ${result.dtype}[${result.shape.join(",")}]: `, result.note || `${number(result.differing)} of ${number(result.elements)} elements differ, by up to ${figure(result.max_abs_error)}`),
     ...nodes("a", found.nodes_a), ...nodes("b", found.nodes_b),
-    found.ingredients.length ? table([["what it reads"], ["is"]], found.ingredients.map((each) => [nameText(each.name), each.state])) : null);
+    read.length ? table([["what it reads"], ["is"]], read.map(([name, state]) => [nameText(name), state])) : null);
 }
 
 function splitParts(made) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnxfold.errors import printable
@@ -30,6 +30,25 @@ class Table(NamedTuple):
     titles: Sequence[str]
     rows: Iterable[Sequence[str]]
     totals: Iterable[Sequence[str]] = ()
+
+
+def ops_table(
+    before: Mapping[str, int],
+    after: Mapping[str, int],
+    bytes_before: int | None,
+    bytes_after: int | None,
+) -> Table:
+    """Return ops whose number changed, most frequent first; all ops; bytes that are stored."""
+    counts = {op: (before.get(op, 0), after.get(op, 0)) for op in {**before, **after}}
+    changed = [(op, a, b) for op, (a, b) in counts.items() if a != b]
+    changed.sort(key=lambda change: (-change[1], change[0]))
+    sums = sum(before.values()), sum(after.values())
+    totals = [("all ops", *map(str, sums), change_text(*sums))]
+    if bytes_before is not None and bytes_after is not None:
+        texts = bytes_text(bytes_before), bytes_text(bytes_after)
+        totals.append(("stored bytes", *texts, change_text(bytes_before, bytes_after)))
+    rows = [(op, str(a), str(b), f"{b - a:+d}") for op, a, b in changed]
+    return Table(("op", ">before", ">after", ">change"), rows, totals)
 
 
 def render(*parts: str | Table | RenderableType) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.report.console import Table, bytes_text, change_text, render
+from onnxfold.report.console import Table, bytes_text, ops_table, render
 from onnxfold.report.inventory import Inventory, TensorEntry, inventory_of, stored_tensors
 
 _CHUNK = 1 << 20
@@ -95,17 +95,8 @@ class Difference:
     def _parts(self) -> Iterator[str | Table]:
         yield f"from {self.before} to {self.after}"
         yield ""
-        ops = sorted(self.ops.items(), key=lambda item: (-max(item[1]), item[0]))
-        sums = [sum(counts[k] for counts in self.ops.values()) for k in (0, 1)]
-        stored = [self.bytes_before, self.bytes_after]
-        yield Table(
-            ("op", ">before", ">after", ">change"),
-            [(op, f"{a:,}", f"{b:,}", f"{b - a:+,}") for op, (a, b) in ops if a != b],
-            [
-                ("all ops", *(f"{count:,}" for count in sums), change_text(*sums)),
-                ("stored bytes", *map(bytes_text, stored), change_text(*stored)),
-            ],
-        )
+        before, after = ({op: counts[k] for op, counts in self.ops.items()} for k in (0, 1))
+        yield ops_table(before, after, self.bytes_before, self.bytes_after)
         fields = (("model", self.header), ("input", self.inputs), ("output", self.outputs))
         for what, changes in fields:
             if changes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from onnxfold.report.compare_table import check_line
-from onnxfold.report.console import Table, bytes_text, change_text, count_text, first_of, render
+from onnxfold.report.console import Table, bytes_text, count_text, first_of, ops_table, render
 from onnxfold.report.summary import Kept, Report
 from onnxfold.rewrite.driver import MOST_COUNTED
 
@@ -43,7 +43,10 @@ def plan_text(plan: Plan) -> str:
 
 
 def _parts(report: Report, verbose: bool) -> Iterator[str | Table]:
-    yield _counts(report)
+    yield ops_table(
+        *(report.nodes_before, report.nodes_after),
+        *(report.bytes_before, report.bytes_after),
+    )
     stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in report.stages.items())
     details = f"{f' ({stages})' if stages else ''}, {report.cpu_seconds:.2f} s of CPU time"
     peak = f"; peak memory {bytes_text(report.peak_rss_bytes)}" if report.peak_rss_bytes else ""
@@ -71,24 +74,6 @@ def _parts(report: Report, verbose: bool) -> Iterator[str | Table]:
         at_least = "at least " if max(withheld, default=0) == MOST_COUNTED else ""
         places = f"{at_least}{count_text(sum(withheld), 'more place')}"
         yield f"hint: -O2 would rewrite {places}; {more}" if withheld else f"hint: {more}"
-
-
-def _counts(report: Report) -> Table:
-    """Ops whose number changed, most frequent first; all ops; bytes."""
-    before, after = report.nodes_before, report.nodes_after
-    changed = [op for op in {**before, **after} if before.get(op, 0) != after.get(op, 0)]
-    ordered = sorted(changed, key=lambda op: (-before.get(op, 0), op))
-    counts = ((op, before.get(op, 0), after.get(op, 0)) for op in ordered)
-    sums = sum(before.values()), sum(after.values())
-    totals = [("all ops", *map(str, sums), change_text(*sums))]
-    if report.bytes_before is not None and report.bytes_after is not None:
-        stored = report.bytes_before, report.bytes_after
-        totals.append(("stored bytes", *map(bytes_text, stored), change_text(*stored)))
-    return Table(
-        ("op", ">before", ">after", ">change"),
-        [(op, str(old), str(new), f"{new - old:+d}") for op, old, new in counts],
-        totals,
-    )
 
 
 def _pool_line(pool: Mapping[str, int]) -> str:

@@ -121,3 +121,19 @@ def count_nodes(model: ir.Model) -> dict[str, int]:
 def op_name(node: ir.Node) -> str:
     """Return the op type, as "domain::Op" outside the default domain."""
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+
+
+def type_text(value: ir.Value) -> str:
+    """Element type and shape, as far as the model says: "FLOAT[n,3]"."""
+    tensor = value.const_value
+    if tensor is not None:
+        return shaped(tensor.dtype.name, tensor.shape)
+    return shaped("" if value.type is None else str(value.type), value.shape)
+
+
+def shaped(dtype: str, shape: Iterable[object] | None) -> str:
+    """A type as text; "" if nothing is known. A dimension without size and name is "?"."""
+    if shape is None:
+        return dtype
+    dims = (dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in shape)
+    return f"{dtype}[{','.join('?' if dim is None else str(dim) for dim in dims)}]"

@@ -9,8 +9,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis, select_runtime_constants
 from onnxfold.errors import printable
-from onnxfold.graphs import op_name, subgraphs_of
-from onnxfold.report.inventory import type_text
+from onnxfold.graphs import op_name, subgraphs_of, type_text
 
 _LONGEST = 120  # characters of a name
 _COLOURS = {

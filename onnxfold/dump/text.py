@@ -7,10 +7,9 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.errors import printable
-from onnxfold.graphs import all_graphs
+from onnxfold.graphs import all_graphs, type_text
 from onnxfold.onnx_ir_private import is_a
 from onnxfold.pool import BufferTensor
-from onnxfold.report.inventory import type_text
 from onnxfold.storage.encode import to_proto
 
 # Elements of tensors up to this many bytes are written.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import onnx_ir as ir
 
-from onnxfold.graphs import all_graphs, count_nodes
+from onnxfold.graphs import all_graphs, count_nodes, shaped
 from onnxfold.report.console import Table, bytes_text, render
 
 
@@ -140,22 +140,6 @@ def stored_tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtoco
                     tensor = attribute.value
                     if tensor.dtype != ir.DataType.UNDEFINED:  # the attribute of a damaged file
                         yield node.outputs[0], tensor
-
-
-def type_text(value: ir.Value) -> str:
-    """Element type and shape, as far as the model says: "FLOAT[n,3]"."""
-    tensor = value.const_value
-    if tensor is not None:
-        return shaped(tensor.dtype.name, tensor.shape)
-    return shaped("" if value.type is None else str(value.type), value.shape)
-
-
-def shaped(dtype: str, shape: Iterable[object] | None) -> str:
-    """A type as text; "" if nothing is known. A dimension without size and name is "?"."""
-    if shape is None:
-        return dtype
-    dims = (dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in shape)
-    return f"{dtype}[{','.join('?' if dim is None else str(dim) for dim in dims)}]"
 
 
 def _value_info(value: ir.Value, graph: ir.Graph | None = None) -> InterfaceValue:

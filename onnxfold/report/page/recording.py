@@ -8,10 +8,10 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxfold.analysis.decisions import Decision
+from onnxfold.graphs import shaped
 from onnxfold.options import Options
 from onnxfold.passes import all_passes
 from onnxfold.pool import Buffer
-from onnxfold.report.inventory import shaped
 from onnxfold.report.page.documents import head
 from onnxfold.report.page.skeleton import Skeleton, inferred_types, short
 from onnxfold.report.page.tensors import StoredBefore

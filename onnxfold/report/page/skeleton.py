@@ -10,8 +10,7 @@ import onnx_ir as ir
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic.text import Texts
-from onnxfold.graphs import op_name, subgraphs_of
-from onnxfold.report.inventory import shaped, type_text
+from onnxfold.graphs import op_name, shaped, subgraphs_of, type_text
 
 _MOST_NODES = 5000
 _MOST_TEXT = 1_500_000  # characters of one graph: two of them, and the rest, are below 5 MB

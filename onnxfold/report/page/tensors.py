@@ -8,8 +8,8 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
-from onnxfold.graphs import op_name
-from onnxfold.report.inventory import shaped, stored_tensors
+from onnxfold.graphs import op_name, shaped
+from onnxfold.report.inventory import stored_tensors
 from onnxfold.report.page.skeleton import short
 
 _MOST = 40

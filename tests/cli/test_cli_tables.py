@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import io
 import json
+import re
+import sys
+from dataclasses import replace
 
 from onnxfold.compare import Comparison, OutputResult
 from onnxfold.report import Kept, Report, peak_rss_bytes
@@ -78,6 +82,22 @@ def test_compare_table():
     assert "seed 0: batch=2" in text
     assert "problem: outputs of a that b lacks: w" in text
     assert "different on 1 run (onnxruntime), max abs error 0.5" in text
+
+
+def test_a_terminal_of_80_columns_shows_all_of_a_table(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("COLUMNS", "80")
+    name, figures = "/encoder/layers.0/attention" * 3, ("10/10", "9.91e-07", "2.34e-05", "274")
+    output = OutputResult("seed 0", name, "float32", (1, 10), 10, 10, 9.91e-7, 2.34e-5, 274)
+    text = compare_text(Comparison("a", "b", outputs=[replace(output, within=False)]))
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in text.splitlines()]
+    assert all(len(line) <= 80 for line in lines)
+    assert all(any(figure in line.split() for line in lines) for figure in (*figures, "DIFFERENT"))
+    assert sum(line.count("/") for line in lines) == name.count("/") + 2  # 10/10 and NaN/Inf
 
 
 def test_peak_memory_is_plausible():

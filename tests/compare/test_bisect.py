@@ -2,60 +2,83 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from mutants.mutations import Impossible, Mutant
-from mutants.sources import opened
 from onnx import numpy_helper
-from plants import PLANTS, WRAPS, nodes_within
 
 from onnxfold.compare import compare
 
 SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
 
 
-def planted(seed: int, wrap):
-    """A model, the same with a difference, the feeds, and the node that differs."""
-    model, feeds = opened(SWIN)
-    for attempt in range(seed, seed + 100):
-        m = Mutant(model, feeds[:1], np.random.default_rng(attempt))
-        try:
-            if wrap is not None:
-                wrap(m)
-            original = onnx.ModelProto()
-            original.CopyFrom(m.model)
-            node = PLANTS[attempt % len(PLANTS)](m)
-            onnx.checker.check_model(m.model)
-        except (Impossible, onnx.checker.ValidationError):
-            continue
-        result = compare(original, m.model, feeds=m.feeds[0], exact=True)
-        if not result.problems and not result.passed:
-            return original, m.model, m.feeds[0], node
-    raise AssertionError("no such difference reaches an output")
+def weight_by_an_ulp(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> None:
+    tensor = weights[node.input[1]]
+    array = numpy_helper.to_array(tensor).copy()
+    place = np.abs(array).argmax()
+    array.flat[place] = np.nextafter(array.flat[place], np.float32(np.inf))
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("wrap", WRAPS, ids=lambda w: w.__name__ if w else "main_graph")
-def test_the_node_of_the_main_graph_that_runs_the_planted_one_is_found(wrap, seed) -> None:
-    a, b, feeds, node = planted(seed, wrap)
-    result = compare(a, b, feeds=feeds, exact=True, bisect=True)
-    found = result.first_difference
-    assert found is not None and found.nodes_a and found.nodes_b, result.notes
-    assert found.nodes_a[-1].startswith(f"{', '.join(holder(b, node).output)} = "), str(found)
+def attribute(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> None:
+    node.attribute[0].i = -2  # it was -1
+
+
+def order_of_inputs(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> None:
+    node.input[:] = reversed(node.input)
+
+
+def another_op(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> None:
+    node.op_type = "Tanh"
+
+
+@pytest.mark.parametrize(
+    ("plant", "op", "places"),
+    [
+        (weight_by_an_ulp, "LayerNormalization", (0, 1)),
+        (attribute, "Softmax", (0, 3)),
+        (order_of_inputs, "Sub", (5, 7)),
+        (another_op, "Erf", (0, 3)),
+    ],
+)
+@pytest.mark.parametrize("which", [0, 1])
+def test_the_planted_node_is_found(plant, op, places, which) -> None:
+    model = onnx.load(SWIN)
+    node = [node for node in model.graph.node if node.op_type == op][places[which]]
+    plant(node, {tensor.name: tensor for tensor in model.graph.initializer})
+    found = compare(SWIN, model, exact=True, bisect=True).first_difference
+    assert found is not None and found.nodes_b
+    assert found.nodes_a[-1].startswith(f"{node.output[0]} = {op}("), str(found)
     assert found.runs <= 5
 
 
-def holder(model: onnx.ModelProto, node: onnx.NodeProto) -> onnx.NodeProto:
-    """The node of the main graph that runs a node: itself, or one with a body or function."""
-    bodies = {function.name: list(function.node) for function in model.functions}
-    for main in model.graph.node:
-        inside = onnx.GraphProto(node=[main, *bodies.get(main.op_type, ())])
-        if any(each.output == node.output for each in nodes_within(inside)):
-            return main
-    raise AssertionError("the node is nowhere")
+@pytest.mark.parametrize(
+    "call",
+    [
+        "y = If(flag) <then_branch = t () => (float[2] o) {{ a = Exp(h) o = {}(a) }},"
+        " else_branch = e () => (float[2] p) {{ p = Neg(h) }}>",
+        "y = Loop<body = l (int64 i, bool g, float[2] s) => (bool c, float[2] o)"
+        " {{ c = Identity(g) a = Exp(s) o = {}(a) }}>(turns, , h)",
+        "y, w = Scan<num_scan_inputs = 1, body = s (float[2] v, float e) => (float[2] o, float q)"
+        " {{ q = Neg(e) a = Exp(v) o = {}(a) }}>(h, x)",
+        "y = local.f(h)",
+    ],
+    ids=["If", "Loop", "Scan", "function"],
+)
+def test_a_difference_in_a_body_names_the_node_that_runs_it(parsed, call) -> None:
+    def model(op):
+        text = "g (float[2] x) => (float[2] z) <int64 turns = {3}, bool flag = {1}> "
+        text += "{ h = Sin(x) " + call.format(op) + " z = Abs(y) }"
+        function = '<domain: "local", opset_import: ["" : 21]> f (h) => (r) { r = %s(h) }'
+        return parsed(text + function % op)
+
+    found = compare(model("Sin"), model("Cos"), bisect=True).first_difference
+    assert found is not None and found.value == "y"
+    op = re.search(r"= ([\w.]+)", call)[1].replace(".", "::")
+    assert re.match(rf"y(, w)? = {op}\(", found.nodes_a[-1])
 
 
 def changed_swin() -> onnx.ModelProto:

@@ -36,7 +36,7 @@ class RandomFeeds:
     def __init__(self, model: ir.Model, inputs: list[ir.Value]) -> None:
         self._inputs = inputs
         self._uses = {
-            value.name: integer_use(value)
+            value.name: integer_use(model, value)
             for value in inputs
             if value.dtype is not None and value.dtype.is_integer()
         }

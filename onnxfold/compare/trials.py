@@ -9,6 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.compare.demands import demanded_sizes
 from onnxfold.compare.dims import axes_of, check_names, concrete, distinct_sizes, symbols_of
 from onnxfold.compare.random_feeds import Feeds, RandomFeeds
 from onnxfold.compare.runners import CannotRun
@@ -19,6 +20,7 @@ _Outputs = TypeVar("_Outputs")
 _MOST_TRIES = 240
 _MOST_ELEMENTS = 1 << 22  # of all inputs that are made up with sizes of the ladder
 _MOST_CHOICES = 4  # values of a single integer to try
+_MOST_DECLARED = 4
 # Few sizes of many magnitudes first, then sizes between them and usual ones of images and
 # of audio (30 s in frames of 10 ms).
 _LADDER = (16, 64, 128, 512, 4096, 16384, 32, 256, 1024, 65536, 224, 320, 640, 3000)
@@ -61,7 +63,8 @@ class Trials:
             if size < 0:
                 raise UsageError(f"the size of dimension {name!r} is negative: {size}")
         self._inputs = inputs
-        self._dims = dims
+        self._outputs = list(model.graph.outputs)
+        self._dims = {**demanded_sizes(model.graph, inputs), **dims}
         self._names = [name for name in names if name not in self._dims]
         self._usual = usual
         self._random = RandomFeeds(model, inputs)
@@ -127,7 +130,7 @@ class Trials:
         for size in (small, 1):
             yield dict.fromkeys(names, size)
         groups = self._groups()
-        for size in _LADDER:
+        for size in (*self._declared(), *_LADDER):
             for base in (small, 1):
                 for group in groups:
                     sizes = {name: size if name in group else base for name in names}
@@ -141,6 +144,12 @@ class Trials:
         others = [name for name in self._names if name not in leading]
         singles = [[name] for name in self._names]
         return list(filter(None, (others, *singles, self._names)))
+
+    def _declared(self) -> list[int]:
+        """Sizes that inputs and outputs have on other axes."""
+        shapes = [value.shape for value in [*self._inputs, *self._outputs] if value.shape]
+        sizes = [dim for shape in shapes for dim in shape if isinstance(dim, int) and dim > 1]
+        return [size for size in dict.fromkeys(sizes) if size not in _LADDER][:_MOST_DECLARED]
 
     def _elements(self, sizes: Mapping[str, int]) -> int:
         sizes = {**sizes, **self._dims}

@@ -110,7 +110,7 @@ def test_index_limits_come_from_tables():
         }
         """)
     ids, other, free = model.graph.inputs
-    limits = [integer_use(value).limit({}) for value in (ids, free, other)]
+    limits = [integer_use(model, value).limit({}) for value in (ids, free, other)]
     assert limits == [5, None, 3]
 
 
@@ -180,6 +180,14 @@ def test_a_dimension_without_a_name_is_tried_on_its_own(parsed):
         compare(model, model, dims={"x[2]": 1})
 
 
+def test_declared_sizes_are_tried(parsed):
+    model = parsed("""
+        g (float[n, 77] x, float[m] y) => (float[n, 77] u, float[7, 11] v) <int64[2] s = {7, 11}>
+        { u = Neg(x) v = Reshape(y, s) }
+        """)
+    assert sizes_of(model)["seed 0"]["m"] == 77
+
+
 def test_integers_that_a_model_compares_with_a_constant(parsed):
     """Each seed takes another side of the comparison, with sizes that this side runs with."""
     model = parsed("""
@@ -210,15 +218,51 @@ def test_an_integer_that_is_a_size(parsed):
     assert compare(model, model).outputs[0].elements > 0
 
 
-def test_tables_that_are_inputs():
+def test_indices_to_which_a_constant_is_added():
     model = ir.from_onnx_text("""
         <ir_version: 10, opset_import: ["" : 21]>
-        g (float[m, 2] rows, int64[n] i) => (float[n, 2] x) { x = Gather(rows, i) }
+        g (int64[n] a, int64[n] b, int64[n] c, float[m, 2] rows, int64[n] d)
+            => (float[n, 2] u, float[n, 2] v, float[n, 2] w, float[n, 2] x)
+        <float[7, 2] table, int64 two = {2}, int64 minus = {-1}, uint8[9, 2] bytes,
+         float scale = {1.0}> {
+            i = Add(a, two)
+            u = Gather(table, i)
+            j = Add(minus, b)
+            v = Gather(table, j)
+            wide = DequantizeLinear(bytes, scale)
+            w = Gather(wide, c)
+            x = Gather(rows, d)
+        }
         """)
-    assert integer_use(model.graph.inputs[1]).limit({"m": 4}) == 4
+    a, b, c, _, d = (integer_use(model, value) for value in model.graph.inputs)
+    assert (a.least, a.limit({})) == (0, 5)
+    assert (b.least, b.limit({})) == (1, 8)
+    assert c.limit({}) == 9
+    assert d.limit({"m": 4}) == 4
 
 
 def test_a_model_that_runs_on_nothing_is_given_up(parsed):
     stuck = parsed("g (float[a] x) => (float[7,7] y) <int64[2] s = {7, 7}> { y = Reshape(x, s) }")
     with pytest.raises(UsageError, match=r"Reshape.*different sizes.*--feeds.*--dim"):
         compare(stuck, stuck)
+
+
+def test_sizes_that_weights_demand(parsed):
+    model = with_constants(
+        parsed("""
+        g (float[batch, height, width, channels] image, float[batch, n, hidden] x)
+            => (float[batch, 4, h, w] y, float[batch, n, 7] z) {
+            t = Transpose<perm=[0, 3, 1, 2]>(image)
+            u = Div(t, scale)
+            y = Conv(u, kernel)
+            c = Cast<to=1>(x)
+            z = MatMul(c, weight)
+        }
+        """),
+        scale=np.float32(2),
+        kernel=np.ones((4, 5, 3, 3), np.float32),
+        weight=np.ones((13, 7), np.float32),
+    )
+    sizes = sizes_of(model, seeds=2)
+    assert [(found["channels"], found["hidden"]) for found in sizes.values()] == [(5, 13)] * 2
+    assert sizes["seed 0"]["batch"] != sizes["seed 1"]["batch"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -13,29 +14,58 @@ from onnxfold import storage
 from onnxfold.api import optimize, optimize_file, with_sizes
 from onnxfold.compare import compare
 from onnxfold.options import named_shape, options_of
+from onnxfold.passes import create
 from onnxfold.storage import ModelLike
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+Shapes = Mapping[str, Sequence[int]]
 
-    from onnxfold.options import OptionArguments
+_WITHOUT_EFFECT_IN_SIMPLIFY = {
+    *("skip_fuse_bn", "skipped_optimizers", "extra_optimizers", "skip_constant_folding"),
+    *("skip_shape_inference", "dynamic_input_shape", "custom_lib", "include_subgraph"),
+    *("unused_output", "tensor_size_threshold", "mutable_initializer", "target_opset_version"),
+    *("initializers_as_constants", "import_custom_schemas", "custom_rewriter", "input_fill"),
+    *("function_rewrite_rules", "providers", "gemm_fusion_backend", "profile", "ort_profile"),
+    *("merge_ort_profile", "external_data_threshold", "range_opt", "certify", "check_hazards"),
+    *("check_gradients", "gradient_precision"),
+}
+_WITHOUT_EFFECT_IN_SLIM = {
+    *("inputs", "outputs", "no_shape_infer", "skip_optimizations", "dtype"),
+    *("skip_fusion_patterns", "size_threshold", "inspect", "dump_to_disk", "verbose"),
+}
 
 
 def simplify(
     model: ModelLike,
     check_n: int = 0,
+    perform_optimization: bool = True,
     *,
-    overwrite_input_shapes: Mapping[str, Sequence[int]] | None = None,
-    **options: Unpack[OptionArguments],
+    overwrite_input_shapes: Shapes | None = None,
+    input_shapes: Shapes | None = None,
+    test_input_shapes: Shapes | None = None,
+    input_data: Mapping[str, Any] | None = None,
+    check_rtol: float | None = None,
+    check_atol: float | None = None,
+    inline_functions: bool = False,
+    output_path: str | os.PathLike[str] | None = None,
+    **options: Any,
 ) -> tuple[onnx.ModelProto, bool]:
     """Optimize a model in memory, called as ``onnxsim.simplify`` is.
 
     Args:
-        model: A path or a model (an ``onnx.ModelProto``, an ``ir.Model``, a
-            ``torch.onnx.ONNXProgram``), which is left alone.
-        check_n: On so many random inputs the result is compared with the model.
-        overwrite_input_shapes: Shapes to give to inputs, by their name.
-        options: See `onnxfold.options.Options`; onnxsim's own are not taken.
+        model: A path or a model, which is left alone.
+        check_n: Number of random inputs on which the result is compared with the model.
+        perform_optimization: False for level 0: fold constants only.
+        overwrite_input_shapes: Shapes to give to inputs, by name.
+        input_shapes: The same.
+        test_input_shapes: Shapes of the inputs of the comparison, by name.
+        input_data: Inputs for the comparison instead of random ones, by name.
+        check_rtol: Relative tolerance of the comparison; equal bits are demanded by default, or
+            1e-4 at level 2.
+        check_atol: Absolute tolerance, likewise, or 1e-5 at level 2.
+        inline_functions: Inline the model's functions first.
+        output_path: A file to write the result to as well.
+        options: See `onnxfold.options.Options`. Other keywords of ``onnxsim.simplify`` have no
+            effect, which a warning says.
 
     Returns:
         The optimized model, and whether it computes the same (True without a check).
@@ -43,56 +73,109 @@ def simplify(
     Raises:
         OnnxFoldError: The model or an option is invalid.
     """
-    if overwrite_input_shapes is not None:
-        options["input_shapes"] = overwrite_input_shapes
-    result = _as_proto(_optimized(model, options))
-    if check_n == 0:
+    _leave_out(options, _WITHOUT_EFFECT_IN_SIMPLIFY)
+    if not perform_optimization:
+        options.setdefault("level", 0)
+    if shapes := {**(input_shapes or {}), **(overwrite_input_shapes or {})}:
+        options["input_shapes"] = shapes
+    given = model
+    if inline_functions:
+        given = storage.opened(model)
+        create("inline-functions")(given)
+    result = _as_proto(_optimized(given, options))
+    if output_path is not None:
+        storage.save(storage.from_proto(result), output_path)
+    if check_n == 0 and input_data is None:
         return result, True
     rtol, atol = (1e-4, 1e-5) if options.get("level", 1) > 1 else (0.0, 0.0)
     original = with_sizes(model, options_of(options))
-    return result, compare(original, result, seeds=check_n, rtol=rtol, atol=atol).passed
+    compared = compare(
+        original,
+        result,
+        seeds=max(1, check_n),
+        feeds=input_data,
+        dims=_sizes(result, test_input_shapes or {}),
+        rtol=rtol if check_rtol is None else check_rtol,
+        atol=atol if check_atol is None else check_atol,
+    )
+    return result, compared.passed
 
 
 def slim(
     model: ModelLike,
     output_model: str | os.PathLike[str] | None = None,
     *,
-    input_shapes: Sequence[str] | Mapping[str, Sequence[int]] | None = None,
+    input_shapes: Sequence[str] | Shapes | None = None,
+    model_check: bool = False,
+    model_check_inputs: Sequence[str] | None = None,
+    save_as_external_data: bool = False,
     **options: Any,
 ) -> onnx.ModelProto | None:
     """Optimize a model, called as ``onnxslim.slim`` is.
 
     Args:
-        model: A path or a model (an ``onnx.ModelProto``, an ``ir.Model``, a
-            ``torch.onnx.ONNXProgram``), which is left alone.
+        model: A path or a model, which is left alone.
         output_model: The file to write; nothing is returned then.
         input_shapes: Shapes to give to inputs: ``["x:1,3,224,224"]``, or sizes by name.
-        options: See `onnxfold.options.Options`; onnxslim's own are not taken.
+        model_check: Compare the result with the model on a random input.
+        model_check_inputs: Inputs of the comparison: ``["x:data.npy"]`` for arrays,
+            ``["x:1,3,224,224"]`` for shapes.
+        save_as_external_data: Write weights to a file of their own.
+        options: See `onnxfold.options.Options` and `onnxfold.options.Check`. Other keywords of
+            ``onnxslim.slim`` have no effect, which a warning says.
 
     Raises:
+        CheckFailedError: The result does not compute what the model computes.
         OnnxFoldError: The model or an option is invalid.
     """
-    if isinstance(input_shapes, Mapping):
-        options["input_shapes"] = input_shapes
-    elif input_shapes is not None:
-        options["input_shapes"] = dict(map(named_shape, input_shapes))
+    _leave_out(options, _WITHOUT_EFFECT_IN_SLIM)
+    if input_shapes is not None:
+        is_named = isinstance(input_shapes, Mapping)
+        options["input_shapes"] = input_shapes if is_named else dict(map(named_shape, input_shapes))
+    if model_check:
+        options.setdefault("check", 1)
+    if model_check_inputs is not None:
+        options |= _check_inputs(storage.opened(model), model_check_inputs)
     if output_model is None:
         return _as_proto(_optimized(model, options))
-    if isinstance(model, (str, os.PathLike)):
-        optimize_file(model, output_model, **options)
-    else:
-        result = _optimized(model, options)
-        saved = result if isinstance(result, ir.Model) else storage.from_proto(result)
-        storage.save(saved, output_model)
+    optimize_file(model, output_model, external_data=save_as_external_data or None, **options)
     return None
 
 
+def _leave_out(options: dict[str, Any], names: Collection[str]) -> None:
+    """Remove keywords of another tool that have no meaning here; warn of them."""
+    found = sorted(options.keys() & names)
+    if any(options.pop(name) not in (None, False) for name in found):
+        warnings.warn(f"no effect in onnxfold: {', '.join(found)}", stacklevel=3)
+
+
+def _check_inputs(model: ir.Model, inputs: Sequence[str]) -> dict[str, Any]:
+    """Return the check's feeds or sizes that onnxslim's "name:value" say."""
+    import numpy as np
+
+    pairs = [text.rpartition(":")[::2] for text in inputs]
+    if all(value.endswith(".npy") for _, value in pairs):
+        return {"feeds": {name: np.load(value) for name, value in pairs}}
+    return {"check_dims": _sizes(storage.to_proto(model), dict(map(named_shape, inputs)))}
+
+
+def _sizes(model: onnx.ModelProto, shapes: Shapes) -> dict[str, int]:
+    """Return the sizes of dynamic dimensions that shapes of inputs give them, by name."""
+    found = {}
+    for value in model.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        for k, (dim, size) in enumerate(zip(dims, shapes.get(value.name, ()), strict=False)):
+            if not dim.HasField("dim_value"):
+                found[dim.dim_param or f"{value.name}[{k}]"] = size
+    return found
+
+
 def _optimized(model: ModelLike, options: Mapping[str, Any]) -> ir.Model | onnx.ModelProto:
-    """The optimized model; what was given is left alone."""
+    """Return the optimized model; what was given is left alone."""
     given = storage.model_in(model)
-    result: ir.Model | onnx.ModelProto = optimize(
-        given.clone() if isinstance(given, ir.Model) else given, **options
-    )
+    if isinstance(given, ir.Model):
+        given = given.clone()
+    result: ir.Model | onnx.ModelProto = optimize(given, **options)
     return result
 
 

@@ -1,9 +1,11 @@
 """Programs that call onnxsim or onnxslim call onnxfold by changing the import."""
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -39,8 +41,68 @@ def test_slim(tmp_path: Path):
         assert len(onnx.load(tmp_path / f"{k}.onnx").graph.node) == 194
     with pytest.raises(UsageError, match="not of the form"):
         onnxfold.slim(SWIN, input_shapes=["pixel_values"])
-    with pytest.raises(UsageError, match="dtype"):
-        onnxfold.slim(SWIN, dtype="fp16")
+
+
+def test_keywords_of_onnxsim(tmp_path: Path):
+    decoder = "models/t5-decoder.onnx"
+    names = ["input_ids", "encoder_hidden_states", "encoder_attention_mask"]
+    shapes = dict(zip(names, ([2, 5], [2, 7, 64], [2, 7]), strict=True))
+    model, same = onnxfold.simplify(
+        *(decoder, 1, True),
+        test_input_shapes=shapes,
+        check_rtol=0.0,
+        check_atol=0.0,
+        inline_functions=True,
+        output_path=str(tmp_path / "out.onnx"),
+    )
+    assert same and onnx.load(tmp_path / "out.onnx").graph.node == model.graph.node
+    folded, _ = onnxfold.simplify(decoder, perform_optimization=False)
+    assert len(folded.graph.node) > len(model.graph.node)
+    feeds = {name: np.zeros(shape, np.int64) for name, shape in shapes.items()}
+    feeds[names[1]] = np.ones(shapes[names[1]], np.float32)
+    assert onnxfold.simplify(decoder, input_data=feeds)[1]
+    with pytest.raises(UsageError, match="the model has no input 'x'"):
+        onnxfold.simplify(decoder, input_data={"x": feeds[names[0]]})
+
+
+def test_keywords_of_onnxslim(tmp_path: Path):
+    decoder = "models/t5-decoder.onnx"
+    shapes = ["input_ids:2,5", "encoder_hidden_states:2,7,64", "encoder_attention_mask:2,7"]
+    options = {"model_check": True, "save_as_external_data": True}
+    onnxfold.slim(decoder, tmp_path / "out.onnx", model_check_inputs=shapes, **options)
+    assert (tmp_path / "out.onnx.data").exists()
+    np.save(tmp_path / "x.npy", np.ones((1, 3, 64, 64), np.float32))
+    assert onnxfold.slim(SWIN, model_check_inputs=[f"pixel_values:{tmp_path / 'x.npy'}"])
+    with pytest.raises(UsageError, match="the model has no input 'x'"):
+        onnxfold.slim(SWIN, model_check_inputs=[f"x:{tmp_path / 'x.npy'}"])
+
+
+KEYWORDS = {
+    "simplify": """check_n perform_optimization skip_fuse_bn overwrite_input_shapes
+        test_input_shapes skipped_optimizers skip_constant_folding skip_shape_inference input_data
+        dynamic_input_shape custom_lib include_subgraph unused_output tensor_size_threshold
+        mutable_initializer initializers_as_constants inline_functions import_custom_schemas
+        input_shapes target_opset_version extra_optimizers custom_rewriter function_rewrite_rules
+        check_rtol check_atol input_fill providers gemm_fusion_backend profile ort_profile
+        merge_ort_profile output_path external_data_threshold range_opt certify check_hazards
+        check_gradients gradient_precision""",  # of onnxsim 0.8.1
+    "slim": """model_check input_shapes inputs outputs no_shape_infer skip_optimizations dtype
+        skip_fusion_patterns size_threshold inspect dump_to_disk save_as_external_data
+        model_check_inputs verbose""",  # of onnxslim 0.1.98
+}
+
+
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_every_keyword_is_taken(name):
+    """A warning tells those without effect; a keyword that neither tool has is an error."""
+    function = getattr(onnxfold, name)
+    own = inspect.signature(function).parameters
+    for keyword in KEYWORDS[name].split():
+        if keyword not in own:
+            with pytest.warns(UserWarning, match=f"no effect in onnxfold: {keyword}"):
+                function(SWIN, **{keyword: True})
+    with pytest.raises(UsageError, match="unknown option 'simplfy'"):
+        function(SWIN, simplfy=True)
 
 
 def test_models_of_onnx_ir_are_left_alone(tmp_path: Path):

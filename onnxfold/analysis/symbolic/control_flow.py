@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 _ATTEMPTS = 3
 # Loops in loops in loops are visited that often each time: further in, nothing is tried.
 _DEEPEST_TRIAL = 3
-# Before, a Scan had an axis of sequences to run over, and their lengths.
-_SCAN_WITHOUT_BATCHES = 9
 
 
 def results(
@@ -34,14 +32,8 @@ def results(
     if node.domain == "" and node.op_type == "If":
         return _branches(analysis, node)
     with analysis.again():
-        if node.domain == "" and node.op_type in ("Loop", "Scan"):
-            scope = analysis.scopes.find(node.graph)
-            version = 1 if scope is None else scope.opsets.get("", 1)
-            axes = (node.attributes.get(f"scan_{which}_axes") for which in ("input", "output"))
-            if not any(a is not None and (a.is_ref() or any(a.value)) for a in axes) and (
-                node.op_type == "Loop" or version >= _SCAN_WITHOUT_BATCHES
-            ):
-                return _loop(analysis, node, inputs)
+        if node.domain == "" and node.op_type == "Loop":
+            return _loop(analysis, node, inputs)
         for graph in subgraphs_of(node):
             _anything(analysis, graph)
     return []
@@ -62,28 +54,19 @@ def _branches(analysis: SymbolicAnalysis, node: ir.Node) -> Sequence[Fact]:
 def _loop(
     analysis: SymbolicAnalysis, node: ir.Node, inputs: Sequence[Fact | None]
 ) -> Sequence[Fact]:
-    """The turns of a Loop, or of a Scan, each of which gets the next slices of the last inputs."""
+    """The turns of a Loop."""
     (body,) = subgraphs_of(node)
-    algebra, is_scan = analysis.algebra, node.op_type == "Scan"
-    before, first = (0, 0) if is_scan else (2, 1)  # a count and a condition
-    known = [UNKNOWN if f is None else f for f in inputs]
-    count = len(known) - before - node.attributes.get_int("num_scan_inputs", 0)
-    given, scanned = known[before : before + count], known[before + count :]
-    made = body.outputs[first + count :]
-    if count < 0 or len(body.inputs) != len(known) or len(body.outputs) < first + count:
+    algebra = analysis.algebra
+    given = [UNKNOWN if f is None else f for f in inputs[2:]]
+    made = body.outputs[1 + len(given) :]
+    if len(body.inputs) != 2 + len(given) or len(body.outputs) < 1 + len(given):
         return _anything(analysis, body)
     mark = len(algebra.atoms)  # younger symbols are those of a turn
-    dtypes = (ir.DataType.INT64, ir.DataType.BOOL)[:before]
-    others = {v: of_type(d, (), algebra) for v, d in zip(body.inputs, dtypes, strict=False)}
-    for value, fact in zip(body.inputs[count:] if is_scan else (), scanned, strict=False):
-        others[value] = of_type(fact.dtype, fact.shape[1:] if fact.shape else None, algebra)
-    carried = _repeat(analysis, body, given, first, others)
+    carried = _repeat(analysis, body, given)
     results = [analysis.of(v) for v in made]
-    if not is_scan and not _has_a_turn(inputs):
+    if not _has_a_turn(inputs):
         results = [_without_a_turn(algebra, f, v) for f, v in zip(results, made, strict=True)]
-    # all lengths of what is scanned are equal: a number stands for all
-    lengths = [fact.shape[0] for fact in scanned if fact.shape] or [algebra.unknown(low=0)]
-    turns = next((length for length in lengths if isinstance(length, int)), lengths[0])
+    turns = algebra.unknown(low=0)
     return [*carried, *(_stacked(algebra, f, mark, turns) for f in results)]
 
 
@@ -115,13 +98,7 @@ def _anything(analysis: SymbolicAnalysis, body: ir.Graph) -> Sequence[Fact]:
     return []
 
 
-def _repeat(
-    analysis: SymbolicAnalysis,
-    body: ir.Graph,
-    given: Sequence[Fact],
-    first: int,
-    others: Mapping[ir.Value, Fact],
-) -> Sequence[Fact]:
+def _repeat(analysis: SymbolicAnalysis, body: ir.Graph, given: Sequence[Fact]) -> Sequence[Fact]:
     """Find what a body keeps of the values that go from turn to turn.
 
     At first all of it is taken to stay as it is before the first turn. What the body changes is
@@ -129,24 +106,21 @@ def _repeat(
 
     Args:
         analysis: The analysis of the model.
-        body: The body. Its first outputs are carried to its first inputs, beside others.
+        body: The body. It is given the number of the turn, a condition, and the carried values,
+            and makes a condition, the values to be carried on, and others.
         given: What is known of the carried values before the first turn.
-        first: How many outputs are before the carried ones.
-        others: The inputs of the body that are not carried, and what is known of them in a turn.
 
     Returns:
         What is known of the carried values after the last turn.
     """
-    start = [value for value in body.inputs if value not in others]
-    end = body.outputs[first : first + len(given)]
+    algebra, end = analysis.algebra, body.outputs[1 : 1 + len(given)]
+    first = [of_type(dtype, (), algebra) for dtype in (ir.DataType.INT64, ir.DataType.BOOL)]
 
     def after_turn(facts: Sequence[Fact]) -> list[Fact]:
-        for value, fact in (*others.items(), *zip(start, facts, strict=True)):
+        for value, fact in zip(body.inputs, (*first, *facts), strict=True):
             analysis.set(value, fact)
         analysis.run_graph(body)
-        return [
-            common(analysis.algebra, a, analysis.of(v)) for a, v in zip(given, end, strict=True)
-        ]
+        return [common(algebra, a, analysis.of(v)) for a, v in zip(given, end, strict=True)]
 
     facts = given
     for _ in range(_ATTEMPTS if analysis.nesting <= _DEEPEST_TRIAL else 0):

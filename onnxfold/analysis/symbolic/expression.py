@@ -174,15 +174,8 @@ class Algebra(Atoms):
                 rest.append((monomial, remainder))
             else:
                 rest.append((monomial, coefficient))
-        return self._number(whole), self._number(rest)
-
-    def _number(self, terms: list[tuple[Monomial, int]]) -> Number:
-        kept = tuple((m, c) for m, c in terms if c)
-        if not kept:
-            return 0
-        if len(kept) == 1 and not kept[0][0]:
-            return kept[0][1]
-        return self._expression(kept)
+        left, right = (self._polynomial(dict(terms), "add", a, 0) for terms in (whole, rest))
+        return left, right
 
     def ceil_div(self, a: Number, b: int) -> Number:
         """The quotient by a positive number, rounded up."""

@@ -1,4 +1,4 @@
-"""Sizes through sequences and through the bodies of Scan and Loop, against onnxruntime."""
+"""Sizes through sequences and through the bodies of Loops, against onnxruntime."""
 
 from __future__ import annotations
 
@@ -59,42 +59,6 @@ def test_sequences(nodes):
     for n, m in ((2, 3), (1, 1), (5, 1)):
         feeds = {"x": floats(n, 4), "z": floats(m, 4), "k": np.array(1, np.float32)}
         assert check.check(feeds) > 2
-
-
-def test_a_scan():
-    model = parse(
-        """g (float[S,B,8] x, float[B,8] h, float[S,K] w) => (float[P] last) {
-            last, steps, pairs = Scan<num_scan_inputs=2, body =
-                b (float[B,8] state, float[B,8] part, float[K] row)
-                => (float[B,8] new, float[B,8] out, float[T] both) {
-                    new = Add(state, part)  out = Relu(new)  both = Concat<axis=0>(row, row)
-                }>(h, x, w)
-            a = Relu(last)  c = Relu(steps)  e = Relu(pairs)
-        }"""
-    )
-    assert sizes(model, "a", "c", "e") == [["B", 8], ["S", "B", 8], ["S", "2*K"]]
-    check = FactCheck(model)
-    for b, s, k in ((2, 3, 5), (1, 1, 1), (4, 2, 3)):
-        assert check.check({"x": floats(s, b, 8), "h": floats(b, 8), "w": floats(s, k)}) > 5
-
-
-def test_a_scan_whose_slices_vary():
-    """How many elements are not zero differs from turn to turn: it is no size outside."""
-    model = parse(
-        """g (float[S,4] x) => (float[S,V] y) {
-            y = Scan<num_scan_inputs=1, body = b (float[4] row) => (float[V] o) {
-                n = NonZero(row)  c = Shape(n)  p = Slice(c, l, r)
-                f = Cast<to=1>(p)  o = Relu(f) }>(x)
-            z = Relu(y) l = Constant<value_ints=[1]>() r = Constant<value_ints=[2]>()
-        }"""
-    )
-    graph = model.graph
-    constants = [n for n in graph.node if n.op_type == "Constant"]
-    rest = [n for n in graph.node if n.op_type != "Constant"]
-    del graph.node[:]
-    graph.node.extend([*constants, *rest])
-    assert sizes(model, "y", "z") == [["S", 1], ["S", 1]]
-    assert FactCheck(model).check({"x": np.array([[0, 1, 1, 0], [1, 1, 1, 1]], np.float32)}) > 2
 
 
 def test_loops_give_one_number_of_turns():

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-# As PyTorch's exporter writes it: "['', 'model', 'model.layers.0', 'add_3']", the node at the end;
-# before that there was ": Net/model: torch.nn.Llama/model.layers.0: ...".
+# As PyTorch's exporter writes it: "['', 'model', 'model.layers.0', 'add_3']", the node at the end.
 _SCOPES = "pkg.torch.onnx.name_scopes"
-_NAMESPACE = "namespace"
 # What the exporter adds itself is in no module.
 _PLACEHOLDER = "_empty_nn_module_stack_from_metadata_hook"
 # Longer entries, which nobody's exporter writes, are not read.
@@ -29,8 +27,6 @@ def module_of(node: ir.Node) -> Module:
     model's own.
     """
     scopes = _scopes(node.metadata_props.get(_SCOPES, ""))
-    if scopes is None:
-        scopes = _namespace(node.metadata_props.get(_NAMESPACE, ""))
     if scopes is not None:
         return _relative(scopes)
     name = node.name or ""
@@ -58,12 +54,6 @@ def _scopes(text: str) -> list[str] | None:
     if not isinstance(scopes, list) or not all(isinstance(scope, str) for scope in scopes):
         return None
     return scopes[:-1]
-
-
-def _namespace(text: str) -> list[str] | None:
-    if not text or len(text) > _LONGEST or ": " not in text:
-        return None
-    return [part.partition(":")[0].strip() for part in text.split("/")][:-1]
 
 
 def _relative(scopes: Sequence[str]) -> Module:

@@ -59,20 +59,7 @@ def dynamo(node):
     node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=str([*scopes, "mm_1"]))
 
 
-def older(node):
-    places = {
-        "h": ": Net/m: torch.nn.M/m.layers.0: torch.nn.Layer/m.layers.0.fc: Linear",
-        "t": ": Net/m: torch.nn.M/m.layers.0: torch.nn.Layer/m.layers.0.fc: Linear",
-        "r": ": Net/m: torch.nn.M/m.layers.0: torch.nn.Layer",
-        "k": ": Net/m: torch.nn.M/m.head: Linear",
-        "o": ": Net/m: torch.nn.M/m.head: Linear/m.head.yes: Y",
-        "p": ": Net/m: torch.nn.M/m.head: Linear/m.head.no: N",
-    }
-    value = f"{places.get(node.output[0], ': Net')}/mm_1: aten.mm.default"
-    node.metadata_props.add(key="namespace", value=value)
-
-
-@pytest.mark.parametrize("scopes", [torchscript, dynamo, older])
+@pytest.mark.parametrize("scopes", [torchscript, dynamo])
 def test_the_modules_that_exporters_write(run, tmp_path, scopes):
     document = json.loads(run("inspect", "--tree", saved(tmp_path, scopes), "--json").out)
     modules = {m["path"]: m for m in document["modules"]}

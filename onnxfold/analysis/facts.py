@@ -32,7 +32,6 @@ class ModelFacts:
         self.model = model
         self._evaluator = evaluator
         self._types: SymbolicAnalysis | None = None
-        self._has_changed = False
         self._has_old_types = False
 
     @cached_property
@@ -57,14 +56,8 @@ class ModelFacts:
 
     def note_change(self) -> None:
         """Call it when a pass has changed the model."""
-        self._has_changed = True
-
-    def refresh(self) -> None:
-        """Look again at what passes have changed since the last time."""
-        if self._has_changed:
-            self.scopes.refresh()
-            self._has_changed = False
-            self._has_old_types = True
+        self.scopes.refresh()
+        self._has_old_types = True
 
 
 def facts_of(model: ir.Model) -> ModelFacts:
@@ -77,7 +70,6 @@ def facts_of(model: ir.Model) -> ModelFacts:
     if shared is None or shared.model is not model:  # a clone has the meta data of its original
         put_in_order(model)
         return ModelFacts(model)
-    shared.refresh()
     return shared
 
 

@@ -14,9 +14,9 @@ from onnxfold.kernels import (
 )
 from onnxfold.kernels.registry import (
     Array,
-    Kernel,
     Kind,
     NotExact,
+    NumpyKernel,
     Unfoldable,
     all_kernels,
     find,
@@ -25,7 +25,7 @@ from onnxfold.kernels.registry import (
 
 __all__ = [
     "Array",
-    "Kernel",
+    "NumpyKernel",
     "Kind",
     "NotExact",
     "Unfoldable",

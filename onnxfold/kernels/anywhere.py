@@ -12,14 +12,14 @@ import onnx_ir as ir
 
 from onnxfold.kernels.assembly import IR_VERSION
 from onnxfold.kernels.operation import Operation
-from onnxfold.kernels.registry import Array, Kernel, Kind
+from onnxfold.kernels.registry import Array, Kind, NumpyKernel
 from onnxfold.onnxruntime_sessions import open_session, session_options
 from onnxfold.ops import Trait, ops
 
 EXACT_ANYWHERE, VECTORIZED, ORDERING = map(ops, (Trait.EXACT, Trait.VECTORIZED, Trait.ORDERS))
 
 
-def in_pieces(operation: Operation) -> Kernel | None:
+def in_pieces(operation: Operation) -> NumpyKernel | None:
     """A kernel by which onnxruntime computes any piece of the operation's result by itself.
 
     None where the bits of an element may depend on its place, and where onnxruntime has no kernel.
@@ -36,7 +36,7 @@ def in_pieces(operation: Operation) -> Kernel | None:
     function = _of_pieces(model.SerializeToString())
     if function is None:
         return None
-    return Kernel(node.op_type, function, 1, Kind.ELEMENTWISE, frozenset(node.attributes))
+    return NumpyKernel(node.op_type, function, 1, Kind.ELEMENTWISE, frozenset(node.attributes))
 
 
 @functools.cache

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onnxfold.kernels.bodies import rename
 from onnxfold.kernels.extents import collapse
-from onnxfold.kernels.registry import Kernel, Kind, find
+from onnxfold.kernels.registry import Kind, NumpyKernel, find
 from onnxfold.pool import Buffer, Deferred
 from onnxfold.pool.buffer import Array
 
@@ -58,7 +58,7 @@ class Operation(Deferred):
         self.results: Sequence[Buffer | None] = ()
         self._attributes: dict[str, Any] | None = None
         self._kind: Kind | None = None
-        self.kernel: Kernel | None = (
+        self.kernel: NumpyKernel | None = (
             find(node.op_type, opsets.get("", 1)) if node.domain == "" else None
         )
         """The NumPy kernel; None if there is none, or it turned out not to be exact."""
@@ -174,7 +174,7 @@ class Conversion(WideOperation):
         self,
         subject: ir.Node,
         operand: Buffer,
-        kernel: Kernel,
+        kernel: NumpyKernel,
         *,
         is_chained: bool,
     ) -> None:

@@ -70,7 +70,7 @@ KindRule = Callable[[Sequence[np.dtype[Any] | None], Mapping[str, Any]], Kind]
 
 
 @dataclass(frozen=True)
-class Kernel:
+class NumpyKernel:
     """One registered kernel, for opsets from ``since`` on."""
 
     op_type: str
@@ -147,7 +147,7 @@ def _refusing(
         raise Unfoldable(f"invalid operands: {error}") from error
 
 
-_TABLE: dict[str, Kernel] = {}
+_TABLE: dict[str, NumpyKernel] = {}
 
 
 def kernel(
@@ -169,18 +169,18 @@ def kernel(
         names = frozenset(p.name for p in parameters if p.kind is not p.VAR_POSITIONAL)
         needed = sum(p.default is p.empty and p.kind is not p.KEYWORD_ONLY for p in parameters)
         for op_type in op_types:
-            _TABLE[op_type] = Kernel(op_type, function, since, kind, names, needed)
+            _TABLE[op_type] = NumpyKernel(op_type, function, since, kind, names, needed)
         return function
 
     return register
 
 
-def find(op_type: str, opset: int) -> Kernel | None:
+def find(op_type: str, opset: int) -> NumpyKernel | None:
     """The kernel for ``op_type`` of the default ONNX domain at ``opset``, or None."""
     found = _TABLE.get(op_type)
     return found if found is not None and found.since <= opset else None
 
 
-def all_kernels() -> list[Kernel]:
+def all_kernels() -> list[NumpyKernel]:
     """Every registered kernel, sorted by op."""
     return [_TABLE[op_type] for op_type in sorted(_TABLE)]

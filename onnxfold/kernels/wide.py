@@ -21,7 +21,7 @@ import onnx_ir as ir
 from onnxfold.kernels.dtypes import BFLOAT16, DType
 from onnxfold.kernels.inference import schema_of
 from onnxfold.kernels.operation import Conversion, Operation, WideOperation
-from onnxfold.kernels.registry import Array, Kernel, Kind, Unfoldable
+from onnxfold.kernels.registry import Array, Kind, NumpyKernel, Unfoldable
 from onnxfold.pool import Buffer, Pool
 
 _T = ir.DataType
@@ -209,14 +209,14 @@ def _discard(buffers: Sequence[Buffer | None]) -> None:
 
 
 @functools.cache
-def _kernel(dtype: ir.DataType) -> Kernel:
+def _kernel(dtype: ir.DataType) -> NumpyKernel:
     """Converts to a dtype, element by element."""
     target = dtype.numpy()
 
     def convert(x: Array) -> Array:
         return rounded(x, target)
 
-    return Kernel("", convert, 1, Kind.ELEMENTWISE)
+    return NumpyKernel("", convert, 1, Kind.ELEMENTWISE)
 
 
 def rounded(x: Array, target: DType) -> Array:

@@ -25,7 +25,7 @@ import onnx
 from onnxfold import OnnxFoldError, optimize_file
 from onnxfold.kernels import engines
 from onnxfold.kernels.operation import Operation
-from onnxfold.kernels.registry import Kernel
+from onnxfold.kernels.registry import NumpyKernel
 from onnxfold.kernels.streams.compute import Streams
 from onnxfold.rewrite.driver import Rewriter, RewriteReport
 from onnxfold.rewrite.rule import builtin_rule_sets
@@ -133,7 +133,7 @@ class _Watch:
     def __init__(self) -> None:
         self.counts: dict[str, Counter[str]] = defaultdict(Counter)
         self._patches = [
-            self._wrap(Kernel, "__call__", lambda kernel, *_: [("kernels", kernel.op_type)]),
+            self._wrap(NumpyKernel, "__call__", lambda kernel, *_: [("kernels", kernel.op_type)]),
             self._wrap(engines, "onnxruntime", lambda model, *_: _ops("onnxruntime", model)),
             self._wrap(engines, "evaluate_isolated", lambda engine, model, *_: _ops(engine, model)),
             self._wrap(Streams, "make", lambda _, operation: [("large", _large(operation))]),

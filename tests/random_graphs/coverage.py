@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx
 
-from onnxfold.kernels.registry import Kernel, all_kernels
+from onnxfold.kernels.registry import NumpyKernel, all_kernels
 from onnxfold.passes import pipeline
 
 from .families.idioms import all_rules
@@ -23,11 +23,11 @@ class Coverage:
         self._watch()
 
     def _watch(self) -> None:
-        arguments = Kernel.arguments
+        arguments = NumpyKernel.arguments
         run_passes = pipeline.run_passes
         coverage = self
 
-        def counted(kernel: Kernel, *args: Any, **kwargs: Any) -> Any:
+        def counted(kernel: NumpyKernel, *args: Any, **kwargs: Any) -> Any:
             coverage.kernels[kernel_name(kernel)] += 1
             return arguments(kernel, *args, **kwargs)
 
@@ -36,7 +36,7 @@ class Coverage:
             coverage.rules.update(result.rewrites)
             return result
 
-        Kernel.arguments = counted  # type: ignore[method-assign]
+        NumpyKernel.arguments = counted  # type: ignore[method-assign]
         pipeline.run_passes = watched  # type: ignore[assignment]
 
     def taken(self) -> dict[str, Counter[str]]:
@@ -46,7 +46,7 @@ class Coverage:
         return found
 
 
-def kernel_name(kernel: Kernel) -> str:
+def kernel_name(kernel: NumpyKernel) -> str:
     return f"{kernel.op_type}-{kernel.since}"
 
 

@@ -39,7 +39,7 @@ class RuntimeCut:
     stays: dict[ir.Node, StayingNode]
 
 
-class Region:
+class ConstantRegion:
     """The nodes of the main graph that are computed once, with types, sizes and work.
 
     They depend on constants only, and on a runtime constant: what depends on compile-time
@@ -126,7 +126,7 @@ class Region:
         return f"it saves less than its result takes in the cache ({nbytes:,} bytes)"
 
 
-def find_cut(region: Region, max_cache: int | None = None) -> RuntimeCut:
+def find_cut(region: ConstantRegion, max_cache: int | None = None) -> RuntimeCut:
     """The cut that is cheapest, or the best one that fits into ``max_cache`` nominal bytes.
 
     With a bound, a cached byte is made as expensive as it takes (a Lagrange multiplier).
@@ -152,7 +152,7 @@ def find_cut(region: Region, max_cache: int | None = None) -> RuntimeCut:
     return at_step(place) if place < _STEPS else _follow(region, ())
 
 
-def _follow(region: Region, stored: Collection[ir.Value]) -> RuntimeCut:
+def _follow(region: ConstantRegion, stored: Collection[ir.Value]) -> RuntimeCut:
     """From what entry demands back to what is cached; the nodes on the way stay in entry."""
     cached: set[ir.Value] = set()
     staying: set[ir.Node] = set()

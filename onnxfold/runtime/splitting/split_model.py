@@ -24,7 +24,7 @@ from onnxfold.graphs import all_graphs
 from onnxfold.options import Options
 from onnxfold.passes.pipeline import run_passes
 from onnxfold.runtime.bundles.manifest import Manifest, TensorInfo
-from onnxfold.runtime.splitting.cut import Region, RuntimeCut, find_cut
+from onnxfold.runtime.splitting.cut import ConstantRegion, RuntimeCut, find_cut
 from onnxfold.runtime.splitting.hoisting import hoist
 from onnxfold.runtime.splitting.merging import bring_together
 from onnxfold.runtime.splitting.parts import (
@@ -137,7 +137,7 @@ def cut_prepared(
     *,
     max_cache: int | None = None,
     nominal: Mapping[str, int] | None = None,
-) -> tuple[Region, RuntimeCut]:
+) -> tuple[ConstantRegion, RuntimeCut]:
     """What depends on constants only, and where it is cut.
 
     Args:
@@ -156,7 +156,7 @@ def cut_prepared(
         separate_outputs(model, folded)
         constness = ConstnessAnalysis(model, chosen)
     sizes = NominalSizes(model, chosen, nominal)
-    region = Region(model, chosen, constness, sizes, fold_at == "runtime")
+    region = ConstantRegion(model, chosen, constness, sizes, fold_at == "runtime")
     cut = find_cut(region, max_cache)
     cut.stays.update(stays)
     return region, cut
@@ -227,7 +227,7 @@ def _calls_with(model: ir.Model, chosen: Sequence[ir.Value]) -> list[ir.Node]:
     ]
 
 
-def _constant(value: ir.Value, region: Region, graph: ir.Graph) -> TensorInfo:
+def _constant(value: ir.Value, region: ConstantRegion, graph: ir.Graph) -> TensorInfo:
     """A runtime constant as it is described to callers, who bring it in any size."""
     info = region.describe(value) or TensorInfo(value.name or "", "undefined")
     optional = value.name in graph.initializers

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxfold.errors import UsageError, suggestion
 from onnxfold.options import Options
 from onnxfold.passes.context import Run
-from onnxfold.rewrite.driver import Rewriter, RewriteReport, inexact_matches
+from onnxfold.rewrite.driver import Rewriter, RewriteReport
 from onnxfold.rewrite.rule import Rule, RuleSet
 
 
@@ -62,7 +62,8 @@ class Simplify(ir.passes.InPlacePass):
 
     def withheld(self, model: ir.Model) -> Counter[str]:
         """How often each rule matches that level 2 would apply as well."""
-        return inexact_matches(model, self.rules)
+        inexact = [rule for rule in self.rules if rule.inexact is not False]
+        return Rewriter(model, inexact, level=2).inexact_matches()
 
 
 @functools.lru_cache(maxsize=64)

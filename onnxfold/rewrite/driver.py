@@ -170,6 +170,27 @@ class Rewriter:
         graphs = reversed(self._facts.scopes.graphs())
         return [node for graph in graphs for node in nodes_of(graph)]
 
+    def inexact_matches(self) -> Counter[str]:
+        """How often each rule would fire where it may change bits, up to 500; nothing is rewritten.
+
+        Raises:
+            RuleError: a rule raised an exception.
+        """
+        found: Counter[str] = Counter()
+        for node in self._in_order():
+            assert node.graph is not None
+            for rule in self._indexes[node.graph].candidates(node):
+                if found[rule.name] == MOST_COUNTED:
+                    continue
+                try:
+                    match = find_match(rule, node, self._facts)
+                    found[rule.name] += match is not None and not match.is_exact
+                except OnnxFoldError:
+                    raise
+                except Exception as error:
+                    _tolerate(rule, node, error)
+        return +found
+
     # ---------------------------------------------------------------- one node
 
     def _visit(self, node: ir.Node, candidates: Sequence[Rule]) -> None:
@@ -250,31 +271,6 @@ class Rewriter:
         if node not in self._queued and node.graph is not None:
             self._queued.add(node)
             self._queue.append(node)
-
-
-def inexact_matches(model: ir.Model, rules: Iterable[Rule]) -> Counter[str]:
-    """How often each rule would fire where it may change bits, up to 500; nothing is rewritten.
-
-    Raises:
-        RuleError: a rule raised an exception.
-    """
-    found: Counter[str] = Counter()
-    facts = Facts(model)
-    inexact = [rule for rule in rules if rule.inexact is not False]
-    for graph in facts.scopes.graphs():
-        index = RuleIndex(inexact, facts.scopes.of(graph).opsets, facts)
-        for node in graph:
-            for rule in index.candidates(node):
-                if found[rule.name] == MOST_COUNTED:
-                    continue
-                try:
-                    match = find_match(rule, node, facts)
-                    found[rule.name] += match is not None and not match.is_exact
-                except OnnxFoldError:
-                    raise
-                except Exception as error:
-                    _tolerate(rule, node, error)
-    return +found
 
 
 def _tolerate(rule: Rule, node: ir.Node | None, error: Exception) -> None:

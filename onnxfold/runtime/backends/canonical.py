@@ -5,73 +5,53 @@ So what is compiled for one layer of a model is found again for the next one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import onnx
 import onnx_ir as ir
 
 from onnxfold import storage
+from onnxfold.graphs import all_graphs
 from onnxfold.runtime.backends.base import FUNCTION
 
 
 def canonical(model: ir.Model) -> bytes:
-    """A model, serialized, without what is not computed with: names, texts, metadata.
+    """Serialize a model without what is not computed with: names, texts, metadata.
 
-    Values and symbolic dimensions are called by the order in which they appear. Functions keep
-    their names, and what is in them.
+    Values and symbolic dimensions are called by the order in which they appear.
+
+    Args:
+        model: The model; not changed.
     """
-    proto = storage.to_proto(model)
-    renamed = onnx.ModelProto(ir_version=proto.ir_version)
-    renamed.opset_import.extend(sorted(proto.opset_import, key=lambda opset: opset.domain))
-    renamed.functions.extend(proto.functions)
-    _Renaming().graph(proto.graph)
-    renamed.graph.CopyFrom(proto.graph)
-    content: bytes = renamed.SerializeToString(deterministic=True)
+    clone = model.clone()
+    values: dict[ir.Value, None] = {}
+    for graph in all_graphs(clone):
+        graph.name, graph.doc_string = FUNCTION, None
+        graph.metadata_props.clear()
+        values |= dict.fromkeys(graph.inputs)
+        for node in graph:
+            node.name = node.doc_string = None
+            node.metadata_props.clear()
+            values |= dict.fromkeys(
+                v for v in (*node.inputs, *node.outputs) if v is not None and v.name
+            )
+            for attribute in node.attributes.values():
+                attribute.doc_string = None
+                if attribute.type == ir.AttributeType.TENSOR:
+                    attribute.value.name = None
+    for prefix in ("\0", "v"):  # an old name may be one of the new ones
+        for k, value in enumerate(values):
+            value.name = f"{prefix}{k}"
+    dims: dict[str, str] = {}
+    for value in values:
+        value.doc_string = None
+        value.metadata_props.clear()
+        if value.shape is not None:
+            names = [d if isinstance(d, int) else d.value for d in value.shape]
+            value.shape = ir.Shape(
+                [dims.setdefault(d, f"d{len(dims)}") if isinstance(d, str) else d for d in names]
+            )
+    opsets = dict(sorted(clone.opset_imports.items()))
+    clone.opset_imports.clear()
+    clone.opset_imports.update(opsets)
+    functions = list(clone.functions.values())
+    named = ir.Model(clone.graph, ir_version=clone.ir_version, functions=functions)
+    content: bytes = storage.to_proto(named).SerializeToString(deterministic=True)
     return content
-
-
-class _Renaming:
-    """Gives values and symbolic dimensions new names, the same one wherever the old one is."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, str] = {"": ""}
-        self._dims: dict[str, str] = {"": ""}
-
-    def graph(self, graph: onnx.GraphProto) -> None:
-        graph.name, graph.doc_string = FUNCTION, ""
-        del graph.metadata_props[:], graph.quantization_annotation[:]
-        self._infos(graph.input)
-        for node in graph.node:
-            self._node(node)
-        self._infos(graph.output)
-        known = [info for info in graph.value_info if info.name in self._values]
-        self._infos(known)
-        for tensor in graph.initializer:
-            tensor.name, tensor.doc_string = self._value(tensor.name), ""
-        for named in (graph.initializer, graph.value_info):
-            named.sort(key=lambda entry: (len(entry.name), entry.name))
-
-    def _node(self, node: onnx.NodeProto) -> None:
-        node.name, node.doc_string = "", ""
-        del node.metadata_props[:]
-        for names in (node.input, node.output):
-            names[:] = [self._value(name) for name in names]
-        node.attribute.sort(key=lambda attribute: attribute.name)
-        for attribute in node.attribute:
-            attribute.doc_string = ""
-            if attribute.HasField("t"):
-                attribute.t.ClearField("name")
-            for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-                self.graph(graph)
-
-    def _infos(self, infos: Iterable[onnx.ValueInfoProto]) -> None:
-        for info in infos:
-            info.name, info.doc_string = self._value(info.name), ""
-            del info.metadata_props[:]
-            for dim in info.type.tensor_type.shape.dim:
-                dim.ClearField("denotation")
-                if dim.HasField("dim_param"):
-                    dim.dim_param = self._dims.setdefault(dim.dim_param, f"d{len(self._dims)}")
-
-    def _value(self, name: str) -> str:
-        return self._values.setdefault(name, f"v{len(self._values)}")

@@ -41,45 +41,8 @@ FLAGS = (
     "--iree-dispatch-creation-data-tiling",
 )
 
-# Ops that IREE does not compile, or compiles to something else.
-DENIED = frozenset(
-    (
-        "Attention",
-        "BitCast",
-        "CausalConvWithState",
-        "CastLike",
-        "Col2Im",
-        "Compress",
-        "CumProd",
-        "DFT",
-        "DeformConv",
-        "FlexAttention",
-        "GRU",
-        "GridSample",
-        "ImageDecoder",
-        "LinearAttention",
-        "LabelEncoder",
-        "Loop",
-        "MaxUnpool",
-        "Multinomial",
-        "NonMaxSuppression",
-        "QLinearMatMul",
-        "RMSNormalization",
-        "Range",
-        "Resize",
-        "RoiAlign",
-        "RotaryEmbedding",
-        "Scan",
-        "SequenceAt",
-        "SoftmaxCrossEntropyLoss",
-        "SpaceToDepth",
-        "SwiGLU",
-        "TensorScatter",
-        "TreeEnsemble",
-        "Unique",
-        "Upsample",
-    )
-)
+DENIED = ("CastLike", "Loop", "QLinearMatMul", "Range")
+"""Ops that IREE compiles to something else for some values. What it does not lower, it refuses."""
 
 
 class Iree:

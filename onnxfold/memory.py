@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import functools
 import gc
 import os
 import sys
@@ -66,6 +67,7 @@ def give_back_freed() -> None:
         trim(0)
 
 
+@functools.cache
 def memory_of_the_machine() -> int:
     """Bytes of main memory."""
     import psutil

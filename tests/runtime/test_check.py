@@ -19,7 +19,7 @@ def checked(text: str, function, nominal=None) -> float:
     """The largest error of a function in place of a kernel of a model."""
     proto = parse(f"g {text}")
     model = storage.from_proto(proto)
-    inputs = draws(model.graph.inputs, demands(model).inputs, nominal or {})
+    inputs = draws(model.graph.inputs, demands(model), nominal or {})
     reference = Onnxruntime().runner(proto.SerializeToString())
     wanted = [reference(draw.arrays) for draw in inputs]
     with np.errstate(all="ignore"):
@@ -128,7 +128,7 @@ def test_sizes_that_the_caller_names_are_those_of_the_first_draw():
     model = storage.from_proto(
         parse("g (float[n, m] x, float[m, 3] z) => (float[n, 3] y) { y = MatMul(x, z) }")
     )
-    inputs = draws(model.graph.inputs, demands(model).inputs, {"n": 40, "k": 2})
+    inputs = draws(model.graph.inputs, demands(model), {"n": 40, "k": 2})
     shapes = {draw.name: [array.shape for array in draw.arrays] for draw in inputs}
     assert shapes["numbers around 0"] == [(40, 64), (64, 3)]
     assert shapes["large sizes"] == [(40, 1024), (1024, 3)]
@@ -155,9 +155,18 @@ def test_the_measure_is_the_type_and_the_magnitude_of_a_result():
     assert error_of(large * np.inf, large, "float16")[0].within
 
 
+def test_large_sizes_are_left_out_where_results_would_be_larger():
+    text = (
+        "(float[n, 1, 1] x, float[m, 1] y, float[k] z) => (float[n, m, k] s) { s = Sum(x, y, z) }"
+    )
+    model = storage.from_proto(parse(f"g {text}"))
+    names = [draw.name for draw in draws(model.graph.inputs, demands(model), {})]
+    assert "large sizes" not in names and len(names) > 10
+
+
 def test_small_inputs_are_drawn_more_often():
     model = storage.from_proto(parse("g (float[2, 2] x) => (float[2, 2] y) { y = Neg(x) }"))
-    inputs = draws(model.graph.inputs, demands(model).inputs, {})
+    inputs = draws(model.graph.inputs, demands(model), {})
     special = [draw.arrays[0] for draw in inputs if draw.name == "NaN and infinities"]
     assert len(special) > 3
     assert np.isnan(special).any() and np.isinf(special).any()
@@ -167,7 +176,7 @@ def test_large_inputs_are_drawn_less_often():
     model = storage.from_proto(
         parse("g (float[5000, 5000] x) => (float[5000, 5000] y) { y = Neg(x) }")
     )
-    assert [draw.name for draw in draws(model.graph.inputs, demands(model).inputs, {})] == [
+    assert [draw.name for draw in draws(model.graph.inputs, demands(model), {})] == [
         *("numbers around 0", "NaN and infinities")
     ]
 
@@ -176,8 +185,8 @@ def test_large_inputs_are_drawn_for_few_rows():
     model = storage.from_proto(
         parse("g (float[n, 1500, 384] x) => (float[n, 1500, 384] y) { y = Neg(x) }")
     )
-    first, *others = draws(model.graph.inputs, demands(model).inputs, {})
+    first, *others = draws(model.graph.inputs, demands(model), {})
     assert first.arrays[0].shape[0] == 64
-    first, *others = draws(model.graph.inputs, demands(model).inputs, {"n": 5})
+    first, *others = draws(model.graph.inputs, demands(model), {"n": 5})
     assert first.arrays[0].shape[0] == 5
     assert {draw.arrays[0].shape[0] for draw in others} == {1, 3}

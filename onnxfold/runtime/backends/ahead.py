@@ -242,7 +242,7 @@ class _Work:
             return kernel
         name = kernel_cache.name_of(self._backend.key_of(part.graph_hash))
         try:
-            inputs = draws(part.original.graph.inputs, takes, self._nominal)
+            inputs = draws(part.original.graph.inputs, part.demands, self._nominal)
             calls = [draw.arrays for draw in inputs]
             weights = list(part.weight_arrays().values())
             timed = 1 + any(draw.name == "large sizes" for draw in inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,11 @@ class Backend(Protocol):
         Raises:
             CompileError: It does not load, or is another than is described.
         """
+
+
+def nbytes_at(memory: Sequence[Sequence[int | str]], sizes: Mapping[str, int]) -> int:
+    """Return the bytes of all values of a kernel at some sizes, see `Kernel.memory`."""
+    return sum(math.prod(n if isinstance(n, int) else sizes[n] for n in term) for term in memory)
 
 
 def weights_of(initializers: Mapping[str, ir.Value], names: Sequence[str]) -> Values:

@@ -12,7 +12,8 @@ import onnx_ir as ir
 
 from onnxfold.compare.metrics import Distance, Tolerance, distance, is_float
 from onnxfold.compare.random_feeds import integer_range, random_floats
-from onnxfold.runtime.backends.base import CompileError
+from onnxfold.runtime.backends.base import CompileError, nbytes_at
+from onnxfold.runtime.backends.demands import Demands
 from onnxfold.runtime.bundles.manifest import TensorInfo
 from onnxfold.runtime.splitting.sizes import NOMINAL
 
@@ -107,28 +108,27 @@ _KINDS = (
 )
 
 
-def draws(
-    inputs: Sequence[ir.Value], takes: Sequence[TensorInfo], nominal: Mapping[str, int]
-) -> list[Draw]:
+def draws(inputs: Sequence[ir.Value], needs: Demands, nominal: Mapping[str, int]) -> list[Draw]:
     """Make inputs of all kinds that can make a difference: of values, and of sizes.
 
     Args:
         inputs: The inputs of a component.
-        takes: What they must be, see `demands`.
+        needs: What they must be.
         nominal: Sizes of symbolic dimensions by name in the first draw; others are 1 for a batch
             and 64. In the second draw, these others are 16 times as large but for the batch, where
-            that makes no more than two million numbers.
+            all values together take no more than 256 MB then.
 
     Raises:
         CompileError: An input is no tensor of numbers.
     """
+    takes = needs.inputs
     usual = nominal_sizes(takes, nominal)
     large = {n: s if n in nominal or s == 1 else _TIMES_LARGER * s for n, s in usual.items()}
     is_many = _count(takes, dict.fromkeys(usual, _ODD)) > _MANY
     odd = {name: _SHORT if is_many else _ODD + k for k, name in enumerate(usual)}
     short = dict.fromkeys(usual, _SHORT)
     wanted = [(_USUAL.name, [_USUAL], usual)]
-    if large != usual and _count(takes, large) <= _MANY:
+    if large != usual and nbytes_at(needs.memory, large) <= _MOST_BYTES:
         wanted.append(("large sizes", [_USUAL], large))
     wanted += [(kind.name, [kind], odd) for kind in _KINDS[1:]]
     if usual:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +14,7 @@ from onnxfold.errors import UsageError
 from onnxfold.files import scratch_folder
 from onnxfold.memory import memory_of_the_machine
 from onnxfold.onnxruntime_sessions import Feed, array_of, numpy_name
-from onnxfold.runtime.backends.base import CompileError, Misfit, Run, Values, weights_of
+from onnxfold.runtime.backends.base import CompileError, Misfit, Run, Values, nbytes_at, weights_of
 from onnxfold.runtime.backends.registry import create
 from onnxfold.runtime.bundles.bundle import FOLD_FILE, SplitModel, hash_file
 from onnxfold.runtime.bundles.manifest import Kernel
@@ -162,10 +161,7 @@ def check_inputs(kernel: Kernel, values: Values) -> None:
             indices = array_of(values[info.name])
             if indices.min() < -info.rows or indices.max() >= info.rows:
                 raise Misfit(f"an index in {info.name!r} is out of bounds: {info.rows} rows")
-    nbytes = sum(
-        math.prod(n if isinstance(n, int) else sizes[n][1] for n in factors)
-        for factors in kernel.memory
-    )
+    nbytes = nbytes_at(kernel.memory, {name: size for name, (_, size) in sizes.items()})
     if nbytes > memory_of_the_machine():
         raise Misfit(f"it may take {nbytes:,} bytes of memory")
 

@@ -6,13 +6,12 @@ import io
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from onnxfold.errors import printable
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
+    from rich.table import Table as RichTable
 
 _WIDTH = 160  # columns where the output is no terminal; tables take what they need
 _SHORT = 12  # characters of a text that stays in its line
@@ -51,20 +50,16 @@ def ops_table(
     return Table(("op", ">before", ">after", ">change"), rows, totals)
 
 
-def render(*parts: str | Table | RenderableType) -> str:
-    """Return lines and tables as text for standard output: styled for a terminal, else plain."""
+def render(*parts: str | Table) -> str:
+    """Return lines and tables as text for standard output: styled for a terminal, else plain.
+
+    Names come from strangers: what a terminal would obey is shown instead.
+    """
     from rich.console import Console
-
-    class Printable(Console):
-        """Shows what a terminal would obey instead of passing it on: names come from strangers."""
-
-        def render_str(self, text: str, **options: Any) -> Text:
-            lines = [printable(line) for line in text.split("\n")]
-            return super().render_str("\n".join(lines), **options)
 
     terminal = sys.stdout.isatty()
     text = io.StringIO()
-    console = Printable(
+    console = Console(
         file=text,
         force_terminal=terminal,
         width=shutil.get_terminal_size((_WIDTH, 24)).columns if terminal else _WIDTH,
@@ -73,24 +68,28 @@ def render(*parts: str | Table | RenderableType) -> str:
         highlight=False,
     )
     for part in parts:
-        shown = _rich(part, console.width) if isinstance(part, Table) else part
-        console.print(shown, soft_wrap=isinstance(shown, str))
+        if isinstance(part, Table):
+            console.print(_rich(part, console.width))
+        else:
+            for line in part.split("\n"):
+                console.print(printable(line), soft_wrap=True)
     return "".join(line.rstrip() + "\n" for line in text.getvalue().splitlines())
 
 
-def _rich(table: Table, columns: int) -> RenderableType:
+def _rich(table: Table, columns: int) -> RichTable:
     """The table for a terminal with so many columns: where they are few, long texts are folded."""
     from rich import box
     from rich.table import Table as RichTable
 
-    titles = [title.removeprefix(">") for title in table.titles]
-    rows, totals = list(table.rows), list(table.totals)
+    titles = [printable(title.removeprefix(">")) for title in table.titles]
+    rows = [list(map(printable, row)) for row in table.rows]
+    totals = [list(map(printable, row)) for row in table.totals]
     widths = [max(map(len, texts)) for texts in zip(titles, *rows, *totals, strict=True)]
     made = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     made.collapse_padding = sum(widths) + 3 * (len(widths) - 1) > columns
-    for title, width in zip(table.titles, widths, strict=True):
-        made.add_column(title.removeprefix(">"), overflow="fold", no_wrap=width <= _SHORT)
-        made.columns[-1].justify = "right" if title.startswith(">") else "left"
+    for given, title, width in zip(table.titles, titles, widths, strict=True):
+        made.add_column(title, overflow="fold", no_wrap=width <= _SHORT)
+        made.columns[-1].justify = "right" if given.startswith(">") else "left"
     for row in rows:
         made.add_row(*row)
     made.add_section()

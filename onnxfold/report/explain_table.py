@@ -6,11 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.console import JustifyMethod, RenderableType
-from rich.table import Table
-
-from onnxfold.report.console import bytes_text, render
+from onnxfold.report.console import Table, bytes_text, first_of, render
 
 if TYPE_CHECKING:
     from onnxfold.analysis.decisions import Decision
@@ -26,26 +22,21 @@ def explain_text(decisions: Sequence[Decision]) -> str:
     if not decisions:
         return "there is no node with constant inputs to speak of\n"
     ordered = sorted(decisions, key=lambda d: (d.folded, -_at_stake(d)))
-    table = _table("value", "op", "decision", "if folded", "if kept", "why")
-    for decision in ordered[:_MOST]:
-        table.add_row(
-            decision.value or decision.node,
-            decision.op_type,
+    rows = [
+        (
+            *(decision.value or decision.node, decision.op_type),
             "folded" if decision.folded else "stays",
             _bytes(decision.bytes_if_folded),
             _bytes(decision.bytes_if_kept),
             decision.reason,
         )
+        for decision in ordered[:_MOST]
+    ]
     more = len(ordered) - _MOST
-    return render(table, *([f"and {more} more: --json lists all"] if more > 0 else []))
-
-
-def _table(*titles: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for title in titles:
-        justify: JustifyMethod = "right" if title.startswith("if ") else "left"
-        table.add_column(title, justify=justify, overflow="fold")
-    return table
+    return render(
+        Table(("value", "op", "decision", ">if folded", ">if kept", "why"), rows),
+        *([f"and {more} more: --json lists all"] if more > 0 else []),
+    )
 
 
 def _at_stake(decision: Decision) -> int:
@@ -62,7 +53,7 @@ def why_text(why: Why) -> str:
     return text if why.decision is None else f"{text}\n{explain_text([why.decision])}"
 
 
-def _lines(why: Why) -> Iterator[RenderableType]:
+def _lines(why: Why) -> Iterator[str | Table]:
     name = f", node {why.node}" if why.node and why.node != why.value else ""
     what = "depends on what changes" if why.is_variable else "constant"
     if why.is_variable and why.op_after is None:
@@ -71,9 +62,9 @@ def _lines(why: Why) -> Iterator[RenderableType]:
     if why.is_variable and why.holder:
         yield f"it runs with {why.holder}, which holds it, and only as often"
     if why.operands:
-        yield f"it reads what changes: {_names(why.operands)}"
+        yield f"it reads what changes: {first_of(why.operands, _MOST_NAMES)}"
     if why.inputs:
-        yield f"inputs of the graph that it depends on: {_names(why.inputs)}"
+        yield f"inputs of the graph that it depends on: {first_of(why.inputs, _MOST_NAMES)}"
     for node, reason in list(why.blockers.items())[:_MOST_NAMES]:
         yield f"{node} runs each time whatever it reads: {reason}"
     if why.path:
@@ -87,15 +78,12 @@ def _lines(why: Why) -> Iterator[RenderableType]:
 
 
 def _way(steps: Sequence[PathStep]) -> Table:
-    table = _table("way up", "made by")
-    half = _MOST_STEPS // 2
-    gap = len(steps) - 2 * half
-    for k, step in enumerate(steps):
-        if gap <= 1 or not half <= k < half + gap:
-            table.add_row(step.value, step.made_by)
-        elif k == half:
-            table.add_row(f"... {gap} more ...", "")
-    return table
+    rows = [(step.value, step.made_by) for step in steps]
+    gap = len(rows) - _MOST_STEPS
+    if gap > 1:
+        half = _MOST_STEPS // 2
+        rows[half:-half] = [(f"... {gap} more ...", "")]
+    return Table(("way up", "made by"), rows)
 
 
 def _saved(gain: Gain) -> Iterator[str]:
@@ -109,8 +97,3 @@ def _saved(gain: Gain) -> Iterator[str]:
         f"{100 * gain.work:.0f} % of the work, and {bytes_text(gain.cached_bytes)} are kept "
         f"(dynamic dimensions taken as {gain.nominal})"
     )
-
-
-def _names(names: list[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -20,6 +20,7 @@ from onnxfold.parallel import THREADS
 from onnxfold.passes.cut import Cut
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.blocks import LARGE, SLAB
+from onnxfold.shown import Shown
 from onnxfold.storage.layout import EXTERNAL_FROM
 
 # Memory, measured on CPython 3.11 on Linux (bytes).
@@ -46,8 +47,8 @@ class Prediction:
     memory: dict[str, int]
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Shown, text="onnxfold.report.optimize_table:plan_text"):
     """What a run would do, found out without doing it.
 
     Attributes:

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from onnxfold.shown import Shown
+
 Status = Literal["done", "unchanged", "planned", "failed"]
 
 
@@ -53,8 +55,8 @@ class Outcome:
         return asdict(self)
 
 
-@dataclass
-class Batch:
+@dataclass(repr=False)
+class Batch(Shown, text="onnxfold.batches.table:batch_text"):
     """What became of all models, in their order.
 
     Attributes:

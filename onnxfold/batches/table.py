@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from onnxfold.batches.outcome import Batch, Outcome
-from onnxfold.report.console import Table, bytes_text, change_text, render
+from onnxfold.report.console import Table, bytes_text, change_text, count_text, render
 
 _MOST_WITHOUT_RESULT = 50  # rows, without --verbose
 
@@ -22,7 +22,7 @@ def _parts(result: Batch, verbose: bool) -> Iterator[str | Table]:
     count = result.count()
     made = [o for o in result.outcomes if o.status in ("done", "unchanged")]
     told = ", ".join(f"{count[status]} {status}" for status in sorted(count))
-    yield f"{len(result.outcomes)} models: {told}, in {result.seconds:.1f} s"
+    yield f"{count_text(len(result.outcomes), 'model')}: {told}, in {result.seconds:.1f} s"
     if made:
         nodes = [sum(o.nodes_before or 0 for o in made), sum(o.nodes_after or 0 for o in made)]
         stored = [sum(o.bytes_before or 0 for o in made), sum(o.bytes_after or 0 for o in made)]

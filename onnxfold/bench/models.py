@@ -27,6 +27,7 @@ from onnxfold.onnxruntime_sessions import CPU, array_of, message_of, ort_value, 
 from onnxfold.runtime.bundles.bundle import is_bundle
 from onnxfold.runtime.sessions.folding import Placement
 from onnxfold.runtime.sessions.session import Session
+from onnxfold.shown import Shown
 
 if TYPE_CHECKING:
     from onnxfold.runtime.split import SplitArguments
@@ -98,8 +99,8 @@ class ModelBench:
         return {op: count for op, count in self.ops.items() if "." in op}
 
 
-@dataclass(frozen=True)
-class Benchmark:
+@dataclass(frozen=True, repr=False)
+class Benchmark(Shown, text="onnxfold.report.bench_table:bench_models_text"):
     """Models side by side.
 
     Attributes:

@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from onnxfold.shown import Shown
+
 
 @dataclass(frozen=True)
 class OutputResult:
@@ -111,8 +113,8 @@ class FirstDifference:
         return "\n".join(lines)
 
 
-@dataclass
-class Comparison:
+@dataclass(repr=False)
+class Comparison(Shown, text="onnxfold.report.compare_table:compare_text"):
     """What two models make of the same inputs.
 
     Attributes:

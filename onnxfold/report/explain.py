@@ -21,6 +21,7 @@ from onnxfold.options import OptionArguments, Options, options_of
 from onnxfold.passes.pipeline import run_bounded
 from onnxfold.runtime.splitting.sizes import NOMINAL, work_of
 from onnxfold.runtime.splitting.split_model import cut_prepared, prepare
+from onnxfold.shown import Shown
 from onnxfold.storage import ModelLike
 
 if TYPE_CHECKING:
@@ -63,8 +64,8 @@ class Gain:
     nominal: int = NOMINAL
 
 
-@dataclass(frozen=True)
-class Why:
+@dataclass(frozen=True, repr=False)
+class Why(Shown, text="onnxfold.report.explain_table:why_text"):
     """Why a node runs each time, or does not.
 
     Attributes:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from onnxfold.report.explain import Gain, PathStep, Why
 
 _MOST = 20  # decisions shown
-_MOST_STEPS = 12  # of the way up; the middle of a longer one is left out
+_MOST_STEPS = 12  # of a path; the middle of a longer one is left out
 _MOST_NAMES = 8
 
 
@@ -48,33 +48,33 @@ def _bytes(size: int | None) -> str:
 
 
 def why_text(why: Why) -> str:
-    """Why a node runs each time, or does not, as text for a terminal or a file."""
+    """Return the explanation of one node as text for a terminal or a file."""
     text = render(*_lines(why))
     return text if why.decision is None else f"{text}\n{explain_text([why.decision])}"
 
 
 def _lines(why: Why) -> Iterator[str | Table]:
     name = f", node {why.node}" if why.node and why.node != why.value else ""
-    what = "depends on what changes" if why.is_variable else "constant"
+    what = "depends on the inputs" if why.is_variable else "constant"
     if why.is_variable and why.op_after is None:
-        what += " as the model stands, and is gone from the optimized model"
+        what += " in this model; not in the optimized model"
     yield f"{why.value or why.op_type} = {why.op_type}{name}: {what}"
     if why.is_variable and why.holder:
-        yield f"it runs with {why.holder}, which holds it, and only as often"
+        yield f"in a subgraph of {why.holder}, which runs it"
     if why.operands:
-        yield f"it reads what changes: {first_of(why.operands, _MOST_NAMES)}"
+        yield f"operands that depend on the inputs: {first_of(why.operands, _MOST_NAMES)}"
     if why.inputs:
-        yield f"inputs of the graph that it depends on: {first_of(why.inputs, _MOST_NAMES)}"
+        yield f"inputs it depends on: {first_of(why.inputs, _MOST_NAMES)}"
     for node, reason in list(why.blockers.items())[:_MOST_NAMES]:
-        yield f"{node} runs each time whatever it reads: {reason}"
+        yield f"{node} runs in every run: {reason}"
     if why.path:
         yield from ("", _way(why.path))
     if why.gain is not None:
         yield from ("", *_saved(why.gain))
     if why.op_after is None and (why.decision is None or not why.decision.folded):
-        yield "gone: its value is known from shapes, a rule took its place, or nothing reads it"
+        yield "removed: known from shapes, replaced by a rule, or unused"
     elif why.op_after is not None and why.op_after != why.op_type:
-        yield f"optimize makes {why.op_after} of it"
+        yield f"in the optimized model: {why.op_after}"
 
 
 def _way(steps: Sequence[PathStep]) -> Table:
@@ -83,17 +83,17 @@ def _way(steps: Sequence[PathStep]) -> Table:
     if gap > 1:
         half = _MOST_STEPS // 2
         rows[half:-half] = [(f"... {gap} more ...", "")]
-    return Table(("way up", "made by"), rows)
+    return Table(("path to an input", "made by"), rows)
 
 
 def _saved(gain: Gain) -> Iterator[str]:
-    fate = "it runs once" if gain.runs_once else f"it could run once, and stays: {gain.reason}"
+    fate = "runs once" if gain.runs_once else f"could run once, but stays: {gain.reason}"
     if gain.runs_once is None:
-        fate = "calls of its function run once where they are given nothing else that changes"
+        fate = "runs once in calls whose other operands are constant"
     asked = " ".join(f"--runtime-const {shlex.quote(n)}" for n in gain.runtime_constants)
     yield f"split {asked}: {fate}"
     yield (
         f"each run saves {gain.nodes:,} of {gain.all_nodes:,} nodes, about "
-        f"{100 * gain.work:.0f} % of the work, and {bytes_text(gain.cached_bytes)} are kept "
+        f"{100 * gain.work:.0f} % of the work, and caches {bytes_text(gain.cached_bytes)} "
         f"(dynamic dimensions taken as {gain.nominal})"
     )

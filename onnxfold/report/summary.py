@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from onnxfold.shown import Shown
+
 if TYPE_CHECKING:
     from onnxfold.analysis.decisions import Decision
     from onnxfold.compare import Comparison
@@ -28,8 +30,8 @@ class Kept:
     reason: str
 
 
-@dataclass
-class Report:
+@dataclass(repr=False)
+class Report(Shown, text="onnxfold.report.optimize_table:optimize_text"):
     """What one run of the optimizer did.
 
     Attributes:

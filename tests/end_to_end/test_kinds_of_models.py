@@ -116,3 +116,19 @@ def test_the_module_shows_its_functions_alone():
     assert set(dir(onnxfold)) == {*onnxfold.__all__, "__version__"}
     for name in onnxfold.__all__:
         assert inspect.getdoc(getattr(onnxfold, name))
+
+
+def test_results_print_as_their_tables(tmp_path):
+    report = onnxfold.optimize_file(SWIN, tmp_path / "out.onnx")
+    batch = onnxfold.batch([SWIN], tmp_path / "batch", workers=1)
+    output = onnx.load(SWIN).graph.output[0].name
+    shown = {
+        "folded 410 nodes in": report,
+        "which 368 are constant": onnxfold.plan(SWIN),
+        "equal bit for bit on 1 run": onnxfold.compare(SWIN, tmp_path / "out.onnx"),
+        "depends on the inputs": onnxfold.why(SWIN, output),
+        "1 model: 1 done": batch,
+    }
+    for text, result in shown.items():
+        assert text in repr(result) and len(repr(result).splitlines()) < 40
+        assert result._repr_html_().startswith("<pre>") and text in result._repr_html_()

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 # From the bottom up; those of one line do not know each other.
 LAYERS = (
     ("onnx_ir_private",),
-    ("errors", "deferred", "graphs", "memory", "ops", "parallel"),
+    ("errors", "deferred", "graphs", "memory", "ops", "parallel", "shown"),
     ("files", "urls", "onnxruntime_sessions"),
     ("isolated",),
     ("evaluation",),

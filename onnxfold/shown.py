@@ -1,0 +1,26 @@
+"""Results that print as the table that the command line prints of them."""
+
+from __future__ import annotations
+
+import html
+import importlib
+from typing import Any
+
+
+class Shown:
+    """A result whose ``repr`` is its table, also in notebooks."""
+
+    _text = ""
+
+    def __init_subclass__(cls, text: str = "", **keywords: Any) -> None:
+        """Take the function that makes the table, as ``"package.module:function"``."""
+        super().__init_subclass__(**keywords)
+        cls._text = text or cls._text
+
+    def __repr__(self) -> str:
+        module, _, name = self._text.partition(":")
+        text: str = getattr(importlib.import_module(module), name)(self)
+        return text.rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"

@@ -62,15 +62,6 @@ reshape_of_reshaped = rule(
     seen_in="basic-pitch/nmp",
 )
 
-
-reshape_without_zeros = rule(
-    op.Reshape(_inner, c) >> op.Reshape(x, c),
-    where=lambda c: 0 not in c.ints,
-    opset=(5, None),
-    doc="A Reshape whose sizes do not refer to its operand's needs no other one before it.",
-    seen_in="models/swin",
-)
-
 changes_of_shape = rule(
     _other(_inner, *zs) >> op.Reshape(x, new_shape),
     where=lambda inner: inner.is_single_use,

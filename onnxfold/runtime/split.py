@@ -15,9 +15,9 @@ from onnxfold.analysis.facts import put_in_order
 from onnxfold.errors import UsageError
 from onnxfold.files import os_error
 from onnxfold.options import OptionArguments, options_of
-from onnxfold.runtime.backends.ahead import check_dump, compile_kernels, dump_stages
+from onnxfold.runtime.backends.ahead import compile_kernels, dump_stages
 from onnxfold.runtime.backends.process import Progress
-from onnxfold.runtime.backends.registry import NOT_COMPILING, check_name, report_rest
+from onnxfold.runtime.backends.registry import NOT_COMPILING, check_name, create, report_rest
 from onnxfold.runtime.bundles.bundle import (
     FOLD_FILE,
     Bundle,
@@ -209,7 +209,9 @@ def _opened(source: ModelLike, backend: str, arguments: SplitArguments) -> ir.Mo
     """
     check_name(backend, arguments.get("backend_options", ()))
     if arguments.get("dump_ir") is not None and backend not in NOT_COMPILING:
-        check_dump(backend)
+        missing = create(backend).missing()
+        if missing is not None:
+            raise UsageError(missing)
     return storage.opened(source)
 
 

@@ -75,17 +75,6 @@ def compile_kernels(
     ]
 
 
-def check_dump(backend: str) -> None:
-    """Refuse a backend that compiles, but cannot write the stages of that here.
-
-    Raises:
-        UsageError: Its compiler is not there.
-    """
-    missing = create(backend).missing()
-    if missing is not None:
-        raise UsageError(missing)
-
-
 def dump_stages(
     bundle: SplitModel, backend: str, options: Sequence[str], folder: Path, *, seconds: float
 ) -> None:

@@ -16,8 +16,7 @@ from faults.stub_image import NoEngineError, asked, containers, made_image
 
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.onnx_mlir.backend import OnnxMlir
-from onnxfold.runtime.backends.onnx_mlir.compiler import run_tool
-from onnxfold.runtime.backends.onnx_mlir.tool import Container, find_tool
+from onnxfold.runtime.backends.onnx_mlir.tool import Container, find_tool, run_tool
 from onnxfold.runtime.backends.process import work_folder
 
 IMAGE = f"localhost/onnxfold-tests:{os.getpid()}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import Engine
 
-from onnxfold.runtime.backends.onnx_mlir import compiler as commands
+from onnxfold.runtime.backends.onnx_mlir import tool as commands
 from onnxfold.runtime.backends.onnx_mlir.tool import IMAGE, UPSTREAM_IMAGE, Container
 
 ROOT = Path(__file__).parents[3]

@@ -15,7 +15,7 @@ from conftest import Engine, _script
 from runtime_models import parse
 
 from onnxfold.runtime.backends.base import CompileError
-from onnxfold.runtime.backends.onnx_mlir import compiler as commands
+from onnxfold.runtime.backends.onnx_mlir import tool as commands
 from onnxfold.runtime.backends.onnx_mlir.backend import OnnxMlir
 from onnxfold.runtime.backends.onnx_mlir.tool import Container, Native, find_tool
 from onnxfold.runtime.backends.process import memory_limit

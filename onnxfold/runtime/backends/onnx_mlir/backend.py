@@ -16,15 +16,16 @@ import numpy as np
 from onnxfold.onnxruntime_sessions import arrays_of
 from onnxfold.runtime.backends.base import Built, CompileError, Run, Values, with_options
 from onnxfold.runtime.backends.cpu import cpu_features, cpu_level
-from onnxfold.runtime.backends.onnx_mlir.compiler import (
+from onnxfold.runtime.backends.onnx_mlir.tool import (
     MODEL,
     STAGES,
+    Tool,
+    find_tool,
     flags,
     library_arguments,
     run_tool,
     stage_arguments,
 )
-from onnxfold.runtime.backends.onnx_mlir.tool import Tool, find_tool
 from onnxfold.runtime.backends.onnx_mlir.types import NUMBERS
 from onnxfold.runtime.backends.process import work_folder
 from onnxfold.runtime.bundles.manifest import Kernel

@@ -1,4 +1,4 @@
-"""Where the compiler is: a binary, or an image that a container engine runs.
+"""The compiler: where it is and how it is run, as a binary or in a container.
 
 A binary is looked for first (``ONNXFOLD_ONNX_MLIR``, then ``onnx-mlir`` on the PATH), then docker
 and podman (or ``ONNXFOLD_CONTAINER_ENGINE`` alone) with the image ``ONNXFOLD_ONNX_MLIR_IMAGE``.
@@ -11,6 +11,7 @@ import contextlib
 import csv
 import io
 import os
+import platform
 import secrets
 import shutil
 import subprocess
@@ -20,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnxfold.runtime.backends.base import CompileError
-from onnxfold.runtime.backends.process import memory_limit, run_command
+from onnxfold.runtime.backends.cpu import cpu_level
+from onnxfold.runtime.backends.process import ending, memory_limit, run_command
 
 BINARY = "ONNXFOLD_ONNX_MLIR"
 ENGINE = "ONNXFOLD_CONTAINER_ENGINE"
@@ -28,6 +30,11 @@ IMAGE = "ONNXFOLD_ONNX_MLIR_IMAGE"
 
 UPSTREAM_IMAGE = "ghcr.io/onnxmlir/onnx-mlir"
 """Upstream publishes no versions: its "latest" is the newest state of the main branch."""
+
+MODEL = "model.onnx"
+
+STAGES = {"1-onnx": "--EmitONNXIR", "2-mlir": "--EmitMLIR", "3-llvm": "--EmitLLVMIR"}
+"""What can be written on the way to a library, by the names of the files."""
 
 _ENGINES = ("docker", "podman")
 _SECONDS = 30.0  # for an engine or a binary to say what it is
@@ -188,3 +195,41 @@ def _ask(command: Sequence[str]) -> str:
         lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         raise CompileError(lines[-1][:200] if lines else f"exit code {done.returncode}")
     return done.stdout
+
+
+def flags(machine: str = "", cpu: str | None = None) -> list[str]:
+    """Flags of every compilation.
+
+    Constants are not computed by the compiler: it keeps intermediate results in 64 bits, and so
+    gets other bits than a runtime. Its only architecture for an x86 is "x86-64": others end in an
+    error, none in code without vectors. What float16 is converted by without an instruction for it
+    depends on which libraries a process has loaded. Code that checks inputs is left out, because
+    the compiler dies of bfloat16 there: `Library.call` checks them.
+    """
+    target = []
+    if (machine or platform.machine()) in ("x86_64", "AMD64"):
+        level = cpu_level() if cpu is None else cpu
+        target = ["--march=x86-64", *([f"--mcpu={level}"] if level else [])]
+    return ["-O3", *target, "--disable-constant-prop", "--verifyInputTensors=false"]
+
+
+def library_arguments(folder: Path, name: str, given: Sequence[str]) -> list[str]:
+    """Arguments for a shared library ``NAME.so``; the name is the tag of its symbols, too."""
+    output = ["--EmitLib", f"--tag={name}", "-o", str(folder / name)]
+    return [*given, *output, str(folder / MODEL)]
+
+
+def stage_arguments(folder: Path, stage: str, given: Sequence[str]) -> list[str]:
+    """Arguments for one of `STAGES`, which writes ``STAGE.onnx.mlir``."""
+    return [*given, STAGES[stage], "--tag=NONE", "-o", str(folder / stage), str(folder / MODEL)]
+
+
+def run_tool(tool: Tool, folder: Path, arguments: Sequence[str], seconds: float) -> None:
+    """Run the compiler on files of a `work_folder`.
+
+    Raises:
+        CompileError: It fails, crashes, or takes longer than ``seconds``.
+    """
+    done = tool.run(folder, arguments, seconds)
+    if done.returncode:
+        raise CompileError(f"onnx-mlir {ending(done.returncode, done.stderr)}")

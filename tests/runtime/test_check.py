@@ -136,6 +136,19 @@ def test_sizes_that_the_caller_names_are_those_of_the_first_draw():
     assert shapes["sizes of 17"] == [(17, 18), (18, 3)]
 
 
+def test_a_variance_without_digits_is_found():
+    ones = ", ".join(["1.0"] * 16)
+    text = f"s = Constant<value = float[16] {{{ones}}}> () y = LayerNormalization(x, s)"
+
+    def squares_less_square(x):
+        mean = x.mean(-1, keepdims=True)
+        variance = (x * x).mean(-1, keepdims=True) - mean * mean
+        return (x - mean) / np.sqrt(variance + np.float32(1e-5))
+
+    with pytest.raises(CompileError, match="numbers around 1000"):
+        checked(ONE.format("float", "float", text), squares_less_square)
+
+
 def test_the_measure_is_the_type_and_the_magnitude_of_a_result():
     want = random(100_003)
     want[:30_000] *= 1e-6  # small beside the rest: an error there is measured by the rest

@@ -103,22 +103,18 @@ class Constants:
                     place = (info.name, axis, manifest.ranks[dim])
                     self._ranked.setdefault(dim, []).append(place)
 
-    def is_same(self, setting: Setting, feed: Mapping[str, Feed]) -> bool:
-        """Whether a feed has the constants of a setting, or none."""
-        for name in self.known:
-            if name in feed:
-                given = setting.get(name)
-                if given is None or not given.is_same(feed[name]):
-                    return False
-        return True
-
     def merged(self, setting: Setting, feed: Mapping[str, Feed]) -> Setting:
-        """The constants in a feed, and those of a setting where none are fed."""
-        constants = dict(setting)
-        for name, info in self.known.items():
-            if name in feed and not (name in constants and constants[name].is_same(feed[name])):
-                constants[name] = Given(info, feed[name])
-        return constants
+        """The constants in a feed, and those of a setting where none are fed.
+
+        Returns:
+            The setting itself if the feed has no other values.
+        """
+        changed = {
+            name: Given(info, feed[name])
+            for name, info in self.known.items()
+            if name in feed and not (name in setting and setting[name].is_same(feed[name]))
+        }
+        return {**setting, **changed} if changed else setting
 
     def check_ranks(self, setting: Setting) -> None:
         """See that the factors of each adapter have the same rank.

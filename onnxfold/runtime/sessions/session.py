@@ -222,8 +222,9 @@ class Session:
             The handle, and the rest of the feed.
         """
         constants, current = self._constants, self._current
-        if current is None or not constants.is_same(current[0], feed):
-            setting = constants.merged({} if current is None else current[0], feed)
+        before: Setting = {} if current is None else current[0]
+        setting = constants.merged(before, feed)
+        if current is None or setting is not before:
             current = self._current = setting, self._fold(setting)
         return current[1], {n: value for n, value in feed.items() if n not in constants.known}
 

@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -69,25 +70,14 @@ class InMemory:
 def _content_hash(model: ir.Model) -> str:
     """SHA-256 of a model and its weights, wherever they are."""
     plan = plan_model(model, lambda span: None)
-    digest = _Digest()
+    digest = hashlib.sha256()
+    file: Any = SimpleNamespace(write=digest.update)
     described = plan.model("")
     for _, literal in described.literals:
-        digest.write(literal)
+        digest.update(literal)
     for place in (*described.tensors, *(plan.data.tensors if plan.data is not None else ())):
-        place.tensor.tofile(digest)
+        place.tensor.tofile(file)
         span = storage.span_of(place.tensor)
         if span is not None:
             span.file.release(span.offset, span.length)
-    return digest.sha256.hexdigest()
-
-
-class _Digest:
-    """What a tensor is written to, to be hashed."""
-
-    def __init__(self) -> None:
-        self.sha256 = hashlib.sha256()
-
-    def write(self, data: bytes | memoryview) -> int:
-        """Hash more bytes."""
-        self.sha256.update(data)
-        return memoryview(data).nbytes
+    return digest.hexdigest()

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.compare.random_feeds import Array
-from onnxfold.graphs import subgraphs_of
+from onnxfold.graphs import nodes_within
 
 NOTE = (
     "onnxruntime's CPU provider keeps some float16/bfloat16 chains in float32, so outputs that "
@@ -31,10 +31,10 @@ def half_precision_outputs(model: ir.Model) -> dict[str, float]:
 
     for node in model.graph:
         function = model.functions.get(node.op_identifier())
-        inside = [n for graph in subgraphs_of(node) for n in graph.all_nodes()]
-        made = [value for inner in inside for value in inner.outputs]
-        read = [value for n in (node, *inside) for value in n.inputs if value is not None]
-        casts = (node, *inside, *(function.all_nodes() if function is not None else ()))
+        nodes = list(nodes_within([node]))
+        made = [value for inner in nodes[1:] for value in inner.outputs]
+        read = [value for each in nodes for value in each.inputs if value is not None]
+        casts = (*nodes, *(function.all_nodes() if function is not None else ()))
         epsilon = max([*map(epsilon_of, [*read, *made]), *map(_cast_epsilon, casts)], default=0.0)
         for output in node.outputs:
             reached[output] = max(epsilon, epsilon_of(output))

@@ -78,65 +78,39 @@ class RandomFeeds:
             UsageError: An input has a type that cannot be made up, or is too large.
         """
         rng = np.random.default_rng(seed)
-        return {
-            value.name or "": self._feed(rng, value, value.type, sizes, (integers, choice))
-            for value in self._inputs
-        }
 
-    def _feed(
-        self,
-        rng: np.random.Generator,
-        value: ir.Value,
-        type_: ir.TypeProtocol | None,
-        sizes: Mapping[str, int],
-        integers: tuple[int | None, int],
-    ) -> Feed:
-        if isinstance(type_, ir.OptionalType):
-            return self._feed(rng, value, type_.elem_type, sizes, integers)
-        if isinstance(type_, ir.SequenceType):
-            items = (
-                self._feed(rng, value, type_.elem_type, sizes, integers)
-                for _ in range(_SEQUENCE_LENGTH)
-            )
-            return [item for item in items if isinstance(item, np.ndarray)]
-        if not isinstance(type_, ir.TensorType):
-            raise UsageError(
-                f"cannot make up a value of type {type_}; give it with --feeds", node=value.name
-            )
-        shape = concrete(value, sizes)
-        if int(np.prod(shape, dtype=object)) > MAX_ELEMENTS:
-            raise UsageError(
-                f"an input of shape {list(shape)} is too large to make up; "
-                "give it with --feeds, or its sizes with --dim",
-                node=value.name,
-            )
-        return self._tensor(rng, value, type_.dtype, shape, sizes, integers)
-
-    def _tensor(
-        self,
-        rng: np.random.Generator,
-        value: ir.Value,
-        dtype: ir.DataType,
-        shape: tuple[int, ...],
-        sizes: Mapping[str, int],
-        integers: tuple[int | None, int],
-    ) -> Array:
-        is_mask = "mask" in (value.name or "").lower()
-        if dtype == ir.DataType.STRING:
-            return np.asarray(rng.choice(_WORDS, shape), dtype=object)
-        if dtype == ir.DataType.BOOL:
-            return np.ones(shape, bool) if is_mask else np.asarray(rng.random(shape) < 0.7)
-        if dtype.is_integer():
+        def feed(value: ir.Value, type_: ir.TypeProtocol | None) -> Feed:
+            if isinstance(type_, ir.OptionalType):
+                return feed(value, type_.elem_type)
+            if isinstance(type_, ir.SequenceType):
+                items = [feed(value, type_.elem_type) for _ in range(_SEQUENCE_LENGTH)]
+                return [item for item in items if isinstance(item, np.ndarray)]
+            if not isinstance(type_, ir.TensorType):
+                reason = f"cannot make up a value of type {type_}; give it with --feeds"
+                raise UsageError(reason, node=value.name)
+            shape = concrete(value, sizes)
+            if int(np.prod(shape, dtype=object)) > MAX_ELEMENTS:
+                reason = f"an input of shape {list(shape)} is too large to make up; "
+                reason += "give it with --feeds, or its sizes with --dim"
+                raise UsageError(reason, node=value.name)
+            is_mask = "mask" in (value.name or "").lower()
+            if type_.dtype == ir.DataType.STRING:
+                return np.asarray(rng.choice(_WORDS, shape), dtype=object)
+            if type_.dtype == ir.DataType.BOOL:
+                return np.ones(shape, bool) if is_mask else np.asarray(rng.random(shape) < 0.7)
+            if not type_.dtype.is_integer():
+                return random_floats(rng, type_.dtype, shape)
             use = self._uses.get(value.name, IntegerUse())
-            fill, choice = integers
+            fill = integers
             if value.name in self._singles:
                 fill = [*use.compared, fill][choice % (len(use.compared) + 1)]
             elif is_mask:
                 fill = 1
             elif fill is not None:
                 fill = min(fill, 1)
-            return _integers(rng, dtype, shape, use.least, use.limit(sizes), fill)
-        return random_floats(rng, dtype, shape)
+            return _integers(rng, type_.dtype, shape, use.least, use.limit(sizes), fill)
+
+        return {value.name or "": feed(value, value.type) for value in self._inputs}
 
 
 def random_floats(

@@ -22,7 +22,7 @@ from onnxfold.errors import (
 if TYPE_CHECKING:
     from onnxfold.api import optimize, optimize_file, plan
     from onnxfold.batches import batch
-    from onnxfold.compare import compare
+    from onnxfold.comparison import compare
     from onnxfold.drop_in import simplify, slim
     from onnxfold.report.explain import explain, why
     from onnxfold.runtime.sessions.cache import FoldCache
@@ -61,7 +61,7 @@ _HOME = {
     "FoldCache": "onnxfold.runtime.sessions.cache",
     "Session": "onnxfold.runtime.sessions.session",
     "batch": "onnxfold.batches",
-    "compare": "onnxfold.compare",
+    "compare": "onnxfold.comparison",
     "explain": "onnxfold.report.explain",
     "load": "onnxfold.storage",
     "optimize": "onnxfold.api",

@@ -37,7 +37,7 @@ from onnxfold.storage import ModelLike, ModelT, PathLike
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from onnxfold.compare import Comparison
+    from onnxfold.comparison import Comparison
     from onnxfold.forecast import Plan
     from onnxfold.report.rounding import Rounding
 
@@ -381,7 +381,7 @@ def _check(
     The result is written to a scratch folder for it, beside a file or among temporary files.
     In wide precision outputs may differ; mostly they do not, or by what half formats may anyway.
     """
-    from onnxfold.compare import compare
+    from onnxfold.comparison import compare
 
     strict: dict[str, Any] = {}
     loose: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.api import optimize, optimize_file, with_sizes
-from onnxfold.compare import compare
+from onnxfold.comparison import compare
 from onnxfold.options import named_shape, options_of
 from onnxfold.passes import create
 from onnxfold.storage import ModelLike

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 from onnxfold.errors import UsageError, suggestion
 
 if TYPE_CHECKING:
-    from onnxfold.compare.given_feeds import GivenFeeds
+    from onnxfold.comparison.given_feeds import GivenFeeds
     from onnxfold.rewrite.rule import RuleSet
 
 

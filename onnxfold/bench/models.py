@@ -15,14 +15,14 @@ import numpy as np
 from onnxfold import files
 from onnxfold.bench.opening import Benched, Opening, opening, optimized_ops
 from onnxfold.bench.turns import OpTime, Runner, Spread, in_turns, op_times, spread, usual_sizes
-from onnxfold.compare.dims import check_names, symbols_of
-from onnxfold.compare.given_feeds import GivenFeeds, given_feeds
-from onnxfold.compare.metrics import Tolerance, distance
-from onnxfold.compare.random_feeds import Feeds
-from onnxfold.compare.runners import CannotRun
-from onnxfold.compare.subject import Subject
-from onnxfold.compare.trials import Trials
-from onnxfold.errors import ModelError, UsageError, about
+from onnxfold.comparison.dims import check_names, symbols_of
+from onnxfold.comparison.given_feeds import GivenFeeds, given_feeds
+from onnxfold.comparison.metrics import Tolerance, distance
+from onnxfold.comparison.random_feeds import Feeds
+from onnxfold.comparison.runners import CannotRun
+from onnxfold.comparison.subject import Subject
+from onnxfold.comparison.trials import Trials
+from onnxfold.errors import MissingFileError, UsageError, about
 from onnxfold.onnxruntime_sessions import CPU, array_of, message_of, ort_value, session_options
 from onnxfold.runtime.bundles.bundle import is_bundle
 from onnxfold.runtime.sessions.folding import Placement
@@ -223,7 +223,9 @@ def _benched(
         raise UsageError(reason, file=paths[0])
     for path in paths:
         if not os.path.exists(path):
-            raise ModelError("no such file", file=path)
+            raise MissingFileError(file=path)
+        if os.path.isdir(path) and not is_bundle(path):
+            raise UsageError("not a bundle: it has no manifest.json", file=path)
     found = [Benched(path, of_sessions if is_bundle(path) else None) for path in paths]
     if splitting:
         if len(found) > 1:

@@ -41,7 +41,7 @@ def compare(
 
     Exit code 0: the same bit for bit, or within the tolerance; 1: different; 2: bad input.
     """
-    from onnxfold.compare import compare as compare_models
+    from onnxfold.comparison import compare as compare_models
 
     if report is not None:
         from onnxfold.report.page import check_destination, write_compare_page

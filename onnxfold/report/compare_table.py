@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from onnxfold.report.console import Table, count_text, first_of, render
 
 if TYPE_CHECKING:
-    from onnxfold.compare import Comparison, OutputResult
+    from onnxfold.comparison import Comparison, OutputResult
 
 _MOST_NAMES = 8  # of dynamic dimensions in one line
 

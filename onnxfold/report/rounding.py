@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.compare.metrics import Array, Tolerance, distance
+from onnxfold.comparison.metrics import Array, Tolerance, distance
 from onnxfold.kernels.wide import WIDE
 from onnxfold.pool import BufferTensor
 from onnxfold.report.inventory import stored_tensors

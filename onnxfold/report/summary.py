@@ -9,7 +9,7 @@ from onnxfold.shown import Shown
 
 if TYPE_CHECKING:
     from onnxfold.analysis.decisions import Decision
-    from onnxfold.compare import Comparison
+    from onnxfold.comparison import Comparison
     from onnxfold.report.rounding import Rounding
 
 

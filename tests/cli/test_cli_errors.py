@@ -78,19 +78,19 @@ def raising(error):
 
 
 def test_a_bug_is_one_line(run, tiny, monkeypatch):
-    monkeypatch.setattr("onnxfold.compare.compare", raising(ZeroDivisionError("oh")))
+    monkeypatch.setattr("onnxfold.comparison.compare", raising(ZeroDivisionError("oh")))
     result = run("compare", tiny, tiny)
     assert one_line(result, "ZeroDivisionError: oh (this is a bug; run with --verbose")
 
 
 def test_verbose_shows_the_traceback(run, tiny, monkeypatch, caplog):
-    monkeypatch.setattr("onnxfold.compare.compare", raising(ZeroDivisionError("oh")))
+    monkeypatch.setattr("onnxfold.comparison.compare", raising(ZeroDivisionError("oh")))
     assert run("compare", tiny, tiny, "--verbose").code == 2
     assert any(record.exc_info for record in caplog.records)
 
 
 def test_interrupted(run, tiny, monkeypatch):
-    monkeypatch.setattr("onnxfold.compare.compare", raising(KeyboardInterrupt()))
+    monkeypatch.setattr("onnxfold.comparison.compare", raising(KeyboardInterrupt()))
     result = run("compare", tiny, tiny)
     assert result.code == 130
     assert "Traceback" not in result.err
@@ -117,9 +117,9 @@ def test_out_of_memory_names_the_file(run, tiny, monkeypatch):
 
 def test_errors_of_the_system(run, tiny, monkeypatch):
     full = OSError(28, "No space left on device", "out.onnx")
-    monkeypatch.setattr("onnxfold.compare.compare", raising(full))
+    monkeypatch.setattr("onnxfold.comparison.compare", raising(full))
     assert one_line(run("compare", tiny, tiny), "out.onnx: No space left on device")
-    monkeypatch.setattr("onnxfold.compare.compare", raising(MemoryError()))
+    monkeypatch.setattr("onnxfold.comparison.compare", raising(MemoryError()))
     assert one_line(run("compare", tiny, tiny), "out of memory")
 
 

@@ -34,7 +34,7 @@ def test_simple_folding_needs_no_onnxruntime(tiny, tmp_path):
     code = "import sys; from onnxfold.cli import main; main(['optimize', *sys.argv[1:], '--json'])"
     loaded = loaded_after(code, tiny, "-o", tmp_path / "out.onnx")
     assert (tmp_path / "out.onnx").exists()
-    unneeded = ["onnxruntime", "rich", "onnx.reference", "onnxfold.compare", "sympy.core"]
+    unneeded = ["onnxruntime", "rich", "onnx.reference", "onnxfold.comparison", "sympy.core"]
     assert not loaded.intersection(unneeded)
 
 

@@ -6,7 +6,7 @@ import re
 import sys
 from dataclasses import replace
 
-from onnxfold.compare import Comparison, OutputResult
+from onnxfold.comparison import Comparison, OutputResult
 from onnxfold.report import Kept, Report, peak_rss_bytes
 from onnxfold.report.compare_table import compare_text
 from onnxfold.report.optimize_table import optimize_text

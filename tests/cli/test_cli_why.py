@@ -48,7 +48,7 @@ def test_what_would_make_it_run_once_is_what_split_does(adapter, tmp_path):
     ).manifest
     # branches keep their nodes; nothing reads a Reshape to the shape that it has
     assert why.gain.nodes == manifest.nodes["runtime_fold"] == 2
-    assert why.gain.all_nodes == 5
+    assert why.gain.all_nodes == 4
     assert why.gain.cached_bytes == manifest.cached_bytes == 64 * 64 * 4
     assert 0 < why.gain.work < 1
 

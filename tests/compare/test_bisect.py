@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from onnxfold.compare import compare
+from onnxfold.comparison import compare
 
 SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
 

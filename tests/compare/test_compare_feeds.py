@@ -6,10 +6,10 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
-from onnxfold.compare import compare
-from onnxfold.compare.dims import distinct_sizes, symbols_of
-from onnxfold.compare.random_feeds import RandomFeeds
-from onnxfold.compare.ranges import integer_use
+from onnxfold.comparison import compare
+from onnxfold.comparison.dims import distinct_sizes, symbols_of
+from onnxfold.comparison.random_feeds import RandomFeeds
+from onnxfold.comparison.ranges import integer_use
 from onnxfold.errors import UsageError
 
 NEG = "g (float[2] x) => (float[2] y) { y = Neg(x) }"

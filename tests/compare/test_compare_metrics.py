@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from onnxfold.compare.metrics import Tolerance, distance
+from onnxfold.comparison.metrics import Tolerance, distance
 
 
 def apart(a, b, dtype=np.float32, rtol=0.0, atol=0.0, ulp=0):

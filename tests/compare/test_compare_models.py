@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxfold
-from onnxfold.compare import Comparison, compare
+from onnxfold.comparison import Comparison, compare
 from onnxfold.errors import ModelError, UsageError
 
 SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"

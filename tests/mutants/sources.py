@@ -12,7 +12,7 @@ import onnx
 from onnx import helper
 
 from onnxfold import storage
-from onnxfold.compare.random_feeds import RandomFeeds
+from onnxfold.comparison.random_feeds import RandomFeeds
 from tests.reference_session import Reference
 
 ROOT = Path(__file__).parents[2]

@@ -23,7 +23,7 @@ LAYERS = (
     ("analysis",),
     ("dump",),
     ("rewrite",),
-    ("rules", "compare"),
+    ("rules", "comparison"),
     ("options",),
     ("passes",),
     ("runtime", "forecast"),

@@ -17,7 +17,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 import onnxfold
-from onnxfold.compare.half import allowance, half_precision_outputs
+from onnxfold.comparison.half import allowance, half_precision_outputs
 from tests.driver import Failure
 from tests.reference_session import Reference
 

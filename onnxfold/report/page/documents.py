@@ -17,7 +17,7 @@ from onnxfold.report.page.skeleton import Skeleton, short
 from onnxfold.runtime.splitting.weights import weights_as_inputs
 
 if TYPE_CHECKING:
-    from onnxfold.compare import Comparison
+    from onnxfold.comparison import Comparison
     from onnxfold.runtime.bundles.bundle import Bundle
 
 _FORMAT = 1

@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.compare.metrics import Distance, Tolerance, distance, is_float
-from onnxfold.compare.random_feeds import integer_range, random_floats
+from onnxfold.comparison.metrics import Distance, Tolerance, distance, is_float
+from onnxfold.comparison.random_feeds import integer_range, random_floats
 from onnxfold.runtime.backends.base import CompileError, nbytes_at
 from onnxfold.runtime.backends.demands import Demands
 from onnxfold.runtime.bundles.manifest import TensorInfo

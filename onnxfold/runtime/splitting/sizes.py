@@ -20,7 +20,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import MOST_ELEMENTS, UNKNOWN, Fact, of_array, of_type
-from onnxfold.compare.dims import concrete, symbols_of
+from onnxfold.comparison.dims import concrete, symbols_of
 from onnxfold.ops import Trait, ops
 
 NOMINAL = 64

@@ -17,7 +17,7 @@ from onnxfold.analysis.constness import (
 )
 from onnxfold.analysis.facts import put_in_order
 from onnxfold.analysis.scopes import sort_if_needed
-from onnxfold.compare.dims import check_names, symbols_of
+from onnxfold.comparison.dims import check_names, symbols_of
 from onnxfold.editing import Names
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs

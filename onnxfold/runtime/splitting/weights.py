@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onnxfold.analysis.parameters import parameter_names
-from onnxfold.compare.dims import symbols_of
+from onnxfold.comparison.dims import symbols_of
 from onnxfold.errors import UsageError
 from onnxfold.onnx_ir_private import uses
 from onnxfold.runtime.bundles.manifest import Weight

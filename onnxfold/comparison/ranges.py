@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxfold.compare.dims import size_of
+from onnxfold.comparison.dims import size_of
 
 # Ops whose output holds the elements of these inputs, moved or converted but not changed.
 _CARRIERS = {

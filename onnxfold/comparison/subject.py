@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold import files, storage
-from onnxfold.compare.random_feeds import Feeds
+from onnxfold.comparison.random_feeds import Feeds
 from onnxfold.errors import UsageError
 from onnxfold.storage import ModelLike
 

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxfold.compare.dims import concrete
-from onnxfold.compare.ranges import IntegerUse, integer_use
+from onnxfold.comparison.dims import concrete
+from onnxfold.comparison.ranges import IntegerUse, integer_use
 from onnxfold.errors import UsageError
 
 Array = NDArray[Any]

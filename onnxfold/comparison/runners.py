@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnx
 
-from onnxfold.compare.random_feeds import Feed, Feeds
+from onnxfold.comparison.random_feeds import Feed, Feeds
 from onnxfold.onnxruntime_sessions import (
     CPU,
     array_of,

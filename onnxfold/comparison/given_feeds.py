@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
-from onnxfold.compare.random_feeds import Array, Feed, Feeds
+from onnxfold.comparison.random_feeds import Array, Feed, Feeds
 from onnxfold.errors import UsageError
 
 GivenFeeds = Mapping[str, Any] | str | os.PathLike[str]

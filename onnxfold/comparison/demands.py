@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from onnxfold.compare.dims import axes_of, concrete
-from onnxfold.compare.ranges import SAME_SHAPE, shape_of
+from onnxfold.comparison.dims import axes_of, concrete
+from onnxfold.comparison.ranges import SAME_SHAPE, shape_of
 
 _SCALED = {"Add", "Div", "Mul", "Sub"}
 _RECURRENT = {"GRU", "LSTM", "RNN"}

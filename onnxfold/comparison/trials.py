@@ -9,10 +9,10 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.compare.demands import demanded_sizes
-from onnxfold.compare.dims import axes_of, check_names, concrete, distinct_sizes, symbols_of
-from onnxfold.compare.random_feeds import Feeds, RandomFeeds
-from onnxfold.compare.runners import CannotRun
+from onnxfold.comparison.demands import demanded_sizes
+from onnxfold.comparison.dims import axes_of, check_names, concrete, distinct_sizes, symbols_of
+from onnxfold.comparison.random_feeds import Feeds, RandomFeeds
+from onnxfold.comparison.runners import CannotRun
 from onnxfold.errors import UsageError
 
 _Outputs = TypeVar("_Outputs")

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from onnxfold.compare.bisect import Side, first_difference
-from onnxfold.compare.given_feeds import GivenFeeds, given_feeds
-from onnxfold.compare.half import NOTE as HALF_NOTE
-from onnxfold.compare.half import allowance, half_precision_outputs
-from onnxfold.compare.metrics import Tolerance, distance, is_float
-from onnxfold.compare.random_feeds import Array, Feeds
-from onnxfold.compare.result import Comparison, OutputResult
-from onnxfold.compare.runners import CannotLoad, CannotRun, Output, Runner, open_runner
-from onnxfold.compare.subject import Subject
-from onnxfold.compare.trials import Trials
+from onnxfold.comparison.bisect import Side, first_difference
+from onnxfold.comparison.given_feeds import GivenFeeds, given_feeds
+from onnxfold.comparison.half import NOTE as HALF_NOTE
+from onnxfold.comparison.half import allowance, half_precision_outputs
+from onnxfold.comparison.metrics import Tolerance, distance, is_float
+from onnxfold.comparison.random_feeds import Array, Feeds
+from onnxfold.comparison.result import Comparison, OutputResult
+from onnxfold.comparison.runners import CannotLoad, CannotRun, Output, Runner, open_runner
+from onnxfold.comparison.subject import Subject
+from onnxfold.comparison.trials import Trials
 from onnxfold.errors import ModelError, UsageError, about
 from onnxfold.storage import ModelLike
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.compare.random_feeds import Array
+from onnxfold.comparison.random_feeds import Array
 from onnxfold.graphs import nodes_within
 
 NOTE = (

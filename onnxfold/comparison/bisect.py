@@ -17,10 +17,10 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts, facts_of
 from onnxfold.analysis.symbolic import Fact
-from onnxfold.compare.random_feeds import Feeds
-from onnxfold.compare.result import FirstDifference, OutputResult
-from onnxfold.compare.runners import Output, Runner
-from onnxfold.compare.subject import Subject
+from onnxfold.comparison.random_feeds import Feeds
+from onnxfold.comparison.result import FirstDifference, OutputResult
+from onnxfold.comparison.runners import Output, Runner
+from onnxfold.comparison.subject import Subject
 from onnxfold.graphs import captured_values, op_name
 
 _GROUP = 48 << 20  # bytes of values that one run gives out

@@ -1,4 +1,4 @@
-"""onnxfold: fold everything constant in an ONNX model, bit for bit.
+"""Precompute everything in an ONNX model that does not depend on its inputs, bit for bit.
 
 >>> import onnxfold
 >>> report = onnxfold.optimize_file("in.onnx", "out.onnx")  # streams  # doctest: +SKIP

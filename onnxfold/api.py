@@ -355,7 +355,7 @@ def plan(
 def _measure(
     source: ModelLike, model: ir.Model, options: Options, bytes_before: int
 ) -> list[Rounding]:
-    """How far the stored tensors are from what exact precision would store."""
+    """Return how far the stored tensors are from what exact precision would store."""
     from onnxfold.report.rounding import measure_rounding
 
     exact, _ = run_bounded(
@@ -426,7 +426,9 @@ def _check(
 
 
 def with_sizes(model: ModelLike, options: Options) -> ModelLike:
-    """What a result is compared with: the model, with the sizes that the options give to dims."""
+    """Return what a result is compared with: the model, with the sizes that the options give to
+    dims.
+    """
     if not (options.dims or options.input_shapes):
         return model
     opened = storage.opened(model)

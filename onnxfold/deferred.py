@@ -25,7 +25,7 @@ class _DeferringFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module's spec with a lazy loader, for the deferred modules only."""
+        """Return the module's spec with a lazy loader, for the deferred modules only."""
         if fullname not in self._names:
             return None
         spec = PathFinder.find_spec(fullname, path, target)

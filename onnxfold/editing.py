@@ -38,11 +38,13 @@ class Names:
             self._values.update([v.name for node in nodes for v in node.outputs if v.name])
 
     def fresh(self, stem: str) -> str:
-        """A name for a value that no value has had."""
+        """Return a name for a value that no value has had."""
         return self._unique(stem, self._values)
 
     def fresh_node(self, stem: str) -> str:
-        """A name for a node that no node has had; empty where the model's nodes have none."""
+        """Return a name for a node that no node has had; empty where the model's nodes
+        have none.
+        """
         return self._unique(stem, self._nodes) if self._nodes else ""
 
     def complete(self, node: ir.Node) -> None:
@@ -278,7 +280,7 @@ def insert_constant(
 
 
 def constant_node(tensor: ir.TensorProtocol, name: str | None) -> ir.Node:
-    """A Constant node, in no graph yet; its result is named and typed like the tensor.
+    """Return a Constant node, in no graph yet; its result is named and typed like the tensor.
 
     Args:
         tensor: The elements.
@@ -297,7 +299,7 @@ def constant_node(tensor: ir.TensorProtocol, name: str | None) -> ir.Node:
 
 
 def add_initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
-    """A new initializer of a graph, named and typed like the tensor."""
+    """Return a new initializer of a graph, named and typed like the tensor."""
     value = ir.Value()
     _describe(value, tensor)
     graph.initializers.add(value)

@@ -65,12 +65,12 @@ def suggestion(name: str, known: Collection[str]) -> str:
 
 
 def _cut(text: str, longest: int) -> str:
-    """The text, or its beginning and its end, which says why."""
+    """Return the text, or its beginning and its end, which says why."""
     return text if len(text) <= longest else f"{text[: longest - 103]}...{text[-100:]}"
 
 
 def printable(text: str) -> str:
-    """The text without line ends, and without what a terminal would obey."""
+    """Return the text without line ends, and without what a terminal would obey."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

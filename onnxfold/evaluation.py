@@ -76,7 +76,9 @@ class TimeLimit:
         self.seconds = self.left = seconds
 
     def share(self) -> float:
-        """Seconds that the next evaluation may take: half of those left; 0 if none are."""
+        """Return the seconds that the next evaluation may take: half of those left; 0
+        if none are.
+        """
         return self.left / 2 if self.left > _LEAST_USEFUL else 0.0
 
     @property
@@ -100,7 +102,7 @@ class TimeLimit:
 
 
 def time_for(nbytes: int) -> TimeLimit:
-    """The time limit of a model that takes so many bytes."""
+    """Return the time limit of a model that takes so many bytes."""
     return TimeLimit(_LEAST_SECONDS + nbytes / _BYTES_PER_SECOND)
 
 
@@ -300,7 +302,7 @@ def _to_ort(raw: Raw) -> Any:
 
 
 def _aligned(data: Array) -> Array:
-    """The bytes at an address where onnxruntime would have put them.
+    """Return the bytes at an address where onnxruntime would have put them.
 
     In a file they may begin at any byte, and sums in SIMD registers begin at a multiple of theirs:
     elsewhere they would be added up in another order. Memory of its own begins at one.
@@ -315,7 +317,7 @@ def _digest(raw: Raw) -> bytes:
 
 
 def _from_ort(value: Any) -> Raw:
-    """A tensor of onnxruntime, whose bytes stay where they are."""
+    """Return a tensor of onnxruntime, whose bytes stay where they are."""
     if not value.is_tensor():
         raise EvaluationError("its result is not a tensor")
     dtype, shape = int(value.element_type()), tuple(value.shape())

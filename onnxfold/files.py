@@ -56,7 +56,7 @@ def prefix(target: str) -> str:
 
 
 def is_text(name: str) -> bool:
-    """Whether the name of a file can be written into a model: names may be any bytes."""
+    """Return whether the name of a file can be written into a model: names may be any bytes."""
     try:
         name.encode()
     except UnicodeEncodeError:

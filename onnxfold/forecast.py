@@ -67,7 +67,7 @@ class Plan(Shown, text="onnxfold.report.optimize_table:plan_text"):
     decisions: list[Decision]
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a JSON-ready dictionary."""
+        """Return the same as a JSON-ready dictionary."""
         return {**asdict(self), "decisions": [decision.to_dict() for decision in self.decisions]}
 
 
@@ -81,7 +81,7 @@ def predict(
     share_weights: bool = False,
     check: bool = False,
 ) -> Prediction:
-    """What a run will take at most.
+    """Return what a run will take at most.
 
     Args:
         model: The model, before anything of it was rewritten.
@@ -109,7 +109,7 @@ def predict(
 
 
 def _needed(stored: Sequence[Buffer]) -> int:
-    """Bytes of all that is computed as a whole, and of what it is computed from."""
+    """Return the bytes of all that is computed as a whole, and of what it is computed from."""
     needed: set[Buffer] = set()
     for operation in postponed(stored):
         if is_streamable(operation):
@@ -120,12 +120,14 @@ def _needed(stored: Sequence[Buffer]) -> int:
 
 
 def _writing(largest: int) -> int:
-    """Bytes that threads need to write tensors: pages that are read, and blocks."""
+    """Return the bytes that threads need to write tensors: pages that are read, and blocks."""
     return min(largest, LARGE) + THREADS * min(largest, SLAB)
 
 
 def _unchanged(model: ir.Model, removed: Collection[ir.Node], share_weights: bool) -> Iterator[int]:
-    """Bytes of the tensors that came with the model, are still read and are written again."""
+    """Yield the bytes of the tensors that came with the model, are still read and are written
+    again.
+    """
     for graph in all_graphs(model):
         constants = [n.outputs[0] for n in graph if n.op_type == "Constant"]
         for value in (*graph.initializers.values(), *constants):

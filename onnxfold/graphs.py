@@ -13,7 +13,7 @@ _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 
 def subgraphs_of(node: ir.Node) -> Sequence[ir.Graph]:
-    """The graphs among a node's attributes."""
+    """Return the graphs among a node's attributes."""
     return _graphs_in(node.attributes.values()) if holds_graphs(node) else ()
 
 
@@ -26,7 +26,9 @@ def nodes_within(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
 
 
 def has_references(node: ir.Node) -> bool:
-    """Whether the caller of the function that a node is in supplies one of its attributes."""
+    """Return whether the caller of the function that a node is in supplies one of its
+    attributes.
+    """
     for attribute in node.attributes.data.values():  # noqa: SIM110, a generator takes longer
         if attribute.is_ref():
             return True
@@ -34,7 +36,7 @@ def has_references(node: ir.Node) -> bool:
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """The main graph, the functions' graphs, and every subgraph in them, outer ones first.
+    """Yield the main graph, the functions' graphs, and every subgraph in them, outer ones first.
 
     Graphs that are the defaults of a function's attributes are among them.
     """
@@ -61,12 +63,12 @@ def _graphs_in(attributes: Iterable[ir.Attr]) -> list[ir.Graph]:
 
 
 def is_initialized(value: ir.Value) -> bool:
-    """True for an initializer that nobody can override (it is not also a graph input)."""
+    """Return True for an initializer that nobody can override (it is not also a graph input)."""
     return value.const_value is not None and value.is_initializer() and not value.is_graph_input()
 
 
 def tensor_of_constant(node: ir.Node) -> ir.TensorProtocol | None:
-    """The tensor of a ``Constant`` node; None where a function's caller supplies it."""
+    """Return the tensor of a ``Constant`` node; None where a function's caller supplies it."""
     value = node.attributes.data.get("value")  # the dict below: asked of every constant
     if value is not None and not value.is_ref():
         # Attr.as_tensor() checks a protocol at run time: slow for 10,000 of them
@@ -85,12 +87,12 @@ def tensor_of_constant(node: ir.Node) -> ir.TensorProtocol | None:
 
 
 def is_constant_node(node: ir.Node) -> bool:
-    """True for ONNX's own Constant op."""
+    """Return True for ONNX's own Constant op."""
     return node.op_type == "Constant" and node.domain == ""
 
 
 def captured_values(node: ir.Node) -> list[ir.Value]:
-    """Values of outer graphs that a node's subgraphs read, each once."""
+    """Return the values of outer graphs that a node's subgraphs read, each once."""
     captured: dict[ir.Value, None] = {}
 
     def visit(graph: ir.Graph, inner: frozenset[ir.Graph]) -> None:
@@ -132,7 +134,7 @@ def type_text(value: ir.Value) -> str:
 
 
 def shaped(dtype: str, shape: Iterable[object] | None) -> str:
-    """A type as text; "" if nothing is known. A dimension without size and name is "?"."""
+    """Return a type as text; "" if nothing is known. A dimension without size and name is "?"."""
     if shape is None:
         return dtype
     dims = (dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in shape)

@@ -266,7 +266,9 @@ class _Process:
         self._group.processes.discard(self)
 
     def printed(self) -> str:
-        """What the process has printed on standard error; it cannot print more afterwards."""
+        """Return what the process has printed on standard error; it cannot print more
+        afterwards.
+        """
         return _ends_of(self._output)
 
 
@@ -297,7 +299,7 @@ def _mapped(path: str, dtype: str) -> Array:
 
 
 def _ends_of(file: IO[bytes]) -> str:
-    """The text of a file: of much, the beginning and the end."""
+    """Return the text of a file: of much, the beginning and the end."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     text = file.read(2 * _KEPT_OUTPUT)
@@ -350,7 +352,7 @@ def _listen(requests: Iterator[str], waiting: queue.SimpleQueue[str]) -> None:
 def _answer(
     folder: str, function: str, request: Any, cpu_seconds: float, memory: int | None, arrays: Any
 ) -> str:
-    """The result and the arrays of a function, or what it raises, as JSON."""
+    """Return the result and the arrays of a function, or what it raises, as JSON."""
     module, _, name = function.partition(":")
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     try:

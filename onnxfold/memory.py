@@ -69,14 +69,16 @@ def give_back_freed() -> None:
 
 @functools.cache
 def memory_of_the_machine() -> int:
-    """Bytes of main memory."""
+    """Return the bytes of main memory."""
     import psutil
 
     return int(psutil.virtual_memory().total)
 
 
 def available_memory() -> int:
-    """Bytes of memory that are free, or the system would free; of a container's, if it is one."""
+    """Return the bytes of memory that are free, or the system would free; of a container's, if it
+    is one.
+    """
     import psutil
 
     free = int(psutil.virtual_memory().available)
@@ -88,7 +90,7 @@ def available_memory() -> int:
 
 
 def processors() -> int:
-    """The number of processors that this process may use."""
+    """Return the number of processors that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system

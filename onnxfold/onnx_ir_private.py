@@ -31,7 +31,7 @@ _Tensor = TypeVar("_Tensor", bound=TensorBase)
 
 
 def is_a(tensor: object, kind: type[_Tensor]) -> TypeGuard[_Tensor]:
-    """Whether a tensor is of that class, or of one below it.
+    """Return whether a tensor is of that class, or of one below it.
 
     onnx-ir's tensor classes are protocols: ``isinstance`` takes microseconds to say no.
     """
@@ -47,7 +47,7 @@ def uses(value: ir.Value) -> Collection[Usage]:
 
 
 def nodes_of(graph: ir.Graph) -> list[ir.Node]:
-    """The nodes of a graph in order, as they are now.
+    """Return the nodes of a graph in order, as they are now.
 
     Iterating over the graph takes four times as long, as it goes on while the graph changes.
     """
@@ -59,7 +59,7 @@ def nodes_of(graph: ir.Graph) -> list[ir.Node]:
 
 
 def holds_graphs(node: ir.Node) -> bool:
-    """Whether a graph is among the attributes of a node.
+    """Return whether a graph is among the attributes of a node.
 
     Every pass asks it of every node: a property for each attribute takes most of the time.
     """
@@ -70,7 +70,7 @@ def holds_graphs(node: ir.Node) -> bool:
 
 
 def noted(owner: ir.Node | ir.Value, key: str) -> Any:
-    """What the ``meta`` of a node or value says; None if it has nothing under that key.
+    """Return what the ``meta`` of a node or value says; None if it has nothing under that key.
 
     ``meta`` itself makes a store of four objects for everybody who is asked and has none.
     """
@@ -79,7 +79,9 @@ def noted(owner: ir.Node | ir.Value, key: str) -> Any:
 
 
 def entries_of(owner: ir.Node | ir.Value) -> Mapping[str, str] | None:
-    """The ``metadata_props`` of a node or value; None where it has none, for the same reason."""
+    """Return the ``metadata_props`` of a node or value; None where it has none, for the same
+    reason.
+    """
     return owner._metadata_props
 
 

@@ -91,5 +91,5 @@ _ROWS = (
 
 
 def ops(trait: Trait) -> tuple[str, ...]:
-    """The ops of ONNX's own domain that have a trait."""
+    """Return the ops of ONNX's own domain that have a trait."""
     return tuple(name for traits, names in _ROWS if trait in traits for name in names.split())

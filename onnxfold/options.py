@@ -131,15 +131,15 @@ class Options:
         return found
 
     def keeps(self, name: str | None) -> bool:
-        """True if the value of that name must not be folded."""
+        """Return True if the value of that name must not be folded."""
         return _matches(name, self.keep)
 
     def folds(self, name: str | None) -> bool:
-        """True if the value of that name is to be folded whatever it weighs."""
+        """Return True if the value of that name is to be folded whatever it weighs."""
         return _matches(name, self.fold)
 
     def rule_sets(self) -> list[RuleSet]:
-        """All rule sets to choose from: built in, of other packages, and the ones given."""
+        """Return all rule sets to choose from: built in, of other packages, and the ones given."""
         from onnxfold.rewrite.rule import available_rule_sets, load_rules
 
         given = [r if _is_rule_set(r) else load_rules(r) for r in self.rules]  # type: ignore[arg-type]
@@ -172,7 +172,7 @@ def byte_size(size: int | str) -> int:
 
 
 def named_shape(text: str) -> tuple[str, list[int]]:
-    """The name of an input and its shape: x:1,3,224,224, with -1 for a size that stays.
+    """Return the name of an input and its shape: x:1,3,224,224, with -1 for a size that stays.
 
     Raises:
         UsageError: It is something else.
@@ -208,7 +208,7 @@ class OptionArguments(TypedDict, total=False):
 
 
 def options_of(given: Mapping[str, Any]) -> Options:
-    """The options that keywords say; a list is as good as a tuple.
+    """Return the options that keywords say; a list is as good as a tuple.
 
     Raises:
         UsageError: There is no such option, or it cannot have this value.
@@ -281,7 +281,7 @@ class CheckedOptionArguments(OptionArguments, CheckArguments, total=False):
 
 
 def check_of(given: Mapping[str, Any]) -> tuple[Check, dict[str, Any]]:
-    """The check that keywords ask for, and the other keywords.
+    """Return the check that keywords ask for, and the other keywords.
 
     Raises:
         UsageError: An argument of the check cannot have its value.
@@ -291,7 +291,7 @@ def check_of(given: Mapping[str, Any]) -> tuple[Check, dict[str, Any]]:
 
 
 def check_as_json(check: Check) -> dict[str, Any]:
-    """The arguments of a check as they are sent to another process.
+    """Return the arguments of a check as they are sent to another process.
 
     Raises:
         UsageError: The feeds are arrays.

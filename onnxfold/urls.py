@@ -8,12 +8,12 @@ from onnxfold.errors import UsageError
 
 
 def is_url(path: str) -> bool:
-    """Whether it is no path of this machine."""
+    """Return whether it is no path of this machine."""
     return "://" in path
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """The file system of fsspec that a URL is in, and its path there.
+    """Return the file system of fsspec that a URL is in, and its path there.
 
     Raises:
         UsageError: fsspec, or what it needs for the protocol, is not installed.

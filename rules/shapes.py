@@ -11,7 +11,7 @@ RESHAPING = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 
 def broadcast(*shapes: Shape) -> Shape | None:
-    """The shape that shapes broadcast to; None if a size that is not known could decide."""
+    """Return the shape that shapes broadcast to; None if a size that is not known could decide."""
     dims: list[Number] = []
     for k in range(1, max(map(len, shapes)) + 1):
         sizes = {shape[-k] for shape in shapes if len(shape) >= k} - {1}
@@ -22,7 +22,7 @@ def broadcast(*shapes: Shape) -> Shape | None:
 
 
 def target_shape(before: Shape, after: Shape) -> tuple[int, ...] | None:
-    """What Reshape is told to make ``after`` of ``before``; None if it cannot be said."""
+    """Return what Reshape is told to make ``after`` of ``before``; None if it cannot be said."""
     sizes: list[int] = []
     for k, size in enumerate(after):
         if isinstance(size, int) and size > 0:

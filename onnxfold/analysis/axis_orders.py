@@ -25,7 +25,8 @@ _BROADCASTING = 7  # the opset from which on operands broadcast as in NumPy
 def regions(
     graph: ir.Graph, facts: ModelFacts, keeps: Keeps, *, inexact: bool
 ) -> Iterator[AxisRegion]:
-    """The regions beside transposes, as large as can be; the caller may change each that it gets.
+    """Yield the regions beside transposes, as large as can be; the caller may change each that it
+    gets.
 
     Args:
         graph: Where to look.
@@ -53,7 +54,7 @@ def regions(
 
 
 def _perm(node: ir.Node, facts: ModelFacts) -> Perm | None:
-    """What a Transpose does; None for other nodes, and where it is not known."""
+    """Return what a Transpose does; None for other nodes, and where it is not known."""
     if node.op_type != "Transpose" or node.domain != "" or len(node.inputs) != 1:
         return None
     (operand,) = node.inputs
@@ -115,17 +116,17 @@ class AxisRegion:
     # ---------------------------------------------------------------- nodes
 
     def operands(self, node: ir.Node) -> list[ir.Value]:
-        """What a node reads, as far as its axes are those that change."""
+        """Return what a node reads, as far as its axes are those that change."""
         is_first = node.op_type == "Split" or node.op_type in REDUCTIONS
         values = node.inputs[:1] if is_first else node.inputs
         return [v for v in values if v is not None and not self._is_single(v)]
 
     def results(self, node: ir.Node) -> Sequence[ir.Value]:
-        """What a node makes, as far as its axes are those that change."""
+        """Return what a node makes, as far as its axes are those that change."""
         return () if drops_axes(node) else [v for v in node.outputs if not self._is_single(v)]
 
     def _is_single(self, value: ir.Value) -> bool:
-        """All axes have the size 1: their order does not matter."""
+        """Return whether all axes have the size 1: their order does not matter."""
         shape = self.facts.types.of(value).shape
         return shape is not None and all(size == 1 for size in shape)
 
@@ -157,7 +158,7 @@ class AxisRegion:
         return self._is_elementwise(node)
 
     def _is_elementwise(self, node: ir.Node) -> bool:
-        """The op makes the same of an element wherever it is, to the bit."""
+        """Return whether the op makes the same of an element wherever it is, to the bit."""
         dtypes = [None if v is None else self.facts.types.of(v).dtype for v in node.inputs]
         if not dtypes or dtypes[0] is None:
             return False
@@ -178,13 +179,15 @@ class AxisRegion:
             return False
 
     def axis(self, node: ir.Node) -> int | None:
-        """Where the axis of a Concat or Split is in the new order."""
+        """Return where the axis of a Concat or Split is in the new order."""
         written = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
         rank = len(self.perm)
         return self.perm.index(written % rank) if -rank <= written < rank else None
 
     def axes(self, node: ir.Node) -> list[int] | None:
-        """The axes that a reduction names, from the front; None if not known or not valid."""
+        """Return the axes that a reduction names, from the front; None if not known or
+        not valid.
+        """
         rank = len(self.perm)
         if "axes" in node.attributes:
             written = list(node.attributes["axes"].as_ints())
@@ -196,7 +199,9 @@ class AxisRegion:
         return sorted(axes) if axes and len(axes) == len(written) else None
 
     def _reduces(self, node: ir.Node) -> bool:
-        """The axes that a reduction names are known, and those that it leaves keep their order."""
+        """Return whether the axes that a reduction names are known, and those that it leaves keep
+        their order.
+        """
         axes = self.axes(node)
         if axes is None:
             return False
@@ -204,7 +209,9 @@ class AxisRegion:
         return not drops_axes(node) or left == sorted(left)
 
     def is_inexact(self, node: ir.Node) -> bool:
-        """The last bits of what the node makes may depend on the order of the axes."""
+        """Return whether the last bits of what the node makes may depend on the order
+        of the axes.
+        """
         if node.op_type not in VECTORIZED:
             return node.op_type in REDUCTIONS
         (value,) = node.inputs
@@ -213,7 +220,7 @@ class AxisRegion:
     # ---------------------------------------------------------------- the cut
 
     def is_entry(self, node: ir.Node | None) -> bool:
-        """The node makes for the region what it could have as it was before."""
+        """Return whether the node makes for the region what it could have as it was before."""
         return (
             node is not None
             and _perm(node, self.facts) == self.back
@@ -222,7 +229,7 @@ class AxisRegion:
         )
 
     def is_exit(self, node: ir.Node) -> bool:
-        """The node makes of a result of the region what the region could make."""
+        """Return whether the node makes of a result of the region what the region could make."""
         return (
             node.graph is self.graph
             and _perm(node, self.facts) == self.perm
@@ -231,7 +238,7 @@ class AxisRegion:
         )
 
     def turned(self) -> list[ir.Node]:
-        """The nodes that change, in order: none if there would not be fewer transposes."""
+        """Return the nodes that change, in order: none if there would not be fewer transposes."""
         network = Network()
         vertex = {node: network.vertex() for node in self.nodes}
         values: dict[ir.Value, None] = {}
@@ -276,6 +283,6 @@ class AxisRegion:
 
 
 def drops_axes(node: ir.Node) -> bool:
-    """The node is a reduction whose result has fewer axes."""
+    """Return whether the node is a reduction whose result has fewer axes."""
     keeps = node.attributes.get("keepdims")
     return node.op_type in REDUCTIONS and keeps is not None and keeps.as_int() == 0

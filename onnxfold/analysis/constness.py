@@ -36,7 +36,7 @@ class Constness(enum.IntEnum):
 def select_runtime_constants(
     model: ir.Model, names: Iterable[str] = (), *, overridable: bool = False
 ) -> list[ir.Value]:
-    """The model inputs that are runtime constants, in the order of the model's inputs.
+    """Return the model inputs that are runtime constants, in the order of the model's inputs.
 
     Args:
         model: The model.
@@ -64,7 +64,7 @@ def select_runtime_constants(
 
 
 def recorded(model: ir.Model) -> set[str]:
-    """Names of the runtime constants that the model's metadata record.
+    """Return the names of the runtime constants that the model's metadata record.
 
     Raises:
         ModelError: The record is not a JSON list of strings.
@@ -112,7 +112,7 @@ class ConstnessAnalysis:
             self._graph(function.graph, function.opset_imports)
 
     def of(self, value: ir.Value) -> Constness:
-        """The constness of a value of the model, also of one that was made since."""
+        """Return the constness of a value of the model, also of one that was made since."""
         node = value.producer()
         if node is not None and value not in self._of and not subgraphs_of(node):
             for operand in node.inputs:
@@ -122,7 +122,7 @@ class ConstnessAnalysis:
         return self._lookup(value)
 
     def of_node(self, node: ir.Node) -> Constness:
-        """The least constness among a node's results."""
+        """Return the least constness among a node's results."""
         return min((self.of(output) for output in node.outputs), default=Constness.VARIABLE)
 
     def _lookup(self, value: ir.Value) -> Constness:

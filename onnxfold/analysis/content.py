@@ -38,7 +38,7 @@ class Equals(Generic[T]):
         """By rough key and exact key; the only thing with a rough key has the exact key None."""
 
     def find(self, thing: T) -> T | None:
-        """The first that was added and equals it."""
+        """Return the first that was added and equals it."""
         several = self._found.get(self._rough(thing))
         if several is None:
             return None
@@ -60,7 +60,7 @@ class Equals(Generic[T]):
 
 
 def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:
-    """The same for tensors with the same dtype, shape and bytes, and no others.
+    """Return the same for tensors with the same dtype, shape and bytes, and no others.
 
     Returns:
         None for a tensor that is too large to be looked at for this, or is none.
@@ -83,7 +83,7 @@ def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:
 
 
 def content_of_attributes(attributes: Iterable[ir.Attr]) -> Hashable | None:
-    """The same for the same names, types and bits: 0.0 is not -0.0, and a NaN is itself.
+    """Return the same for the same names, types and bits: 0.0 is not -0.0, and a NaN is itself.
 
     Returns:
         None if one of them is a graph, a type, a sparse or a large tensor.

@@ -33,5 +33,5 @@ class Decision:
     reason: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a JSON-ready dictionary."""
+        """Return the same as a JSON-ready dictionary."""
         return asdict(self)

@@ -28,7 +28,7 @@ class Determinism:
         self._known: dict[ir.OperatorIdentifier, str | None] = {}
 
     def objection(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
-        """Why a node with constant inputs must not be evaluated, or None if it may be.
+        """Return why a node with constant inputs must not be evaluated, or None if it may be.
 
         An op that ONNX does not define (a custom domain) is never evaluated, whatever its name.
         """
@@ -79,7 +79,7 @@ class Determinism:
 
 @functools.lru_cache(maxsize=4096)
 def is_random(op_type: str, version: int, domain: str) -> bool:
-    """True for an op whose result differs between runs.
+    """Return True for an op whose result differs between runs.
 
     onnx also marks ops as non-deterministic because of the subgraphs they may hold, or because
     their function body has such an op: there the body decides.
@@ -95,7 +95,9 @@ def is_random(op_type: str, version: int, domain: str) -> bool:
 
 
 def _is_inference(node: ir.Node, opset: int) -> bool:
-    """True for a Dropout that copies its input: training is off, or the ratio is a constant 0."""
+    """Return True for a Dropout that copies its input: training is off, or the ratio is a constant
+    0.
+    """
     inputs = [*node.inputs, None, None, None]  # a senseless one has none at all
     if _is_constant_zero(inputs[1]):
         return True

@@ -61,7 +61,7 @@ class ModelFacts:
 
 
 def facts_of(model: ir.Model) -> ModelFacts:
-    """What is known of a model; its nodes are sorted first.
+    """Return what is known of a model; its nodes are sorted first.
 
     Within :func:`shared_facts` it is the same for all who ask. Otherwise it is found anew: nobody
     knows what a stranger changes in between.

@@ -73,7 +73,7 @@ class Failures:
         return self._analysis.of(value)
 
     def why(self, node: ir.Node) -> str | None:
-        """Why a node may fail; None if it does not."""
+        """Return why a node may fail; None if it does not."""
         if node.op_identifier() in self._functions:
             return "it is a function"
         operands = [None if v is None else self._analysis.of(v) for v in node.inputs]
@@ -88,7 +88,7 @@ class Failures:
         return reason or next(filter(None, map(self._wrong_size, results)), None)
 
     def _unequal(self, node: ir.Node, operands: _Facts) -> list[tuple[Number, Number]]:
-        """The sizes that its shape function finds to differ and that must not."""
+        """Return the sizes that its shape function finds to differ and that must not."""
         op_type, unequal = node.op_type, list[tuple[Number, Number]]()
         function = find(op_type, node.domain)
         if function is not None:
@@ -132,7 +132,9 @@ class Failures:
             yield "it reads at places that floating point numbers say"
 
     def _divides(self, number: Number) -> bool:
-        """Whether any integer can be divided by it: the least one by -1 has no result, either."""
+        """Return whether any integer can be divided by it: the least one by -1 has no result,
+        either.
+        """
         return self.algebra.is_positive(number) or self.algebra.high(number) < -1
 
     def _is_known(self, value: ir.Value, fact: Fact) -> bool:
@@ -143,7 +145,9 @@ class Failures:
         return items is not None and all(map(self._is_of_sizes, items.flat))
 
     def _has_rows(self, node: ir.Node, value: ir.Value, fact: Fact) -> bool:
-        """Whether all places that a Gather is given are within its axis, or must be: see `rows`."""
+        """Return whether all places that a Gather is given are within its axis, or must be: see
+        `rows`.
+        """
         algebra, places = self.algebra, fact.objects
         tensor = self._analysis.known.tensor(value)
         if places is None and tensor is not None and tensor.size:
@@ -165,7 +169,7 @@ class Failures:
         )
 
     def _is_of_sizes(self, number: Number) -> bool:
-        """Whether sizes of the inputs determine it."""
+        """Return whether sizes of the inputs determine it."""
         if not isinstance(number, Expr):
             return True
         atoms = [self.algebra.atoms[k] for monomial, _ in number.terms for k in monomial]
@@ -177,7 +181,9 @@ class Failures:
         )
 
     def _is_place(self, node: ir.Node, position: int) -> bool:
-        """Whether an operand can only be places, lengths, axes or counts, by its type in ONNX."""
+        """Return whether an operand can only be places, lengths, axes or counts, by its type in
+        ONNX.
+        """
         schema = schema_of(node.op_type, self._opset, node.domain)
         if schema is None or not schema.inputs:
             return False

@@ -55,7 +55,7 @@ def choose(
     cost: Mapping[V, float],
     growth: Iterable[Growth] = (),
 ) -> Choice[V]:
-    """The set of values to store; of equally cheap ones the one that folds the most ops.
+    """Return the set of values to store; of equally cheap ones the one that folds the most ops.
 
     Args:
         ops: The region's ops in any order; a value that none of them makes is in the file.
@@ -96,7 +96,7 @@ class _Part(Generic[V]):
         _, self._bytes, self.staying = self._weigh(self.stored)
 
     def bytes_per_op(self, price: int) -> float:
-        """What the cut at a price takes more for each op that folds by it."""
+        """Return what the cut at a price takes more for each op that folds by it."""
         _, nbytes, staying = self._weigh(self._cut(price))
         gain = self.staying - staying
         return (nbytes - self._bytes) / gain if gain > 0 else math.inf
@@ -125,7 +125,7 @@ class _Part(Generic[V]):
         return more
 
     def _cut(self, price: int) -> set[V]:
-        """The minimum cut if each op that stays costs so much more."""
+        """Return the minimum cut if each op that stays costs so much more."""
         if price not in self._cuts:
             if len(self._ops) > 1:
                 found = minimum_cut(self._ops, self._wanted, self._cost, price)
@@ -141,7 +141,9 @@ class _Part(Generic[V]):
         return nbytes + price * staying
 
     def _weigh(self, stored: set[V]) -> tuple[set[V], float, int]:
-        """What is needed of these values; what it costs with the ops that stay; how many stay."""
+        """Return what is needed of these values; what it costs with the ops that stay; how many
+        stay.
+        """
         staying: set[int] = set()
         needed: set[V] = set()
         pending = list(self._wanted)

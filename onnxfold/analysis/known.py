@@ -55,7 +55,7 @@ class KnownValues:
         self._all_equal: dict[tuple[ir.Value, type, str], bool | None] = {}
 
     def is_constant(self, value: ir.Value) -> bool:
-        """True if the value is known when the model is compiled."""
+        """Return True if the value is known when the model is compiled."""
         known = self._constant.get(value)
         if known is not None:
             return known
@@ -76,7 +76,9 @@ class KnownValues:
         return self._constant[value]
 
     def ask_again(self, value: ir.Value) -> bool:
-        """Whether a value has become a constant since it was asked, by other inputs of its node."""
+        """Return whether a value has become a constant since it was asked, by other inputs of its
+        node.
+        """
         if self._constant.get(value) is not False:
             return False
         del self._constant[value]
@@ -84,7 +86,7 @@ class KnownValues:
         return self.is_constant(value)
 
     def _may_be_computed(self, value: ir.Value, node: ir.Node | None) -> bool:
-        """Whether a value is constant if all that its node reads is."""
+        """Return whether a value is constant if all that its node reads is."""
         if node is None:
             return is_initialized(value)
         if is_constant_node(node):
@@ -97,14 +99,14 @@ class KnownValues:
         return self._determinism.objection(node, scope.opsets) is None
 
     def tensor(self, value: ir.Value) -> ir.TensorProtocol | None:
-        """The tensor of an initializer or Constant node; None for any other value."""
+        """Return the tensor of an initializer or Constant node; None for any other value."""
         node = value.producer()
         if node is None:
             return value.const_value if is_initialized(value) else None
         return _constant_tensor(node) if is_constant_node(node) else None
 
     def array(self, value: ir.Value) -> Array | None:
-        """The elements of a small constant (up to ``READABLE_BYTES``), read-only.
+        """Return the elements of a small constant (up to ``READABLE_BYTES``), read-only.
 
         None for a value that is not constant, is larger, or cannot be computed from constants of
         that size.
@@ -191,7 +193,7 @@ class KnownValues:
         return buffer
 
     def all_equal(self, value: ir.Value, number: float) -> bool | None:
-        """Whether every element of a constant is exactly ``number`` (-0.0 is not 0.0).
+        """Return whether every element of a constant is exactly ``number`` (-0.0 is not 0.0).
 
         Looks at a few elements first and stops at the first tile with another one: a large tensor
         is never held in memory. None if the value is not constant or not computed yet.
@@ -204,11 +206,13 @@ class KnownValues:
         return self._all_equal[key]
 
     def is_finite(self, value: ir.Value) -> bool | None:
-        """Whether no element of a constant is infinite or a NaN; None as for :meth:`all_equal`."""
+        """Return whether no element of a constant is infinite or a NaN; None as for
+        :meth:`all_equal`.
+        """
         return self._look(value, _is_finite) if self.is_constant(value) else None
 
     def _look(self, value: ir.Value, test: Callable[[Array], bool]) -> bool | None:
-        """Whether a constant has elements and all of them pass a test."""
+        """Return whether a constant has elements and all of them pass a test."""
         tensor = self.tensor(value)
         # where no kernel computes it: if it is folded the question comes again, else it is not
         # worth the time and the memory that onnxruntime takes
@@ -227,7 +231,9 @@ class KnownValues:
 
 
 def is_exactly(array: Array, number: float) -> bool:
-    """True if all elements are ``number``, a zero with the same sign where the dtype has signs."""
+    """Return True if all elements are ``number``, a zero with the same sign where the dtype has
+    signs.
+    """
     kind = array.dtype.kind
     if isinstance(number, bool) != (kind == "b") or kind in "OSUc":
         return False

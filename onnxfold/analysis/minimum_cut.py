@@ -28,7 +28,7 @@ class RegionOp(Generic[V]):
 def minimum_cut(
     ops: Sequence[RegionOp[V]], wanted: set[V], cost: Mapping[V, float], price: float = 0
 ) -> set[V]:
-    """The cheapest values to store; of equally cheap sets the one nearest to what is wanted.
+    """Return the cheapest values to store; of equally cheap sets the one nearest to what is wanted.
 
     Args:
         ops: The region's ops in any order.
@@ -50,7 +50,7 @@ class Network:
         self._left: list[float] = []
 
     def vertex(self) -> int:
-        """A new vertex, besides SOURCE and SINK."""
+        """Return a new vertex, besides SOURCE and SINK."""
         self._heads.append([])
         return len(self._heads) - 1
 
@@ -64,7 +64,7 @@ class Network:
         self._left.append(0)
 
     def before_sink(self) -> set[int]:
-        """The vertices on the sink's side of the cheapest cut, as few as there can be."""
+        """Return the vertices on the sink's side of the cheapest cut, as few as there can be."""
         Preflow(self._heads, self._to, self._left).run()
         reached = {SINK}
         queue = deque([SINK])
@@ -103,7 +103,7 @@ class _ValueNetwork(Network, Generic[V]):
                 self.edge(vertex + 1, SINK, math.inf)
 
     def _value(self, value: V) -> int:
-        """The vertex before the value's own edge; the one after it is the next number."""
+        """Return the vertex before the value's own edge; the one after it is the next number."""
         vertex = self._index.get(value)
         if vertex is None:
             vertex = self._index[value] = self.vertex()
@@ -112,7 +112,7 @@ class _ValueNetwork(Network, Generic[V]):
         return vertex
 
     def minimum(self) -> set[V]:
-        """The cheapest cut nearest to the sink."""
+        """Return the cheapest cut nearest to the sink."""
         before_sink = self.before_sink()
         return {
             value

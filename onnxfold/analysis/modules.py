@@ -20,7 +20,7 @@ Module = tuple[str, ...]
 
 
 def module_of(node: ir.Node) -> Module:
-    """The module that a node comes from.
+    """Return the module that a node comes from.
 
     PyTorch's exporter says it in the node's metadata. Otherwise it is the node's name without the
     last part, as in ``/model/layers.0/self_attn/MatMul``. A node whose name says nothing is the
@@ -36,7 +36,7 @@ def module_of(node: ir.Node) -> Module:
 
 
 def common_module(modules: Sequence[Module]) -> Module:
-    """The innermost module that holds all of them."""
+    """Return the innermost module that holds all of them."""
     first, last = min(modules), max(modules)
     same = 0
     while same < len(first) and same < len(last) and first[same] == last[same]:

@@ -16,7 +16,8 @@ _BASE = "base_layer"
 
 
 def parameter_names(model: ir.Model) -> dict[ir.Value, str]:
-    """What PyTorch calls the weights of the main graph: "layers.0.q_proj.lora_A.default.weight".
+    """Return what PyTorch calls the weights of the main graph:
+    "layers.0.q_proj.lora_A.default.weight".
 
     That is the name in the file if it has dots. Exporters that transpose a weight make up another
     one; the module is then that of the node that reads it. A weight is left out if nodes of several
@@ -46,7 +47,8 @@ def _kind(value: ir.Value, node: ir.Node, operand: int) -> str:
 
 
 def _with_part(module: Module, known: Collection[Module]) -> Module:
-    """The module as peft names it: TorchScript calls lora_A.default and lora_B.default by the last.
+    """Return the module as peft names it: TorchScript calls lora_A.default and lora_B.default by
+    the last.
 
     The one that is called second has "_1" behind its name.
     """

@@ -69,11 +69,11 @@ class Scopes:
                     pending.extend((inner, node) for inner in subgraphs_of(node))
 
     def of(self, graph: ir.Graph) -> Scope:
-        """The scope of a graph of the model."""
+        """Return the scope of a graph of the model."""
         return self._by_graph[graph]
 
     def find(self, graph: ir.Graph | None) -> Scope | None:
-        """The scope of a graph, or None for one that is not (or no longer) in the model."""
+        """Return the scope of a graph, or None for one that is not (or no longer) in the model."""
         return None if graph is None else self._by_graph.get(graph)
 
     def path(self, graph: ir.Graph | None) -> list[ir.Graph]:
@@ -88,7 +88,7 @@ class Scopes:
         return found
 
     def graphs(self) -> list[ir.Graph]:
-        """All graphs, outer ones before what they hold."""
+        """Return all graphs, outer ones before what they hold."""
         return list(self._by_graph)
 
 
@@ -100,7 +100,7 @@ def sort_if_needed(model: ir.Model) -> None:
 
 
 def _is_sorted(graph: ir.Graph, before: set[ir.Node]) -> bool:
-    """Whether every node of the graph, and of those in it, comes after what it reads from.
+    """Return whether every node of the graph, and of those in it, comes after what it reads from.
 
     Args:
         graph: The graph.

@@ -54,7 +54,7 @@ def on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Outcome]:
 
 
 def _place_for(memory: int, client: Any) -> dict[str, Any] | str:
-    """Where a model can run that takes so many bytes, or why nowhere."""
+    """Return where a model can run that takes so many bytes, or why nowhere."""
     workers = client.scheduler_info(n_workers=-1)["workers"]
     declared = {name: w["resources"].get(_RESOURCE) for name, w in workers.items()}
     given = {name: n for name, n in declared.items() if n is not None}

@@ -29,7 +29,7 @@ class FoundModel:
 
 
 def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[FoundModel]:
-    """The models that patterns stand for, each once, in the order of their names.
+    """Return the models that patterns stand for, each once, in the order of their names.
 
     A pattern is a file, a folder (all ``.onnx`` files in it, at any depth) or has wildcards, with
     ``**`` for any folders. A result has below ``output`` the path that its model has below the

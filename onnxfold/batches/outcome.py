@@ -51,7 +51,7 @@ class Outcome:
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a JSON-ready dictionary: a line of the journal."""
+        """Return the same as a JSON-ready dictionary: a line of the journal."""
         return asdict(self)
 
 
@@ -76,11 +76,11 @@ class Batch(Shown, text="onnxfold.batches.table:batch_text"):
         return [o for o in self.outcomes if o.status == "failed"]
 
     def count(self) -> dict[str, int]:
-        """The number of models by status."""
+        """Return the number of models by status."""
         return dict(Counter(o.status for o in self.outcomes))
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a JSON-ready dictionary."""
+        """Return the same as a JSON-ready dictionary."""
         return {
             "models": [o.to_dict() for o in self.outcomes],
             "count": self.count(),

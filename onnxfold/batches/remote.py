@@ -21,13 +21,14 @@ class Listing(NamedTuple):
 
 
 def without_wildcards(pattern: str) -> str:
-    """The folder at the beginning of a pattern that has no wildcard in it."""
+    """Return the folder at the beginning of a pattern that has no wildcard in it."""
     wild = next((k for k, c in enumerate(pattern) if c in "*?["), len(pattern))
     return pattern[: max(pattern.rfind(sep, 0, wild) for sep in ("/", os.sep)) + 1]
 
 
 def listing(pattern: str) -> Listing:
-    """The models at the URLs that a pattern with ``*``, ``?`` and ``**``, or a folder, stands for.
+    """Return the models at the URLs that a pattern with ``*``, ``?`` and ``**``, or a folder,
+    stands for.
 
     Raises:
         OnnxFoldError: They cannot be listed.
@@ -54,7 +55,7 @@ def listing(pattern: str) -> Listing:
 
 
 def version_of(url: str) -> str:
-    """What changes when the file at a URL does; raises OnnxFoldError if there is none."""
+    """Return what changes when the file at a URL does; raises OnnxFoldError if there is none."""
     with _errors(url):
         files, path = file_system(url)
         return str(files.ukey(path))

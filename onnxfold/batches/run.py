@@ -134,7 +134,7 @@ def _by(
 
 
 def _as_json(options: Options) -> dict[str, Any]:
-    """The options as they are sent to another process.
+    """Return the options as they are sent to another process.
 
     Raises:
         UsageError: One of them cannot be sent.

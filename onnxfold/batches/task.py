@@ -144,7 +144,7 @@ def _optimized(task: Task, outcome: Outcome, source: str) -> Outcome:
 
 
 def _ask(task: Task, source: str, target: str | None, *, keep: bool) -> dict[str, Any]:
-    """Figures of a plan, or of the optimization if there is a target."""
+    """Return the figures of a plan, or of the optimization if there is a target."""
     options = {**task.options, **task.check}
     request = {"source": source, "target": target, "options": options}
     for tried in range(1, _TRIES + 1):
@@ -167,7 +167,7 @@ def _limit(task: Task) -> int:
 
 
 def lost(task: Task, error: BaseException) -> Outcome:
-    """A model of which whoever worked on it has said nothing."""
+    """Return a model of which whoever worked on it has said nothing."""
     reason = f"{task.source}: the worker was lost: {type(error).__name__}: {error}"
     return Outcome(task.source, task.target, "failed", reason)
 

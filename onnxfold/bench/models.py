@@ -216,7 +216,9 @@ def bench_models(
 def _benched(
     models: Sequence[PathLike], of_sessions: dict[str, Any], splitting: SplitArguments | None
 ) -> list[Benched]:
-    """What is measured: models as they are, bundles, and with arguments one model that is split."""
+    """Return what is measured: models as they are, bundles, and with arguments one model that is
+    split.
+    """
     paths = [os.fspath(model) for model in models]
     if is_bundle(paths[0]):
         reason = "give the model that the bundle was made of before it, to compare with"
@@ -235,7 +237,7 @@ def _benched(
 
 
 def _folding(session: Any, saved: float) -> FoldBench | None:
-    """What folding costs for a session that has run, if it saves so many seconds a run."""
+    """Return what folding costs for a session that has run, if it saves so many seconds a run."""
     if not isinstance(session, Session):
         return None
     seconds, nbytes = session.fold_statistics().seconds, session.cache_statistics().bytes
@@ -244,7 +246,9 @@ def _folding(session: Any, saved: float) -> FoldBench | None:
 
 
 def _apart(want: Any, got: Any, tolerance: Tolerance) -> tuple[float, bool]:
-    """The largest absolute difference of two outputs, and whether they are within a tolerance."""
+    """Return the largest absolute difference of two outputs, and whether they are within a
+    tolerance.
+    """
     if not isinstance(want, np.ndarray):
         return 0.0, True
     if not isinstance(got, np.ndarray) or (want.shape, want.dtype) != (got.shape, got.dtype):
@@ -273,7 +277,7 @@ def _feeds(
     seed: int,
     session: Any,
 ) -> tuple[Feeds, dict[str, int]]:
-    """Inputs by name, and the sizes of dynamic dimensions where they were made up."""
+    """Return the inputs by name, and the sizes of dynamic dimensions where they were made up."""
     names = symbols_of(first.inputs)
     check_names(dims, names)
     if given is not None:
@@ -301,7 +305,7 @@ def _run_of(session: Any, fed: Feeds) -> Runner:
 
 
 def _outputs(run: Runner, path: str) -> dict[str, Any]:
-    """The outputs of the first run."""
+    """Return the outputs of the first run."""
     try:
         found = run()
     except Exception as error:

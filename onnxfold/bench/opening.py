@@ -77,7 +77,7 @@ class Opening:
 
 
 def optimized_ops(benched: Benched, providers: Sequence[str]) -> dict[str, int]:
-    """How many nodes of each op onnxruntime runs when it has applied all its optimizations.
+    """Return how many nodes of each op onnxruntime runs when it has applied all its optimizations.
 
     Nodes of subgraphs are counted, constants are not. An op that is not ONNX's own has its domain
     before its name: ``com.microsoft.Gelu``.
@@ -95,7 +95,7 @@ def optimized_ops(benched: Benched, providers: Sequence[str]) -> dict[str, int]:
 
 
 def opening(models: Sequence[Benched], providers: Sequence[str], rounds: int) -> list[Opening]:
-    """What creating a session takes for each of several models, in turns.
+    """Return what creating a session takes for each of several models, in turns.
 
     Raises:
         ModelError: onnxruntime does not take a model, or ends.

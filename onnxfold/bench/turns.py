@@ -40,7 +40,7 @@ class Taken:
 
 
 def in_turns(runs: Sequence[Runner], rounds: int) -> list[tuple[Taken, ...]]:
-    """What a run of each takes, round by round; who goes first alternates.
+    """Return what a run of each takes, round by round; who goes first alternates.
 
     Args:
         runs: What is timed; each has run before.
@@ -67,7 +67,7 @@ def _times(run: Runner) -> int:
 
 
 def usual_sizes(names: Iterable[str], given: Mapping[str, int]) -> dict[str, int]:
-    """Sizes of dynamic dimensions: those that are given, else 1 for a batch and 16.
+    """Return the sizes of dynamic dimensions: those that are given, else 1 for a batch and 16.
 
     A dimension without a name is taken for a batch if it is the first of its input.
     """
@@ -87,7 +87,7 @@ class OpTime:
 
 
 def op_times(session: Any, run: Callable[[], Any], rounds: int) -> list[OpTime]:
-    """The ops of a session that was made with profiling, those with the most time first.
+    """Return the ops of a session that was made with profiling, those with the most time first.
 
     Args:
         session: An onnxruntime session; its profile ends here.

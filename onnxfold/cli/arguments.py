@@ -18,7 +18,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def size_in_bytes(text: str) -> int:
-    """A number of bytes, see `onnxfold.options.byte_size`."""
+    """Return a number of bytes, see `onnxfold.options.byte_size`."""
     try:
         return byte_size(text)
     except UsageError as error:
@@ -26,7 +26,7 @@ def size_in_bytes(text: str) -> int:
 
 
 def dimension(text: str) -> tuple[str, int]:
-    """A symbolic dimension and its size: batch=2."""
+    """Return a symbolic dimension and its size: batch=2."""
     name, _, size = text.rpartition("=")
     if not name or not size.isdecimal():
         raise click.BadParameter(f"{text!r} is not of the form batch=2")
@@ -34,7 +34,7 @@ def dimension(text: str) -> tuple[str, int]:
 
 
 def input_shape(text: str) -> tuple[str, list[int]]:
-    """The name of an input and its shape: x:1,3,224,224, with -1 for a size that stays."""
+    """Return the name of an input and its shape: x:1,3,224,224, with -1 for a size that stays."""
     try:
         return named_shape(text)
     except UsageError as error:
@@ -48,12 +48,12 @@ def _set_verbosity(ctx: click.Context, param: click.Parameter, verbose: bool) ->
 
 
 def is_verbose() -> bool:
-    """Whether ``--verbose`` was given."""
+    """Return whether ``--verbose`` was given."""
     return logging.getLogger("onnxfold").level == logging.DEBUG
 
 
 def output_options(command: Command) -> Command:
-    """The options that all commands share."""
+    """Return the options that all commands share."""
     for option in (
         click.option(
             "-v",

@@ -44,7 +44,7 @@ def main(args: list[str] | None = None) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, for the user."""
+    """Return what went wrong, for the user."""
     if isinstance(error, OnnxFoldError):
         return str(error)
     if isinstance(error, click.ClickException):

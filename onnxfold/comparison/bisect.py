@@ -133,7 +133,9 @@ class _Search:
     def _apart(
         self, values: Sequence[ir.Value], a: Mapping[str, Output], b: Mapping[str, Output]
     ) -> list[_Found]:
-        """Those of the values that are not within the tolerance, with the first result of each."""
+        """Return those of the values that are not within the tolerance, with the first result of
+        each.
+        """
         compared = (
             (v, self._compare(v.name or "", a[v.name or ""], b[v.name or ""])) for v in values
         )
@@ -143,7 +145,7 @@ class _Search:
         return [(value, results[0]) for value, results in outside if results]
 
     def _groups(self, values: Sequence[ir.Value]) -> Iterator[Sequence[ir.Value]]:
-        """The values in groups of about the same bytes, in order."""
+        """Yield the values in groups of about the same bytes, in order."""
         nbytes = [_estimate(self._facts.types.of(value)) for value in values]
         limit = max(_GROUP, sum(nbytes) // _GROUPS)
         start = taken = 0
@@ -171,7 +173,7 @@ class _Search:
     def _ingredients(
         self, value: ir.Value, equal: Collection[ir.Value]
     ) -> Iterator[tuple[str, str]]:
-        """What the node of the first model reads, and how that compares."""
+        """Yield what the node of the first model reads, and how that compares."""
         node, node_b = value.producer(), self._pairs[value].producer()
         weights_b = {} if node_b is None else {v.name: v for v in node_b.inputs if v is not None}
         for read in () if node is None else node.inputs:
@@ -205,7 +207,7 @@ def _estimate(fact: Fact) -> int:
 
 
 def _since(values: Sequence[ir.Value], equal: Collection[ir.Value]) -> list[ir.Node]:
-    """The nodes that make values from values that are equal in both models, in order."""
+    """Return the nodes that make values from values that are equal in both models, in order."""
     found: set[ir.Node] = set()
     stack = [value.producer() for value in values]
     while stack:

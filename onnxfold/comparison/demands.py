@@ -48,7 +48,9 @@ def _plain_axes(value: ir.Value) -> list[list[str]]:
 
 
 def _demand(node: ir.Node) -> tuple[int, int] | None:
-    """An axis of the node's first input, and the size that the node's weight demands there."""
+    """Return an axis of the node's first input, and the size that the node's weight
+    demands there.
+    """
     weight = shape_of(node.inputs[1]) if len(node.inputs) > 1 else None
     if weight is None or not all(isinstance(size, int) for size in weight):
         return None
@@ -67,7 +69,9 @@ def _demand(node: ir.Node) -> tuple[int, int] | None:
 
 
 def _following(node: ir.Node, position: int, axes: list[str | None]) -> list[str | None] | None:
-    """The names of the axes of the node's output; None if they are not those of the input."""
+    """Return the names of the axes of the node's output; None if they are not those of
+    the input.
+    """
     if node.op_type == "Transpose":
         order = node.attributes.get_ints("perm", tuple(reversed(range(len(axes)))))
         return [axes[k] for k in order] if len(order) == len(axes) else None

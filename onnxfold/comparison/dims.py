@@ -53,7 +53,8 @@ def check_names(sizes: Mapping[str, object], known: Collection[str]) -> None:
 
 
 def concrete(value: ir.Value, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of an input with sizes for its dynamic dimensions; if it is unknown, of a vector.
+    """Return the shape of an input with sizes for its dynamic dimensions; if it is unknown, of a
+    vector.
 
     Args:
         value: The input.
@@ -67,7 +68,7 @@ def concrete(value: ir.Value, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def size_of(dim: int | ir.SymbolicDim, sizes: Mapping[str, int], name: str = "") -> int:
-    """The size of a dimension, which is called so if it has no name of its own."""
+    """Return the size of a dimension, which is called so if it has no name of its own."""
     if isinstance(dim, int) and dim >= 0:
         return dim
     if isinstance(dim, int) or dim.value is None:
@@ -79,7 +80,7 @@ def size_of(dim: int | ir.SymbolicDim, sizes: Mapping[str, int], name: str = "")
 
 
 def _symbols(dim: int | ir.SymbolicDim, name: str) -> list[str]:
-    """A name that is no expression ("batch size", "?") is its own symbol."""
+    """Return the symbols of a dimension; a name such as "batch size" is its own symbol."""
     if isinstance(dim, int) and dim >= 0:
         return []
     if isinstance(dim, int) or dim.value is None:

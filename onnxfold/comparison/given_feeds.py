@@ -63,7 +63,7 @@ def _read_npz(path: Path) -> dict[str, Any]:
 
 
 def _read_folder(folder: Path, inputs: list[ir.Value]) -> dict[str, Any]:
-    """One test data set; input_N.pb belongs to input number N."""
+    """Return one test data set; input_N.pb belongs to input number N."""
     fed: dict[str, Any] = {}
     for file in folder.glob("input_*.pb"):
         match = re.fullmatch(r"input_(\d+)\.pb", file.name)
@@ -75,7 +75,9 @@ def _read_folder(folder: Path, inputs: list[ir.Value]) -> dict[str, Any]:
 
 
 def _read_pb(file: Path, type_: ir.TypeProtocol | None) -> Feed:
-    """One serialized TensorProto, SequenceProto or OptionalProto, as the input's type says."""
+    """Return one serialized TensorProto, SequenceProto or OptionalProto, as the input's
+    type says.
+    """
     import onnx
     from onnx import numpy_helper
 

@@ -22,7 +22,9 @@ _ROUNDINGS = 16
 
 
 def half_precision_outputs(model: ir.Model) -> dict[str, float]:
-    """The spacing of the half format behind each graph output that depends on half precision."""
+    """Return the spacing of the half format behind each graph output that depends on half
+    precision.
+    """
     reached: dict[ir.Value, float] = {}
 
     def epsilon_of(value: ir.Value) -> float:

@@ -58,7 +58,7 @@ def distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether elements are floating-point numbers, small formats included."""
+    """Return whether elements are floating-point numbers, small formats included."""
     return dtype.kind == "f" or _is_small_float(dtype)
 
 
@@ -129,7 +129,9 @@ def _are_close(absolute: Array, reference: Array, tolerance: Tolerance) -> Array
 
 
 def _histogram(ulps: Array) -> list[int]:
-    """How many distances lie in [0, 2), [2, 4), [4, 8), ...; 0 are zeros of different signs."""
+    """Return how many distances lie in [0, 2), [2, 4), [4, 8), ...; 0 are zeros of
+    different signs.
+    """
     _, exponents = np.frexp(np.maximum(ulps, 1).astype(np.float64))
     return [int(count) for count in np.bincount(exponents)[1:]]
 
@@ -160,7 +162,7 @@ def _max_relative(absolute: Array, reference: Array) -> float:
 
 
 def _bits(array: Array) -> Array:
-    """The same bytes as unsigned integers."""
+    """Return the same bytes as unsigned integers."""
     return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
 
 
@@ -196,7 +198,7 @@ def _bit_width(dtype: np.dtype[Any]) -> int:
 
 
 def _ulps(a: Array, b: Array) -> Array:
-    """How many floats apart the elements are; any difference of int64 fits uint64."""
+    """Return how many floats apart the elements are; any difference of int64 fits uint64."""
     a, b = _ordered(a), _ordered(b)
     distances: Array = np.maximum(a, b).astype(np.uint64) - np.minimum(a, b).astype(np.uint64)
     return distances

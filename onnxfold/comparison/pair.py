@@ -177,7 +177,7 @@ class _Pair:
             self.result.notes.append(HALF_NOTE)
 
     def _random(self, run: str, names: list[str]) -> list[str]:
-        """Those of the outputs of which the first model gives other values every time."""
+        """Return those of the outputs of which the first model gives other values every time."""
         in_a = self._varying(self.first, run, names)
         in_b = self._varying(self.second, run, in_a)
         for name in in_a:
@@ -219,7 +219,7 @@ class _Pair:
     def _compared(
         self, run: str, name: str, a: Output, b: Output, epsilon: float | None
     ) -> list[OutputResult]:
-        """One result, or one for every tensor of a sequence.
+        """Return one result, or one for every tensor of a sequence.
 
         Roundings of a half format, whose spacing is `epsilon`, are allowed besides the tolerance.
         """

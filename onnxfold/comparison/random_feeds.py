@@ -64,7 +64,7 @@ class RandomFeeds:
     def make(
         self, seed: int, sizes: Mapping[str, int], integers: int | None = None, choice: int = 0
     ) -> Feeds:
-        """One set of feeds.
+        """Return one set of feeds.
 
         Args:
             seed: Seed of the random numbers.

@@ -45,13 +45,15 @@ class IntegerUse:
     compared: list[int] = field(default_factory=list)
 
     def limit(self, sizes: Mapping[str, int]) -> int | None:
-        """The exclusive upper bound at these sizes of dimensions, None where no table tells."""
+        """Return the exclusive upper bound at these sizes of dimensions, None where no
+        table tells.
+        """
         limits = [size_of(size, sizes) - offset for size, offset in self.bounds]
         return max(self.least + 1, min(limits)) if limits else None
 
 
 def integer_use(model: ir.Model, value: ir.Value) -> IntegerUse:
-    """What is done with the elements of an integer input.
+    """Return what is done with the elements of an integer input.
 
     Follows the input through ops that only move elements or add a constant, into model-local
     functions too, to the tables that are indexed by it and the constants that it is compared with.
@@ -96,7 +98,9 @@ def _table_size(node: ir.Node, position: int) -> int | ir.SymbolicDim | None:
 
 
 def shape_of(value: ir.Value | None) -> ir.Shape | None:
-    """The shape of a value if it is recorded, or is that of the constant which it is made of."""
+    """Return the shape of a value if it is recorded, or is that of the constant which it is made
+    of.
+    """
     while value is not None and value.shape is None:
         constant = ir.convenience.get_const_tensor(value)
         if constant is not None:
@@ -107,7 +111,9 @@ def shape_of(value: ir.Value | None) -> ir.Shape | None:
 
 
 def _compared_with(node: ir.Node, position: int) -> Iterator[int]:
-    """Values that decide a comparison with a constant: equal to it, or on both sides of it."""
+    """Yield the values that decide a comparison with a constant: equal to it, or on both sides of
+    it.
+    """
     if node.op_type != "Equal" and node.op_type not in _ORDERED:
         return
     constant = _constant(node.inputs[1 - position])
@@ -119,7 +125,9 @@ def _compared_with(node: ir.Node, position: int) -> Iterator[int]:
 
 
 def _added(node: ir.Node, position: int) -> int | None:
-    """The largest constant that the node adds to the input; None if it does something else."""
+    """Return the largest constant that the node adds to the input; None if it does
+    something else.
+    """
     if node.op_type not in ("Add", "Sub") or (node.op_type == "Sub" and position != 0):
         return None
     constant = _constant(node.inputs[1 - position])
@@ -129,7 +137,7 @@ def _added(node: ir.Node, position: int) -> int | None:
 
 
 def _carried(model: ir.Model, node: ir.Node, position: int) -> list[ir.Value]:
-    """The values that hold the same elements after the node."""
+    """Return the values that hold the same elements after the node."""
     function = model.functions.get(node.op_identifier())
     if function is not None:
         return [function.inputs[position]] if position < len(function.inputs) else []

@@ -72,7 +72,7 @@ class OutputResult:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a JSON-ready dictionary; an infinite error is given as a string."""
+        """Return the same as a JSON-ready dictionary; an infinite error is given as a string."""
         values = {key: _json_number(value) for key, value in asdict(self).items()}
         lists = {"shape": list(self.shape), "ulp_histogram": list(self.ulp_histogram)}
         return {**values, **lists, "bit_equal": self.bit_equal}
@@ -100,7 +100,7 @@ class FirstDifference:
     runs: int
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a JSON-ready dictionary; its keys are stable."""
+        """Return the same as a JSON-ready dictionary; its keys are stable."""
         return {**asdict(self), "result": self.result.to_dict()}
 
     def __str__(self) -> str:
@@ -170,7 +170,7 @@ class Comparison(Shown, text="onnxfold.report.compare_table:compare_text"):
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a JSON-ready dictionary; its keys are stable."""
+        """Return the same as a JSON-ready dictionary; its keys are stable."""
         return {
             **vars(self),
             "equal": self.equal,

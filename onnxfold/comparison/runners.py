@@ -34,7 +34,7 @@ class Runner(Protocol):
     """Runs one model."""
 
     def run(self, feeds: Feeds) -> dict[str, Output]:
-        """Outputs by name; raises `CannotRun`."""
+        """Return the outputs by name; raises `CannotRun`."""
 
 
 class OnnxruntimeRunner:
@@ -60,7 +60,7 @@ class OnnxruntimeRunner:
         self._is_plain = not any(is_foreign(end.type) for end in ends)
 
     def run(self, feeds: Feeds) -> dict[str, Output]:
-        """Outputs by name."""
+        """Return the outputs by name."""
         try:
             if self._is_plain:
                 outputs = self._session.run(self._outputs, feeds)
@@ -91,7 +91,7 @@ class ReferenceRunner:
             raise CannotLoad(message_of(error)) from error
 
     def run(self, feeds: Feeds) -> dict[str, Output]:
-        """Outputs by name."""
+        """Return the outputs by name."""
         try:
             with np.errstate(all="ignore"):
                 outputs = self._evaluator.run(None, feeds)

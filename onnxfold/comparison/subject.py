@@ -43,7 +43,7 @@ class Subject(contextlib.ExitStack):
             self.push(stack.pop_all())
 
     def accepted(self, feeds: Feeds) -> Feeds:
-        """The feeds without those that the model has no input for."""
+        """Return the feeds without those that the model has no input for."""
         names = {value.name for value in self.all_inputs}
         return {name: feed for name, feed in feeds.items() if name in names}
 

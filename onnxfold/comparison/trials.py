@@ -119,7 +119,7 @@ class Trials:
                 yield number, sizes, fill
 
     def _sizes(self, seed: int) -> Iterator[dict[str, int]]:
-        """Sizes of dimensions; as many for every seed."""
+        """Yield the sizes of dimensions; as many for every seed."""
         names = self._names
         if self._usual is not None:
             yield dict(self._usual)
@@ -146,7 +146,7 @@ class Trials:
         return list(filter(None, (others, *singles, self._names)))
 
     def _declared(self) -> list[int]:
-        """Sizes that inputs and outputs have on other axes."""
+        """Return the sizes that inputs and outputs have on other axes."""
         shapes = [value.shape for value in [*self._inputs, *self._outputs] if value.shape]
         sizes = [dim for shape in shapes for dim in shape if isinstance(dim, int) and dim > 1]
         return [size for size in dict.fromkeys(sizes) if size not in _LADDER][:_MOST_DECLARED]

@@ -21,7 +21,7 @@ _LEGEND = "blue: each run; orange: once for its runtime constants; green: consta
 
 
 def dot_of(model: ir.Model, title: str, *, only: Callable[[ir.Node], bool] | None = None) -> str:
-    """The drawing. Graphs in nodes, and functions, are boxes of their own.
+    """Return the drawing. Graphs in nodes, and functions, are boxes of their own.
 
     Runtime constants are those that the model's metadata record.
     Whatever names hold, it is shown and nothing of it obeyed.
@@ -102,7 +102,7 @@ class _Drawing:
 
 
 def _quoted(*texts: str | None) -> str:
-    """The texts as one quoted string, a line each.
+    """Return the texts as one quoted string, a line each.
 
     Graphviz reads backslashes as commands, and ``&lt;`` as a sign; HTML it reads in ``<...>`` only.
     """

@@ -17,7 +17,7 @@ _SMALL = 128
 
 
 def text_of(model: ir.Model) -> str:
-    """The model as onnx prints it. Of larger tensors there are type, shape and bytes only.
+    """Return the model as onnx prints it. Of larger tensors there are type, shape and bytes only.
 
     No large tensor is read, and nothing is computed that is postponed.
 

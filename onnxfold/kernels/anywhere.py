@@ -20,7 +20,7 @@ EXACT_ANYWHERE, VECTORIZED, ORDERING = map(ops, (Trait.EXACT, Trait.VECTORIZED, 
 
 
 def in_pieces(operation: Operation) -> NumpyKernel | None:
-    """A kernel by which onnxruntime computes any piece of the operation's result by itself.
+    """Return a kernel by which onnxruntime computes any piece of the operation's result by itself.
 
     None where the bits of an element may depend on its place, and where onnxruntime has no kernel.
     """

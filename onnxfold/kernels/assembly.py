@@ -41,7 +41,7 @@ def assemble(
     functions: Sequence[onnx.FunctionProto],
     opsets: Mapping[str, int],
 ) -> Assembly:
-    """A model of operations.
+    """Return a model of operations.
 
     Every value gets a name of ours, in subgraphs too: what models call their values cannot clash.
 
@@ -96,7 +96,7 @@ def _supply(assembly: Assembly, buffer: Buffer, name: str) -> None:
 
 
 def oldest_opsets(operations: Sequence[Operation]) -> dict[str, int]:
-    """The oldest opsets at which all the ops mean what they mean at the model's.
+    """Return the oldest opsets at which all the ops mean what they mean at the model's.
 
     A model may use an opset that is newer than this onnxruntime while its ops are not. A function
     is written for the opsets of its own, which onnxruntime applies to its body only as long as the

@@ -72,7 +72,7 @@ def _cast(x: Array, target: DType) -> Array:
 
 @functools.cache
 def _conversion(source: DType, target: DType) -> tuple[Converter | None, bool]:
-    """The function that casts exactly, and whether it does so whatever the data."""
+    """Return the function that casts exactly, and whether it does so whatever the data."""
     if source == target:
         return _by_way_of(None, target), source != STRING
     if source not in _CASTABLE or target not in _CASTABLE:

@@ -26,7 +26,9 @@ def equal(a: Array, b: Array) -> Array:
 
 
 def as_bytes(strings: Array) -> Array:
-    """The same strings, all as ``bytes``: a model may hold both, bytes where they are not UTF-8."""
+    """Return the same strings, all as ``bytes``: a model may hold both, bytes where they are not
+    UTF-8.
+    """
     result = np.empty(strings.shape, dtype=object)
     result.reshape(-1)[:] = [s.encode() if isinstance(s, str) else bytes(s) for s in strings.flat]
     return result

@@ -64,7 +64,9 @@ def refuse_misordered(a: Array, b: Array) -> None:
 
 
 def elementwise_on(accepted: frozenset[DType]) -> KindRule:
-    """The kind of a kernel that cannot fail as long as every operand's dtype is in ``accepted``."""
+    """Return the kind of a kernel that cannot fail as long as every operand's dtype is in
+    ``accepted``.
+    """
 
     def rule(dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
         fits = all(d is None or d in accepted for d in dtypes)
@@ -125,7 +127,7 @@ Integers = Array | Sequence[int]
 
 
 def integers(x: Integers, what: str) -> list[int]:
-    """The elements of a 0-d or 1-d integer operand, or of an attribute."""
+    """Return the elements of a 0-d or 1-d integer operand, or of an attribute."""
     if not isinstance(x, np.ndarray):
         return list(x)
     if x.ndim > 1 or x.dtype.kind not in "iu" or x.size > _LONGEST_LIST:
@@ -135,7 +137,7 @@ def integers(x: Integers, what: str) -> list[int]:
 
 
 def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """The common shape by ONNX multidirectional broadcasting; no array is involved."""
+    """Return the common shape by ONNX multidirectional broadcasting; no array is involved."""
     rank = max(map(len, shapes))
     result = []
     for k in range(-rank, 0):

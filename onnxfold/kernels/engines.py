@@ -74,7 +74,7 @@ class Engines:
     def evaluate(
         self, operation: Operation, wanted: Sequence[int], before: Sequence[Operation] = ()
     ) -> list[Array]:
-        """Results of one operation. This is where it is decided who computes it.
+        """Return the results of one operation. This is where it is decided who computes it.
 
         Args:
             operation: The operation; its operands are known, or results of ``before``.
@@ -154,7 +154,9 @@ class Engines:
     def _by_onnxruntime(
         self, operations: Sequence[Operation], wanted: Sequence[Output]
     ) -> list[Array]:
-        """Results of operations, operands first, of one session. Raises EvaluationError."""
+        """Return the results of operations, operands first, of one session. Raises
+        EvaluationError.
+        """
         for operation in operations:
             self._admit(operation)
         # Many ops are functions to onnxruntime, whose bodies depend on the opset. Only models that
@@ -174,7 +176,7 @@ class Engines:
         wanted: Sequence[Output],
         opsets: Mapping[str, int],
     ) -> list[Array]:
-        """What an engine computes at some opsets. Raises EvaluationError."""
+        """Return what an engine computes at some opsets. Raises EvaluationError."""
         if not self.time.share():
             raise EvaluationError(self.time.reason, is_final=True)
         functions = self._called_by(operations)
@@ -203,7 +205,7 @@ class Engines:
         return [_array(raw) for raw in results]
 
     def _called_by(self, operations: Sequence[Operation]) -> list[onnx.FunctionProto]:
-        """The model's functions, if one of them is called."""
+        """Return the model's functions, if one of them is called."""
         nodes = nodes_within(operation.node for operation in operations)
         if not self._functions or not any(n.op_identifier() in self._functions for n in nodes):
             return []
@@ -247,7 +249,8 @@ class Engines:
 
 
 def _is_certain(operation: Operation) -> bool:
-    """Whether onnxruntime may compute an operation in this process: nothing can make it slow.
+    """Return whether onnxruntime may compute an operation in this process: nothing can make it
+    slow.
 
     Another process costs a third of a second, which most models need not pay: what they have
     onnxruntime compute are functions of single elements, sums and quantized weights. It goes over
@@ -275,7 +278,9 @@ def _is_certain(operation: Operation) -> bool:
 
 
 def _computable(operations: Sequence[Operation]) -> list[Operation]:
-    """Those that somebody waits for, and whose operands are known or made by others of them."""
+    """Return those that somebody waits for, and whose operands are known or made by
+    others of them.
+    """
     chosen: dict[Operation, None] = {}
     for operation in operations:
         if any(awaits(b, operation) for b in operation.results) and all(
@@ -286,7 +291,7 @@ def _computable(operations: Sequence[Operation]) -> list[Operation]:
 
 
 def _tensors_of(operation: Operation) -> list[Output]:
-    """The results of a postponed operation that are no sequences."""
+    """Return the results of a postponed operation that are no sequences."""
     return [
         (operation, k)
         for k, buffer in enumerate(operation.results)
@@ -295,7 +300,9 @@ def _tensors_of(operation: Operation) -> list[Output]:
 
 
 def _memory_of(buffer: Buffer) -> int:
-    """Bytes an evaluator has to hold for an operand; one that is there in order costs none."""
+    """Return the bytes an evaluator has to hold for an operand; one that is there in order costs
+    none.
+    """
     if buffer.dtype == ir.DataType.STRING and buffer.is_known:
         once = distinct(buffer.array())
         return _COPIES * weight_of(once) * buffer.size // max(1, once.size)
@@ -305,7 +312,9 @@ def _memory_of(buffer: Buffer) -> int:
 
 
 def _is_free(operation: Operation) -> bool:
-    """A view, or element-wise work on zero-stride operands: no memory whatever its size."""
+    """Return whether a view, or element-wise work on zero-stride operands: no memory whatever its
+    size.
+    """
     if operation.kernel is None or not all(b is None or b.is_known for b in operation.operands):
         return False
     if operation.kind is Kind.ELEMENTWISE:
@@ -319,7 +328,7 @@ def _flat(array: Array) -> Array:
 
 
 def _array(raw: Raw) -> Array:
-    """A tensor of an engine as the pool has it."""
+    """Return a tensor of an engine as the pool has it."""
     dtype = ir.DataType(raw.dtype)
     if dtype == ir.DataType.STRING:
         texts = np.empty(len(raw.data), object)

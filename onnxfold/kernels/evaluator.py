@@ -40,7 +40,9 @@ class ComputationFailed(Exception):
         self.failures = failures
 
     def reasons(self) -> dict[ir.Node, str]:
-        """Why each node cannot be computed; without those that still can, in less precision."""
+        """Return why each node cannot be computed; without those that still can, in
+        less precision.
+        """
         return {o.node: reason for o, reason in self.failures.items() if not o.is_wide}
 
 
@@ -74,7 +76,8 @@ class Evaluator:
     # ------------------------------------------------------------ one operation
 
     def apply(self, operation: Operation) -> list[Buffer | None]:
-        """The results of an operation: known buffers, or deferred ones with their shape and dtype.
+        """Return the results of an operation: known buffers, or deferred ones with their shape
+        and dtype.
 
         Raises:
             Unfoldable: nobody can compute it, with the reason.
@@ -181,7 +184,8 @@ class Evaluator:
             self._fail(failures)
 
     def source(self, buffer: Buffer) -> Source | None:
-        """What computes a deferred buffer block by block; what it needs besides is computed now.
+        """Return what computes a deferred buffer block by block; what it needs besides is
+        computed now.
 
         None if that cannot be: the buffer is known then.
 
@@ -229,7 +233,7 @@ class Evaluator:
         return streams
 
     def uncertain(self, buffers: Sequence[Buffer]) -> list[Buffer]:
-        """The deferred buffers that these need and whose computation could fail.
+        """Return the deferred buffers that these need and whose computation could fail.
 
         What is done to them afterwards cannot. What only others of them need is left out.
         """
@@ -246,7 +250,7 @@ class Evaluator:
 
 
 def _are_tensors(operation: Operation) -> bool:
-    """Whether no operand is a sequence or an optional."""
+    """Return whether no operand is a sequence or an optional."""
     for buffer in operation.operands:
         if buffer is not None and buffer.type_proto is not None:
             return False
@@ -260,7 +264,9 @@ def _is_complete(result: inference.ResultType | None) -> bool:
 
 
 def _may_be_sizes(buffer: Buffer) -> bool:
-    """A deferred list of integers: a shape or axes, whose values decide about a result's shape."""
+    """Return whether a deferred list of integers: a shape or axes, whose values decide about a
+    result's shape.
+    """
     return (
         not buffer.is_known
         and len(buffer.shape) <= 1

@@ -15,12 +15,14 @@ EAGER_BYTES = 1 << 16
 
 
 def stand_in(buffer: Buffer) -> Array:
-    """An array of the buffer's shape and dtype with one element of memory."""
+    """Return an array of the buffer's shape and dtype with one element of memory."""
     return np.broadcast_to(np.zeros((), buffer.dtype.numpy()), buffer.shape)
 
 
 def effective_bytes(arrays: Sequence[Array | None]) -> int:
-    """Bytes of the largest of operands and result when zero-stride axes are counted once."""
+    """Return the bytes of the largest of operands and result when zero-stride axes are counted
+    once.
+    """
     if all(a is None or a.size <= 16 for a in arrays):
         return 8 * 16 * 16  # scalars and the like, by the thousand: an estimate will do
     largest = 0

@@ -37,7 +37,7 @@ class ResultType:
 
 
 def infer(operation: Operation) -> list[ResultType | None]:
-    """Types of the results in order; None where onnx cannot tell.
+    """Return the types of the results in order; None where onnx cannot tell.
 
     Raises:
         Unfoldable: the operation is invalid (onnx says why) or its result has an impossible size.
@@ -69,7 +69,7 @@ def infer_types(
     data: dict[str, onnx.TensorProto],
     opsets: Mapping[str, int],
 ) -> Mapping[str, onnx.TypeProto]:
-    """What onnx infers of the outputs of a node, by name.
+    """Return what onnx infers of the outputs of a node, by name.
 
     Args:
         schema: That of its op.
@@ -97,7 +97,7 @@ def infer_types(
 
 
 def is_overwritten(node: ir.Node, index: int) -> bool:
-    """Whether onnxruntime writes a result over an operand of a node, be it a weight.
+    """Return whether onnxruntime writes a result over an operand of a node, be it a weight.
 
     It does so with the running mean and variance of a BatchNormalization in training mode.
     """
@@ -113,7 +113,7 @@ def may_be_constant(
     elements: Array | None,
     opsets: Mapping[str, int],
 ) -> bool:
-    """Whether onnx's shape inference takes a model in which a computed value is a constant.
+    """Return whether onnx's shape inference takes a model in which a computed value is a constant.
 
     It reads sizes and axes once they are constants, of some ops as int64 only, although the ops
     take int32 as well: a runtime would refuse to load such a model.
@@ -179,7 +179,7 @@ def _size(dim: int | ir.SymbolicDim) -> int | None:
 
 
 def type_of(buffer: Buffer) -> onnx.TypeProto:
-    """The ONNX type of a buffer's value."""
+    """Return the ONNX type of a buffer's value."""
     if buffer.type_proto is not None:
         return buffer.type_proto
     return onnx.helper.make_tensor_type_proto(buffer.dtype.value, buffer.shape)
@@ -187,7 +187,7 @@ def type_of(buffer: Buffer) -> onnx.TypeProto:
 
 @functools.lru_cache(maxsize=4096)
 def schema_of(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
-    """The onnx schema of an op, or None for an op that onnx does not define."""
+    """Return the onnx schema of an op, or None for an op that onnx does not define."""
     try:
         return onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
@@ -204,7 +204,8 @@ def _is_shape(node: ir.Node, elements: Array) -> bool:
 
 @functools.cache
 def is_elementwise(op_type: str, opset: int, dtypes: tuple[ir.DataType | None, ...]) -> bool:
-    """Whether an op of ONNX works element by element, on numbers of floating point or truth values.
+    """Return whether an op of ONNX works element by element, on numbers of floating point or
+    truth values.
 
     Operands of one shape have a result of that shape then, whatever it is, and there is no integer
     that could say where or how much.
@@ -240,7 +241,9 @@ def is_elementwise(op_type: str, opset: int, dtypes: tuple[ir.DataType | None, .
 
 @functools.cache
 def takes(op_type: str, opset: int, domain: str, index: int, dtype: ir.DataType) -> bool:
-    """Whether an input of an op may be a tensor of a dtype; also if onnx does not define the op."""
+    """Return whether an input of an op may be a tensor of a dtype; also if onnx does not define the
+    op.
+    """
     schema = schema_of(op_type, opset, domain)
     if schema is None or not schema.inputs:
         return True

@@ -174,7 +174,7 @@ _UNBOUNDED = ((1 << 31) - 1, (1 << 63) - 1)
 
 
 def _bounds(start: int, end: int, step: int, size: int) -> slice:
-    """The Python slice that selects the elements ONNX means; never negative bounds."""
+    """Return the Python slice that selects the elements ONNX means; never negative bounds."""
     start += size if start < 0 else 0
     end += size if end < 0 else 0
     if step > 0:

@@ -135,7 +135,7 @@ class Operation(Deferred):
         return computed if shape is None else [np.broadcast_to(a, shape) for a in computed]
 
     def to_proto(self, operands: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
-        """The node under other value names; those in its subgraphs begin with ``b``."""
+        """Return the node under other value names; those in its subgraphs begin with ``b``."""
         proto = onnx.NodeProto(
             op_type=self.node.op_type, domain=self.node.domain, overload=self.node.overload
         )

@@ -69,7 +69,7 @@ def _padded_with(fill: Array, x: Array, widths: list[tuple[int, int]], shape: li
 
 
 def _places(d: int, before: int, after: int, mode: str) -> Array:
-    """Where along an axis of extent ``d`` the elements of the padded one come from."""
+    """Return where along an axis of extent ``d`` the elements of the padded one come from."""
     if min(before, after) < 0:
         raise NotExact(f"negative pads in mode {mode}")
     if max(before, after) > (d - 1 if mode == "reflect" else d) or d == 0:

@@ -85,8 +85,8 @@ class NumpyKernel:
     def kind_for(
         self, dtypes: Sequence[np.dtype[Any] | None], attributes: Mapping[str, Any]
     ) -> Kind:
-        """The kind for operands of these dtypes: an op may be element-wise for some dtypes only
-        (integer Div can fail on data, float Div cannot).
+        """Return the kind for operands of these dtypes: an op may be element-wise for some dtypes
+        only (integer Div can fail on data, float Div cannot).
 
         Raises Unfoldable for attributes that no valid model has.
         """
@@ -125,7 +125,9 @@ class NumpyKernel:
     def arguments(
         self, attributes: Mapping[str, Any], *, n_outputs: int, opset: int
     ) -> dict[str, Any]:
-        """What ``function`` is given besides the inputs. Raises NotExact for other attributes."""
+        """Return what ``function`` is given besides the inputs. Raises NotExact for other
+        attributes.
+        """
         unknown = attributes.keys() - self.names
         if unknown:
             raise NotExact(f"attribute {min(unknown)} is not known to the NumPy kernel")
@@ -176,11 +178,11 @@ def kernel(
 
 
 def find(op_type: str, opset: int) -> NumpyKernel | None:
-    """The kernel for ``op_type`` of the default ONNX domain at ``opset``, or None."""
+    """Return the kernel for ``op_type`` of the default ONNX domain at ``opset``, or None."""
     found = _TABLE.get(op_type)
     return found if found is not None and found.since <= opset else None
 
 
 def all_kernels() -> list[NumpyKernel]:
-    """Every registered kernel, sorted by op."""
+    """Return every registered kernel, sorted by op."""
     return [_TABLE[op_type] for op_type in sorted(_TABLE)]

@@ -11,7 +11,7 @@ from onnxfold.pool import Buffer
 
 
 def postponed(buffers: Sequence[Buffer | None]) -> list[Operation]:
-    """The postponed operations that the buffers need, operands first."""
+    """Return the postponed operations that the buffers need, operands first."""
     order: list[Operation] = []
     seen: set[Operation] = set()
     stack: list[tuple[Operation, bool]] = [
@@ -88,7 +88,7 @@ def phases(
 
 
 def _is_alone(operation: Operation) -> bool:
-    """True for what may run for any time, unless a sequence has to stay in its session."""
+    """Return True for what may run for any time, unless a sequence has to stay in its session."""
     buffers = (*operation.operands, *operation.results)
     return (operation.node.domain != "" or bool(subgraphs_of(operation.node))) and not any(
         b is not None and b.type_proto is not None for b in buffers
@@ -96,7 +96,7 @@ def _is_alone(operation: Operation) -> bool:
 
 
 def used_outside(operations: Sequence[Operation]) -> list[Output]:
-    """The results that somebody else than these operations refers to.
+    """Return the results that somebody else than these operations refers to.
 
     A sequence never leaves its session: who needs it elsewhere has it made once more.
     """
@@ -117,5 +117,5 @@ def used_outside(operations: Sequence[Operation]) -> list[Output]:
 
 
 def awaits(buffer: Buffer | None, operation: Operation) -> bool:
-    """True if the buffer is a result that the operation still has to compute."""
+    """Return True if the buffer is a result that the operation still has to compute."""
     return buffer is not None and buffer.deferred is operation

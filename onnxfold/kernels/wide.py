@@ -55,7 +55,8 @@ class Widening:
         self._refused: set[ir.Node] = set()
 
     def apply(self, operation: Operation) -> list[Buffer | None]:
-        """The results of an operation, each with the dtype and shape that it has without this.
+        """Return the results of an operation, each with the dtype and shape that it has without
+        this.
 
         Raises:
             Unfoldable, ComputationFailed: as without this, and only then.
@@ -83,7 +84,7 @@ class Widening:
     def _in_wide(
         self, operation: Operation, results: list[Buffer | None]
     ) -> list[Buffer | None] | None:
-        """Results that are rounded from wide ones; None if those without it will do."""
+        """Return the results that are rounded from wide ones; None if those without it will do."""
         node = operation.node
         continues = any(b is not None and _wide_of(b) is not None for b in operation.operands)
         if node in self._refused or not (continues or operation.kind not in _MOVES):
@@ -134,7 +135,7 @@ class Widening:
     def _round(
         self, wide: Buffer | None, result: Buffer | None, node: ir.Node, *, is_chained: bool = True
     ) -> Buffer | None:
-        """A wide result in the dtype of the one that is computed without."""
+        """Return a wide result in the dtype of the one that is computed without."""
         if wide is None or result is None:
             return None
         self._pool.discard(result)
@@ -155,7 +156,9 @@ class Widening:
     def _cast(
         self, operation: Operation, results: list[Buffer | None]
     ) -> list[Buffer | None] | None:
-        """A cast rounds, because the model says so, if the dtype that it gives has fewer bits."""
+        """Return a cast that rounds, because the model says so, if the dtype that it gives has
+        fewer bits.
+        """
         first, result = operation.operands[0], results[0]
         wide = None if first is None else _wide_of(first)
         if first is None or wide is None or result is None:
@@ -170,7 +173,7 @@ class Widening:
 def _form(
     op_type: str, opset: int, domain: str
 ) -> tuple[list[str], Mapping[str, Sequence[str]], set[str]] | None:
-    """Type variables of an op's inputs, what each may stand for, and those of results.
+    """Return the type variables of an op's inputs, what each may stand for, and those of results.
 
     The last input's is that of all that follow. None for what has no schema, or no input.
     """
@@ -189,7 +192,7 @@ def _name_of(dtype: ir.DataType | None) -> str:
 
 
 def _wide_of(buffer: Buffer) -> Buffer | None:
-    """What the buffer is rounded from."""
+    """Return what the buffer is rounded from."""
     deferred = buffer.deferred
     if isinstance(deferred, Conversion) and deferred.is_chained:
         return deferred.operands[0]
@@ -220,7 +223,9 @@ def _kernel(dtype: ir.DataType) -> NumpyKernel:
 
 
 def rounded(x: Array, target: DType) -> Array:
-    """Elements in another dtype, rounded once to the nearest; integers that do not fit wrap."""
+    """Return the elements in another dtype, rounded once to the nearest; integers that do not fit
+    wrap.
+    """
     if target == BFLOAT16 and x.dtype == np.float64:
         x = _to_odd(x)  # ml_dtypes goes by way of float32
     return np.asarray(x.astype(target))

@@ -36,7 +36,7 @@ class PassInfo:
     """Module and class, as ``"package.module:Class"``."""
 
     def make(self, options: Options, run: Run | None = None) -> ir.passes.PassBase:
-        """A new pass; it is given ``options=`` and ``run=`` if it takes them.
+        """Return a new pass; it is given ``options=`` and ``run=`` if it takes them.
 
         Raises:
             UsageError: it cannot be loaded.
@@ -56,7 +56,7 @@ class PassInfo:
 
 @functools.cache
 def _factory(home: str) -> tuple[Any, frozenset[str]]:
-    """The class of a pass, and what it takes."""
+    """Return the class of a pass, and what it takes."""
     module, _, name = home.partition(":")
     factory: Any = functools.reduce(getattr, name.split("."), importlib.import_module(module))
     return factory, frozenset(inspect.signature(factory).parameters)
@@ -65,7 +65,7 @@ def _factory(home: str) -> tuple[Any, frozenset[str]]:
 def create(
     name: str, options: Options | None = None, *, run: Run | None = None
 ) -> ir.passes.PassBase:
-    """A new pass.
+    """Return a new pass.
 
     Args:
         name: One of `all_passes`.
@@ -87,7 +87,9 @@ def create(
 
 @functools.cache
 def all_passes() -> dict[str, PassInfo]:
-    """Every pass by name: ours first, then onnx-ir's, then the entry points ``onnxfold.passes``."""
+    """Return every pass by name: ours first, then onnx-ir's, then the entry points
+    ``onnxfold.passes``.
+    """
     found = {info.name: info for info in _KNOWN}
     for entry in metadata.entry_points(group="onnxfold.passes"):
         found.setdefault(entry.name, PassInfo(entry.name, entry.value, entry.value))

@@ -116,7 +116,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
                     run.learn(failure)
 
     def _growth(self, room: int) -> Sequence[Growth]:
-        """What may be spent of the bytes by which the model may still grow."""
+        """Return what may be spent of the bytes by which the model may still grow."""
         asked = self._options.max_growth or 0 if self._per_node == MOST_PER_NODE else 0
         free = min(asked, room)
         return Growth(room - free, self._per_node), Growth(free)

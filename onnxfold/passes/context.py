@@ -66,7 +66,7 @@ class Result:
     """How the model is written, if that was found out to see what it takes."""
 
     def decisions(self) -> list[Decision]:
-        """What was decided about nodes that are gone by it, or are still there."""
+        """Return what was decided about nodes that are gone by it, or are still there."""
         kept = (decision for node, decision in self.propagation.kept if node.graph is not None)
         return [*self.propagation.folds, *kept]
 
@@ -128,7 +128,7 @@ class Run:
         self._evaluator: Evaluator | None = None
 
     def evaluator(self, model: ir.Model) -> Evaluator:
-        """What computes on the buffers of the pool."""
+        """Return what computes on the buffers of the pool."""
         if self._evaluator is None:
             self._evaluator = Evaluator(
                 self.pool,

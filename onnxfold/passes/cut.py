@@ -66,11 +66,11 @@ class Cut:
         return [v for v in (*node.inputs, *inside) if v is not None]
 
     def _results(self, node: ir.Node) -> list[ir.Value]:
-        """The results of a node that are still used: the others have no buffer."""
+        """Return the results of a node that are still used: the others have no buffer."""
         return [v for v in node.outputs if v in self._sweep.cost and self._pool.is_bound(v)]
 
     def _op(self, node: ir.Node) -> RegionOp[ir.Value]:
-        """A node between values, each of which stands for all views of the same bytes."""
+        """Return a node between values, each of which stands for all views of the same bytes."""
         made = self._sweep.cost
         operands, results = self._operands(node), self._results(node)
         for value in (*operands, *results):
@@ -92,7 +92,7 @@ class Cut:
         return cost
 
     def _first_view(self, value: ir.Value) -> ir.Value:
-        """The first value that is the same view of the same bytes: they are stored once.
+        """Return the first value that is the same view of the same bytes: they are stored once.
 
         An initializer of an outer graph is seen by the graphs in it. What is made in a function is
         in a Constant node there, which other graphs of the function do not read.
@@ -111,7 +111,7 @@ class Cut:
         return self._views.setdefault((value.graph, key), value)
 
     def _demanded(self) -> list[ir.Value]:
-        """Constants that something reads that is no operation, nor inside one."""
+        """Return the constants that something reads that is no operation, nor inside one."""
         operations, made, scopes = self._sweep.operations, self._sweep.cost, self._sweep.scopes
         bodies: set[ir.Graph] = set()  # of operations: what they read those read
         for graph in scopes.graphs() if scopes.parents else ():
@@ -154,7 +154,7 @@ class Cut:
     # ---------------------------------------------------------------- explaining
 
     def explain(self, *, small: bool = False) -> list[tuple[ir.Node, Decision]]:
-        """What was decided about every node that has constant inputs only.
+        """Return what was decided about every node that has constant inputs only.
 
         Args:
             small: Also about the nodes whose results are so small that they always fold.

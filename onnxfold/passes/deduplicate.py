@@ -107,7 +107,7 @@ def _remembered(
 
 
 def _sample(tensor: ir.TensorProtocol) -> Hashable:
-    """A few elements, spread over the tensor."""
+    """Return a few elements, spread over the tensor."""
     array = np.asarray(tensor.numpy())
     places = [k * (array.size - 1) // (_SAMPLES - 1) for k in range(_SAMPLES)]
     sample = array.flat[places].tobytes()
@@ -125,7 +125,7 @@ def _release(tensor: ir.TensorProtocol) -> None:
 
 
 def _equal(a: ir.TensorProtocol | None, b: ir.TensorProtocol) -> bool:
-    """True for the same bytes; dtype and shape are the same already."""
+    """Return True for the same bytes; dtype and shape are the same already."""
     assert a is not None
     if a is b:
         return True

@@ -16,7 +16,7 @@ _MOST_NODES = 3_000
 
 
 def outlook(model: ir.Model, options: Options) -> dict[str, int]:
-    """How many nodes other options would remove beyond those that are gone.
+    """Return how many nodes other options would remove beyond those that are gone.
 
     The rules are run on a copy that shares all tensors; nothing is computed.
 
@@ -47,7 +47,9 @@ def outlook(model: ir.Model, options: Options) -> dict[str, int]:
 
 
 def _count(model: ir.Model) -> int:
-    """Nodes that compute something at run time: what rules leave over constants will be folded."""
+    """Return the nodes that compute something at run time: what rules leave over constants will be
+    folded.
+    """
     facts = facts_of(model)
     return sum(
         not (is_constant_node(node) or all(facts.known.is_constant(v) for v in node.outputs))

@@ -119,7 +119,7 @@ def run_passes(
 
 
 def first_folding(model: ir.Model, options: Options, *, bytes_before: int) -> tuple[Folding, Run]:
-    """What constant propagation finds to fold when it runs first; nothing large is computed.
+    """Return what constant propagation finds to fold when it runs first; nothing large is computed.
 
     Args:
         model: The model; it is in order, and changed by the passes that come before.

@@ -61,7 +61,7 @@ class Simplify(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=bool(self.report.total))
 
     def withheld(self, model: ir.Model) -> Counter[str]:
-        """How often each rule matches that level 2 would apply as well."""
+        """Return how often each rule matches that level 2 would apply as well."""
         inexact = [rule for rule in self.rules if rule.inexact is not False]
         return Rewriter(model, inexact, level=2).inexact_matches()
 

@@ -88,7 +88,9 @@ def _op_and_inputs(node: ir.Node) -> Hashable:
 
 
 def _key(node: ir.Node) -> Hashable | None:
-    """The same for nodes that compute the same if they are deterministic; None for no others."""
+    """Return the same for nodes that compute the same if they are deterministic; None for no
+    others.
+    """
     attributes = content_of_attributes(node.attributes.data.values())
     if attributes is None:
         return None

@@ -85,7 +85,7 @@ class Sweep:
             self._graph(graph, self.scopes.of(graph).opsets)
 
     def is_constant(self, value: ir.Value) -> bool:
-        """True if the value is a constant of the model or made by a foldable operation."""
+        """Return True if the value is a constant of the model or made by a foldable operation."""
         return value in self.cost or self._is_leaf(value)
 
     def _is_leaf(self, value: ir.Value) -> bool:

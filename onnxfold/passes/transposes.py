@@ -111,7 +111,9 @@ class _Turn:
         )
 
     def _operand(self, value: ir.Value, reader: ir.Node) -> ir.Value:
-        """The transposed value: it is there, or made in front of the node that reads it first."""
+        """Return the transposed value: it is there, or made in front of the node that reads it
+        first.
+        """
         if value not in self._transposed:
             maker = value.producer()
             if maker is not None and self._region.is_entry(maker):

@@ -34,7 +34,7 @@ class ValueInfo(ir.passes.InPlacePass):
 
 
 def _values(analysis: SymbolicAnalysis) -> Iterator[ir.Value]:
-    """Results of nodes that the file may describe."""
+    """Yield the results of nodes that the file may describe."""
     for graph in analysis.scopes.graphs():
         if analysis.scopes.of(graph).in_function and analysis.model.ir_version < _FUNCTIONS_SINCE:
             continue
@@ -63,7 +63,7 @@ def drop_inferred(model: ir.Model) -> None:
 
 
 def _is_implied(shape: ir.Shape | None, fact: Fact) -> bool:
-    """True if the inferred shape has the rank and all static sizes of the recorded one."""
+    """Return True if the inferred shape has the rank and all static sizes of the recorded one."""
     if shape is None:
         return True
     if fact.shape is None or len(shape) != len(fact.shape):
@@ -93,7 +93,7 @@ class _Description:
         self._texts = Texts(analysis.algebra, taken | given.keys())
 
     def _names_of_the_file(self) -> dict[str, Expr | None]:
-        """Names that the file gives to sizes; None for one that it gives to several."""
+        """Return the names that the file gives to sizes; None for one that it gives to several."""
         sizes: dict[str, Expr | None] = {}
         outputs = [v for graph in self._analysis.scopes.graphs() for v in graph.outputs]
         for value in (*outputs, *_values(self._analysis)):
@@ -144,7 +144,7 @@ class _Description:
 
 
 def _agree(fact: Fact, shape: ir.Shape | None) -> bool:
-    """True if a shape of the file is possible by what the ops say."""
+    """Return True if a shape of the file is possible by what the ops say."""
     if shape is None or fact.shape is None or len(shape) != len(fact.shape):
         return False
     return all(

@@ -181,13 +181,13 @@ def boxes(
 
 
 def distance(array: Array) -> int:
-    """Bytes from the first element of a view in memory to the last."""
+    """Return the bytes from the first element of a view in memory to the last."""
     low, high = byte_bounds(array)
     return high - low if array.size else 0
 
 
 def fast_axis(array: Array) -> int:
-    """The axis with the shortest steps through memory; the last where there are several."""
+    """Return the axis with the shortest steps through memory; the last where there are several."""
     found, least = max(array.ndim - 1, 0), math.inf
     for axis, (extent, stride) in enumerate(zip(array.shape, array.strides, strict=True)):
         if extent > 1 and 0 < abs(stride) <= least:

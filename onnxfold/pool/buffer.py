@@ -118,7 +118,9 @@ class Buffer:
         return self.elements is not None
 
     def array(self) -> Array:
-        """The elements. The result must not be written to, nor kept beyond the buffer's life."""
+        """Return the elements. The result must not be written to, nor kept beyond the buffer's
+        life.
+        """
         if self.elements is None:
             self.pool.compute([self])
         assert self.elements is not None, "the evaluator left a requested buffer without elements"
@@ -138,7 +140,7 @@ class Buffer:
         )
 
     def span(self) -> Span | None:
-        """Where the stored bytes are in a file, if they are there in row-major order."""
+        """Return where the stored bytes are in a file, if they are there in row-major order."""
         region = self.region
         array = self.elements
         if region is None or region.file is None or array is None or self.dtype.bitwidth < 8:
@@ -181,21 +183,23 @@ def byte_bounds(array: Array) -> tuple[int, int]:
 
 
 def distinct(array: Array) -> Array:
-    """The array without the axes that only repeat its elements: each is there once or more."""
+    """Return the array without the axes that only repeat its elements: each is there
+    once or more.
+    """
     once = [slice(0, 1) if stride == 0 else slice(None) for stride in array.strides]
     index = (*once, ...)  # without axes, too, it gives an array and not its element
     return array[index]
 
 
 def weight_of(array: Array) -> int:
-    """Bytes of memory that the elements take; of strings, with their texts."""
+    """Return the bytes of memory that the elements take; of strings, with their texts."""
     if array.dtype.hasobject:
         return array.nbytes + sum(len(text) for text in array.flat)
     return array.nbytes
 
 
 def root_of(array: Array) -> object:
-    """The object that owns the memory an array looks at (follows views to their base)."""
+    """Return the object that owns the memory an array looks at (follows views to their base)."""
     current: Any = array
     while True:
         base = getattr(current, "base", None)

@@ -41,7 +41,7 @@ class Statistics:
     """Buffers that became tensors of the output model."""
 
     def to_dict(self) -> dict[str, int]:
-        """All counters by name."""
+        """Return all counters by name."""
         return asdict(self)
 
 
@@ -95,7 +95,9 @@ class Pool:
     # ---------------------------------------------------------------- values
 
     def buffer_of(self, value: ir.Value) -> Buffer:
-        """The buffer of a constant value; at first touch a view of the model's bytes, no copy."""
+        """Return the buffer of a constant value; at first touch a view of the model's bytes, no
+        copy.
+        """
         buffer = self._bound.get(value)
         if buffer is None:
             if value.const_value is None:
@@ -104,11 +106,11 @@ class Pool:
         return buffer
 
     def is_bound(self, value: ir.Value) -> bool:
-        """True if the value has a buffer."""
+        """Return True if the value has a buffer."""
         return value in self._bound
 
     def bind(self, value: ir.Value, buffer: Buffer) -> Buffer:
-        """The value is now that buffer (which is retained once on its behalf)."""
+        """Bind the value to that buffer (which is retained once on its behalf)."""
         buffer.references += 1
         buffer.bindings += 1
         self._bound[value] = buffer
@@ -139,7 +141,9 @@ class Pool:
     # ---------------------------------------------------------------- making buffers
 
     def wrap(self, tensor: ir.TensorProtocol) -> Buffer:
-        """A buffer on the bytes of a tensor of the model: mapped where they are in a file."""
+        """Return a buffer on the bytes of a tensor of the model: mapped where they are
+        in a file.
+        """
         raw = getattr(tensor, "raw", None)
         if isinstance(raw, Buffer):
             return raw
@@ -157,14 +161,16 @@ class Pool:
     def adopt(
         self, array: Array, dtype: ir.DataType | None = None, kind: Memory = Memory.OWNED
     ) -> Buffer:
-        """A buffer for a kernel's result: a view if it looks at memory of the pool, else owned."""
+        """Return a buffer for a kernel's result: a view if it looks at memory of the pool, else
+        owned.
+        """
         buffer = Buffer(self, array.shape, dtype or ir.DataType.from_numpy(array.dtype))
         self.statistics.live += 1
         self._attach(buffer, array, kind)
         return buffer
 
     def defer(self, shape: tuple[int, ...], dtype: ir.DataType, deferred: Deferred) -> Buffer:
-        """A buffer whose elements are computed when somebody needs them.
+        """Return a buffer whose elements are computed when somebody needs them.
 
         The operands of ``deferred`` are retained with its first result, until all its results are
         computed or freed.
@@ -282,7 +288,7 @@ class Pool:
             self._compute(wanted)
 
     def source_of(self, buffer: Buffer) -> Source | None:
-        """What computes a deferred buffer piece by piece; None if it is known (now)."""
+        """Return what computes a deferred buffer piece by piece; None if it is known (now)."""
         if buffer.is_known:
             return None
         assert self._source is not None, "the pool has no evaluator"
@@ -370,7 +376,7 @@ def _settle(deferred: Deferred) -> list[Buffer]:
 
 
 def _released(buffers: Sequence[Buffer | None]) -> list[Buffer]:
-    """One user less of each; returns those that nobody retains any more."""
+    """Return one user less of each; returns those that nobody retains any more."""
     unused = []
     for buffer in buffers:
         if buffer is not None:

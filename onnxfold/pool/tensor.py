@@ -71,7 +71,9 @@ class BufferTensor(TensorBase):
         return self._buffer.span()
 
     def numpy(self) -> Array:
-        """The elements as a read-only view (no copy; computed now where they were deferred)."""
+        """Return the elements as a read-only view (no copy; computed now where they
+        were deferred).
+        """
         return self._buffer.array()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -85,7 +87,7 @@ class BufferTensor(TensorBase):
         return (1, 0)
 
     def tobytes(self) -> bytes:
-        """All stored bytes at once (a copy: for small tensors; large ones are streamed)."""
+        """Return all stored bytes at once (a copy: for small tensors; large ones are streamed)."""
         return b"".join(piece.tobytes() for piece in self.pieces())
 
     def tofile(self, file: IO[bytes]) -> None:
@@ -94,7 +96,9 @@ class BufferTensor(TensorBase):
             file.write(piece.data)
 
     def pieces(self) -> Iterator[Array]:
-        """The stored bytes from the first to the last; each piece is there until the next one."""
+        """Yield the stored bytes from the first to the last; each piece is there until the next
+        one.
+        """
         room = np.empty(0, np.uint8)
         for block in blocks_of(self._open(), _STREAM):
             if block.nbytes > room.nbytes:

@@ -14,7 +14,9 @@ _MOST = 10  # rows of a table
 
 
 def bench_models_text(result: Benchmark) -> str:
-    """Figures of each model, its fused ops, where its time goes and what folding costs, as text."""
+    """Return the figures of each model, its fused ops, where its time goes and what folding costs,
+    as text.
+    """
     return render(*_parts(result))
 
 
@@ -62,7 +64,7 @@ def _by_model(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -
 
 
 def _profile(models: Sequence[ModelBench]) -> list[tuple[str, ...]]:
-    """The ops that take the most time in any of the models."""
+    """Return the ops that take the most time in any of the models."""
     times = [{each.op: each for each in model.profile} for model in models]
     ops = {op: max(of[op].seconds for of in times if op in of) for of in times for op in of}
     ordered = sorted(ops, key=lambda op: -ops[op])

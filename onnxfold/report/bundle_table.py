@@ -20,7 +20,7 @@ _Timed = tuple[list[str], str, float | None, float | None]
 
 
 def split_text(bundle: Bundle) -> str:
-    """What a split model consists of, as text for a terminal or a file."""
+    """Return what a split model consists of, as text for a terminal or a file."""
     return render(*_parts(bundle.manifest, bundle.folder))
 
 
@@ -81,7 +81,7 @@ def _cached(manifest: Manifest) -> Table:
 
 
 def kernels_table(timed: Iterable[_Timed]) -> Iterator[str | Table]:
-    """A table of kernels, if any were timed; those that took the same time are the same."""
+    """Yield a table of kernels, if any were timed; those that took the same time are the same."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for outputs, backend, ours, theirs in timed:
         if ours is not None and theirs is not None:
@@ -94,7 +94,7 @@ def kernels_table(timed: Iterable[_Timed]) -> Iterator[str | Table]:
 
 
 def adapters_text(manifest: Manifest, found: Mapping[str, Sequence[Fit]]) -> str:
-    """Which constants the tensors of adapters are, by file, as text."""
+    """Return which constants the tensors of adapters are, by file, as text."""
     infos = {info.name: info for info in manifest.runtime_constants}
     parts: list[str | Table] = []
     for file, fits in found.items():
@@ -123,7 +123,7 @@ def _note(fit: Fit) -> str:
 
 
 def kernels_text(folder: Path, limit: int, entries: Sequence[CachedKernel]) -> str:
-    """The kernels that are kept, as text for a terminal or a file."""
+    """Return the kernels that are kept, as text for a terminal or a file."""
     total = bytes_text(sum(entry.nbytes for entry in entries))
     head = f"{folder}: {len(entries)} kernels, {total} of at most {bytes_text(limit)}"
     if not entries:

@@ -14,12 +14,12 @@ _MOST_NAMES = 8  # of dynamic dimensions in one line
 
 
 def compare_text(comparison: Comparison) -> str:
-    """Every output of every run, then the verdict, as text for a terminal or a file."""
+    """Return every output of every run, then the verdict, as text for a terminal or a file."""
     return render(*_parts(comparison))
 
 
 def compare_line(comparison: Comparison) -> str:
-    """The verdict in one line."""
+    """Return the verdict in one line."""
     where = f"on {count_text(len(comparison.runs), 'run')} ({comparison.backend})"
     if comparison.equal:
         return f"equal bit for bit {where}"
@@ -29,7 +29,9 @@ def compare_line(comparison: Comparison) -> str:
 
 
 def check_line(comparison: Comparison) -> str:
-    """The verdict in one line, with the sizes of dynamic dimensions that the models ran with."""
+    """Return the verdict in one line, with the sizes of dynamic dimensions that the models ran
+    with.
+    """
     names = dict.fromkeys(name for sizes in comparison.sizes.values() for name in sizes)
     parts = []
     for name in names:

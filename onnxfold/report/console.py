@@ -77,7 +77,9 @@ def render(*parts: str | Table) -> str:
 
 
 def _rich(table: Table, columns: int) -> RichTable:
-    """The table for a terminal with so many columns: where they are few, long texts are folded."""
+    """Return the table for a terminal with so many columns: where they are few, long texts are
+    folded.
+    """
     from rich import box
     from rich.table import Table as RichTable
 
@@ -99,29 +101,29 @@ def _rich(table: Table, columns: int) -> RichTable:
 
 
 def bytes_text(size: int | None) -> str:
-    """A number of bytes with a decimal unit: "624.3 kB"."""
+    """Return a number of bytes with a decimal unit: "624.3 kB"."""
     from rich.filesize import decimal
 
     return "unknown" if size is None else decimal(size)
 
 
 def time_text(seconds: float) -> str:
-    """A time in milliseconds or microseconds: "1.25 ms"."""
+    """Return a time in milliseconds or microseconds: "1.25 ms"."""
     return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.0f} us"
 
 
 def change_text(before: int, after: int) -> str:
-    """The relative change: "-31 %", or nothing where there is none to speak of."""
+    """Return the relative change: "-31 %", or nothing where there is none to speak of."""
     percent = round(100 * (after - before) / before) if before else 0
     return f"{percent:+d} %" if percent else ""
 
 
 def count_text(count: int, noun: str) -> str:
-    """A number of things: "1 node", "2 nodes"."""
+    """Return a number of things: "1 node", "2 nodes"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def first_of(names: Sequence[str], most: int) -> str:
-    """The first of the names, and how many more there are: "a, b and 3 more"."""
+    """Return the first of the names, and how many more there are: "a, b and 3 more"."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

@@ -85,11 +85,11 @@ class Difference:
     tensors: list[TensorChange]
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a JSON-ready dictionary; its keys are stable."""
+        """Return the same as a JSON-ready dictionary; its keys are stable."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """The same as text for a terminal or a file."""
+        """Return the same as text for a terminal or a file."""
         return render(*self._parts())
 
     def _parts(self) -> Iterator[str | Table]:
@@ -179,7 +179,7 @@ def _by_name(model: ir.Model) -> _Tensors:
 def _tensors(
     before: _Tensors, after: _Tensors
 ) -> tuple[list[ir.TensorProtocol], list[TensorChange]]:
-    """The tensors that are the same in both, and the others."""
+    """Return the tensors that are the same in both, and the others."""
 
     def change(kind: str, old: _Key | None, new: _Key | None) -> TensorChange:
         a = None if old is None else TensorEntry.of(old[0], before[old])
@@ -212,7 +212,7 @@ def _kind(tensor: ir.TensorProtocol) -> tuple[str, tuple[object, ...]]:
 
 
 def _equal(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
-    """Whether types, shapes and stored bytes are the same."""
+    """Return whether types, shapes and stored bytes are the same."""
     if _kind(one) != _kind(other):
         return False
     span = storage.span_of(one)

@@ -102,12 +102,12 @@ class Why(Shown, text="onnxfold.report.explain_table:why_text"):
     gain: Gain | None
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a JSON-ready dictionary; its keys are stable."""
+        """Return the same as a JSON-ready dictionary; its keys are stable."""
         return asdict(self)
 
 
 def explain(source: ModelLike, /, **options: Unpack[OptionArguments]) -> list[Decision]:
-    """Why each node with constant inputs would be folded or stay; nothing is written.
+    """Return why each node with constant inputs would be folded or stay; nothing is written.
 
     Args:
         source: The model: a path or a model in memory, which is left alone.
@@ -122,7 +122,7 @@ def explain(source: ModelLike, /, **options: Unpack[OptionArguments]) -> list[De
 
 
 def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> Why:
-    """Why one node runs each time, or does not, and what would make it run once.
+    """Return why one node runs each time, or does not, and what would make it run once.
 
     Args:
         source: The model: a path or a model in memory, which is left alone.
@@ -163,7 +163,7 @@ def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> 
 
 
 def _folded(source: ModelLike, options: Options) -> tuple[ir.Model, list[Decision]]:
-    """The optimized model, and what was decided about its nodes."""
+    """Return the optimized model, and what was decided about its nodes."""
     model = storage.opened(source)
     size = storage.model_bytes(model)
     model, result = run_bounded(model, lambda: storage.opened(source), options, bytes_before=size)
@@ -171,7 +171,8 @@ def _folded(source: ModelLike, options: Options) -> tuple[ir.Model, list[Decisio
 
 
 def _node_named(model: ir.Model, name: str) -> ir.Node:
-    """The first node that makes a value of that name, or else that has it itself; outer ones first.
+    """Return the first node that makes a value of that name, or else that has it itself; outer
+    ones first.
 
     Raises:
         UsageError: There is none; the error has names that are near.
@@ -217,11 +218,11 @@ class _Ways:
         self._constness = ConstnessAnalysis(model, ())
 
     def is_variable(self, node: ir.Node) -> bool:
-        """Whether the results of the node change from run to run."""
+        """Return whether the results of the node change from run to run."""
         return self._constness.of_node(node) is Constness.VARIABLE
 
     def outermost(self, node: ir.Node) -> ir.Node:
-        """The node of the main graph, or of a function, that holds the node; or itself."""
+        """Return the node of the main graph, or of a function, that holds the node; or itself."""
         scope = self._scopes.find(node.graph)
         return node if scope is None or scope.parent is None else self.outermost(scope.parent)
 
@@ -256,7 +257,7 @@ class _Ways:
         return path, _names(inputs), blockers
 
     def operands(self, node: ir.Node) -> list[ir.Value]:
-        """What the node and graphs in it read that changes from run to run."""
+        """Return what the node and graphs in it read that changes from run to run."""
         return self._changing((*node.inputs, *captured_values(node)))
 
     def _changing(self, values: Iterable[ir.Value | None]) -> list[ir.Value]:
@@ -264,7 +265,7 @@ class _Ways:
         return [v for v in dict.fromkeys(values) if v and of(v) is Constness.VARIABLE]
 
     def _made_of(self, value: ir.Value) -> Sequence[ir.Value | None]:
-        """What a value is made of, or what is given to a body or function as that value."""
+        """Return what a value is made of, or what is given to a body or function as that value."""
         node, scope = value.producer(), self._scopes.find(value.graph)
         if node is not None:
             return (*node.inputs, *captured_values(node))
@@ -294,7 +295,7 @@ class _Ways:
 def _gain(
     model: ir.Model, options: Options, names: Sequence[str], value: str | None
 ) -> Gain | None:
-    """What it saves if a node of the main graph or of a function runs once.
+    """Return what it saves if a node of the main graph or of a function runs once.
 
     Args:
         model: The model; it is changed on the way.

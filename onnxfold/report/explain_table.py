@@ -18,7 +18,9 @@ _MOST_NAMES = 8
 
 
 def explain_text(decisions: Sequence[Decision]) -> str:
-    """The decisions about the most bytes, largest first, those that were declined before others."""
+    """Return the decisions about the most bytes, largest first, those that were declined before
+    others.
+    """
     if not decisions:
         return "there is no node with constant inputs to speak of\n"
     ordered = sorted(decisions, key=lambda d: (d.folded, -_at_stake(d)))

@@ -32,7 +32,7 @@ class TensorEntry:
 
     @classmethod
     def of(cls, name: str, tensor: ir.TensorProtocol) -> TensorEntry:
-        """What is told of a tensor; its bytes are not read."""
+        """Return what is told of a tensor; its bytes are not read."""
         return cls(name, str(tensor.dtype), tuple(tensor.shape.numpy()), tensor.nbytes)
 
     @property
@@ -74,11 +74,11 @@ class Inventory:
     largest: list[TensorEntry]
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a JSON-ready dictionary; its keys are stable."""
+        """Return the same as a JSON-ready dictionary; its keys are stable."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """The same as text for a terminal or a file."""
+        """Return the same as text for a terminal or a file."""
         opsets = ", ".join(f"{domain or 'ai.onnx'} {v}" for domain, v in self.opsets.items())
         producer = f", written by {self.producer}" if self.producer else ""
         ops = sorted(self.nodes.items(), key=lambda item: (-item[1], item[0]))
@@ -128,7 +128,9 @@ def inventory_of(model: ir.Model, path: str | os.PathLike[str], largest: int = 1
 
 
 def stored_tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    """Initializers of all graphs, and tensors in attributes with the first result of their node."""
+    """Yield the initializers of all graphs, and tensors in attributes with the first result of
+    their node.
+    """
     for graph in all_graphs(model):
         for value in graph.initializers.values():
             if value.const_value is not None:

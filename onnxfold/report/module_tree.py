@@ -55,11 +55,11 @@ class ModuleTree:
     nominal: int = NOMINAL
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a JSON-ready dictionary; its keys are stable."""
+        """Return the same as a JSON-ready dictionary; its keys are stable."""
         return asdict(self)
 
     def to_text(self, depth: int | None = None) -> str:
-        """The same as text for a terminal or a file.
+        """Return the same as text for a terminal or a file.
 
         Args:
             depth: How deep to go; if not given, as deep as it takes no more than 40 rows.
@@ -81,7 +81,7 @@ class ModuleTree:
         return render(Table(("module", ">nodes", ">weights", ">work"), rows), *more, note)
 
     def _sensible_depth(self) -> int:
-        """The depth at which there are the most modules, but no more than 40; at least 1."""
+        """Return the depth at which there are the most modules, but no more than 40; at least 1."""
         depths = sorted(module.depth for module in self.modules)
         too_deep = depths[_MOST_ROWS] if len(depths) > _MOST_ROWS else depths[-1] + 1
         return max(1, too_deep - 1)

@@ -18,7 +18,7 @@ _GROUPS = 8  # reasons shown for which nodes stayed
 
 
 def optimize_text(report: Report, *, verbose: bool = False) -> str:
-    """What changed, what it cost, and what stayed and why, as text for a terminal or a file.
+    """Return what changed, what it cost, and what stayed and why, as text for a terminal or a file.
 
     Args:
         report: Of one run.
@@ -28,7 +28,7 @@ def optimize_text(report: Report, *, verbose: bool = False) -> str:
 
 
 def plan_text(plan: Plan) -> str:
-    """The prediction of `--plan`, a line each: memory and bytes."""
+    """Return the prediction of `--plan`, a line each: memory and bytes."""
     made = plan.prediction
     parts = dict(made.memory)
     last = max(("constants", "check"), key=lambda name: parts[name])
@@ -87,7 +87,7 @@ def _pool_line(pool: Mapping[str, int]) -> str:
 
 
 def _rule_lines(report: Report) -> Iterator[str]:
-    """Which rules fired, and what the next level would do."""
+    """Yield which rules fired, and what the next level would do."""
     for title, counts in (
         ("rules applied", report.rewrites),
         ("of these inexact", report.inexact),
@@ -98,7 +98,7 @@ def _rule_lines(report: Report) -> Iterator[str]:
 
 
 def _rounding_lines(report: Report) -> Iterator[str | Table]:
-    """What differs from exact precision, most first, and where a chain had to be rounded."""
+    """Yield what differs from exact precision, most first, and where a chain had to be rounded."""
     apart = [rounding for rounding in report.roundings if rounding.differing]
     yield (
         f"wide precision: {len(apart)} of {len(report.roundings)} folded tensors differ from exact"
@@ -122,7 +122,7 @@ def _rounding_lines(report: Report) -> Iterator[str | Table]:
 
 
 def _kept_lines(kept: list[Kept]) -> Iterator[str]:
-    """Two lines for every kind of reason, the most frequent first, with an example.
+    """Yield two lines for every kind of reason, the most frequent first, with an example.
 
     A reason may go into detail after a colon: that belongs to the example.
     """

@@ -95,7 +95,7 @@ class Report(Shown, text="onnxfold.report.optimize_table:optimize_text"):
     beyond: dict[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a JSON-ready dictionary; its keys are stable."""
+        """Return the same as a JSON-ready dictionary; its keys are stable."""
         times = {name: round(getattr(self, name), 6) for name in ("seconds", "cpu_seconds")}
         return {
             **vars(self),

@@ -94,7 +94,9 @@ class Splicer:
     # ---------------------------------------------------------------- is it worth it
 
     def _dying(self, match: Match, graph: ir.Graph) -> dict[ir.Node, None]:
-        """The matched nodes that nobody needs after the rewrite, users before what they use."""
+        """Return the matched nodes that nobody needs after the rewrite, users before
+        what they use.
+        """
         roots = dict.fromkeys(match.roots)
         matched = match.nodes
         for value in roots:
@@ -176,7 +178,7 @@ class Splicer:
         dying: dict[ir.Node, None],
         graph: ir.Graph,
     ) -> list[ir.Value]:
-        """Where a graph output becomes a value that cannot take its name, copy it."""
+        """Return where a graph output becomes a value that cannot take its name, copy it."""
         kept = []
         taken: set[ir.Value] = set()
         for root, value in zip(match.roots, values, strict=True):
@@ -233,7 +235,7 @@ def _is_unused(value: ir.Value, leaving: dict[ir.Node, None]) -> bool:
 
 
 def _is_on_constants(node: ir.Node, is_constant: Callable[[ir.Value], bool]) -> bool:
-    """True for a node that constant propagation will compute."""
+    """Return True for a node that constant propagation will compute."""
     if node.op_type == "Constant":
         return True
     present = [v for v in node.inputs if v is not None]

@@ -65,7 +65,7 @@ class Builder:
         """The new constants."""
 
     def value(self, expression: Expression) -> ir.Value | None:
-        """The value of an expression; None for an omitted input."""
+        """Return the value of an expression; None for an omitted input."""
         if self._is_omitted(expression):
             return None
         if isinstance(expression, AnyOf):
@@ -83,11 +83,13 @@ class Builder:
         raise Refused(f"{expression!r} has no value here")
 
     def outputs(self, outputs: AllOutputs, count: int) -> Sequence[ir.Value]:
-        """All outputs of an op that has so many."""
+        """Return all outputs of an op that has so many."""
         return self._node(outputs.op, count - 1).outputs
 
     def _is_omitted(self, expression: Expression) -> bool:
-        """True for an input that is omitted, and for an op that cannot do without such a one."""
+        """Return True for an input that is omitted, and for an op that cannot do without such a
+        one.
+        """
         if isinstance(expression, Variable):
             return self._match.bound(expression) is None
         if isinstance(expression, AnyOf):
@@ -101,7 +103,7 @@ class Builder:
         return isinstance(expression, Omitted)
 
     def _resolve(self, op: Op) -> tuple[str, Mapping[str, int], onnx.defs.OpSchema | None]:
-        """The type of a new op, its opsets, and its schema.
+        """Return the type of a new op, its opsets, and its schema.
 
         The opsets are the model's, or for an op that these do not have the newest ones.
         """
@@ -170,7 +172,8 @@ class Builder:
         return node
 
     def _computed(self, node: ir.Node, opsets: Mapping[str, int]) -> ir.Node:
-        """A Constant node in the place of an op on constants that the model's opset does not have.
+        """Return a Constant node in the place of an op on constants that the model's opset does
+        not have.
 
         What is computed before the model runs is not limited by its opset.
         """
@@ -195,7 +198,9 @@ class Builder:
         inputs: list[ir.Value | None],
         position: int,
     ) -> ir.DataType:
-        """The dtype that a number takes as an input: that of the inputs it must agree with."""
+        """Return the dtype that a number takes as an input: that of the inputs it must
+        agree with.
+        """
         if schema is not None and schema.inputs:
             formal = [schema.inputs[min(k, len(schema.inputs) - 1)] for k in range(len(inputs))]
             wanted = formal[position].type_str
@@ -266,7 +271,7 @@ def _newest_opsets() -> Mapping[str, int]:
 
 
 def _place_of_input(name: str, schema: onnx.defs.OpSchema | None) -> int | None:
-    """The place of the input that an attribute has become by this opset: ``axes``, say."""
+    """Return the place of the input that an attribute has become by this opset: ``axes``, say."""
     if schema is None or name in schema.attributes:
         return None
     return next((k for k, formal in enumerate(schema.inputs) if formal.name == name), None)
@@ -290,7 +295,9 @@ _FLOATS = (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS)
 
 
 def _are_same_numbers(exact: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:
-    """True unless the dtype cannot hold the numbers; rounding to a float dtype is their meaning."""
+    """Return True unless the dtype cannot hold the numbers; rounding to a float dtype is their
+    meaning.
+    """
     if array.dtype.kind in "iub":
         return bool((array == exact).all()) and (exact.dtype == bool) == (array.dtype == bool)
     return bool((np.isfinite(array.astype(float)) == np.isfinite(exact.astype(float))).all())

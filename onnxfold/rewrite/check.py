@@ -162,7 +162,7 @@ def _check_op(op: Op, low: int, high: int | None) -> None:
 
 
 def _accepts(op: Op, schema: onnx.defs.OpSchema) -> bool:
-    """True if a schema has the attributes and inputs that an expression mentions.
+    """Return True if a schema has the attributes and inputs that an expression mentions.
 
     An attribute may have become an input: a replacement's ``axes=`` is made as either.
     """
@@ -182,12 +182,12 @@ def _takes(schema: onnx.defs.OpSchema, name: str) -> bool:
 
 @functools.cache
 def _domains() -> frozenset[str]:
-    """The domains whose ops onnx knows."""
+    """Return the domains whose ops onnx knows."""
     return frozenset(schema.domain for schema in onnx.defs.get_all_schemas())
 
 
 def is_available(op: Op, opsets: Mapping[str, int]) -> bool:
-    """True if at least one op of an expression exists as written at these opsets."""
+    """Return True if at least one op of an expression exists as written at these opsets."""
     version = opsets.get(op.domain)
     if op.domain not in _domains():
         return True

@@ -150,7 +150,9 @@ class Rewriter:
         return self.report
 
     def _changed(self) -> list[ir.Node]:
-        """The nodes that have changed since the last run, and those whose patterns reach them."""
+        """Return the nodes that have changed since the last run, and those whose patterns reach
+        them.
+        """
         nodes, states = self._in_order(), self._states
         found = {node for node in nodes if states.get(node) != self._state(node)}
         last = found
@@ -160,18 +162,21 @@ class Rewriter:
         return [node for node in nodes if node in found]
 
     def _state(self, node: ir.Node) -> Hashable:
-        """What rules see of a node; another one where a pass has changed something about it."""
+        """Return what rules see of a node; another one where a pass has changed
+        something about it.
+        """
         of = self._facts.types.of
         outputs = [(len(uses(v)), v.is_graph_output(), of(v)) for v in node.outputs]
         return (node.inputs, *outputs)
 
     def _in_order(self) -> list[ir.Node]:
-        """All nodes, those of a subgraph before the node that holds it."""
+        """Return all nodes, those of a subgraph before the node that holds it."""
         graphs = reversed(self._facts.scopes.graphs())
         return [node for graph in graphs for node in nodes_of(graph)]
 
     def inexact_matches(self) -> Counter[str]:
-        """How often each rule would fire where it may change bits, up to 500; nothing is rewritten.
+        """Return how often each rule would fire where it may change bits, up to 500; nothing is
+        rewritten.
 
         Raises:
             RuleError: a rule raised an exception.
@@ -318,7 +323,7 @@ class _Table:
     def find(
         self, op_type: str, domain: str, origins: Sequence[_Origin]
     ) -> tuple[Sequence[Rule], Sequence[Rule]]:
-        """The rules that could match a node with such inputs."""
+        """Return the rules that could match a node with such inputs."""
         found = {
             rule: None
             for rule, op in self._by_op.get((op_type, domain), ())
@@ -351,7 +356,7 @@ class RuleIndex:
         """How many ops lie on the longest way through a pattern, 1 at least."""
 
     def candidates(self, node: ir.Node) -> Sequence[Rule]:
-        """The rules that could match the node, best first.
+        """Return the rules that could match the node, best first.
 
         What is made of constants is constant propagation's, but for the rules that say so.
         """
@@ -377,7 +382,7 @@ class RuleIndex:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _holds_at(rule: Rule, imports: _Imports) -> bool:
-    """True if all ops of the rule exist as written; asked in every round of every model.
+    """Return True if all ops of the rule exist as written; asked in every round of every model.
 
     Ops on constants in a replacement are computed before the model runs: those may be newer.
     """

@@ -42,22 +42,24 @@ class Facts:
         return ConstnessAnalysis(self.model, select_runtime_constants(self.model))
 
     def opset(self, node: ir.Node) -> int:
-        """The version of the node's domain; 0 if it is not imported."""
+        """Return the version of the node's domain; 0 if it is not imported."""
         scope = self.scopes.find(node.graph)
         return 0 if scope is None else scope.opsets.get(node.domain, 0)
 
     def schema(self, node: ir.Node) -> onnx.defs.OpSchema | None:
-        """The schema of the node's op."""
+        """Return the schema of the node's op."""
         return schema_of(node.op_type, self.opset(node) or 1, node.domain)
 
     def is_op(self, node: ir.Node, domain: str) -> bool:
-        """True for an op of the domain, False for a function of the model that has its name."""
+        """Return True for an op of the domain, False for a function of the model that
+        has its name.
+        """
         if node.domain != domain or node.overload:
             return False
         return not self._functions or node.op_identifier() not in self._functions
 
     def attribute(self, node: ir.Node, name: str) -> Any:
-        """The value as written, or the default, as int, float, str or tuple.
+        """Return the value as written, or the default, as int, float, str or tuple.
 
         None if there is neither, or it is a tensor, a graph, or what the caller of a function says.
         """
@@ -65,14 +67,14 @@ class Facts:
         return self.default(node, name) if written is None else _python_value(written)
 
     def default(self, node: ir.Node, name: str) -> Any:
-        """The value of an attribute that is not written."""
+        """Return the value of an attribute that is not written."""
         found = _schema_default(node.op_type, self.opset(node) or 1, node.domain, name)
         if found is None and not node.domain:
             return _implied_default(node, name, self.types)
         return found
 
     def has_only_defaults(self, node: ir.Node, besides: object) -> bool:
-        """True if every attribute of the node not in ``besides`` has its default value."""
+        """Return True if every attribute of the node not in ``besides`` has its default value."""
         for name, written in node.attributes.data.items():
             if name in besides:  # type: ignore[operator]
                 continue
@@ -82,14 +84,16 @@ class Facts:
         return True
 
     def is_number(self, value: ir.Value, number: float) -> bool:
-        """True for a constant with one element that is exactly the number."""
+        """Return True for a constant with one element that is exactly the number."""
         if not self.known.is_constant(value):
             return False
         array = self.known.array(value)
         return array is not None and array.size == 1 and self.known.all_equal(value, number) is True
 
     def same(self, one: ir.Value, other: ir.Value) -> bool:
-        """True for the same value, or two small constants of the same dtype, shape and bits."""
+        """Return True for the same value, or two small constants of the same dtype,
+        shape and bits.
+        """
         if one is other:
             return True
         if not (self.known.is_constant(one) and self.known.is_constant(other)):
@@ -147,7 +151,9 @@ _POOLS = ("MaxPool", "AveragePool", "LpPool")
 
 
 def _implied_default(node: ir.Node, name: str, types: SymbolicAnalysis) -> tuple[int, ...] | None:
-    """A default that the op's text defines but its schema does not hold; None if not known."""
+    """Return a default that the op's text defines but its schema does not hold; None if
+    not known.
+    """
     operand = node.inputs[0] if node.inputs else None
     rank = None if operand is None else types.of(operand).rank
     if node.op_type == "Transpose" and name == "perm" and rank is not None:
@@ -234,13 +240,13 @@ class Matched:
         return _known(self.facts.types.of(self.value).rank)
 
     def extent(self, axis: int) -> int | None:
-        """The size of an axis, or None if it is not known."""
+        """Return the size of an axis, or None if it is not known."""
         shape = self.facts.types.of(self.value).shape
         size = None if shape is None else shape[axis]
         return size if isinstance(size, int) else None
 
     def sizes_of(self, axes: Iterable[int]) -> tuple[int, ...]:
-        """The sizes of some axes, if they are numbers."""
+        """Return the sizes of some axes, if they are numbers."""
         return tuple(_known(self.extent(axis)) for axis in axes)
 
     @property
@@ -258,7 +264,7 @@ class Matched:
         return shape is not None and all(map(self.facts.types.algebra.is_positive, shape))
 
     def same_shape(self, other: Matched) -> bool:
-        """Whether both have the same shape in every run.
+        """Return whether both have the same shape in every run.
 
         Not known where a symbolic size decides: the rule does not match then, while ``x.shape ==
         y.shape`` is False unless the sizes are certainly equal.
@@ -270,7 +276,7 @@ class Matched:
         return _known(False if differ(self.shape, other.shape) else None)
 
     def broadcasts_to(self, other: Matched) -> bool:
-        """Whether broadcasting both gives the other's shape: its rank and sizes stay.
+        """Return whether broadcasting both gives the other's shape: its rank and sizes stay.
 
         Not known where a symbolic size decides.
         """
@@ -358,7 +364,7 @@ class Matched:
         return self.node.op_type
 
     def is_made_by(self, *op_types: str) -> bool:
-        """Whether a node of one of these types of ONNX's own ops makes the value."""
+        """Return whether a node of one of these types of ONNX's own ops makes the value."""
         node = self.value.producer()
         return node is not None and not node.domain and node.op_type in op_types
 
@@ -373,7 +379,7 @@ class Matched:
         return sum(bool(v.name) for v in self.node.outputs) == 1
 
     def attribute(self, name: str) -> Any:
-        """An attribute of the node, or its default: int, float, str or tuple of them.
+        """Return an attribute of the node, or its default: int, float, str or tuple of them.
 
         None if there is neither, or it is a tensor, a graph, or what the caller of a function says.
         A float is the decimal that was written: 0.1, not the float32 next to it.
@@ -411,7 +417,7 @@ class Matched:
 
 
 def differ(left: Shape | None, right: Shape | None) -> bool:
-    """Whether two shapes certainly differ; None is a shape that is not known."""
+    """Return whether two shapes certainly differ; None is a shape that is not known."""
     if left is None or right is None:
         return False
     return len(left) != len(right) or any(
@@ -420,7 +426,7 @@ def differ(left: Shape | None, right: Shape | None) -> bool:
 
 
 def plain_number(value: Any) -> Any:
-    """A float attribute as it was written: 0.1 for what float32 makes of it."""
+    """Return a float attribute as it was written: 0.1 for what float32 makes of it."""
     return float(str(np.float32(value))) if type(value) is float else value
 
 
@@ -429,7 +435,7 @@ _HIGHEST_RANK = 64
 
 
 def axis_from_front(axis: int, rank: int | None) -> int:
-    """An axis counted from the front.
+    """Return an axis counted from the front.
 
     Raises:
         NotKnown: there is none such, or it is counted from the end and the rank is not known.
@@ -440,7 +446,7 @@ def axis_from_front(axis: int, rank: int | None) -> int:
 
 
 def axes_from_front(axes: Iterable[int], rank: int | None) -> tuple[int, ...]:
-    """Axes counted from the front, in order.
+    """Return the axes counted from the front, in order.
 
     Raises:
         NotKnown: as for `axis_from_front`, or an axis is named twice.

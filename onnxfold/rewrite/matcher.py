@@ -61,12 +61,14 @@ class Match:
         self._slots = slots
 
     def bound(self, thing: object) -> Any:
-        """What a thing of the pattern stands for; None if it is omitted or not of the pattern."""
+        """Return what a thing of the pattern stands for; None if it is omitted or not of the
+        pattern.
+        """
         slot = self.rule.slots.get(thing)
         return None if slot is None else self._slots[slot]
 
     def call(self, function: Function) -> Any:
-        """The value of a function of the rule.
+        """Return the value of a function of the rule.
 
         Raises:
             NotKnown: it asks for what the model does not determine, or for an omitted input.
@@ -84,7 +86,7 @@ class Match:
         return function(*arguments)
 
     def value_of(self, thing: Any) -> Any:
-        """The value of a function or an attribute variable; anything else as it is.
+        """Return the value of a function or an attribute variable; anything else as it is.
 
         Raises:
             NotKnown: a function cannot tell, or a size in what it returns is not a number.
@@ -104,7 +106,7 @@ class Match:
         return found
 
     def holds(self) -> bool:
-        """Whether all conditions are true."""
+        """Return whether all conditions are true."""
         try:
             return all(self.call(condition) for condition in self.rule.where)
         except NotKnown:
@@ -156,7 +158,7 @@ class _Matcher:
                 self._starts.setdefault(op_type, []).append(start)
 
     def find(self, node: ir.Node, facts: Facts) -> Match | None:
-        """The first match with the node as first root."""
+        """Return the first match with the node as first root."""
         for output, place, match_root in self._starts.get(node.op_type, ()):
             if output < len(node.outputs):
                 slots = self._blank.copy()
@@ -167,7 +169,7 @@ class _Matcher:
         return None
 
     def _accept(self, root: int) -> _Step:
-        """The end of an attempt: everything is bound, the condition decides."""
+        """Return the end of an attempt: everything is bound, the condition decides."""
         rule = self._rule
         count = len(rule.slots)
         others = [(self._slots[op_of(p)], _index_of(p)) for p in rule.pair.patterns[1:]]
@@ -427,7 +429,7 @@ def _index_of(root: Expression) -> int:
 
 
 def _shares(inputs: Sequence[Any], variadic: Sequence[bool]) -> Iterator[tuple[Any, ...]]:
-    """Every way to give operands the inputs in order: one each, a tuple to a variadic one."""
+    """Yield every way to give operands the inputs in order: one each, a tuple to a variadic one."""
     if not variadic:
         yield from () if inputs else ((),)
         return
@@ -442,7 +444,7 @@ def _shares(inputs: Sequence[Any], variadic: Sequence[bool]) -> Iterator[tuple[A
 
 
 def _rounded(value: Any) -> Any:
-    """The value of an attribute: 0.1 in a rule means the float32 that is written for 0.1."""
+    """Return the value of an attribute: 0.1 in a rule means the float32 that is written for 0.1."""
     return float(np.float32(value)) if type(value) is float else value
 
 

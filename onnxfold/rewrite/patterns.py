@@ -31,7 +31,7 @@ class Expression:
         return bool(self.operands) and all(operand.is_constant for operand in self.operands)
 
     def walk(self) -> Iterator[Expression]:
-        """The expression and all below it, each object once."""
+        """Yield the expression and all below it, each object once."""
         seen: set[int] = set()
         stack: list[Expression] = [self]
         while stack:
@@ -63,7 +63,7 @@ class Outputs:
 
 
 def as_expression(operand: Any) -> Expression:
-    """An expression of an operand: a number becomes a literal, None an omitted input."""
+    """Return an expression of an operand: a number becomes a literal, None an omitted input."""
     if isinstance(operand, VariadicVariable):
         raise TypeError(f"write *{operand!r}: a variadic variable stands for several inputs")
     if isinstance(operand, Expression):
@@ -263,7 +263,7 @@ class OpVariable:
         """What is bound to whether the operands are the other way round, if they may be."""
 
     def __call__(self, *operands: Operand, **attributes: Any) -> Op:
-        """The op that matches, or that has matched."""
+        """Return the op that matches, or that has matched."""
         return Op(self.domain, self.op_types, operands, attributes, self)
 
     def __repr__(self) -> str:
@@ -349,7 +349,7 @@ class OutputOf(Expression):
 
 
 def op_of(root: Expression) -> Op:
-    """The op of a whole pattern: it, or that whose output or outputs it is."""
+    """Return the op of a whole pattern: it, or that whose output or outputs it is."""
     op = root.op if isinstance(root, (OutputOf, AllOutputs)) else root
     if not isinstance(op, Op):
         raise TypeError(f"the pattern must be an op, not {root!r}")
@@ -357,7 +357,9 @@ def op_of(root: Expression) -> Op:
 
 
 def text_of(thing: object) -> str:
-    """A condition or computed value as text: the body of a lambda, the call of a function."""
+    """Return a condition or computed value as text: the body of a lambda, the call of a
+    function.
+    """
     code = getattr(thing, "__code__", None)
     if code is None:
         return repr(thing)

@@ -97,7 +97,7 @@ class Rule:
         return found
 
     def functions(self) -> Iterator[tuple[str, Function]]:
-        """The functions of the rule, each with what it is for."""
+        """Yield the functions of the rule, each with what it is for."""
         conditions = (*self.where, *([] if isinstance(self.inexact, bool) else [self.inexact]))
         yield from (("a condition", function) for function in conditions)
         for expression in walk(self.pair.replacements):
@@ -143,18 +143,18 @@ class Rule:
 
 
 def walk(expressions: Any) -> Iterator[Expression]:
-    """The expressions and all below them."""
+    """Yield the expressions and all below them."""
     for expression in expressions:
         yield from expression.walk()
 
 
 def attribute_variables(op: Op) -> list[AttributeVariable]:
-    """The variables that an op of a pattern binds to attributes."""
+    """Return the variables that an op of a pattern binds to attributes."""
     return [each for each in op.attributes.values() if isinstance(each, AttributeVariable)]
 
 
 def parameters_of(function: Function) -> dict[str, object]:
-    """The names of a function's parameters, with their defaults.
+    """Return the names of a function's parameters, with their defaults.
 
     Raises:
         TypeError: it is no function written in Python.
@@ -225,13 +225,13 @@ def rule_set(
 
 
 def rule_set_of(module: ModuleType) -> RuleSet:
-    """The rule set of a module; ``OPTIONAL = True`` in it makes the set an opt-in one."""
+    """Return the rule set of a module; ``OPTIONAL = True`` in it makes the set an opt-in one."""
     name = module.__name__.rpartition(".")[2]
     return rule_set(name, vars(module), optional=bool(getattr(module, "OPTIONAL", False)))
 
 
 def load_rules(path: str | os.PathLike[str]) -> RuleSet:
-    """The rule set of a Python file.
+    """Return the rule set of a Python file.
 
     Raises:
         UsageError: the file cannot be read as Python or defines no rule.
@@ -255,7 +255,7 @@ def load_rules(path: str | os.PathLike[str]) -> RuleSet:
 
 @functools.cache
 def builtin_rule_sets() -> tuple[RuleSet, ...]:
-    """The rule sets that onnxfold comes with, by name."""
+    """Return the rule sets that onnxfold comes with, by name."""
     package = importlib.import_module("onnxfold.rules")
     names = sorted(m.name for m in pkgutil.iter_modules(package.__path__))
     modules = [importlib.import_module(f"onnxfold.rules.{name}") for name in names]
@@ -264,7 +264,8 @@ def builtin_rule_sets() -> tuple[RuleSet, ...]:
 
 @functools.cache
 def available_rule_sets() -> tuple[RuleSet, ...]:
-    """The built-in rule sets and those of the entry points ``onnxfold.rules`` (modules with rules).
+    """Return the built-in rule sets and those of the entry points ``onnxfold.rules`` (modules
+    with rules).
 
     Raises:
         UsageError: another package's rules cannot be loaded.

@@ -55,7 +55,7 @@ def _named(names: str, make: Callable[[str], Any]) -> Any:
 
 
 def optional(operand: Operand) -> Expression:
-    """An input that may be missing; the variable is None then.
+    """Return an input that may be missing; the variable is None then.
 
     An omitted input that the replacement refers to is omitted there, too, and so is an op that
     needs it: with ``b`` omitted, ``op.Conv(x, w, op.Mul(b, c))`` is ``op.Conv(x, w)``.
@@ -64,7 +64,7 @@ def optional(operand: Operand) -> Expression:
 
 
 def any_of(*choices: Operand) -> Expression:
-    """One of several patterns: the first that leads to a match.
+    """Return one of several patterns: the first that leads to a match.
 
     A variable that the chosen pattern does not have is None, as that of an omitted input. In a
     replacement: the first that is not omitted. With ``any_of(op.Add(x, b), x)`` in a pattern there
@@ -126,22 +126,22 @@ class Ops:
         return lambda *operands, **attributes: Op(self._domain, (op_type,), operands, attributes)
 
     def __call__(self, op_type: str) -> OpVariable:
-        """An op with whatever attributes."""
+        """Return an op with whatever attributes."""
         return self.any_of(op_type)
 
     def any_of(self, *op_types: str) -> OpVariable:
-        """One of several ops."""
+        """Return one of several ops."""
         return OpVariable(self._domain, op_types)
 
     def either_way(self, *op_types: str) -> OpVariable:
-        """One of several ops of two operands: ``f(x, c)`` matches ``c - x``, too.
+        """Return one of several ops of two operands: ``f(x, c)`` matches ``c - x``, too.
 
         The replacement's ``f(y, d)`` has its operands in the order that matched: ``d - y`` then.
         """
         return OpVariable(self._domain, op_types, either_way=True)
 
     def domain(self, name: str) -> Ops:
-        """The ops of another domain."""
+        """Return the ops of another domain."""
         return Ops("" if name == "ai.onnx" else name)
 
 

@@ -109,7 +109,7 @@ def split(
 
 
 def constants_in(source: PathLike, names: Iterable[str] = ()) -> Manifest:
-    """The runtime constants of a bundle, or those that a model would have: see `Manifest`.
+    """Return the runtime constants of a bundle, or those that a model would have: see `Manifest`.
 
     Args:
         source: A bundle, or a model.
@@ -201,7 +201,7 @@ def _made(folder: Path) -> Iterator[None]:
 
 
 def _opened(source: ModelLike, backend: str, arguments: SplitArguments) -> ir.Model:
-    """The model of a source, to be changed: the source itself is left alone.
+    """Return the model of a source, to be changed: the source itself is left alone.
 
     Raises:
         UsageError: It is no model, or the backend is none or cannot do it.
@@ -216,7 +216,7 @@ def _opened(source: ModelLike, backend: str, arguments: SplitArguments) -> ir.Mo
 
 
 def _parts(model: ir.Model, arguments: SplitArguments) -> Parts:
-    """The model cut in two; it is changed on the way."""
+    """Return the model cut in two; it is changed on the way."""
     own = SplitArguments.__annotations__.keys() - OptionArguments.__annotations__.keys()
     options = options_of({n: value for n, value in arguments.items() if n not in own})
     cutting = own - {"backend_options", "compile_seconds", "dump_ir"}

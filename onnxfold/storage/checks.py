@@ -101,7 +101,7 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
 
 @functools.cache
 def _strict_model() -> type[Message]:
-    """A ``ModelProto`` declared in proto3, whose parser asks for UTF-8."""
+    """Return a ``ModelProto`` declared in proto3, whose parser asks for UTF-8."""
     file = descriptor_pb2.FileDescriptorProto()
     onnx.ModelProto.DESCRIPTOR.file.CopyToProto(file)
     file.syntax = "proto3"
@@ -141,7 +141,7 @@ def check_texts(proto: onnx.ModelProto, serialized: bytes) -> None:
 def opsets_of(
     imports: Iterable[onnx.OperatorSetIdProto], owner: str | None = None
 ) -> dict[str, int]:
-    """The version of every domain that is imported, ONNX's own under its short name.
+    """Return the version of every domain that is imported, ONNX's own under its short name.
 
     Raises:
         ModelError: A version is no version, is newer than onnx knows, or contradicts another.
@@ -194,7 +194,7 @@ def check_calls(proto: onnx.ModelProto) -> None:
 
 
 def _called(nodes: Iterable[onnx.NodeProto], functions: dict[Key, onnx.FunctionProto]) -> list[Key]:
-    """The functions that nodes call, as often as they do."""
+    """Return the functions that nodes call, as often as they do."""
     keys = ((node.domain, node.op_type, node.overload) for node in all_nodes(nodes))
     return [key for key in keys if key in functions]
 

@@ -138,7 +138,7 @@ class _Scope:
         self._computed: frozenset[str] | None = None
 
     def find(self, name: str) -> ir.Value | None:
-        """The value of that name; None if the graph has none."""
+        """Return the value of that name; None if the graph has none."""
         value = self.values.get(name)
         if value is not None:
             return value
@@ -152,7 +152,9 @@ class _Scope:
 
 
 def _found(name: str, scopes: Iterable[_Scope]) -> ir.Value | None:
-    """The value that a name means in nested graphs, the innermost first; None if there is none."""
+    """Return the value that a name means in nested graphs, the innermost first; None if there is
+    none.
+    """
     return next((value for scope in scopes if (value := scope.find(name)) is not None), None)
 
 
@@ -363,7 +365,7 @@ class _Reader:
         return ir.Attr(name, _TYPES[kind], value, doc_string=proto.doc_string or None)
 
     def tensor(self, proto: onnx.TensorProto, owner: Any) -> ir.TensorProtocol:
-        """The tensor of an attribute of ``owner``, or an initializer, which is its own."""
+        """Return the tensor of an attribute of ``owner``, or an initializer, which is its own."""
         raw = proto.raw_data if proto.HasField("raw_data") else None
         stored: Any = None if raw is None else self.stand_ins.get(raw)
         if stored is None:
@@ -385,7 +387,7 @@ class _Reader:
 
 
 def _named(name: str, scope: _Scope) -> ir.Value:
-    """The value of that name, with what the graph says of it."""
+    """Return the value of that name, with what the graph says of it."""
     value = scope.values.get(name)
     if value is None:
         value = scope.values[name] = ir.Value(name=name)
@@ -403,7 +405,7 @@ def _describe(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
 
 
 def _is_representable(proto: onnx.TypeProto) -> bool:
-    """Whether onnx-ir has the type: maps, opaque and incomplete ones it has not."""
+    """Return whether onnx-ir has the type: maps, opaque and incomplete ones it has not."""
     kind = proto.WhichOneof("value")
     if kind in ("sequence_type", "optional_type"):
         return _is_representable(getattr(proto, kind).elem_type)
@@ -443,7 +445,9 @@ def _entries(proto: Iterable[onnx.StringStringEntryProto]) -> dict[str, str] | N
 
 
 def _decoded(texts: Iterable[bytes]) -> list[str] | list[bytes]:
-    """The texts of an attribute, or their bytes where one is not UTF-8: custom ops keep any."""
+    """Return the texts of an attribute, or their bytes where one is not UTF-8: custom
+    ops keep any.
+    """
     try:
         return [text.decode() for text in texts]
     except UnicodeDecodeError:
@@ -451,7 +455,7 @@ def _decoded(texts: Iterable[bytes]) -> list[str] | list[bytes]:
 
 
 def _hand_out(value: ir.Value, scopes: tuple[_Scope, ...]) -> ir.Node:
-    """An Identity between a value of an outer graph and the subgraph's output that it is.
+    """Return an Identity between a value of an outer graph and the subgraph's output that it is.
 
     Exporters write such outputs; neither onnx-ir nor onnxruntime takes them as they are.
     """

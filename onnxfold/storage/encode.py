@@ -187,7 +187,7 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 def _is_described(value: ir.Value) -> bool:
-    """Whether there is something to say of a value but its name."""
+    """Return whether there is something to say of a value but its name."""
     return bool(
         value.name
         and (

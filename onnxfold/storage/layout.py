@@ -85,7 +85,7 @@ def aligned(offset: int, length: int) -> int:
 
 
 def _is_raw(tensor: ir.TensorProtocol) -> bool:
-    """Whether the elements of a tensor may be written as raw bytes.
+    """Return whether the elements of a tensor may be written as raw bytes.
 
     Not strings; and not what is in a typed field (``int64_data``...), where small numbers take one
     byte each: as raw data it might grow.

@@ -172,7 +172,7 @@ def path_of(given: ModelLike) -> str | None:
 
 
 def opened(given: ModelLike) -> ir.Model:
-    """The model that is given, to be changed: what was given is left alone.
+    """Return the model that is given, to be changed: what was given is left alone.
 
     Raises:
         UsageError: It is no model.
@@ -339,7 +339,7 @@ class _ExternalData:
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Whether ``path`` is strictly below ``folder``; both absolute and without links."""
+    """Return whether ``path`` is strictly below ``folder``; both absolute and without links."""
     return path.startswith(folder if folder.endswith(os.sep) else folder + os.sep)
 
 

@@ -126,7 +126,7 @@ class MappedFile:
             raise ModelError(reason, file=self.path)
 
     def is_at(self, path: str | os.PathLike[str]) -> bool:
-        """Whether ``path`` still leads to this very file, unchanged since it was mapped."""
+        """Return whether ``path`` still leads to this very file, unchanged since it was mapped."""
         try:
             return _key(os.stat(path)) == self.key
         except OSError:
@@ -141,7 +141,7 @@ class Span(NamedTuple):
     length: int
 
     def array(self) -> npt.NDArray[np.uint8]:
-        """Those bytes, 1-D, read-only, not copied."""
+        """Return those bytes, 1-D, read-only, not copied."""
         return self.file.array()[self.offset : self.offset + self.length]
 
 

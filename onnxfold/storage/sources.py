@@ -74,7 +74,7 @@ class Sources:
             file.check()
 
     def include(self, path: str) -> bool:
-        """Whether ``path`` leads to one of the files."""
+        """Return whether ``path`` leads to one of the files."""
         return _holds(self._all, path)
 
     def check_target(self) -> None:
@@ -130,7 +130,7 @@ def other_user(data_path: str, target: str) -> str | None:
 
 
 def _holds(files: Iterable[MappedFile], path: str) -> bool:
-    """Whether ``path`` leads to one of the files, by any name."""
+    """Return whether ``path`` leads to one of the files, by any name."""
     try:
         status = os.stat(path)
     except OSError:

@@ -22,7 +22,7 @@ _BITS |= {_STRING: 128, _UNDEFINED: 0}
 
 
 def sizes_of(tensor: ir.TensorProtocol) -> tuple[int, ...]:
-    """The shape of a tensor; ``shape.numpy()`` looks first whether all sizes are numbers."""
+    """Return the shape of a tensor; ``shape.numpy()`` looks first whether all sizes are numbers."""
     return tensor.shape.dims  # type: ignore[return-value]
 
 
@@ -46,7 +46,7 @@ class _StoredTensor:
     __slots__ = ()
 
     def stored(self) -> npt.NDArray[np.uint8]:
-        """The stored bytes (little-endian, packed), 1-D, read-only, not copied."""
+        """Return the stored bytes (little-endian, packed), 1-D, read-only, not copied."""
         raise NotImplementedError
 
     def numpy(self) -> npt.NDArray[Any]:
@@ -116,7 +116,7 @@ class ViewTensor(_StoredTensor, TensorBase):
         shape.freeze()
 
     def stored(self) -> npt.NDArray[np.uint8]:
-        """The stored bytes, 1-D, read-only, not copied."""
+        """Return the stored bytes, 1-D, read-only, not copied."""
         return self.raw
 
     def __repr__(self) -> str:
@@ -153,7 +153,7 @@ class SharedExternalTensor(_StoredTensor, ir.ExternalTensor):
         self.span = span
 
     def stored(self) -> npt.NDArray[np.uint8]:
-        """The stored bytes, 1-D, read-only, not copied."""
+        """Return the stored bytes, 1-D, read-only, not copied."""
         if not self.valid():
             raise ValueError(f"the data file of {self.name!r} was written over")
         return np.zeros(0, dtype=np.uint8) if self.span is None else self.span.array()

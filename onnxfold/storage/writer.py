@@ -79,7 +79,7 @@ def write_at(fd: int, data: memoryview, offset: int) -> None:
 
 
 def is_streamed(tensor: object) -> bool:
-    """Whether the bytes of a tensor come tile by tile.
+    """Return whether the bytes of a tensor come tile by tile.
 
     ``tiles(nbytes)`` yields independent ones of about ``nbytes`` that cover the tensor exactly
     once, to one thread at a time. ``release()`` is called when they are written, or that failed,

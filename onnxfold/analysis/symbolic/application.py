@@ -55,7 +55,7 @@ class Applications:
         inputs: Sequence[Fact | None],
         opsets: Mapping[str, int],
     ) -> Results:
-        """The facts of a node's outputs.
+        """Return the facts of a node's outputs.
 
         Args:
             node: A node without subgraphs, of an op that is no function of the model.
@@ -104,13 +104,13 @@ class Applications:
 
 
 def python_value(attribute: ir.Attr) -> Any:
-    """An attribute's value; a tensor as an array."""
+    """Return an attribute's value; a tensor as an array."""
     value = attribute.value
     return value.numpy() if attribute.type == ir.AttributeType.TENSOR else value
 
 
 def _computed(application: Application) -> Results | None:
-    """What the op's kernel computes, if all operands are known and small.
+    """Return what the op's kernel computes, if all operands are known and small.
 
     Of an op that only moves elements, some may be expressions: the kernel moves their numbers.
     """

@@ -63,7 +63,7 @@ Number = int | Expr
 
 
 def wrapped(number: int) -> int:
-    """A number as a 64-bit integer holds it."""
+    """Return a number as a 64-bit integer holds it."""
     if -(1 << 63) <= number < 1 << 63:
         return number
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
@@ -80,12 +80,14 @@ def in_order(a: Number, b: Number) -> tuple[Number, Number]:
 
 
 def leading_term(number: Number) -> tuple[Monomial, int]:
-    """The largest term in an order that multiplication keeps: by degree, then by exponents."""
+    """Return the largest term in an order that multiplication keeps: by degree, then by
+    exponents.
+    """
     return max(terms_of(number), key=lambda term: (len(term[0]), term[0]))
 
 
 def without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
-    """The monomial divided by another one, or None if it is not divisible."""
+    """Return the monomial divided by another one, or None if it is not divisible."""
     rest = list(monomial)
     for index in divisor:
         if index not in rest:
@@ -137,34 +139,36 @@ class Atoms:
         self._expressions: dict[tuple[tuple[Monomial, int], ...], Expr] = {}
 
     def symbol(self, name: str | None = None, low: Bound = 0, high: Bound = INFINITY) -> Expr:
-        """A size: by its name always the same one, without a name a new one."""
+        """Return a size: by its name always the same one, without a name a new one."""
         if name is not None:
             return self._atom("symbol", (name,), low, high)
         return self.unknown(low, high)
 
     def unknown(self, low: Bound = -INFINITY, high: Bound = INFINITY) -> Expr:
-        """A new integer of which only the bounds are known."""
+        """Return a new integer of which only the bounds are known."""
         self.unnamed += 1
         return self._new("symbol", (), low, high)
 
     def name_of(self, number: Number) -> str | None:
-        """The name of a symbol that has one."""
+        """Return the name of a symbol that has one."""
         atom = self.atom_of(number)
         return str(atom.args[0]) if atom is not None and atom.is_dim else None
 
     def atom_of(self, number: Number) -> Atom | None:
-        """The atom that the expression is, if it is a single one."""
+        """Return the atom that the expression is, if it is a single one."""
         if isinstance(number, int) or len(number.terms) != 1:
             return None
         monomial, coefficient = number.terms[0]
         return self.atoms[monomial[0]] if coefficient == 1 and len(monomial) == 1 else None
 
     def atoms_in(self, number: Number) -> set[int]:
-        """The indexes of the atoms that an expression is made of."""
+        """Return the indexes of the atoms that an expression is made of."""
         return {k for monomial, _ in terms_of(number) for k in monomial}
 
     def is_older(self, number: Number, mark: int) -> bool:
-        """True if every unnamed symbol in the expression existed when there were ``mark`` atoms."""
+        """Return True if every unnamed symbol in the expression existed when there were ``mark``
+        atoms.
+        """
         return _youngest(number) < mark
 
     def _atom(self, op: str, args: tuple[object, ...], low: Bound, high: Bound) -> Expr:
@@ -182,7 +186,7 @@ class Atoms:
         return self._expression((((index,), 1),))
 
     def _expression(self, terms: tuple[tuple[Monomial, int], ...]) -> Expr:
-        """The one expression with these terms, which are in order and more than a number."""
+        """Return the one expression with these terms, which are in order and more than a number."""
         found = self._expressions.get(terms)
         if found is None:
             youngest = max([self.atoms[k].youngest for monomial, _ in terms for k in monomial])
@@ -192,14 +196,14 @@ class Atoms:
     # ---------------------------------------------------------------- bounds
 
     def low(self, a: Number) -> Bound:
-        """A number that the expression is never below."""
+        """Return a number that the expression is never below."""
         if isinstance(a, int):
             return a
         self.questions += 1
         return a.low
 
     def high(self, a: Number) -> Bound:
-        """A number that the expression is never above."""
+        """Return a number that the expression is never above."""
         if isinstance(a, int):
             return a
         self.questions += 1
@@ -241,7 +245,7 @@ class Atoms:
         return raised
 
     def is_positive(self, a: Number) -> bool:
-        """True if it is certainly greater than 0."""
+        """Return True if it is certainly greater than 0."""
         return self.low(a) > 0
 
 

@@ -65,7 +65,7 @@ _POOLS = ops(Trait.POOLS)
 @shape_function("Conv", *_POOLS)
 @shape_function("FusedConv", domain="com.microsoft")
 def window(application: Application) -> Sequence[Fact]:
-    """A window slides over the axes after the second."""
+    """Return a window slides over the axes after the second."""
     sizes = application.shape(0)
     algebra, attributes = application.algebra, application.attributes
     channels, kernel = sizes[1:2], attributes.get("kernel_shape")
@@ -107,7 +107,7 @@ def window(application: Application) -> Sequence[Fact]:
 
 
 def _padding(application: Application, rank: int) -> list[tuple[int, int] | None]:
-    """Elements added before and behind each axis; None for as many as keep the size."""
+    """Return the elements added before and behind each axis; None for as many as keep the size."""
     auto = application.attributes.get("auto_pad", "NOTSET")
     auto = auto.decode() if isinstance(auto, bytes) else auto
     if auto in ("SAME_UPPER", "SAME_LOWER"):
@@ -129,7 +129,7 @@ def _places(
     *,
     rounds_up: bool,
 ) -> Number:
-    """How many places a window has.
+    """Return how many places a window has.
 
     Rounded up, the last one may be all padding: onnx counts it, onnxruntime does not. And for a
     window that does not fit at all onnxruntime rounds to zero, and finds a place.
@@ -147,14 +147,16 @@ def _places(
 
 @shape_function("GRU", "LSTM", "RNN")
 def recurrent(application: Application) -> Sequence[Fact]:
-    """A batch of sequences of vectors; onnx knows the rest."""
+    """Return a batch of sequences of vectors; onnx knows the rest."""
     application.require(len(application.shape(0)) == 3)
     raise Undecided
 
 
 @shape_function("DynamicQuantizeLSTM", domain="com.microsoft")
 def quantized_recurrent(application: Application) -> Sequence[Fact]:
-    """All states, [length, directions, batch, size], then the last hidden state and the cell's."""
+    """Return all states, [length, directions, batch, size], then the last hidden state and the
+    cell's.
+    """
     application.agree_if(False)
     (length, batch, _), (directions, size, _) = application.shape(0), application.shape(2)
     (last,) = application.like((directions, batch, size))
@@ -165,7 +167,7 @@ def quantized_recurrent(application: Application) -> Sequence[Fact]:
 
 @shape_function("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(application: Application) -> Sequence[Fact]:
-    """The axes after the second become 1."""
+    """Return the axes after the second become 1."""
     sizes = application.shape(0)
     shape = (*sizes[:2], *([1] * (len(sizes) - 2)))
     return application.like(shape)
@@ -173,7 +175,7 @@ def global_pool(application: Application) -> Sequence[Fact]:
 
 @shape_function("Resize", "Upsample")
 def resize(application: Application) -> Sequence[Fact]:
-    """Sizes given by the operand, or multiplied by whole scales."""
+    """Return the sizes given by the operand, or multiplied by whole scales."""
     application.agree_if(False)
     algebra = application.algebra
     sizes = application.shape(0)
@@ -218,7 +220,9 @@ def attention(application: Application) -> Sequence[Fact]:
 
 @shape_function(*("Attention", "GroupQueryAttention", "MultiHeadAttention"), domain="com.microsoft")
 def attention_of_onnxruntime(application: Application) -> Sequence[Fact]:
-    """The first output, [batch, sequence, size], where queries, keys and values are not packed."""
+    """Return the first output, [batch, sequence, size], where queries, keys and values are not
+    packed.
+    """
     application.agree_if(False)
     batch, length, size = application.shape(0)
     if application.op_type == "Attention":
@@ -236,7 +240,7 @@ def attention_of_onnxruntime(application: Application) -> Sequence[Fact]:
 
 @shape_function("EmbedLayerNormalization", domain="com.microsoft")
 def embeddings(application: Application) -> Sequence[Fact]:
-    """A row of the third operand for each place, [batch, sequence, size]."""
+    """Return a row of the third operand for each place, [batch, sequence, size]."""
     application.agree_if(False)
     others = [UNKNOWN] * (application.n_outputs - 1)
     return [*application.like((*application.shape(0), application.shape(2)[1]), 2), *others]

@@ -25,7 +25,7 @@ def results(
     node: ir.Node,
     inputs: Sequence[Fact | None],
 ) -> Sequence[Fact]:
-    """The facts of the outputs of a node with subgraphs; visits the subgraphs.
+    """Return the facts of the outputs of a node with subgraphs; visits the subgraphs.
 
     What runs more than once is looked at anew: a size may be another one in every turn.
     """
@@ -54,7 +54,7 @@ def _branches(analysis: SymbolicAnalysis, node: ir.Node) -> Sequence[Fact]:
 def _loop(
     analysis: SymbolicAnalysis, node: ir.Node, inputs: Sequence[Fact | None]
 ) -> Sequence[Fact]:
-    """The turns of a Loop."""
+    """Return the turns of a Loop."""
     (body,) = subgraphs_of(node)
     algebra = analysis.algebra
     given = [UNKNOWN if f is None else f for f in inputs[2:]]
@@ -71,7 +71,7 @@ def _loop(
 
 
 def _has_a_turn(inputs: Sequence[Fact | None]) -> bool:
-    """Whether a Loop has at least one turn in every run."""
+    """Return whether a Loop has at least one turn in every run."""
     most, condition = (None if f is None else f.known for f in inputs[:2])
     return (inputs[0] is None or (most is not None and bool((most > 0).all()))) and (
         inputs[1] is None or (condition is not None and bool(condition.all()))
@@ -79,7 +79,7 @@ def _has_a_turn(inputs: Sequence[Fact | None]) -> bool:
 
 
 def _without_a_turn(algebra: Algebra, fact: Fact, output: ir.Value) -> Fact:
-    """A result of a turn, as far as onnxruntime knows it if there is none.
+    """Return a result of a turn, as far as onnxruntime knows it if there is none.
 
     It goes by what the file says: where that is no number, it takes 0, and no rank without one.
     """
@@ -91,7 +91,7 @@ def _without_a_turn(algebra: Algebra, fact: Fact, output: ir.Value) -> Fact:
 
 
 def _anything(analysis: SymbolicAnalysis, body: ir.Graph) -> Sequence[Fact]:
-    """A body of which it is not known what it gets."""
+    """Return a body of which it is not known what it gets."""
     for value in body.inputs:
         analysis.set(value, UNKNOWN)
     analysis.run_graph(body)
@@ -139,7 +139,9 @@ def _kept(given: Fact, fact: Fact) -> tuple[object, ...]:
 
 
 def _stacked(algebra: Algebra, fact: Fact, mark: int, turns: Number) -> Fact:
-    """One result for each turn: sizes that may change from turn to turn are not known outside."""
+    """Return one result for each turn: sizes that may change from turn to turn are not known
+    outside.
+    """
     if fact.shape is None or fact.other is not None:
         return Fact(fact.dtype)
     sizes = [d if algebra.is_older(d, mark) else algebra.unknown(low=0) for d in fact.shape]

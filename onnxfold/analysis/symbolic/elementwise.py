@@ -48,7 +48,7 @@ _TRUTH = ("And", "Or", "Xor", *_COMPARISONS, "IsInf", "IsNaN")
 
 
 def each(function: Callable[..., Number], *arrays: Array) -> Array:
-    """The function applied to the elements of arrays, which broadcast."""
+    """Return the function applied to the elements of arrays, which broadcast."""
     if not np.broadcast_shapes(*(a.shape for a in arrays)):
         result = np.empty((), object)
         result[()] = function(*(a.item() for a in arrays))
@@ -62,7 +62,9 @@ def each(function: Callable[..., Number], *arrays: Array) -> Array:
     *("BitwiseAnd", "BitwiseOr", "BitwiseXor", "IsInf", "IsNaN"),
 )
 def broadcasting(application: Application) -> Sequence[Fact]:
-    """Operands broadcast; the result has the dtype of one of them, or is a truth value."""
+    """Return the operands broadcast; the result has the dtype of one of them, or is a
+    truth value.
+    """
     op_type = application.op_type
     if application.opset < 7 or not application.inputs:
         raise Undecided
@@ -76,7 +78,7 @@ def broadcasting(application: Application) -> Sequence[Fact]:
 
 
 def _computed(application: Application) -> Array | None:
-    """The elements of the result, if those of all operands are known."""
+    """Return the elements of the result, if those of all operands are known."""
     algebra, op_type = application.algebra, application.op_type
     arrays = [
         a for k in range(len(application.inputs)) if (a := application.objects(k)) is not None
@@ -97,7 +99,7 @@ def _computed(application: Application) -> Array | None:
 
 
 def is_small(shape: Shape) -> bool:
-    """True if all sizes are numbers and there are few elements."""
+    """Return True if all sizes are numbers and there are few elements."""
     count = 1
     for size in shape:
         if not isinstance(size, int):
@@ -116,7 +118,7 @@ _UNARY: dict[str, Callable[[Algebra, Number], Number]] = {
 
 @shape_function(*_UNARY)
 def unary(application: Application) -> Sequence[Fact]:
-    """One operand, the same dtype and shape."""
+    """Return one operand, the same dtype and shape."""
     algebra = application.algebra
     fact = application.fact(0)
     items = fact.objects if fact.dtype in SIZE_DTYPES else None
@@ -133,7 +135,7 @@ def unary(application: Application) -> Sequence[Fact]:
     domain="com.microsoft",
 )
 def same_type(application: Application) -> Sequence[Fact]:
-    """The result has the dtype and shape of the first operand. Of more outputs onnx knows."""
+    """Return facts with the dtype and shape of the first operand. Of more outputs onnx knows."""
     if application.n_outputs > 1:
         raise Undecided
     fact = application.fact(0)
@@ -158,7 +160,9 @@ def _agree_with_first(application: Application) -> None:
     "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain="com.microsoft"
 )
 def skip_normalization(application: Application) -> Sequence[Fact]:
-    """The result and the sum that is normalized have the dtype and shape of the first operand."""
+    """Return facts for the result and the sum that is normalized: they have the dtype and shape
+    of the first operand.
+    """
     application.agree_if(False)
     (fact,) = application.like(application.shape(0))
     return [fact, UNKNOWN, UNKNOWN, fact][: application.n_outputs]
@@ -167,7 +171,7 @@ def skip_normalization(application: Application) -> Sequence[Fact]:
 @shape_function("DequantizeLinear", "QuantizeLinear")
 @shape_function("DequantizeLinear", "QuantizeLinear", domain="com.microsoft")
 def quantization(application: Application) -> Sequence[Fact]:
-    """The dtype of the scale, or of the zero point, which is uint8 if it is omitted."""
+    """Return the dtype of the scale, or of the zero point, which is uint8 if it is omitted."""
     attributes = application.attributes
     if attributes.get("output_dtype", 0):
         raise Undecided
@@ -185,7 +189,7 @@ def quantization(application: Application) -> Sequence[Fact]:
 
 @shape_function("Identity")
 def identity(application: Application) -> Sequence[Fact]:
-    """The operand."""
+    """Return the operand."""
     return [application.fact(0)]
 
 
@@ -216,7 +220,7 @@ _REDUCTIONS: dict[str, Callable[[Algebra, Number, Number], Number]] = {
 
 @shape_function(*_REDUCTIONS)
 def reduce(application: Application) -> Sequence[Fact]:
-    """A short list of integers to one."""
+    """Return a short list of integers to one."""
     algebra = application.algebra
     fact = application.fact(0)
     items = fact.objects

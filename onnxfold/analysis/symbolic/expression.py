@@ -46,7 +46,7 @@ class Algebra(Atoms):
     # ---------------------------------------------------------------- sums and products
 
     def add(self, a: Number, b: Number) -> Number:
-        """The sum."""
+        """Return the sum."""
         if isinstance(a, int):
             if isinstance(b, int):
                 return wrapped(a + b)
@@ -59,17 +59,17 @@ class Algebra(Atoms):
         return self._polynomial(terms, "add", a, b)
 
     def sub(self, a: Number, b: Number) -> Number:
-        """The difference."""
+        """Return the difference."""
         if a is b:
             return 0
         return self.add(a, self.mul(b, -1))
 
     def neg(self, a: Number) -> Number:
-        """The number with the other sign."""
+        """Return the number with the other sign."""
         return self.mul(a, -1)
 
     def mul(self, a: Number, b: Number) -> Number:
-        """The product."""
+        """Return the product."""
         if isinstance(a, int):
             if isinstance(b, int):
                 return wrapped(a * b)
@@ -86,7 +86,7 @@ class Algebra(Atoms):
         return self._polynomial(terms, "mul", a, b)
 
     def product(self, numbers: tuple[Number, ...] | list[Number]) -> Number:
-        """The product of all."""
+        """Return the product of all."""
         result: Number = 1
         for number in numbers:
             result = self.mul(result, number)
@@ -110,7 +110,7 @@ class Algebra(Atoms):
     # ---------------------------------------------------------------- divisions
 
     def exact_quotient(self, a: Number, b: Number) -> Number | None:
-        """The q with a = q * b, or None if there is no such polynomial."""
+        """Return the q with a = q * b, or None if there is no such polynomial."""
         if b == 0:
             return None
         if b == 1:
@@ -139,7 +139,7 @@ class Algebra(Atoms):
         return quotient if rest == 0 else None
 
     def floor_div(self, a: Number, b: Number) -> Number:
-        """The quotient rounded down. A model that divides by 0 is not run."""
+        """Return the quotient rounded down. A model that divides by 0 is not run."""
         exact = self.exact_quotient(a, b)
         if exact is not None:
             return exact
@@ -178,11 +178,11 @@ class Algebra(Atoms):
         return left, right
 
     def ceil_div(self, a: Number, b: int) -> Number:
-        """The quotient by a positive number, rounded up."""
+        """Return the quotient by a positive number, rounded up."""
         return self.floor_div(self.add(a, b - 1), b)
 
     def trunc_div(self, a: Number, b: Number) -> Number:
-        """The quotient rounded towards 0, as the Div of integers does."""
+        """Return the quotient rounded towards 0, as the Div of integers does."""
         exact = self.exact_quotient(a, b)
         if exact is not None:
             return wrapped(exact) if isinstance(exact, int) else exact
@@ -194,7 +194,7 @@ class Algebra(Atoms):
         return self._atom("trunc_div", (a, b), -INFINITY, INFINITY)
 
     def mod(self, a: Number, b: Number) -> Number:
-        """The remainder with the sign of the divisor."""
+        """Return the remainder with the sign of the divisor."""
         if isinstance(a, int) and isinstance(b, int):
             return a % b if b else 0
         if self.exact_quotient(a, b) is not None:
@@ -209,11 +209,11 @@ class Algebra(Atoms):
     # ---------------------------------------------------------------- choices
 
     def minimum(self, a: Number, b: Number) -> Number:
-        """The smaller one."""
+        """Return the smaller one."""
         return self._extreme("min", a, b)
 
     def maximum(self, a: Number, b: Number) -> Number:
-        """The larger one."""
+        """Return the larger one."""
         return self._extreme("max", a, b)
 
     def _extreme(self, op: str, a: Number, b: Number) -> Number:
@@ -233,7 +233,7 @@ class Algebra(Atoms):
         )
 
     def where(self, condition: Number, a: Number, b: Number) -> Number:
-        """The first if the condition (0 or 1) holds, else the second."""
+        """Return the first if the condition (0 or 1) holds, else the second."""
         if isinstance(condition, int):
             return a if condition else b
         if a == b:
@@ -246,7 +246,7 @@ class Algebra(Atoms):
         )
 
     def broadcast(self, a: Number, b: Number) -> Number:
-        """The size that two sizes broadcast to: they are equal or one of them is 1."""
+        """Return the size that two sizes broadcast to: they are equal or one of them is 1."""
         if a == b or b == 1:
             return a
         if a == 1:
@@ -259,7 +259,7 @@ class Algebra(Atoms):
         return self._atom("broadcast", in_order(a, b), 0, INFINITY)
 
     def _is_capped(self, capped: Number, whole: Number) -> bool:
-        """True for min(whole, k) with a k from 1 on: it broadcasts with whole to whole."""
+        """Return True for min(whole, k) with a k from 1 on: it broadcasts with whole to whole."""
         atom = self.atom_of(capped)
         if atom is None or atom.op != "min" or whole not in atom.args:
             return False
@@ -267,7 +267,7 @@ class Algebra(Atoms):
         return isinstance(cap, int) and cap >= 1
 
     def is_zero_with(self, a: Number, b: Number) -> bool:
-        """True if the first is certainly 0 whenever the second is: it is a multiple."""
+        """Return True if the first is certainly 0 whenever the second is: it is a multiple."""
         if self.exact_quotient(a, b) is not None:
             return True
         atom = self.atom_of(a)
@@ -300,5 +300,5 @@ class Algebra(Atoms):
         return self._atom("negative", (difference,), 0, 1)
 
     def negation(self, a: Number) -> Number:
-        """The other truth value."""
+        """Return the other truth value."""
         return self.sub(1, a)

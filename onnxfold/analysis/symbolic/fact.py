@@ -79,7 +79,7 @@ class FactTable:
         self._facts: dict[tuple[object, ...], Fact] = {(None, None): UNKNOWN}
 
     def typed(self, dtype: ir.DataType | None, shape: Shape | None) -> Fact:
-        """The one fact that says no more than these."""
+        """Return the one fact that says no more than these."""
         key = (dtype, shape)
         found = self._facts.get(key)
         if found is None:
@@ -87,7 +87,7 @@ class FactTable:
         return found
 
     def has_symbols(self) -> bool:
-        """Whether a size in one of them is not a number."""
+        """Return whether a size in one of them is not a number."""
         return any(isinstance(n, Expr) for f in self._facts.values() for n in f.shape or ())
 
     def has_symbolic_elements(self) -> bool:
@@ -95,7 +95,7 @@ class FactTable:
         return any(fact.is_symbolic for fact in self._facts.values() if fact.items is not None)
 
     def shared(self, fact: Fact) -> Fact:
-        """The one fact that says the same; symbols included."""
+        """Return the one fact that says the same; symbols included."""
         if fact.other is not None:
             return self._facts.setdefault((fact.other,), fact)
         items = fact.items
@@ -107,7 +107,7 @@ class FactTable:
 
 
 def of_items(items: Array, dtype: ir.DataType, algebra: Algebra) -> Fact:
-    """The fact of a tensor with these elements, which are Python integers or expressions."""
+    """Return the fact of a tensor with these elements, which are Python integers or expressions."""
     if dtype == ir.DataType.INT32 and not _fit(items, 1 << 31):
         return of_type(dtype, items.shape, algebra)
     if not any(isinstance(item, Expr) for item in items.flat):
@@ -120,13 +120,13 @@ def _fit(items: Array, limit: int) -> bool:
 
 
 def of_array(array: Array, dtype: ir.DataType) -> Fact:
-    """The fact of a constant."""
+    """Return the fact of a constant."""
     items = array if array.size <= MOST_ELEMENTS and array.dtype.kind in "fiub" else None
     return Fact(dtype, tuple(int(d) for d in array.shape), items)
 
 
 def of_type(dtype: ir.DataType | None, shape: Sequence[Number] | None, algebra: Algebra) -> Fact:
-    """The fact of a tensor of that dtype and shape.
+    """Return the fact of a tensor of that dtype and shape.
 
     A short list of integers gets a new symbol for each element: whoever passes them around still
     has the same ones.
@@ -146,7 +146,7 @@ def of_type(dtype: ir.DataType | None, shape: Sequence[Number] | None, algebra: 
 
 
 def common(algebra: Algebra, one: Fact, other: Fact) -> Fact:
-    """What holds for both; a new symbol for a size that may differ."""
+    """Return what holds for both; a new symbol for a size that may differ."""
     if one is other:
         return one
     if one.dtype != other.dtype or one.other is not None or other.other is not None:
@@ -160,7 +160,7 @@ def common(algebra: Algebra, one: Fact, other: Fact) -> Fact:
 
 
 def list_of(numbers: Sequence[Number]) -> Array:
-    """A one-dimensional array of numbers and expressions."""
+    """Return a one-dimensional array of numbers and expressions."""
     items: Array = np.empty(len(numbers), np.dtype(object))
     for k, number in enumerate(numbers):
         items[k] = number

@@ -17,7 +17,7 @@ from onnxfold.analysis.symbolic.shape_functions import (
 
 @shape_function("ConstantOfShape")
 def constant_of_shape(application: Application) -> Sequence[Fact]:
-    """The sizes are the elements of the operand."""
+    """Return the sizes that the elements of the operand are."""
     sizes = application.numbers(0)
     value = application.attributes.get("value")
     dtype = ir.DataType.FLOAT if value is None else ir.DataType.from_numpy(value.dtype)
@@ -25,14 +25,14 @@ def constant_of_shape(application: Application) -> Sequence[Fact]:
 
 
 def _sizes(application: Application, numbers: Sequence[Number]) -> list[Number]:
-    """Elements of a shape operand. A model with a negative one is not run."""
+    """Return the elements of a shape operand. A model with a negative one is not run."""
     algebra = application.algebra
     return [n if algebra.low(n) >= 0 else algebra.unknown(low=0) for n in numbers]
 
 
 @shape_function("Expand")
 def expand(application: Application) -> Sequence[Fact]:
-    """The shape broadcasts with that of the operand."""
+    """Return the shape broadcasts with that of the operand."""
     sizes = application.numbers(1)
     result = application.broadcast(tuple(_sizes(application, sizes)), application.shape(0))
     return application.like(result)
@@ -40,7 +40,7 @@ def expand(application: Application) -> Sequence[Fact]:
 
 @shape_function("Tile")
 def tile(application: Application) -> Sequence[Fact]:
-    """Sizes times repetitions."""
+    """Return the sizes times repetitions."""
     algebra = application.algebra
     sizes = application.shape(0)
     repeats = application.numbers(1)

@@ -22,7 +22,7 @@ _DATA_ELEMENTS = 64
 def infer(
     node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int], algebra: Algebra
 ) -> list[Fact]:
-    """The facts of a node's outputs as onnx infers them.
+    """Return the facts of a node's outputs as onnx infers them.
 
     Args:
         node: A node without subgraphs.
@@ -54,7 +54,7 @@ def infer(
 
 
 def _fact(proto: onnx.TypeProto | None, sizes: Mapping[str, Expr], algebra: Algebra) -> Fact:
-    """What a type says; its dims may have the names of sizes."""
+    """Return what a type says; its dims may have the names of sizes."""
     if proto is None or proto.WhichOneof("value") is None:
         return UNKNOWN
     if not proto.HasField("tensor_type"):
@@ -84,7 +84,7 @@ def _data(fact: Fact) -> onnx.TensorProto | None:
 
 
 def _type_proto(fact: Fact, symbols: dict[Expr, str]) -> onnx.TypeProto:
-    """The type that a fact says; expressions get names."""
+    """Return the type that a fact says; expressions get names."""
     proto = onnx.TypeProto()
     if fact.other is not None:
         proto.ParseFromString(fact.other)
@@ -102,7 +102,7 @@ def _type_proto(fact: Fact, symbols: dict[Expr, str]) -> onnx.TypeProto:
 
 
 def _without_names(proto: onnx.TypeProto) -> onnx.TypeProto:
-    """The type of a sequence or an optional; sizes had names for this one node only."""
+    """Return the type of a sequence or an optional; sizes had names for this one node only."""
     inner = proto
     while not inner.HasField("tensor_type"):
         kind = inner.WhichOneof("value")

@@ -31,7 +31,7 @@ _ANY_END = (TO_THE_END, (1 << 63) - 1)
 
 @shape_function("Shape")
 def shape(application: Application) -> Sequence[Fact]:
-    """The sizes from ``start`` to ``end``."""
+    """Return the sizes from ``start`` to ``end``."""
     sizes = application.shape(0)
     start = application.attributes.get("start", 0)
     end = application.attributes.get("end")
@@ -41,7 +41,7 @@ def shape(application: Application) -> Sequence[Fact]:
 
 @shape_function("Size")
 def size(application: Application) -> Sequence[Fact]:
-    """The product of the sizes."""
+    """Return the product of the sizes."""
     items = np.empty((), object)
     items[()] = application.algebra.product(application.shape(0))
     return [of_items(items, ir.DataType.INT64, application.algebra)]
@@ -49,7 +49,7 @@ def size(application: Application) -> Sequence[Fact]:
 
 @shape_function("NonZero")
 def non_zero(application: Application) -> Sequence[Fact]:
-    """A row for each axis; of a scalar onnxruntime makes one row, and ONNX says none."""
+    """Return a row for each axis; of a scalar onnxruntime makes one row, and ONNX says none."""
     rank = len(application.shape(0))
     algebra = application.algebra
     rows = rank or algebra.unknown(low=0)
@@ -58,7 +58,7 @@ def non_zero(application: Application) -> Sequence[Fact]:
 
 @shape_function("Gather")
 def gather(application: Application) -> Sequence[Fact]:
-    """Elements at indexes along an axis."""
+    """Return the elements at indexes along an axis."""
     data, indices = application.shape(0), application.shape(1)
     axis = axis_of(application.attributes.get("axis", 0), len(data))
     sizes = (*data[:axis], *indices, *data[axis + 1 :])
@@ -67,7 +67,7 @@ def gather(application: Application) -> Sequence[Fact]:
 
 @shape_function("Squeeze")
 def squeeze(application: Application) -> Sequence[Fact]:
-    """Axes of size 1 go. A model that removes another one is not run."""
+    """Return the axes of size 1 go. A model that removes another one is not run."""
     sizes = application.shape(0)
     axes = application.integers("axes", 1)
     if not axes:  # onnxruntime takes none for all
@@ -103,7 +103,7 @@ def _reshaped(application: Application, sizes: Shape) -> Sequence[Fact]:
 
 @shape_function("Flatten")
 def flatten(application: Application) -> Sequence[Fact]:
-    """Two axes."""
+    """Return two axes."""
     sizes = application.shape(0)
     axis = application.attributes.get("axis", 1)
     axis = axis if axis >= 0 else axis + len(sizes)
@@ -113,7 +113,7 @@ def flatten(application: Application) -> Sequence[Fact]:
 
 @shape_function("Reshape")
 def reshape(application: Application) -> Sequence[Fact]:
-    """The sizes of the operand, a 0 standing for the same axis and a -1 for what is left."""
+    """Return the sizes of the operand, a 0 standing for the same axis and a -1 for what is left."""
     if application.opset < 5:
         target = list(application.attributes.get("shape", ()))
     else:
@@ -131,7 +131,7 @@ def reshape(application: Application) -> Sequence[Fact]:
 def reshaped_sizes(
     algebra: Algebra, sizes: Shape, target: tuple[Number, ...], *, allow_zero: bool
 ) -> Shape:
-    """The shape that Reshape makes.
+    """Return the shape that Reshape makes.
 
     An element of the operand that turns out to be 0 means the size at its place in the input. So
     an expression stands for itself only if it cannot be 0, if the size at its place is 0 then, too,
@@ -182,7 +182,7 @@ def _zeros_are_copied(algebra: Algebra, sizes: Shape, others: Sequence[Number]) 
 def _size_at(
     algebra: Algebra, sizes: Shape, place: int, number: Number, allow_zero: bool
 ) -> Number:
-    """The size that an element of the operand asks for."""
+    """Return the size that an element of the operand asks for."""
     if isinstance(number, int) and (number == -1 or number > 0):
         return number
     if allow_zero:
@@ -201,7 +201,7 @@ def _size_at(
 
 @shape_function("Transpose")
 def transpose(application: Application) -> Sequence[Fact]:
-    """Axes in another order."""
+    """Return the axes in another order."""
     sizes = application.shape(0)
     order = application.attributes.get("perm", tuple(reversed(range(len(sizes)))))
     application.require(len(order) == len(sizes))
@@ -229,7 +229,7 @@ def pad(application: Application) -> Sequence[Fact]:
 
 @shape_function("Concat")
 def concat(application: Application) -> Sequence[Fact]:
-    """Operands one after the other."""
+    """Return the operands one after the other."""
     shapes = application.shapes()
     if not shapes or any(len(s) != len(shapes[0]) for s in shapes):
         raise Undecided
@@ -314,7 +314,7 @@ def _python_slice(start: int, end: int, step: int, length: int) -> slice:
 
 
 def sliced_size(algebra: Algebra, size: Number, start: Number, end: Number, step: int) -> Number:
-    """How many elements of an axis a slice keeps."""
+    """Return how many elements of an axis a slice keeps."""
     if step < 0 and end in _ANY_END:  # onnxruntime goes to the first element, ONNX nowhere
         return algebra.unknown(low=0)
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
@@ -331,7 +331,9 @@ def sliced_size(algebra: Algebra, size: Number, start: Number, end: Number, step
 
 
 def _clamped(algebra: Algebra, place: Number, size: Number) -> Number | None:
-    """A place counted from the front and within the axis; None if it may be on either side."""
+    """Return a place counted from the front and within the axis; None if it may be on
+    either side.
+    """
     if isinstance(place, int) and place >= TO_THE_END:
         return size
     if algebra.high(place) < 0:

@@ -71,7 +71,7 @@ class SymbolicAnalysis:
         """Nodes whose results depend on what some expressions are never below or above."""
 
     def of(self, value: ir.Value) -> Fact:
-        """What is known of a value."""
+        """Return what is known of a value."""
         found = self._facts.get(value)
         return found if found is not None else self._find(value)
 
@@ -105,7 +105,9 @@ class SymbolicAnalysis:
                         self._visit_again(node, changed)
 
     def _required_in_every_run(self) -> Iterator[Number]:
-        """What nodes of the main graph require that an output is made of: runtimes run no other."""
+        """Yield what nodes of the main graph require that an output is made of: runtimes run no
+        other.
+        """
         needed = set(self.model.graph.outputs)
         for node in reversed(self.model.graph):
             if not needed.isdisjoint(node.outputs):
@@ -139,7 +141,9 @@ class SymbolicAnalysis:
                 self._visit_again(node, changed)
 
     def _stale_nodes(self, graph: ir.Graph, changed: _Values) -> Iterator[ir.Node]:
-        """Nodes that read others, or ``changed`` ones, or hold a node that does; while it grows."""
+        """Yield the nodes that read others, or ``changed`` ones, or hold a node that does; while it
+        grows.
+        """
         read, holders = self._read, self.scopes.parents
         for node in nodes_of(graph):
             inputs = node.inputs
@@ -201,14 +205,16 @@ class SymbolicAnalysis:
         return facts[value]
 
     def _body_of(self, value: ir.Value) -> ir.Node | None:
-        """The node that feeds an input of a body; None for any other value."""
+        """Return the node that feeds an input of a body; None for any other value."""
         if not value.is_graph_input():
             return None
         scope = self.scopes.find(value.graph)
         return None if scope is None else scope.parent
 
     def needed(self, node: ir.Node) -> list[ir.Value]:
-        """The values that decide about the results of a node: those its graphs read among them."""
+        """Return the values that decide about the results of a node: those its graphs read among
+        them.
+        """
         needed = [v for v in node.inputs if v is not None]
         if node in self.scopes.parents:
             needed.extend(captured_values(node))
@@ -236,7 +242,7 @@ class SymbolicAnalysis:
     # ---------------------------------------------------------------- values without a producer
 
     def _source(self, value: ir.Value) -> Fact:
-        """An initializer, a Constant or an input of the model."""
+        """Return an initializer, a Constant or an input of the model."""
         tensor = self.known.tensor(value)
         if tensor is None:
             scope = self.scopes.find(value.graph)
@@ -247,7 +253,7 @@ class SymbolicAnalysis:
         return self._in_full(value, fact) if tensor.dtype in SIZE_DTYPES else fact
 
     def _in_full(self, value: ir.Value, fact: Fact) -> Fact:
-        """What is known of a value, with the elements of a small constant of any dtype."""
+        """Return what is known of a value, with the elements of a small constant of any dtype."""
         if fact.known is not None or fact.dtype is None or not is_small(fact.shape or ()):
             return fact
         if not self.known.is_constant(value):
@@ -256,7 +262,9 @@ class SymbolicAnalysis:
         return fact if array is None else self.table.shared(of_array(array, fact.dtype))
 
     def _are_known(self, values: Sequence[ir.Value | None], facts: Sequence[Fact | None]) -> bool:
-        """True if all elements of all values may be known, and some are sizes or made of them."""
+        """Return True if all elements of all values may be known, and some are sizes or made of
+        them.
+        """
         unknown, some = [], False
         for value, fact in zip(values, facts, strict=True):
             if value is None or fact is None:
@@ -270,7 +278,7 @@ class SymbolicAnalysis:
         return some and all(map(self.known.is_constant, unknown))
 
     def _declared(self, value: ir.Value) -> Fact:
-        """The type of a model input: the runtime holds callers to it."""
+        """Return the type of a model input: the runtime holds callers to it."""
         if not isinstance(value.type, ir.TensorType):
             return UNKNOWN
         if value.shape is None:
@@ -310,7 +318,7 @@ class SymbolicAnalysis:
     def suppose(
         self, node: ir.Node, known: MutableMapping[ir.Value, Fact]
     ) -> Sequence[Fact] | None:
-        """The facts of a node's outputs if more is known of other values.
+        """Return the facts of a node's outputs if more is known of other values.
 
         Args:
             node: A node of the main graph, or of a branch in it.
@@ -356,7 +364,7 @@ class SymbolicAnalysis:
 
 
 def _says_more(new: Fact, old: Fact) -> bool:
-    """Whether more is known; a new symbol for what is not known is no news."""
+    """Return whether more is known; a new symbol for what is not known is no news."""
     return new is not old and _knowledge(new) >= _knowledge(old)
 
 

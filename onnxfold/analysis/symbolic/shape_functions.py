@@ -29,34 +29,36 @@ class Application:
     """Pairs of sizes that must be equal, or the node fails; None if they are not collected."""
 
     def input(self, k: int) -> Fact | None:
-        """What is known of an input; None if it is omitted."""
+        """Return what is known of an input; None if it is omitted."""
         return self.inputs[k] if k < len(self.inputs) else None
 
     def fact(self, k: int) -> Fact:
-        """What is known of an input that must be there. Raises Undecided if it is omitted."""
+        """Return what is known of an input that must be there. Raises Undecided if it
+        is omitted.
+        """
         fact = self.input(k)
         if fact is None:
             raise Undecided
         return fact
 
     def shape(self, k: int) -> Shape:
-        """The shape of an input. Raises Undecided if it is not known."""
+        """Return the shape of an input. Raises Undecided if it is not known."""
         fact = self.input(k)
         if fact is None or fact.shape is None:
             raise Undecided
         return fact.shape
 
     def shapes(self) -> list[Shape]:
-        """The shapes of all inputs. Raises Undecided if one is not known."""
+        """Return the shapes of all inputs. Raises Undecided if one is not known."""
         return [self.shape(k) for k in range(len(self.inputs))]
 
     def objects(self, k: int) -> Array | None:
-        """The elements of an input as Python numbers and expressions."""
+        """Return the elements of an input as Python numbers and expressions."""
         fact = self.input(k)
         return None if fact is None else fact.objects
 
     def known(self, k: int) -> Array | None:
-        """The elements of an input if all are numbers."""
+        """Return the elements of an input if all are numbers."""
         fact = self.input(k)
         return None if fact is None else fact.known
 
@@ -75,7 +77,7 @@ class Application:
         self.agree(1, int(certain))
 
     def broadcast(self, *shapes: Shape) -> Shape:
-        """The shape that shapes broadcast to."""
+        """Return the shape that shapes broadcast to."""
         result: list[Number] = [1] * max(map(len, shapes), default=0)
         for shape in shapes:
             first = len(result) - len(shape)
@@ -86,15 +88,16 @@ class Application:
         return tuple(result)
 
     def tensor(self, shape: Sequence[Number] | None, dtype: ir.DataType | None) -> list[Fact]:
-        """The only output: a tensor of that shape and dtype."""
+        """Return the only output: a tensor of that shape and dtype."""
         return [of_type(dtype, shape, self.algebra)]
 
     def like(self, shape: Sequence[Number] | None, k: int = 0) -> list[Fact]:
-        """The only output: a tensor of that shape with the dtype of an input."""
+        """Return the only output: a tensor of that shape with the dtype of an input."""
         return self.tensor(shape, self.fact(k).dtype)
 
     def numbers(self, k: int) -> list[Number]:
-        """The elements of an input that is a list of integers, as :meth:`objects` gives them.
+        """Return the elements of an input that is a list of integers, as :meth:`objects` gives
+        them.
 
         Raises:
             Undecided: they are not known, or the input has not one axis.
@@ -105,7 +108,7 @@ class Application:
         return list(objects)
 
     def integers(self, name: str, position: int) -> list[int] | None:
-        """A list that older opsets give as an attribute and newer ones as an input.
+        """Return a list that older opsets give as an attribute and newer ones as an input.
 
         None if it is omitted.
 
@@ -149,12 +152,12 @@ def shape_function(*op_types: str, domain: str = "") -> Callable[[ShapeFunction]
 
 
 def find(op_type: str, domain: str = "") -> ShapeFunction | None:
-    """The shape function of an op."""
+    """Return the shape function of an op."""
     return _FUNCTIONS.get((domain, op_type))
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """An axis counted from the front. Raises Undecided if there is none such."""
+    """Return an axis counted from the front. Raises Undecided if there is none such."""
     if not -rank <= axis < rank:
         raise Undecided
     return axis % rank

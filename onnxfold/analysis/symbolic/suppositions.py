@@ -74,7 +74,9 @@ def _only_outcome(
     needed: set[ir.Value],
     followed: set[ir.Value],
 ) -> Fact | None:
-    """The outcome without which one of the needed nodes fails; None if neither is certain."""
+    """Return the outcome without which one of the needed nodes fails; None if neither
+    is certain.
+    """
     worlds = [{condition: outcome} for outcome in outcomes]
     followed.add(condition)
     for node in nodes:
@@ -98,7 +100,7 @@ def _is_if(node: ir.Node) -> bool:
 
 
 def _outline(fact: Fact) -> tuple[object, ...]:
-    """What is known of a value, whatever its symbols are."""
+    """Return what is known of a value, whatever its symbols are."""
     sizes = None if fact.shape is None else [d if isinstance(d, int) else -1 for d in fact.shape]
     known = None if fact.known is None else fact.known.tobytes()
     return fact.dtype, sizes, known

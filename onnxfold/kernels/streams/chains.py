@@ -87,7 +87,9 @@ Expression = Union[Leaf, Step, Joined]  # noqa: UP007 (evaluated at run time)
 
 
 def viewed(operation: Operation, index: int, expression: Expression) -> Expression:
-    """The view that an operation gives of an expression. Raises Postpone where it is none."""
+    """Return the view that an operation gives of an expression. Raises Postpone where
+    it is none.
+    """
     made: dict[Expression, Expression] = {}
     for e in _in_order(expression):
         assert not isinstance(e, Joined), "a concatenation that is viewed is stored first"
@@ -99,7 +101,7 @@ def viewed(operation: Operation, index: int, expression: Expression) -> Expressi
 
 
 def is_joined(expression: Expression) -> bool:
-    """True if a concatenation is a part of it."""
+    """Return True if a concatenation is a part of it."""
     return any(isinstance(e, Joined) for e in _in_order(expression))
 
 
@@ -109,7 +111,7 @@ def _view(operation: Operation, index: int, array: Array) -> Array:
 
 
 def _in_order(expression: Expression) -> list[Expression]:
-    """The expressions that one is made of, operands first, each once."""
+    """Return the expressions that one is made of, operands first, each once."""
     order: list[Expression] = []
     seen: set[Expression] = set()
     stack: list[tuple[Expression, bool]] = [(expression, False)]
@@ -184,7 +186,7 @@ class Chain:
                 copy(target[piece], self._compute(inner))
 
     def _compute(self, box: Box) -> Array:
-        """The elements in a box, with extent 1 along axes where they repeat."""
+        """Return the elements in a box, with extent 1 along axes where they repeat."""
         made: dict[Expression | None, Any] = {None: None}
         for expression in self._order:
             if isinstance(expression, Leaf):
@@ -199,7 +201,7 @@ class Chain:
         return np.asarray(made[self._order[-1]])
 
     def _read(self, expression: Leaf, box: Box) -> Array:
-        """The part of a leaf in a box; pages are given back when many have been read."""
+        """Return the part of a leaf in a box; pages are given back when many have been read."""
         part = expression.array[box]
         # of pages that are read across, the rest is wanted soon
         is_dense = distance(part) <= 4 * part.nbytes

@@ -59,7 +59,9 @@ class Streams:
         self._expressions: dict[Buffer, Expression] = {}
 
     def _to_store(self, operations: Sequence[Operation], wanted: Iterable[Buffer]) -> set[Buffer]:
-        """Results that are stored because work would be done twice, or that others ask for."""
+        """Return the results that are stored because work would be done twice, or that others ask
+        for.
+        """
         uses: dict[Buffer, list[Operation]] = {}
         for operation in operations:
             for operand in operation.operands:
@@ -88,7 +90,7 @@ class Streams:
     def _chain_of(
         self, user: Operation, operand: Buffer, chains: dict[Buffer, Buffer]
     ) -> Buffer | None:
-        """The chain that a user belongs to; None if it needs the operand stored."""
+        """Return the chain that a user belongs to; None if it needs the operand stored."""
         result = next((b for b in user.results if b is not None), None)
         if user not in self.operations or result is None:
             return None
@@ -152,7 +154,7 @@ class Streams:
             self._expressions[result] = expression
 
     def _without_joined(self, buffer: Buffer, expression: Expression) -> Expression:
-        """An expression without concatenations: with one, the buffer is stored."""
+        """Return an expression without concatenations: with one, the buffer is stored."""
         if buffer.is_known or not is_joined(expression):
             return expression
         self._store(buffer, expression)
@@ -171,20 +173,20 @@ class Streams:
         self._pool.fulfil(buffer, array)
 
     def chain(self, buffer: Buffer) -> Chain | None:
-        """What computes the root block by block; None if it is known."""
+        """Return what computes the root block by block; None if it is known."""
         expression = self._expressions.get(buffer)
         return None if expression is None else Chain(expression, buffer.dtype)
 
 
 def is_large(operation: Operation) -> bool:
-    """True if a result or a postponed operand is worth not being stored."""
+    """Return True if a result or a postponed operand is worth not being stored."""
     return any(b is not None and b.nbytes > _LARGE for b in operation.results) or any(
         b is not None and not b.is_known and b.nbytes > _LARGE for b in operation.operands
     )
 
 
 def is_streamable(operation: Operation) -> bool:
-    """True for large work of which any block can be computed by itself."""
+    """Return True for large work of which any block can be computed by itself."""
     if operation.captures or not operation.results or not is_large(operation):
         return False
     for buffer in (*operation.operands, *operation.results):

@@ -42,7 +42,9 @@ class Edit:
     # ---------------------------------------------------------------- new values
 
     def constant(self, array: Array, like: ir.Value, before: ir.Node) -> ir.Value:
-        """A value with these elements that ``before`` can read, named after another value."""
+        """Return a value with these elements that ``before`` can read, named after
+        another value.
+        """
         graph = before.graph
         assert graph is not None
         in_function = self._scopes.of(graph).in_function
@@ -65,7 +67,7 @@ class Edit:
         fact: Fact,
         like: ir.Value,
     ) -> ir.Value:
-        """The result of a new node of ONNX's own domain, of which ``fact`` is known."""
+        """Return the result of a new node of ONNX's own domain, of which ``fact`` is known."""
         value = insert(before, self._facts.names, op_type, inputs, attributes, stem=like.name)
         self._analysis.set(value, fact)
         return value
@@ -73,7 +75,7 @@ class Edit:
     # ---------------------------------------------------------------- substitution
 
     def store(self, value: ir.Value, array: Array) -> bool:
-        """The value becomes a constant, under its own name where that is one of the interface."""
+        """Make the value a constant, under its own name where that is one of the interface."""
         node = value.producer()
         if node is None or self.keeps(value.name) or not self._may_be_constant(value):
             return False
@@ -93,7 +95,7 @@ class Edit:
         return True
 
     def replace(self, value: ir.Value, other: ir.Value) -> bool:
-        """Everybody reads ``other`` instead; a result of the graph keeps its name."""
+        """Let everybody read ``other`` instead; a result of the graph keeps its name."""
         node = value.producer()
         if node is None or self.keeps(value.name):
             return False
@@ -119,7 +121,7 @@ class Edit:
         return may_be_constant(value, fact.dtype, fact.known, opsets)
 
     def _stays_for_others(self, node: ir.Node, value: ir.Value) -> bool:
-        """True if a node makes a result of the graph, and would have to without it, too."""
+        """Return True if a node makes a result of the graph, and would have to without it, too."""
         return any(v is not value and (is_used(v) or self.keeps(v.name)) for v in node.outputs)
 
     def _can_take_name(self, value: ir.Value, other: ir.Value) -> bool:
@@ -140,7 +142,7 @@ class Edit:
         take_over(value, copy.outputs[0], declared=True)
 
     def set_input(self, node: ir.Node, position: int, value: ir.Value) -> bool:
-        """The node reads another value; what only it read goes."""
+        """Let the node read another value; remove what only it read."""
         before = node.inputs[position]
         set_input(node, position, value)
         self.changes += 1

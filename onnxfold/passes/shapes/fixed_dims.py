@@ -71,7 +71,7 @@ def _collect(
     sizes: dict[str, int],
     keep: Collection[str],
 ) -> list[int | ir.SymbolicDim] | None:
-    """The shape that an input gets, and the sizes that its named dims get by it."""
+    """Return the shape that an input gets, and the sizes that its named dims get by it."""
     if value.shape is None:
         if any(size < 0 for size in shape):
             raise UsageError(f"input {name!r} declares no shape: all sizes are needed")

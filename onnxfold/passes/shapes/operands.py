@@ -49,12 +49,12 @@ class Operands:
         return function(self, node)
 
     def shape(self, node: ir.Node, position: int) -> Shape | None:
-        """The shape of an input."""
+        """Return the shape of an input."""
         value = node.inputs[position] if position < len(node.inputs) else None
         return None if value is None else self.analysis.of(value).shape
 
     def fact(self, node: ir.Node, position: int) -> Fact | None:
-        """What is known of an input."""
+        """Return what is known of an input."""
         value = node.inputs[position] if position < len(node.inputs) else None
         return None if value is None else self.analysis.of(value)
 
@@ -69,7 +69,7 @@ class Operands:
         return self.edit.set_input(node, position, self.edit.constant(array, operand, node))
 
     def application(self, node: ir.Node) -> Application:
-        """The node as the analysis sees it."""
+        """Return the node as the analysis sees it."""
         scope = self.analysis.scopes.find(node.graph)
         return Application(
             node.op_type,
@@ -82,7 +82,7 @@ class Operands:
 
 
 def _undo(operands: Operands, node: ir.Node) -> bool:
-    """A value reshaped back to a shape that it had."""
+    """Return whether a value reshaped back to a shape that it had."""
     shape = operands.analysis.of(node.outputs[0]).shape
     if shape is None:
         return False
@@ -131,7 +131,7 @@ def reshape_template(
     *,
     allow_zero: bool,
 ) -> list[int] | None:
-    """A constant operand with which Reshape makes the same shape, or None.
+    """Return a constant operand with which Reshape makes the same shape, or None.
 
     A 0 copies the size at its place. A -1 is for one size more, but only if no other can be 0: with
     no elements at all, a -1 has no meaning. Where the operand has a -1 already, it may stay (not
@@ -160,7 +160,7 @@ def reshape_template(
 
 
 def _expand(operands: Operands, node: ir.Node) -> bool:
-    """The operand need not say a size that the input has."""
+    """Return whether the operand need not say a size that the input has."""
     value, target = node.inputs[0], operands.fact(node, 1)
     sizes = operands.shape(node, 0)
     objects = None if target is None else target.objects
@@ -209,7 +209,7 @@ def _slice(operands: Operands, node: ir.Node) -> bool:
 
 
 def _reaches(algebra: Algebra, end: Number, size: Number) -> bool:
-    """True if an end is certainly not before the last element."""
+    """Return True if an end is certainly not before the last element."""
     if isinstance(end, int) and end >= TO_THE_END:
         return True
     if isinstance(end, int) and isinstance(size, int):

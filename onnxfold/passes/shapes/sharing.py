@@ -84,7 +84,7 @@ class Sharing:
                     known.append((value, axis))
 
     def _find(self, fact: Fact) -> ir.Value | None:
-        """A value with these elements that can be read here."""
+        """Return a value with these elements that can be read here."""
         fact = self._analysis.table.shared(fact)
         for level in self._values:
             found = level.get(fact)
@@ -128,7 +128,7 @@ class Sharing:
         return 1 if scope is None else scope.opsets.get("", 1)
 
     def _is_demanded(self, value: ir.Value) -> bool:
-        """True if something reads the list that does not compute another one from it."""
+        """Return True if something reads the list that does not compute another one from it."""
         return any(
             not self._analysis.of(output).is_symbolic
             for use in value.uses()
@@ -136,7 +136,9 @@ class Sharing:
         )
 
     def _parts(self, items: list[Number], *, reuse: bool) -> list[_Stretch] | None:
-        """The list as a few parts, taken from the front; None if one of them is not there."""
+        """Return the list as a few parts, taken from the front; None if one of them is
+        not there.
+        """
         parts: list[_Stretch] = []
         k = 0
         while k < len(items):
@@ -148,7 +150,7 @@ class Sharing:
         return parts
 
     def _part(self, items: list[Number], start: int, *, reuse: bool) -> _Stretch | None:
-        """The next part: what is there comes first, or else what is longest."""
+        """Return the next part: what is there comes first, or else what is longest."""
         best = self._from_shape(items, start)
         end = start
         while end < len(items) and isinstance(items[end], int):
@@ -169,7 +171,7 @@ class Sharing:
         return of_items(list_of(numbers), ir.DataType.INT64, self._analysis.algebra)
 
     def _from_shape(self, items: list[Number], start: int) -> _Stretch | None:
-        """The longest stretch of a tensor's shape that is there from ``start`` on."""
+        """Return the longest stretch of a tensor's shape that is there from ``start`` on."""
         best: _Stretch | None = None
         for place in range(start, len(items)):
             size = items[place]
@@ -259,7 +261,7 @@ class Sharing:
 
 
 def _is_there(value: ir.Value) -> bool:
-    """True unless the value has been taken out of its graph."""
+    """Return True unless the value has been taken out of its graph."""
     producer = value.producer()
     if producer is None:
         return value.graph is not None
@@ -267,7 +269,9 @@ def _is_there(value: ir.Value) -> bool:
 
 
 def _exclusive(node: ir.Node, needed: Sequence[ir.Value]) -> set[ir.Node]:
-    """The nodes that go if nobody reads this one any more, but something else what is needed."""
+    """Return the nodes that go if nobody reads this one any more, but something else what is
+    needed.
+    """
     going = {node}
     staying = {value.producer() for value in needed}
     pending = [node]

@@ -93,7 +93,7 @@ def _drawn(model: ir.Model, title: str, runtime_constants: Iterable[ir.Value] = 
 
 
 def head(kind: str, source: str, target: str) -> dict[str, Any]:
-    """What every page begins with: its format, the command, and the files."""
+    """Return what every page begins with: its format, the command, and the files."""
     return {
         "format": _FORMAT,
         "kind": kind,

@@ -84,7 +84,7 @@ class Recording:
     # ---------------------------------------------------------------- afterwards
 
     def document(self, report: Report, model: ir.Model) -> dict[str, Any]:
-        """The data of the page, JSON-ready.
+        """Return the data of the page, JSON-ready.
 
         Args:
             report: Of the run.
@@ -132,7 +132,7 @@ class Recording:
 
 
 def _run(report: Report) -> dict[str, Any]:
-    """The report; decisions are with the nodes of the graph, places with the rules."""
+    """Return the report; decisions are with the nodes of the graph, places with the rules."""
     run = report.to_dict()
     del run["decisions"], run["places"]
     rounded = list(report.rounded.items())

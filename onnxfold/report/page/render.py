@@ -61,7 +61,7 @@ def write_page(document: dict[str, Any], path: str | os.PathLike[str]) -> None:
 
 
 def page_text(document: dict[str, Any]) -> str:
-    """The page of a document."""
+    """Return the page of a document."""
     # In a script element only these could end the data or begin a comment; JSON has escapes.
     data = _json(document).replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
     parts = {

@@ -63,7 +63,7 @@ class Skeleton:
             self._graph(function.graph, f"function {function.name}")
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a JSON-ready dictionary."""
+        """Return the same as a JSON-ready dictionary."""
         keys = ("title", "scopes", "values", "nodes", "outputs", "total")
         told = {key: getattr(self, key) for key in keys}
         return {**told, "left_out": self.total - len(self.nodes)}
@@ -79,7 +79,7 @@ class Skeleton:
             self.learn(inferred_types(model, self.drawn))
 
     def name_of(self, node: dict[str, Any]) -> str:
-        """The name of the first result of a node."""
+        """Return the name of the first result of a node."""
         return self.values[node["outputs"][0]][0] if node["outputs"] else ""
 
     def forget_model(self) -> dict[int, ir.Node]:
@@ -136,7 +136,7 @@ class Skeleton:
 
 
 def inferred_types(model: ir.Model, nodes: Iterable[ir.Node]) -> dict[str, str]:
-    """The types of what nodes make, as texts by name; whatever the model says of them."""
+    """Return the types of what nodes make, as texts by name; whatever the model says of them."""
     types = facts_of(model).types
     types.run()
     texts = Texts(types.algebra, ())
@@ -152,5 +152,5 @@ def inferred_types(model: ir.Model, nodes: Iterable[ir.Node]) -> dict[str, str]:
 
 
 def short(text: str) -> str:
-    """A text of any length as one that a page can hold."""
+    """Return a text of any length as one that a page can hold."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}…{text[-_LONGEST // 2 :]}"

@@ -38,7 +38,7 @@ class StoredBefore:
         """Name, facts, and names of the constants that are made of it, in order."""
 
     def _follow(self, value: ir.Value, constness: ConstnessAnalysis) -> list[str]:
-        """Constants that are made of a value."""
+        """Return the constants that are made of a value."""
         found: dict[str, None] = {}
         pending = [value]
         for current in pending:
@@ -59,7 +59,9 @@ class StoredBefore:
             self._made_by[value.name] = op_name(node)
 
     def beside(self, model: ir.Model) -> dict[str, Any]:
-        """The largest tensors before, with what became of them, and after, with their origin."""
+        """Return the largest tensors before, with what became of them, and after, with their
+        origin.
+        """
         after = {value.name or "": tensor for value, tensor in stored_tensors(model)}
         largest = sorted(after, key=lambda name: -after[name].nbytes)[:_MOST]
         return {

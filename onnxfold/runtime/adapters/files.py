@@ -64,7 +64,7 @@ class LoraConfig:
     by_root: bool = False
 
     def scale(self, module: str, rank: int) -> float:
-        """The factor for a module whose adapter has that rank; the first pattern counts."""
+        """Return the factor for a module whose adapter has that rank; the first pattern counts."""
         own = (a for name, a in self.alphas.items() if f".{module}".endswith(f".{name}"))
         alpha = next(own, self.alpha)
         return alpha / (math.sqrt(rank) if self.by_root else rank) if rank else 1.0

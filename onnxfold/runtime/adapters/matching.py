@@ -44,7 +44,8 @@ class Fit:
 
 
 def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
-    """How the tensors of an adapter fit the runtime constants of a bundle, in the file's order.
+    """Return how the tensors of an adapter fit the runtime constants of a bundle, in the file's
+    order.
 
     A tensor is the constant of its own name, or the one that PyTorch calls the same: the shorter
     name is the end of the longer, without what peft adds.
@@ -63,7 +64,7 @@ def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
 def constants_of(
     source: Mapping[str, Feed] | str | os.PathLike[str], manifest: Manifest
 ) -> dict[str, Feed]:
-    """The values of runtime constants that an adapter gives, not copied unless they change.
+    """Return the values of runtime constants that an adapter gives, not copied unless they change.
 
     Args:
         source: Its tensors by name, or its file.
@@ -102,7 +103,7 @@ class _ConstantNames:
                 self._ends.setdefault(parts[k:], []).append(weight.name)
 
     def find(self, tensor: str) -> list[str]:
-        """The constants that a tensor can be."""
+        """Return the constants that a tensor can be."""
         if tensor in self.infos:
             return [tensor]
         parts = _parts(tensor)
@@ -113,7 +114,7 @@ class _ConstantNames:
 
 
 def _parts(name: str) -> tuple[str, ...]:
-    """The parts of a parameter's name, without what peft adds."""
+    """Return the parts of a parameter's name, without what peft adds."""
     parts = name.split(".")
     for k in range(len(parts) - 1):
         if parts[k : k + 2] == _WRAPPER:
@@ -163,7 +164,7 @@ def _scaled(fit: Fit, weight: Weight | None, config: LoraConfig | None) -> Fit:
 
 
 def _converted(feed: Feed, fit: Fit, dtype: str) -> Feed:
-    """A tensor as the runtime constant."""
+    """Return a tensor as the runtime constant."""
     if not isinstance(feed, np.ndarray):
         return feed
     array: Array = feed.T if fit.transposed else feed
@@ -173,7 +174,7 @@ def _converted(feed: Feed, fit: Fit, dtype: str) -> Feed:
 
 
 def _converts(feed: Feed, dtype: str) -> bool:
-    """Whether a tensor has the type, or both are floating-point numbers."""
+    """Return whether a tensor has the type, or both are floating-point numbers."""
     if not isinstance(feed, np.ndarray):
         return True  # onnxruntime's own, compared when it is given
     wanted = _numpy_dtype(dtype)

@@ -108,14 +108,14 @@ def _distinct(parts: Sequence[Component]) -> dict[str, Component]:
 
 
 def _refusals(backend: Backend, part: Component) -> list[str]:
-    """Why a component is not given to a compiler."""
+    """Return why a component is not given to a compiler."""
     reasons = backend.supported(part.model)
     reason = part.demands.reason
     return reasons if reasons or reason is None else [reason]
 
 
 def _renamed(kernel: Kernel, part: Component) -> Kernel:
-    """A kernel, or the reason why there is none, with the names of a component."""
+    """Return a kernel, or the reason why there is none, with the names of a component."""
     return dataclasses.replace(
         kernel,
         outputs=part.outputs,
@@ -132,7 +132,7 @@ def _refused(part: Component, error: CompileError) -> Kernel:
 
 
 def _fastest(works: Sequence[_Work], part: Component) -> Kernel | None:
-    """The fastest kernel that is kept for a component."""
+    """Return the fastest kernel that is kept for a component."""
     taken = [(work, work.taken(part)) for work in works]
     found = [work.checked(kernel, part) for work, kernel in taken if kernel is not None]
     kernels = sorted(
@@ -187,7 +187,7 @@ class _Work:
         return kernels
 
     def taken(self, part: Component) -> Kernel | None:
-        """The kernel that is kept for a component, if it can be run here."""
+        """Return the kernel that is kept for a component, if it can be run here."""
         key = self._backend.key_of(part.graph_hash)
         if self._backend.unusable(key):
             return None
@@ -195,7 +195,9 @@ class _Work:
         return kernel and _renamed(kernel, part)
 
     def _kernel(self, part: Component) -> Kernel:
-        """A component's kernel, kept or compiled. Without a file, it says why there is none."""
+        """Return a component's kernel, kept or compiled. Without a file, it says why
+        there is none.
+        """
         kernel = self.taken(part)
         if kernel is not None:
             return kernel
@@ -223,7 +225,7 @@ class _Work:
         return _renamed(kernel, part)
 
     def checked(self, kernel: Kernel, part: Component) -> Kernel:
-        """A kernel with its error and times; without a file if it is wrong."""
+        """Return a kernel with its error and times; without a file if it is wrong."""
         takes = part.demands.inputs
         sizes = nominal_sizes(takes, self._nominal)
         timed_at = [shape_of(info, sizes) for info in takes]
@@ -267,7 +269,7 @@ class _Work:
 def _reference(
     part: Component, model: Path, calls: Sequence[Sequence[object]]
 ) -> list[list[object]]:
-    """What onnxruntime computes. The model is saved for it: weights go from file to file."""
+    """Return what onnxruntime computes. The model is saved for it: weights go from file to file."""
     try:
         storage.save(part.original, model, external_data=True, fsync=False)
         run = Onnxruntime().runner(model)

@@ -54,16 +54,18 @@ class Backend(Protocol):
     name: str
 
     def missing(self) -> str | None:
-        """Why the backend cannot compile on this machine, or None if it can."""
+        """Return why the backend cannot compile on this machine, or None if it can."""
 
     def maker(self) -> str:
-        """The very compiler that is used, where none is missing: its version, its image."""
+        """Return the very compiler that is used, where none is missing: its version, its image."""
 
     def supported(self, model: ir.Model) -> list[str]:
-        """Why the backend is not asked to compile the model; nothing if it is."""
+        """Return why the backend is not asked to compile the model; nothing if it is."""
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """What a kernel of a model (by its hash) is made for: machine, flags; needs no compiler."""
+        """Return what a kernel of a model (by its hash) is made for: machine, flags; needs no
+        compiler.
+        """
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
         """Compile a serialized model.
@@ -86,10 +88,10 @@ class Backend(Protocol):
         """
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
-        """Why a stored kernel with this key cannot be run here, or None if it can."""
+        """Return why a stored kernel with this key cannot be run here, or None if it can."""
 
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
-        """A kernel that can be called from any thread.
+        """Return a kernel that can be called from any thread.
 
         Args:
             kernel: It, with a file.
@@ -122,7 +124,7 @@ def weights_of(initializers: Mapping[str, ir.Value], names: Sequence[str]) -> Va
 
 
 def with_options(flags: Iterable[str], options: Sequence[str]) -> list[str]:
-    """A compiler's flags, with a user's options in the place of flags of the same name."""
+    """Return a compiler's flags, with a user's options in the place of flags of the same name."""
     given = {_name_of(option) for option in options}
     return [*(flag for flag in flags if _name_of(flag) not in given), *options]
 

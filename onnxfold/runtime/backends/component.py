@@ -51,7 +51,7 @@ class Component:
         return self._fold.part(self.outputs, defaults=False)
 
     def weight_arrays(self) -> Values:
-        """The weights by name, as a kernel is given them."""
+        """Return the weights by name, as a kernel is given them."""
         return weights_of(self.original.graph.initializers, self.weights)
 
     def all_dtypes(self) -> set[ir.DataType | None]:

@@ -15,7 +15,7 @@ _LEVEL_FLAGS = frozenset(("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "
 
 @functools.cache
 def cpu_features() -> str:
-    """The architecture, and a hash of the CPU's features."""
+    """Return the architecture, and a hash of the CPU's features."""
     features = " ".join(sorted(_flags())) or platform.processor()
     digest = hashlib.sha256(features.encode()).hexdigest()[:16]
     return f"{platform.machine()}-{digest}"
@@ -23,12 +23,12 @@ def cpu_features() -> str:
 
 @functools.cache
 def cpu_level() -> str:
-    """The third level of x86 if the CPU is known to have it; otherwise nothing."""
+    """Return the third level of x86 if the CPU is known to have it; otherwise nothing."""
     return _LEVEL if platform.machine() == "x86_64" and _flags() >= _LEVEL_FLAGS else ""
 
 
 def _flags() -> frozenset[str]:
-    """Names of features; none where the system is not Linux."""
+    """Return the names of features; none where the system is not Linux."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

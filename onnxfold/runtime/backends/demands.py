@@ -69,7 +69,9 @@ def demands(model: ir.Model) -> Demands:
 
 
 def _memory(model: ir.Model, failures: Failures) -> list[list[int | str]]:
-    """The bytes of all values. A size that is computed by a division counts as what is divided."""
+    """Return the bytes of all values. A size that is computed by a division counts as what is
+    divided.
+    """
     algebra = failures.algebra
     counts: dict[tuple[str, ...], int] = {}
     nodes = model.graph.all_nodes()
@@ -84,7 +86,7 @@ def _memory(model: ir.Model, failures: Failures) -> list[list[int | str]]:
 
 
 def _names(algebra: Algebra, index: int) -> set[str]:
-    """The names of the sizes that an atom is made of."""
+    """Return the names of the sizes that an atom is made of."""
     atom = algebra.atoms[index]
     if atom.op == "symbol":
         return {str(atom.args[0])}
@@ -101,7 +103,9 @@ def _first_reason(model: ir.Model, failures: Failures) -> str | None:
 
 
 def _equal_sizes(failures: Failures) -> tuple[str, str | int] | None:
-    """A name of the inputs' sizes, and the size that must be the same; None if there is none."""
+    """Return a name of the inputs' sizes, and the size that must be the same; None if there is
+    none.
+    """
     for pair in failures.unequal:
         one, other = (n if isinstance(n, int) else failures.algebra.name_of(n) for n in pair)
         if one is not None and isinstance(other, str):

@@ -54,14 +54,14 @@ class Iree:
         self._flags = with_options(FLAGS, options)
 
     def missing(self) -> str | None:
-        """Why nothing can be compiled here, or None."""
+        """Return why nothing can be compiled here, or None."""
         for package in ("compiler", "runtime"):
             if not _has(f"iree.{package}"):
                 return f"iree-base-{package} is not installed (pip install onnxfold[iree])"
         return None
 
     def supported(self, model: Any) -> list[str]:
-        """Why the model is not given to the compiler; nothing if it is."""
+        """Return why the model is not given to the compiler; nothing if it is."""
         reasons = [
             f"IREE does not run {node.op_type}"
             for node in model.graph
@@ -74,7 +74,7 @@ class Iree:
         return list(dict.fromkeys(reasons))
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """What a kernel is made of and for.
+        """Return what a kernel is made of and for.
 
         Args:
             graph: Hash of the model.
@@ -82,7 +82,7 @@ class Iree:
         return {"graph": graph, **target(), "flags": " ".join(self._flags)}
 
     def maker(self) -> str:
-        """The version of the compiler."""
+        """Return the version of the compiler."""
         return _version("iree-base-compiler")
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
@@ -100,7 +100,7 @@ class Iree:
         return sorted({*folder.iterdir()} - before)
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
-        """Why a stored kernel with this key cannot be run here, or None."""
+        """Return why a stored kernel with this key cannot be run here, or None."""
         here = target()
         if not here["iree"]:
             return "iree-base-runtime is not installed"
@@ -110,7 +110,7 @@ class Iree:
         return None
 
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
-        """A kernel of a stored module.
+        """Return a kernel of a stored module.
 
         Raises:
             CompileError: The module does not load here.
@@ -148,12 +148,12 @@ def _in_child(
 
 @functools.cache
 def target() -> dict[str, str]:
-    """What a kernel depends on besides its model: versions and the CPU."""
+    """Return what a kernel depends on besides its model: versions and the CPU."""
     return {"iree": _version("iree-base-runtime"), "cpu": cpu_features()}
 
 
 def _takes(value: ir.Value) -> bool:
-    """Whether it has the type: of the numbers that NumPy itself has, all but complex ones.
+    """Return whether it has the type: of the numbers that NumPy itself has, all but complex ones.
 
     Results may be of bfloat16, too; operands are computed with another rounding.
     """

@@ -37,7 +37,9 @@ class Module:
         self._fixed = [(_to_device(array), array) for array in map(aligned, fixed)]
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        """The results. IREE does not tell unsigned from signed integers: nor do the dtypes."""
+        """Return the results. IREE does not tell unsigned from signed integers: nor do
+        the dtypes.
+        """
         with self._lock:
             results = self._function(*map(_to_device, arrays), *(value for value, _ in self._fixed))
             if not isinstance(results, (tuple, list)):
@@ -47,7 +49,7 @@ class Module:
 
 @functools.cache
 def _config() -> Any:
-    """The device that all modules share, with as many threads as the machine has cores."""
+    """Return the device that all modules share, with as many threads as the machine has cores."""
     from iree import runtime
 
     runtime._binding.disable_leak_checker()
@@ -56,7 +58,7 @@ def _config() -> Any:
 
 
 def aligned(array: Array) -> Array:
-    """The array itself where IREE can use its memory, otherwise a copy that it can."""
+    """Return the array itself where IREE can use its memory, otherwise a copy that it can."""
     array = np.asarray(array)
     if array.flags.c_contiguous and array.flags.writeable and array.ctypes.data % ALIGNMENT == 0:
         return array
@@ -68,7 +70,7 @@ def aligned(array: Array) -> Array:
 
 
 def _to_host(result: Any) -> Array:
-    """The elements of a device's array. IREE's own view of them does not keep them alive."""
+    """Return the elements of a device's array. IREE's own view of them does not keep them alive."""
     view = np.asarray(result.to_host())
     if not view.size:
         return view

@@ -171,7 +171,7 @@ def _files() -> list[KeptFile]:
 
 
 def _described(archive: zipfile.ZipFile) -> Kernel:
-    """The kernel in an archive, whose files are all where kernels are."""
+    """Return the kernel in an archive, whose files are all where kernels are."""
     kernel = Kernel.from_dict(json.loads(archive.read(_DESCRIPTION)))
     if not kernel.files or any(os.path.dirname(file) != KERNELS for file in kernel.files):
         raise ValueError("it has files that are none of a kernel")

@@ -65,7 +65,9 @@ def load_kernels(bundle: SplitModel, backend: str) -> tuple[list[Loaded], dict[s
 
 
 def _changed(bundle: SplitModel) -> str | None:
-    """Why all kernels may be of another runtime_fold than this one, or None if they are not."""
+    """Return why all kernels may be of another runtime_fold than this one, or None if
+    they are not.
+    """
     if not any(kernel.files for kernel in bundle.manifest.kernels):
         return None
     if bundle.fold_hash == bundle.manifest.hashes.get(FOLD_FILE, bundle.fold_hash):
@@ -167,7 +169,7 @@ def check_inputs(kernel: Kernel, values: Values) -> None:
 
 
 def _shape(value: Feed, dtype: str) -> tuple[int, ...] | None:
-    """The shape of a tensor of this element type, None for everything else."""
+    """Return the shape of a tensor of this element type, None for everything else."""
     if isinstance(value, np.ndarray):
         return value.shape if value.dtype.name == numpy_name(dtype) else None
     if not value.has_value() or value.data_type() != f"tensor({dtype})":

@@ -36,7 +36,7 @@ class Onnxruntime:
         return None
 
     def maker(self) -> str:
-        """The version of onnxruntime."""
+        """Return the version of onnxruntime."""
         return metadata.version("onnxruntime")
 
     def supported(self, model: Any) -> list[str]:
@@ -44,7 +44,7 @@ class Onnxruntime:
         return []
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """The model; any version of onnxruntime runs it."""
+        """Return the model; any version of onnxruntime runs it."""
         return {"graph": graph, "backend": self.name}
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
@@ -86,7 +86,7 @@ class Onnxruntime:
         return None
 
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
-        """A kernel of a stored model.
+        """Return a kernel of a stored model.
 
         Raises:
             CompileError: The model cannot be opened.

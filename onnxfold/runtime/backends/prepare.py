@@ -140,7 +140,9 @@ def _weights_to_inputs(graph: ir.Graph) -> list[str]:
 
 
 def is_weight(tensor: ir.TensorProtocol) -> bool:
-    """Whether a constant becomes an input of a kernel, which is shared with other weights."""
+    """Return whether a constant becomes an input of a kernel, which is shared with
+    other weights.
+    """
     if tensor.dtype == ir.DataType.STRING or tensor.dtype.bitwidth < 8:
         return False
     return tensor.size > _MOST_NUMBERS and (

@@ -106,7 +106,8 @@ def _refuse_shortage(what: str, text: str) -> None:
 def side_by_side(
     jobs: Sequence[Callable[[], Result]], stage: str, progress: Progress | None = None
 ) -> list[Result]:
-    """The results of jobs, in their order. Their processes end with this call, however it ends.
+    """Return the results of jobs, in their order. Their processes end with this call, however it
+    ends.
 
     Args:
         jobs: Functions that run something in other processes.
@@ -123,7 +124,7 @@ def side_by_side(
 
 
 def memory_limit() -> int:
-    """Bytes that one process of a compilation may take: half of what the machine has."""
+    """Return the bytes that one process of a compilation may take: half of what the machine has."""
     return memory_of_the_machine() // 2
 
 

@@ -28,7 +28,7 @@ NOT_COMPILING = ("auto", "onnxruntime")
 
 
 def create(name: str, options: Sequence[str] = ()) -> Backend:
-    """A backend by name: ours, or one that another package brings (``onnxfold.backends``).
+    """Return a backend by name: ours, or one that another package brings (``onnxfold.backends``).
 
     Args:
         name: Its name.
@@ -76,7 +76,7 @@ def check_name(backend: str, options: Sequence[str] = (), strict: bool = False) 
 
 
 def compilers() -> Iterator[Backend]:
-    """Every backend that compiles and that can be loaded, in the order of "auto"."""
+    """Yield every backend that compiles and that can be loaded, in the order of "auto"."""
     for name in _known():
         if name == "onnxruntime":
             continue
@@ -110,7 +110,7 @@ def report_rest(backend: str, left: Mapping[str, str], count: int, strict: bool)
 
 
 def _known() -> dict[str, metadata.EntryPoint]:
-    """All backends by name, ours first."""
+    """Return all backends by name, ours first."""
     ours = [metadata.EntryPoint(name, place, _GROUP) for name, place in _OURS.items()]
     others = [e for e in metadata.entry_points(group=_GROUP) if e.name not in NAMES]
     return {entry.name: entry for entry in (*ours, *others)}

@@ -74,7 +74,8 @@ def _named(names: Sequence[str], arrays: Iterator[Any]) -> dict[str, Any]:
 def _times(
     kernel: Kernel, run: Callable[[Any], Mapping[str, Any]], model: str, given: Mapping[str, Any]
 ) -> list[float]:
-    """The shortest time of the kernel and of onnxruntime, in turns: other processes disturb both.
+    """Return the shortest time of the kernel and of onnxruntime, in turns: other processes
+    disturb both.
 
     Each runs twice in its turn, as threads of the one before it may wait for work in a loop.
     """

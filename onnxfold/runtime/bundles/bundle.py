@@ -57,12 +57,12 @@ class SplitModel(Protocol):
         """
 
     def load(self, part: str) -> ir.Model:
-        """A part as a model, to be changed."""
+        """Return a part as a model, to be changed."""
 
     def open(
         self, part: str, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
     ) -> onnxruntime.InferenceSession:
-        """A session of onnxruntime on a part."""
+        """Return a session of onnxruntime on a part."""
 
 
 @dataclass
@@ -107,12 +107,12 @@ class Bundle:
             raise ModelError(f"cannot be read: {error.strerror}", file=error.filename) from None
 
     def _is_younger(self) -> bool:
-        """Whether runtime_fold was written to after the manifest."""
+        """Return whether runtime_fold was written to after the manifest."""
         files = [file.stat().st_mtime_ns for file in _files_of(self.runtime_fold)]
         return self.read is None or max(files) > self.read[1][1]
 
     def load(self, part: str) -> ir.Model:
-        """A part as a model, to be changed.
+        """Return a part as a model, to be changed.
 
         Raises:
             ModelError: It is damaged, or belongs to another bundle.
@@ -128,7 +128,7 @@ class Bundle:
     def open(
         self, part: str, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
     ) -> onnxruntime.InferenceSession:
-        """A session of onnxruntime on a part.
+        """Return a session of onnxruntime on a part.
 
         Raises:
             ModelError: It is damaged, or belongs to another bundle.
@@ -170,7 +170,7 @@ class Bundle:
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is the folder (or the manifest) of a bundle."""
+    """Return whether a path is the folder (or the manifest) of a bundle."""
     path = Path(path)
     return (path / MANIFEST).is_file() or (path.name == MANIFEST and path.is_file())
 
@@ -201,7 +201,7 @@ def open_bundle(path: str | os.PathLike[str]) -> Bundle:
 
 
 def staged_document(manifest: Path) -> dict[str, Any] | None:
-    """A manifest that names the folder with its files, which are to be moved; see `staging`.
+    """Return a manifest that names the folder with its files, which are to be moved; see `staging`.
 
     None if they are at their places, or there is no bundle.
     """
@@ -233,7 +233,7 @@ def _document(file: Path) -> dict[str, Any]:
 
 
 def _version(file: Path) -> Version:
-    """What tells a file from one that has taken its place; -1 if there is none."""
+    """Return what tells a file from one that has taken its place; -1 if there is none."""
     try:
         status = file.stat()
     except OSError:
@@ -248,7 +248,7 @@ def hash_model(path: Path) -> str:
 
 
 def _files_of(path: Path) -> list[Path]:
-    """A model, and its data file of the usual name if there is one."""
+    """Return a model, and its data file of the usual name if there is one."""
     data = path.with_name(path.name + ".data")
     return [path, data] if data.exists() else [path]
 

@@ -55,14 +55,14 @@ class InMemory:
             return _content_hash(self._parts[FOLD_FILE])
 
     def load(self, part: str) -> ir.Model:
-        """A part as a model, to be changed."""
+        """Return a part as a model, to be changed."""
         with self._lock:
             return self._parts[part].clone()
 
     def open(
         self, part: str, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
     ) -> onnxruntime.InferenceSession:
-        """A session of onnxruntime on a part."""
+        """Return a session of onnxruntime on a part."""
         with self._lock:
             return open_model(self._parts[part], options, providers)
 

@@ -32,7 +32,7 @@ class TensorInfo:
     """Of indices: they are at least -rows, and less than rows."""
 
     def takes(self, shape: Sequence[int]) -> bool:
-        """Whether it can have a shape."""
+        """Return whether it can have a shape."""
         if self.shape is None:
             return True
         pairs = zip(self.shape, shape, strict=False)
@@ -113,7 +113,7 @@ class Kernel:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Kernel:
-        """What ``dataclasses.asdict`` has made of one.
+        """Return what ``dataclasses.asdict`` has made of one.
 
         Raises:
             ValueError: Something is of another type, or a file lies outside of the bundle.
@@ -218,7 +218,7 @@ class Manifest:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Manifest:
-        """What was written by `to_dict`.
+        """Return what was written by `to_dict`.
 
         Raises:
             ValueError: Something is of another type, a kernel lies outside of the bundle, or the
@@ -238,7 +238,9 @@ def _digest(document: Mapping[str, Any]) -> str:
 
 
 def _read(kind: Any, value: Any, name: str) -> Any:
-    """What is written in JSON, as the type by which it is declared; or see `Manifest.from_dict`."""
+    """Return what is written in JSON, as the type by which it is declared; or see
+    `Manifest.from_dict`.
+    """
     parts = get_args(kind)
     if is_dataclass(kind) and isinstance(value, dict):
         kinds = get_type_hints(kind)

@@ -123,7 +123,7 @@ def _scratch_file(plan: FilePlan) -> Iterator[str]:
 
 
 def _has_custom_ops(model: ir.Model) -> bool:
-    """Whether the model has ops that are neither onnxruntime's own nor its functions."""
+    """Return whether the model has ops that are neither onnxruntime's own nor its functions."""
     return any(
         node.domain and not node.domain.startswith(_BUILT_IN)
         for graph in all_graphs(model)
@@ -168,7 +168,7 @@ def _let_go(model: ir.Model, data: FilePlan | None, path: str) -> None:
 
 
 def _content(plan: FilePlan) -> bytes:
-    """The model as it would be in a file."""
+    """Return the model as it would be in a file."""
     parts = dict(plan.literals)
     parts.update((place.offset, place.tensor.tobytes()) for place in plan.tensors)
     return b"".join(parts[offset] for offset in sorted(parts))

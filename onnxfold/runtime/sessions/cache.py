@@ -109,7 +109,8 @@ class FoldCache:
         self._statistics = CacheStatistics()
 
     def get(self, key: Hashable, make: Callable[[], Folded]) -> Folded:
-        """What is held under the key; otherwise what ``make`` gives, called by one thread only.
+        """Return what is held under the key; otherwise what ``make`` gives, called by one thread
+        only.
 
         An exception of ``make`` reaches every thread that waits for it; the next one tries again.
 
@@ -152,7 +153,7 @@ class FoldCache:
         return result.folded
 
     def statistics(self) -> CacheStatistics:
-        """A copy of the figures as they are now."""
+        """Return a copy of the figures as they are now."""
         with self._lock:
             return replace(self._statistics)
 
@@ -188,5 +189,5 @@ _shared = FoldCache()
 
 
 def shared_cache() -> FoldCache:
-    """The cache of all sessions of this process that were not given their own."""
+    """Return the cache of all sessions of this process that were not given their own."""
     return _shared

@@ -55,7 +55,7 @@ class Given:
         self._plain = _plain(self.value)
 
     def is_same(self, value: Feed) -> bool:
-        """Whether a value that is given now has the same type, shape and bits."""
+        """Return whether a value that is given now has the same type, shape and bits."""
         if self._is_fixed:
             if not is_fixed(self.value):
                 return False  # it may have been filled anew, and there is no copy
@@ -104,7 +104,7 @@ class Constants:
                     self._ranked.setdefault(dim, []).append(place)
 
     def merged(self, setting: Setting, feed: Mapping[str, Feed]) -> Setting:
-        """The constants in a feed, and those of a setting where none are fed.
+        """Return the constants in a feed, and those of a setting where none are fed.
 
         Returns:
             The setting itself if the feed has no other values.
@@ -151,7 +151,7 @@ class Constants:
 
 
 def is_fixed(value: Feed) -> bool:
-    """Whether an array cannot be written to: it and every array that it is a view of."""
+    """Return whether an array cannot be written to: it and every array that it is a view of."""
     while isinstance(value, np.ndarray):
         if value.flags.writeable:
             return False
@@ -188,7 +188,7 @@ def _texts(value: Feed) -> tuple[Any, ...] | None:
 
 
 def _copied(value: Feed) -> Feed:
-    """A copy in memory of its own; of what is not in the CPU's memory, the value itself."""
+    """Return a copy in memory of its own; of what is not in the CPU's memory, the value itself."""
     if isinstance(value, np.ndarray):
         return np.array(value, order="C")
     return ort_copy(value) if has_numbers(value) else value
@@ -196,7 +196,9 @@ def _copied(value: Feed) -> Feed:
 
 @functools.cache
 def _memcmp() -> Any:
-    """The C library's: it compares at the speed of memory, and other threads run meanwhile."""
+    """Return the C library's: it compares at the speed of memory, and other threads run
+    meanwhile.
+    """
     function = c_library().memcmp
     function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
     return function

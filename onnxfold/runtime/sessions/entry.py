@@ -89,7 +89,9 @@ class Entry:
         return self._opened_alone(arrays)
 
     def _opened_alone(self, arrays: Mapping[str, Array]) -> onnxruntime.InferenceSession:
-        """The same as a model of its own, each of whose weights onnxruntime arranges again."""
+        """Return the same as a model of its own, each of whose weights onnxruntime
+        arranges again.
+        """
         import onnx_ir as ir
 
         from onnxfold.runtime.bundles.opening import open_model

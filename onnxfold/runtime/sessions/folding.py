@@ -86,7 +86,7 @@ class SessionFolding:
         self._groups = [_Group(self, k, loaded, reasons) for k in range(len(groups))]
 
     def fold(self, constants: Mapping[str, Given]) -> list[Folded]:
-        """The folded tensors, from the cache or made now.
+        """Return the folded tensors, from the cache or made now.
 
         Args:
             constants: Every constant that has no default value.
@@ -105,7 +105,7 @@ class SessionFolding:
         return fold_options(self.options)
 
     def placements(self) -> list[Placement]:
-        """Which backend makes which tensors."""
+        """Return which backend makes which tensors."""
         return [group.placement(k) for group in self._groups for k in range(group.size)]
 
     def count(self, seconds: float) -> None:
@@ -205,7 +205,7 @@ class _Group:
             self._reasons.update(dict.fromkeys(kernel.outputs, f"the kernel failed: {error}"))
 
     def _opened(self, outputs: tuple[str, ...]) -> tuple[onnxruntime.InferenceSession, list[str]]:
-        """A session that makes the tensors without a kernel, and what it reads.
+        """Return a session that makes the tensors without a kernel, and what it reads.
 
         It runs runtime_fold, or a part of it.
         """

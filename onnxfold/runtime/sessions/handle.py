@@ -101,7 +101,7 @@ class Handle:
         input_dict_ort_values: Mapping[str, onnxruntime.OrtValue],
         run_options: onnxruntime.RunOptions | None = None,
     ) -> Sequence[onnxruntime.OrtValue]:
-        """The same with onnxruntime's values in and out."""
+        """Return the same with onnxruntime's values in and out."""
         self._entry.refuse(input_dict_ort_values)
         session, own = self._open()
         feeds = {**{n: ort_value(v) for n, v in input_dict_ort_values.items()}, **own}
@@ -110,15 +110,15 @@ class Handle:
         )
 
     def io_binding(self) -> Binding:
-        """A binding for entry with these tensors bound."""
+        """Return a binding for entry with these tensors bound."""
         return Binding(*self._open(), self._entry.refuse)
 
     def tensors(self) -> dict[str, onnxruntime.OrtValue]:
-        """What entry is given besides its own inputs, by name."""
+        """Return what entry is given besides its own inputs, by name."""
         return dict(self._bound)
 
     def _open(self) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:
-        """The session to run, and what it is fed of these tensors."""
+        """Return the session to run, and what it is fed of these tensors."""
         if self._opened is None:
             with self._lock:
                 if self._opened is None:

@@ -156,7 +156,7 @@ class Session:
         *,
         handle: Handle | None = None,
     ) -> Sequence[onnxruntime.OrtValue]:
-        """The same with onnxruntime's values in and out."""
+        """Return the same with onnxruntime's values in and out."""
         if handle is None:
             handle, input_dict_ort_values = self._handle_for(input_dict_ort_values)
         return self._own(handle).run_with_ort_values(
@@ -164,7 +164,8 @@ class Session:
         )
 
     def io_binding(self, handle: Handle | None = None) -> Binding:
-        """A binding for entry with the folded tensors bound: those of a handle, or the last ones.
+        """Return a binding for entry with the folded tensors bound: those of a handle, or the
+        last ones.
 
         Raises:
             UsageError: Nothing has been folded yet.
@@ -184,7 +185,7 @@ class Session:
         iobinding.entry.run_with_iobinding(iobinding, run_options)
 
     def fold(self, constants: Mapping[str, Feed] | str | os.PathLike[str]) -> Handle:
-        """The folded tensors of a setting of the runtime constants, for use by many callers.
+        """Return the folded tensors of a setting of the runtime constants, for use by many callers.
 
         The arrays may be changed afterwards: what entry reads of them itself is copied.
 
@@ -208,7 +209,7 @@ class Session:
         return self._fold(self._constants.given(constants))
 
     def _own(self, handle: Handle) -> Handle:
-        """The handle, which must be of this session."""
+        """Return the handle, which must be of this session."""
         if not isinstance(handle, Handle):
             raise UsageError("the handle must be one of fold()")
         if handle.owner is not self._constants:
@@ -216,7 +217,8 @@ class Session:
         return handle
 
     def _handle_for(self, feed: Mapping[str, Feed]) -> tuple[Handle, dict[str, Feed]]:
-        """The handle for the constants in a feed (those of the run before where none are fed).
+        """Return the handle for the constants in a feed (those of the run before where none are
+        fed).
 
         Returns:
             The handle, and the rest of the feed.
@@ -261,32 +263,32 @@ class Session:
         return self.bundle.manifest.cached_bytes
 
     def fold_statistics(self) -> FoldStatistics:
-        """How often and how long runtime_fold ran for this session."""
+        """Return how often and how long runtime_fold ran for this session."""
         return self._folding.statistics
 
     def cache_statistics(self) -> CacheStatistics:
-        """Figures of the cache, other sessions that share it included."""
+        """Return the figures of the cache, other sessions that share it included."""
         return self._cache.statistics()
 
     def placements(self) -> list[Placement]:
-        """Which backend makes which folded tensors, and why not another one."""
+        """Return which backend makes which folded tensors, and why not another one."""
         return self._folding.placements()
 
     # ---------------------------------------------------------------- what it runs
 
     def get_inputs(self) -> list[Argument]:
-        """The inputs of the original model, in its order; runtime constants among them."""
+        """Return the inputs of the original model, in its order; runtime constants among them."""
         known = self._described(self.entry.get_inputs(), optional=False)
         inputs = self.bundle.manifest.inputs
         return [known[name] for name in inputs if name in known]
 
     def get_overridable_initializers(self) -> list[Argument]:
-        """Inputs that have a default value."""
+        """Return the inputs that have a default value."""
         known = self._described(self.entry.get_overridable_initializers(), optional=True)
         return list(known.values())
 
     def _described(self, in_entry: Sequence[Any], *, optional: bool) -> dict[str, Argument]:
-        """Inputs of entry, and runtime constants that it does not read."""
+        """Return the inputs of entry, and runtime constants that it does not read."""
         known = {arg.name: Argument(arg.name, arg.type, arg.shape) for arg in in_entry}
         for info in self.bundle.manifest.runtime_constants:
             if info.optional == optional:
@@ -294,7 +296,7 @@ class Session:
         return known
 
     def get_outputs(self) -> list[Any]:
-        """The outputs of the original model."""
+        """Return the outputs of the original model."""
         return list(self.entry.get_outputs())
 
     def get_modelmeta(self) -> Any:
@@ -302,7 +304,7 @@ class Session:
         return self.entry.get_modelmeta()
 
     def get_providers(self) -> list[str]:
-        """Names of the execution providers in use."""
+        """Return the names of the execution providers in use."""
         return list(self.entry.get_providers())
 
     def get_provider_options(self) -> dict[str, Any]:
@@ -323,7 +325,7 @@ def _argument(info: TensorInfo) -> Argument:
 
 
 def _bundle_of(source: Source, backend: str, arguments: SplitArguments) -> SplitModel:
-    """The bundle that is given, or what is made of the model, in memory."""
+    """Return the bundle that is given, or what is made of the model, in memory."""
     given: SplitModel | None = None
     if isinstance(source, (str, os.PathLike)):
         if is_bundle(source) or Path(source).is_dir():

@@ -99,13 +99,17 @@ class FoldStore:
         touch(self._path(key))
 
     def _path(self, key: Hashable) -> str:
-        """The folder of a key: of what makes the tensors, and the CPU, which decides about bits."""
+        """Return the folder of a key: of what makes the tensors, and the CPU, which decides about
+        bits.
+        """
         makers = [(name, metadata.version(name)) for name in ("onnxfold", "onnxruntime")]
         text = repr((_FORMAT, makers, cpu_features(), key))
         return os.path.join(self.folder, hashlib.sha256(text.encode()).hexdigest())
 
     def _opened(self, path: str) -> Folded | None:
-        """The tensors of a folder if it is there; what was not written by `_kept` is removed."""
+        """Return the tensors of a folder if it is there; what was not written by `_kept` is
+        removed.
+        """
         if not os.path.lexists(path):
             return None
         try:
@@ -172,7 +176,9 @@ class FoldStore:
 
 
 def _model_of(values: Mapping[str, Any]) -> ir.Model | None:
-    """A model whose initializers are onnxruntime's values; None if one of them is no tensor."""
+    """Return a model whose initializers are onnxruntime's values; None if one of them
+    is no tensor.
+    """
     if not all(map(has_numbers, values.values())):
         return None
     tensors = [ir.tensor(array_of(value), name=name) for name, value in values.items()]
@@ -196,7 +202,7 @@ def _digest(model: ir.Model) -> str:
 
 
 def _load(path: str, *, is_trusted: bool = False) -> Folded:
-    """The tensors of a folder, mapped.
+    """Return the tensors of a folder, mapped.
 
     Args:
         path: The folder.

@@ -86,7 +86,7 @@ class ConstantRegion:
                 self.demanded.update((v, None) for v in operands if v in made)
 
     def describe(self, value: ir.Value) -> TensorInfo | None:
-        """Type and nominal bytes; None if it is not a tensor of a known dtype."""
+        """Return the type and nominal bytes; None if it is not a tensor of a known dtype."""
         fact = self._types.of(value)
         dtype = fact.dtype
         if dtype is None or fact.other is not None or dtype == ir.DataType.UNDEFINED:
@@ -116,7 +116,7 @@ class ConstantRegion:
         return FORBIDDEN if info is None or info.shape is None else nbytes
 
     def why_kept(self, node: ir.Node) -> str:
-        """Why a node of the region is not folded."""
+        """Return why a node of the region is not folded."""
         sizes = [self.sizes.nbytes(v) for v in node.outputs if v.name]
         if None in sizes:
             return "the size of its result is not known"
@@ -127,7 +127,7 @@ class ConstantRegion:
 
 
 def find_cut(region: ConstantRegion, max_cache: int | None = None) -> RuntimeCut:
-    """The cut that is cheapest, or the best one that fits into ``max_cache`` nominal bytes.
+    """Return the cut that is cheapest, or the best one that fits into ``max_cache`` nominal bytes.
 
     With a bound, a cached byte is made as expensive as it takes (a Lagrange multiplier).
     """

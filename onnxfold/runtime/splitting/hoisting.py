@@ -76,7 +76,7 @@ class _Hoisting:
         )
 
     def _is_outside(self, value: ir.Value) -> bool:
-        """Whether the main graph has the value, or can have it as it is a constant."""
+        """Return whether the main graph has the value, or can have it as it is a constant."""
         producer = value.producer()
         if producer is not None:
             return producer.graph is self._main or is_constant_node(producer)
@@ -99,7 +99,7 @@ class _Hoisting:
         holder.prepend(node)
 
     def _in_main(self, value: ir.Value) -> ir.Value:
-        """The value, or a copy in the main graph of what is a constant of a body."""
+        """Return the value, or a copy in the main graph of what is a constant of a body."""
         producer, graph = value.producer(), value.graph
         if (graph if producer is None else producer.graph) is self._main:
             return value
@@ -124,7 +124,7 @@ def _read_what_is_carried(node: ir.Node) -> None:
 
 
 def _carried(node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value]]:
-    """Operands that are the same in each turn, and what the body calls them."""
+    """Yield the operands that are the same in each turn, and what the body calls them."""
     if node.domain or node.op_type not in ("Loop", "Scan"):
         return
     (body,) = subgraphs_of(node)
@@ -141,7 +141,7 @@ def _carried(node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value]]:
 
 
 def _runs_always(node: ir.Node) -> bool:
-    """Whether the body of a node runs at least once; a Scan has something to scan."""
+    """Return whether the body of a node runs at least once; a Scan has something to scan."""
     if node.op_type == "Loop" and not node.domain:
         count, condition = (*node.inputs, None)[:2]
         return all(v is None or _number(v) > 0 for v in (count, condition))
@@ -149,6 +149,6 @@ def _runs_always(node: ir.Node) -> bool:
 
 
 def _number(value: ir.Value) -> int:
-    """The number that a value is in the file; 0 if it is not known."""
+    """Return the number that a value is in the file; 0 if it is not known."""
     tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
     return int(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else 0

@@ -91,7 +91,7 @@ class _Weighed:
         self._constness = ConstnessAnalysis(model, chosen)
 
     def behind(self, name: str, others: _Weighed) -> dict[str, ir.Node]:
-        """The nodes that make a value and are not in the other model, by what they make."""
+        """Return the nodes that make a value and are not in the other model, by what they make."""
         found: dict[str, ir.Node] = {}
         pending = [name]
         while pending:
@@ -103,22 +103,22 @@ class _Weighed:
         return found
 
     def running(self, nodes: Iterable[ir.Node]) -> list[ir.Node]:
-        """Those that run each time."""
+        """Return those that run each time."""
         return [node for node in nodes if self._constness.of_node(node) is Constness.VARIABLE]
 
     def cost(self, running: Collection[ir.Node]) -> float:
-        """What nodes take each run: to compute, and to read what is constant."""
+        """Return what nodes take each run: to compute, and to read what is constant."""
         nbytes = sum(self._sizes.nbytes(v) or 0 for v in self._constants(running))
         return nbytes + sum(work_of(node, self._sizes) for node in running)
 
     def cached(self, running: Collection[ir.Node]) -> int:
-        """Bytes of what runtime_fold makes for nodes."""
+        """Return the bytes of what runtime_fold makes for nodes."""
         made = [v for v in self._constants(running) if v.producer() is not None]
         folded = [v for v in made if self._constness.of(v) is Constness.RUNTIME]
         return sum(self._sizes.nbytes(v) or 0 for v in folded)
 
     def _constants(self, running: Collection[ir.Node]) -> list[ir.Value]:
-        """What they read that does not change from run to run."""
+        """Return what they read that does not change from run to run."""
         read = dict.fromkeys(v for node in running for v in node.inputs if v is not None)
         return [v for v in read if self._constness.of(v) is not Constness.VARIABLE]
 
@@ -144,7 +144,7 @@ class _MergePlace:
 
 
 def _places(before: _Weighed, after: _Weighed) -> list[_MergePlace]:
-    """Where the two models differ, from the results back."""
+    """Return where the two models differ, from the results back."""
     changed = [
         name
         for name, node in before.nodes.items()
@@ -161,7 +161,9 @@ def _places(before: _Weighed, after: _Weighed) -> list[_MergePlace]:
 
 
 def _is_other(node: ir.Node, other: ir.Node | None) -> bool:
-    """Whether a node does something else than the one that makes the same in the other model."""
+    """Return whether a node does something else than the one that makes the same in the other
+    model.
+    """
     return other is None or _signature(node) != _signature(other)
 
 

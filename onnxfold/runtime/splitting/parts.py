@@ -44,7 +44,9 @@ def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
 
 
 def named_clone(model: ir.Model) -> ir.Model:
-    """A copy; results without a name get one before, as a clone does not ask which are free."""
+    """Return a copy; results without a name get one before, as a clone does not ask
+    which are free.
+    """
     names = Names(all_graphs(model))
     for graph in all_graphs(model):
         for value in (v for node in graph for v in node.outputs if v.name is None):
@@ -53,7 +55,7 @@ def named_clone(model: ir.Model) -> ir.Model:
 
 
 def entry_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
-    """The model that runs every time: what is cached are inputs of it, behind its own.
+    """Return the model that runs every time: what is cached are inputs of it, behind its own.
 
     Args:
         model: The model; not changed.
@@ -93,7 +95,7 @@ def drop_unread(part: ir.Model, constants: Sequence[str]) -> None:
 
 
 def fold_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
-    """The model that makes the cached values, of the inputs that it needs for that.
+    """Return the model that makes the cached values, of the inputs that it needs for that.
 
     Args:
         model: The model; not changed.
@@ -111,7 +113,7 @@ def fold_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
 
 
 def groups_of(fold: ir.Model) -> list[Group]:
-    """The outputs of runtime_fold by the runtime constants that they read.
+    """Return the outputs of runtime_fold by the runtime constants that they read.
 
     Outputs that share a node's result are one component, and made together; outputs that share
     nothing but weights and inputs are apart.
@@ -137,13 +139,13 @@ def groups_of(fold: ir.Model) -> list[Group]:
 
 
 def operands_of(node: ir.Node) -> list[ir.Value]:
-    """What a node reads, in its subgraphs as well."""
+    """Return what a node reads, in its subgraphs as well."""
     captured = captured_values(node) if node.attributes else []
     return [value for value in (*node.inputs, *captured) if value is not None]
 
 
 def behind(outputs: Iterable[ir.Value]) -> tuple[set[ir.Node], set[ir.Value]]:
-    """The nodes that values are made by, and the inputs and weights that these read."""
+    """Return the nodes that values are made by, and the inputs and weights that these read."""
     nodes: set[ir.Node] = set()
     read: set[ir.Value] = set()
     pending = list(outputs)
@@ -171,7 +173,7 @@ class RuntimeFold:
         self._order = {node: k for k, node in enumerate(model.graph)}
 
     def part(self, outputs: Sequence[str], *, defaults: bool = True) -> ir.Model:
-        """The part that makes some outputs. It costs as much as that part has nodes.
+        """Return the part that makes some outputs. It costs as much as that part has nodes.
 
         Args:
             outputs: Their names.

@@ -56,7 +56,7 @@ def low_ranks(graph: ir.Graph, weights: Collection[ir.Value]) -> list[LowRank]:
 
 
 def _summed(node: ir.Node) -> Iterator[Axis]:
-    """The axes of the left and the right factor that a product sums over."""
+    """Yield the axes of the left and the right factor that a product sums over."""
     left, right = (*node.inputs, None, None)[:2]
     if node.domain not in ("", "ai.onnx") or left is None or right is None:
         return
@@ -83,7 +83,9 @@ def _trace(value: ir.Value, axis: int, weights: Collection[ir.Value], rank: LowR
 
 
 def _source(node: ir.Node, axis: int, rank: LowRank) -> Axis | None:
-    """The operand's axis that an axis of a result is; None if it is of none, or of several."""
+    """Return the operand's axis that an axis of a result is; None if it is of none, or
+    of several.
+    """
     first, second, third = (*node.inputs, None, None, None)[:3]
     if node.domain not in ("", "ai.onnx") or first is None:
         return None
@@ -110,7 +112,7 @@ def _source(node: ir.Node, axis: int, rank: LowRank) -> Axis | None:
 
 
 def _scale_behind(value: ir.Value) -> float:
-    """The number that a product is multiplied by."""
+    """Return the number that a product is multiplied by."""
     scale = 1.0
     while len(uses(value)) == 1 and not value.is_graph_output():
         use = next(iter(uses(value)))
@@ -123,7 +125,7 @@ def _scale_behind(value: ir.Value) -> float:
 
 
 def _factor(node: ir.Node, operand: int) -> float | None:
-    """The number by which a Mul or Div multiplies an operand; None for other nodes."""
+    """Return the number by which a Mul or Div multiplies an operand; None for other nodes."""
     if node.op_type == "Mul":
         return _number(node.inputs[1 - operand])
     number = _number(node.inputs[1]) if node.op_type == "Div" and operand == 0 else None
@@ -131,7 +133,7 @@ def _factor(node: ir.Node, operand: int) -> float | None:
 
 
 def _number(value: ir.Value | None) -> float | None:
-    """The one element of a constant."""
+    """Return the one element of a constant."""
     if value is None:
         return None
     producer = value.producer()

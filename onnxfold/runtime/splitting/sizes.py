@@ -68,7 +68,7 @@ class NominalSizes:
             self._facts.set(value, fact)
 
     def shape(self, value: ir.Value) -> tuple[int, ...] | None:
-        """The nominal shape; None if it is not known or the value is no tensor."""
+        """Return the nominal shape; None if it is not known or the value is no tensor."""
         fact = self._fact(value)
         return None if fact.other is not None else fact.static_shape
 
@@ -88,7 +88,7 @@ class NominalSizes:
 
 
 def work_of(node: ir.Node, sizes: NominalSizes) -> float:
-    """Bytes that weigh as much as running the node once."""
+    """Return the bytes that weigh as much as running the node once."""
     made = [shape for shape in map(sizes.shape, node.outputs) if shape is not None]
     elements = sum(map(math.prod, made))
     nbytes = sum(sizes.nbytes(v) or 0 for v in node.outputs)
@@ -103,7 +103,7 @@ def work_of(node: ir.Node, sizes: NominalSizes) -> float:
 
 
 def is_expanding(node: ir.Node, sizes: NominalSizes) -> bool:
-    """Whether the node only repeats elements, and so makes more bytes than it is given."""
+    """Return whether the node only repeats elements, and so makes more bytes than it is given."""
     if node.domain not in ("", "ai.onnx"):
         return False
     made = sum(sizes.nbytes(v) or 0 for v in node.outputs)

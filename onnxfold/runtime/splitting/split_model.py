@@ -138,7 +138,7 @@ def cut_prepared(
     max_cache: int | None = None,
     nominal: Mapping[str, int] | None = None,
 ) -> tuple[ConstantRegion, RuntimeCut]:
-    """What depends on constants only, and where it is cut.
+    """Return what depends on constants only, and where it is cut.
 
     Args:
         model: As :func:`prepare` leaves it; outputs that are constant become an Identity of what
@@ -165,7 +165,7 @@ def cut_prepared(
 def prepare(
     model: ir.Model, chosen: Sequence[ir.Value], fold_at: str, options: Options
 ) -> ir.Model:
-    """What is constant at compile time goes, and shapes become as independent as they are.
+    """Return what is constant at compile time goes, and shapes become as independent as they are.
 
     Rules come after the cut: they may fuse what is constant with what is not.
     """
@@ -214,7 +214,7 @@ def _inline(model: ir.Model, calls: Sequence[ir.Node]) -> None:
 
 
 def _calls_with(model: ir.Model, chosen: Sequence[ir.Value]) -> list[ir.Node]:
-    """The calls of functions that runtime constants go into."""
+    """Return the calls of functions that runtime constants go into."""
     if not model.functions:
         return []
     constness = ConstnessAnalysis(model, chosen)
@@ -228,7 +228,7 @@ def _calls_with(model: ir.Model, chosen: Sequence[ir.Value]) -> list[ir.Node]:
 
 
 def _constant(value: ir.Value, region: ConstantRegion, graph: ir.Graph) -> TensorInfo:
-    """A runtime constant as it is described to callers, who bring it in any size."""
+    """Return a runtime constant as it is described to callers, who bring it in any size."""
     info = region.describe(value) or TensorInfo(value.name or "", "undefined")
     optional = value.name in graph.initializers
     return dataclasses.replace(info, nominal_bytes=None, optional=optional)

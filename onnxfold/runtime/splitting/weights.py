@@ -76,7 +76,7 @@ def weights_as_inputs(model: ir.Model, names: Iterable[str]) -> OpenedWeights:
 
 
 def _matching(name: str, among: Sequence[str]) -> bool:
-    """Whether a name, or a glob, means one of these."""
+    """Return whether a name, or a glob, means one of these."""
     return name in among or bool(fnmatch.filter(among, name))
 
 
@@ -102,7 +102,9 @@ def _open_ranks(model: ir.Model, ranks: list[LowRank]) -> dict[str, int]:
 
 
 def _is_transposed(weight: ir.Value) -> bool:
-    """Whether it is the transpose of what PyTorch has: a linear layer's weight is out by in."""
+    """Return whether it is the transpose of what PyTorch has: a linear layer's weight
+    is out by in.
+    """
     for use in uses(weight):
         if use.node.op_type == "MatMul" and use.idx == 1:
             return True

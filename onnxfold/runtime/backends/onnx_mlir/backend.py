@@ -49,7 +49,7 @@ class OnnxMlir:
         return find_tool()
 
     def missing(self) -> str | None:
-        """Why nothing can be compiled here, or None."""
+        """Return why nothing can be compiled here, or None."""
         try:
             self._tool  # noqa: B018  looks for it
         except CompileError as error:
@@ -57,11 +57,11 @@ class OnnxMlir:
         return None
 
     def maker(self) -> str:
-        """The binary or the image."""
+        """Return the binary or the image."""
         return self._tool.identity
 
     def supported(self, model: Any) -> list[str]:
-        """Why the model is not given to the compiler; nothing if it is.
+        """Return why the model is not given to the compiler; nothing if it is.
 
         The compiler itself says which ops it lowers, and the check which it lowers wrongly.
         """
@@ -81,7 +81,7 @@ class OnnxMlir:
         return list(dict.fromkeys(reasons))
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """The model, the kind of machine, its CPU, the flags.
+        """Return the model, the kind of machine, its CPU, the flags.
 
         Of the CPU it is the level, and all that it has if options say what to compile for.
         """
@@ -125,7 +125,7 @@ class OnnxMlir:
         return written
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
-        """Why a stored kernel with this key cannot be run here, or None."""
+        """Return why a stored kernel with this key cannot be run here, or None."""
         if sys.platform == "win32":
             return "onnx-mlir is not supported on Windows"
         if key.get("machine") != _machine():
@@ -135,7 +135,7 @@ class OnnxMlir:
         return None
 
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
-        """A kernel of a stored library.
+        """Return a kernel of a stored library.
 
         Raises:
             CompileError: The library does not load, or its function is another than is described.

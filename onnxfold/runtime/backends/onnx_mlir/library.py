@@ -84,18 +84,18 @@ class Library:
             dlclose(self._library._handle)
 
     def entry_points(self) -> list[str]:
-        """Names of the functions that can be called."""
+        """Return the names of the functions that can be called."""
         query = self._tagged("omQueryEntryPoints", ctypes.POINTER(c_char_p), (c_void_p,))
         count = c_int64()
         names = query(ctypes.byref(count))
         return [(names[k] or b"").decode() for k in range(count.value)]
 
     def inputs(self, entry: str) -> list[TensorType]:
-        """Types of a function's inputs."""
+        """Return the types of a function's inputs."""
         return self._entry(entry).inputs
 
     def outputs(self, entry: str) -> list[TensorType]:
-        """Types of a function's outputs."""
+        """Return the types of a function's outputs."""
         return self._entry(entry).outputs
 
     def call(self, entry: str, arrays: Sequence[Array]) -> list[Array]:
@@ -145,7 +145,7 @@ class Library:
         return self._entries[name]
 
     def _tagged(self, name: str, result: Any, arguments: tuple[Any, ...]) -> Any:
-        """The function with the library's tag where there is one."""
+        """Return the function with the library's tag where there is one."""
         tagged = f"{name}_{self._tag}"
         has_tag = self._tag and hasattr(self._library, tagged)
         return self._declare(tagged if has_tag else name, result, arguments)
@@ -168,7 +168,7 @@ class _EntryPoint(NamedTuple):
 
 
 def _input_list(api: Any, arrays: Sequence[Array]) -> int:
-    """The list of tensors that a function is given, on the arrays' memory; to be destroyed.
+    """Return the list of tensors that a function is given, on the arrays' memory; to be destroyed.
 
     Raises:
         LibraryError: There is no memory for it.
@@ -205,7 +205,7 @@ class _OutputList:
         self._api.omTensorListDestroy(self._pointer)
 
     def arrays(self, foreign: set[int]) -> list[Array]:
-        """The outputs; elements at a foreign address belong to an input."""
+        """Return the outputs; elements at a foreign address belong to an input."""
         api = self._api
         owned: set[int] = set()
         found = []
@@ -242,7 +242,7 @@ class _OutputList:
 
 
 def _fitting(array: Array, known: TensorType) -> Array:
-    """An input as the library wants it: in C order, of its type."""
+    """Return an input as the library wants it: in C order, of its type."""
     if array.dtype != known.dtype:
         raise LibraryError(f"{known.name!r} must be {known}, not {array.dtype}")
     if not known.takes(array.shape):

@@ -106,7 +106,7 @@ Tool = Native | Container
 
 
 def _mount(folder: Path) -> str:
-    """What is mounted, under the same path, as engines want it: a line of CSV."""
+    """Return what is mounted, under the same path, as engines want it: a line of CSV."""
     line = io.StringIO()
     fields = ["type=bind", f"source={folder}", f"target={folder}"]
     csv.writer(line, lineterminator="").writerow(fields)
@@ -114,7 +114,7 @@ def _mount(folder: Path) -> str:
 
 
 def find_tool() -> Tool:
-    """The compiler.
+    """Return the compiler.
 
     Raises:
         CompileError: There is none; it says what was looked for.
@@ -185,7 +185,7 @@ def _options(engine: str) -> tuple[str, ...]:
 
 
 def _ask(command: Sequence[str]) -> str:
-    """What a command prints.
+    """Return what a command prints.
 
     Raises:
         CompileError: It does not run, or fails.
@@ -214,13 +214,15 @@ def flags(machine: str = "", cpu: str | None = None) -> list[str]:
 
 
 def library_arguments(folder: Path, name: str, given: Sequence[str]) -> list[str]:
-    """Arguments for a shared library ``NAME.so``; the name is the tag of its symbols, too."""
+    """Return the arguments for a shared library ``NAME.so``; the name is the tag of its symbols,
+    too.
+    """
     output = ["--EmitLib", f"--tag={name}", "-o", str(folder / name)]
     return [*given, *output, str(folder / MODEL)]
 
 
 def stage_arguments(folder: Path, stage: str, given: Sequence[str]) -> list[str]:
-    """Arguments for one of `STAGES`, which writes ``STAGE.onnx.mlir``."""
+    """Return the arguments for one of `STAGES`, which writes ``STAGE.onnx.mlir``."""
     return [*given, STAGES[stage], "--tag=NONE", "-o", str(folder / stage), str(folder / MODEL)]
 
 

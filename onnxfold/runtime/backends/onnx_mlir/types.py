@@ -63,14 +63,14 @@ class TensorType:
         return f"{self.dtype.name}[{dims}]"
 
     def takes(self, shape: tuple[int, ...]) -> bool:
-        """Whether a shape fits."""
+        """Return whether a shape fits."""
         return len(shape) == len(self.shape) and all(
             known in (-1, size) for known, size in zip(self.shape, shape, strict=True)
         )
 
 
 def parse_signature(text: str) -> list[TensorType]:
-    """The types in a signature as the library gives it.
+    """Return the types in a signature as the library gives it.
 
     Raises:
         ValueError: It is not readable, or holds something else than tensors of known types.

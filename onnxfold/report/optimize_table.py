@@ -68,12 +68,11 @@ def _parts(report: Report, verbose: bool) -> Iterator[str | Table]:
         yield f"{option} would remove {count_text(nodes, 'node')} more"
     for warning in report.warnings:
         yield f"warning: {warning}"
-    if not verbose:
-        more = "-v shows rules, stages and what was assumed; --json all of it"
+    if report.withheld and not verbose:
         withheld = report.withheld.values()
-        at_least = "at least " if max(withheld, default=0) == MOST_COUNTED else ""
+        at_least = "at least " if max(withheld) == MOST_COUNTED else ""
         places = f"{at_least}{count_text(sum(withheld), 'more place')}"
-        yield f"hint: -O2 would rewrite {places}; {more}" if withheld else f"hint: {more}"
+        yield f"hint: -O2 would rewrite {places}; -v shows the rules"
 
 
 def _pool_line(pool: Mapping[str, int]) -> str:

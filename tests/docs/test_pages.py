@@ -39,9 +39,9 @@ def test_what_a_page_says(page, folder):
         reader.follow(block)
 
 
-def test_the_readme_installs_runs_the_demo_and_the_tests_in_one_command_each():
+def test_the_two_blocks_of_the_readme_are_the_demo_and_the_tests():
     blocks = [block.text for block in blocks_of(README) if block.language == "sh"]
-    assert blocks == ["pip install .\n", "make demo\n", "make test\n"]
+    assert blocks == ["make demo\n", "make test\n"]
 
 
 def test_a_page_that_is_wrong_is_found(folder):

@@ -63,7 +63,7 @@ def _graphs_in(attributes: Iterable[ir.Attr]) -> list[ir.Graph]:
 
 
 def is_initialized(value: ir.Value) -> bool:
-    """Return True for an initializer that nobody can override (it is not also a graph input)."""
+    """Return whether a value is an initializer and no graph input: callers cannot override it."""
     return value.const_value is not None and value.is_initializer() and not value.is_graph_input()
 
 

@@ -55,7 +55,7 @@ def listing(pattern: str) -> Listing:
 
 
 def version_of(url: str) -> str:
-    """Return what changes when the file at a URL does; raises OnnxFoldError if there is none."""
+    """Return a key that changes with the file at a URL; raises OnnxFoldError if it is missing."""
     with _errors(url):
         files, path = file_system(url)
         return str(files.ukey(path))

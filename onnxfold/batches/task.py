@@ -167,7 +167,7 @@ def _limit(task: Task) -> int:
 
 
 def lost(task: Task, error: BaseException) -> Outcome:
-    """Return a model of which whoever worked on it has said nothing."""
+    """Return the outcome of a model whose worker was lost before it answered."""
     reason = f"{task.source}: the worker was lost: {type(error).__name__}: {error}"
     return Outcome(task.source, task.target, "failed", reason)
 

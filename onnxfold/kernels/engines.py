@@ -278,9 +278,7 @@ def _is_certain(operation: Operation) -> bool:
 
 
 def _computable(operations: Sequence[Operation]) -> list[Operation]:
-    """Return those that somebody waits for, and whose operands are known or made by
-    others of them.
-    """
+    """Return the operations with awaited results whose operands are known or computed by others."""
     chosen: dict[Operation, None] = {}
     for operation in operations:
         if any(awaits(b, operation) for b in operation.results) and all(

@@ -96,9 +96,9 @@ def _is_alone(operation: Operation) -> bool:
 
 
 def used_outside(operations: Sequence[Operation]) -> list[Output]:
-    """Return the results that somebody else than these operations refers to.
+    """Return the results that are used outside these operations.
 
-    A sequence never leaves its session: who needs it elsewhere has it made once more.
+    A sequence never leaves its session: other sessions compute it again.
     """
     inside: dict[Buffer, int] = {}
     for operation in operations:

@@ -170,7 +170,7 @@ class Pool:
         return buffer
 
     def defer(self, shape: tuple[int, ...], dtype: ir.DataType, deferred: Deferred) -> Buffer:
-        """Return a buffer whose elements are computed when somebody needs them.
+        """Return a buffer whose elements are computed at their first use.
 
         The operands of ``deferred`` are retained with its first result, until all its results are
         computed or freed.
@@ -376,7 +376,7 @@ def _settle(deferred: Deferred) -> list[Buffer]:
 
 
 def _released(buffers: Sequence[Buffer | None]) -> list[Buffer]:
-    """Return one user less of each; returns those that nobody retains any more."""
+    """Release each buffer once; return those without users."""
     unused = []
     for buffer in buffers:
         if buffer is not None:

@@ -94,9 +94,7 @@ class Splicer:
     # ---------------------------------------------------------------- is it worth it
 
     def _dying(self, match: Match, graph: ir.Graph) -> dict[ir.Node, None]:
-        """Return the matched nodes that nobody needs after the rewrite, users before
-        what they use.
-        """
+        """Return the matched nodes that the rewrite makes unused, users before their operands."""
         roots = dict.fromkeys(match.roots)
         matched = match.nodes
         for value in roots:

@@ -79,9 +79,9 @@ def _has_a_turn(inputs: Sequence[Fact | None]) -> bool:
 
 
 def _without_a_turn(algebra: Algebra, fact: Fact, output: ir.Value) -> Fact:
-    """Return a result of a turn, as far as onnxruntime knows it if there is none.
+    """Return what is known of the result of a loop that may run no iteration.
 
-    It goes by what the file says: where that is no number, it takes 0, and no rank without one.
+    onnxruntime then takes the shape in the file, with 0 for each size that is no number.
     """
     shape = output.shape
     if fact.shape is None or shape is None or len(shape) != len(fact.shape):

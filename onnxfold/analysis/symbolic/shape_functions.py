@@ -157,7 +157,7 @@ def find(op_type: str, domain: str = "") -> ShapeFunction | None:
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """Return an axis counted from the front. Raises Undecided if there is none such."""
+    """Return an axis counted from the front. Raises Undecided if it is out of range."""
     if not -rank <= axis < rank:
         raise Undecided
     return axis % rank

@@ -28,8 +28,7 @@ class Texts:
         self._atoms: list[str | None] = []
 
     def of(self, size: Number) -> str | None:
-        """Return a dim's name or an expression such as ``2*seq``; None if there is none that is
-        short.
+        """Return a dim's name or an expression such as ``2*seq``; None without a short one.
 
         A size without a name (the number of elements that are not zero, say) has no text, nor has
         what is computed from one.

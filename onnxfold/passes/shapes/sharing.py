@@ -269,9 +269,7 @@ def _is_there(value: ir.Value) -> bool:
 
 
 def _exclusive(node: ir.Node, needed: Sequence[ir.Value]) -> set[ir.Node]:
-    """Return the nodes that go if nobody reads this one any more, but something else what is
-    needed.
-    """
+    """Return the nodes that become unused with this one, except the producers of ``needed``."""
     going = {node}
     staying = {value.producer() for value in needed}
     pending = [node]

@@ -6,30 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
-
-
-def transposed_weights(path: Path, size: int, layers: int, external: bool) -> None:
-    """``layers`` of Transpose(weight ``size`` x ``size``), MatMul and a scale from constants."""
-    rng = np.random.default_rng(0)
-    nodes, weights, current = [], [], "x"
-    for k in range(layers):
-        weight = rng.standard_normal((size, size), dtype=np.float32) * np.float32(size**-0.5)
-        weights.append(numpy_helper.from_array(weight, f"w{k}"))
-        weights.append(numpy_helper.from_array(np.float32(2 + k), f"a{k}"))
-        nodes += [
-            helper.make_node("Transpose", [f"w{k}"], [f"t{k}"], f"T{k}", perm=[1, 0]),
-            helper.make_node("MatMul", [current, f"t{k}"], [f"m{k}"], f"M{k}"),
-            helper.make_node("Sqrt", [f"a{k}"], [f"b{k}"], f"S{k}"),
-            helper.make_node("Add", [f"b{k}", f"a{k}"], [f"c{k}"], f"A{k}"),
-            helper.make_node("Mul", [f"m{k}", f"c{k}"], [f"y{k}"], f"Y{k}"),
-        ]
-        current = f"y{k}"
-    model = _model(nodes, [1, size], current, weights)
-    if external:
-        onnx.save(model, path, save_as_external_data=True, location=path.name + ".data")
-    else:
-        onnx.save(model, path)
+from onnx import TensorProto, helper
 
 
 def scalar_chain(path: Path, links: int) -> None:
@@ -44,39 +21,6 @@ def scalar_chain(path: Path, links: int) -> None:
         ]
         current = f"m{k}"
     onnx.save(_model(nodes, [4], current, []), path)
-
-
-def unary_chain(path: Path, side: int, ops: list[str]) -> None:
-    """A constant of ``side`` x ``side`` float32 through unary ops, its mean added to the input."""
-    weight = np.random.default_rng(0).standard_normal((side, side), dtype=np.float32)
-    nodes = [helper.make_node(op, [f"v{k}"], [f"v{k + 1}"], f"n{k}") for k, op in enumerate(ops)]
-    nodes += [
-        helper.make_node("ReduceMean", [f"v{len(ops)}"], ["mean"], "mean", keepdims=0),
-        helper.make_node("Add", ["x", "mean"], ["y"], "add"),
-    ]
-    onnx.save(_model(nodes, [4], "y", [numpy_helper.from_array(weight, "v0")]), path)
-
-
-def embedding(path: Path, rows: int, columns: int) -> None:
-    """A float32 table as external data, Cast to float16 and transposed for a MatMul."""
-    rng = np.random.default_rng(0)
-    with open(f"{path}.data", "wb") as data:
-        for start in range(0, rows, 4096):
-            count = min(4096, rows - start)
-            rng.standard_normal((count, columns), dtype=np.float32).tofile(data)
-    table = TensorProto(name="table", dims=[rows, columns], data_type=TensorProto.FLOAT)
-    table.data_location = TensorProto.EXTERNAL
-    table.external_data.add(key="location", value=f"{path.name}.data")
-    nodes = [
-        helper.make_node("Cast", ["table"], ["half"], "cast", to=TensorProto.FLOAT16),
-        helper.make_node("Transpose", ["half"], ["across"], "transpose", perm=[1, 0]),
-        helper.make_node("Cast", ["x"], ["x16"], "input", to=TensorProto.FLOAT16),
-        helper.make_node("MatMul", ["x16", "across"], ["product"], "matmul"),
-        helper.make_node("Cast", ["product"], ["y"], "output", to=TensorProto.FLOAT),
-    ]
-    model = _model(nodes, [1, columns], "y", [table])
-    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = rows
-    onnx.save(model, path)
 
 
 def transformer_of(path: Path, nbytes: int) -> None:

@@ -3,8 +3,7 @@
 ``decoder`` writes a token at a time and looks at the same encoder states each time: it is run as it
 is by onnxruntime, and by a session that folds what depends on the states once. ``adapters`` are
 LoRA weights of many tenants of one model. The models are generated, of the size of Whisper-tiny's
-decoder and of a block of a small Llama; ``--model PATH`` times exported decoders of your own.
-One thread; medians of rounds in which the ways take turns.
+decoder and of a block of a small Llama. One thread; medians of rounds in which the ways take turns.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from onnxfold.bench.models import bench_models
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 
@@ -33,12 +30,9 @@ _TENANTS, _WIDTH, _RANK = 8, 1024, 16
 Feeds = dict[str, np.ndarray]
 
 
-def sessions(rounds: int, models: Sequence[str], dims: dict[str, int]) -> None:
+def sessions(rounds: int) -> None:
     """Print the tables."""
     console = Console(width=120)
-    if models:
-        console.print(_steps(models, dims, rounds))
-        return
     console.print(_decoder(rounds))
     console.print(_adapters(rounds))
 
@@ -198,37 +192,6 @@ def linear_layers(*, with_adapter: bool) -> onnx.ModelProto:
         lines.append(f"h{k + 1} = Tanh({'s' if with_adapter else 'm'}{k})")
     lines.append(f"y = Identity(h{_LAYERS})")
     return _model(f"linear ({', '.join(inputs)}) => (float[n, {_WIDTH}] y)", lines, weights)
-
-
-def _steps(models: Sequence[str], dims: dict[str, int], rounds: int) -> Table:
-    """One step of exported decoders whose inputs encoder_... stay the same."""
-    table = _table(
-        "model", "original", "entry", "times as fast", "folding", "pays after", "cached", "differ"
-    )
-    for model in models:
-        inputs = onnx.load(model, load_external_data=False).graph.input
-        known = {d.dim_param for i in inputs for d in i.type.tensor_type.shape.dim}
-        constants = [i.name for i in inputs if i.name.startswith("encoder_")]
-        before, after = bench_models(
-            [model],
-            splitting={"runtime_constants": constants},
-            dims={name: size for name, size in dims.items() if name in known},
-            backend="onnxruntime",
-            rounds=rounds,
-            threads=[1],
-        ).models
-        folding = after.folding
-        table.add_row(
-            Path(model).stem,
-            f"{before.runs[1].median * 1e3:.2f} ms",
-            f"{after.runs[1].median * 1e3:.2f} ms",
-            f"{after.speedup[1]:.2f}",
-            f"{folding.seconds * 1e3:.1f} ms",
-            f"{folding.break_even_runs} runs",
-            f"{folding.nbytes / 1e6:.1f} MB",
-            f"{after.max_difference:.2g}",
-        )
-    return table
 
 
 def _model(head: str, lines: Sequence[str], weights: Feeds) -> onnx.ModelProto:

@@ -18,7 +18,7 @@ from onnx import helper
 
 from tests.reference_session import Reference
 
-from .values import ALL, COMMON, PACKED, Array, dtype_of, random_array, tensor_of
+from .values import COMMON, PACKED, Array, dtype_of, elem_of, random_array
 
 Dim = tuple[int, ...]
 FEEDS = 3
@@ -119,8 +119,6 @@ class Builder:
             last = int(rng.choice([0, 1, 1, 4]))
             self.symbols.setdefault((first, other, last), name)
         self.ways: Callable[[Builder, Array, int], Value] | None = None
-        self.habit: tuple[int, list[Dim]] | None = None
-        """An element type and dims that new operands have for a while, so that they fit."""
 
     # ------------------------------------------------------------ chance
 
@@ -279,6 +277,16 @@ class Builder:
 
     # ------------------------------------------------------------ what is there
 
+    def known(
+        self, elem: int | None = None, where: Callable[[Value], bool] | None = None
+    ) -> list[Value]:
+        """The tensors in sight of an element type (None for any) that fit."""
+        return [
+            v
+            for v in self.scope.visible()
+            if v.kind == "tensor" and elem in (None, v.elem) and (where is None or where(v))
+        ]
+
     def pick(
         self,
         elems: Sequence[int] = COMMON,
@@ -289,26 +297,9 @@ class Builder:
     ) -> Value:
         """A value in sight that fits, or a new leaf."""
         low, high = (0, 5) if rank is None else (rank, rank) if isinstance(rank, int) else rank
-        if self.habit is not None and self.habit[0] in elems and self.chance(0.9):
-            elem, usual = self.habit
-            if self.chance(0.3):
-                cut = usual[self.number(0, len(usual)) :]
-                usual = [self.dim(1) if self.chance(0.25) else d for d in cut]
-            if low <= len(usual) <= high and dims is None:
-                habitual = self.leaf(elem, usual, constant=self.chance(0.15) or False)
-                if where is None or where(habitual):
-                    return habitual
-            elems = [elem]
         fresh = self.fresh_share if fresh is None else fresh
         if not self.chance(fresh):
-            fits = [
-                v
-                for v in self.scope.visible()
-                if v.kind == "tensor"
-                and v.elem in elems
-                and low <= v.rank <= high
-                and (where is None or where(v))
-            ]
+            fits = [v for v in self.known(None, where) if v.elem in elems and low <= v.rank <= high]
             if fits:
                 unused = [v for v in fits if not v.used]
                 return self.choose(unused if unused and self.chance(0.6) else fits)
@@ -318,11 +309,9 @@ class Builder:
             if dims is not None
             else self.some_dims(None if rank is None else self.number(low, high), most=high)
         )
-        made = (
-            self.leaf(elem, wanted)
-            if not self.scope.in_function
-            else self.leaf(elem, [(d[0],) * FEEDS for d in wanted])
-        )
+        if self.scope.in_function:
+            wanted = [(d[0],) * FEEDS for d in wanted]
+        made = self.leaf(elem, wanted)
         if where is not None and not where(made):
             raise Refused("the new leaf does not fit")
         return made
@@ -332,11 +321,7 @@ class Builder:
         elem = value.elem if elem is None else elem
         dims = value.dims
         if not self.chance(fresh):
-            fits = [
-                v
-                for v in self.scope.visible()
-                if v.kind == "tensor" and v.elem == elem and v.rank == len(dims) and v.dims == dims
-            ]
+            fits = self.known(elem, lambda v: v.dims == dims)
             if fits:
                 return self.choose(fits)
         return self.leaf(elem, dims, constant=None)
@@ -346,11 +331,7 @@ class Builder:
         elem = value.elem if elem is None else elem
         dims = value.dims
         if not self.chance(fresh):
-            fits = [
-                v
-                for v in self.scope.visible()
-                if v.kind == "tensor" and v.elem == elem and _broadcasts(v.dims, dims)
-            ]
+            fits = self.known(elem, lambda v: _broadcasts(v.dims, dims))
             if fits:
                 return self.choose(fits)
         style = self.number(0, 5)
@@ -477,10 +458,10 @@ class Builder:
                 feeds[k][name] = sample.astype(np.float32) if value.elem in PACKED else sample
         graph.node.extend(nodes)
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
-        model = self._model(graph)
+        model = self.model(graph)
         try:
             session = Reference(model)
-            packed = [_elem_of(o.type) in PACKED for o in session.outputs]
+            packed = [elem_of(o.type) in PACKED for o in session.outputs]
             types = [_type_of(o.type) for o in session.outputs]
             if any(packed):
                 for k, is_packed in enumerate(packed):
@@ -488,7 +469,7 @@ class Builder:
                         name = f"out_wide_{k}"
                         graph.node.append(helper.make_node("Cast", [wanted[k]], [name], to=T.FLOAT))
                         graph.output[k].name = name
-                session = Reference(self._model(graph))
+                session = Reference(self.model(graph))
         except Exception as error:
             raise Refused(_line(error)) from error
         results: dict[int, list[Any]] = {}
@@ -525,7 +506,7 @@ class Builder:
             made.append((elem, kind, samples))
         return made
 
-    def _model(self, graph: onnx.GraphProto) -> onnx.ModelProto:
+    def model(self, graph: onnx.GraphProto) -> onnx.ModelProto:
         imports = [helper.make_opsetid(d, v) for d, v in self.domains.items()]
         model = onnx.ModelProto(ir_version=ir_version(self.opset), opset_import=imports)
         model.graph.CopyFrom(graph)
@@ -545,14 +526,7 @@ def type_of(value: Value, name: str, elem: int | None = None) -> onnx.ValueInfoP
         shape = [d[0] if len(set(d)) == 1 else None for d in value.dims]
         return helper.make_tensor_value_info(name, elem, shape)
     inner = helper.make_tensor_type_proto(elem, None)
-    made = onnx.ValueInfoProto(name=name)
-    if value.kind == "sequence":
-        made.type.CopyFrom(helper.make_sequence_type_proto(inner))
-    elif value.kind == "optional":
-        made.type.CopyFrom(helper.make_optional_type_proto(inner))
-    else:
-        made.type.CopyFrom(helper.make_optional_type_proto(helper.make_sequence_type_proto(inner)))
-    return made
+    return helper.make_value_info(name, helper.make_sequence_type_proto(inner))
 
 
 def free_names(node: onnx.NodeProto) -> list[str]:
@@ -580,26 +554,13 @@ def _broadcasts(left: list[Dim], right: list[Dim]) -> bool:
 
 def _type_of(text: str) -> tuple[int, str]:
     kind = "tensor"
-    if text.startswith("optional(seq("):
-        kind, text = "optional sequence", text[len("optional(seq(") : -2]
-    elif text.startswith("optional("):
-        kind, text = "optional", text[len("optional(") : -1]
-    elif text.startswith("seq("):
+    if text.startswith("seq("):
         kind, text = "sequence", text[len("seq(") : -1]
-    elem = _elem_of(text)
-    if elem not in ALL:
+    elem = elem_of(text)
+    if elem is None:
         raise Refused(f"type {text}")
     return elem, kind
 
 
-def _elem_of(text: str) -> int:
-    from .values import elem_of
-
-    return elem_of(text) or 0
-
-
 def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
-
-
-__all__ = ["Builder", "Dim", "FEEDS", "Refused", "Scope", "Value", "tensor_of"]

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,6 @@ from onnxfold.comparison.half import allowance, half_precision_outputs
 from tests.driver import Failure
 from tests.reference_session import Reference
 
-from .coverage import ops_of
 from .generate import Case
 
 Feeds = dict[str, Any]
@@ -329,6 +329,14 @@ def _merged(original: Original, wanted: list[Any], found: list[Any]) -> str:
             if same_bits(got, got_too) and not same_bits(want, wanted_too):
                 return f"{other} and {name}"
     return ""
+
+
+def ops_of(model: onnx.ModelProto) -> Counter[str]:
+    """How often each op is in the model, subgraphs and functions included."""
+    bodies = [model.graph.node, *(function.node for function in model.functions)]
+    for body in bodies:
+        bodies += [a.g.node for node in body for a in node.attribute if a.HasField("g")]
+    return Counter(f"{n.domain}.{n.op_type}".lstrip(".") for body in bodies for n in body)
 
 
 def _sizes(model: onnx.ModelProto, feed: Feeds) -> dict[str, int]:

@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto as T
 from onnx import helper
 
-from .builder import FEEDS, Builder, Refused, Value
+from .builder import Builder, Refused, Value
 from .values import FLOATS, INTS, PACKED, Array, dtype_of, tensor_of
 
 
@@ -153,6 +153,3 @@ def _by_transpose(b: Builder, array: Array, elem: int) -> Value:
     perm = [int(p) for p in b.rng.permutation(array.ndim)]
     back = [int(p) for p in np.argsort(perm)]
     return b.node("Transpose", [_plain(b, array.transpose(back), elem)], perm=perm or None)[0]
-
-
-__all__ = ["FEEDS", "write"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +11,13 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import defs, helper
+from onnx import defs
 
 from . import constants
-from .builder import FEEDS, Builder, Refused, Value, ir_version, type_of
-from .call import FILLERS, Call
+from .builder import Builder, Refused, Value, ir_version, type_of
+from .call import Call
 from .families import contrib, control, examples, idioms
-from .values import ALL, EIGHTS, PACKED
+from .values import EIGHTS, PACKED
 
 for _name in ("layout", "indexing", "linear", "images", "elements", "sequences"):
     importlib.import_module(f"{__package__}.families.{_name}")
@@ -25,7 +26,7 @@ OPSETS = [*range(11, 27)]
 _USUAL = (
     *("Add", "Mul", "Sub", "Div", "Transpose", "Reshape", "Concat", "Slice", "Gather", "Cast"),
     *("Unsqueeze", "Squeeze", "MatMul", "Gemm", "Conv", "Where", "Expand", "Relu", "Shape", "Pow"),
-    *("Split", "Pad", "Identity", "Softmax", "ReduceMean", "ReduceSum", "Clip", "Constant"),
+    *("Split", "Pad", "Identity", "Softmax", "ReduceMean", "ReduceSum", "Clip"),
 )
 _UNWANTED = {"Constant", "ImageDecoder", "MaxRoiPool", "DeformConv", "Upsample"}
 
@@ -44,38 +45,26 @@ class Discarded(Exception):
     """The seed gives no model; the message says why."""
 
 
+@functools.cache
 def op_types(opset: int) -> list[str]:
     """ONNX's own ops at an opset."""
-    found = []
-    for schema in defs.get_all_schemas_with_history():
-        if schema.domain == "" and schema.name not in found:
-            found.append(schema.name)
     usable = []
-    for name in sorted(found):
-        try:
-            schema = defs.get_schema(name, opset, "")
-        except defs.SchemaError:
-            continue
-        if not schema.deprecated and name not in _UNWANTED:
-            usable.append(name)
+    for name in sorted({s.name for s in defs.get_all_schemas_with_history() if not s.domain}):
+        with contextlib.suppress(defs.SchemaError):
+            if not defs.get_schema(name, opset, "").deprecated and name not in _UNWANTED:
+                usable.append(name)
     return usable
-
-
-_by_opset: dict[int, list[str]] = {}
 
 
 def grow(b: Builder, count: int) -> None:
     """Add about so many nodes to the graph that is being made."""
-    known = _by_opset.setdefault(b.opset, op_types(b.opset))
     target = len(b.scope.nodes) + count
     for _ in range(count * 4):
         if len(b.scope.nodes) >= target:
             return
         style = b.rng.random()
         try:
-            if style < 0.12:
-                idioms.instance_of_rule(b)
-            elif style < 0.27:
+            if style < 0.27:
                 examples.example_of_rule(b)
             elif style < 0.275:
                 contrib.contrib(b)
@@ -90,11 +79,9 @@ def grow(b: Builder, count: int) -> None:
             elif style < 0.42:
                 Call(b, b.choose(["If", "Loop", "Scan", "If", "Loop", "SequenceMap"])).make()
             elif style < 0.65:
-                op_type = b.choose(_USUAL)
-                if op_type != "Constant":
-                    Call(b, op_type).make()
+                Call(b, b.choose(_USUAL)).make()
             else:
-                Call(b, b.choose(known)).make()
+                Call(b, b.choose(op_types(b.opset))).make()
         except Refused:
             continue
 
@@ -128,22 +115,13 @@ def generate(seed: int) -> Case:
     graph.input.extend(b.inputs)
     for value in outputs:
         graph.output.append(declared(b, value))
-    model = b._model(graph)
+    model = b.model(graph)
     model.ir_version = ir_version(opset)
     if b.chance(0.3):
-        model = with_value_info(model)
+        with contextlib.suppress(onnx.shape_inference.InferenceError):
+            model = onnx.shape_inference.infer_shapes(model)
     feeds = [b.feeds[k] for k in b.live]
-    random = [v.name for v in outputs if v.random]
-    if any(
-        n.op_type in control.RANDOM_OPS
-        for n in control._all_nodes([*graph.node, *(n for f in model.functions for n in f.node)])
-    ):
-        random = sorted({*random, *(v.name for v in outputs if _may_be_random(v))})
-    return Case(seed, model, feeds, random)
-
-
-def _may_be_random(value: Value) -> bool:
-    return value.random
+    return Case(seed, model, feeds, [v.name for v in outputs if v.random])
 
 
 def choose_outputs(b: Builder) -> list[Value]:
@@ -186,14 +164,3 @@ def declared(b: Builder, value: Value) -> onnx.ValueInfoProto:
         if sizes in b.symbols and b.chance(0.5):
             dim.dim_param = b.symbols[sizes]
     return info
-
-
-def with_value_info(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the types that onnx infers; itself if it cannot."""
-    try:
-        return onnx.shape_inference.infer_shapes(model)
-    except Exception:
-        return model
-
-
-__all__ = ["ALL", "Case", "Discarded", "FEEDS", "FILLERS", "generate", "helper", "op_types"]

@@ -9,7 +9,7 @@ import onnx
 
 from tests.driver import Died, Failure, Found, Worker, drive
 
-from .coverage import ops_of
+from .check import ops_of
 from .shrink import shrink, text_of
 
 _TASKS = f"{__package__}.tasks"
@@ -38,39 +38,35 @@ def run(
 
 def _classify(seed: int, failure: Failure, seconds: float, helper: Worker) -> tuple[str, str]:
     """The class of a failure, and the model as text once it is small."""
+    place = f"{failure.variant} {failure.kind} {failure.place}"
     if not seconds:
-        return f"{failure.variant} {failure.kind} {failure.place}", ""
-    try:
-        content, feeds, random = helper.run("make", seed)
-    except (Died, RuntimeError) as error:
-        return f"{failure.variant} {failure.kind} {failure.place}", str(error)
+        return place, ""
+
+    def ask(task: str, *arguments: Any) -> Any:
+        try:
+            return helper.run(task, *arguments, seconds=10)
+        except Died as death:
+            return Failure(death.phase, death.how, "", "")
+        except RuntimeError:
+            return None
 
     def fails(model: onnx.ModelProto, feeds: list[dict[str, Any]]) -> bool:
-        try:
-            again = helper.run(
-                "check_model",
-                model.SerializeToString(),
-                feeds,
-                random,
-                failure.variant,
-                seconds=10,
-            )
-        except Died as death:
-            return death.how == failure.kind and death.phase == failure.variant
-        except (RuntimeError, ValueError):
-            return False
-        return again is not None and again.kind == failure.kind and again.place == failure.place
+        content = model.SerializeToString()
+        again = ask("check_model", content, feeds, random, failure.variant)
+        same = (failure.variant, failure.kind, failure.place)
+        return again is not None and (again.variant, again.kind, again.place) == same
 
     def values(model: onnx.ModelProto, feed: dict[str, Any], names: list[str]) -> dict[str, Any]:
-        try:
-            return helper.run("values_of", model.SerializeToString(), feed, names)
-        except (Died, RuntimeError):
-            return {}
+        found = ask("values_of", model.SerializeToString(), feed, names)
+        return found if isinstance(found, dict) else {}
 
+    made = ask("make", seed)
+    if not isinstance(made, tuple):
+        return place, ""
+    content, feeds, random = made
     model = onnx.ModelProto.FromString(content)
     if not fails(model, feeds):
-        return f"{failure.variant} {failure.kind} {failure.place} (not again)", ""
+        return f"{place} (not again)", ""
     small, fed = shrink(model, feeds, fails, values, seconds)
     kinds = "+".join(sorted(name for name in ops_of(small) if name != "Identity")[:6])
-    variant = failure.variant if failure.variant not in ("inline", "all", "spilled") else "O1"
-    return f"{variant} {failure.kind} {failure.place} [{kinds}]", text_of(small, fed)
+    return f"{place} [{kinds}]", text_of(small, fed)

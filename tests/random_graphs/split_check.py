@@ -29,6 +29,7 @@ from tests.reference_session import (
 from .builder import RANDOM_OPS
 from .check import Feeds, NotComparable, Original, Variant, _difference, _gist, _line
 from .check import _place as place_of
+from .values import array_of
 
 SPLITS: dict[str, Variant] = {
     "split": Variant({"level": 1}, small=False),
@@ -73,7 +74,7 @@ def check_split(folder: Path, original: Original, name: str) -> Failure | None:
     is_random = bool(original.random) or any(op in original.bytes for op in _RANDOM_OPS)
     known = {info.name for info in bundle.manifest.runtime_constants}
     # one that is left out would be that of the run before
-    defaults = {t.name: _array_of(t) for t in original.model.graph.initializer if t.name in known}
+    defaults = {t.name: array_of(t) for t in original.model.graph.initializer if t.name in known}
     ways = {
         "plain models": lambda feed: _recombined(bundle, feed),
         "bundle": lambda feed: _run(sessions[0], {**defaults, **feed}),
@@ -120,7 +121,7 @@ def _with_more_inputs(original: Original) -> Original:
     moved: Feeds = {}
     for tensor in list(graph.initializer):
         if tensor.name not in inputs and _chosen(tensor.name, 0.5):
-            moved[tensor.name] = _array_of(tensor)
+            moved[tensor.name] = array_of(tensor)
             graph.input.append(
                 onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
             )
@@ -132,11 +133,6 @@ def _with_more_inputs(original: Original) -> Original:
         return Original(model, feeds, sorted(original.random))
     except NotComparable:
         return original
-
-
-def _array_of(tensor: onnx.TensorProto) -> np.ndarray:
-    array = onnx.numpy_helper.to_array(tensor)
-    return array.astype(object) if array.dtype.kind in "US" else array
 
 
 def _recombined(bundle: Any, feed: Feeds) -> list[Any]:
@@ -171,6 +167,3 @@ def _by_handle(session: Session, feed: Feeds, known: set[str]) -> list[Any]:
         if array.dtype.kind in "fiu":
             array[...] = 1
     return _run(session, {n: v for n, v in feed.items() if n not in known}, handle=handle)
-
-
-__all__ = ["SPLITS", "check_split"]

@@ -9,11 +9,8 @@ import onnx
 from tests.driver import Failure, Phase, Result
 from tests.reference_session import Reference
 
-from .check import NotComparable, Original, check, check_variant
-from .coverage import Coverage, ops_of
-from .generate import Case, Discarded, generate
-
-_coverage = Coverage()
+from .check import NotComparable, Original, check, check_variant, ops_of
+from .generate import Discarded, generate
 
 
 def check_seed(phase: Phase, seed: int, variants: tuple[str, ...]) -> Result:
@@ -26,7 +23,7 @@ def check_seed(phase: Phase, seed: int, variants: tuple[str, ...]) -> Result:
         return Result(str(error))
     except NotComparable as error:
         return Result(f"original: {error}")
-    return Result(failures=failures, reached={"ops": ops_of(case.model), **_coverage.taken()})
+    return Result(failures=failures, reached={"ops": ops_of(case.model)})
 
 
 def make(phase: Phase, seed: int) -> tuple[bytes, list[dict[str, Any]], list[str]]:
@@ -60,6 +57,3 @@ def values_of(
         return dict(zip(names, Reference(proto).run(feeds), strict=True))
     except Exception:
         return {}
-
-
-__all__ = ["Case", "check_model", "check_seed", "make", "values_of"]

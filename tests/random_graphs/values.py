@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -47,11 +46,6 @@ WORDS = ["", "a", "B", "ab", "A b", "x" * 9, "7", "-1.5", "ä", "nan", "0"]
 def elem_of(text: str) -> int | None:
     """The element type of ``tensor(float)``; None for another kind of type."""
     return _BY_TEXT.get(text)
-
-
-def type_text(elem: int) -> str:
-    """As in schemas: ``tensor(float)``."""
-    return next(text for text, e in _BY_TEXT.items() if e == elem)
 
 
 def dtype_of(elem: int) -> np.dtype[Any]:
@@ -120,8 +114,3 @@ def array_of(tensor: onnx.TensorProto) -> Array:
 
 def _text(word: bytes | str) -> str:
     return word.decode() if isinstance(word, bytes) else word
-
-
-def is_plain_name(name: str) -> bool:
-    """Whether onnx's text format can hold the name."""
-    return bool(re.fullmatch(r"[A-Za-z_]\w*", name))

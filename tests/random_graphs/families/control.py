@@ -9,12 +9,11 @@ import onnx
 from onnx import TensorProto as T
 from onnx import helper
 
-from ..builder import FEEDS, RANDOM_OPS, Builder, Refused, Scope, Value, free_names, type_of
+from ..builder import FEEDS, Builder, Refused, Scope, Value, type_of
 from ..call import Call, fills
 from ..values import random_array
 from .sequences import a_sequence
 
-MAKERS: list[Callable[[Builder], None]] = []
 DEEPEST = 2
 
 
@@ -63,11 +62,7 @@ class Body:
         made = [v for v in fits if v not in self.inputs and v.tensor is None]
         if made and b.chance(0.8):
             return b.choose(made)
-        outer = [
-            v
-            for v in b.scope.visible()
-            if v.kind == "tensor" and elem in (None, v.elem) and (where is None or where(v))
-        ]
+        outer = b.known(elem, where)
         if not fits and not outer and elem is not None and like is not None:
             outer = [b.constant(random_array(b.rng, elem, like.shape, b.hostile), elem)]
         source = b.choose(fits or outer)
@@ -320,6 +315,3 @@ def _all_nodes(nodes: object) -> list[onnx.NodeProto]:
             if attribute.HasField("g"):
                 found += _all_nodes(attribute.g.node)
     return found
-
-
-__all__ = ["RANDOM_OPS", "call_function", "free_names"]

@@ -60,14 +60,7 @@ def _operand(b: Builder, info: onnx.ValueInfoProto, example: Any, sizes: dict[st
             given = example.sizes.get(d.dim_param)
             sizes[d.dim_param] = b.dim(b.choose(list(given))) if given is not None else b.dim()
         dims.append(sizes[d.dim_param])
-    there = [
-        v
-        for v in b.scope.visible()
-        if v.kind == "tensor"
-        and v.elem == tensor.elem_type
-        and v.rank == len(dims)
-        and v.dims == dims
-    ]
+    there = b.known(tensor.elem_type, lambda v: v.dims == dims)
     if there and b.chance(0.4):
         return b.choose(there)
     fixed = all(len(set(d)) == 1 for d in dims)

@@ -10,28 +10,17 @@ from ..call import Call, fills
 from ..values import random_array
 
 
-def _image(
-    c: Call,
-    index: int = 0,
-    elems: tuple[int, ...] = (T.FLOAT,),
-    spatial: int | None = None,
-    channels: int | None = None,
-) -> Value:
+def _image(c: Call, elems: tuple[int, ...] = (T.FLOAT,), spatial: int | None = None) -> Value:
     b = c.b
     spatial = b.choose([1, 2, 2, 2, 3]) if spatial is None else spatial
     rank = 2 + spatial
 
     def dims() -> list[Dim]:
-        deep = b.dim(channels or b.number(1, 4))
-        return [b.dim(), deep, *(b.dim(b.number(2, 5)) for _ in range(spatial))]
+        return [b.dim(), b.dim(b.number(1, 4)), *(b.dim(b.number(2, 5)) for _ in range(spatial))]
 
-    given = c.given.get(index)
-    if isinstance(given, Value):
-        if given.rank < 3:
-            raise Refused("no image")
-        return given
-    where = (lambda v: v.rank > 1 and v.shape[1] == channels) if channels else None
-    return c.operand(index, elems, rank, where=where, dims=dims, fresh=0.7)
+    if c.first is not None and c.first.rank < 3:
+        raise Refused("no image")
+    return c.operand(0, elems, rank, dims=dims, fresh=0.7)
 
 
 def _window(c: Call, x: Value, name: str = "kernel_shape") -> list[int]:
@@ -50,17 +39,16 @@ def _window(c: Call, x: Value, name: str = "kernel_shape") -> list[int]:
 @fills("Conv")
 def conv(c: Call) -> list[Value]:
     b = c.b
-    x = _image(c, 0, (T.FLOAT, T.FLOAT, T.FLOAT, T.FLOAT16, T.DOUBLE))
+    x = _image(c, (T.FLOAT, T.FLOAT, T.FLOAT, T.FLOAT16, T.DOUBLE))
     channels = x.shape[1]
     groups = [g for g in range(1, channels + 1) if channels % g == 0]
     group = c.attribute("group", groups, 0.4) or 1
     kernel = _window(c, x)
-    given = c.given.get(1)
-    out = given.shape[0] if isinstance(given, Value) else group * b.number(1, 3)
+    out = group * b.number(1, 3)
     w = c.fixed(1, x.elem, [out, channels // group, *kernel], constant=b.chance(0.8) or None)
     c.attribute("kernel_shape", [kernel], 0.5)
     inputs: list[Value | None] = [x, w]
-    if c.has(2, 0.5):
+    if b.chance(0.5):
         inputs.append(c.fixed(2, x.elem, [out]))
     return c.add(inputs)
 
@@ -73,12 +61,11 @@ def conv_transpose(c: Call) -> list[Value]:
     groups = [g for g in range(1, channels + 1) if channels % g == 0]
     group = c.attribute("group", groups, 0.4) or 1
     kernel = _window(c, x)
-    given = c.given.get(1)
-    out = given.shape[1] if isinstance(given, Value) else b.number(1, 2)
+    out = b.number(1, 2)
     w = c.fixed(1, x.elem, [channels, out, *kernel], constant=b.chance(0.8) or None)
     c.attribute("output_padding", [[b.number(0, 1) for _ in kernel]], 0.2)
     inputs: list[Value | None] = [x, w]
-    if c.has(2, 0.5):
+    if b.chance(0.5):
         inputs.append(c.fixed(2, x.elem, [out * group]))
     return c.add(inputs)
 
@@ -87,7 +74,7 @@ def conv_transpose(c: Call) -> list[Value]:
 def pool(c: Call) -> list[Value]:
     b = c.b
     elems = {"MaxPool": (T.FLOAT, T.FLOAT, T.DOUBLE, T.FLOAT16, T.INT8, T.UINT8)}
-    x = _image(c, 0, elems.get(c.op_type, (T.FLOAT, T.FLOAT, T.FLOAT16)))
+    x = _image(c, elems.get(c.op_type, (T.FLOAT, T.FLOAT, T.FLOAT16)))
     c.attributes["kernel_shape"] = _window(c, x)
     c.attribute("ceil_mode", [0, 1], 0.3)
     c.attribute("count_include_pad", [0, 1], 0.4)
@@ -96,32 +83,18 @@ def pool(c: Call) -> list[Value]:
     return c.add([x], 2 if c.op_type == "MaxPool" and b.chance(0.35) else 1)
 
 
-@fills("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+@fills("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(c: Call) -> list[Value]:
     x = _image(c)
     c.attribute("p", [1, 2], 0.4)
     return c.add([x])
 
 
-@fills("MaxUnpool")
-def unpool(c: Call) -> list[Value]:
-    from ..call import Call as Again
-
-    pooled = Again(c.b, "MaxPool", attributes={"kernel_shape": [2, 2], "strides": [2, 2]})
-    x = _image(c, 0, (T.FLOAT,), 2)
-    del pooled
-    y, places = c.b.node("MaxPool", [x], 2, kernel_shape=[2, 2], strides=[2, 2])
-    c.attributes.update(kernel_shape=[2, 2], strides=[2, 2])
-    return c.add([y, places])
-
-
-@fills("Resize", "Upsample")
+@fills("Resize")
 def resize(c: Call) -> list[Value]:
     b = c.b
     elems = (T.FLOAT, T.FLOAT, T.INT32, T.UINT8, T.INT8, T.FLOAT16)
-    x = _image(c, 0, elems, b.choose([1, 2, 2]))
-    if c.op_type == "Upsample":
-        raise Refused("deprecated")
+    x = _image(c, elems, b.choose([1, 2, 2]))
     mode = c.attribute("mode", ["nearest", "linear", "cubic"], 0.8)
     ways = ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"]
     c.attribute("coordinate_transformation_mode", ways)
@@ -144,69 +117,10 @@ def resize(c: Call) -> list[Value]:
     return c.add(inputs)
 
 
-@fills("GridSample")
-def grid_sample(c: Call) -> list[Value]:
-    b = c.b
-    x = _image(c, 0, (T.FLOAT,), 2)
-    c.attribute("align_corners", [0, 1])
-    modes = ["bilinear", "nearest", "bicubic"] if b.opset < 20 else ["linear", "nearest", "cubic"]
-    c.attribute("mode", modes)
-    c.attribute("padding_mode", ["zeros", "border", "reflection"])
-
-    def grid(shape: tuple[int, ...]) -> np.ndarray:
-        return (b.rng.random(shape) * 2 - 1).astype(np.float32)
-
-    return c.add([x, c.fixed(1, T.FLOAT, [x.dims[0], b.number(1, 3), 2, 2], grid, constant=None)])
-
-
-@fills("AffineGrid")
-def affine_grid(c: Call) -> list[Value]:
-    b = c.b
-    batch = b.number(1, 2)
-    c.attribute("align_corners", [0, 1])
-    return c.add([c.fixed(0, T.FLOAT, [batch, 2, 3]), c.ints(1, [batch, 1, 2, 3], T.INT64)])
-
-
-@fills("RoiAlign")
-def roi_align(c: Call) -> list[Value]:
-    b = c.b
-    x = _image(c, 0, (T.FLOAT,), 2)
-    c.attribute("mode", ["avg", "max"])
-    c.attribute("output_height", [1, 2])
-    c.attribute("output_width", [1, 2])
-    c.attribute("sampling_ratio", [0, 1, 2])
-
-    def rois(shape: tuple[int, ...]) -> np.ndarray:
-        corner = b.rng.random((shape[0], 2)) * 2
-        return np.concatenate([corner, corner + 1 + b.rng.random((shape[0], 2))], 1).astype("f4")
-
-    count = b.number(1, 2)
-    return c.add(
-        [
-            x,
-            c.fixed(1, T.FLOAT, [count, 4], rois),
-            c.fixed(2, T.INT64, [count], lambda s: np.zeros(s, np.int64)),
-        ]
-    )
-
-
-@fills("Col2Im")
-def col2im(c: Call) -> list[Value]:
-    b = c.b
-    x = c.fixed(0, T.FLOAT, [b.dim(), 4 * b.number(1, 2), 4])
-    return c.add([x, c.ints(1, [3, 3], T.INT64), c.ints(2, [2, 2], T.INT64)])
-
-
 @fills("BatchNormalization")
 def batch_normalization(c: Call) -> list[Value]:
     b = c.b
-    x = (
-        _image(c, 0, (T.FLOAT, T.FLOAT, T.DOUBLE, T.FLOAT16), b.choose([0, 1, 2]))
-        if not isinstance(c.given.get(0), Value)
-        else c.operand(0)
-    )
-    if x.rank < 2:
-        raise Refused("no channels")
+    x = _image(c, (T.FLOAT, T.FLOAT, T.DOUBLE, T.FLOAT16), b.choose([0, 1, 2]))
     c.attribute("epsilon", [1e-5, 1e-3, 0.0])
     c.attribute("momentum", [0.9, 0.5], 0.2)
 
@@ -225,37 +139,20 @@ def instance_normalization(c: Call) -> list[Value]:
     return c.add([x, c.fixed(1, T.FLOAT, [x.dims[1]]), c.fixed(2, T.FLOAT, [x.dims[1]])])
 
 
-@fills("GroupNormalization")
-def group_normalization(c: Call) -> list[Value]:
-    x = _image(c, channels=4)
-    groups = c.attributes.setdefault("num_groups", c.b.choose([1, 2, 4]))
-    size = groups if c.b.opset < 21 else x.shape[1]
-    return c.add([x, c.fixed(1, x.elem, [size]), c.fixed(2, x.elem, [size])])
-
-
 @fills("LayerNormalization", "RMSNormalization")
 def layer_normalization(c: Call) -> list[Value]:
     b = c.b
     x = c.operand(0, [T.FLOAT, T.FLOAT, T.FLOAT, T.DOUBLE, T.FLOAT16], (1, 4))
-    axis = c.attribute("axis", list(range(-x.rank, x.rank)))
+    axis = c.axis(x)
     axis = -1 if axis is None else axis
     c.attribute("epsilon", [1e-5, 1e-3, 0.0])
     dims = x.dims[axis:]
     inputs: list[Value | None] = [x, c.fixed(1, x.elem, dims)]
     if c.op_type == "LayerNormalization":
-        if c.has(2, 0.6):
+        if b.chance(0.6):
             inputs.append(c.fixed(2, x.elem, dims))
         return c.add(inputs, b.choose([1, 1, 1, 2, 3]))
     return c.add(inputs)
-
-
-@fills("LRN")
-def lrn(c: Call) -> list[Value]:
-    x = _image(c)
-    c.attributes.setdefault("size", c.b.choose([1, 3]))
-    c.attribute("alpha", [0.0001, 0.5])
-    c.attribute("beta", [0.75, 0.5])
-    return c.add([x])
 
 
 @fills("RNN", "LSTM", "GRU")
@@ -276,8 +173,8 @@ def recurrent(c: Call) -> list[Value]:
         c.fixed(2, x.elem, [count, gates * hidden, hidden], constant=b.chance(0.85) or None),
     ]
     bias = [count, 2 * gates * hidden]
-    inputs.append(c.fixed(3, x.elem, bias) if c.has(3, 0.6) else None)
-    if c.has(4, 0.3):
+    inputs.append(c.fixed(3, x.elem, bias) if b.chance(0.6) else None)
+    if b.chance(0.3):
         lengths = b.rng.integers(0, x.shape[0] + 1, 1)
         inputs.append(
             c.fixed(4, T.INT32, [x.dims[1]], lambda s: np.resize(lengths, s).astype(np.int32))
@@ -286,8 +183,8 @@ def recurrent(c: Call) -> list[Value]:
         inputs.append(None)
     state = [b.dim(count), x.dims[1], b.dim(hidden)]
     for k in (5, 6) if c.op_type == "LSTM" else (5,):
-        inputs.append(c.fixed(k, x.elem, state) if c.has(k, 0.5) else None)
-    if c.op_type == "LSTM" and c.has(7, 0.2):
+        inputs.append(c.fixed(k, x.elem, state) if b.chance(0.5) else None)
+    if c.op_type == "LSTM" and b.chance(0.2):
         inputs.append(c.fixed(7, x.elem, [count, 3 * hidden]))
     outputs = [True, True, True] if c.op_type == "LSTM" else [True, True]
     outputs = [b.chance(0.75) for _ in outputs]
@@ -299,32 +196,14 @@ def recurrent(c: Call) -> list[Value]:
 @fills("Softmax", "LogSoftmax", "Hardmax")
 def softmax(c: Call) -> list[Value]:
     x = c.operand(0, [T.FLOAT, T.FLOAT, T.FLOAT, T.DOUBLE, T.FLOAT16], (1, 4))
-    c.attribute("axis", list(range(-x.rank, x.rank)))
+    c.axis(x)
     return c.add([x])
-
-
-@fills("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
-def loss(c: Call) -> list[Value]:
-    b = c.b
-    x = c.operand(0, [T.FLOAT], (2, 3), where=lambda v: v.rank > 1)
-    classes = min(x.dims[1])
-    if not classes:
-        raise Refused("no class")
-
-    def targets(shape: tuple[int, ...]) -> np.ndarray:
-        return b.rng.integers(0, classes, shape)
-
-    c.attribute("reduction", ["none", "mean", "sum"])
-    inputs = [x, c.fixed(1, T.INT64, [x.dims[0], *x.dims[2:]], targets)]
-    if b.chance(0.3):
-        inputs.append(c.fixed(2, T.FLOAT, [x.dims[1]]))
-    return c.add(inputs)
 
 
 @fills("ArgMax", "ArgMin")
 def arg(c: Call) -> list[Value]:
     x = c.operand(0, None, (1, 4))
-    c.attribute("axis", list(range(-x.rank, x.rank)))
+    c.axis(x)
     c.attribute("keepdims", [0, 1])
     c.attribute("select_last_index", [0, 1], 0.3)
     return c.add([x])

@@ -7,7 +7,7 @@ from onnx import TensorProto as T
 
 from ..builder import Refused, Value
 from ..call import Call, fills, some_axes
-from ..values import ALL, COMMON, INTS, Array
+from ..values import ALL, COMMON, INTS, random_array, tensor_of
 
 ANYTHING = (*COMMON, *COMMON, T.STRING, *ALL)
 
@@ -73,7 +73,7 @@ def squeeze(c: Call) -> list[Value]:
     if "axes" in c.schema.attributes:
         c.attribute("axes", [axes], 0.8 if c.op_type == "Squeeze" else 1.0)
         return c.add([x])
-    if c.op_type == "Squeeze" and not c.has(1, 0.8):
+    if c.op_type == "Squeeze" and not c.b.chance(0.8):
         return c.add([x])
     return c.add([x, c.ints(1, axes)])
 
@@ -81,24 +81,12 @@ def squeeze(c: Call) -> list[Value]:
 @fills("Concat")
 def concat(c: Call) -> list[Value]:
     b = c.b
-    given = [v for v in c.given.values() if isinstance(v, Value)]
-    x = given[0] if given else b.pick(ANYTHING, (1, 5))
-    if x.rank == 0:
-        raise Refused("no axis")
-    axis = c.attributes.get("axis", b.number(-x.rank, x.rank - 1))
-    c.attributes["axis"] = axis
-    count = c.most or b.number(1, 4)
-    count = max([count, *(k + 1 for k in c.given)])
-    parts: list[Value] = []
-    for k in range(count):
-        if isinstance(c.given.get(k), Value):
-            parts.append(c.given[k])  # type: ignore[arg-type]
-            continue
-        if k == 0 and not given:
-            parts.append(x)
-            continue
-        if b.chance(0.2) and k not in c.given:
-            parts.append(b.choose(parts) if parts else x)
+    x = c.operand(0, ANYTHING, (1, 5), where=lambda v: v.rank > 0)
+    axis = c.attributes["axis"] = b.number(-x.rank, x.rank - 1)
+    parts = [x]
+    for k in range(1, b.number(1, 4)):
+        if b.chance(0.2):
+            parts.append(b.choose(parts))
             continue
         dims = list(x.dims)
         dims[axis] = b.dim(b.choose([1, 1, 2, 3, 0]))
@@ -110,22 +98,21 @@ def concat(c: Call) -> list[Value]:
 def split(c: Call) -> list[Value]:
     b = c.b
     x = c.operand(0, ANYTHING, (1, 4))
-    axis = c.attribute("axis", list(range(-x.rank, x.rank))) or 0
+    axis = c.axis(x) or 0
     size = x.shape[axis]
-    count = c.outputs or b.number(1, min(4, max(size, 1)))
+    count = b.number(1, min(4, max(size, 1)))
     cuts = sorted(b.number(0, size) for _ in range(count - 1))
     sizes = [int(e - s) for s, e in zip([0, *cuts], [*cuts, size], strict=True)]
     if size % count == 0 and b.chance(0.5):
         sizes = [size // count] * count
-    c.outputs = count
     if "split" in c.schema.attributes:
         c.attribute("split", [sizes], 1.0 if size % count else 0.6)
-        return c.add([x])
-    if c.has(1, 0.6) or (c.b.opset < 18 and size % count):
-        return c.add([x, c.ints(1, sizes)])
+        return c.add([x], count)
+    if b.chance(0.6) or (b.opset < 18 and size % count):
+        return c.add([x, c.ints(1, sizes)], count)
     if "num_outputs" in c.schema.attributes:
         c.attributes["num_outputs"] = count
-    return c.add([x])
+    return c.add([x], count)
 
 
 @fills("Expand")
@@ -159,12 +146,12 @@ def pad(c: Call) -> list[Value]:
     c.attribute("mode", modes)
     inputs: list[Value | None] = [x, None, None]
     axes = list(range(x.rank))
-    if b.opset >= 18 and c.has(3, 0.3):
+    if b.opset >= 18 and c.b.chance(0.3):
         axes = some_axes(b, x.rank)
         inputs.append(c.ints(3, axes))
     low = -1 if b.chance(0.2) else 0
     inputs[1] = c.ints(1, [b.number(low, 2) if b.chance(0.6) else 0 for _ in range(2 * len(axes))])
-    if c.has(2, 0.5):
+    if c.b.chance(0.5):
         inputs[2] = c.fixed(2, x.elem, [])
     return c.add(inputs)
 
@@ -181,13 +168,13 @@ def slice_(c: Call) -> list[Value]:
         c.attributes["ends"] = [b.choose([1, 2, -1, 2**31 - 1]) for _ in axes]
         return c.add([x])
     inputs: list[Value | None] = [x, None, None, None, None]
-    if c.has(3, 0.8):
+    if c.b.chance(0.8):
         inputs[3] = c.ints(3, axes)
     else:
         axes = list(range(len(axes)))
     far = [2**31 - 1, 2**63 - 1, -(2**63), -(2**63) + 1, 2**62]
     starts, ends, steps = [], [], []
-    stepping = c.has(4, 0.5)
+    stepping = c.b.chance(0.5)
     for _ in axes:
         step = (
             1 if not stepping else b.choose([1, 1, 1, 2, 3, -1, -2, 2**62 if b.chance(0.1) else 1])
@@ -208,7 +195,7 @@ def slice_(c: Call) -> list[Value]:
     if not any(abs(n) >= 2**31 for n in [*starts, *ends, *steps]) and b.chance(0.15):
         elem = T.INT32
     inputs[1], inputs[2] = c.ints(1, starts, elem), c.ints(2, ends, elem)
-    if inputs[3] is not None and not isinstance(c.given.get(3), Value) and elem == T.INT32:
+    if inputs[3] is not None and elem == T.INT32:
         inputs[3] = c.ints(3, axes, elem)
     if stepping:
         if inputs[3] is None and b.chance(0.5):
@@ -217,74 +204,18 @@ def slice_(c: Call) -> list[Value]:
     return c.add(inputs)
 
 
-@fills("DepthToSpace", "SpaceToDepth")
-def depth_to_space(c: Call) -> list[Value]:
-    b = c.b
-    block = c.attributes.get("blocksize", b.number(1, 2))
-    c.attributes["blocksize"] = block
-    deep = c.op_type == "DepthToSpace"
-    channels, side = (block * block * b.number(1, 2), 1) if deep else (1, block)
-
-    def dims() -> list[tuple[int, ...]]:
-        return [b.dim(), b.dim(channels), b.dim(side * b.number(1, 2)), b.dim(side)]
-
-    x = c.operand(0, None, 4, dims=dims, fresh=0.9)
-    if deep:
-        c.attribute("mode", ["DCR", "CRD"])
-    return c.add([x])
-
-
-@fills("CenterCropPad")
-def center(c: Call) -> list[Value]:
-    x = c.operand(0, None, (1, 4))
-    axes = sorted(some_axes(c.b, x.rank, negative=False)) or [0]
-    c.attributes["axes"] = axes
-    return c.add([x, c.ints(1, [c.b.number(0, 5) for _ in axes])])
-
-
-@fills("EyeLike")
-def eye(c: Call) -> list[Value]:
-    x = c.operand(0, None, 2)
-    c.attribute("k", [-1, 0, 1, 5])
-    c.attribute("dtype", [T.FLOAT, T.INT64, T.DOUBLE, T.BOOL, T.INT32, T.UINT64])
-    return c.add([x])
-
-
 @fills("Trilu")
 def trilu(c: Call) -> list[Value]:
     x = c.operand(0, None, (2, 4))
     c.attribute("upper", [0, 1])
-    return c.add(
-        [
-            x,
-            c.fixed(1, T.INT64, [], lambda s: np.int64(c.b.number(-3, 3)).reshape(s))
-            if c.has(1)
-            else None,
-        ]
-    )
-
-
-@fills("ReverseSequence")
-def reverse(c: Call) -> list[Value]:
-    b = c.b
-    x = c.operand(0, None, (2, 4))
-    time = b.number(0, 1)
-    c.attributes.setdefault("time_axis", time)
-    c.attributes.setdefault("batch_axis", 1 - c.attributes["time_axis"])
-
-    def lengths(shape: tuple[int, ...]) -> Array:
-        return b.rng.integers(0, 3, shape)
-
-    return c.add([x, c.fixed(1, T.INT64, [x.dims[c.attributes["batch_axis"]]], lengths)])
+    return c.add([x, c.number(1, c.b.number(-3, 3)) if c.b.chance(0.5) else None])
 
 
 @fills("ConstantOfShape")
 def constant_of_shape(c: Call) -> list[Value]:
-    from ..values import random_array, tensor_of
-
     b = c.b
     elem = b.choose([T.FLOAT, T.INT64, T.BOOL, T.DOUBLE, T.FLOAT16, *INTS])
-    if "value" not in c.attributes and c.free and b.chance(0.7):
+    if "value" not in c.attributes and b.chance(0.7):
         c.attributes["value"] = tensor_of(random_array(b.rng, elem, (1,), b.hostile), elem, "value")
     return c.add([c.ints(0, [b.number(0, 3) for _ in range(b.number(0, 3))])])
 
@@ -293,18 +224,10 @@ def constant_of_shape(c: Call) -> list[Value]:
 def range_(c: Call) -> list[Value]:
     b = c.b
     elem = b.choose([T.INT64, T.INT32, T.FLOAT, T.INT16, T.DOUBLE])
-    from ..values import dtype_of
-
-    kind = dtype_of(elem)
     step = b.choose([1, 2, -1, 3] if elem in INTS else [1, 0.5, -1.5, 0.1])
     start, count = b.number(-3, 3), b.number(0, 6)
     numbers = [start, start + count * step, step]
-    return c.add(
-        [
-            c.fixed(k, elem, [], lambda s, n=n: np.array(n, kind).reshape(s))
-            for k, n in enumerate(numbers)
-        ]
-    )
+    return c.add([c.number(k, n, elem) for k, n in enumerate(numbers)])
 
 
 @fills("Shape")

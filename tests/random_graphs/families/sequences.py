@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from onnx import TensorProto as T
-from onnx import helper
 
 from ..builder import Builder, Refused, Value
 from ..call import Call, fills
@@ -48,19 +47,6 @@ def empty(c: Call) -> list[Value]:
     return c.add([])
 
 
-@fills("SequenceInsert")
-def insert(c: Call) -> list[Value]:
-    s = a_sequence(c.b)
-    x = c.b.pick([s.elem])
-    return c.add([s, x, _place(c, 2, _size(s)) if c.b.chance(0.5) and _size(s) else None])
-
-
-@fills("SequenceErase")
-def erase(c: Call) -> list[Value]:
-    s = a_sequence(c.b)
-    return c.add([s, _place(c, 1, _size(s)) if c.b.chance(0.5) and _size(s) else None])
-
-
 @fills("SequenceAt")
 def at(c: Call) -> list[Value]:
     s = a_sequence(c.b)
@@ -83,34 +69,14 @@ def concat(c: Call) -> list[Value]:
 def split(c: Call) -> list[Value]:
     b = c.b
     x = c.operand(0, ANYTHING, (1, 3))
-    axis = c.attribute("axis", list(range(-x.rank, x.rank))) or 0
+    axis = c.axis(x) or 0
     c.attribute("keepdims", [0, 1])
     size = x.shape[axis]
     inputs: list[Value | None] = [x]
     if b.chance(0.6):
         if b.chance(0.5) and size:
-            inputs.append(c.fixed(1, T.INT64, [], lambda s: np.full(s, b.number(1, size))))
+            inputs.append(c.number(1, b.number(1, size)))
         else:
             cut = b.number(0, size)
             inputs.append(c.ints(1, [cut, size - cut], T.INT64))
     return c.add(inputs)
-
-
-@fills("Optional")
-def optional(c: Call) -> list[Value]:
-    b = c.b
-    if b.chance(0.15):
-        tensor = helper.make_tensor_type_proto(T.FLOAT, None)
-        c.attributes["type"] = tensor
-        return c.add([])
-    return c.add([a_sequence(b) if b.chance(0.4) else b.pick(ANYTHING)])
-
-
-@fills("OptionalGetElement", "OptionalHasElement")
-def element(c: Call) -> list[Value]:
-    b = c.b
-    there = [v for v in b.scope.visible() if v.kind.startswith("optional")]
-    x = b.choose(there) if there and b.chance(0.6) else Call(b, "Optional").make()[0]
-    if c.op_type == "OptionalGetElement" and x.first is None:
-        raise Refused("nothing in it")
-    return c.add([x])

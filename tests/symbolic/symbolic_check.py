@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.parser
+from model_table import HEADER, floats, parse
 from reference_session import reference_session
 
 from onnxfold import storage
@@ -19,11 +19,6 @@ from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.passes.symbolic_shapes import SymbolicShapes
 
 Feeds = Mapping[str, np.ndarray]
-HEADER = '<ir_version: 10, opset_import: ["" : {opset}, "local" : 1]>'
-
-
-def parse(text: str, opset: int = 21) -> onnx.ModelProto:
-    return onnx.parser.parse_model(HEADER.format(opset=opset) + text)
 
 
 class Rewritten:
@@ -88,10 +83,9 @@ def rewrite(model: onnx.ModelProto | str, opset: int = 21, **options: Any) -> Re
     return Rewritten(model, opset, **options)
 
 
-def floats(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-
-
 def inputs(shapes: Sequence[Sequence[int]], name: str = "x") -> list[Feeds]:
     """Feeds of one input at several shapes."""
     return [{name: floats(*shape)} for shape in shapes]
+
+
+__all__ = ["HEADER", "Rewritten", "floats", "inputs", "parse", "rewrite"]

@@ -140,13 +140,13 @@ def remove_nodes(nodes: Iterable[ir.Node]) -> None:
 
 
 def remove_unused(
-    nodes: Iterable[ir.Node | None], keeps: Callable[[str | None], bool] | None = None
+    nodes: Iterable[ir.Node | None], keeps: Callable[[ir.Value], bool] | None = None
 ) -> list[ir.Value]:
     """Remove the nodes whose results have no users, and then the nodes that only those used.
 
     Args:
         nodes: Where to begin; None and nodes of no graph are passed over.
-        keeps: Says for a value's name whether the node that makes it must stay.
+        keeps: Says of a value whether the node that makes it must stay.
 
     Returns:
         The values that have lost a user, each once, those of nodes that are gone included.
@@ -161,7 +161,7 @@ def remove_unused(
         group = removed.setdefault(node.graph, {})
         if node in group:
             continue
-        if keeps is not None and any(keeps(value.name) for value in node.outputs):
+        if keeps is not None and any(map(keeps, node.outputs)):
             continue
         group[node] = None
         for value in _detach(node):

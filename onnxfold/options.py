@@ -5,13 +5,15 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from onnxfold.errors import UsageError, suggestion
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from onnxfold.comparison.given_feeds import GivenFeeds
     from onnxfold.rewrite.rule import RuleSet
 
@@ -39,9 +41,10 @@ class Options:
         memory_limit: Bytes that results may take in memory before they go to a scratch file, and
             that the evaluation of one node may take: a number, or a text such as "512MB"; None for
             512 MiB.
-        keep: Globs of value names; nodes that make such a value stay.
-        fold: Globs of value names; such a value is folded whatever it weighs, if it can be
-            evaluated and ``keep`` does not name it.
+        keep: Globs of value names, or op types such as "Transpose" or "com.microsoft::Gelu"; nodes
+            that make such a value, or have such a type, stay.
+        fold: Globs of value names, or op types; such a value, or the results of such a node, are
+            folded whatever they weigh, if they can be evaluated and ``keep`` does not name them.
         precision: "wide" computes chains of constants in float64, int64 and uint64 and rounds once,
             where the result is stored; "exact" rounds after every op, as a runtime does.
         explain: Record also why small nodes were folded, not only those whose bytes were counted.
@@ -113,11 +116,12 @@ class Options:
         """Return the bytes by which a model of ``size`` bytes may grow."""
         return max(1 << 16, size // 100) if self.max_growth is None else self.max_growth
 
-    def unused(self, names: Iterable[str]) -> list[str]:
-        """Return a warning for each option that has no effect on a model.
+    def doubtful(self, names: Iterable[str], ops: Collection[str]) -> list[str]:
+        """Return a warning for each option that has no effect on a model, or two meanings.
 
         Args:
             names: The names of all values that nodes of the model make.
+            ops: The op types of these nodes.
         """
         found = []
         if self.target is not None and self.level < 2:
@@ -125,18 +129,24 @@ class Options:
         names = list(names) if self.keep or self.fold else []
         for option, globs in (("keep", self.keep), ("fold", self.fold)):
             for glob in globs:
-                if not any(fnmatch.fnmatchcase(name, glob) for name in names):
-                    near = suggestion(glob, names) if names and not set("*?[") & set(glob) else ""
-                    found.append(f"{option} {glob!r} matches no value that a node makes{near}")
+                is_name = any(fnmatch.fnmatchcase(name, glob) for name in names)
+                if is_name and glob in ops:
+                    found.append(
+                        f"{option} {glob!r} is an op type and the name of a value: both are meant"
+                    )
+                elif not is_name and glob not in ops:
+                    known = [*ops, *names]
+                    near = suggestion(glob, known) if known and not set("*?[") & set(glob) else ""
+                    found.append(f"{option} {glob!r} matches no op type and no value{near}")
         return found
 
-    def keeps(self, name: str | None) -> bool:
-        """Return True if the value of that name must not be folded."""
-        return _matches(name, self.keep)
+    def keeps(self, value: ir.Value) -> bool:
+        """Return whether the node that makes a value must stay."""
+        return bool(self.keep) and _matches(value, self.keep)
 
-    def folds(self, name: str | None) -> bool:
-        """Return True if the value of that name is to be folded whatever it weighs."""
-        return _matches(name, self.fold)
+    def folds(self, value: ir.Value) -> bool:
+        """Return whether a value is to be folded whatever it weighs."""
+        return bool(self.fold) and _matches(value, self.fold)
 
     def rule_sets(self) -> list[RuleSet]:
         """Return all rule sets to choose from: built in, of other packages, and the ones given."""
@@ -146,8 +156,14 @@ class Options:
         return [*available_rule_sets(), *given]  # type: ignore[list-item]
 
 
-def _matches(name: str | None, globs: tuple[str, ...]) -> bool:
-    return bool(globs) and any(fnmatch.fnmatchcase(name or "", glob) for glob in globs)
+def _matches(value: ir.Value, globs: tuple[str, ...]) -> bool:
+    """Return whether a glob matches the name of a value, or is the op type of its node."""
+    from onnxfold.graphs import op_name
+
+    node, name = value.producer(), value.name or ""
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs) or (
+        node is not None and op_name(node) in globs
+    )
 
 
 def _is_rule_set(thing: object) -> bool:

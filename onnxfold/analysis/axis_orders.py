@@ -16,7 +16,7 @@ from onnxfold.onnx_ir_private import nodes_of, uses
 from onnxfold.ops import Trait, ops
 
 Perm = tuple[int, ...]
-Keeps = Callable[[str | None], bool]
+Keeps = Callable[[ir.Value], bool]
 
 REDUCTIONS = ops(Trait.REDUCES)
 _BROADCASTING = 7  # the opset from which on operands broadcast as in NumPy
@@ -31,7 +31,7 @@ def regions(
     Args:
         graph: Where to look.
         facts: What is known of the model.
-        keeps: Says for a value's name whether the node that makes it must stay.
+        keeps: Says of a value whether the node that makes it must stay.
         inexact: Whether last bits may change.
     """
     seen: set[tuple[ir.Node, Perm]] = set()
@@ -79,7 +79,7 @@ class AxisRegion:
         start: A node of it; there are none if it is none that could.
         perm: How the values would be transposed.
         facts: What is known of the model.
-        keeps: Says for a value's name whether the node that makes it must stay.
+        keeps: Says of a value whether the node that makes it must stay.
         inexact: Whether last bits may change.
     """
 
@@ -134,7 +134,7 @@ class AxisRegion:
         if (
             self._opset < _BROADCASTING
             or node.domain != ""
-            or any(not v.name or self._keeps(v.name) for v in node.outputs)
+            or any(not v.name or self._keeps(v) for v in node.outputs)
         ):
             return False
         if any(attribute.is_ref() for attribute in node.attributes.values()):
@@ -224,7 +224,7 @@ class AxisRegion:
         return (
             node is not None
             and _perm(node, self.facts) == self.back
-            and not any(self._keeps(v.name) for v in node.outputs)
+            and not any(map(self._keeps, node.outputs))
             and any(use.node in self.nodes for use in uses(node.outputs[0]))
         )
 
@@ -233,7 +233,7 @@ class AxisRegion:
         return (
             node.graph is self.graph
             and _perm(node, self.facts) == self.perm
-            and not self._keeps(node.outputs[0].name)
+            and not self._keeps(node.outputs[0])
             and not self.is_entry(node)
         )
 

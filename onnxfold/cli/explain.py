@@ -31,8 +31,8 @@ from onnxfold.errors import UsageError
 @click.option("--fold-all", is_flag=True, help="See optimize.")
 @click.option("--fold-quantized", is_flag=True, help="See optimize.")
 @click.option("--max-growth", type=size_in_bytes, metavar="BYTES", help="See optimize.")
-@click.option("--keep", multiple=True, metavar="GLOB", help="See optimize.")
-@click.option("--fold", multiple=True, metavar="GLOB", help="See optimize.")
+@click.option("--keep", multiple=True, metavar="GLOB|OP", help="See optimize.")
+@click.option("--fold", multiple=True, metavar="GLOB|OP", help="See optimize.")
 @output_options
 def explain(
     model: str, values: tuple[str, ...], node: str | None, as_json: bool, **options: Any

@@ -112,14 +112,16 @@ _SECTIONS = (
         click.option(
             "--keep",
             multiple=True,
-            metavar="GLOB",
-            help="Do not fold values whose name matches; may be repeated.",
+            metavar="GLOB|OP",
+            help="Leave nodes that make a value whose name matches, or that have this op type; "
+            "may be repeated.",
         ),
         click.option(
             "--fold",
             multiple=True,
-            metavar="GLOB",
-            help="Fold values whose name matches, whatever they weigh; may be repeated.",
+            metavar="GLOB|OP",
+            help="Fold values whose name matches, or that nodes of this op type make, whatever "
+            "they weigh; may be repeated.",
         ),
     ),
 )

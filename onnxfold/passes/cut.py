@@ -86,7 +86,7 @@ class Cut:
         cost = self._sweep.cost.get(value)
         if cost is None:
             return bytes_now(value)
-        if cost and self._options.folds(value.name):
+        if cost and self._options.folds(value):
             # a sequence cannot be stored as an initializer
             return 0 if self._pool.buffer_of(value).type_proto is None else FORBIDDEN
         return cost
@@ -195,7 +195,7 @@ class Cut:
     def _why_it_folds(self, node: ir.Node, folded: int, kept: int) -> str:
         if self._options.fold_all:
             return "everything is folded (fold_all)"
-        if any(self._options.folds(v.name) for v in node.outputs):
+        if any(map(self._options.folds, node.outputs)):
             return "asked for (fold)"
         if folded <= kept:
             return "takes no more bytes than its operands"

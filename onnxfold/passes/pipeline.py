@@ -13,7 +13,7 @@ from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts, shared_facts
 from onnxfold.errors import UsageError
 from onnxfold.evaluation import TimeLimit, time_for
-from onnxfold.graphs import all_graphs
+from onnxfold.graphs import all_graphs, count_nodes
 from onnxfold.options import Level, Options
 from onnxfold.passes import create
 from onnxfold.passes.constant_propagation import MOST_PER_NODE, ConstantPropagation, Folding
@@ -102,8 +102,9 @@ def run_passes(
         time=time or time_for(bytes_before or storage.planned(model).size),
         observers=observers,
     )
-    run.result.warnings += options.unused(
-        value.name or "" for graph in all_graphs(model) for node in graph for value in node.outputs
+    run.result.warnings += options.doubtful(
+        (v.name or "" for graph in all_graphs(model) for node in graph for v in node.outputs),
+        count_nodes(model) if options.keep or options.fold else (),
     )
     if options.passes is None:
         if options.fixes_dims:

@@ -62,7 +62,7 @@ class CommonSubexpressions(ir.passes.InPlacePass):
                 self._gone.append(node)
 
     def _may_merge(self, node: ir.Node, twin: ir.Node) -> bool:
-        if any(self._keeps(value.name) for value in node.outputs):
+        if any(map(self._keeps, node.outputs)):
             return False
         for old, new in zip(node.outputs, twin.outputs, strict=True):
             if old.is_graph_output() and not self._can_take_name(old, new):
@@ -71,7 +71,7 @@ class CommonSubexpressions(ir.passes.InPlacePass):
         return self._determinism.objection(node, self._scopes.of(node.graph).opsets) is None
 
     def _can_take_name(self, old: ir.Value, new: ir.Value) -> bool:
-        is_free = not new.is_graph_output() and not self._keeps(new.name)
+        is_free = not new.is_graph_output() and not self._keeps(new)
         return is_free and old.graph is new.graph
 
     def _merge(self, node: ir.Node, twin: ir.Node) -> None:

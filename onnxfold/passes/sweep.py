@@ -127,7 +127,7 @@ class Sweep:
     def _objection(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
         if node in self._uncomputable:
             return self._uncomputable[node]
-        if self._options.keep and any(self._options.keeps(o.name) for o in node.outputs):
+        if self._options.keep and any(map(self._options.keeps, node.outputs)):
             return "kept by option"
         if has_references(node):
             return "an attribute is given by the function's caller"

@@ -45,10 +45,10 @@ class Splicer:
 
     Args:
         facts: The model.
-        keeps: Says for a value's name whether the node that makes it must stay.
+        keeps: Says of a value whether the node that makes it must stay.
     """
 
-    def __init__(self, facts: Facts, keeps: Callable[[str | None], bool]) -> None:
+    def __init__(self, facts: Facts, keeps: Callable[[ir.Value], bool]) -> None:
         self._facts = facts
         self._keeps = keeps
 
@@ -121,7 +121,7 @@ class Splicer:
         for value in roots:
             if value.producer() not in dying:
                 raise Refused("another output of it is used")
-        if any(self._keeps(value.name) for node in dying for value in node.outputs):
+        if any(self._keeps(value) for node in dying for value in node.outputs):
             raise Refused("kept by option")
         return dying
 
@@ -185,7 +185,7 @@ class Splicer:
                 or value.graph is not graph
                 or value.is_graph_output()
                 or value in taken
-                or self._keeps(value.name)
+                or self._keeps(value)
             )
             if needs_copy:
                 if len(dying) == 1 and next(iter(dying)).op_type == "Identity":

@@ -92,7 +92,7 @@ class Rewriter:
         model: The model; its graphs must be sorted.
         rules: The rules, of all sets.
         level: 1 for exact rewrites, 2 for inexact ones, too.
-        keeps: Says for a value's name whether the node that makes it must stay.
+        keeps: Says of a value whether the node that makes it must stay.
         states: What an earlier run left: only what has changed since, and what patterns reach
             from there, is visited. Empty for a first run.
     """
@@ -103,7 +103,7 @@ class Rewriter:
         rules: Iterable[Rule],
         *,
         level: int = 1,
-        keeps: Callable[[str | None], bool] | None = None,
+        keeps: Callable[[ir.Value], bool] | None = None,
         states: dict[ir.Node, Hashable] | None = None,
     ) -> None:
         self._states = {} if states is None else states
@@ -291,7 +291,7 @@ def _tolerate(rule: Rule, node: ir.Node | None, error: Exception) -> None:
     logger.debug("%s at %r", message, name)
 
 
-def _keeps_nothing(name: str | None) -> bool:
+def _keeps_nothing(value: ir.Value) -> bool:
     return False
 
 

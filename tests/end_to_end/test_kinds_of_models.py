@@ -90,8 +90,8 @@ def test_options_without_effect_are_told(tmp_path, caplog):
     report = onnxfold.optimize_file(SWIN, tmp_path / "out.onnx", **options)
     assert report.warnings == [
         "target onnxruntime has no effect below level 2 (-O2)",
-        "keep 'logit' matches no value that a node makes; did you mean 'logits'?",
-        "fold 'zzz*' matches no value that a node makes",
+        "keep 'logit' matches no op type and no value; did you mean 'logits'?",
+        "fold 'zzz*' matches no op type and no value",
     ]
     onnxfold.optimize(SWIN, **options)
     assert [record.message for record in caplog.records] == report.warnings

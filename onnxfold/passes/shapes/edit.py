@@ -28,10 +28,10 @@ class Edit:
 
     Args:
         facts: What is known of the model; new values get facts.
-        keeps: Says for a value's name whether the node that makes it must stay.
+        keeps: Says of a value whether the node that makes it must stay.
     """
 
-    def __init__(self, facts: ModelFacts, keeps: Callable[[str | None], bool]) -> None:
+    def __init__(self, facts: ModelFacts, keeps: Callable[[ir.Value], bool]) -> None:
         self._facts = facts
         self._analysis = analysis = facts.types
         self._scopes = analysis.scopes
@@ -77,7 +77,7 @@ class Edit:
     def store(self, value: ir.Value, array: Array) -> bool:
         """Make the value a constant, under its own name where that is one of the interface."""
         node = value.producer()
-        if node is None or self.keeps(value.name) or not self._may_be_constant(value):
+        if node is None or self.keeps(value) or not self._may_be_constant(value):
             return False
         if not value.is_graph_output():
             replace(value, self.constant(array, value, node))
@@ -97,7 +97,7 @@ class Edit:
     def replace(self, value: ir.Value, other: ir.Value) -> bool:
         """Let everybody read ``other`` instead; a result of the graph keeps its name."""
         node = value.producer()
-        if node is None or self.keeps(value.name):
+        if node is None or self.keeps(value):
             return False
         if self._analysis.known.tensor(other) is not None and not self._may_be_constant(value):
             return False
@@ -122,7 +122,7 @@ class Edit:
 
     def _stays_for_others(self, node: ir.Node, value: ir.Value) -> bool:
         """Return True if a node makes a result of the graph, and would have to without it, too."""
-        return any(v is not value and (is_used(v) or self.keeps(v.name)) for v in node.outputs)
+        return any(v is not value and (is_used(v) or self.keeps(v)) for v in node.outputs)
 
     def _can_take_name(self, value: ir.Value, other: ir.Value) -> bool:
         producer, own = other.producer(), value.producer()
@@ -131,7 +131,7 @@ class Edit:
             and own is not None
             and producer.graph is own.graph
             and not other.is_graph_output()
-            and not self.keeps(other.name)
+            and not self.keeps(other)
         )
 
     def _copy(self, value: ir.Value, other: ir.Value, node: ir.Node) -> None:

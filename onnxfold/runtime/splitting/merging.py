@@ -74,7 +74,7 @@ def _rewrite(model: ir.Model, options: Options, level: int, kept: Container[str 
     rules = [rule for each in builtin_rule_sets() if each.name == _SET for rule in each]
     rules = [rule for rule in rules if rule.name not in options.disable]
     rewriter = Rewriter(
-        model, rules, level=level, keeps=lambda name: name in kept or options.keeps(name)
+        model, rules, level=level, keeps=lambda value: value.name in kept or options.keeps(value)
     )
     return bool(rewriter.run().total)
 

@@ -405,6 +405,7 @@ def _check(
                     seeds=max(1, check.seeds),
                     feeds=check.feeds,
                     dims=check.check_dims,
+                    custom_ops=check.custom_ops,
                     fallback=False,
                     **tolerance,
                 )

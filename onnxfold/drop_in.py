@@ -21,7 +21,7 @@ Shapes = Mapping[str, Sequence[int]]
 
 _WITHOUT_EFFECT_IN_SIMPLIFY = {
     *("skip_fuse_bn", "skipped_optimizers", "extra_optimizers", "skip_constant_folding"),
-    *("skip_shape_inference", "dynamic_input_shape", "custom_lib", "include_subgraph"),
+    *("skip_shape_inference", "dynamic_input_shape", "include_subgraph"),
     *("unused_output", "tensor_size_threshold", "mutable_initializer", "target_opset_version"),
     *("initializers_as_constants", "import_custom_schemas", "custom_rewriter", "input_fill"),
     *("function_rewrite_rules", "providers", "gemm_fusion_backend", "profile", "ort_profile"),
@@ -45,6 +45,7 @@ def simplify(
     input_data: Mapping[str, Any] | None = None,
     check_rtol: float | None = None,
     check_atol: float | None = None,
+    custom_lib: str | None = None,
     inline_functions: bool = False,
     output_path: str | os.PathLike[str] | None = None,
     **options: Any,
@@ -62,6 +63,7 @@ def simplify(
         check_rtol: Relative tolerance of the comparison; equal bits are demanded by default, or
             1e-4 at level 2.
         check_atol: Absolute tolerance, likewise, or 1e-5 at level 2.
+        custom_lib: Shared library with custom ops of the model, for the comparison.
         inline_functions: Inline the model's functions first.
         output_path: A file to write the result to as well.
         options: See `onnxfold.options.Options`. Other keywords of ``onnxsim.simplify`` have no
@@ -97,6 +99,7 @@ def simplify(
         dims=_sizes(result, test_input_shapes or {}),
         rtol=rtol if check_rtol is None else check_rtol,
         atol=atol if check_atol is None else check_atol,
+        custom_ops=[custom_lib] if custom_lib else [],
     )
     return result, compared.passed
 

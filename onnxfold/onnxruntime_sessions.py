@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from onnxfold.errors import UsageError
+from onnxfold.errors import MissingFileError, UsageError
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -78,6 +78,43 @@ def session_options(*, threads: int = 0, node_by_node: bool = False) -> onnxrunt
         # learning where tensors could lie in later runs takes time quadratic in the nodes
         options.enable_mem_pattern = False
     return options
+
+
+def register_custom_ops(
+    options: onnxruntime.SessionOptions, libraries: Iterable[str | os.PathLike[str]]
+) -> None:
+    """Let sessions with these options run the custom ops of shared libraries.
+
+    Raises:
+        MissingFileError: There is no such file.
+        UsageError: onnxruntime does not load a library.
+    """
+    for library in libraries:
+        if not os.path.exists(library):
+            raise MissingFileError(file=library)
+        try:
+            options.register_custom_ops_library(os.path.abspath(library))
+        except Exception as error:  # onnxruntime raises many classes without a common base
+            reason = message_of(error).rpartition(" with error: ")[2]
+            raise UsageError(f"not a library of custom ops: {reason}", file=library) from error
+
+
+def available_providers(given: Sequence[Any] | None) -> list[Any]:
+    """Return the execution providers that are given, or the CPU's.
+
+    Raises:
+        UsageError: onnxruntime does not have one of them here, of which it would only warn.
+    """
+    import onnxruntime as ort
+
+    available = ort.get_available_providers()
+    for provider in given or ():
+        name = provider if isinstance(provider, str) else provider[0]
+        if name not in available:
+            raise UsageError(
+                f"onnxruntime has no provider {name!r} here; it has: {', '.join(available)}"
+            )
+    return list(given or CPU)
 
 
 def message_of(error: Exception) -> str:

@@ -253,6 +253,7 @@ class Check:
             `ulp` is given.
         atol: Absolute tolerance, likewise.
         ulp: Units in the last place that floats may be apart, likewise.
+        custom_ops: Shared libraries with custom ops of the model.
     """
 
     check: int = 0
@@ -261,17 +262,21 @@ class Check:
     rtol: float | None = None
     atol: float | None = None
     ulp: int | None = None
+    custom_ops: Sequence[str | os.PathLike[str]] = ()
 
     def __post_init__(self) -> None:
         for name in ("check", "rtol", "atol", "ulp"):
             if (getattr(self, name) or 0) < 0:
                 raise UsageError(f"{name} must not be negative, got {getattr(self, name)}")
+        if isinstance(self.custom_ops, str):
+            raise UsageError("custom_ops must be a sequence, not one string")
 
     @property
     def seeds(self) -> int:
         """Number of runs with random inputs; 0 for no check."""
-        others = (self.feeds, self.check_dims or None, self.rtol, self.atol, self.ulp)
-        return self.check or int(any(other is not None for other in others))
+        given = (self.rtol, self.atol, self.ulp, self.feeds)
+        asks = any(value is not None for value in given) or self.check_dims or self.custom_ops
+        return self.check or int(bool(asks))
 
     @property
     def tolerance(self) -> dict[str, float] | None:
@@ -290,6 +295,7 @@ class CheckArguments(TypedDict, total=False):
     rtol: float | None
     atol: float | None
     ulp: int | None
+    custom_ops: Sequence[str | os.PathLike[str]]
 
 
 class CheckedOptionArguments(OptionArguments, CheckArguments, total=False):
@@ -319,4 +325,5 @@ def check_as_json(check: Check) -> dict[str, Any]:
         **{name: getattr(check, name) for name in Check.__dataclass_fields__},
         "feeds": None if feeds is None else os.path.abspath(feeds),
         "check_dims": dict(check.check_dims),
+        "custom_ops": [os.path.abspath(library) for library in check.custom_ops],
     }

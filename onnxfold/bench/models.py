@@ -23,7 +23,13 @@ from onnxfold.comparison.runners import CannotRun
 from onnxfold.comparison.subject import Subject
 from onnxfold.comparison.trials import Trials
 from onnxfold.errors import MissingFileError, UsageError, about
-from onnxfold.onnxruntime_sessions import CPU, array_of, message_of, ort_value, session_options
+from onnxfold.onnxruntime_sessions import (
+    array_of,
+    available_providers,
+    message_of,
+    ort_value,
+    session_options,
+)
 from onnxfold.runtime.bundles.bundle import is_bundle
 from onnxfold.runtime.sessions.folding import Placement
 from onnxfold.runtime.sessions.session import Session
@@ -130,6 +136,7 @@ def bench_models(
     ulp: int | None = None,
     threads: Sequence[int] = (1, ALL_THREADS),
     providers: Sequence[str] | None = None,
+    custom_ops: Sequence[PathLike] = (),
     rounds: int = 20,
     seed: int = 0,
     backend: str = "auto",
@@ -148,6 +155,7 @@ def bench_models(
         ulp: Units in the last place that floats may be apart.
         threads: Numbers of threads to run with, 0 for all.
         providers: Execution providers of onnxruntime; the CPU's if not given.
+        custom_ops: Shared libraries with custom ops.
         rounds: How often each runs.
         seed: Of the random inputs.
         backend: The backend that runs the runtime_fold of bundles, see `onnxfold.Session`.
@@ -162,9 +170,10 @@ def bench_models(
         raise UsageError(f"rounds must be positive, got {rounds}")
     if not models or not threads:
         raise UsageError("there is nothing to measure: give a model and a number of threads")
-    chosen = _checked_providers(providers or CPU)
+    chosen = available_providers(providers)
     of_sessions = {"backend": backend, "specialize": specialize, "max_cache_bytes": sys.maxsize}
-    benched = _benched(models, of_sessions, splitting and {"nominal": dims, **splitting})
+    splits = splitting and {"nominal": dims, **splitting}
+    benched = _benched(models, of_sessions, splits, tuple(map(os.path.abspath, custom_ops)))
     first = benched[0].path
     with about(first):
         session = benched[0].open(session_options(threads=threads[0]), chosen)
@@ -214,7 +223,10 @@ def bench_models(
 
 
 def _benched(
-    models: Sequence[PathLike], of_sessions: dict[str, Any], splitting: SplitArguments | None
+    models: Sequence[PathLike],
+    of_sessions: dict[str, Any],
+    splitting: SplitArguments | None,
+    custom_ops: tuple[str, ...],
 ) -> list[Benched]:
     """Return what is measured: models as they are, bundles, and with arguments one model that is
     split.
@@ -228,11 +240,11 @@ def _benched(
             raise MissingFileError(file=path)
         if os.path.isdir(path) and not is_bundle(path):
             raise UsageError("not a bundle: it has no manifest.json", file=path)
-    found = [Benched(path, of_sessions if is_bundle(path) else None) for path in paths]
+    found = [Benched(path, of_sessions if is_bundle(path) else None, custom_ops) for path in paths]
     if splitting:
         if len(found) > 1:
             raise UsageError("runtime constants are those of one model, which is then split")
-        found.append(Benched(paths[0], {**of_sessions, **splitting}))
+        found.append(Benched(paths[0], {**of_sessions, **splitting}, custom_ops))
     return found
 
 
@@ -255,19 +267,6 @@ def _apart(want: Any, got: Any, tolerance: Tolerance) -> tuple[float, bool]:
         return float("inf"), False
     found = distance(want, got, tolerance)
     return float("inf") if found.nonfinite_mismatch else found.max_abs_error, found.within
-
-
-def _checked_providers(providers: Sequence[str]) -> list[str]:
-    """Refuse one that onnxruntime does not have: it would only warn."""
-    import onnxruntime as ort
-
-    available = ort.get_available_providers()
-    for name in providers:
-        if name not in available:
-            raise UsageError(
-                f"onnxruntime has no provider {name!r} here; it has: {', '.join(available)}"
-            )
-    return list(providers)
 
 
 def _feeds(

@@ -15,7 +15,12 @@ from onnxfold.bench.turns import Spread, spread
 from onnxfold.errors import ModelError, OnnxFoldError
 from onnxfold.graphs import all_graphs
 from onnxfold.memory import peak_rss_bytes, rss_bytes
-from onnxfold.onnxruntime_sessions import message_of, open_session, session_options
+from onnxfold.onnxruntime_sessions import (
+    message_of,
+    open_session,
+    register_custom_ops,
+    session_options,
+)
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -31,10 +36,12 @@ class Benched:
     Attributes:
         path: The model, or a bundle.
         arguments: For `onnxfold.Session`; None if onnxruntime runs the model as it is.
+        custom_ops: Shared libraries with custom ops.
     """
 
     path: str
     arguments: dict[str, Any] | None = None
+    custom_ops: Sequence[str] = ()
 
     @property
     def name(self) -> str:
@@ -46,8 +53,9 @@ class Benched:
         """Open a session.
 
         Raises:
-            OnnxFoldError: onnxruntime does not take the model, or a bundle is damaged.
+            OnnxFoldError: onnxruntime does not take the model or a library, or a bundle is damaged.
         """
+        register_custom_ops(options, self.custom_ops)
         try:
             if self.arguments is None:
                 return open_session(self.path, options, providers)
@@ -120,6 +128,7 @@ def _in_child(
     request = {
         "path": benched.path,
         "arguments": benched.arguments,
+        "custom_ops": list(benched.custom_ops),
         "providers": list(providers),
         "optimized": None if optimized is None else str(optimized),
     }
@@ -141,8 +150,8 @@ def open_model(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, An
     """Open a model in this process, which `isolated` has started: no memory is warm there.
 
     Args:
-        request: "path" and "arguments" of a `Benched`, and "providers"; "optimized" is where to
-            save what onnxruntime makes of the model, or None.
+        request: "path", "arguments" and "custom_ops" of a `Benched`, and "providers"; "optimized"
+            is where to save what onnxruntime makes of the model, or None.
         arrays: Nothing.
 
     Returns:
@@ -156,7 +165,7 @@ def open_model(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, An
         key = "session.optimized_model_external_initializers_"
         options.add_session_config_entry(f"{key}file_name", f"{os.path.basename(path)}.data")
         options.add_session_config_entry(f"{key}min_size_in_bytes", "1024")
-    benched = Benched(request["path"], request["arguments"])
+    benched = Benched(request["path"], request["arguments"], request["custom_ops"])
     before = rss_bytes()
     cpu, wall = time.process_time(), time.perf_counter()
     try:

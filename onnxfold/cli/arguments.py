@@ -84,6 +84,13 @@ DIMS = click.option(
     help="Size of a dynamic dimension, tried out if not given; x[2] is that of input x on axis 2 "
     "if it has no name; may be repeated.",
 )
+PROVIDERS = click.option(
+    "--provider",
+    "providers",
+    multiple=True,
+    metavar="NAME",
+    help="Execution provider of onnxruntime; may be repeated.  [default: CPUExecutionProvider]",
+)
 _COMPARISON = (
     click.option(
         "--feeds",
@@ -96,6 +103,13 @@ _COMPARISON = (
     click.option(
         "--ulp", type=click.IntRange(min=0), metavar="N", help="Units in the last place to allow."
     ),
+    click.option(
+        "--custom-ops",
+        type=PATH,
+        multiple=True,
+        metavar="LIBRARY",
+        help="Shared library with custom ops of the model, for onnxruntime; may be repeated.",
+    ),
 )
 _CHECK = (
     click.option(
@@ -103,7 +117,7 @@ _CHECK = (
         type=click.IntRange(min=0),
         default=0,
         metavar="N",
-        help="Compare with IN on N random inputs before OUT is put in place; the next five options "
+        help="Compare with IN on N random inputs before OUT is put in place; the next six options "
         "ask for it, too.",
     ),
     *_COMPARISON,

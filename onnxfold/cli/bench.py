@@ -12,6 +12,7 @@ from onnxfold.cli.arguments import (
     MAX_CACHE,
     OVERRIDABLE,
     PATH,
+    PROVIDERS,
     RUNTIME_CONSTANTS,
     comparison_options,
     dimension,
@@ -39,13 +40,7 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
     metavar="N",
     help="Of onnxruntime, 0 for all; may be repeated.  [default: 1 and 0]",
 )
-@click.option(
-    "--provider",
-    "providers",
-    multiple=True,
-    metavar="NAME",
-    help="Execution provider of onnxruntime; may be repeated.  [default: CPUExecutionProvider]",
-)
+@PROVIDERS
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random inputs.")
 @RUNTIME_CONSTANTS
 @OVERRIDABLE

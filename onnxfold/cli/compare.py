@@ -6,7 +6,14 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import DIMS, PATH, REPORT, comparison_options, output_options
+from onnxfold.cli.arguments import (
+    DIMS,
+    PATH,
+    PROVIDERS,
+    REPORT,
+    comparison_options,
+    output_options,
+)
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
 
 
@@ -24,6 +31,7 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
 @DIMS
 @comparison_options
 @click.option("--exact", is_flag=True, help="Allow half precision no difference either.")
+@PROVIDERS
 @REPORT
 @click.option(
     "--bisect", is_flag=True, help="Where outputs differ, find the first value within that does."

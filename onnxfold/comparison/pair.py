@@ -19,7 +19,8 @@ from onnxfold.comparison.runners import CannotLoad, CannotRun, Output, Runner, o
 from onnxfold.comparison.subject import Subject
 from onnxfold.comparison.trials import Trials
 from onnxfold.errors import ModelError, UsageError, about
-from onnxfold.storage import ModelLike
+from onnxfold.onnxruntime_sessions import available_providers
+from onnxfold.storage import ModelLike, PathLike
 
 Outputs = dict[str, Output]
 
@@ -37,6 +38,7 @@ def compare(
     exact: bool = False,
     bisect: bool = False,
     providers: Sequence[Any] | None = None,
+    custom_ops: Sequence[PathLike] = (),
     fallback: bool = True,
 ) -> Comparison:
     """Compares what two models compute, node by node on onnxruntime.
@@ -61,19 +63,22 @@ def compare(
             roundings are allowed there, because onnxruntime's CPU provider leaves some out.
         bisect: Where outputs differ, look for the first value, in topological order, that does.
         providers: Execution providers of onnxruntime; the CPU's if not given.
+        custom_ops: Shared libraries with custom ops of the models.
         fallback: Whether onnx's reference evaluator may take the place of onnxruntime; otherwise a
             model that onnxruntime does not take is an error.
 
     Raises:
         ModelError: A file cannot be read, or the first model can be run by nothing here.
-        UsageError: The feeds or sizes do not fit the first model, or `seeds` is not positive.
+        UsageError: The feeds or sizes do not fit the first model, `seeds` is not positive, or
+            onnxruntime does not take a provider or a library.
     """
     if seeds < 1:
         raise UsageError(f"seeds must be positive, got {seeds}")
+    chosen = available_providers(providers)
     with Subject(a, "model a") as first, Subject(b, "model b") as second, about(first.name):
         result = Comparison(first.name, second.name, rtol=rtol, atol=atol, ulp=ulp)
         try:
-            reopen, runner, reason = open_runner(first.source, providers, fallback)
+            reopen, runner, reason = open_runner(first.source, chosen, custom_ops, fallback)
         except CannotLoad as error:
             raise ModelError(f"the model cannot be run: {error}", file=first.name) from error
         if reason is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from onnxfold.onnxruntime_sessions import (
     message_of,
     open_session,
     ort_value,
+    register_custom_ops,
     session_options,
 )
 
@@ -45,12 +47,19 @@ class OnnxruntimeRunner:
 
     Raises:
         CannotLoad: onnxruntime does not take the model.
+        UsageError: It does not take a library.
     """
 
     name = "onnxruntime"
 
-    def __init__(self, source: str | bytes, providers: Sequence[Any] | None = None) -> None:
+    def __init__(
+        self,
+        source: str | bytes,
+        providers: Sequence[Any] | None = None,
+        custom_ops: Sequence[str | os.PathLike[str]] = (),
+    ) -> None:
         options = session_options(node_by_node=True)
+        register_custom_ops(options, custom_ops)
         try:
             self._session = open_session(source, options, providers or CPU)
         except Exception as error:  # onnxruntime's exceptions have no base of their own
@@ -101,7 +110,10 @@ class ReferenceRunner:
 
 
 def open_runner(
-    source: str | bytes, providers: Sequence[Any] | None = None, fallback: bool = True
+    source: str | bytes,
+    providers: Sequence[Any] | None = None,
+    custom_ops: Sequence[str | os.PathLike[str]] = (),
+    fallback: bool = True,
 ) -> tuple[Callable[[str | bytes], Runner], Runner, str | None]:
     """Opens a model on onnxruntime or, failing that and if allowed, on the reference evaluator.
 
@@ -111,13 +123,14 @@ def open_runner(
 
     Raises:
         CannotLoad: None of them takes the model.
+        UsageError: onnxruntime does not take a library.
     """
+
+    def on_onnxruntime(model: str | bytes) -> Runner:
+        return OnnxruntimeRunner(model, providers, custom_ops)
+
     try:
-        return (
-            lambda other: OnnxruntimeRunner(other, providers),
-            OnnxruntimeRunner(source, providers),
-            None,
-        )
+        return on_onnxruntime, on_onnxruntime(source), None
     except CannotLoad as error:
         if not fallback:
             raise

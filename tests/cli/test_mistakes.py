@@ -106,6 +106,9 @@ MISTAKES = {
     SPLIT + "encoder_hiden_states": "did you mean 'encoder_hidden_states'?",
     SPLIT + "encoder_* --backend tvm": "there is no backend 'tvm'; there are auto, iree",
     SPLIT + "encoder_* --nominal bacth=3": "no input has a dimension 'bacth'; there are batch",
+    "compare model.onnx model.onnx --provider CUDA": "has no provider 'CUDA' here; it has: ",
+    "compare model.onnx model.onnx --custom-ops no.so": "no.so: no such file",
+    "compare model.onnx model.onnx --custom-ops model.onnx": "not a library of custom ops: ",
     "bench model.onnx --provider CUDA": "onnxruntime has no provider 'CUDA' here; it has: ",
     # sizes, types and values
     OPTIMIZE + "-O 3": "3 is not in the range 0<=x<=2",

@@ -34,8 +34,8 @@ _ROOT = "/"
 # copied to memory: there, sums in SIMD registers would be added up in another order, or slowly.
 _ALIGNMENT = 64
 
-_BUILT_IN = ("ai.onnx", "com.microsoft")
-"""How the domains of onnxruntime's own ops begin."""
+_BUILT_IN = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft")
+"""The domains of onnxruntime's own ops; custom ops have others, ai.onnx.contrib among them."""
 
 
 def open_model(
@@ -125,7 +125,7 @@ def _scratch_file(plan: FilePlan) -> Iterator[str]:
 def _has_custom_ops(model: ir.Model) -> bool:
     """Return whether the model has ops that are neither onnxruntime's own nor its functions."""
     return any(
-        node.domain and not node.domain.startswith(_BUILT_IN)
+        node.domain not in _BUILT_IN
         for graph in all_graphs(model)
         for node in graph
         if node.op_identifier() not in model.functions

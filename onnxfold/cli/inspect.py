@@ -4,34 +4,53 @@ from __future__ import annotations
 
 import click
 
-from onnxfold.cli.arguments import PATH, output_options
+from onnxfold.cli.arguments import PATH, dimension, output_options
 from onnxfold.cli.output import write, write_json
 
 
 @click.command()
 @click.argument("model", type=PATH)
 @click.argument("other", type=PATH, required=False)
-@click.option("--tree", is_flag=True, help="Show its modules, with nodes, weights and work.")
+@click.option("--tree", is_flag=True, help="Show its modules: nodes, weights, MACs, FLOPs, work.")
 @click.option(
     "--depth",
     type=click.IntRange(min=0),
     metavar="N",
     help="How deep to go with --tree.  [default: as deep as 40 rows allow]",
 )
+@click.option(
+    "--dim",
+    "dims",
+    type=dimension,
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="Size of a dynamic dimension with --tree; may be repeated.  [default: 64]",
+)
 @output_options
-def inspect(model: str, other: str | None, tree: bool, depth: int | None, as_json: bool) -> None:
-    """Show ops, inputs, outputs, opsets, bytes and largest tensors.
+def inspect(
+    model: str,
+    other: str | None,
+    tree: bool,
+    depth: int | None,
+    dims: tuple[tuple[str, int], ...],
+    as_json: bool,
+) -> None:
+    """Show ops, inputs, outputs, opsets, parameters, bytes and largest tensors.
 
-    With OTHER, show the differences: ops, interface, opsets, and tensors by name and content.
+    With OTHER, show the differences: ops, interface, opsets, and tensors by name and content. With
+    --tree, show parameters, multiply-accumulates (MACs) and floating point operations (FLOPs) of
+    the model and of each of its modules.
     """
     if tree and other is not None:
         raise click.UsageError("--tree is about one model")
     if depth is not None and not tree:
         raise click.UsageError("--depth goes with --tree")
+    if dims and not tree:
+        raise click.UsageError("--dim goes with --tree")
     if tree:
         from onnxfold.report.module_tree import take_modules
 
-        modules = take_modules(model)
+        modules = take_modules(model, dict(dims))
         write_json(modules.to_dict()) if as_json else write(modules.to_text(depth))
     elif other is not None:
         from onnxfold.report.difference import take_difference

@@ -107,6 +107,14 @@ def bytes_text(size: int | None) -> str:
     return "unknown" if size is None else decimal(size)
 
 
+def amount_text(amount: int) -> str:
+    """Return a number with a decimal prefix and three digits: "1.23 G"."""
+    scaled, prefixes = float(amount), " kMGTP"
+    while scaled >= 999.5 and len(prefixes) > 1:
+        scaled, prefixes = scaled / 1000, prefixes[1:]
+    return f"{scaled:.3g} {prefixes[0]}".rstrip()
+
+
 def time_text(seconds: float) -> str:
     """Return a time in milliseconds or microseconds: "1.25 ms"."""
     return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.0f} us"

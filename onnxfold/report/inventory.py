@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -10,7 +11,9 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxfold.graphs import all_graphs, count_nodes, shaped
-from onnxfold.report.console import Table, bytes_text, render
+from onnxfold.report.console import Table, amount_text, bytes_text, render
+
+_NO_PARAMETERS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING)
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Inventory:
         outputs: Graph outputs.
         nodes: Nodes by op type, subgraphs and functions included.
         functions: Number of model-local functions.
+        parameters: Elements of stored tensors, but for INT32, INT64, BOOL and STRING.
         tensors: Number of stored tensors: initializers and values of `Constant` nodes.
         tensor_bytes: Their bytes.
         stored_bytes: Bytes of the file and of the external data it refers to.
@@ -68,6 +72,7 @@ class Inventory:
     outputs: list[InterfaceValue]
     nodes: dict[str, int]
     functions: int
+    parameters: int
     tensors: int
     tensor_bytes: int
     stored_bytes: int
@@ -86,8 +91,8 @@ class Inventory:
         return render(
             f"{self.path}: IR {self.ir_version}, opset {opsets}{producer}",
             f"{bytes_text(self.stored_bytes)} stored, of which {self.tensors} tensors are "
-            f"{bytes_text(self.tensor_bytes)}; {sum(self.nodes.values())} nodes, "
-            f"{self.functions} functions",
+            f"{bytes_text(self.tensor_bytes)}; {amount_text(self.parameters)} parameters, "
+            f"{sum(self.nodes.values())} nodes, {self.functions} functions",
             *("", Table(("input", "type"), [(v.name, v.type) for v in self.inputs])),
             *("", Table(("output", "type"), [(v.name, v.type) for v in self.outputs])),
             *("", Table(("op", ">nodes"), [(op, str(count)) for op, count in ops])),
@@ -110,7 +115,8 @@ def inventory_of(model: ir.Model, path: str | os.PathLike[str], largest: int = 1
     """Says what the model holds that was loaded from a path."""
     from onnxfold.storage import model_bytes
 
-    tensors = [TensorEntry.of(value.name or "", tensor) for value, tensor in stored_tensors(model)]
+    stored = list(stored_tensors(model))
+    tensors = [TensorEntry.of(value.name or "", tensor) for value, tensor in stored]
     return Inventory(
         path=os.fspath(path),
         ir_version=model.ir_version,
@@ -120,6 +126,7 @@ def inventory_of(model: ir.Model, path: str | os.PathLike[str], largest: int = 1
         outputs=[_value_info(value) for value in model.graph.outputs],
         nodes=count_nodes(model),
         functions=len(model.functions),
+        parameters=sum(parameters_in(tensor) for _, tensor in stored),
         tensors=len(tensors),
         tensor_bytes=sum(tensor.bytes for tensor in tensors),
         stored_bytes=model_bytes(model),
@@ -142,6 +149,11 @@ def stored_tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtoco
                     tensor = attribute.value
                     if tensor.dtype != ir.DataType.UNDEFINED:  # the attribute of a damaged file
                         yield node.outputs[0], tensor
+
+
+def parameters_in(tensor: ir.TensorProtocol) -> int:
+    """Return the elements of a tensor of numbers; 0 for types that hold sizes, indices or masks."""
+    return 0 if tensor.dtype in _NO_PARAMETERS else math.prod(tensor.shape.numpy())
 
 
 def _value_info(value: ir.Value, graph: ir.Graph | None = None) -> InterfaceValue:

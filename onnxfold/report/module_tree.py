@@ -1,20 +1,26 @@
-"""The modules of a model: their nodes, the bytes of their weights, and their share of the work."""
+"""The modules of a model: their nodes, weights and operations, and their share of the work."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import onnx_ir as ir
+
+from onnxfold.analysis.arithmetic import flops_of, macs_of
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.modules import Module, common_module, module_of
 from onnxfold.analysis.scopes import sort_if_needed
-from onnxfold.graphs import all_graphs
-from onnxfold.report.console import Table, bytes_text, render
-from onnxfold.report.inventory import stored_tensors
+from onnxfold.comparison.dims import check_names, symbols_of
+from onnxfold.graphs import all_graphs, subgraphs_of
+from onnxfold.report.console import Table, amount_text, bytes_text, count_text, render
+from onnxfold.report.inventory import parameters_in, stored_tensors
 from onnxfold.runtime.splitting.sizes import NOMINAL, NominalSizes, work_of
 
 _MOST_ROWS = 40  # if no depth is asked for
+_SUMS = ("nodes", "bytes", "parameters", "macs", "flops", "uncounted", "work")
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,12 @@ class ModuleEntry:
         nodes: Nodes that come from it, subgraphs and functions included.
         bytes: Bytes of the tensors that these read; one that several modules read counts in the
             innermost module that holds these.
+        parameters: Elements of these tensors, but for INT32, INT64, BOOL and STRING.
+        macs: Multiply-accumulates of a run, see `onnxfold.analysis.arithmetic`. Of the branches of
+            an If, the one with the most operations counts. Constant nodes count nothing.
+        flops: Floating point operations of a run, likewise.
+        uncounted: Nodes whose operations are not known: loops, custom ops and functions, and nodes
+            with unknown sizes. The former are lower bounds if there are any.
         work: Its share of a run's work, from 0 to 1, estimated from the elements that ops make,
             read and sum up. What is constant counts nothing, and what is in a graph of a node or in
             a function counts where the node or the call is.
@@ -36,6 +48,10 @@ class ModuleEntry:
     depth: int
     nodes: int
     bytes: int
+    parameters: int
+    macs: int
+    flops: int
+    uncounted: int
     work: float
 
 
@@ -47,12 +63,12 @@ class ModuleTree:
         path: The file.
         modules: The model itself, then its modules: each before those in it, otherwise in the
             order in which the model runs them.
-        nominal: The size that was assumed for each dynamic dimension.
+        sizes: The sizes of dynamic dimensions of the inputs, by name.
     """
 
     path: str
     modules: list[ModuleEntry]
-    nominal: int = NOMINAL
+    sizes: dict[str, int]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same as a JSON-ready dictionary; its keys are stable."""
@@ -69,16 +85,29 @@ class ModuleTree:
         rows = []
         for module in shown:
             name = module.path.rpartition("/")[2] if module.depth else self.path
-            work = f"{100 * module.work:.1f} %"
+            least = "> " if module.uncounted else ""
             rows.append(
-                ("  " * module.depth + name, f"{module.nodes:,}", bytes_text(module.bytes), work)
+                (
+                    "  " * module.depth + name,
+                    f"{module.nodes:,}",
+                    amount_text(module.parameters),
+                    bytes_text(module.bytes),
+                    least + amount_text(module.macs),
+                    least + amount_text(module.flops),
+                    f"{100 * module.work:.1f} %",
+                )
             )
         left = len(self.modules) - len(shown)
         more = [f"{left:,} modules are deeper: --depth {depth + 1}"] if left else []
         if len(self.modules) == 1:
             more = ["the names of its nodes say nothing of modules"]
-        note = f"work is estimated, with dynamic dimensions taken as {self.nominal}"
-        return render(Table(("module", ">nodes", ">weights", ">work"), rows), *more, note)
+        if uncounted := self.modules[0].uncounted:
+            more.append(f"MACs and FLOPs lack those of {count_text(uncounted, 'node')}")
+        if self.sizes:
+            sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
+            more.append(f"with sizes {sizes} (--dim)")
+        titles = ("module", ">nodes", ">params", ">weights", ">MACs", ">FLOPs", ">work")
+        return render(Table(titles, rows), *more, "work is estimated")
 
     def _sensible_depth(self) -> int:
         """Return the depth at which there are the most modules, but no more than 40; at least 1."""
@@ -87,22 +116,30 @@ class ModuleTree:
         return max(1, too_deep - 1)
 
 
-def take_modules(path: str | os.PathLike[str]) -> ModuleTree:
-    """Reads a model and says which modules it consists of. No large tensor is read.
+def take_modules(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> ModuleTree:
+    """Return the modules of the model in a file. No large tensor is read.
+
+    Args:
+        path: The file.
+        dims: Sizes of dynamic dimensions of the inputs, by name; 64 where none is given.
 
     Raises:
         ModelError: The file cannot be read as a model.
+        UsageError: There is no such dimension.
     """
     from onnxfold.storage import load
 
     model = load(path)
+    names = symbols_of(model.graph.inputs)
+    check_names(dims or {}, names)
+    sizes = {name: (dims or {}).get(name, NOMINAL) for name in names}
     sort_if_needed(model)
     own = {node: module_of(node) for graph in all_graphs(model) for node in graph}
     totals: dict[Module, dict[str, float]] = {}
 
     def add(module: Module, what: str, amount: float) -> None:
         for depth in range(len(module) + 1):
-            sums = totals.setdefault(module[:depth], {"nodes": 0, "bytes": 0, "work": 0.0})
+            sums = totals.setdefault(module[:depth], dict.fromkeys(_SUMS, 0.0))
             sums[what] += amount
 
     add((), "nodes", 0)
@@ -113,20 +150,46 @@ def take_modules(path: str | os.PathLike[str]) -> ModuleTree:
         readers = [own[use.node] for use in value.uses()]
         module = common_module(readers or [()]) if made_by is None else own[made_by]
         add(module, "bytes", tensor.nbytes)
-    sizes, constness = NominalSizes(model, ()), ConstnessAnalysis(model, ())
+        add(module, "parameters", parameters_in(tensor))
+    nominal, constness = NominalSizes(model, (), sizes), ConstnessAnalysis(model, ())
     for node in model.graph:
         if constness.of_node(node) is not Constness.COMPILE_TIME:
-            add(own[node], "work", work_of(node, sizes))
+            add(own[node], "work", work_of(node, nominal))
+    for node, macs, flops in _counted(model.graph, nominal, constness):
+        add(own[node], "macs", macs)
+        add(own[node], "flops", flops or 0)
+        add(own[node], "uncounted", flops is None)
     all_work = totals[()]["work"] or 1.0
     place = {module: k for k, module in enumerate(totals)}  # an outer one before those in it
     modules = [
         ModuleEntry(
             "/".join(module),
             len(module),
-            int(totals[module]["nodes"]),
-            int(totals[module]["bytes"]),
-            totals[module]["work"] / all_work,
+            work=totals[module]["work"] / all_work,
+            **{what: int(totals[module][what]) for what in _SUMS[:-1]},
         )
         for module in sorted(totals, key=lambda m: [place[m[: d + 1]] for d in range(len(m))])
     ]
-    return ModuleTree(os.fspath(path), modules)
+    return ModuleTree(os.fspath(path), modules, sizes)
+
+
+def _counted(
+    graph: ir.Graph, sizes: NominalSizes, constness: ConstnessAnalysis
+) -> list[tuple[ir.Node, int, int | None]]:
+    """Return the nodes that a run computes, with their multiply-accumulates and operations.
+
+    Of an If, these are the nodes of one branch; of a loop, those of one turn, and the loop with
+    None.
+    """
+    found: list[tuple[ir.Node, int, int | None]] = []
+    for node in graph:
+        if constness.of_node(node) is Constness.COMPILE_TIME:
+            continue
+        bodies = [_counted(body, sizes, constness) for body in subgraphs_of(node)]
+        if bodies:
+            found += max(bodies, key=lambda body: sum(flops or 0 for _, _, flops in body))
+        if node.op_type != "If":
+            flops = flops_of(node, sizes.shape)
+            macs = 0 if flops is None else macs_of(node, sizes.shape) or 0
+            found.append((node, macs, flops))
+    return found

@@ -12,12 +12,13 @@ bytes as it does a tenth of its floating-point operations.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
+from onnxfold.analysis.arithmetic import macs_of
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import MOST_ELEMENTS, UNKNOWN, Fact, of_array, of_type
 from onnxfold.comparison.dims import concrete, symbols_of
@@ -32,7 +33,7 @@ NODE = 4096
 _BYTES_PER_FLOP = 0.125
 
 _EXPANDING, _SELECTING, _FREE = map(ops, (Trait.REPEATS, Trait.SELECTS, Trait.FREE))
-_MATMUL, _CONVOLUTION = map(ops, (Trait.MULTIPLIES, Trait.CONVOLVES))
+_PRODUCTS = (*ops(Trait.MULTIPLIES), *ops(Trait.CONVOLVES))
 _HEAVY, _UNKNOWN = map(ops, (Trait.HEAVY, Trait.UNBOUNDED))
 
 
@@ -89,14 +90,11 @@ class NominalSizes:
 
 def work_of(node: ir.Node, sizes: NominalSizes) -> float:
     """Return the bytes that weigh as much as running the node once."""
-    made = [shape for shape in map(sizes.shape, node.outputs) if shape is not None]
-    elements = sum(map(math.prod, made))
     nbytes = sum(sizes.nbytes(v) or 0 for v in node.outputs)
     if is_expanding(node, sizes) or node.op_type in _FREE:
         return NODE
-    if node.op_type in _MATMUL or node.op_type in _CONVOLUTION:
-        depth = _depth(node, [None if v is None else sizes.shape(v) for v in node.inputs])
-        return NODE + nbytes + _BYTES_PER_FLOP * 2 * elements * depth
+    if node.op_type in _PRODUCTS:
+        return NODE + nbytes + _BYTES_PER_FLOP * 2 * (macs_of(node, sizes.shape) or 0)
     if node.op_type in _UNKNOWN:
         return NODE + 64 * nbytes
     return NODE + (8 if node.op_type in _HEAVY else 2) * max(nbytes, _read(node, sizes))
@@ -113,16 +111,3 @@ def is_expanding(node: ir.Node, sizes: NominalSizes) -> bool:
 
 def _read(node: ir.Node, sizes: NominalSizes) -> int:
     return sum(sizes.nbytes(v) or 0 for v in node.inputs if v is not None)
-
-
-def _depth(node: ir.Node, inputs: Sequence[tuple[int, ...] | None]) -> int:
-    """Products that are summed for one element of the result."""
-    first = inputs[0] if inputs else None
-    if node.op_type in _CONVOLUTION:
-        index = 3 if node.op_type == "QLinearConv" else 1
-        weight = inputs[index] if len(inputs) > index else None
-        return math.prod(weight[1:]) if weight else 1
-    if not first:
-        return 1
-    transposed = node.op_type == "Gemm" and node.attributes.get_int("transA", 0) == 1
-    return first[0] if transposed else first[-1]

@@ -1,0 +1,125 @@
+"""Multiply-accumulates and operations, against sums that are done by hand or by PyTorch's rule."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from onnxfold import UsageError
+from onnxfold.report.module_tree import take_modules
+
+HEADER = '<ir_version: 11, opset_import: ["" : 23, "custom" : 1]>'
+CASES = {
+    "y = MatMul (a, b)": ("float[2,3,4] a, float[4,5] b", 2 * 3 * 5 * 4, None),
+    "y = Gemm <transA = 1> (a, b, c)": (
+        "float[4,3] a, float[4,5] b, float[5] c",
+        3 * 5 * 4,
+        None,
+    ),
+    "y = Conv <group = 2> (a, b)": ("float[1,4,8,8] a, float[6,2,3,3] b", 6 * 6 * 6 * 18, None),
+    "y = ConvTranspose <strides = [2, 2]> (a, b)": (
+        "float[1,4,8,8] a, float[4,3,2,2] b",
+        4 * 8 * 8 * 3 * 2 * 2,
+        None,
+    ),
+    "y = LSTM <hidden_size = 6> (a, b, c)": (
+        "float[7,2,3] a, float[1,24,3] b, float[1,24,6] c",
+        7 * 2 * (4 * 6 * 3 + 4 * 6 * 6),
+        None,
+    ),
+    "y = GRU <hidden_size = 6> (a, b, c)": (
+        "float[7,2,3] a, float[1,18,3] b, float[1,18,6] c",
+        7 * 2 * (3 * 6 * 3 + 3 * 6 * 6),
+        None,
+    ),
+    'y = Einsum <equation = "bij,bjk->bik"> (a, b)': (
+        "float[2,3,4] a, float[2,4,5] b",
+        2 * 3 * 4 * 5,
+        None,
+    ),
+    "y = Attention (a, b, c)": (
+        "float[1,2,5,8] a, float[1,2,7,8] b, float[1,2,7,8] c",
+        2 * (2 * 5 * 7 * 8),
+        None,
+    ),
+    "y = Add (a, b)": ("float[2,1] a, float[3] b", 0, 6),
+    "y = Exp (a)": ("float[2,3] a", 0, 6),
+    "y = ReduceSum (a)": ("float[2,3] a", 0, 6),
+    "y = MaxPool <kernel_shape = [2, 2]> (a)": ("float[1,1,4,4] a", 0, 9 * 4),
+    "y = GlobalAveragePool (a)": ("float[1,1,4,4] a", 0, 16),
+    "y = Transpose (a)": ("float[2,3] a", 0, 0),
+    "y = Cast <to = 10> (a)": ("float[2,3] a", 0, 0),
+}
+
+
+def totals(tmp_path, body, inputs, outputs="float y", **dims):
+    path = tmp_path / "model.onnx"
+    model = onnx.parser.parse_model(f"{HEADER} g ({inputs}) => ({outputs}) {{ {body} }}")
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    onnx.save(model, path)
+    return take_modules(path, dims).modules[0]
+
+
+@pytest.mark.parametrize("body", CASES)
+def test_operations_of_a_node(body, tmp_path):
+    inputs, macs, flops = CASES[body]
+    found = totals(tmp_path, body, inputs)
+    assert (found.macs, found.flops, found.uncounted) == (
+        macs,
+        2 * macs if flops is None else flops,
+        0,
+    )
+
+
+def test_dynamic_sizes(tmp_path):
+    body, inputs = "y = MatMul (a, b)", "float[batch, 4] a, float[4, 5] b"
+    assert totals(tmp_path, body, inputs).macs == 64 * 20
+    assert totals(tmp_path, body, inputs, batch=3).macs == 3 * 20
+    with pytest.raises(UsageError, match="no input has a dimension 'bacth'; there are batch"):
+        totals(tmp_path, body, inputs, bacth=3)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "k = NonZero (a)  f = Cast <to = 1> (k)  z = Exp (f)  y = Identity (z)",
+        "y = custom.Op (a)",
+    ],
+)
+def test_what_is_not_known_is_told(body, tmp_path):
+    found = totals(
+        tmp_path, f"{body} m = MatMul (a, b)", "float[2,2] a, float[2,2] b", "float y, float m"
+    )
+    assert (found.macs, found.uncounted) == (8, 1)
+
+
+def test_constants_take_nothing_and_one_branch_counts(tmp_path):
+    found = totals(
+        tmp_path,
+        """w = Constant <value = float[2,2] {1, 2, 3, 4}> ()
+        v = MatMul (w, w)
+        y = If (c) <
+            then_branch = t () => (float[2,2] p) { p = MatMul (a, v) },
+            else_branch = e () => (float[2,2] q) { r = MatMul (a, v)  q = MatMul (r, v) }
+        >""",
+        "float[2,2] a, bool c",
+    )
+    assert (found.macs, found.uncounted) == (2 * 8, 0)
+    assert found.parameters == 4
+
+
+def test_parameters_are_weights_of_all_types(tmp_path):
+    weights = {
+        "f": np.ones((3, 4), np.float16),
+        "q": np.ones(5, np.int8),
+        "shape": np.ones(2, np.int64),
+        "mask": np.ones(7, np.bool_),
+    }
+    model = onnx.parser.parse_model(f"{HEADER} g (float[2] x) => (float[2] y) {{ y = Neg (x) }}")
+    for name, array in weights.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    onnx.save(model, tmp_path / "model.onnx")
+    assert take_modules(tmp_path / "model.onnx").modules[0].parameters == 3 * 4 + 5

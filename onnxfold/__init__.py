@@ -79,7 +79,9 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'onnxfold' has no attribute {name!r}")
+if not TYPE_CHECKING:  # type checkers would take every misspelt name for one of these
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            return getattr(importlib.import_module(_HOME[name]), name)
+        raise AttributeError(f"module 'onnxfold' has no attribute {name!r}")

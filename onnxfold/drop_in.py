@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import onnx
 import onnx_ir as ir
@@ -13,25 +13,69 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.api import optimize, optimize_file, with_sizes
 from onnxfold.comparison import compare
-from onnxfold.options import named_shape, options_of
+from onnxfold.options import CheckArguments, ShapelessArguments, named_shape, options_of
 from onnxfold.passes import create
 from onnxfold.storage import ModelLike
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 Shapes = Mapping[str, Sequence[int]]
 
-_WITHOUT_EFFECT_IN_SIMPLIFY = {
-    *("skip_fuse_bn", "skipped_optimizers", "extra_optimizers", "skip_constant_folding"),
-    *("skip_shape_inference", "dynamic_input_shape", "include_subgraph"),
-    *("unused_output", "tensor_size_threshold", "mutable_initializer", "target_opset_version"),
-    *("initializers_as_constants", "import_custom_schemas", "custom_rewriter", "input_fill"),
-    *("function_rewrite_rules", "providers", "gemm_fusion_backend", "profile", "ort_profile"),
-    *("merge_ort_profile", "external_data_threshold", "range_opt", "certify", "check_hazards"),
-    *("check_gradients", "gradient_precision"),
-}
-_WITHOUT_EFFECT_IN_SLIM = {
-    *("inputs", "outputs", "no_shape_infer", "skip_optimizations", "dtype"),
-    *("skip_fusion_patterns", "size_threshold", "inspect", "dump_to_disk", "verbose"),
-}
+
+class WithoutEffectInSimplify(TypedDict, total=False):
+    """Keywords of ``onnxsim.simplify`` that have no meaning in onnxfold."""
+
+    skip_fuse_bn: Any
+    skipped_optimizers: Any
+    extra_optimizers: Any
+    skip_constant_folding: Any
+    skip_shape_inference: Any
+    dynamic_input_shape: Any
+    include_subgraph: Any
+    unused_output: Any
+    tensor_size_threshold: Any
+    mutable_initializer: Any
+    target_opset_version: Any
+    initializers_as_constants: Any
+    import_custom_schemas: Any
+    custom_rewriter: Any
+    input_fill: Any
+    function_rewrite_rules: Any
+    providers: Any
+    gemm_fusion_backend: Any
+    profile: Any
+    ort_profile: Any
+    merge_ort_profile: Any
+    external_data_threshold: Any
+    range_opt: Any
+    certify: Any
+    check_hazards: Any
+    check_gradients: Any
+    gradient_precision: Any
+
+
+class WithoutEffectInSlim(TypedDict, total=False):
+    """Keywords of ``onnxslim.slim`` that have no meaning in onnxfold."""
+
+    inputs: Any
+    outputs: Any
+    no_shape_infer: Any
+    skip_optimizations: Any
+    dtype: Any
+    skip_fusion_patterns: Any
+    size_threshold: Any
+    inspect: Any
+    dump_to_disk: Any
+    verbose: Any
+
+
+class SimplifyArguments(ShapelessArguments, WithoutEffectInSimplify, total=False):
+    """Further keywords of `simplify`."""
+
+
+class SlimArguments(ShapelessArguments, CheckArguments, WithoutEffectInSlim, total=False):
+    """Further keywords of `slim`."""
 
 
 def simplify(
@@ -48,7 +92,7 @@ def simplify(
     custom_lib: str | None = None,
     inline_functions: bool = False,
     output_path: str | os.PathLike[str] | None = None,
-    **options: Any,
+    **arguments: Unpack[SimplifyArguments],
 ) -> tuple[onnx.ModelProto, bool]:
     """Optimize a model in memory, called as ``onnxsim.simplify`` is.
 
@@ -66,7 +110,7 @@ def simplify(
         custom_lib: Shared library with custom ops of the model, for the comparison.
         inline_functions: Inline the model's functions first.
         output_path: A file to write the result to as well.
-        options: See `onnxfold.options.Options`. Other keywords of ``onnxsim.simplify`` have no
+        arguments: See `onnxfold.options.Options`. Other keywords of ``onnxsim.simplify`` have no
             effect, which a warning says.
 
     Returns:
@@ -75,7 +119,7 @@ def simplify(
     Raises:
         OnnxFoldError: The model or an option is invalid.
     """
-    _leave_out(options, _WITHOUT_EFFECT_IN_SIMPLIFY)
+    options = _with_effect(arguments, WithoutEffectInSimplify)
     if not perform_optimization:
         options.setdefault("level", 0)
     if shapes := {**(input_shapes or {}), **(overwrite_input_shapes or {})}:
@@ -112,7 +156,7 @@ def slim(
     model_check: bool = False,
     model_check_inputs: Sequence[str] | None = None,
     save_as_external_data: bool = False,
-    **options: Any,
+    **arguments: Unpack[SlimArguments],
 ) -> onnx.ModelProto | None:
     """Optimize a model, called as ``onnxslim.slim`` is.
 
@@ -124,14 +168,14 @@ def slim(
         model_check_inputs: Inputs of the comparison: ``["x:data.npy"]`` for arrays,
             ``["x:1,3,224,224"]`` for shapes.
         save_as_external_data: Write weights to a file of their own.
-        options: See `onnxfold.options.Options` and `onnxfold.options.Check`. Other keywords of
+        arguments: See `onnxfold.options.Options` and `onnxfold.options.Check`. Other keywords of
             ``onnxslim.slim`` have no effect, which a warning says.
 
     Raises:
         CheckFailedError: The result does not compute what the model computes.
         OnnxFoldError: The model or an option is invalid.
     """
-    _leave_out(options, _WITHOUT_EFFECT_IN_SLIM)
+    options = _with_effect(arguments, WithoutEffectInSlim)
     if input_shapes is not None:
         is_named = isinstance(input_shapes, Mapping)
         options["input_shapes"] = input_shapes if is_named else dict(map(named_shape, input_shapes))
@@ -145,11 +189,12 @@ def slim(
     return None
 
 
-def _leave_out(options: dict[str, Any], names: Collection[str]) -> None:
-    """Remove keywords of another tool that have no meaning here; warn of them."""
-    found = sorted(options.keys() & names)
-    if any(options.pop(name) not in (None, False) for name in found):
+def _with_effect(arguments: Mapping[str, Any], others: type) -> dict[str, Any]:
+    """Return the arguments without those that have no effect; warn of these."""
+    found = sorted(arguments.keys() & others.__annotations__.keys())
+    if any(arguments[name] not in (None, False) for name in found):
         warnings.warn(f"no effect in onnxfold: {', '.join(found)}", stacklevel=3)
+    return {name: value for name, value in arguments.items() if name not in found}
 
 
 def _check_inputs(model: ir.Model, inputs: Sequence[str]) -> dict[str, Any]:

@@ -200,8 +200,8 @@ def named_shape(text: str) -> tuple[str, list[int]]:
     return name, [int(part) for part in parts]
 
 
-class OptionArguments(TypedDict, total=False):
-    """The options by keyword, see `Options`."""
+class ShapelessArguments(TypedDict, total=False):
+    """The options by keyword but ``input_shapes``, see `Options`."""
 
     level: Level
     fold_all: bool
@@ -218,9 +218,14 @@ class OptionArguments(TypedDict, total=False):
     rules: Sequence[str | os.PathLike[str] | RuleSet]
     passes: Sequence[str] | None
     dims: Mapping[str, int]
-    input_shapes: Mapping[str, Sequence[int]]
     keep_dims: Sequence[str]
     value_info: bool
+
+
+class OptionArguments(ShapelessArguments, total=False):
+    """The options by keyword, see `Options`."""
+
+    input_shapes: Mapping[str, Sequence[int]]
 
 
 def options_of(given: Mapping[str, Any]) -> Options:

@@ -29,7 +29,7 @@ from onnxfold.runtime.bundles.bundle import (
 from onnxfold.runtime.bundles.in_memory import InMemory
 from onnxfold.runtime.bundles.manifest import Manifest, TensorInfo
 from onnxfold.runtime.bundles.staging import check_source, fresh_folder, put_in_place
-from onnxfold.runtime.splitting.split_model import Parts, split_model
+from onnxfold.runtime.splitting.split_model import FoldAt, Parts, split_model
 from onnxfold.runtime.splitting.weights import weights_as_inputs
 from onnxfold.storage import ModelLike, PathLike
 
@@ -42,7 +42,7 @@ class SplitArguments(OptionArguments, total=False):
 
     runtime_constants: Iterable[str]
     overridable: bool
-    fold_at: str
+    fold_at: FoldAt
     max_cache: int | None
     nominal: Mapping[str, int] | None
     backend_options: Sequence[str]

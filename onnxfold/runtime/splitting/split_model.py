@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from typing import Literal, get_args
 
 import onnx_ir as ir
 
@@ -38,6 +39,8 @@ from onnxfold.runtime.splitting.parts import (
 from onnxfold.runtime.splitting.sizes import NominalSizes
 from onnxfold.runtime.splitting.weights import weights_as_inputs
 
+FoldAt = Literal["compile", "runtime"]
+
 
 @dataclass
 class Parts:
@@ -57,7 +60,7 @@ def split_model(
     *,
     runtime_constants: Iterable[str] = (),
     overridable: bool = False,
-    fold_at: str = "compile",
+    fold_at: FoldAt = "compile",
     max_cache: int | None = None,
     nominal: Mapping[str, int] | None = None,
 ) -> Parts:
@@ -75,7 +78,7 @@ def split_model(
     Raises:
         UsageError: An argument cannot be used as given.
     """
-    if fold_at not in ("compile", "runtime"):
+    if fold_at not in get_args(FoldAt):
         raise UsageError(f"fold_at must be 'compile' or 'runtime', got {fold_at!r}")
     if isinstance(runtime_constants, str):
         raise UsageError("runtime_constants must be a sequence of names, not one string")

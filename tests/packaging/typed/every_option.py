@@ -1,0 +1,230 @@
+"""Every public function with every option: type checkers accept it. It is never run."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+import onnxfold
+from onnxfold import FoldCache, Session
+from onnxfold.batches import Batch
+from onnxfold.bench.models import Benchmark, bench_models
+from onnxfold.comparison import Comparison
+from onnxfold.passes import all_passes, create
+from onnxfold.report.summary import Report
+from onnxfold.rewrite import Rule, RuleSet, constants, op, rule, rule_set, values
+
+path = Path("in.onnx")
+proto = onnx.load("in.onnx")
+
+
+def told(stage: str, done: int, total: int) -> None:
+    """Take the progress of a run."""
+
+
+def written(done: int, total: int) -> None:
+    """Take the progress of a save."""
+
+
+# models: each function gives back the kind that it was given
+model: ir.Model = onnxfold.load(path)
+of_path: ir.Model = onnxfold.optimize("in.onnx")
+of_model: ir.Model = onnxfold.optimize(model)
+of_proto: onnx.ModelProto = onnxfold.optimize(proto)
+of_bytes: bytes = onnxfold.optimize(proto.SerializeToString())
+with_report: tuple[onnx.ModelProto, Report] = onnxfold.optimize(proto, return_report=True)
+of_path_with_report: tuple[ir.Model, Report] = onnxfold.optimize(path, return_report=True)
+onnxfold.save(
+    model,
+    "out.onnx",
+    external_data="weights.bin",
+    share_weights=False,
+    fsync=False,
+    threads=4,
+    progress=written,
+)
+
+# rules and passes
+x, c = values("x"), constants("c")
+mine: Rule = rule(op.Relu(op.Exp(x)) >> op.Exp(x), doc="Exp is never negative.")
+rules: RuleSet = rule_set("own", {"mine": mine}, doc="My own rules.")
+create("dead-code")(model)
+names: list[str] = list(all_passes())
+
+# options
+report: Report = onnxfold.optimize_file(
+    "in.onnx",
+    "out.onnx",
+    level=2,
+    fold_all=False,
+    fold_quantized=True,
+    max_growth="64kB",
+    memory_limit=1 << 29,
+    keep=["*/Softmax*", "Transpose"],
+    fold=("Expand",),
+    precision="wide",
+    explain=True,
+    enable=["compiler_forms"],
+    disable=["attention"],
+    target="onnxruntime",
+    rules=["my_rules.py", path, rules],
+    passes=None,
+    dims={"batch": 1},
+    input_shapes={"x": [1, 3, -1, -1]},
+    keep_dims=["seq"],
+    value_info=True,
+    check=3,
+    feeds={"x": np.zeros((1, 3, 4, 4), np.float32)},
+    check_dims={"batch": 2},
+    rtol=1e-3,
+    atol=1e-5,
+    ulp=2,
+    custom_ops=["ops.so", path],
+    external_data=True,
+    share_weights=False,
+    fsync=False,
+    advise=True,
+    count_withheld=True,
+    measure=True,
+    report="page.html",
+    dump_ir="ir",
+    progress=told,
+)
+check: Comparison | None = report.check
+nodes: dict[str, int] = report.nodes_after
+seconds: float = report.seconds
+document: dict[str, object] = report.to_dict()
+predicted: dict[str, int] = onnxfold.plan(
+    path, share_weights=True, level=0, check=1
+).prediction.memory
+reasons: list[str | None] = [decision.reason for decision in onnxfold.explain(proto, keep=["y"])]
+inputs: list[str] = onnxfold.why("in.onnx", "y", level=2).inputs
+batch: Batch = onnxfold.batch(
+    ["models", Path("other")],
+    "out",
+    workers=2,
+    executor=ThreadPoolExecutor(),
+    scheduler=None,
+    memory=1 << 30,
+    timeout=60.0,
+    only_plan=False,
+    journal="journal.jsonl",
+    progress=told,
+    level=1,
+    check=1,
+)
+statuses: list[str] = [outcome.status for outcome in batch.outcomes]
+
+# comparisons
+result: Comparison = onnxfold.compare(
+    path,
+    proto,
+    seeds=3,
+    feeds="feeds.npz",
+    dims={"batch": 2},
+    rtol=1e-3,
+    atol=1e-5,
+    ulp=1,
+    exact=True,
+    bisect=True,
+    providers=["CPUExecutionProvider"],
+    custom_ops=["ops.so"],
+    fallback=False,
+)
+is_equal: bool = result.equal and result.passed
+result.assert_equal()
+measured: Benchmark = bench_models(
+    ["a.onnx", "b.onnx"],
+    feeds=None,
+    dims={"batch": 1},
+    rtol=1e-3,
+    atol=0.0,
+    ulp=0,
+    threads=[1, 0],
+    providers=["CPUExecutionProvider"],
+    custom_ops=[],
+    rounds=5,
+    seed=1,
+    backend="iree",
+    specialize=True,
+    splitting={"runtime_constants": ["states"]},
+)
+
+# runtime constants
+onnxfold.split(
+    path,
+    "bundle",
+    runtime_constants=["states"],
+    overridable=True,
+    fold_at="runtime",
+    max_cache=1 << 20,
+    nominal={"batch": 1},
+    backend="onnx-mlir",
+    strict_backend=True,
+    backend_options=["-O3"],
+    compile_seconds=60.0,
+    dump_ir="stages",
+    fsync=False,
+    progress=told,
+    level=2,
+)
+session = Session(
+    "bundle",
+    None,
+    ["CPUExecutionProvider"],
+    backend="auto",
+    strict_backend=False,
+    max_cache_bytes=None,
+    cache=FoldCache("folder", max_bytes=1 << 30, remote="s3://bucket/folds"),
+    specialize=True,
+)
+fed = {"x": np.zeros(2, np.float32)}
+handle = session.fold({"states": np.zeros(2, np.float32)})
+outputs: Sequence[object] = session.run(None, fed, handle=handle)
+again: Sequence[object] = handle.run(["y"], fed)
+shapes: list[list[int | str | None] | None] = [arg.shape for arg in session.get_inputs()]
+hits: int = session.cache_statistics().hits
+in_memory = Session(proto, runtime_constants=["states"], max_cache=1 << 20, level=2)
+
+# the keywords of other tools
+simplified, is_same = onnxfold.simplify(
+    proto,
+    3,
+    perform_optimization=True,
+    overwrite_input_shapes={"x": [1, 3]},
+    test_input_shapes={"x": [2, 3]},
+    input_data=None,
+    check_rtol=1e-3,
+    check_atol=None,
+    custom_lib="ops.so",
+    inline_functions=True,
+    output_path="out.onnx",
+    skip_fuse_bn=True,
+    level=2,
+    keep=["y"],
+)
+simplified_proto: onnx.ModelProto = simplified
+slimmed: onnx.ModelProto | None = onnxfold.slim(
+    "in.onnx",
+    "out.onnx",
+    input_shapes=["x:1,3"],
+    model_check=True,
+    model_check_inputs=["x:x.npy"],
+    save_as_external_data=True,
+    skip_fusion_patterns=["Gelu"],
+    check=2,
+)
+
+try:
+    onnxfold.load("missing.onnx")
+except onnxfold.MissingFileError as missing:
+    missing_name: str = missing.filename
+except onnxfold.CheckFailedError as failed:
+    where: str | None = failed.file
+except (onnxfold.ExternalDataError, onnxfold.ModelError, onnxfold.UsageError) as error:
+    why: str = error.reason
+except onnxfold.OnnxFoldError as other:
+    node: str | None = other.node

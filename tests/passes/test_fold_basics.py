@@ -140,54 +140,6 @@ def test_a_name_that_is_an_op_type_as_well_is_told(caplog):
     ]
 
 
-def test_keep_by_op_type():
-    folded = fold(KEPT, X, keep=["Neg"])
-    assert folded.ops == {"Neg": 1, "Abs": 1, "Add": 1}
-    assert folded.reasons == {"Neg": "kept by option"}
-    assert fold(KEPT, X, keep=["Ne?"]).ops == {"Add": 1}  # globs are of names
-
-
-def test_keep_by_op_type_holds_for_rules_and_other_passes():
-    text = """g (float[2,2] x) => (float[2,2] y) {
-        a = Transpose <perm = [1, 0]> (x)
-        b = Transpose <perm = [1, 0]> (a)
-        c = Abs (b)
-        d = Abs (b)
-        y = Add (c, d)
-    }"""
-    feeds = {"x": np.float32([[1, -2], [3, 4]])}
-    for level in (1, 2):
-        assert fold(text, feeds, level=level).ops == {"Abs": 1, "Add": 1}
-        kept = fold(text, feeds, level=level, keep=["Transpose", "Abs"])
-        assert kept.ops == {"Transpose": 2, "Abs": 2, "Add": 1}
-
-
-def test_fold_by_op_type():
-    text = """g (float[2] x) => (float[90000,2] y)
-    <float[2] w = {1, 2}, int64[2] s = {90000, 1}> {
-        v = Expand (w, s)
-        y = Add (x, v)
-    }"""
-    assert fold(text, X).ops == {"Expand": 1, "Add": 1}
-    assert fold(text, X, fold=["Expand"]).ops == {"Add": 1}
-    assert fold(text, X, fold=["Expand"], keep=["Expand"]).ops == {"Expand": 1, "Add": 1}
-
-
-def test_a_name_that_is_an_op_type_as_well_is_told(caplog):
-    text = """g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
-        Abs = Neg (w)
-        v = Abs (Abs)
-        y = Add (x, v)
-    }"""
-    kept = onnxfold.optimize(parse(text), keep=["Abs"])
-    assert [node.op_type for node in kept.graph.node] == ["Neg", "Abs", "Add"]
-    onnxfold.optimize(parse(text), keep=["Ngg"])
-    assert [record.message for record in caplog.records] == [
-        "keep 'Abs' is an op type and the name of a value: both are meant",
-        "keep 'Ngg' matches no op type and no value; did you mean 'Neg'?",
-    ]
-
-
 def test_options_are_checked():
     with pytest.raises(UsageError, match="not one string"):
         fold(ABS, keep="bias")

@@ -152,7 +152,7 @@ class Failures:
         tensor = self._analysis.known.tensor(value)
         if places is None and tensor is not None and tensor.size:
             array = np.asarray(tensor.numpy())
-            places = np.array([array.min(), array.max()], object)
+            places = np.array([int(array.min()), int(array.max())], object)
         data = None if node.inputs[0] is None else self._analysis.of(node.inputs[0]).shape
         if not data:
             return False

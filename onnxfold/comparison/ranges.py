@@ -23,7 +23,7 @@ _INDEXED = {"Gather", "GatherElements", "ScatterElements", "ScatterND", "GatherN
 _ORDERED = {"Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
 _LARGEST = 1 << 31  # of what an input is set to because it is compared with it
 # Ops whose output has the shape of their first input.
-SAME_SHAPE = {
+_SAME_SHAPE = {
     *("Cast", "CastLike", "DequantizeLinear", "DynamicQuantizeLinear"),
     *("Identity", "QuantizeLinear"),
 }
@@ -87,7 +87,7 @@ def _table_size(node: ir.Node, position: int) -> int | ir.SymbolicDim | None:
         return None if depth is None or depth.size != 1 else int(depth.reshape(-1)[0])
     if node.op_type not in _INDEXED or position != 1:
         return None
-    shape = shape_of(node.inputs[0])
+    shape = _shape_of(node.inputs[0])
     if not shape:
         return None
     axis = 0 if node.op_type.endswith("ND") else node.attributes.get_int("axis", 0)
@@ -97,7 +97,7 @@ def _table_size(node: ir.Node, position: int) -> int | ir.SymbolicDim | None:
     return None if isinstance(size, ir.SymbolicDim) and size.value is None else size
 
 
-def shape_of(value: ir.Value | None) -> ir.Shape | None:
+def _shape_of(value: ir.Value | None) -> ir.Shape | None:
     """Return the shape of a value if it is recorded, or is that of the constant which it is made
     of.
     """
@@ -106,7 +106,7 @@ def shape_of(value: ir.Value | None) -> ir.Shape | None:
         if constant is not None:
             return ir.Shape(constant.shape.numpy())
         node = value.producer()
-        value = node.inputs[0] if node is not None and node.op_type in SAME_SHAPE else None
+        value = node.inputs[0] if node is not None and node.op_type in _SAME_SHAPE else None
     return None if value is None else value.shape
 
 

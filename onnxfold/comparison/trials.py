@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.comparison.demands import demanded_sizes
+from onnxfold.analysis.failures import Failures
 from onnxfold.comparison.dims import axes_of, check_names, concrete, distinct_sizes, symbols_of
 from onnxfold.comparison.random_feeds import Feeds, RandomFeeds
 from onnxfold.comparison.runners import CannotRun
@@ -63,8 +63,8 @@ class Trials:
             if size < 0:
                 raise UsageError(f"the size of dimension {name!r} is negative: {size}")
         self._inputs = inputs
-        self._outputs = list(model.graph.outputs)
-        self._dims = {**demanded_sizes(model.graph, inputs), **dims}
+        self._model, self._dims = model, dims
+        self._demanded: dict[str, int] | None = None
         self._names = [name for name in names if name not in self._dims]
         self._usual = usual
         self._random = RandomFeeds(model, inputs)
@@ -94,6 +94,8 @@ class Trials:
                     outputs = run(feeds)
                 except (CannotRun, UsageError) as error:
                     reason = reason or error
+                    if self._demanded is None:  # now it is worth the time
+                        self._demanded = _demanded_sizes(self._model, self._inputs)
                     continue
                 self._worked[choice] = number
                 return Trial(feeds, outputs, sizes)
@@ -108,10 +110,9 @@ class Trials:
         fills = self._random.fills
         seen: list[dict[str, int]] = []
         every = list(enumerate(self._sizes(seed)))
-        if choice in self._worked:
-            every.insert(0, every[self._worked[choice]])
+        every.insert(0, every[self._worked.get(choice, 0)])
         for number, proposed in every:
-            sizes = {**proposed, **self._dims}
+            sizes = {**proposed, **(self._demanded or {}), **self._dims}
             if sizes in seen:
                 continue
             seen.append(sizes)
@@ -147,10 +148,36 @@ class Trials:
 
     def _declared(self) -> list[int]:
         """Return the sizes that inputs and outputs have on other axes."""
-        shapes = [value.shape for value in [*self._inputs, *self._outputs] if value.shape]
+        shapes = [
+            value.shape for value in [*self._inputs, *self._model.graph.outputs] if value.shape
+        ]
         sizes = [dim for shape in shapes for dim in shape if isinstance(dim, int) and dim > 1]
         return [size for size in dict.fromkeys(sizes) if size not in _LADDER][:_MOST_DECLARED]
 
     def _elements(self, sizes: Mapping[str, int]) -> int:
-        sizes = {**sizes, **self._dims}
+        sizes = {**sizes, **(self._demanded or {}), **self._dims}
         return sum(int(np.prod(concrete(value, sizes), dtype=object)) for value in self._inputs)
+
+
+def _demanded_sizes(model: ir.Model, inputs: Sequence[ir.Value]) -> dict[str, int]:
+    """Return sizes of dynamic dimensions, by name, that a node of the main graph demands, as a
+    product with a weight does: other sizes fail.
+    """
+    sizes = {
+        value: [
+            d.value or f"{value.name}[{axis}]" if isinstance(d, ir.SymbolicDim) else d
+            for axis, d in enumerate(value.shape)
+        ]
+        for value in inputs
+        if value.shape is not None and isinstance(value.type, ir.TensorType)
+    }
+    failures = Failures(model, sizes)
+    found: dict[str, int] = {}
+    for node in model.graph:
+        failures.why(node)
+        for size, other in (*failures.unequal, *(pair[::-1] for pair in failures.unequal)):
+            name = None if isinstance(other, int) else failures.algebra.name_of(other)
+            if isinstance(size, int) and isinstance(name, str):
+                found.setdefault(name, size)
+    names = symbols_of(inputs)
+    return {name: size for name, size in found.items() if name in names}

@@ -242,12 +242,15 @@ def test_indices_to_which_a_constant_is_added():
 
 
 def test_a_model_that_runs_on_nothing_is_given_up(parsed):
-    stuck = parsed("g (float[a] x) => (float[7,7] y) <int64[2] s = {7, 7}> { y = Reshape(x, s) }")
+    stuck = parsed("""
+        g (float[a] x) => (float[7, 7] y, float[5, 5] z) <int64[2] s = {7, 7}, int64[2] t = {5, 5}>
+        { y = Reshape(x, s) z = Reshape(x, t) }
+        """)
     with pytest.raises(UsageError, match=r"Reshape.*different sizes.*--feeds.*--dim"):
         compare(stuck, stuck)
 
 
-def test_sizes_that_weights_demand(parsed):
+def test_sizes_that_nodes_demand(parsed):
     model = with_constants(
         parsed("""
         g (float[batch, height, width, channels] image, float[batch, n, hidden] x)
@@ -266,3 +269,16 @@ def test_sizes_that_weights_demand(parsed):
     sizes = sizes_of(model, seeds=2)
     assert [(found["channels"], found["hidden"]) for found in sizes.values()] == [(5, 13)] * 2
     assert sizes["seed 0"]["batch"] != sizes["seed 1"]["batch"]
+
+
+def test_sizes_of_a_model_that_reads_constant_rows(parsed):
+    model = parsed("""
+        g (float[n, hidden] x) => (float[m, hidden] y) {
+            rows = Gather(table, places)
+            u = Mul(x, bias)
+            y = Concat<axis=0>(u, rows)
+        }
+        """)
+    with_constants(model, table=np.ones((9, 13), np.float32), places=np.arange(5000) % 9)
+    with_constants(model, bias=np.ones((1, 13), np.float32))
+    assert sizes_of(model)["seed 0"]["hidden"] == 13

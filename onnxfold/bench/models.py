@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import sys
@@ -17,8 +18,10 @@ from onnxfold.bench.opening import Benched, Opening, opening, optimized_ops
 from onnxfold.bench.turns import OpTime, Runner, Spread, in_turns, op_times, spread, usual_sizes
 from onnxfold.comparison.dims import check_names, symbols_of
 from onnxfold.comparison.given_feeds import GivenFeeds, given_feeds
-from onnxfold.comparison.metrics import Tolerance, distance
+from onnxfold.comparison.metrics import Tolerance
+from onnxfold.comparison.pair import compare_values
 from onnxfold.comparison.random_feeds import Feeds
+from onnxfold.comparison.result import OutputResult
 from onnxfold.comparison.runners import CannotRun
 from onnxfold.comparison.subject import Subject
 from onnxfold.comparison.trials import Trials
@@ -198,7 +201,11 @@ def bench_models(
     openings = opening(benched, chosen, min(rounds, _MOST_OPENINGS))
     found = []
     for k, each in enumerate(benched):
-        apart = [_apart(want, outputs[k].get(n), tolerance) for n, want in outputs[0].items()]
+        results = [
+            result
+            for name, want in outputs[0].items()
+            for result in compare_values(want, outputs[k].get(name), tolerance)
+        ]
         medians = {count: spread(taken[k].wall for taken in took[count]) for count in took}
         base = statistics.median(taken[0].wall for taken in took[threads[0]])
         saved = base - medians[threads[0]].median
@@ -213,9 +220,9 @@ def bench_models(
                     count: statistics.median(taken[0].wall / taken[k].wall for taken in took[count])
                     for count in took
                 },
-                max_difference=max((difference for difference, _ in apart), default=0.0),
+                max_difference=max(map(_error, results), default=0.0),
                 profile=_profile(each, chosen, threads[0], fed, rounds),
-                within=all(is_within for _, is_within in apart) if is_judged else None,
+                within=all(result.within for result in results) if is_judged else None,
                 folding=_folding(sessions[threads[0]][k], saved),
             )
         )
@@ -257,16 +264,10 @@ def _folding(session: Any, saved: float) -> FoldBench | None:
     return FoldBench(seconds, nbytes, even, session.placements())
 
 
-def _apart(want: Any, got: Any, tolerance: Tolerance) -> tuple[float, bool]:
-    """Return the largest absolute difference of two outputs, and whether they are within a
-    tolerance.
-    """
-    if not isinstance(want, np.ndarray):
-        return 0.0, True
-    if not isinstance(got, np.ndarray) or (want.shape, want.dtype) != (got.shape, got.dtype):
-        return float("inf"), False
-    found = distance(want, got, tolerance)
-    return float("inf") if found.nonfinite_mismatch else found.max_abs_error, found.within
+def _error(result: OutputResult) -> float:
+    """Return the largest absolute difference; infinity for outputs that cannot be compared."""
+    is_comparable = result.note is None and not result.nonfinite_mismatch
+    return result.max_abs_error if is_comparable else math.inf
 
 
 def _feeds(

@@ -28,8 +28,8 @@ _GROUPS = 8  # of one kind of values at most: larger ones hold more bytes instea
 _UNKNOWN = 1 << 16  # bytes of a value of unknown shape
 _SHOWN = 20  # nodes that are listed
 
-CompareOutput = Callable[[str, Output, Output], list[OutputResult]]
-"""Compares two values under a name."""
+CompareValues = Callable[..., list[OutputResult]]
+"""`compare_values` with a tolerance."""
 _Found = tuple[ir.Value, OutputResult]
 """A value of the first model, and how far apart it is."""
 
@@ -78,19 +78,19 @@ class Side:
         return facts
 
 
-def first_difference(compare_output: CompareOutput, a: Side, b: Side) -> FirstDifference | None:
+def first_difference(compare_values: CompareValues, a: Side, b: Side) -> FirstDifference | None:
     """Return the first value that differs, or None if no value that both models have does.
 
     Raises:
         CannotLoad: One of the models does not load once it gives out values within.
         CannotRun: It does not run.
     """
-    return _Search(compare_output, a, b).first()
+    return _Search(compare_values, a, b).first()
 
 
 class _Search:
-    def __init__(self, compare_output: CompareOutput, a: Side, b: Side) -> None:
-        self._compare = compare_output
+    def __init__(self, compare_values: CompareValues, a: Side, b: Side) -> None:
+        self._compare = compare_values
         self._a, self._b = a, b
         self._facts = a.facts()
         values_b: dict[str, ir.Value] = dict(b.graph.initializers)
@@ -137,7 +137,7 @@ class _Search:
         each.
         """
         compared = (
-            (v, self._compare(v.name or "", a[v.name or ""], b[v.name or ""])) for v in values
+            (v, self._compare(a[v.name or ""], b[v.name or ""], name=v.name or "")) for v in values
         )
         outside = (
             (v, [result for result in results if not result.within]) for v, results in compared
@@ -186,7 +186,7 @@ class _Search:
                 state = "in the first model only"
             else:
                 x, y = read.const_value.numpy(), other.const_value.numpy()
-                results = self._compare(read.name, x, y)
+                results = self._compare(x, y, name=read.name)
                 state = "equal" if all(r.bit_equal for r in results) else results[0].apart
             yield read.name, state
 

@@ -16,9 +16,24 @@ _TILE = 1 << 20  # elements that are widened at once
 
 @dataclass(frozen=True)
 class Distance:
-    """How far two arrays of one dtype and shape are apart; see `OutputResult` for the fields."""
+    """How far two arrays of one dtype and shape are apart.
 
-    differing: int
+    Errors are taken over the elements that are finite in both; the others are counted.
+
+    Attributes:
+        differing: Elements whose bits differ; the payload of a NaN does not count, the sign of
+            a zero does.
+        max_abs_error: Largest absolute error.
+        max_rel_error: Largest error relative to the first array's element.
+        max_ulp: Largest distance in units in the last place; None for other than float types.
+        ulp_histogram: Of floats, how many elements are equal, and then how many are [1, 2), [2, 4),
+            [4, 8), ... units in the last place apart.
+        cosine: Of floats, the cosine of the angle between the two; None if one is all zeros.
+        nonfinite_mismatch: Elements that are NaN or infinite in one and not the same in the other.
+        within: Whether every element is within the tolerance.
+    """
+
+    differing: int = 0
     max_abs_error: float = 0.0
     max_rel_error: float = 0.0
     max_ulp: int | None = None

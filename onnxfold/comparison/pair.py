@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -165,7 +166,14 @@ class _Pair:
     def compare(self, a: dict[str, Outputs], b: dict[str, Outputs], bisect: bool) -> None:
         """Compare outputs that both models have; leave out those that are random."""
         found = {
-            (run, name): self._compared(run, name, a[run][name], of_b[name], self.allowed.get(name))
+            (run, name): compare_values(
+                a[run][name],
+                of_b[name],
+                self.tolerance,
+                run=run,
+                name=name,
+                epsilon=self.allowed.get(name),
+            )
             for run, of_b in b.items()
             for name in self.first.outputs
             if name in of_b
@@ -197,7 +205,7 @@ class _Pair:
     def _varying(self, subject: Subject, run: str, names: list[str]) -> list[str]:
         runner, feeds = self.reopen(subject.source), subject.accepted(self.feeds[run])
         once, again = runner.run(feeds), runner.run(feeds)
-        results = {name: self._compared("", name, once[name], again[name], None) for name in names}
+        results = {name: compare_values(once[name], again[name], Tolerance()) for name in names}
         return [name for name in names if not all(r.bit_equal for r in results[name])]
 
     def _bisect(self, run: str) -> None:
@@ -211,7 +219,10 @@ class _Pair:
                     for copy in map(stack.enter_context, copies)
                 ]
                 found = first_difference(
-                    lambda name, a, b: self._compared(run, name, a, b, epsilon), *sides
+                    functools.partial(
+                        compare_values, tolerance=self.tolerance, run=run, epsilon=epsilon
+                    ),
+                    *sides,
                 )
         except (CannotLoad, CannotRun) as error:
             reason = f"the first difference was not found, a value cannot be seen: {error}"
@@ -221,44 +232,54 @@ class _Pair:
         if found is None:
             self.result.notes.append("no value within that has a name in both models differs")
 
-    def _compared(
-        self, run: str, name: str, a: Output, b: Output, epsilon: float | None
-    ) -> list[OutputResult]:
-        """Return one result, or one for every tensor of a sequence.
 
-        Roundings of a half format, whose spacing is `epsilon`, are allowed besides the tolerance.
-        """
-        if isinstance(a, list) or isinstance(b, list):
-            all_a, all_b = (x if isinstance(x, list) else [x] for x in (a, b))
-            if len(all_a) != len(all_b):
-                lengths = f"a sequence of {len(all_a)} tensors became one of {len(all_b)}"
-                return [OutputResult(run, name, "sequence", (), 0, within=False, note=lengths)]
-            return [
-                result
-                for k, (x, y) in enumerate(zip(all_a, all_b, strict=True))
-                for result in self._compared(run, f"{name}[{k}]", x, y, epsilon)
-            ]
-        if a is None or b is None:
-            note = None if a is b else "the value of an optional is there on one side only"
-            return [OutputResult(run, name, "optional", (), 0, within=a is b, note=note)]
-        x, y = np.asarray(a), np.asarray(b)
-        return [_compare_tensor(run, name, x, y, self.tolerance, epsilon)]
+def compare_values(
+    a: Output,
+    b: Output,
+    tolerance: Tolerance,
+    *,
+    run: str = "",
+    name: str = "",
+    epsilon: float | None = None,
+) -> list[OutputResult]:
+    """Compare a value of two models.
 
+    Args:
+        a: The value of the first model.
+        b: The value of the second model.
+        tolerance: What elements may be apart.
+        run: The name of the run.
+        name: The name of the value.
+        epsilon: The spacing of a half format, of which a few roundings are allowed besides.
 
-def _compare_tensor(
-    run: str, name: str, a: Array, b: Array, tolerance: Tolerance, epsilon: float | None
-) -> OutputResult:
-    dtype = _dtype_name(a)
-    note = None
-    if dtype != _dtype_name(b):
-        note = f"{dtype} became {_dtype_name(b)}"
-    elif a.shape != b.shape:
-        note = f"shape {list(a.shape)} became {list(b.shape)}"
-    if note is not None:
-        return OutputResult(run, name, dtype, a.shape, a.size, within=False, note=note)
-    if epsilon is not None and is_float(a.dtype):
-        tolerance = tolerance._replace(atol=max(tolerance.atol, allowance(a, epsilon)))
-    return OutputResult(run, name, dtype, a.shape, a.size, **vars(distance(a, b, tolerance)))
+    Returns:
+        One result, or one for every tensor of a sequence.
+    """
+    made = functools.partial(OutputResult, run=run, name=name)
+    if isinstance(a, list) or isinstance(b, list):
+        all_a, all_b = (x if isinstance(x, list) else [x] for x in (a, b))
+        if len(all_a) != len(all_b):
+            note = f"a sequence of {len(all_a)} tensors became one of {len(all_b)}"
+            return [made(dtype="sequence", shape=(), elements=0, within=False, note=note)]
+        return [
+            result
+            for k, (x, y) in enumerate(zip(all_a, all_b, strict=True))
+            for result in compare_values(
+                x, y, tolerance, run=run, name=f"{name}[{k}]", epsilon=epsilon
+            )
+        ]
+    if a is None or b is None:
+        reason = None if a is b else "the value of an optional is there on one side only"
+        return [made(dtype="optional", shape=(), elements=0, within=a is b, note=reason)]
+    x, y = np.asarray(a), np.asarray(b)
+    made = functools.partial(made, dtype=_dtype_name(x), shape=x.shape, elements=x.size)
+    if _dtype_name(x) != _dtype_name(y):
+        return [made(within=False, note=f"{_dtype_name(x)} became {_dtype_name(y)}")]
+    if x.shape != y.shape:
+        return [made(within=False, note=f"shape {list(x.shape)} became {list(y.shape)}")]
+    if epsilon is not None and is_float(x.dtype):
+        tolerance = tolerance._replace(atol=max(tolerance.atol, allowance(x, epsilon)))
+    return [made(**vars(distance(x, y, tolerance)))]
 
 
 def _dtype_name(array: Array) -> str:

@@ -6,14 +6,13 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from onnxfold.comparison.metrics import Distance
 from onnxfold.shown import Shown
 
 
-@dataclass(frozen=True)
-class OutputResult:
-    """How one output of one run compares.
-
-    Errors are taken over the elements that are finite on both sides; the others are counted.
+@dataclass(frozen=True, kw_only=True)
+class OutputResult(Distance):
+    """How one output of one run compares, and how far its values are apart.
 
     Attributes:
         run: The run: "seed 0", or the name of the data set that was fed.
@@ -21,17 +20,6 @@ class OutputResult:
         dtype: Element type of the first model's output, as ONNX names it.
         shape: Its shape.
         elements: Number of elements.
-        differing: Elements whose bits differ; the payload of a NaN does not count, the sign of
-            a zero does.
-        max_abs_error: Largest absolute error.
-        max_rel_error: Largest error relative to the first model's element.
-        max_ulp: Largest distance in units in the last place; None for other than float types.
-        ulp_histogram: Of floats, how many elements are equal, and then how many are [1, 2), [2, 4),
-            [4, 8), ... units in the last place apart.
-        cosine: Of floats, the cosine of the angle between the two; None if one is all zeros.
-        nonfinite_mismatch: Elements that are NaN or infinite on one side and not the same on
-            the other.
-        within: Whether every element is within the tolerance.
         note: Why the values could not be compared (another dtype or shape), or None.
     """
 
@@ -40,14 +28,6 @@ class OutputResult:
     dtype: str
     shape: tuple[int, ...]
     elements: int
-    differing: int = 0
-    max_abs_error: float = 0.0
-    max_rel_error: float = 0.0
-    max_ulp: int | None = None
-    ulp_histogram: tuple[int, ...] = ()
-    cosine: float | None = None
-    nonfinite_mismatch: int = 0
-    within: bool = True
     note: str | None = None
 
     @property

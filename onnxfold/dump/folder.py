@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import logging
 import os
-import shutil
-import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx_ir as ir
@@ -17,20 +14,15 @@ from onnxfold.dump.text import lines_of, text_of
 from onnxfold.errors import UsageError
 from onnxfold.files import os_error
 
-logger = logging.getLogger("onnxfold")
-
 _MOST_CHANGES = 400  # lines
-# Graphviz takes seconds for some hundred nodes, and minutes for some thousand.
-_MOST_DRAWN = 500  # nodes
-_DRAWING_SECONDS = 20
 
 
 class Dump:
     """Writes what each pass makes of a model; an `onnxfold.passes.context.Observer`.
 
     ``00-source.txt`` and ``.dot`` are the model as it came. A pass that changed something adds the
-    same two with the next number and its name, and ``.diff`` with the lines that it changed; where
-    Graphviz is installed and the graph is not large, there is a drawing in ``.svg``.
+    same two with the next number and its name, and ``.diff`` with the lines that it changed.
+    ``dot -Tsvg -O DIR/*.dot`` of Graphviz draws them.
 
     Args:
         folder: Where to write. It is made if it is not there, and must be empty.
@@ -82,40 +74,8 @@ class Dump:
         self._count += 1
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            for kind, text in texts.items():
-                _put(self._folder / f"{self._title}.{kind}", text)
-            draw(model, self._title, self._folder / f"{self._title}.dot")
+            for kind, text in {**texts, "dot": dot_of(model, self._title)}.items():
+                path = self._folder / f"{self._title}.{kind}"
+                path.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
         except OSError as error:
             raise os_error(error, str(self._folder)) from error
-
-
-def draw(
-    model: ir.Model, title: str, path: Path, only: Callable[[ir.Node], bool] | None = None
-) -> None:
-    """Draw a model as .dot and, where Graphviz is there and it is not large, as .svg.
-
-    Args:
-        model: The model.
-        title: What is above the drawing.
-        path: The .dot file.
-        only: Which nodes of the main graph to draw, see `dot_of`.
-
-    Raises:
-        OSError: It cannot be written.
-    """
-    drawing = dot_of(model, title, only=only)
-    _put(path, drawing)
-    tool = shutil.which("dot")
-    if tool is None or drawing.count(" [label=") > _MOST_DRAWN:
-        return
-    picture = path.with_suffix(".svg")
-    command = [tool, "-Tsvg", "-o", str(picture), str(path)]
-    try:
-        subprocess.run(command, capture_output=True, check=True, timeout=_DRAWING_SECONDS)
-    except (OSError, subprocess.SubprocessError) as error:
-        picture.unlink(missing_ok=True)
-        logger.warning("%s was not drawn: %s", path, error)
-
-
-def _put(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")

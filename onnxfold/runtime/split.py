@@ -255,13 +255,14 @@ def _draw(
     Raises:
         UsageError: It cannot be written.
     """
-    from onnxfold.dump.folder import draw
+    from onnxfold.dump.dot import dot_of
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, model in models.items():
             if model is not None:
-                draw(model, name, folder / f"{name}.dot", only)
+                text = dot_of(model, name, only=only)
+                (folder / f"{name}.dot").write_bytes(text.encode(errors="backslashreplace"))
     except OSError as error:
         raise UsageError(f"cannot be written: {error.strerror}", file=folder) from error
 

@@ -70,11 +70,16 @@ def test_report_is_json():
     assert json.dumps(Report().to_dict())
 
 
+def output_result(name, *figures, **fields):
+    fields = {"run": "seed 0", "dtype": "float32", "shape": (1, 10), "elements": 10, **fields}
+    return OutputResult(*figures, name=name, **fields)
+
+
 def test_compare_table():
     comparison = Comparison("a", "b", runs=["seed 0"], sizes={"seed 0": {"batch": 2}})
     comparison.outputs = [
-        OutputResult("seed 0", "y[0]", "float32", (2,), 2, 1, 0.5, 0.25, 7, 0, within=False),
-        OutputResult("seed 0", "z", "float32", (2,), 2, within=False, note="float32 became int8"),
+        output_result("y[0]", 1, 0.5, 0.25, 7, within=False),
+        output_result("z", within=False, note="float32 became int8"),
     ]
     comparison.problems = ["outputs of a that b lacks: w"]
     text = compare_text(comparison)
@@ -94,7 +99,7 @@ def test_a_terminal_of_80_columns_shows_all_of_a_table(monkeypatch):
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.setenv("COLUMNS", "80")
     name, figures = "/encoder/layers.0/attention" * 3, ("10/10", "9.91e-07", "2.34e-05", "274")
-    output = OutputResult("seed 0", name, "float32", (1, 10), 10, 10, 9.91e-7, 2.34e-5, 274)
+    output = output_result(name, 10, 9.91e-7, 2.34e-5, 274)
     text = compare_text(Comparison("a", "b", outputs=[replace(output, within=False)]))
     lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in text.splitlines()]
     assert all(len(line) <= 80 for line in lines)
@@ -109,7 +114,7 @@ def test_peak_memory_is_plausible():
 
 def test_a_terminal_obeys_no_name():
     name = "red\x1b[31m\r\x9b2J"
-    result = Comparison("a.onnx", "b.onnx", outputs=[OutputResult("seed 0", name, "f", (), 1)])
+    result = Comparison("a.onnx", "b.onnx", outputs=[output_result(name)])
     text = compare_text(result)
     assert "\x1b" not in text and "\r" not in text and "\x9b" not in text
     assert r"red\x1b[31m\r\x9b2J" in text

@@ -64,7 +64,7 @@ def save(
         OnnxFoldError: The disk is full, the folder is missing or not writable...
     """
     name = os.fsdecode(os.fspath(path))
-    target = _target(name)
+    target = real_target(name)
     sources = Sources(model, target, tensors_of(model))
     sources.check_target()
     forced = external_data if isinstance(external_data, str) else None
@@ -102,11 +102,15 @@ def check_destination(model: ir.Model, path: str | os.PathLike[str]) -> None:
     Raises:
         UsageError: It is no file, its folder is missing, or it is a data file of the model.
     """
-    Sources(model, _target(os.fsdecode(os.fspath(path)))).check_target()
+    Sources(model, real_target(os.fsdecode(os.fspath(path)))).check_target()
 
 
-def _target(path: str) -> str:
-    """Return the absolute path of the file to write, links followed."""
+def real_target(path: str) -> str:
+    """Return the absolute path of the file to write, links followed.
+
+    Raises:
+        UsageError: It is no file, or its folder is missing.
+    """
     real = os.path.realpath(path)
     _check_place(path)
     if not os.path.isdir(os.path.dirname(real)):

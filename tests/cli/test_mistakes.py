@@ -82,7 +82,8 @@ MISTAKES = {
     "optimize model.onnx -o folder": "folder: cannot be written: it is a folder",
     "optimize model.onnx -o /proc/out.onnx": "/proc/out.onnx: cannot be written",
     OPTIMIZE + "--report model.onnx": "must end in .html or .json",
-    OPTIMIZE + "--report no/page.html": "the report cannot be written: its folder does not exist",
+    OPTIMIZE
+    + "--report no/page.html": "no/page.html: cannot be written: its folder does not exist",
     OPTIMIZE + "--dump-ir model.onnx": "model.onnx: cannot be written: Not a directory",
     OPTIMIZE + "--external-data-name ../w": "must be a plain file name",
     "split model.onnx -o model.onnx --runtime-const encoder_*": "model.onnx: cannot be written",

@@ -10,6 +10,7 @@ from typing import Any
 
 from onnxfold.errors import UsageError
 from onnxfold.files import os_error, replacing
+from onnxfold.storage.save import real_target
 
 _SCRIPTS = ("vendor/uPlot.iife.min.js", "vendor/cytoscape.min.js")
 _OWN_SCRIPTS = ("dom.js", "charts.js", "layout.js", "graph.js", "page.js")
@@ -28,18 +29,11 @@ def check_destination(path: str | os.PathLike[str], *others: str | os.PathLike[s
             missing or read-only.
     """
     name = os.fspath(path)
-    real = os.path.realpath(name)
-    folder = os.path.dirname(real)
     if not name.lower().endswith((".html", ".json")):  # a slip must not cost a model
         raise UsageError("the report's name must end in .html or .json", file=name)
-    if os.path.isdir(real):
-        raise UsageError("the report cannot be written: it is a folder", file=name)
-    if os.path.exists(real) and not os.path.isfile(real):
-        raise UsageError("the report cannot be written: it is not a regular file", file=name)
-    if not os.path.isdir(folder):
-        raise UsageError("the report cannot be written: its folder does not exist", file=name)
-    if not os.access(folder, os.W_OK):
-        raise UsageError("the report cannot be written: its folder is read-only", file=name)
+    real = real_target(name)
+    if not os.access(os.path.dirname(real), os.W_OK):
+        raise UsageError("cannot be written: its folder is read-only", file=name)
     for other in others:
         if real == os.path.realpath(other):
             raise UsageError("the report would replace a model of this run", file=name)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from onnxfold.batches import batch
     from onnxfold.comparison import compare
     from onnxfold.drop_in import simplify, slim
+    from onnxfold.inference_session import InferenceSession
     from onnxfold.report.explain import explain, why
     from onnxfold.runtime.sessions.cache import FoldCache
     from onnxfold.runtime.sessions.session import Session
@@ -37,6 +38,7 @@ __all__ = [
     "CheckFailedError",
     "ExternalDataError",
     "FoldCache",
+    "InferenceSession",
     "MissingFileError",
     "ModelError",
     "OnnxFoldError",
@@ -59,6 +61,7 @@ __all__ = [
 # `import onnxfold` and `onnxfold --help` answer in a blink: onnx and NumPy load with the first use.
 _HOME = {
     "FoldCache": "onnxfold.runtime.sessions.cache",
+    "InferenceSession": "onnxfold.inference_session",
     "Session": "onnxfold.runtime.sessions.session",
     "batch": "onnxfold.batches",
     "compare": "onnxfold.comparison",

@@ -1,4 +1,4 @@
-"""Folders that are bounded in bytes: files and folders used least recently are removed first.
+"""The user's cache folders, bounded in bytes: what was used least recently is removed first.
 
 When a file was used is when it was changed last, which `touch` sets.
 """
@@ -6,13 +6,17 @@ When a file was used is when it was changed last, which `touch` sets.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import shutil
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 from onnxfold.files import remove
+
+logger = logging.getLogger("onnxfold")
 
 
 class KeptFile(NamedTuple):
@@ -21,6 +25,22 @@ class KeptFile(NamedTuple):
     path: str
     nbytes: int
     used: float
+
+
+def user_folder(name: str) -> Path:
+    """Return the user's folder for things of one kind; it need not exist."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "onnxfold" / name
+
+
+def bytes_allowed(variable: str, default: int) -> int:
+    """Return the bytes that an environment variable allows a folder to take."""
+    text = os.environ.get(variable, "")
+    if text.isdecimal():
+        return int(text)
+    if text:
+        logger.warning("%s is no number of bytes: %s", variable, text)
+    return default
 
 
 def files_of(folder: str | os.PathLike[str], name: re.Pattern[str]) -> list[KeptFile]:

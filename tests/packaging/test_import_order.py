@@ -30,7 +30,7 @@ LAYERS = (
     ("bench",),
     ("report",),
     ("api",),
-    ("batches", "drop_in"),
+    ("batches", "drop_in", "inference_session"),
     ("cli",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -22,7 +22,14 @@ from pathlib import Path
 from onnxfold import files
 from onnxfold.runtime.bundles.bundle import KERNELS, hash_file
 from onnxfold.runtime.bundles.manifest import Kernel
-from onnxfold.runtime.least_recently_used import KeptFile, files_of, shrink, touch
+from onnxfold.runtime.least_recently_used import (
+    KeptFile,
+    bytes_allowed,
+    files_of,
+    shrink,
+    touch,
+    user_folder,
+)
 
 logger = logging.getLogger("onnxfold")
 
@@ -148,18 +155,12 @@ def clear() -> int:
 
 def cache_folder() -> Path:
     """Return the folder where kernels are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "onnxfold" / KERNELS
+    return user_folder(KERNELS)
 
 
 def limit_in_bytes() -> int:
     """Return the bytes that the cache may take."""
-    text = os.environ.get(LIMIT, "")
-    if text.isdecimal():
-        return int(text)
-    if text:
-        logger.warning("%s is no number of bytes: %s", LIMIT, text)
-    return DEFAULT_LIMIT
+    return bytes_allowed(LIMIT, DEFAULT_LIMIT)
 
 
 def _path(name: str) -> Path:

@@ -62,7 +62,7 @@ def open_model(
             raise
         except Exception:
             names = {p if isinstance(p, str) else p[0] for p in providers}
-            has_library = options is not None and _has_custom_ops(model)
+            has_library = options is not None and has_custom_ops(model)
             if names == {*CPU} and not has_library:
                 raise
     # A file that onnxruntime writes would refer to the weights by name; a provider may read files
@@ -122,7 +122,7 @@ def _scratch_file(plan: FilePlan) -> Iterator[str]:
         yield path
 
 
-def _has_custom_ops(model: ir.Model) -> bool:
+def has_custom_ops(model: ir.Model) -> bool:
     """Return whether the model has ops that are neither onnxruntime's own nor its functions."""
     return any(
         node.domain not in _BUILT_IN

@@ -31,7 +31,7 @@ def fold_options(given: onnxruntime.SessionOptions | None) -> onnxruntime.Sessio
 
     Memory of an arena would be given back only as a whole.
     """
-    options = _copy_of(given)
+    options = copy_of(given)
     options.enable_cpu_mem_arena = options.enable_mem_pattern = False
     for name, value in _WRITING.items():
         setattr(options, name, value)
@@ -57,13 +57,13 @@ def with_data_below(
 
     Libraries of custom ops are not in the copy.
     """
-    options = _copy_of(given)
+    options = copy_of(given)
     options.add_session_config_entry(_FOLDER_KEY, folder)
     return options
 
 
-def _copy_of(given: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
-    """Copy options, by a session on a small model: it hands out a copy of its options."""
+def copy_of(given: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
+    """Return a copy of options; libraries of custom ops are not in it."""
     import onnxruntime as ort
 
     if given is None:

@@ -1,0 +1,430 @@
+"""`onnxfold.InferenceSession`: onnxruntime's session, on a model that was optimized once and kept.
+
+The user's cache folder holds, beside each other:
+
+- entries: folders with an optimized model. The name of an entry is a hash of the source's content,
+  the options and the versions; its record describes its files.
+- links: a link describes the files of a source, and names the entry that was made of them.
+
+A description has the status (device, inode, size, times) of each file, and a hash of the content.
+Only where a status differs is the content read. So a later start reads a link and a record, asks
+for the status of a few files, and opens the kept model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import onnxruntime as ort
+
+from onnxfold import __version__, files
+from onnxfold.errors import ModelError, OnnxFoldError
+from onnxfold.onnxruntime_sessions import open_session
+from onnxfold.options import Level, Options, Target
+from onnxfold.runtime.backends.cpu import cpu_features
+from onnxfold.runtime.bundles.session_options import copy_of
+from onnxfold.runtime.least_recently_used import (
+    bytes_allowed,
+    files_of,
+    shrink,
+    touch,
+    user_folder,
+)
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+logger = logging.getLogger("onnxfold")
+
+LIMIT = "ONNXFOLD_SESSION_CACHE_BYTES"
+"""Environment variable: bytes that the cache may take; 0 keeps nothing."""
+
+DEFAULT_LIMIT = 4 << 30
+
+_FORMAT = 1
+_MODEL, _WEIGHTS, _RECORD = "model.onnx", "weights", "record.json"
+_OWN = re.compile(r"[0-9a-f]{64}(\.json)?$")
+_OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+_RECENT = 2_000_000_000
+"""Nanoseconds in which a file may change again and have the same times of change."""
+
+_CPU = frozenset(("CPUExecutionProvider", "AzureExecutionProvider"))
+"""Providers for which onnxruntime's optimized model has no compiled nodes."""
+
+_DECIDING = (
+    *("session.set_denormal_as_zero", "session.disable_quant_qdq", "session.qdqisint8allowed"),
+    *("session.disable_double_qdq_remover", "session.disable_qdq_constant_folding"),
+    *("session.enable_quant_qdq_cleanup", "session.enable_dq_matmulnbits_fusion"),
+    *("session.qdq_matmulnbits_accuracy_level", "session.qdq_matmulnbits_block_size"),
+    *("session.x64quantprecision", "session.disable_aot_function_inlining"),
+    *("session.graph_optimizations_loop_level", "optimization.enable_gelu_approximation"),
+    *("optimization.disable_specified_optimizers", "optimization.enable_cast_chain_elimination"),
+    "optimization.constant_folding_max_output_size_in_bytes",
+)
+"""Entries of session options that decide what onnxruntime makes of a model."""
+
+_FOREIGN = (
+    *("session.load_model_format", "session.model_external_initializers_file_folder_path"),
+    *("session.save_model_format", "session.node_partition_config_file", "ep.context_enable"),
+)
+"""Entries by which a session reads or writes other files."""
+
+_warned: set[Any] = set()
+
+_Status = list[int]
+_Provider = str | tuple[str, dict[Any, Any]]
+
+
+class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
+    """An ``onnxruntime.InferenceSession`` on the optimized model, which the first start makes.
+
+    The optimized model is kept in the user's cache folder, and later sessions open it: on a CPU as
+    onnxruntime optimized it, with weights in a mapped file. Where that is not possible, the session
+    opens the model as it is: with options that read or write other files, without a writable cache
+    folder, and for models that onnxfold refuses.
+
+    Args:
+        path_or_bytes: The path or the bytes of a model.
+        sess_options: onnxruntime's session options. Values of ``add_initializer`` are not used;
+            onnxruntime expects them to equal those of the model.
+        providers: Execution providers, as onnxruntime takes them.
+        provider_options: Options of the providers, as onnxruntime takes them.
+        level: The level of the optimization, see `onnxfold.options.Options`.
+        target: The target of the optimization, see `onnxfold.options.Options`.
+        kwargs: Further arguments of ``onnxruntime.InferenceSession``.
+
+    Raises:
+        UsageError: There is no such level or target.
+        Exception: onnxruntime refuses the model, by one of many classes without a common base.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | bytes | os.PathLike[str],
+        sess_options: ort.SessionOptions | None = None,
+        providers: Sequence[_Provider] | None = None,
+        provider_options: Sequence[dict[Any, Any]] | None = None,
+        *,
+        level: Level = 1,
+        target: Target | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._onnxfold = (path_or_bytes, sess_options, Options(level=level, target=target))
+        self._open(providers, provider_options, kwargs)
+
+    def set_providers(
+        self,
+        providers: Sequence[_Provider] | None = None,
+        provider_options: Sequence[dict[Any, Any]] | None = None,
+    ) -> None:
+        """Open the model again with other providers, see ``onnxruntime.InferenceSession``."""
+        fallback = vars(self)["_enable_fallback"]
+        self._open(providers, provider_options, {"enable_fallback": 0})
+        self._enable_fallback = fallback
+
+    def _open(self, providers: Any, provider_options: Any, kwargs: dict[str, Any]) -> None:
+        source, options, fold = self._onnxfold
+        kept = None
+        if not _is_plain(source, options, kwargs):
+            try:
+                kept = _kept(source, options, providers, fold)
+            except Exception as error:  # what makes a session faster must not make it fail
+                _warn(error)
+        if kept is not None and kept.model is not None:
+            opening = options
+            if kept.is_finished:
+                opening = copy_of(options)
+                level, opening.graph_optimization_level = opening.graph_optimization_level, _OFF
+            try:
+                super().__init__(kept.model, opening, providers, provider_options, **kwargs)
+            except Exception as error:  # onnxruntime raises many classes without a common base
+                logger.info("%s is not opened: %s", kept.model, error)
+            else:
+                if _found(kept.link) == kept:  # nothing was replaced meanwhile
+                    if kept.is_finished:
+                        self.get_session_options().graph_optimization_level = level
+                    self._model_path = None if isinstance(source, bytes) else os.fspath(source)
+                    return
+        super().__init__(source, options, providers, provider_options, **kwargs)
+
+
+def _is_plain(source: Any, options: ort.SessionOptions | None, kwargs: dict[str, Any]) -> bool:
+    """Return whether onnxruntime must have the model as it is, or reads or writes other files."""
+    if not isinstance(source, (str, bytes, os.PathLike)) or kwargs.keys() - {"enable_fallback"}:
+        return True
+    if bytes_allowed(LIMIT, DEFAULT_LIMIT) == 0 or os.environ.get("ORT_LOAD_CONFIG_FROM_MODEL"):
+        return True
+    if not isinstance(source, bytes) and os.fspath(source).endswith(".ort"):
+        return True
+    return options is not None and bool(
+        options.optimized_model_filepath or any(_entries(options, _FOREIGN).values())
+    )
+
+
+def _entries(options: ort.SessionOptions, names: Iterable[str]) -> dict[str, str]:
+    """Return those entries of session options that are set."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(RuntimeError):  # it is not set
+            found[name] = options.get_session_config_entry(name)
+    return found
+
+
+class _Kept(NamedTuple):
+    """A kept model.
+
+    Attributes:
+        link: The link that leads to it.
+        model: Its path; None if onnxfold refuses the source.
+        is_finished: Whether onnxruntime has optimized it, too.
+        files: The status of its files and of those of the source.
+    """
+
+    link: Path
+    model: str | None
+    is_finished: bool
+    files: Mapping[str, _Status]
+
+
+def _kept(
+    source: str | bytes | os.PathLike[str],
+    options: ort.SessionOptions | None,
+    providers: Sequence[_Provider] | None,
+    fold: Options,
+) -> _Kept | None:
+    """Return the kept model of a source, made now if there is none; None if it is not kept.
+
+    Raises:
+        OnnxFoldError: The source cannot be optimized now.
+        OSError: The cache folder cannot be written.
+    """
+    maker = _maker(options, providers)
+    key = [_FORMAT, __version__, ort.__version__, ort.get_build_info(), fold.level, fold.target]
+    if maker is not None:
+        key += [cpu_features(), maker.graph_optimization_level, _entries(maker, _DECIDING)]
+    if isinstance(source, bytes):
+        name = hashlib.sha256(source).hexdigest()
+    else:
+        name = source = os.path.abspath(os.fsdecode(os.fspath(source)))
+    link = user_folder("sessions") / f"{_hash(key, name)}.json"
+    found = _found(link)
+    if found is None:
+        _make(source, link, key, fold, maker)
+        found = _found(link)
+    return found
+
+
+def _maker(
+    options: ort.SessionOptions | None, providers: Sequence[_Provider] | None
+) -> ort.SessionOptions | None:
+    """Return options by which onnxruntime optimizes a model to be kept.
+
+    Returns:
+        The options; None if what it makes with these options and providers cannot be kept.
+    """
+    available = set(ort.get_available_providers())
+    names = {p if isinstance(p, str) else p[0] for p in providers or available}
+    maker = ort.SessionOptions()
+    maker.log_severity_level = 3  # it warns that the result is for this machine only
+    if options is not None:
+        if options.has_providers() or options.graph_optimization_level == _OFF:
+            return None
+        maker.graph_optimization_level = options.graph_optimization_level
+        for name, value in _entries(options, _DECIDING).items():
+            maker.add_session_config_entry(name, value)
+    return maker if names & available <= _CPU else None
+
+
+def _found(link: Path) -> _Kept | None:
+    """Return what a link leads to, if the content of all files is what it was."""
+    target = _checked(link)
+    if target is None:
+        return None
+    entry = link.parent / target["entry"]
+    record = _checked(entry / _RECORD)
+    if record is None:
+        return None
+    touch(link)
+    touch(entry)
+    model = str(entry / _MODEL) if _MODEL in record["files"] else None
+    return _Kept(link, model, record["finished"], {**target["files"], **record["files"]})
+
+
+def _make(
+    source: str | bytes,
+    link: Path,
+    key: Sequence[Any],
+    fold: Options,
+    maker: ort.SessionOptions | None,
+) -> None:
+    """Make the entry of a source, unless it is there, and a link to it.
+
+    Raises:
+        OnnxFoldError: The source cannot be optimized now.
+        OSError: The cache folder cannot be written.
+    """
+    from onnxfold.storage.load import external_locations
+
+    cache, limit, names = link.parent, bytes_allowed(LIMIT, DEFAULT_LIMIT), []
+    try:
+        if isinstance(source, str):
+            folder = os.path.dirname(source)
+            names = [source, *(os.path.join(folder, p) for p in sorted(external_locations(source)))]
+        target = _description(cache, names)
+    except (OnnxFoldError, OSError, ValueError) as error:
+        logger.debug("onnxruntime is to say what is wrong: %s", error)
+        return
+    if (sum(map(os.path.getsize, names)) if names else len(source)) > limit:
+        return
+    target["entry"] = _hash(key, target["digest"] if names else link.stem)
+    entry = cache / target["entry"]
+    os.makedirs(cache, mode=0o700, exist_ok=True)
+    files.remove_leftovers(str(cache))
+    with files.locked(str(entry)):
+        if _checked(entry / _RECORD) is None:
+            shutil.rmtree(entry, ignore_errors=True)
+            with files.scratch_folder("session", parent=str(cache)) as new:
+                finished = _write_model(source, new, fold, maker)
+                record = _description(Path(new), os.listdir(new))
+                _write(Path(new, _RECORD), {**record, "settled": True, "finished": finished})
+                if _statuses(cache, names) != target["files"]:
+                    raise OnnxFoldError("was changed while it was read", file=names[0])
+                with files.locked(str(cache / "folder")):
+                    size = sum(file.stat().st_size for file in os.scandir(new))
+                    shrink(files_of(cache, _OWN), limit - size)
+                    os.rename(new, entry)
+    _write(link, target)
+
+
+def _write_model(
+    source: str | bytes, folder: str, fold: Options, maker: ort.SessionOptions | None
+) -> bool:
+    """Write the optimized model into a folder; nothing if onnxfold refuses the source.
+
+    Returns:
+        Whether onnxruntime has optimized it, too.
+
+    Raises:
+        OnnxFoldError: The source cannot be optimized now, or the folder cannot be written.
+    """
+    import onnx_ir as ir
+
+    from onnxfold import api, storage
+    from onnxfold.rewrite.rule import available_rule_sets, builtin_rule_sets
+    from onnxfold.runtime.bundles.opening import has_custom_ops
+
+    # a later start does not look for the versions of other packages
+    others = {rules.name for rules in available_rule_sets()}
+    others -= {rules.name for rules in builtin_rule_sets()}
+    try:
+        given = source if isinstance(source, str) else storage.opened(source)
+        if isinstance(given, ir.Model) and given.meta[storage.EXTERNAL_KEY]:
+            raise ModelError("the bytes of a model do not tell where its data files are")
+        model = api.optimize(given, level=fold.level, target=fold.target, disable=[*others])
+    except ModelError as error:
+        logger.info("the model is opened as it is: %s", error)
+        return False
+    path = os.path.join(folder, _MODEL)
+    if maker is not None and not has_custom_ops(model):
+        with files.scratch_folder("session", parent=folder) as scratch:
+            folded, made = os.path.join(scratch, "folded.onnx"), os.path.join(scratch, "made.onnx")
+            storage.save(model, folded, external_data=True, fsync=False)
+            maker.optimized_model_filepath = made
+            name = "session.optimized_model_external_initializers_file_name"
+            maker.add_session_config_entry(name, "made.data")
+            try:
+                open_session(folded, maker)
+                _save(storage.load(made), path)
+                maker.optimized_model_filepath = ""
+                maker.graph_optimization_level = _OFF
+                open_session(path, maker)
+                return True
+            except Exception as error:  # onnxruntime raises many classes without a common base
+                logger.info("onnxruntime cannot open what it makes of the model: %s", error)
+    _save(model, path)
+    return False
+
+
+def _save(model: ir.Model, path: str) -> None:
+    """Write a model with its weights beside it, at places from which onnxruntime maps them.
+
+    The weights get names to which no session options refer.
+    """
+    from onnxfold import storage
+
+    for value in list(model.graph.initializers.values()):
+        if not value.is_graph_input() and not value.is_graph_output():
+            value.name = f"{_WEIGHTS}/{value.name}"
+    storage.save(model, path, external_data=_WEIGHTS)
+
+
+def _hash(*parts: Any) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _statuses(folder: Path, names: Iterable[str]) -> dict[str, _Status]:
+    """Return what tells each file from another one, and from itself after a change."""
+    found = {name: os.stat(folder / name) for name in names}
+    return {
+        name: [s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns]
+        for name, s in found.items()
+    }
+
+
+def _description(folder: Path, names: Iterable[str]) -> dict[str, Any]:
+    """Return the status of files, and a hash of their content.
+
+    Raises:
+        OSError: A file is missing or cannot be read.
+    """
+    from onnxfold.runtime.bundles.bundle import hash_file
+
+    statuses, latest = _statuses(folder, names), time.time_ns() - _RECENT
+    settled = all(max(s[3:]) < latest for s in statuses.values())
+    digest = _hash([hash_file(folder / name) for name in statuses])
+    return {"files": statuses, "digest": digest, "settled": settled}
+
+
+def _checked(path: Path) -> dict[str, Any] | None:
+    """Read a link or a record, and look at the files that it describes.
+
+    Returns:
+        What it says, with the status of each file as it is now; None if there is none, or if the
+        content of a file is not what it was.
+    """
+    try:
+        said: dict[str, Any] = json.loads(path.read_bytes())
+        if not said["settled"] or _statuses(path.parent, said["files"]) != said["files"]:
+            now = _description(path.parent, said["files"])
+            if now["digest"] != said["digest"]:
+                return None
+            said.update(now)
+            with contextlib.suppress(OSError):
+                _write(path, said)
+        return said
+    except (OSError, ValueError) as error:
+        logger.debug("%s: %s", path, error)
+        return None
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    with files.replacing(str(path)) as file:
+        file.write(json.dumps(content).encode())
+
+
+def _warn(error: Exception) -> None:
+    """Log an error, once a process for each kind."""
+    kind = (type(error), getattr(error, "errno", None))
+    if kind not in _warned:
+        _warned.add(kind)
+        logger.warning("models are opened without optimization: %s", error)

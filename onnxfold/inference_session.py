@@ -344,7 +344,9 @@ def _write_model(
             maker.add_session_config_entry(name, "made.data")
             try:
                 open_session(folded, maker)
-                _save(storage.load(made), path)
+                final = storage.load(made)
+                final.model_version = model.model_version
+                _save(final, path)
                 maker.optimized_model_filepath = ""
                 maker.graph_optimization_level = _OFF
                 open_session(path, maker)
@@ -412,7 +414,7 @@ def _checked(path: Path) -> dict[str, Any] | None:
             with contextlib.suppress(OSError):
                 _write(path, said)
         return said
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:  # missing or damaged
         logger.debug("%s: %s", path, error)
         return None
 

@@ -1,0 +1,433 @@
+"""onnxfold.InferenceSession: what onnxruntime's session does, on a model that is optimized once."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx.parser import parse_model
+
+import onnxfold
+from tests.faults.test_file_systems import mounted
+
+ROOT = Path(__file__).parents[2]
+SWIN, DECODER = ROOT / "models" / "swin.onnx", ROOT / "models" / "t5-decoder.onnx"
+CPU = ["CPUExecutionProvider"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of kept models; that of the user is left alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "onnxfold" / "sessions"
+
+
+def entries(cache: Path) -> list[Path]:
+    """The folders of kept models."""
+    return sorted(path for path in cache.iterdir() if path.is_dir())
+
+
+def state(cache: Path) -> dict[str, tuple[int, int]]:
+    """What tells whether a file of a kept model was written again."""
+    found = [path for entry in entries(cache) for path in entry.iterdir()]
+    return {str(path): (path.stat().st_ino, path.stat().st_ctime_ns) for path in found}
+
+
+def product(seed: int = 0, *, external: str | None = None) -> onnx.ModelProto:
+    """y = x @ transpose(w) + (1 + 2), with a weight of 64 KiB."""
+    model = parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[n, 128] x) => (float[n, 128] y)'
+        "<float one = {1}, float two = {2}>"
+        "{ t = Transpose(w) m = MatMul(x, t) s = Add(one, two) y = Add(m, s) }"
+    )
+    array = np.random.default_rng(seed).standard_normal((128, 128), np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(array, "w"))
+    if external is not None:
+        onnx.external_data_helper.convert_model_to_external_data(
+            model, location=external, size_threshold=1024
+        )
+    return model
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    onnx.save(product(), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+X = np.random.default_rng(1).standard_normal((3, 128), np.float32)
+
+
+def close(session: ort.InferenceSession, seed: int = 0) -> bool:
+    """Whether a session computes `product`."""
+    weight = onnx.numpy_helper.to_array(product(seed).graph.initializer[-1])
+    return np.allclose(session.run(None, {"x": X})[0], X @ weight.T + 3, atol=1e-4)
+
+
+def feeds_of(session: ort.InferenceSession) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    sizes = {"batch": 2, "dec_seq": 3, "enc_seq": 5}
+    feeds = {}
+    for value in session.get_inputs():
+        shape = [sizes.get(dim, dim) for dim in value.shape]
+        is_float = "float" in value.type
+        feeds[value.name] = (
+            rng.random(shape, np.float32) if is_float else rng.integers(0, 2, shape, np.int64)
+        )
+    return feeds
+
+
+def node_by_node() -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    return options
+
+
+def described(session: ort.InferenceSession) -> list[object]:
+    """What a session says about its model."""
+    values = [
+        *(*session.get_inputs(), *session.get_outputs(), *session.get_overridable_initializers()),
+    ]
+    about = session.get_modelmeta()
+    return [
+        [(value.name, value.type, value.shape) for value in values],
+        (about.producer_name, about.graph_name, about.domain, about.version, about.description),
+        (about.custom_metadata_map, session.get_providers()),
+    ]
+
+
+@pytest.mark.parametrize("model", [SWIN, DECODER])
+@pytest.mark.parametrize("start", ["first", "second"])
+def test_equal_to_onnxruntime(model: Path, start: str) -> None:
+    if start == "second":
+        onnxfold.InferenceSession(model)
+        onnxfold.InferenceSession(model, node_by_node())
+    theirs, ours = ort.InferenceSession(model), onnxfold.InferenceSession(model)
+    assert isinstance(ours, ort.InferenceSession)
+    assert described(ours) == described(theirs)
+    feeds = feeds_of(theirs)
+    for a, b in zip(theirs.run(None, feeds), ours.run(None, feeds), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    theirs = ort.InferenceSession(model, node_by_node())
+    ours = onnxfold.InferenceSession(model, node_by_node())
+    for a, b in zip(theirs.run(None, feeds), ours.run(None, feeds), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_signature() -> None:
+    ours, theirs = map(inspect.signature, (onnxfold.InferenceSession, ort.InferenceSession))
+    shared = [name for name in ours.parameters if name not in ("level", "target")]
+    assert shared == list(theirs.parameters)
+    for name in shared:
+        assert ours.parameters[name].default == theirs.parameters[name].default
+
+
+def test_binding(path: Path) -> None:
+    session = onnxfold.InferenceSession(path)
+    assert described(session) == described(ort.InferenceSession(path))
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_output("y")
+    session.run_with_iobinding(binding)
+    (expected,) = session.run(None, {"x": X})
+    np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], expected)
+
+
+PROGRAM = """
+import json, sys
+import numpy as np
+import onnxfold
+assert "onnxruntime" not in sys.modules
+session = onnxfold.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+x = np.ones((2, 128), np.float32)
+(y,) = session.run(None, {"x": x})
+print(json.dumps({"sum": float(y.sum()), "optimized": "onnxfold.api" in sys.modules}))
+"""
+
+
+def start(path: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", PROGRAM, str(path)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def result(process: subprocess.Popen[str]) -> dict[str, object]:
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    return json.loads(output)
+
+
+def test_the_second_start_opens_what_the_first_has_made(path: Path, cache: Path) -> None:
+    os.utime(path, (0, 0))
+    assert result(start(path))["optimized"]
+    made = state(cache)
+    (entry,) = entries(cache)
+    kept = onnx.load(entry / "model.onnx")
+    assert "Transpose" not in {node.op_type for node in kept.graph.node}
+    assert not result(start(path))["optimized"]
+    assert made == state(cache)
+
+
+def test_processes_at_once_make_one_entry(path: Path, cache: Path) -> None:
+    results = [result(process) for process in [start(path) for _ in range(4)]]
+    assert len({found["sum"] for found in results}) == 1
+    assert len(entries(cache)) == 1
+    assert not result(start(path))["optimized"]
+    assert not [name for name in os.listdir(cache) if name.startswith(".")]
+
+
+def test_threads_at_once(path: Path, cache: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        sessions = list(pool.map(lambda _: onnxfold.InferenceSession(path), range(4)))
+    assert all(map(close, sessions))
+    assert len(entries(cache)) == 1
+
+
+def test_bytes_and_paths_of_equal_content(path: Path, tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "copy.onnx").write_bytes(path.read_bytes())
+    onnxfold.InferenceSession(path)
+    made = state(cache)
+    assert close(onnxfold.InferenceSession(str(tmp_path / "copy.onnx")))
+    assert len(entries(cache)) == 1
+    assert made.items() <= state(cache).items()
+    for _ in range(2):
+        assert close(onnxfold.InferenceSession(path.read_bytes()))
+    assert len(entries(cache)) == 2
+
+
+def test_a_model_that_is_replaced(path: Path) -> None:
+    for seed in (0, 1, 2):
+        onnx.save(product(seed), path)
+        os.utime(path, (0, 0))
+        assert close(onnxfold.InferenceSession(path), seed)
+        assert close(onnxfold.InferenceSession(path), seed)
+
+
+def test_external_data_that_is_written_again(tmp_path: Path, cache: Path) -> None:
+    model, data = tmp_path / "m.onnx", tmp_path / "m.data"
+    onnx.save(product(0, external="m.data"), model)
+    assert close(onnxfold.InferenceSession(model))
+    before = data.stat()
+    weight = onnx.numpy_helper.to_array(product(1).graph.initializer[-1])
+    with open(data, "r+b") as file:
+        file.write(weight.tobytes())
+    os.utime(data, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert data.stat().st_size == before.st_size
+    assert close(onnxfold.InferenceSession(model), 1)
+    assert len(entries(cache)) == 2
+    data.unlink()
+    with pytest.raises(Exception) as theirs:
+        ort.InferenceSession(model, providers=CPU)
+    with pytest.raises(type(theirs.value)):
+        onnxfold.InferenceSession(model, providers=CPU)
+
+
+def truncate(entry: Path) -> None:
+    for file in entry.iterdir():
+        os.truncate(file, file.stat().st_size // 2)
+
+
+def flip(entry: Path) -> None:
+    """Change bytes of the weights; sizes and times of change stay."""
+    file = entry / "weights"
+    status = file.stat()
+    file.write_bytes(bytes(byte ^ 0x40 for byte in file.read_bytes()))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def lose(entry: Path) -> None:
+    (entry / "weights").unlink()
+
+
+def confuse(entry: Path) -> None:
+    (entry / "record.json").write_text("[]")
+
+
+def empty(entry: Path) -> None:
+    (entry / "model.onnx").write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, lose, confuse, empty])
+def test_damaged_entries_are_made_again(path: Path, cache: Path, damage) -> None:
+    onnxfold.InferenceSession(path)
+    (entry,) = entries(cache)
+    damage(entry)
+    damaged = state(cache)
+    assert close(onnxfold.InferenceSession(path))
+    made = state(cache)
+    assert not made.items() & damaged.items()
+    assert close(onnxfold.InferenceSession(path))
+    assert made == state(cache)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"files": 3, "settled": true}', b"\xff"])
+def test_damaged_links_are_made_again(path: Path, cache: Path, content: bytes) -> None:
+    onnxfold.InferenceSession(path)
+    (link,) = cache.glob("*.json")
+    link.write_bytes(content)
+    assert close(onnxfold.InferenceSession(path))
+    assert link.read_bytes() != content
+
+
+def test_the_bound(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONNXFOLD_SESSION_CACHE_BYTES", "200000")
+    for seed in range(5):
+        onnx.save(product(seed), tmp_path / f"{seed}.onnx")
+        assert close(onnxfold.InferenceSession(tmp_path / f"{seed}.onnx"), seed)
+        size = sum(file.stat().st_size for file in cache.rglob("*") if file.is_file())
+        assert size <= 200_000
+    assert 1 < len(entries(cache)) < 4
+    made = state(cache)
+    assert close(onnxfold.InferenceSession(tmp_path / "4.onnx"), 4)
+    assert made.items() <= state(cache).items()
+    assert close(onnxfold.InferenceSession(tmp_path / "0.onnx"), 0)
+
+
+@pytest.mark.parametrize("limit", ["0", "1000"])
+def test_models_larger_than_the_bound(path: Path, cache: Path, limit, monkeypatch) -> None:
+    monkeypatch.setenv("ONNXFOLD_SESSION_CACHE_BYTES", limit)
+    assert close(onnxfold.InferenceSession(path))
+    assert close(onnxfold.InferenceSession(path.read_bytes()))
+    assert not cache.exists()
+
+
+def test_a_folder_that_cannot_be_made(path: Path, tmp_path, monkeypatch, caplog) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    for _ in range(3):
+        assert close(onnxfold.InferenceSession(path))
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    yield from mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=128k", "tmpfs")
+
+
+def test_a_full_disk(path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(small_disk))
+    (small_disk / "onnxfold").mkdir()
+    (small_disk / "other").write_bytes(bytes(100_000))
+    assert close(onnxfold.InferenceSession(path))
+    assert sum(file.is_file() for file in (small_disk / "onnxfold").rglob("*")) == 0
+
+
+def test_onnxruntime_says_what_is_wrong(tmp_path: Path, path: Path) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"nothing")
+    for source in (tmp_path / "bad.onnx", tmp_path / "missing.onnx", tmp_path, b"nothing", 3):
+        with pytest.raises(Exception) as theirs:
+            ort.InferenceSession(source, providers=CPU)
+        with pytest.raises(type(theirs.value)) as ours:
+            onnxfold.InferenceSession(source, providers=CPU)
+        assert str(ours.value) == str(theirs.value)
+    sessions = ort.InferenceSession(path), onnxfold.InferenceSession(path)
+    for feeds in ({}, {"y": X}, {"x": X.astype(np.float64)}, {"x": X[0]}):
+        with pytest.raises(Exception) as theirs:
+            sessions[0].run(None, feeds)
+        with pytest.raises(type(theirs.value)) as ours:
+            sessions[1].run(None, feeds)
+        assert str(ours.value) == str(theirs.value)
+
+
+def test_a_model_that_onnxfold_refuses(tmp_path: Path, cache: Path) -> None:
+    model = product()
+    model.graph.name = "name"
+    content = model.SerializeToString().replace(b"name", b"\xffame")
+    (tmp_path / "m.onnx").write_bytes(content)
+    os.utime(tmp_path / "m.onnx", (0, 0))
+    with pytest.raises(onnxfold.ModelError):
+        onnxfold.optimize(tmp_path / "m.onnx")
+    assert close(onnxfold.InferenceSession(tmp_path / "m.onnx"))
+    assert not result(start(tmp_path / "m.onnx"))["optimized"]
+
+
+def test_options_stay_and_hold(path: Path, tmp_path: Path) -> None:
+    for kept in (False, True):
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.add_free_dimension_override_by_name("n", 3)
+        options.add_initializer(
+            "w", ort.OrtValue.ortvalue_from_numpy(np.zeros((128, 128), np.float32))
+        )
+        options.enable_profiling = True
+        options.profile_file_prefix = str(tmp_path / f"profile {kept}")
+        session = onnxfold.InferenceSession(path, options)
+        assert session.get_inputs()[0].shape == [3, 128]
+        assert close(session)
+        assert session.end_profiling().startswith(options.profile_file_prefix)
+        level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+        assert options.graph_optimization_level == level
+        assert session.get_session_options().graph_optimization_level == level
+        assert session.get_session_options().intra_op_num_threads == 1
+    assert onnxfold.InferenceSession(path).get_inputs()[0].shape == ["n", 128]
+
+
+def test_options_that_decide_what_onnxruntime_makes(path: Path, cache: Path) -> None:
+    levels = ort.GraphOptimizationLevel
+    for count, level in enumerate((levels.ORT_ENABLE_BASIC, levels.ORT_ENABLE_ALL), 1):
+        options = ort.SessionOptions()
+        options.graph_optimization_level = level
+        assert close(onnxfold.InferenceSession(path, options))
+        assert len(entries(cache)) == count
+    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    assert close(onnxfold.InferenceSession(path, options))
+    assert close(onnxfold.InferenceSession(path, level=2, target="onnxruntime"))
+    assert len(entries(cache)) == 4
+    with pytest.raises(onnxfold.UsageError):
+        onnxfold.InferenceSession(path, level=7)
+
+
+def test_sessions_with_other_files_are_onnxruntimes(path: Path, tmp_path: Path, cache) -> None:
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "made.ort")
+    assert close(onnxfold.InferenceSession(path, options))
+    assert close(onnxfold.InferenceSession(tmp_path / "made.ort"))
+    assert close(onnxfold.InferenceSession((tmp_path / "made.ort").read_bytes()))
+    assert close(onnxfold.InferenceSession(path, disabled_optimizers=["ConstantFolding"]))
+    onnx.save(product(0, external="there.data"), tmp_path / "there.onnx")
+    content = (tmp_path / "there.onnx").read_bytes()
+    options = ort.SessionOptions()
+    folder = "session.model_external_initializers_file_folder_path"
+    options.add_session_config_entry(folder, str(tmp_path))
+    assert close(onnxfold.InferenceSession(content, options))
+
+
+def test_other_providers(path: Path, cache: Path) -> None:
+    """Only what onnxfold makes is kept for a provider that may compile nodes."""
+    options = ort.SessionOptions()
+    (device,) = [d for d in ort.get_ep_devices() if d.ep_name in CPU][:1]
+    options.add_provider_for_devices([device], {})
+    for _ in range(2):
+        assert close(onnxfold.InferenceSession(path, options))
+    (entry,) = entries(cache)
+    kept = onnx.load(entry / "model.onnx")
+    assert [node.op_type for node in kept.graph.node] == ["MatMul", "Add"]
+    session = onnxfold.InferenceSession(path)
+    session.set_providers(CPU)
+    assert session.get_providers() == CPU and close(session)
+    with pytest.raises(ValueError):
+        session.set_providers(CPU, [{}, {}])
+
+
+def test_custom_ops_stay(tmp_path: Path, cache: Path) -> None:
+    model = product()
+    model.graph.node.append(onnx.helper.make_node("Mine", ["x"], ["z"], domain="my.own"))
+    model.graph.output.append(onnx.helper.make_empty_tensor_value_info("z"))
+    model.opset_import.append(onnx.helper.make_opsetid("my.own", 1))
+    onnx.save(model, tmp_path / "m.onnx")
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"my\.own"):
+            onnxfold.InferenceSession(tmp_path / "m.onnx", providers=CPU)
+    (entry,) = entries(cache)
+    kept = onnx.load(entry / "model.onnx")
+    assert [node.op_type for node in kept.graph.node] == ["MatMul", "Add", "Mine"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
@@ -67,6 +67,24 @@ def output_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def completed(
+    known: Callable[[], Iterable[str]],
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return a function by which shells complete the last of names separated by commas."""
+
+    def complete(ctx: click.Context, param: click.Parameter, text: str) -> list[str]:
+        before = text[: text.rfind(",") + 1]
+        return [before + name for name in known() if (before + name).startswith(text)]
+
+    return complete
+
+
+def _backends() -> Iterable[str]:
+    from onnxfold.runtime.backends.registry import NAMES
+
+    return NAMES
 
 
 REPORT = click.option(
@@ -180,6 +198,7 @@ BACKEND = click.option(
     metavar="[auto|iree|onnx-mlir|onnxruntime]",
     default="auto",
     show_default=True,
+    shell_complete=completed(_backends),
     help="Who runs runtime_fold; iree and onnx-mlir compile it, auto only takes what was compiled "
     "before and is no slower than onnxruntime.",
 )

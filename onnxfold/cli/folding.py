@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import PATH, Command, dimension, input_shape, section, size_in_bytes
+from onnxfold.cli.arguments import (
+    PATH,
+    Command,
+    completed,
+    dimension,
+    input_shape,
+    section,
+    size_in_bytes,
+)
+
+
+def _rules() -> Iterable[str]:
+    from onnxfold.rewrite.rule import available_rule_sets
+
+    sets = available_rule_sets()
+    return [*(s.name for s in sets), *(rule.name for s in sets for rule in s)]
+
+
+def _passes() -> Iterable[str]:
+    from onnxfold.passes import all_passes
+
+    return all_passes()
+
 
 _SECTIONS = (
     section(
@@ -28,12 +51,14 @@ _SECTIONS = (
             "--enable",
             multiple=True,
             metavar="NAME",
+            shell_complete=completed(_rules),
             help="Use an opt-in rule or rule set; repeatable.",
         ),
         click.option(
             "--disable",
             multiple=True,
             metavar="NAME",
+            shell_complete=completed(_rules),
             help="Leave out a rule or rule set; repeatable.",
         ),
         click.option(
@@ -46,6 +71,7 @@ _SECTIONS = (
         click.option(
             "--passes",
             metavar="A,B,C",
+            shell_complete=completed(_passes),
             help="Run these passes, in this order, instead of the level's own.",
         ),
     ),

@@ -80,14 +80,16 @@ def _rich(table: Table, columns: int) -> RichTable:
     """Return the table for a terminal with so many columns: where they are few, long texts are
     folded.
     """
-    from rich import box
+    from rich.box import SIMPLE_HEAD, Box
     from rich.table import Table as RichTable
 
+    lines = str(SIMPLE_HEAD)
+    box = SIMPLE_HEAD if _can_print(lines) else Box(lines.replace("─", "-"), ascii=True)
     titles = [printable(title.removeprefix(">")) for title in table.titles]
     rows = [list(map(printable, row)) for row in table.rows]
     totals = [list(map(printable, row)) for row in table.totals]
     widths = [max(map(len, texts)) for texts in zip(titles, *rows, *totals, strict=True)]
-    made = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    made = RichTable(box=box, show_edge=False, pad_edge=False)
     made.collapse_padding = sum(widths) + 3 * (len(widths) - 1) > columns
     for given, title, width in zip(table.titles, titles, widths, strict=True):
         made.add_column(title, overflow="fold", no_wrap=width <= _SHORT)
@@ -98,6 +100,15 @@ def _rich(table: Table, columns: int) -> RichTable:
     for row in totals:
         made.add_row(*row, style="bold")
     return made
+
+
+def _can_print(text: str) -> bool:
+    """Return whether standard output has all characters of a text."""
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def bytes_text(size: int | None) -> str:

@@ -139,7 +139,7 @@ def test_an_ascii_terminal(tiny):
     command = [sys.executable, "-m", "onnxfold", "inspect", str(tiny)]
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert (result.returncode, result.stderr) == (0, "")
-    assert "Add" in result.stdout
+    assert "Add" in result.stdout and "----" in result.stdout and "?" not in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,18 @@ def test_commands_options_and_files(complete, shell):
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish"])
+def test_names(complete, shell):
+    offered = complete(shell, "onnxfold", "optimize", "m.onnx", "--disable", "gelu")
+    assert "gelu_tanh" in offered and all(name.startswith("gelu") for name in offered)
+    assert "activations" in complete(shell, "onnxfold", "optimize", "--disable", "act")
+    assert complete(shell, "onnxfold", "optimize", "--target", "o") == {"onnxruntime"}
+    assert complete(shell, "onnxfold", "batch", "--passes", "dead") == {"dead-code"}
+    both = complete(shell, "onnxfold", "optimize", "--passes", "simplify,dead")
+    assert both == {"simplify,dead-code"}
+    assert complete(shell, "onnxfold", "split", "--backend", "i") == {"iree"}
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish"])
 def test_without_the_word_optimize(complete, shell):
     assert complete(shell, "onnxfold", "mo") == {"model.onnx"}
     assert complete(shell, "onnxfold", "--lev") == {"--level"}

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxfold.graphs import all_graphs, subgraphs_of
-from onnxfold.onnx_ir_private import nodes_of, read_nothing, uses
+from onnxfold.onnx_ir_private import entries_of, nodes_of, read_nothing, uses
 from onnxfold.onnx_ir_private import set_input as set_input
 
 
@@ -109,7 +109,7 @@ def inherit(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
     if new.shape is None or (declared and old.shape is not None):
         new.shape = old.shape
     new.doc_string = new.doc_string or old.doc_string
-    for key, text in old.metadata_props.items():
+    for key, text in (entries_of(old) or {}).items():
         new.metadata_props.setdefault(key, text)
 
 
@@ -310,4 +310,4 @@ def _describe(value: ir.Value, tensor: ir.TensorProtocol) -> None:
     value.name = tensor.name
     value.const_value = tensor
     value.type = ir.TensorType(tensor.dtype)
-    value.shape = ir.Shape(tensor.shape.numpy())
+    value.shape = tensor.shape  # type: ignore[assignment]  # it is an ir.Shape

@@ -103,7 +103,8 @@ def content_of_attributes(attributes: Iterable[ir.Attr]) -> Hashable | None:
         if content is None:
             return None
         contents.append((attribute.name, kind, content))
-    contents.sort(key=_name)
+    if len(contents) > 1:
+        contents.sort(key=_name)
     return tuple(contents)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +18,8 @@ from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.blocks import boxes
 from onnxfold.pool.buffer import Array, distinct
 from onnxfold.storage import data_bytes
+
+T = TypeVar("T")
 
 READABLE_BYTES = 1 << 16
 """Constants up to this size are read (and computed) when an analysis asks for them."""
@@ -52,7 +55,8 @@ class KnownValues:
         self._constant: dict[ir.Value, bool] = {}
         self._buffers: dict[ir.Value, Buffer | None] = {}
         """Of what operations compute and read: None for what is not small."""
-        self._all_equal: dict[tuple[ir.Value, type, str], bool | None] = {}
+        self._repeated: dict[ir.Value, Array | None] = {}
+        """The element that all of a constant's are; empty if they differ, None if not known."""
 
     def is_constant(self, value: ir.Value) -> bool:
         """Return True if the value is known when the model is compiled."""
@@ -62,15 +66,16 @@ class KnownValues:
         pending = [value]
         while pending:
             current = pending[-1]
-            node = current.producer()
-            operands = [] if node is None else [v for v in node.inputs if v is not None]
-            answers = [self._constant.get(v) for v in operands]
             if current in self._constant:
                 pending.pop()
-            elif False in answers:  # the others need not be looked at
+                continue
+            node = current.producer()
+            operands = () if node is None else node.inputs
+            answers = [True if v is None else self._constant.get(v) for v in operands]
+            if False in answers:  # the others need not be looked at
                 self._constant[current] = False
             elif None in answers:
-                pending += [v for v, k in zip(operands, answers, strict=True) if k is None]
+                pending += [v for v, k in zip(operands, answers, strict=True) if v and k is None]
             else:
                 self._constant[current] = self._may_be_computed(current, node)
         return self._constant[value]
@@ -200,19 +205,21 @@ class KnownValues:
         """
         if not self.is_constant(value):
             return None
-        key = (value, type(number), repr(number))  # equal numbers may differ: 1, 1.0, True, -0.0
-        if key not in self._all_equal:
-            self._all_equal[key] = self._look(value, lambda array: is_exactly(array, number))
-        return self._all_equal[key]
+        if value not in self._repeated:
+            self._repeated[value] = self._look(value, _repeated)
+        element = self._repeated[value]
+        return None if element is None else element.size > 0 and is_exactly(element, number)
 
     def is_finite(self, value: ir.Value) -> bool | None:
         """Return whether no element of a constant is infinite or a NaN; None as for
         :meth:`all_equal`.
         """
-        return self._look(value, _is_finite) if self.is_constant(value) else None
+        if not self.is_constant(value):
+            return None
+        return self._look(value, lambda array: _passes(array, _is_finite))
 
-    def _look(self, value: ir.Value, test: Callable[[Array], bool]) -> bool | None:
-        """Return whether a constant has elements and all of them pass a test."""
+    def _look(self, value: ir.Value, function: Callable[[Array], T]) -> T | None:
+        """Return what a function says of the elements of a constant."""
         tensor = self.tensor(value)
         # where no kernel computes it: if it is folded the question comes again, else it is not
         # worth the time and the memory that onnxruntime takes
@@ -223,7 +230,7 @@ class KnownValues:
             return None
         self._pool.retain(buffer)
         try:
-            return _passes(buffer.array(), test)
+            return function(buffer.array())
         finally:
             if buffer.nbytes > READABLE_BYTES:
                 buffer.release_pages()
@@ -246,6 +253,17 @@ def is_exactly(array: Array, number: float) -> bool:
     if number == 0 and kind in "fV":
         return bool((np.signbit(array.astype(np.float32)) == np.signbit(float(number))).all())
     return True
+
+
+def _repeated(array: Array) -> Array:
+    """Return the element that all elements are, as a vector; an empty one if they differ."""
+    kind = array.dtype.kind
+    first: Array = array[(slice(1),) * array.ndim].reshape(-1).copy()
+    if first.size == 0 or kind in "OSUc" or first[0] != array[(-1,) * array.ndim]:
+        return np.empty(0)
+    number = first[0].item() if kind in "iub" else float(first[0])
+    alike = _passes(array, lambda part: is_exactly(part, number))
+    return first[:alike]
 
 
 def _is_finite(array: Array) -> bool:

@@ -16,7 +16,7 @@ from onnxfold.analysis.preflow import SINK, SOURCE, Preflow
 V = TypeVar("V", bound=Hashable)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class RegionOp(Generic[V]):
     """One op of a constant region: the values it reads and makes, and what it costs to keep."""
 

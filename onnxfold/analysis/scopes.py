@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxfold.graphs import subgraphs_of
-from onnxfold.onnx_ir_private import nodes_of
+from onnxfold.onnx_ir_private import holds_graphs, nodes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Scopes:
             if parent is not None:
                 self.parents.add(parent)
             for node in nodes_of(graph):
-                if node.attributes.data:
+                if holds_graphs(node):
                     pending.extend((inner, node) for inner in subgraphs_of(node))
 
     def of(self, graph: ir.Graph) -> Scope:

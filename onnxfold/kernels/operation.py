@@ -73,7 +73,7 @@ class Operation(Deferred):
         """Attributes as Python values; tensors as arrays. Graphs are left out."""
         if self._attributes is None:
             self._attributes = {}
-            for name, attribute in self.node.attributes.items():
+            for name, attribute in self.node.attributes.data.items():
                 value = attribute.value
                 if attribute.type == ir.AttributeType.TENSOR:
                     value = value.numpy()

@@ -21,9 +21,9 @@ class RemoveDeadCode(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
         graphs = facts_of(model).scopes.graphs()
-        nodes = [node for graph in graphs for node in nodes_of(graph)]
-        remove_unused(nodes)
-        modified = any(node.graph is None for node in nodes)
+        before = sum(map(len, graphs))
+        remove_unused([node for graph in graphs for node in nodes_of(graph)])
+        modified = sum(map(len, graphs)) < before
         for graph in graphs:
             unused = [
                 name

@@ -117,6 +117,8 @@ def _sample(tensor: ir.TensorProtocol) -> Hashable:
 
 def _release(tensor: ir.TensorProtocol) -> None:
     """Let go of the mapped pages that reading a tensor touched (some systems map 2 MiB a time)."""
+    if tensor.nbytes < _COMPARED_AT_ONCE:
+        return
     if is_a(tensor, BufferTensor):
         tensor.release()
     span = storage.span_of(tensor)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from onnxfold.errors import UsageError, suggestion
 from onnxfold.options import Options
 from onnxfold.passes.context import Run
-from onnxfold.rewrite.driver import Rewriter, RewriteReport
+from onnxfold.rewrite.driver import Rewriter, RewriteReport, Seen
 from onnxfold.rewrite.rule import Rule, RuleSet
 
 
@@ -46,15 +46,15 @@ class Simplify(ir.passes.InPlacePass):
             target=options.target,
         )
         self._run = run
-        self._states: dict[ir.Node, Hashable] = {}
+        self._seen = Seen()
         self.report = RewriteReport()
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
         options = self._options
-        states = self._states if self._run is not None else None
+        seen = self._seen if self._run is not None else None
         self.report = Rewriter(
-            model, self.rules, level=options.level, keeps=options.keeps, states=states
+            model, self.rules, level=options.level, keeps=options.keeps, seen=seen
         ).run()
         if self._run is not None:
             self._run.result.add_rewrites(self.report)

@@ -39,7 +39,7 @@ class MoveTransposes(ir.passes.InPlacePass):
         changed = 0
         for graph in facts.scopes.graphs():
             for region in regions(graph, facts, keeps, inexact=self._options.level > 1):
-                turned = region.turned()
+                turned = region.turned() if region.nodes else []
                 if not turned:
                     continue
                 changed += 1

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
 import onnx_ir as ir
 
-from onnxfold.analysis.symbolic import NotKnown
+from onnxfold.analysis.symbolic import Fact, NotKnown
 from onnxfold.errors import OnnxFoldError
 from onnxfold.onnx_ir_private import nodes_of, uses
 from onnxfold.rewrite.apply import Change, Mismatch, Splicer
@@ -58,6 +58,16 @@ class Loop:
 
 
 @dataclass
+class Seen:
+    """A model as a run of rules left it."""
+
+    inputs: dict[ir.Node, Sequence[ir.Value | None]] = field(default_factory=dict)
+    """What each node reads."""
+    facts: Mapping[ir.Value, Fact] = field(default_factory=dict)
+    """What is known of each value."""
+
+
+@dataclass
 class RewriteReport:
     """Counts per rule, and what went wrong."""
 
@@ -93,8 +103,8 @@ class Rewriter:
         rules: The rules, of all sets.
         level: 1 for exact rewrites, 2 for inexact ones, too.
         keeps: Says of a value whether the node that makes it must stay.
-        states: What an earlier run left: only what has changed since, and what patterns reach
-            from there, is visited. Empty for a first run.
+        seen: What an earlier run left: only what has changed since, and what patterns reach from
+            there, is visited. Empty for a first run.
     """
 
     def __init__(
@@ -104,9 +114,9 @@ class Rewriter:
         *,
         level: int = 1,
         keeps: Callable[[ir.Value], bool] | None = None,
-        states: dict[ir.Node, Hashable] | None = None,
+        seen: Seen | None = None,
     ) -> None:
-        self._states = {} if states is None else states
+        self._seen = seen or Seen()
         self._rules = [r for r in rules if level > 1 or r.inexact is not True]
         self._level = level
         self._facts = Facts(model)
@@ -135,7 +145,7 @@ class Rewriter:
         Raises:
             RuleError: a rule raised an exception.
         """
-        nodes = self._changed() if self._states else self._in_order()
+        nodes = self._changed() if self._seen.inputs else self._in_order()
         queue, queued = self._queue, self._queued
         queue.extend(nodes)
         queued.update(nodes)
@@ -145,29 +155,27 @@ class Rewriter:
             if node.graph is not None:  # not removed in the meantime
                 self.report.visits += 1
                 self._visit(node, self._indexes[node.graph].candidates(node))
-        self._states.clear()
-        self._states.update((node, self._state(node)) for node in self._in_order())
+        self._seen.inputs = {node: node.inputs for node in self._in_order()}
+        self._seen.facts = self._facts.types.snapshot()
         return self.report
 
     def _changed(self) -> list[ir.Node]:
         """Return the nodes that have changed since the last run, and those whose patterns reach
         them.
         """
-        nodes, states = self._in_order(), self._states
-        found = {node for node in nodes if states.get(node) != self._state(node)}
+        nodes, before, facts = self._in_order(), self._seen.inputs, self._facts.types.snapshot()
+        after = {node: node.inputs for node in nodes}
+        lost = [inputs for node, inputs in before.items() if after.get(node) is not inputs]
+        found = {node for node, inputs in after.items() if before.get(node) is not inputs}
+        values = {v for inputs in (*lost, *map(after.__getitem__, found)) for v in inputs}
+        values.update(v for v, fact in self._seen.facts.items() if facts.get(v) is not fact)
+        makers = {value.producer() for value in values if value is not None}
+        found.update(node for node in makers if node is not None and node in after)
         last = found
         for _ in range(self._reach - 1):
             last = {use.node for node in last for v in node.outputs for use in uses(v)} - found
             found |= last
         return [node for node in nodes if node in found]
-
-    def _state(self, node: ir.Node) -> Hashable:
-        """Return what rules see of a node; another one where a pass has changed
-        something about it.
-        """
-        of = self._facts.types.of
-        outputs = [(len(uses(v)), v.is_graph_output(), of(v)) for v in node.outputs]
-        return (node.inputs, *outputs)
 
     def _in_order(self) -> list[ir.Node]:
         """Return all nodes, those of a subgraph before the node that holds it."""

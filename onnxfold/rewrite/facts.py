@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis, select_runtime_constants
 from onnxfold.analysis.facts import facts_of
+from onnxfold.analysis.known import is_exactly
 from onnxfold.analysis.symbolic import NotKnown, SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.kernels.inference import schema_of
@@ -88,7 +89,7 @@ class Facts:
         if not self.known.is_constant(value):
             return False
         array = self.known.array(value)
-        return array is not None and array.size == 1 and self.known.all_equal(value, number) is True
+        return array is not None and array.size == 1 and is_exactly(array, number)
 
     def same(self, one: ir.Value, other: ir.Value) -> bool:
         """Return True for the same value, or two small constants of the same dtype,

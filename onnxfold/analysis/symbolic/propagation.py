@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import ChainMap
-from collections.abc import Collection, Iterator, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 
 import onnx_ir as ir
 
@@ -75,6 +75,10 @@ class SymbolicAnalysis:
         found = self._facts.get(value)
         return found if found is not None else self._find(value)
 
+    def snapshot(self) -> Mapping[ir.Value, Fact]:
+        """Return what is known by now; it does not change later."""
+        return dict(self._facts)
+
     def run(self) -> None:
         """Find out about all values at once: cheaper than asking for one after the other.
 
@@ -108,10 +112,11 @@ class SymbolicAnalysis:
         """Yield what nodes of the main graph require that an output is made of: runtimes run no
         other.
         """
-        needed = set(self.model.graph.outputs)
-        for node in reversed(self.model.graph):
+        needed: _Values = set(self.model.graph.outputs)
+        holders = self.scopes.parents
+        for node in reversed(nodes_of(self.model.graph)):
             if not needed.isdisjoint(node.outputs):
-                needed.update(self.needed(node))
+                needed.update(self.needed(node) if node in holders else node.inputs)
                 yield from self._required.pop(node, ())
         self._required.clear()
 
@@ -138,7 +143,8 @@ class SymbolicAnalysis:
         changed = _Values()
         for graph in (self.model.graph, *(f.graph for f in self.model.functions.values())):
             for node in self._stale_nodes(graph, changed):
-                self._visit_again(node, changed)
+                if not changed.isdisjoint(node.inputs) or not self._reads_the_same(node):
+                    self._visit_again(node, changed)
 
     def _stale_nodes(self, graph: ir.Graph, changed: _Values) -> Iterator[ir.Node]:
         """Yield the nodes that read others, or ``changed`` ones, or hold a node that does; while it
@@ -148,9 +154,30 @@ class SymbolicAnalysis:
         for node in nodes_of(graph):
             inputs = node.inputs
             is_stale = read.get(node) is not inputs or not changed.isdisjoint(inputs)
-            bodies = subgraphs_of(node) if node in holders and not is_stale else ()
-            if is_stale or any(True for body in bodies for _ in self._stale_nodes(body, changed)):
+            if not is_stale and node in holders:
+                inner = (self._stale_nodes(body, changed) for body in subgraphs_of(node))
+                is_stale = any(True for nodes in inner for _ in nodes)
+            if is_stale:
                 yield node
+
+    def _reads_the_same(self, node: ir.Node) -> bool:
+        """Return whether no more is known of what a node reads by now than of what it read before;
+        this is remembered then.
+        """
+        before = self._read.get(node, ())
+        if node in self.scopes.parents or len(before) != len(node.inputs):
+            return False
+        facts, is_constant = self._facts, self.known.is_constant
+        for old, new in zip(before, node.inputs, strict=True):
+            if old is not new and (
+                old is None
+                or new is None
+                or facts.get(old) is not self.of(new)
+                or (is_constant(new) and not is_constant(old))
+            ):
+                return False
+        self._read[node] = node.inputs
+        return True
 
     def _visit_again(self, node: ir.Node, changed: _Values) -> None:
         facts = self._facts
@@ -265,17 +292,13 @@ class SymbolicAnalysis:
         """Return True if all elements of all values may be known, and some are sizes or made of
         them.
         """
-        unknown, some = [], False
-        for value, fact in zip(values, facts, strict=True):
-            if value is None or fact is None:
-                continue
-            if fact.items is None:
-                unknown.append(value)
-            elif fact.is_symbolic:
-                return False
-            else:
-                some = True
-        return some and all(map(self.known.is_constant, unknown))
+        listed = [fact for fact in facts if fact is not None and fact.items is not None]
+        if not listed or any(fact.is_symbolic for fact in listed):
+            return False
+        return all(
+            value is None or fact is None or fact.items is not None or self.known.is_constant(value)
+            for value, fact in zip(values, facts, strict=True)
+        )
 
     def _declared(self, value: ir.Value) -> Fact:
         """Return the type of a model input: the runtime holds callers to it."""

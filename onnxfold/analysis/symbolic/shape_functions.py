@@ -12,7 +12,7 @@ from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import Array, Fact, Shape, of_type
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Application:
     """An op applied to values of which something is known."""
 

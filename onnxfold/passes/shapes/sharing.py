@@ -63,10 +63,8 @@ class Sharing:
                 for inner in list(subgraphs_of(node)):
                     self.graph(inner)
             for value in node.outputs:
-                if not is_used(value):
-                    continue
                 fact = self._analysis.of(value)
-                if fact.is_symbolic and not self._share(value, fact):
+                if fact.is_symbolic and is_used(value) and not self._share(value, fact):
                     self._rebuild(value, fact, node)
                 if is_used(value):
                     self._remember(value, fact)

@@ -94,3 +94,24 @@ def knows(opset: int) -> bool:
     except Fail:
         return False
     return True
+
+
+def same_bits(want: Any, got: Any) -> bool:
+    """Whether two results are equal bit for bit; a NaN equals a NaN."""
+    if isinstance(want, list) and isinstance(got, list):
+        return len(want) == len(got) and all(map(same_bits, want, got))
+    if want is None or got is None or isinstance(want, list) or isinstance(got, list):
+        return want is got
+    want, got = np.asarray(want), np.asarray(got)
+    if (want.shape, want.dtype) != (got.shape, got.dtype):
+        return False
+    if want.dtype == object or want.dtype.kind in "US":
+        return want.tolist() == got.tolist()
+    if want.tobytes() == got.tobytes():
+        return True
+    if want.dtype.kind not in "fV":
+        return False
+    with np.errstate(all="ignore"):
+        left, right = want.astype(np.float64), got.astype(np.float64)
+    equal = (left == right) & (np.signbit(left) == np.signbit(right))
+    return bool((equal | (np.isnan(left) & np.isnan(right))).all())

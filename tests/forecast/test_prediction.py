@@ -175,10 +175,3 @@ def test_passes_that_fold_nothing_have_no_plan(tmp_path):
     transposed(tmp_path / "in.onnx", 8)
     with pytest.raises(onnxfold.UsageError, match="constant-propagation"):
         onnxfold.plan(tmp_path / "in.onnx", passes=["dead-code"])
-
-
-def test_a_model_that_was_just_loaded_is_not_put_in_order_again(monkeypatch):
-    ordered = []
-    monkeypatch.setattr("onnxfold.analysis.facts.put_in_order", ordered.append)
-    assert onnxfold.plan(ROOT / "models" / "swin.onnx").folded
-    assert not ordered

@@ -101,7 +101,7 @@ def judge(phase: Phase, path: str, out: str) -> dict[str, Any]:
     import numpy as np
     import onnxruntime as ort
 
-    from tests.reference_session import reference_session
+    from tests.reference_session import reference_session, same_bits
 
     ort.set_default_logger_severity(4)
     try:
@@ -125,9 +125,9 @@ def judge(phase: Phase, path: str, out: str) -> dict[str, Any]:
     except Exception as error:
         text = " ".join(str(error).split())[:300]
         return {"what": "failed", "class": "the result cannot be run", "message": text}
-    if feeds is None or not all(map(_same, expected, again)):
+    if feeds is None or not all(map(same_bits, expected, again)):
         return {"what": "not comparable", "message": refusal if feeds is None else "runs differ"}
-    if len(expected) == len(given) and all(map(_same, expected, given)):
+    if len(expected) == len(given) and all(map(same_bits, expected, given)):
         return {"what": "same", "message": ""}
     if _has_half(path) and all(map(_close, expected, given)):
         return {"what": "same", "message": "but for float16"}
@@ -150,28 +150,13 @@ def _feed(arg: Any, rng: Any) -> Any:
     return rng.integers(0, 3, shape).astype(arg.type.removeprefix("tensor(").removesuffix(")"))
 
 
-def _same(a: Any, b: Any) -> bool:
-    import numpy as np
-
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(_same, a, b))
-    if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
-        return type(a) is type(b) and a == b
-    if a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    if a.dtype == object:
-        return a.tolist() == b.tolist()
-    if a.dtype.kind in "fc":
-        both = np.isnan(a) & np.isnan(b)
-        a, b = np.where(both, 0, a), np.where(both, 0, b)
-    return a.tobytes() == b.tobytes()
-
-
 def _close(a: Any, b: Any) -> bool:
     import numpy as np
 
     if not (isinstance(a, np.ndarray) and a.dtype.kind == "f" and a.shape == b.shape):
-        return _same(a, b)
+        from tests.reference_session import same_bits
+
+        return same_bits(a, b)
     return np.allclose(a.astype(float), b.astype(float), rtol=2e-2, atol=2e-2, equal_nan=True)
 
 

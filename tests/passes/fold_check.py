@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from model_table import floats, parse, with_weights
-from reference_session import reference_session
+from reference_session import reference_session, same_bits
 
 from onnxfold import storage
 from onnxfold.evaluation import TimeLimit
@@ -92,13 +92,7 @@ def assert_same(before: onnx.ModelProto, after: onnx.ModelProto, feeds: Feeds) -
     """Both models give the same bits."""
     names = [o.name for o in before.graph.output]
     for name, want, got in zip(names, run(before, feeds), run(after, feeds), strict=True):
-        assert (got.shape, got.dtype) == (want.shape, want.dtype), name
-        same = np.array_equal if want.dtype == object else _same_bits
-        assert same(got, want), name
-
-
-def _same_bits(one: np.ndarray, other: np.ndarray) -> bool:
-    return one.tobytes() == other.tobytes()
+        assert same_bits(want, got), name
 
 
 X = {"x": np.array([1.5, -2.0], np.float32)}

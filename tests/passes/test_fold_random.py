@@ -3,67 +3,87 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
-from fold_check import fold, large, parse, with_weights
+from fold_check import fold, large, parse, run, with_weights
 
+import onnxfold
 from onnxfold import storage
 from onnxfold.graphs import all_graphs
 from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation
 from onnxfold.pool import BufferTensor
 
-UNARY = [
-    "Neg",
-    "Abs",
-    "Identity",
-    "Exp",
-    "Transpose <perm = [1, 0]>",
-    "Erf",
-    "Softmax",
-    "Dropout",
+STEPS = [
+    *2 * ["{o} = Transpose <perm = [1, 0]> ({a})"],
+    *(f"{{o}} = {op} ({{a}}, {{b}})" for op in ("Add", "Mul", "Sub", "MatMul", "Max")),
+    *(f"{{o}} = {op} ({{a}})" for op in ("Neg", "Abs", "Sign", "Identity")),
+    "{o}c = Less ({a}, {b}) {o} = Where ({o}c, {a}, {b})",
+    "{o} = Expand ({a}, square)",
+    "{o}a, {o}b = Split <axis = 1> ({a}, halves) {o} = Concat <axis = 1> ({o}b, {o}a)",
+    "{o}a = Slice ({a}, last, first, axis, minus) {o} = Add ({o}a, {b})",
+    "{o}a = Gather <axis = 1> ({a}, order) {o} = Sub ({o}a, {b})",
+    "{o}a = Pad ({a}, pads) {o} = Slice ({o}a, one, most, axis)",
+    '{o}a = Pad <mode = "edge"> ({a}, pads) {o}b = Slice ({o}a, one, most, axis)'
+    " {o} = Mul ({o}b, {b})",
+    "{o}a = Tile ({a}, twice) {o}, {o}b = Split <axis = 0, num_outputs = 2> ({o}a)",
+    "{o}a = Reshape ({a}, flat) {o}b = Neg ({o}a) {o} = Reshape ({o}b, square)",
+    "{o}a = Reshape ({a}, parts) {o}b = Transpose <perm = [1, 2, 0]> ({o}a)"
+    " {o} = Reshape ({o}b, square)",
+    *(
+        f"{{o}}a = {op} <keepdims = 1> ({{a}}, axis) {{o}} = Sub ({{b}}, {{o}}a)"
+        for op in ("ReduceSum", "ReduceMax", "ReduceMin")
+    ),
 ]
-BINARY = ["Add", "Mul", "Sub", "MatMul", "Max"]
+"""Nodes that make a square matrix of square matrices."""
+FLOATS = [
+    *(f"{{o}} = {op} ({{a}})" for op in ("Exp", "Erf", "Softmax", "Relu", "Sqrt", "Floor")),
+    *(f"{{o}} = {op} ({{a}})" for op in ("Dropout", "Round", "Tanh")),
+    "{o} = Div ({a}, {b})",
+    "{o}a = ReduceMean <keepdims = 1> ({a}, axis) {o} = Sub ({b}, {o}a)",
+    "{o}a = Cast <to = 11> ({a}) {o}b = Mul ({o}a, {o}a) {o} = Cast <to = 1> ({o}b)",
+]
+BRANCH = """{o} = If (c) <
+    then_branch = t{o} () => (p{o}) {{ q{o} = Neg ({a}) p{o} = Add (q{o}, {b}) }},
+    else_branch = e{o} () => (r{o}) {{ r{o} = Abs ({b}) }}>"""
 
 
-def random_graph(seed: int, side: int):
-    """Values are square, so every op fits every value; half of the leaves are constant."""
+def random_graph(
+    seed: int, side: int, kind: str = "float", *, constant: bool = False
+) -> onnx.ModelProto:
+    """Fourteen steps; some of the leaves are constant, or all."""
     rng = np.random.default_rng(seed)
-    values = ["x", "w0", "w1", "w2", "row"]
+    steps = [*STEPS, *FLOATS * (kind == "float"), *[BRANCH] * 3 * (not constant)]
+    values = [*["x"] * (not constant), "w0", "w1", "w2", "row"]
     lines = []
     for k in range(14):
-        kind = rng.integers(0, 10)
-        pick = [values[int(rng.integers(0, len(values)))] for _ in range(2)]
-        name = f"v{k}"
-        if kind < 4:
-            lines.append(f"{name} = {UNARY[int(rng.integers(0, len(UNARY)))]} ({pick[0]})")
-        elif kind < 7:
-            lines.append(
-                f"{name} = {BINARY[int(rng.integers(0, len(BINARY)))]} ({pick[0]}, {pick[1]})"
-            )
-        elif kind == 7:
-            lines.append(f"{name} = Expand ({pick[0]}, square)")
-        elif kind == 8:
-            lines.append(f"{name}, {name}b = Split <axis = 1> ({pick[0]}, halves)")
-            lines.append(f"{name}c = Concat <axis = 1> ({name}b, {name})")
-            name += "c"
-        else:
-            lines.append(
-                f"{name} = If (c) <"
-                f"then_branch = t{k} () => (p{k})"
-                f" {{ q{k} = Neg ({pick[0]}) p{k} = Add (q{k}, {pick[1]}) }},"
-                f"else_branch = e{k} () => (r{k}) {{ r{k} = Abs ({pick[1]}) }}>"
-            )
-        values.append(name)
-    outputs = values[-3:]
-    model = parse(
-        f"g (float[{side}, {side}] x, bool c) => "
-        f"({', '.join(f'float[{side}, {side}] {o}' for o in outputs)}) {{ {' '.join(lines)} }}"
-    )
-    weights = {f"w{k}": large(side, side, seed=seed + k) for k in range(3)}
-    with_weights(model, **weights, row=large(side, side, seed=seed)[:1].repeat(side, 0))
-    return with_weights(
-        model, square=np.int64([side, side]), halves=np.int64([side // 2, side // 2])
-    )
+        a, b = (values[int(rng.integers(0, len(values)))] for _ in "ab")
+        lines.append(steps[int(rng.integers(0, len(steps)))].format(o=f"v{k}", a=a, b=b))
+        values.append(f"v{k}")
+    inputs = "" if constant else f"{kind}[{side}, {side}] x, bool c"
+    outputs = ", ".join(f"{kind}[{side}, {side}] {o}" for o in values[-3:])
+    model = parse(f"g ({inputs}) => ({outputs}) {{ {' '.join(lines)} }}")
+    dtype = {"float": np.float32, "double": np.float64, "int64": np.int64}[kind]
+    weights = {f"w{k}": (3 * large(side, side, seed=seed + k)).astype(dtype) for k in range(3)}
+    if kind != "int64":
+        weights["w2"][0, :3] = [np.nan, -0.0, np.inf]
+    lists = {
+        "square": [side, side],
+        "halves": [side // 2] * 2,
+        "flat": [-1],
+        "parts": [2, side // 2, side],
+        "order": rng.permutation(side),
+        "twice": [2, 1],
+        "first": [-side - 1],
+        "last": [side],
+        "axis": [1],
+        "minus": [-1],
+        "one": [1],
+        "most": [side + 1],
+        "pads": [0, 1, 0, 2],
+    }
+    arrays = {name: np.int64(numbers) for name, numbers in lists.items()}
+    return with_weights(model, **weights, row=weights["w0"][:1].repeat(side, 0), **arrays)
 
 
 @pytest.mark.parametrize("side", [4, 32, 160])
@@ -77,6 +97,15 @@ def test_the_bits_stay(seed, side):
             assert folded.proto.ByteSize() <= model.ByteSize()
 
 
+@pytest.mark.parametrize("kind", ["float", "double", "int64"])
+@pytest.mark.parametrize("seed", range(25))
+def test_everything_constant(seed, kind):
+    """Large results are computed block by block, several ops at once."""
+    model = random_graph(seed, 320, kind, constant=True)
+    for options in ({}, {"memory_limit": 1 << 21}):
+        assert not fold(model, {}, fold_all=True, **options).ops
+
+
 @pytest.mark.parametrize("fold_all", [False, True])
 @pytest.mark.parametrize("seed", range(25))
 def test_only_what_the_rest_of_the_model_reads_becomes_a_tensor(seed, fold_all):
@@ -88,3 +117,20 @@ def test_only_what_the_rest_of_the_model_reads_becomes_a_tensor(seed, fold_all):
     read.update(v for graph in graphs for v in graph.outputs)
     tensors = [v.const_value for v in read if isinstance(v.const_value, BufferTensor)]
     assert propagation.outcome.statistics.materialized == len(tensors)
+
+
+@pytest.mark.parametrize("lead", range(0, 64, 4))
+def test_sums_do_not_depend_on_where_a_weight_lies_in_its_file(tmp_path, lead):
+    """Too small for pieces: onnxruntime gets all of it, and it may begin at any byte."""
+    model = parse("g () => (float[1, 1] y) <int64[2] a = {0, 1}> { y = ReduceMean (w, a) }")
+    weight = large(33, 37, seed=lead)
+    [expected] = run(with_weights(model, w=weight), {})
+    (tmp_path / "in.data").write_bytes(b"\0" * lead + weight.tobytes())
+    [stored] = (t for t in model.graph.initializer if t.name == "w")
+    stored.ClearField("raw_data")
+    stored.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", "in.data"), ("offset", lead), ("length", weight.nbytes)):
+        stored.external_data.add(key=key, value=str(value))
+    onnx.save(model, tmp_path / "in.onnx")
+    result = onnxfold.optimize(tmp_path / "in.onnx", fold_all=True)
+    assert result.graph.initializers["y"].const_value.numpy().tobytes() == expected.tobytes()

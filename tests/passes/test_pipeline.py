@@ -106,3 +106,17 @@ def _seconds(length: int) -> float:
         seconds = time.process_time() - begin
     assert count_ops(model) == {"Add": 1}
     return seconds
+
+
+def test_a_pass_that_is_used_again_knows_nothing_of_the_model_before():
+    text = """g () => (float[2] y)
+        {{ one = Constant<value_floats = [1.0, 1.0]>() y = local.of(one) }}
+        <domain: "local", opset_import: ["" : 21]> of (x) => (y) {{ y = {op}(x, x) }}
+    """
+    propagation = ConstantPropagation()
+    for op, expected in (("Add", 2), ("Sub", 0)):
+        model = storage.from_proto(parse(text.format(op=op)))
+        propagation(model)
+        assert propagation.outcome.folded == 1
+        array = model.graph.outputs[0].const_value.numpy()
+        np.testing.assert_array_equal(array, np.full(2, expected, np.float32))

@@ -20,7 +20,7 @@ import onnxruntime as ort
 import onnxfold
 from onnxfold.comparison.half import allowance, half_precision_outputs
 from tests.driver import Failure
-from tests.reference_session import Reference
+from tests.reference_session import Reference, same_bits
 
 from .generate import Case
 
@@ -95,7 +95,7 @@ class Original:
         """Raises NotComparable if the outputs are others: of memory that nothing was written to."""
         again = Reference(self.bytes)
         for feed, wanted in self.runs:
-            if not self.random and not all(map(_same, wanted, again.run(feed))):
+            if not self.random and not all(map(same_bits, wanted, again.run(feed))):
                 raise NotComparable("two runs differ")
 
     @property
@@ -255,26 +255,6 @@ def _finite(array: np.ndarray) -> np.ndarray:
     """In double; what rounds to an infinity in half precision is the greatest number there."""
     wide = array.astype(np.float64)
     return np.where(np.isinf(wide), np.sign(wide) * 65504, wide)
-
-
-def _same(want: Any, got: Any) -> bool:
-    if isinstance(want, list):
-        return all(map(_same, want, got))
-    return want is got or same_bits(np.asarray(want), np.asarray(got))
-
-
-def same_bits(want: np.ndarray, got: np.ndarray) -> bool:
-    """Equal bit for bit; a NaN equals a NaN."""
-    if want.dtype == object or want.dtype.kind in "US":
-        return want.tolist() == got.tolist()
-    if want.tobytes() == got.tobytes():
-        return True
-    if want.dtype.kind not in "fV":
-        return False
-    with np.errstate(all="ignore"):
-        left, right = want.astype(np.float64), got.astype(np.float64)
-    equal = (left == right) & (np.signbit(left) == np.signbit(right))
-    return bool((equal | (np.isnan(left) & np.isnan(right))).all())
 
 
 def _near(want: np.ndarray, got: np.ndarray) -> bool:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from call_count import calls_of
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfold import storage
@@ -135,22 +133,6 @@ def lists(count: int) -> onnx.ModelProto:
         constants,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-
-
-def calls_of(work: Callable[[], object]) -> int:
-    """How many functions are called: the same on a machine under load."""
-    count = 0
-
-    def profile(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(profile)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 @pytest.mark.parametrize("make", [reshapes, one_number, windows, squeezes, lists])

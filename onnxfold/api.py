@@ -419,10 +419,11 @@ def _check(
     if check.seeds and not comparison.passed:
         from onnxfold.report.compare_table import check_line
 
-        verdict = "; ".join([check_line(comparison), *comparison.problems])
-        raise CheckFailedError(
-            f"the optimized model is {verdict}; nothing was written", file=storage.path_of(source)
-        )
+        verdict = [check_line(comparison), *comparison.problems]
+        if beside is not None:
+            verdict.append("nothing was written")
+        reason = f"the optimized model is {'; '.join(verdict)}"
+        raise CheckFailedError(reason, file=storage.path_of(source))
     return comparison
 
 

@@ -219,6 +219,9 @@ def test_the_tolerance_of_inexact_rules_may_be_given(run, tmp_path):
     strict = run(*arguments, "--ulp", 0)
     assert strict.code == 1 and "nothing was written" in strict.err
     assert not (tmp_path / "out.onnx").exists()
+    with pytest.raises(onnxfold.CheckFailedError) as failed:
+        onnxfold.optimize(tmp_path / "in.onnx", level=2, ulp=0)
+    assert "differ" in str(failed.value) and "written" not in str(failed.value)
 
 
 def test_arguments_of_a_check_in_python(long, tmp_path):

@@ -29,6 +29,7 @@ def test_the_hook_optimizes_in_place_and_then_changes_nothing(tmp_path: Path):
     onnxfold.optimize_file(ROOT / "models" / "swin.onnx", tmp_path / "expected.onnx")
     assert model.read_bytes() == (tmp_path / "expected.onnx").read_bytes()
     (tmp_path / "bad.onnx").write_bytes(b"nothing")
+    shutil.copy(ROOT / "models" / "swin.onnx", model)
     failing = subprocess.run(
         [*shlex.split(hook["entry"]), str(tmp_path / "bad.onnx"), str(model)],
         env=ENVIRONMENT,
@@ -37,6 +38,7 @@ def test_the_hook_optimizes_in_place_and_then_changes_nothing(tmp_path: Path):
     )
     assert failing.returncode == 2
     assert "bad.onnx: not an ONNX model" in failing.stderr
+    assert model.read_bytes() == (tmp_path / "expected.onnx").read_bytes()
 
 
 def test_the_action(tmp_path: Path):

@@ -30,7 +30,6 @@ import onnxruntime as ort
 from onnxfold import __version__, files
 from onnxfold.errors import ModelError, OnnxFoldError
 from onnxfold.onnxruntime_sessions import open_session
-from onnxfold.options import Level, Options, Target
 from onnxfold.runtime.backends.cpu import cpu_features
 from onnxfold.runtime.bundles.session_options import copy_of
 from onnxfold.runtime.least_recently_used import (
@@ -43,6 +42,8 @@ from onnxfold.runtime.least_recently_used import (
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from onnxfold.options import Level, OptionArguments, Target
 
 logger = logging.getLogger("onnxfold")
 
@@ -119,7 +120,8 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         target: Target | None = None,
         **kwargs: Any,
     ) -> None:
-        self._onnxfold = (path_or_bytes, sess_options, Options(level=level, target=target))
+        fold: OptionArguments = {"level": level, "target": target}
+        self._onnxfold = path_or_bytes, sess_options, fold
         self._open(providers, provider_options, kwargs)
 
     def set_providers(
@@ -139,6 +141,9 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
             try:
                 kept = _kept(source, options, providers, fold)
             except Exception as error:  # what makes a session faster must not make it fail
+                from onnxfold.options import options_of
+
+                options_of(fold)  # but for an invalid option
                 _warn(error)
         if kept is not None and kept.model is not None:
             opening = options
@@ -181,26 +186,17 @@ def _entries(options: ort.SessionOptions, names: Iterable[str]) -> dict[str, str
 
 
 class _Kept(NamedTuple):
-    """A kept model.
-
-    Attributes:
-        link: The link that leads to it.
-        model: Its path; None if onnxfold refuses the source.
-        is_finished: Whether onnxruntime has optimized it, too.
-        files: The status of its files and of those of the source.
-    """
-
     link: Path
-    model: str | None
-    is_finished: bool
-    files: Mapping[str, _Status]
+    model: str | None  # None if onnxfold refuses the source
+    is_finished: bool  # by onnxruntime
+    files: Mapping[str, _Status]  # those of the source, too
 
 
 def _kept(
     source: str | bytes | os.PathLike[str],
     options: ort.SessionOptions | None,
     providers: Sequence[_Provider] | None,
-    fold: Options,
+    fold: OptionArguments,
 ) -> _Kept | None:
     """Return the kept model of a source, made now if there is none; None if it is not kept.
 
@@ -209,7 +205,7 @@ def _kept(
         OSError: The cache folder cannot be written.
     """
     maker = _maker(options, providers)
-    key = [_FORMAT, __version__, ort.__version__, ort.get_build_info(), fold.level, fold.target]
+    key = [_FORMAT, __version__, ort.__version__, ort.get_build_info(), *fold.items()]
     if maker is not None:
         key += [cpu_features(), maker.graph_optimization_level, _entries(maker, _DECIDING)]
     if isinstance(source, bytes):
@@ -264,7 +260,7 @@ def _make(
     source: str | bytes,
     link: Path,
     key: Sequence[Any],
-    fold: Options,
+    fold: OptionArguments,
     maker: ort.SessionOptions | None,
 ) -> None:
     """Make the entry of a source, unless it is there, and a link to it.
@@ -307,7 +303,7 @@ def _make(
 
 
 def _write_model(
-    source: str | bytes, folder: str, fold: Options, maker: ort.SessionOptions | None
+    source: str | bytes, folder: str, fold: OptionArguments, maker: ort.SessionOptions | None
 ) -> bool:
     """Write the optimized model into a folder; nothing if onnxfold refuses the source.
 
@@ -327,10 +323,11 @@ def _write_model(
     others = {rules.name for rules in available_rule_sets()}
     others -= {rules.name for rules in builtin_rule_sets()}
     try:
-        given = source if isinstance(source, str) else storage.opened(source)
+        given: Any = source if isinstance(source, str) else storage.opened(source)
         if isinstance(given, ir.Model) and given.meta[storage.EXTERNAL_KEY]:
             raise ModelError("the bytes of a model do not tell where its data files are")
-        model = api.optimize(given, level=fold.level, target=fold.target, disable=[*others])
+        options: OptionArguments = {**fold, "disable": [*others]}
+        model: ir.Model = api.optimize(given, **options)
     except ModelError as error:
         logger.info("the model is opened as it is: %s", error)
         return False

@@ -23,7 +23,7 @@ import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import onnxruntime as ort
 
@@ -42,6 +42,7 @@ from onnxfold.runtime.least_recently_used import (
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+    from typing_extensions import Unpack
 
     from onnxfold.options import Level, OptionArguments, Target
 
@@ -86,6 +87,14 @@ _Status = list[int]
 _Provider = str | tuple[str, dict[Any, Any]]
 
 
+class _Further(TypedDict, total=False):
+    """Further arguments of ``onnxruntime.InferenceSession``."""
+
+    enable_fallback: bool | int
+    read_config_from_model: bool | int
+    disabled_optimizers: Iterable[str] | None
+
+
 class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
     """An ``onnxruntime.InferenceSession`` on the optimized model, which the first start makes.
 
@@ -118,7 +127,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         *,
         level: Level = 1,
         target: Target | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[_Further],
     ) -> None:
         fold: OptionArguments = {"level": level, "target": target}
         self._onnxfold = path_or_bytes, sess_options, fold
@@ -134,7 +143,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         self._open(providers, provider_options, {"enable_fallback": 0})
         self._enable_fallback = fallback
 
-    def _open(self, providers: Any, provider_options: Any, kwargs: dict[str, Any]) -> None:
+    def _open(self, providers: Any, provider_options: Any, kwargs: _Further) -> None:
         source, options, fold = self._onnxfold
         kept = None
         if not _is_plain(source, options, kwargs):
@@ -163,7 +172,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         super().__init__(source, options, providers, provider_options, **kwargs)
 
 
-def _is_plain(source: Any, options: ort.SessionOptions | None, kwargs: dict[str, Any]) -> bool:
+def _is_plain(source: Any, options: ort.SessionOptions | None, kwargs: _Further) -> bool:
     """Return whether onnxruntime must have the model as it is, or reads or writes other files."""
     if not isinstance(source, (str, bytes, os.PathLike)) or kwargs.keys() - {"enable_fallback"}:
         return True

@@ -38,7 +38,8 @@ def test_the_script_has_every_function_and_option():
         assert re.search(rf"\b{name}\b", text), name
     names = {*Options.__dataclass_fields__, *Check.__dataclass_fields__}
     functions = (onnxfold.optimize_file, onnxfold.split, onnxfold.save, onnxfold.batch, compare)
-    for function in (*functions, onnxfold.Session.__init__, onnxfold.simplify, onnxfold.slim):
+    sessions = (onnxfold.Session.__init__, onnxfold.InferenceSession.__init__)
+    for function in (*functions, *sessions, onnxfold.simplify, onnxfold.slim):
         parameters = inspect.signature(function).parameters.values()
         names |= {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
     missing = {name for name in names - {"plan"} if not re.search(rf"\b{name}=", text)}

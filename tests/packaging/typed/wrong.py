@@ -23,6 +23,7 @@ onnxfold.batch("models", "out", worker=2)  # wrong
 onnxfold.compare("a.onnx", "b.onnx", provider=["CPUExecutionProvider"])  # wrong
 onnxfold.split("in.onnx", "out", runtime_const=["x"])  # wrong
 onnxfold.Session("bundle", max_cache_byte=1)  # wrong
+onnxfold.InferenceSession("in.onnx", levl=2)  # wrong
 onnxfold.FoldCache("folder", bytes=1)  # wrong
 onnxfold.load("in.onnx", external_data=True)  # wrong
 onnxfold.save(onnxfold.load(path), "out.onnx", thread=1)  # wrong
@@ -47,6 +48,7 @@ onnxfold.compare("a.onnx", "b.onnx", rtol="1e-3")  # wrong
 onnxfold.compare("a.onnx", 3)  # wrong
 onnxfold.split("in.onnx", "out", fold_at="never")  # wrong
 onnxfold.Session("bundle", cache="folder")  # wrong
+onnxfold.InferenceSession("in.onnx", level="2")  # wrong
 onnxfold.simplify(proto, input_shapes={"x": ["a"]})  # wrong
 onnxfold.slim("in.onnx", level=3)  # wrong
 bytes_of_a_path: bytes = onnxfold.optimize(path)  # wrong

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader
 from types import ModuleType
@@ -16,8 +15,11 @@ from types import ModuleType
 SYMBOLIC_ARITHMETIC = ("sympy", "onnx_ir._symbolic_shapes")
 
 
-class _DeferringFinder(MetaPathFinder):
-    """Finds modules as Python does, and has them loaded at the first access to an attribute."""
+class _DeferringFinder:
+    """Finds modules as Python does, and has them loaded at the first access to an attribute.
+
+    It has no base class: importing ``importlib.abc`` takes longer than all of this.
+    """
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = frozenset(names)

@@ -2,52 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.constness import Constness, ConstnessAnalysis, select_runtime_constants
-from onnxfold.analysis.facts import put_in_order
+from onnxfold.analysis.constness import select_runtime_constants
 from onnxfold.errors import UsageError
 from onnxfold.files import os_error
-from onnxfold.options import OptionArguments, options_of
 from onnxfold.runtime.backends.ahead import compile_kernels, dump_stages
 from onnxfold.runtime.backends.process import Progress
 from onnxfold.runtime.backends.registry import NOT_COMPILING, check_name, create, report_rest
 from onnxfold.runtime.bundles.bundle import (
     FOLD_FILE,
     Bundle,
-    SplitModel,
     hash_model,
     is_bundle,
     open_bundle,
 )
 from onnxfold.runtime.bundles.in_memory import InMemory
 from onnxfold.runtime.bundles.manifest import Manifest, TensorInfo
-from onnxfold.runtime.bundles.staging import check_source, fresh_folder, put_in_place
-from onnxfold.runtime.splitting.split_model import FoldAt, Parts, split_model
+from onnxfold.runtime.bundles.staging import check_source, replacing
+from onnxfold.runtime.splitting.split_model import SplitArguments, split_model
 from onnxfold.runtime.splitting.weights import weights_as_inputs
 from onnxfold.storage import ModelLike, PathLike
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-
-class SplitArguments(OptionArguments, total=False):
-    """What decides how a model is split, by keyword: see `split`."""
-
-    runtime_constants: Iterable[str]
-    overridable: bool
-    fold_at: FoldAt
-    max_cache: int | None
-    nominal: Mapping[str, int] | None
-    backend_options: Sequence[str]
-    compile_seconds: float
-    dump_ir: PathLike | None
 
 
 def split(
@@ -98,14 +81,26 @@ def split(
     """
     check_name(backend, strict=strict_backend)
     model = _opened(source, backend, arguments)
-    check_source(model, Path(out_dir))
-    parts = _parts(model, arguments)
-    if not parts.manifest.runtime_constants and arguments.get("fold_at") != "runtime":
-        inputs = ", ".join(parts.manifest.inputs)
+    folder = Path(out_dir)
+    check_source(model, folder)
+    made = split_model(model, arguments)
+    manifest = made.manifest
+    if not manifest.runtime_constants and arguments.get("fold_at") != "runtime":
+        inputs = ", ".join(manifest.inputs)
         raise UsageError(f"no runtime constant is named (--runtime-const); inputs: {inputs}")
-    return write_bundle(
-        *(parts, out_dir, backend, strict_backend), fsync=fsync, progress=progress, **arguments
-    )
+    try:
+        with replacing(folder, manifest, fsync=fsync) as staged:
+            bundle = Bundle(staged, manifest)
+            for name, part in made.parts.items():
+                storage.save(part, staged / name, fsync=fsync)
+            if manifest.groups:
+                manifest.hashes = {FOLD_FILE: hash_model(bundle.runtime_fold)}
+            _compile(bundle, backend, arguments, progress)
+            left = {k.outputs[0]: k.reason for k in manifest.kernels if k.reason is not None}
+            report_rest(backend, left, len(manifest.components), strict_backend)
+    except OSError as error:
+        raise os_error(error, str(folder)) from error
+    return open_bundle(folder)
 
 
 def constants_in(source: PathLike, names: Iterable[str] = ()) -> Manifest:
@@ -151,53 +146,9 @@ def split_in_memory(
         UsageError: An argument cannot be used as given.
         ModelError: The source is not valid.
     """
-    parts = _parts(_opened(source, backend, arguments), arguments)
-    made = InMemory(parts.manifest, parts.entry, parts.fold)
+    made = split_model(_opened(source, backend, arguments), arguments)
     _compile(made, backend, arguments)
     return made
-
-
-def write_bundle(
-    parts: Parts,
-    out_dir: PathLike,
-    backend: str = "auto",
-    strict_backend: bool = False,
-    *,
-    fsync: bool = True,
-    progress: Progress | None = None,
-    **arguments: Unpack[SplitArguments],
-) -> Bundle:
-    """Write a split model, see `split`, in place of the bundle that is there."""
-    folder = Path(out_dir)
-    manifest = parts.manifest
-    try:
-        with _made(folder), fresh_folder(folder) as staged:
-            bundle = Bundle(staged, manifest)
-            storage.save(parts.entry, bundle.entry, fsync=fsync)
-            if parts.fold is not None:
-                storage.save(parts.fold, bundle.runtime_fold, fsync=fsync)
-                manifest.hashes = {FOLD_FILE: hash_model(bundle.runtime_fold)}
-            _compile(bundle, backend, arguments, progress)
-            left = {k.outputs[0]: k.reason for k in manifest.kernels if k.reason is not None}
-            report_rest(backend, left, len(manifest.components), strict_backend)
-            put_in_place(staged, manifest, fsync=fsync)
-    except OSError as error:
-        raise os_error(error, str(folder)) from error
-    return open_bundle(folder)
-
-
-@contextlib.contextmanager
-def _made(folder: Path) -> Iterator[None]:
-    """Make a folder, which goes again if there is an error and nothing is in it."""
-    is_new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        yield
-    except BaseException:
-        if is_new:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        raise
 
 
 def _opened(source: ModelLike, backend: str, arguments: SplitArguments) -> ir.Model:
@@ -215,68 +166,18 @@ def _opened(source: ModelLike, backend: str, arguments: SplitArguments) -> ir.Mo
     return storage.opened(source)
 
 
-def _parts(model: ir.Model, arguments: SplitArguments) -> Parts:
-    """Return the model cut in two; it is changed on the way."""
-    own = SplitArguments.__annotations__.keys() - OptionArguments.__annotations__.keys()
-    options = options_of({n: value for n, value in arguments.items() if n not in own})
-    cutting = own - {"backend_options", "compile_seconds", "dump_ir"}
-    folder = arguments.get("dump_ir")
-    if folder is not None:
-        _draw_constants(model, arguments, Path(folder))
-    parts = split_model(model, options, **{n: v for n, v in arguments.items() if n in cutting})  # type: ignore[arg-type]
-    if folder is not None:
-        _draw({"runtime_fold": parts.fold, "entry": parts.entry}, Path(folder))
-    return parts
-
-
-def _draw_constants(model: ir.Model, arguments: SplitArguments, folder: Path) -> None:
-    """Draw what is computed now, before it is: compiletime_fold."""
-    model = model.clone()
-    put_in_order(model)
-    opened = weights_as_inputs(model, arguments.get("runtime_constants", ()))
-    overridable = arguments.get("overridable", False)
-    chosen = select_runtime_constants(model, opened.names, overridable=overridable)
-    constness = ConstnessAnalysis(model, chosen)
-    if arguments.get("fold_at", "compile") == "compile":
-        _draw(
-            {"compiletime_fold": model},
-            folder,
-            lambda node: constness.of_node(node) is Constness.COMPILE_TIME,
-        )
-
-
-def _draw(
-    models: Mapping[str, ir.Model | None],
-    folder: Path,
-    only: Callable[[ir.Node], bool] | None = None,
-) -> None:
-    """Draw models, or some of their nodes, into a folder.
-
-    Raises:
-        UsageError: It cannot be written.
-    """
-    from onnxfold.dump.dot import dot_of
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, model in models.items():
-            if model is not None:
-                text = dot_of(model, name, only=only)
-                (folder / f"{name}.dot").write_bytes(text.encode(errors="backslashreplace"))
-    except OSError as error:
-        raise UsageError(f"cannot be written: {error.strerror}", file=folder) from error
-
-
 def _compile(
-    made: SplitModel, backend: str, arguments: SplitArguments, progress: Progress | None = None
+    made: Bundle, backend: str, arguments: SplitArguments, progress: Progress | None = None
 ) -> None:
-    """Have the parts of runtime_fold compiled, and the stages written if somebody wants them."""
+    """Have the parts of runtime_fold compiled, and the stages written if a folder is given."""
+    if backend == "onnxruntime" or not made.manifest.components:
+        return
     options = arguments.get("backend_options", ())
     seconds = arguments.get("compile_seconds", 120.0)
-    nominal = arguments.get("nominal")
+    nominal = arguments.get("nominal") or {}
     made.manifest.kernels = compile_kernels(
         made, backend, options, seconds=seconds, nominal=nominal, progress=progress
     )
     folder = arguments.get("dump_ir")
-    if folder is not None and backend not in NOT_COMPILING:
+    if folder is not None and backend != "auto":
         dump_stages(made, backend, options, Path(folder), seconds=seconds)

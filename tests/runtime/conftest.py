@@ -39,13 +39,13 @@ def any_speed(monkeypatch):
 BACKEND = """
 import os, threading, time
 from pathlib import Path
-from onnxfold.runtime.backends.onnxruntime import Onnxruntime
+from model_backend import ModelBackend
 from onnxfold.onnxruntime_sessions import array_of
 
 LOG = Path(os.environ["COUNTING_LOG"])
 at_once, most, lock = 0, 0, threading.Lock()
 
-class Counting(Onnxruntime):
+class Counting(ModelBackend):
     name = "counting"
 
     def compile(self, content, target, *, seconds):

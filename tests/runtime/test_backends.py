@@ -14,7 +14,7 @@ from onnxfold import storage
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
 from onnxfold.runtime.backends import iree
-from onnxfold.runtime.backends.iree_module import aligned
+from onnxfold.runtime.backends.iree import aligned
 from onnxfold.runtime.backends.kernel_cache import cache_folder
 from onnxfold.runtime.backends.prepare import prepare
 from onnxfold.runtime.bundles.bundle import open_bundle
@@ -165,7 +165,7 @@ def test_a_kernel_that_fails_when_it_runs_is_replaced(adapter, tmp_path, monkeyp
     def fail(*_):
         raise RuntimeError("no such device")
 
-    monkeypatch.setattr("onnxfold.runtime.backends.iree_module.Module.__call__", fail)
+    monkeypatch.setattr("onnxfold.runtime.backends.iree.Module.__call__", fail)
     session = Session(bundle, options(), cache=FoldCache())
     feeds = adapter_feeds()
     assert session.run(None, feeds)[0].tobytes() == original(adapter, feeds)[0].tobytes()
@@ -173,10 +173,9 @@ def test_a_kernel_that_fails_when_it_runs_is_replaced(adapter, tmp_path, monkeyp
 
 
 FOREIGN = """
-from pathlib import Path
-from onnxfold.runtime.backends.onnxruntime import Onnxruntime
+from model_backend import ModelBackend
 
-class Mine(Onnxruntime):
+class Mine(ModelBackend):
     name = "mine"
 
 class Broken:

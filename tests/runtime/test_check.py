@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from model_backend import run_model
 from runtime_models import parse, random
 
 from onnxfold import storage
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.check import draws, error_of, largest_error
 from onnxfold.runtime.backends.demands import demands
-from onnxfold.runtime.backends.onnxruntime import Onnxruntime
 
 ONE = "({0}[n, 16] x) => ({1}[n, 16] y) {{ {2} }}"
 
@@ -20,12 +20,14 @@ def checked(text: str, function, nominal=None) -> float:
     proto = parse(f"g {text}")
     model = storage.from_proto(proto)
     inputs = draws(model.graph.inputs, demands(model), nominal or {})
-    reference = Onnxruntime().runner(proto.SerializeToString())
-    wanted = [reference(draw.arrays) for draw in inputs]
-    with np.errstate(all="ignore"):
-        results = [function(*draw.arrays) for draw in inputs]
-    results = [list(r) if isinstance(r, tuple) else [r] for r in results]
-    return largest_error(inputs, results, wanted)
+    largest = 0.0
+    for draw in inputs:
+        with np.errstate(all="ignore"):
+            made = function(*draw.arrays)
+        results = made if isinstance(made, tuple) else [made]
+        wanted = run_model(proto.SerializeToString(), draw.arrays)
+        largest = max(largest, largest_error(draw, results, wanted))
+    return largest
 
 
 def softmax(x):
@@ -75,11 +77,11 @@ def test_code_for_other_types_that_is_wrong_on_some_values_is_found():
     with pytest.raises(CompileError, match="NaN and infinities"):
         checked(ONE.format("float16", "bool", "y = IsNaN(x)"), lambda x: np.zeros(x.shape, bool))
     argmax = "(float[n, 16] x) => (int64[n] y) { y = ArgMax<axis = 1, keepdims = 0>(x) }"
-    reference = Onnxruntime().runner(parse(f"g {argmax}").SerializeToString())
+    content = parse(f"g {argmax}").SerializeToString()
 
     def last(x):
         found = 15 - np.argmax(x[:, ::-1], 1)
-        return np.where(np.isfinite(x).all(1), found, reference([x])[0])
+        return np.where(np.isfinite(x).all(1), found, run_model(content, [x])[0])
 
     with pytest.raises(CompileError, match="equal numbers"):
         checked(argmax, last)

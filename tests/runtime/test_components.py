@@ -115,24 +115,24 @@ def test_a_file_is_opened_once_for_all_components(decoder, tmp_path, monkeypatch
     assert len(components_of(bundle)) == 3 and len(opened) == 1
 
 
-def test_a_weight_that_is_gone(decoder, tmp_path):
+def test_a_weight_that_is_gone(compiled, decoder, tmp_path):
     """A damaged manifest: onnxruntime takes over."""
-    bundle = split(decoder, tmp_path, runtime_constants=["states"], fsync=False)
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels" / "k.onnx").write_bytes(b"")
+    bundle = split(decoder, tmp_path / "b", runtime_constants=["states"], fsync=False)
+    manifest = json.loads((bundle.folder / "manifest.json").read_text())
+    (bundle.folder / "kernels").mkdir()
+    (bundle.folder / "kernels" / "k.onnx").write_bytes(b"")
     names = components_of(bundle)[0]
     manifest["kernels"] = [
         {
-            "backend": "onnxruntime",
+            "backend": "counting",
             "outputs": names,
             "inputs": ["states"],
             "weights": ["nowhere"],
             "file": "kernels/k.onnx",
         }
     ]
-    (tmp_path / "manifest.json").write_text(json.dumps(sealed(manifest)))
-    session = Session(tmp_path, options(), cache=FoldCache())
+    (bundle.folder / "manifest.json").write_text(json.dumps(sealed(manifest)))
+    session = Session(bundle.folder, options(), cache=FoldCache())
     reasons = {p.reason for p in session.placements() if p.outputs == names}
     assert reasons == {"runtime_fold.onnx has no weight 'nowhere'"}
     feeds = decoder_feeds()

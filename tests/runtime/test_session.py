@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -340,7 +341,7 @@ def test_kernels_need_their_backend_only(compiled, tmp_path, monkeypatch):
     constants = ["a", "b"]
     split(model, tmp_path / "b", runtime_constants=constants, backend="a fast one", fsync=False)
     np.savez(tmp_path / "feeds.npz", x=random(5, 64), a=random(64, 4), b=random(4, 64))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}{os.pathsep}{Path(__file__).parent}")
     modules = ["onnx", "onnx_ir", "sympy", "google.protobuf", "onnxfold.storage", "click", "rich"]
     assert outputs_without(modules, tmp_path) == "(5, 64) a fast one\n"
 

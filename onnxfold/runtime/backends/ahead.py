@@ -12,14 +12,12 @@ from pathlib import Path
 from onnxfold import storage
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.runtime.backends import kernel_cache
-from onnxfold.runtime.backends.base import Backend, CompileError
-from onnxfold.runtime.backends.check import draws, largest_error, nominal_sizes, shape_of
+from onnxfold.runtime.backends.base import Backend, CompileError, weights_of
+from onnxfold.runtime.backends.check import compare, draws, least_of, nominal_sizes, shape_of
 from onnxfold.runtime.backends.component import Component
-from onnxfold.runtime.backends.onnxruntime import Onnxruntime
 from onnxfold.runtime.backends.process import Progress, side_by_side, work_folder
 from onnxfold.runtime.backends.registry import compilers, create
-from onnxfold.runtime.backends.trial import tried
-from onnxfold.runtime.bundles.bundle import FOLD_FILE, KERNELS, SplitModel
+from onnxfold.runtime.bundles.bundle import FOLD_FILE, KERNELS, Bundle
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.splitting.parts import RuntimeFold
 
@@ -27,12 +25,12 @@ logger = logging.getLogger("onnxfold")
 
 
 def compile_kernels(
-    bundle: SplitModel,
+    bundle: Bundle,
     backend: str,
     options: Sequence[str] = (),
     *,
     seconds: float,
-    nominal: Mapping[str, int] | None = None,
+    nominal: Mapping[str, int],
     progress: Progress | None = None,
 ) -> list[Kernel]:
     """Return kernels for the components of runtime_fold, or the reasons why there are none.
@@ -41,16 +39,14 @@ def compile_kernels(
 
     Args:
         bundle: The split model; kernels are written below its folder.
-        backend: "onnxruntime" for none, "auto" for those that were compiled before and can be run
-            here, for each component the fastest; or the name of a backend that compiles.
+        backend: "auto" for those that were compiled before and can be run here, for each
+            component the fastest; or the name of a backend that compiles.
         options: For its compiler.
         seconds: Time limit of one compilation.
         nominal: Sizes of symbolic dimensions at which kernels are checked and timed.
         progress: Called in this thread with "compile" or "time", the kernels done and all of them.
     """
-    if backend == "onnxruntime" or not bundle.manifest.components:
-        return []
-    work = functools.partial(_Work, bundle, seconds=seconds, nominal=nominal or {})
+    work = functools.partial(_Work, bundle, seconds=seconds, nominal=nominal)
     if backend == "auto":
         if not kernel_cache.cache_folder().is_dir():
             return []
@@ -63,20 +59,22 @@ def compile_kernels(
     missing = compiler.missing()
     if missing is not None:
         return [Kernel("onnxruntime", n, reason=missing) for n in bundle.manifest.components]
-    parts = _components(bundle)
-    reasons = ["; ".join(_refusals(compiler, part)) for part in parts]
-    distinct = _distinct([p for p, reason in zip(parts, reasons, strict=True) if not reason])
+    reasons = {
+        part: "; ".join(compiler.supported(part.model)) or part.demands.reason
+        for part in _components(bundle)
+    }
+    distinct = _distinct([part for part, reason in reasons.items() if not reason])
     made = work(compiler, maker=compiler.maker()).kernels(distinct, progress)
     return [
         Kernel("onnxruntime", part.outputs, reason=reason)
         if reason
         else _renamed(made[part.graph_hash], part)
-        for part, reason in zip(parts, reasons, strict=True)
+        for part, reason in reasons.items()
     ]
 
 
 def dump_stages(
-    bundle: SplitModel, backend: str, options: Sequence[str], folder: Path, *, seconds: float
+    bundle: Bundle, backend: str, options: Sequence[str], folder: Path, *, seconds: float
 ) -> None:
     """Write each component, and what the compiler makes of it, into a folder of its own.
 
@@ -85,7 +83,7 @@ def dump_stages(
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for index, part in enumerate(_components(bundle) if bundle.manifest.components else ()):
+        for index, part in enumerate(_components(bundle)):
             own = folder / f"component_{index}"
             own.mkdir(exist_ok=True)
             (own / "0-prepared.onnx").write_bytes(part.content)
@@ -97,7 +95,7 @@ def dump_stages(
         raise UsageError(f"cannot be written: {error.strerror}", file=folder) from error
 
 
-def _components(bundle: SplitModel) -> list[Component]:
+def _components(bundle: Bundle) -> list[Component]:
     fold = RuntimeFold(bundle.load(FOLD_FILE))
     return [Component(fold, names) for names in bundle.manifest.components]
 
@@ -105,13 +103,6 @@ def _components(bundle: SplitModel) -> list[Component]:
 def _distinct(parts: Sequence[Component]) -> dict[str, Component]:
     """By hash, the first of those that differ in names and weights only."""
     return {part.graph_hash: part for part in reversed(parts)}
-
-
-def _refusals(backend: Backend, part: Component) -> list[str]:
-    """Return why a component is not given to a compiler."""
-    reasons = backend.supported(part.model)
-    reason = part.demands.reason
-    return reasons if reasons or reason is None else [reason]
 
 
 def _renamed(kernel: Kernel, part: Component) -> Kernel:
@@ -126,9 +117,10 @@ def _renamed(kernel: Kernel, part: Component) -> Kernel:
     )
 
 
-def _refused(part: Component, error: CompileError) -> Kernel:
-    logger.info("%s stays with onnxruntime: %s", part.outputs[0], error)
-    return Kernel("onnxruntime", part.outputs, reason=str(error))
+def _refused(part: Component, error: Exception) -> Kernel:
+    reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+    logger.info("%s stays with onnxruntime: %s", part.outputs[0], reason)
+    return Kernel("onnxruntime", part.outputs, reason=reason)
 
 
 def _fastest(works: Sequence[_Work], part: Component) -> Kernel | None:
@@ -157,7 +149,7 @@ class _Work:
 
     def __init__(
         self,
-        bundle: SplitModel,
+        bundle: Bundle,
         backend: Backend,
         *,
         seconds: float,
@@ -208,10 +200,8 @@ class _Work:
             built = self._backend.compile(part.content, target, seconds=self._seconds)
             files = [f"{KERNELS}/{path.name}" for path in built.files]
             hashes = kernel_cache.hashes_of(files, self._folder)
-        except CompileError as error:
+        except (CompileError, OSError) as error:
             return _refused(part, error)
-        except OSError as error:
-            return _refused(part, CompileError(f"{error.filename}: {error.strerror}"))
         kernel = Kernel(
             backend=self._backend.name,
             outputs=part.outputs,
@@ -234,28 +224,21 @@ class _Work:
         name = kernel_cache.name_of(self._backend.key_of(part.graph_hash))
         try:
             inputs = draws(part.original.graph.inputs, part.demands, self._nominal)
-            calls = [draw.arrays for draw in inputs]
-            weights = list(part.weight_arrays().values())
-            timed = 1 + any(draw.name == "large sizes" for draw in inputs)
+            weights = list(weights_of(part.original.graph.initializers, part.weights).values())
             with work_folder() as scratch:
-                model = scratch / "model.onnx"
-                wanted = _reference(part, model, calls)
-                results, times = tried(
-                    *(kernel, self._folder, calls, weights, self._seconds, model, timed)
+                model = scratch / "model.onnx"  # weights go from file to file
+                storage.save(part.original, model, external_data=True, fsync=False)
+                error, ours, theirs = compare(
+                    *(kernel, self._folder, model, inputs, weights),
+                    least=least_of(part.original),
+                    seconds=self._seconds,
                 )
-            largest = largest_error(inputs, results, wanted, part.all_dtypes())
-        except CompileError as error:
+        except (CompileError, OnnxFoldError) as failure:
             kernel_cache.forget(name)
             self.remove(kernel)
-            return _refused(part, error)
-        # the sizes count at which onnxruntime is better
-        ours, theirs = max(times, key=lambda pair: pair[0] / pair[1])
+            return _refused(part, failure)
         kernel = dataclasses.replace(
-            kernel,
-            max_error=largest,
-            seconds=ours,
-            onnxruntime_seconds=theirs,
-            timed_at=timed_at,
+            kernel, max_error=error, seconds=ours, onnxruntime_seconds=theirs, timed_at=timed_at
         )
         kernel_cache.keep(name, kernel, self._folder)
         return kernel
@@ -264,15 +247,3 @@ class _Work:
         """Remove the files of a kernel from the bundle."""
         for file in kernel.files:
             (self._folder / file).unlink(missing_ok=True)
-
-
-def _reference(
-    part: Component, model: Path, calls: Sequence[Sequence[object]]
-) -> list[list[object]]:
-    """Return what onnxruntime computes. The model is saved for it: weights go from file to file."""
-    try:
-        storage.save(part.original, model, external_data=True, fsync=False)
-        run = Onnxruntime().runner(model)
-        return [run(call) for call in calls]
-    except (CompileError, OnnxFoldError) as error:
-        raise CompileError(f"it cannot be checked: {error}") from error

@@ -1,9 +1,16 @@
-"""The one-time check of a kernel: draws of inputs, and how far its results may be from right."""
+"""The one-time check of a kernel, and its time, in another process: wrong code ends that one.
+
+Its results for several draws of inputs are compared with onnxruntime's.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -12,10 +19,17 @@ import onnx_ir as ir
 
 from onnxfold.comparison.metrics import Distance, Tolerance, distance, is_float
 from onnxfold.comparison.random_feeds import integer_range, random_floats
+from onnxfold.onnxruntime_sessions import array_of, message_of, open_session, ort_value
 from onnxfold.runtime.backends.base import CompileError, nbytes_at
 from onnxfold.runtime.backends.demands import Demands
-from onnxfold.runtime.bundles.manifest import TensorInfo
+from onnxfold.runtime.backends.loading import check_inputs
+from onnxfold.runtime.backends.process import run_function
+from onnxfold.runtime.backends.registry import create
+from onnxfold.runtime.bundles.manifest import Kernel, TensorInfo
+from onnxfold.runtime.bundles.session_options import fold_options
 from onnxfold.runtime.splitting.sizes import NOMINAL
+
+_ENOUGH = 0.1  # seconds for a kernel and onnxruntime, after one run of each
 
 # Largest difference from onnxruntime that counts as right, relative to the larger of an element
 # and the mean magnitude of its tensor. So the numbers of a draw are of one magnitude.
@@ -28,6 +42,7 @@ _MANY = 1 << 21  # elements
 _MOST_BYTES = 1 << 28  # of all draws; the first two are made in any case
 _FEW = 1 << 12  # numbers: so few are drawn several times, as one NaN may or may not matter
 _MOST_TIMES = 5
+_LARGE = "large sizes"
 
 _Make = Callable[[np.random.Generator, Sequence[int]], Any]
 
@@ -129,7 +144,7 @@ def draws(inputs: Sequence[ir.Value], needs: Demands, nominal: Mapping[str, int]
     short = dict.fromkeys(usual, _SHORT)
     wanted = [(_USUAL.name, [_USUAL], usual)]
     if large != usual and nbytes_at(needs.memory, large) <= _MOST_BYTES:
-        wanted.append(("large sizes", [_USUAL], large))
+        wanted.append((_LARGE, [_USUAL], large))
     wanted += [(kind.name, [kind], odd) for kind in _KINDS[1:]]
     if usual:
         wanted.append(("sizes of 1", [_USUAL], dict.fromkeys(usual, 1)))
@@ -197,36 +212,141 @@ def _array(
     return np.asarray(numbers).astype(dtype.numpy())
 
 
-def largest_error(
+def compare(
+    kernel: Kernel,
+    folder: Path,
+    model: Path,
     inputs: Sequence[Draw],
-    results: Sequence[list[Any]],
-    wanted: Sequence[list[Any]],
-    dtypes: Iterable[ir.DataType | None] = (),
-) -> float:
-    """Return the largest error of all draws, relative to what the results are.
+    weights: Sequence[Any],
+    *,
+    least: str | None = None,
+    seconds: float,
+) -> tuple[float, float, float]:
+    """Compare a kernel with onnxruntime in another process.
+
+    Both are timed for the draws of usual and large sizes; the sizes count at which onnxruntime is
+    better.
 
     Args:
+        kernel: The kernel, with a file.
+        folder: The folder that its files are named from.
+        model: The file of the same model.
         inputs: The draws.
-        results: What a kernel made of each.
-        wanted: What onnxruntime made of each.
-        dtypes: Element types of the values in between: results are as exact as the least of them.
+        weights: The kernel's weights.
+        least: See `largest_error`.
+        seconds: Time limit.
+
+    Returns:
+        The largest error, and the seconds that the kernel and onnxruntime take.
+
+    Raises:
+        CompileError: The kernel does not load, fails, crashes, takes too long, or is wrong.
+    """
+    drawn = [(draw.name, draw.atol) for draw in inputs]
+    request = [asdict(kernel), str(folder.resolve()), str(model), drawn, least]
+    arrays = [*weights, *(array for draw in inputs for array in draw.arrays)]
+    made, _ = run_function(f"{__name__}:serve", request, arrays, seconds, what="the kernel")
+    if isinstance(made, str):
+        raise CompileError(made)
+    error, times = made
+    return (error, *max(times, key=lambda pair: pair[0] / pair[1]))
+
+
+def serve(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """Compare a kernel with onnxruntime, see `compare`; the answer is a text if it is wrong."""
+    description, folder, model, drawn, least = request
+    kernel, given = Kernel.from_dict(description), iter(arrays)
+    weights = dict(zip(kernel.weights, islice(given, len(kernel.weights)), strict=True))
+    try:
+        session = open_session(model, fold_options(None))
+        run = create(kernel.backend).load(kernel, Path(folder), weights)
+        largest = 0.0
+        times: dict[str, list[float]] = {}
+        for name, atol in drawn:
+            call = dict(zip(kernel.inputs, islice(given, len(kernel.inputs)), strict=True))
+            feeds = {name: ort_value(array) for name, array in call.items()}
+            want = [array_of(value) for value in _reference(session, kernel.outputs, feeds)]
+            made = run(call)
+            got = [array_of(made[name]) for name in kernel.outputs]
+            largest = max(largest, largest_error(Draw(name, [], atol), got, want, least))
+            if name in (_USUAL.name, _LARGE) and name not in times:
+                times[name] = _times(kernel, run, session, feeds)
+    except CompileError as error:
+        return str(error), []
+    return [largest, list(times.values())], []
+
+
+def _reference(session: Any, outputs: Sequence[str], feeds: Mapping[str, Any]) -> Sequence[Any]:
+    try:
+        made: Sequence[Any] = session.run_with_ort_values(outputs, feeds)
+    except Exception as error:  # onnxruntime raises many classes without a common base
+        raise CompileError(f"it cannot be checked: {message_of(error)}") from error
+    return made
+
+
+def _times(
+    kernel: Kernel, run: Callable[[Any], Mapping[str, Any]], session: Any, feeds: Mapping[str, Any]
+) -> list[float]:
+    """Return the shortest time of the kernel and of onnxruntime, in turns: other processes
+    disturb both.
+
+    Each runs twice in its turn, as threads of the one before it may wait for work in a loop.
+    """
+
+    def run_kernel() -> None:
+        check_inputs(kernel, feeds)
+        for value in run(feeds).values():
+            ort_value(value)
+
+    runs: list[Callable[[], object]] = [
+        run_kernel,
+        lambda: session.run_with_ort_values(None, feeds),
+    ]
+    for once in runs:
+        once()
+    best = [math.inf] * len(runs)
+    end = time.perf_counter() + _ENOUGH
+    while True:
+        for k, once in [(k, once) for k, once in enumerate(runs) for _ in range(2)]:
+            begin = time.perf_counter()
+            once()
+            best[k] = min(best[k], time.perf_counter() - begin)
+        if time.perf_counter() > end:
+            return best
+
+
+def least_of(model: ir.Model) -> str | None:
+    """Return the floating-point type with the fewest digits of all values, None without any."""
+    graph = model.graph
+    values = (*graph.inputs, *(v for node in graph for v in node.outputs))
+    names = {v.dtype.numpy().name for v in values if v.dtype is not None}
+    return max(names & _TOLERANCES.keys(), key=_TOLERANCES.__getitem__, default=None)
+
+
+def largest_error(
+    draw: Draw, results: Sequence[Any], wanted: Sequence[Any], least: str | None = None
+) -> float:
+    """Return the largest error of some results, relative to what the results are.
+
+    Args:
+        draw: What they were made of.
+        results: What a kernel made of it.
+        wanted: What onnxruntime made of it.
+        least: The type with the fewest digits of all values of the model, see `error_of`.
 
     Raises:
         CompileError: An error is larger than is allowed.
     """
-    names = [name for d in dtypes if d is not None and (name := d.numpy().name) in _TOLERANCES]
-    least = max(names, key=_TOLERANCES.__getitem__, default=None)
     largest = 0.0
-    for draw, got, want in zip(inputs, results, wanted, strict=True):
-        for a, b in zip(got, want, strict=True):
-            found, magnitude = error_of(a, b, least, draw.atol)
-            if not found.within:
-                what = f"{found.max_abs_error:.3g} from {magnitude:.3g}"
-                if found.nonfinite_mismatch:
-                    what = "other NaN or infinities"
-                raise CompileError(f"its results are wrong: {what}, for {draw.name}")
-            relative = found.max_abs_error / magnitude if magnitude else 0.0
-            largest = max(largest, min(found.max_rel_error, relative))
+    for got, want in zip(results, wanted, strict=True):
+        found, magnitude = error_of(got, want, least, draw.atol)
+        if not found.within:
+            what = f"{found.max_abs_error:.3g} from {magnitude:.3g}"
+            if found.nonfinite_mismatch:
+                what = "other NaN or infinities"
+            raise CompileError(f"its results are wrong: {what}, for {draw.name}")
+        relative = found.max_abs_error / magnitude if magnitude else 0.0
+        largest = max(largest, min(found.max_rel_error, relative))
     return largest
 
 

@@ -53,7 +53,8 @@ def demands(model: ir.Model) -> Demands:
     while True:
         # weights are inputs of kernels; trying the kernel shows that other constants are right
         failures = Failures(model, sizes, lambda tensor: not is_weight(tensor))
-        reason = failures.reason or _first_reason(model, failures)
+        found = (_reason(node, failures) for node in model.graph.all_nodes())
+        reason = failures.reason or next(filter(None, found), None)
         pair = _equal_sizes(failures)
         if pair is None:
             types = {v: "undefined" if v.dtype is None else v.dtype.name.lower() for v in sizes}
@@ -94,12 +95,9 @@ def _names(algebra: Algebra, index: int) -> set[str]:
     return {name for monomial, _ in terms for k in monomial for name in _names(algebra, k)}
 
 
-def _first_reason(model: ir.Model, failures: Failures) -> str | None:
-    for node in model.graph.all_nodes():
-        reason = None if is_constant_node(node) else failures.why(node)
-        if reason is not None:
-            return f"{node.op_type} of {node.outputs[0].name!r}: {reason}"
-    return None
+def _reason(node: ir.Node, failures: Failures) -> str | None:
+    reason = None if is_constant_node(node) else failures.why(node)
+    return reason and f"{node.op_type} of {node.outputs[0].name!r}: {reason}"
 
 
 def _equal_sizes(failures: Failures) -> tuple[str, str | int] | None:

@@ -1,9 +1,14 @@
-"""IREE: MLIR ahead of time to a module for this machine's CPU, from pip wheels."""
+"""IREE: MLIR ahead of time to a module for this machine's CPU, from pip wheels.
+
+The compiler can end the process it runs in, so that is another one.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib.util
+import threading
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -11,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxfold.onnxruntime_sessions import arrays_of
+from onnxfold.onnxruntime_sessions import Array, arrays_of
 from onnxfold.runtime.backends.base import (
     FUNCTION,
     Built,
@@ -28,6 +33,9 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 SUFFIX = ".vmfb"
+
+ALIGNMENT = 64
+"""Bytes; IREE takes no memory that begins elsewhere."""
 
 FLAGS = (
     "--iree-hal-target-device=local",
@@ -115,8 +123,6 @@ class Iree:
         Raises:
             CompileError: The module does not load here.
         """
-        from onnxfold.runtime.backends.iree_module import Module
-
         file = folder / str(kernel.file)
         try:
             fixed = [np.asarray(weights[name]) for name in kernel.weights]
@@ -137,13 +143,85 @@ class Iree:
         return run
 
 
+class Module:
+    """One function of a compiled module. Calls from several threads run one after the other.
+
+    Args:
+        content: The module's bytes (.vmfb).
+        function: The function's name.
+        fixed: What every call is given behind its own arrays.
+    """
+
+    def __init__(self, content: bytes, function: str, fixed: Sequence[Array] = ()) -> None:
+        from iree import runtime
+
+        self._lock = threading.Lock()
+        config = _config()
+        module = runtime.VmModule.copy_buffer(config.vm_instance, content)
+        context = runtime.SystemContext(vm_modules=[module], config=config)
+        self._function = context.modules[module.name][function]
+        self._fixed = [(_to_device(array), array) for array in map(aligned, fixed)]
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        """Return the results. IREE does not tell unsigned from signed integers: nor do
+        the dtypes.
+        """
+        with self._lock:
+            results = self._function(*map(_to_device, arrays), *(value for value, _ in self._fixed))
+            if not isinstance(results, (tuple, list)):
+                results = [results]
+            return [_to_host(result) for result in results]
+
+
+@functools.cache
+def _config() -> Any:
+    """Return the device that all modules share, with as many threads as the machine has cores."""
+    from iree import runtime
+
+    runtime._binding.disable_leak_checker()
+    device = runtime.get_driver("local-task").create_default_device()
+    return runtime.Config(device=device)
+
+
+def aligned(array: Array) -> Array:
+    """Return the array itself where IREE can use its memory, otherwise a copy that it can."""
+    array = np.asarray(array)
+    if array.flags.c_contiguous and array.flags.writeable and array.ctypes.data % ALIGNMENT == 0:
+        return array
+    room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    copy: Array = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def _to_host(result: Any) -> Array:
+    """Return the elements of a device's array. IREE's own view of them does not keep them alive."""
+    view = np.asarray(result.to_host())
+    if not view.size:
+        return view
+    memory: Any = (ctypes.c_ubyte * view.nbytes).from_address(view.ctypes.data)
+    memory.owner = (result, view)
+    kept: Array = np.frombuffer(memory, np.uint8).view(view.dtype)
+    return kept.reshape(view.shape)
+
+
+def _to_device(array: Array) -> Any:
+    from iree import runtime
+
+    device = _config().device
+    array = aligned(array)
+    if array.dtype.isbuiltin != 2 and array.dtype != np.bool_ and array.size:
+        return device.from_dlpack_capsule(array.__dlpack__())
+    return runtime.asdevicearray(device, array)  # types that dlpack does not know are copied
+
+
 def _in_child(
     function: str, content: bytes, request: Mapping[str, Any], seconds: float
 ) -> tuple[Any, list[Any]]:
     """Have a function of another process work on a model."""
     arrays = [np.frombuffer(content, np.uint8)]
-    place = f"onnxfold.runtime.backends.iree_child:{function}"
-    return run_function(place, request, arrays, seconds)
+    return run_function(f"{__name__}:{function}", request, arrays, seconds)
 
 
 @functools.cache
@@ -184,3 +262,69 @@ def _numpy_dtype(name: str) -> Any:
 
         return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(name)
+
+
+# ---------------------------------------------------------------- in the other process
+
+
+def compile_model(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None, list[Any]]:
+    """Compile a serialized model, by "flags", to an IREE module."""
+    from iree.compiler.api import Output, Session
+
+    with Session() as session:
+        invocation = _imported(session, arrays[0].tobytes(), request["flags"])
+        if not invocation.execute():
+            raise CompileError("IREE refuses the model")
+        output = Output.open_membuffer()
+        invocation.output_vm_bytecode(output)
+        return None, [np.frombuffer(bytes(output.map_memory()), np.uint8)]
+
+
+def dump_stages(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None, list[Any]]:
+    """Write what becomes of a serialized model on the way to a module into "folder"."""
+    from iree.compiler.api import Output, Session
+
+    folder = Path(request["folder"])
+    own = [flag for flag in request["flags"] if not flag.startswith("--iree-input-type")]
+    kernels = folder / "5-kernels"
+    own += ["--iree-input-type=auto", f"--iree-hal-dump-executable-files-to={kernels}"]
+    with Session() as session:
+        invocation = _imported(session, arrays[0].tobytes(), own)
+        for name, pipeline in _STAGES.items():
+            if pipeline and not invocation.execute_text_pass_pipeline(pipeline):
+                raise CompileError(f"IREE refuses the model on the way to {name}")
+            output = Output.open_membuffer()
+            invocation.output_ir(output)
+            (folder / f"{name}.mlir").write_bytes(bytes(output.map_memory()))
+        if not invocation.execute():
+            raise CompileError("IREE refuses the model")
+    return None, []
+
+
+# Pipelines from IREE's own input stage; "builtin.module(...)" around them would do nothing.
+_STAGES = {
+    "1-imported": "",
+    "2-torch": "func.func(convert-torch-onnx-to-torch)",
+    "3-lowered": "torch-lower-to-backend-contract,func.func(canonicalize,cse)",
+    "4-linalg": "torch-to-iree",
+}
+
+
+def _imported(session: Any, content: bytes, flags: list[str]) -> Any:
+    import onnx
+    from iree.compiler.extras import onnx_importer
+
+    model = onnx.shape_inference.infer_shapes(onnx.load_from_string(content), data_prop=True)
+    try:
+        session.set_flags(*flags)
+    except ValueError as error:
+        raise CompileError(" ".join(str(error).split())) from error
+    context = session.context
+    context.load_all_available_dialects()
+    info = onnx_importer.ModelInfo(model)
+    module = info.create_module(context=context).operation
+    onnx_importer.NodeImporter.define_function(info.main_graph, module).import_all()
+    invocation = session.invocation()
+    invocation.enable_console_diagnostics()
+    invocation.import_module(module)
+    return invocation

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from onnxfold.errors import UsageError
-from onnxfold.files import scratch_folder
 from onnxfold.memory import memory_of_the_machine
 from onnxfold.onnxruntime_sessions import Feed, array_of, numpy_name
 from onnxfold.runtime.backends.base import CompileError, Misfit, Run, Values, nbytes_at, weights_of
 from onnxfold.runtime.backends.registry import create
-from onnxfold.runtime.bundles.bundle import FOLD_FILE, SplitModel, hash_file
+from onnxfold.runtime.bundles.bundle import FOLD_FILE, Bundle, hash_file
 from onnxfold.runtime.bundles.manifest import Kernel
 
 if TYPE_CHECKING:
@@ -31,7 +28,7 @@ class Loaded(NamedTuple):
     run: Run
 
 
-def load_kernels(bundle: SplitModel, backend: str) -> tuple[list[Loaded], dict[str, str]]:
+def load_kernels(bundle: Bundle, backend: str) -> tuple[list[Loaded], dict[str, str]]:
     """Load the kernels of a split model that can be used here.
 
     Args:
@@ -43,11 +40,14 @@ def load_kernels(bundle: SplitModel, backend: str) -> tuple[list[Loaded], dict[s
     """
     loaded: list[Loaded] = []
     reasons: dict[str, str] = {}
-    if backend == "onnxruntime":
-        return loaded, reasons
-    weights = _Weights(bundle)
-    changed = _changed(bundle)
-    for kernel in bundle.manifest.kernels:
+    kernels = bundle.manifest.kernels if backend != "onnxruntime" else []
+    changed = None
+    if any(kernel.files for kernel in kernels):
+        made_of = bundle.manifest.hashes.get(FOLD_FILE, bundle.fold_hash)
+        if bundle.fold_hash != made_of:
+            changed = f"{FOLD_FILE} is not the model that the kernels were made of"
+    fold = functools.cache(lambda: bundle.load(FOLD_FILE))  # for the weights, if kernels read any
+    for kernel in kernels:
         reason = kernel.reason or changed
         if reason is None and backend not in ("auto", kernel.backend):
             reason = f"the kernel was made by {kernel.backend}"
@@ -55,8 +55,7 @@ def load_kernels(bundle: SplitModel, backend: str) -> tuple[list[Loaded], dict[s
             reason = f"it is faster than the kernel that {kernel.backend} made"
         if reason is None:
             try:
-                run = _load(bundle, kernel, weights)
-                loaded.append(Loaded(kernel.backend, kernel.outputs, run))
+                loaded.append(Loaded(kernel.backend, kernel.outputs, _load(bundle, kernel, fold)))
                 continue
             except (CompileError, UsageError) as error:
                 reason = str(error)
@@ -64,29 +63,26 @@ def load_kernels(bundle: SplitModel, backend: str) -> tuple[list[Loaded], dict[s
     return loaded, reasons
 
 
-def _changed(bundle: SplitModel) -> str | None:
-    """Return why all kernels may be of another runtime_fold than this one, or None if
-    they are not.
-    """
-    if not any(kernel.files for kernel in bundle.manifest.kernels):
-        return None
-    if bundle.fold_hash == bundle.manifest.hashes.get(FOLD_FILE, bundle.fold_hash):
-        return None
-    return f"{FOLD_FILE} is not the model that the kernels were made of"
-
-
-def _load(bundle: SplitModel, kernel: Kernel, weights: _Weights) -> Run:
+def _load(bundle: Bundle, kernel: Kernel, fold: Callable[[], ir.Model]) -> Run:
     if kernel.file is None:
         raise CompileError("the manifest names no file of it")
     backend = create(kernel.backend)
     reason = backend.unusable(kernel.key)
     if reason is not None:
         raise CompileError(reason)
-    given = weights.of(kernel.weights)
-    with _verified(kernel, bundle.folder) as folder:
-        run = backend.load(kernel, folder, given)
     optional = {info.name for info in bundle.manifest.runtime_constants if info.optional}
-    defaults = weights.of([name for name in kernel.inputs if name in optional])
+    preset = [name for name in kernel.inputs if name in optional]
+    needed = [*kernel.weights, *preset]
+    arrays = weights_of(fold().graph.initializers, needed) if needed else {}
+    for name in kernel.files:
+        try:
+            found = hash_file(bundle.folder / name)
+        except OSError as error:
+            raise CompileError(f"{name}: {error.strerror}") from error
+        if found != kernel.hashes.get(name):
+            raise CompileError(f"{name} is not the file that was compiled")
+    run = backend.load(kernel, bundle.folder, arrays)
+    defaults = {name: arrays[name] for name in preset}
 
     def checked(values: Values) -> dict[str, Any]:
         values = {**defaults, **values}
@@ -94,40 +90,6 @@ def _load(bundle: SplitModel, kernel: Kernel, weights: _Weights) -> Run:
         return run(values)
 
     return checked
-
-
-@contextlib.contextmanager
-def _verified(kernel: Kernel, folder: Path) -> Iterator[Path]:
-    """A folder with copies of a kernel's files, which were hashed on the way into it.
-
-    What is loaded from there are the bytes that were verified, whatever becomes of the kernel's own
-    files meanwhile or later.
-    """
-    with scratch_folder("kernel") as scratch:
-        for name in kernel.files:
-            copy = Path(scratch) / name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                found = hash_file(folder / name, copy)
-            except OSError as error:
-                raise CompileError(f"{name}: {error.strerror}") from error
-            if found != kernel.hashes.get(name):
-                raise CompileError(f"{name} is not the file that was compiled")
-        yield Path(scratch)
-
-
-class _Weights:
-    """Weights of a runtime_fold that kernels read as inputs; it is loaded for the first."""
-
-    def __init__(self, bundle: SplitModel) -> None:
-        self._bundle = bundle
-
-    def of(self, names: list[str]) -> Values:
-        return weights_of(self._initializers, names) if names else {}
-
-    @functools.cached_property
-    def _initializers(self) -> Mapping[str, ir.Value]:
-        return self._bundle.load(FOLD_FILE).graph.initializers
 
 
 def check_inputs(kernel: Kernel, values: Values) -> None:

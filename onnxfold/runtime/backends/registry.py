@@ -17,14 +17,13 @@ _ROOM = "onnxfold.runtime.backends"
 _OURS = {
     "iree": f"{_ROOM}.iree:Iree",
     "onnx-mlir": f"{_ROOM}.onnx_mlir.backend:OnnxMlir",
-    "onnxruntime": f"{_ROOM}.onnxruntime:Onnxruntime",
 }
 """Classes by name; "auto" takes kernels in this order."""
 
-NAMES = ("auto", *_OURS)
-
 NOT_COMPILING = ("auto", "onnxruntime")
 """Names of backends that make no kernels."""
+
+NAMES = ("auto", *_OURS, "onnxruntime")
 
 
 def create(name: str, options: Sequence[str] = ()) -> Backend:
@@ -39,7 +38,8 @@ def create(name: str, options: Sequence[str] = ()) -> Backend:
     """
     known = _known()
     if name not in known:
-        raise UsageError(f"there is no backend {name!r}; there are {', '.join(['auto', *known])}")
+        names = ", ".join(dict.fromkeys((*NAMES, *known)))
+        raise UsageError(f"there is no backend {name!r}; there are {names}")
     try:
         kind = known[name].load()
         takes = bool(options) and bool(inspect.signature(kind).parameters)
@@ -60,26 +60,22 @@ def check_name(backend: str, options: Sequence[str] = (), strict: bool = False) 
         strict: Whether it must run everything.
 
     Raises:
-        UsageError: There is no backend of that name, or it compiles nothing and the options are for
-            a compiler.
+        UsageError: There is no backend of that name, or it compiles nothing and must, or is given
+            options.
     """
-    if strict and backend in NOT_COMPILING:
-        raise UsageError("there is no backend to insist on: choose iree or onnx-mlir")
-    if options:
-        if backend == "auto":
-            raise UsageError("options are for one compiler: choose iree or onnx-mlir")
-        for option in options:
-            if not isinstance(option, str) or not option.startswith("-"):
-                raise UsageError(f"an option of a compiler begins with -, got {option!r}")
+    if backend in NOT_COMPILING and (strict or options):
+        what = "there is no backend to insist on" if strict else "options are for one compiler"
+        raise UsageError(f"{what}: choose iree or onnx-mlir")
+    for option in options:
+        if not isinstance(option, str) or not option.startswith("-"):
+            raise UsageError(f"an option of a compiler begins with -, got {option!r}")
     if options or backend not in NAMES:
         create(backend, options)
 
 
 def compilers() -> Iterator[Backend]:
-    """Yield every backend that compiles and that can be loaded, in the order of "auto"."""
+    """Yield every backend that can be loaded, in the order of "auto"."""
     for name in _known():
-        if name == "onnxruntime":
-            continue
         try:
             yield create(name)
         except UsageError as error:

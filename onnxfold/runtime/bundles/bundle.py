@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from onnxfold.errors import ModelError, printable
 from onnxfold.onnxruntime_sessions import message_of, open_session
@@ -24,60 +22,29 @@ MANIFEST = "manifest.json"
 ENTRY_FILE = "entry.onnx"
 FOLD_FILE = "runtime_fold.onnx"
 KERNELS = "kernels"
-STAGED = "bundle"
-"""How the name of a folder begins that a bundle is written to, see `staging`."""
-
-_BLOCK = 1 << 20
-
-_STAGED_NAME = re.compile(rf"{STAGED}\.onnxfold-[0-9a-f]{{8}}")
-_STAGED_FILE = re.compile(rf"(entry|runtime_fold)\.onnx(\.data)?|{KERNELS}/[^/]+")
+COMMITTED = ".bundle.onnxfold-new"
+"""A folder with the files of a bundle that are to be moved to their places, see `staging`."""
 
 Version = tuple[int, int]
 
 
-class SplitModel(Protocol):
-    """A split model, on the disk (`Bundle`) or in memory; threads may use it at the same time.
+class Bundle:
+    """A split model; threads may use it at the same time.
 
     A part of it is called as its file is: `ENTRY_FILE`, or `FOLD_FILE` if the manifest has groups.
-    """
 
-    @property
-    def manifest(self) -> Manifest:
-        """What it consists of."""
-
-    @property
-    def folder(self) -> Path:
-        """Where its kernels are."""
-
-    @property
-    def fold_hash(self) -> str:
-        """What cached tensors are known by: it tells one runtime_fold from another.
-
-        The manifest's hash of the file, if it has one, is that of which kernels were made.
-        """
-
-    def load(self, part: str) -> ir.Model:
-        """Return a part as a model, to be changed."""
-
-    def open(
-        self, part: str, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
-    ) -> onnxruntime.InferenceSession:
-        """Return a session of onnxruntime on a part."""
-
-
-@dataclass
-class Bundle:
-    """A bundle on the disk, see `SplitModel`.
-
-    Attributes:
+    Args:
         folder: Where its files are.
         manifest: What it consists of.
         read: The manifest's file, and which one it was; None for a bundle that is being written.
     """
 
-    folder: Path
-    manifest: Manifest
-    read: tuple[Path, Version] | None = None
+    def __init__(
+        self, folder: Path, manifest: Manifest, read: tuple[Path, Version] | None = None
+    ) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self._read = read
 
     @property
     def entry(self) -> Path:
@@ -91,25 +58,23 @@ class Bundle:
 
     @cached_property
     def fold_hash(self) -> str:
-        """SHA-256 of runtime_fold: of the file as it is, not as the manifest knows it.
+        """SHA-256 of runtime_fold, by which cached tensors are known.
 
-        It is read for that only if there are kernels, or if it is younger than the manifest.
+        It is that of the file as it is; the manifest's is of the one that kernels were made of. The
+        file is read only if there are kernels, or if it is younger than the manifest.
 
         Raises:
             ModelError: It cannot be read.
         """
         known = self.manifest.hashes.get(FOLD_FILE)
         try:
-            if known and not any(k.files for k in self.manifest.kernels) and not self._is_younger():
-                return known
+            if known and self._read is not None and not any(k.files for k in self.manifest.kernels):
+                changed = [path.stat().st_mtime_ns for path in _files_of(self.runtime_fold)]
+                if max(changed) <= self._read[1][1]:
+                    return known
             return hash_model(self.runtime_fold)
         except OSError as error:
             raise ModelError(f"cannot be read: {error.strerror}", file=error.filename) from None
-
-    def _is_younger(self) -> bool:
-        """Return whether runtime_fold was written to after the manifest."""
-        files = [file.stat().st_mtime_ns for file in _files_of(self.runtime_fold)]
-        return self.read is None or max(files) > self.read[1][1]
 
     def load(self, part: str) -> ir.Model:
         """Return a part as a model, to be changed.
@@ -153,8 +118,8 @@ class Bundle:
         Raises:
             ModelError: Another bundle has taken the place of this one.
         """
-        if self.read is not None and _version(self.read[0]) != self.read[1]:
-            raise ModelError("the bundle has been replaced; open it again", file=self.read[0])
+        if self._read is not None and _version(self._read[0]) != self._read[1]:
+            raise ModelError("the bundle has been replaced; open it again", file=self._read[0])
 
     def _check_names(self, part: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """See that a part is the one that the manifest describes."""
@@ -172,7 +137,8 @@ class Bundle:
 def is_bundle(path: str | os.PathLike[str]) -> bool:
     """Return whether a path is the folder (or the manifest) of a bundle."""
     path = Path(path)
-    return (path / MANIFEST).is_file() or (path.name == MANIFEST and path.is_file())
+    is_folder = (path / MANIFEST).is_file() or (path / COMMITTED).is_dir()
+    return is_folder or (path.name == MANIFEST and path.is_file())
 
 
 def open_bundle(path: str | os.PathLike[str]) -> Bundle:
@@ -184,15 +150,12 @@ def open_bundle(path: str | os.PathLike[str]) -> Bundle:
     path = Path(path)
     file = path if path.name == MANIFEST else path / MANIFEST
     try:
-        if staged_document(file) is not None:
-            from onnxfold.runtime.bundles.staging import finish
-
-            finish(file.parent)
+        _finish(file.parent)
         version = _version(file)
         own = Path(os.path.abspath(file))  # what is opened later may be so from another folder
         document = _document(file)
-        for key in ("folder", "files"):  # of a bundle that is just being put in place
-            document.pop(key, None)
+        if _finish(file.parent):  # another bundle has just taken its place
+            return open_bundle(path)
         return Bundle(own.parent, Manifest.from_dict(document), (own, version))
     except OSError as error:
         raise ModelError(f"not a bundle: {error.strerror}", file=file) from None
@@ -200,16 +163,14 @@ def open_bundle(path: str | os.PathLike[str]) -> Bundle:
         raise ModelError(f"damaged manifest: {error}", file=file) from None
 
 
-def staged_document(manifest: Path) -> dict[str, Any] | None:
-    """Return a manifest that names the folder with its files, which are to be moved; see `staging`.
+def _finish(folder: Path) -> bool:
+    """Have a bundle put in place whose writer is at it, or was killed; False if there is none."""
+    if not (folder / COMMITTED).is_dir():
+        return False
+    from onnxfold.runtime.bundles.staging import finish
 
-    None if they are at their places, or there is no bundle.
-    """
-    try:
-        document = _document(manifest)
-    except (OSError, ValueError, RecursionError, ModelError):
-        return None
-    return document if "folder" in document else None
+    finish(folder)
+    return True
 
 
 def _document(file: Path) -> dict[str, Any]:
@@ -223,12 +184,6 @@ def _document(file: Path) -> dict[str, Any]:
         remedy = "a newer onnxfold reads it" if found > FORMAT else "split the model again"
         reason = f"the manifest has format {found}{by}; this version reads {FORMAT}: {remedy}"
         raise ModelError(printable(reason), file=file)
-    name = document.get("folder")
-    if "folder" in document and not (isinstance(name, str) and _STAGED_NAME.fullmatch(name)):
-        raise ValueError(f"folder {name!r} is none of a bundle")
-    names = document.get("files", [])
-    if not isinstance(names, list) or not all(_STAGED_FILE.fullmatch(str(name)) for name in names):
-        raise ValueError(f"files {names!r} are none of a bundle")
     return document
 
 
@@ -253,11 +208,10 @@ def _files_of(path: Path) -> list[Path]:
     return [path, data] if data.exists() else [path]
 
 
-def hash_file(path: Path, copy: str | os.PathLike[str] = os.devnull) -> str:
-    """SHA-256 of a file, in hexadecimal, and of the copy that is made of it on the way."""
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file, open(copy, "wb") as copied:
-        while block := file.read(_BLOCK):
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
             digest.update(block)
-            copied.write(block)
     return digest.hexdigest()

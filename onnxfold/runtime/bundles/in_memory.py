@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from onnxfold import files, storage
-from onnxfold.runtime.bundles.bundle import ENTRY_FILE, FOLD_FILE
+from onnxfold.runtime.bundles.bundle import ENTRY_FILE, FOLD_FILE, Bundle
 from onnxfold.runtime.bundles.manifest import Manifest
 from onnxfold.runtime.bundles.opening import open_model, refer_to_files
 from onnxfold.storage.layout import plan_model
@@ -24,24 +24,27 @@ if TYPE_CHECKING:
     import onnxruntime
 
 
-class InMemory:
-    """What a bundle is on the disk, without a disk, see `SplitModel`.
+class InMemory(Bundle):
+    """What a bundle is on the disk, without a disk.
 
     Args:
         manifest: What it consists of.
         entry: The model that runs every time.
         fold: The model that makes the cached tensors; None if nothing is cached.
+
+    Attributes:
+        parts: The models by their names.
     """
 
     def __init__(self, manifest: Manifest, entry: ir.Model, fold: ir.Model | None) -> None:
         self.manifest = manifest
-        self._parts = {ENTRY_FILE: entry} if fold is None else {ENTRY_FILE: entry, FOLD_FILE: fold}
-        for model in self._parts.values():
+        self.parts = {ENTRY_FILE: entry} if fold is None else {ENTRY_FILE: entry, FOLD_FILE: fold}
+        for model in self.parts.values():
             refer_to_files(model)  # other files may be there when it is opened
         self._lock = threading.Lock()  # a model that is being serialized is of use to nobody else
 
     @functools.cached_property
-    def folder(self) -> Path:
+    def folder(self) -> Path:  # type: ignore[override]
         """A folder for kernels, which are files; it goes with this object."""
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(files.scratch_folder("session"))
@@ -52,19 +55,19 @@ class InMemory:
     def fold_hash(self) -> str:
         """SHA-256 of runtime_fold and its weights."""
         with self._lock:
-            return _content_hash(self._parts[FOLD_FILE])
+            return _content_hash(self.parts[FOLD_FILE])
 
     def load(self, part: str) -> ir.Model:
         """Return a part as a model, to be changed."""
         with self._lock:
-            return self._parts[part].clone()
+            return self.parts[part].clone()
 
     def open(
         self, part: str, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
     ) -> onnxruntime.InferenceSession:
         """Return a session of onnxruntime on a part."""
         with self._lock:
-            return open_model(self._parts[part], options, providers)
+            return open_model(self.parts[part], options, providers)
 
 
 def _content_hash(model: ir.Model) -> str:

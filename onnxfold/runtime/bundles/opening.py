@@ -54,8 +54,8 @@ def open_model(
         OnnxFoldError: There is no room for computed weights, or the model cannot be serialized.
         Exception: onnxruntime refuses the model, by one of many classes without a common base.
     """
+    refer_to_files(model)
     if options is None or not options.optimized_model_filepath:
-        refer_to_files(model)
         try:
             return _by_reference(model, options, providers)
         except OnnxFoldError:

@@ -1,8 +1,9 @@
 """Putting a bundle in place: its folder holds the old one or the new one, whatever happens.
 
 The files of a bundle are written into a new folder inside the bundle's. The commit is the rename of
-a manifest that names this folder and the files. They are moved to their places then; whoever finds
-such a manifest after its writer was killed moves the rest. Other files in the folder stay.
+that folder. Its files are moved to their places then, the manifest first, by which readers of the
+old bundle notice. If the writer is killed, the next reader or writer moves the rest. Other files in
+the bundle's folder stay.
 """
 
 from __future__ import annotations
@@ -12,31 +13,23 @@ import errno
 import json
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
 
 from onnxfold import files
 from onnxfold.errors import UsageError
-from onnxfold.runtime.bundles.bundle import (
-    ENTRY_FILE,
-    FOLD_FILE,
-    KERNELS,
-    MANIFEST,
-    STAGED,
-    staged_document,
-)
+from onnxfold.runtime.bundles.bundle import COMMITTED, ENTRY_FILE, FOLD_FILE, KERNELS, MANIFEST
 from onnxfold.runtime.bundles.manifest import Manifest
+from onnxfold.storage.load import external_locations
 from onnxfold.storage.sources import Sources, other_user
 from onnxfold.storage.tensors import tensors_of
 
 _MODELS = (ENTRY_FILE, FOLD_FILE)
 _DATA = tuple(f"{model}.data" for model in _MODELS)
-_OWN = re.compile(rf"(entry|runtime_fold)\.onnx(\.data)?|{KERNELS}/[0-9a-f]{{16,}}\..*", re.DOTALL)
+_KERNEL = re.compile(r"[0-9a-f]{16,}\..*", re.DOTALL)
 
 
 def check_source(model: ir.Model, folder: Path) -> None:
@@ -53,15 +46,17 @@ def check_source(model: ir.Model, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def fresh_folder(folder: Path) -> Iterator[Path]:
-    """Make a folder for the files of a bundle; it is removed at the end.
+def replacing(folder: Path, manifest: Manifest, *, fsync: bool) -> Iterator[Path]:
+    """Make a folder for the files of a bundle, which take the place of the old ones at the end.
 
     Args:
-        folder: The bundle's own folder, which is locked meanwhile.
+        folder: The bundle's own folder, which is made if it is not there, and locked meanwhile.
+        manifest: The new bundle's, as it is at the end.
+        fsync: Wait until the files are on the disk.
 
     Raises:
         UsageError: The bundle would take the place of something else.
-        OSError: The folder cannot be made.
+        OSError: Among others when the disk is full; the old bundle or the new one is there.
     """
     for name in (MANIFEST, *_MODELS, *_DATA):
         if (folder / name).is_dir():
@@ -70,33 +65,29 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
         data = folder / f"{name}.data"
         if user := other_user(str(data), str(folder / name)):
             raise UsageError(f"holds the data of {user!r}", file=data)
-    with files.locked(str(folder / STAGED)):
-        _finish(folder, fsync=True)
-        path = folder / f"{STAGED}.onnxfold-{secrets.token_hex(4)}"
-        try:
-            path.mkdir()
-            yield path
-        finally:
-            if staged_document(folder / MANIFEST) is None:
-                _remove_staged(folder)
-
-
-def put_in_place(staged: Path, manifest: Manifest, *, fsync: bool) -> None:
-    """Make what is in a `fresh_folder` the bundle.
-
-    Raises:
-        OSError: Among others when the disk is full; the old bundle or the new one is there.
-    """
-    folder = staged.parent
-    names = [p.relative_to(staged).as_posix() for p in staged.rglob("*") if p.is_file()]
-    if fsync:
-        for name in names:
-            with open(staged / name, "rb") as file:
-                os.fsync(file.fileno())
-        for parent in {(staged / name).parent for name in names} | {staged, folder}:
-            files.sync_folder(str(parent))
-    _write(folder, {**manifest.to_dict(), "folder": staged.name, "files": names}, fsync)
-    _finish(folder, fsync=fsync)
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with files.locked(_target(folder)):
+            _finish(folder, fsync=True)
+            staged = Path(files.temporary_path(_target(folder)))
+            try:
+                staged.mkdir()
+                yield staged
+                text = json.dumps(manifest.to_dict(), indent=1) + "\n"
+                (staged / MANIFEST).write_text(text, encoding="utf-8")
+                if fsync:
+                    _sync(staged, [staged / name for name in _names_in(staged)])
+                os.rename(staged, folder / COMMITTED)
+            finally:
+                shutil.rmtree(staged, ignore_errors=True)
+            if fsync:
+                files.sync_folder(str(folder))
+            _finish(folder, fsync=fsync)
+    finally:
+        if is_new:
+            with contextlib.suppress(OSError):  # something is in it
+                folder.rmdir()
 
 
 def finish(folder: Path) -> None:
@@ -104,40 +95,57 @@ def finish(folder: Path) -> None:
 
     Raises:
         OSError: The folder cannot be written to.
+        ValueError: The manifest is damaged.
     """
-    with files.locked(str(folder / STAGED)):
+    with files.locked(_target(folder)):
         _finish(folder, fsync=True)
 
 
 def _finish(folder: Path, *, fsync: bool) -> None:
-    document = staged_document(folder / MANIFEST)
-    if document is None:
-        _remove_staged(folder)
+    new = folder / COMMITTED
+    if not new.is_dir():
         return
-    staged, names = folder / document.pop("folder"), document.pop("files", [])
-    for path in (staged, folder / KERNELS):
+    for path in (new, folder / KERNELS):
         if path.is_symlink():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-    for name in names:
-        if (staged / name).exists():  # otherwise it was moved before
-            (folder / name).parent.mkdir(exist_ok=True)
-            os.replace(staged / name, folder / name)
+    for name in sorted(_names_in(new), key=lambda name: name != MANIFEST):
+        (folder / name).parent.mkdir(exist_ok=True)
+        os.replace(new / name, folder / name)
     if fsync:
-        for parent in {(folder / name).parent for name in names}:
-            files.sync_folder(str(parent))
-    _write(folder, document, fsync)
-    _remove_staged(folder)
-    for path in (*folder.glob("*"), *folder.glob(f"{KERNELS}/*")):
-        if _OWN.fullmatch(name := path.relative_to(folder).as_posix()) and name not in names:
+        _sync(folder, [])
+    _remove_old(folder)
+    shutil.rmtree(new)
+
+
+def _remove_old(folder: Path) -> None:
+    """Remove files of the bundle that was there before, which the manifest does not name."""
+    manifest = Manifest.from_dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
+    named = {ENTRY_FILE, *([FOLD_FILE] if manifest.groups else [])}
+    for model in named & {*os.listdir(folder)}:
+        named = named | external_locations(str(folder / model))
+    for name in (*_MODELS, *_DATA):
+        if name not in named:
+            files.remove(str(folder / name))
+    kernels = {name for kernel in manifest.kernels for name in kernel.files}
+    for path in folder.glob(f"{KERNELS}/*"):
+        if _KERNEL.fullmatch(path.name) and f"{KERNELS}/{path.name}" not in kernels:
             files.remove(str(path))
 
 
-def _remove_staged(folder: Path) -> None:
-    for path in folder.glob(f"{STAGED}.onnxfold-????????"):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
+def _names_in(folder: Path) -> list[str]:
+    return [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()]
 
 
-def _write(folder: Path, manifest: dict[str, Any], fsync: bool) -> None:
-    with files.replacing(str(folder / MANIFEST), fsync=fsync) as file:
-        file.write((json.dumps(manifest, indent=1) + "\n").encode())
+def _sync(folder: Path, paths: list[Path]) -> None:
+    """Wait until files, and the names in a folder and that of its kernels, are on the disk."""
+    for path in paths:
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+    for parent in (folder / KERNELS, folder):
+        if parent.is_dir():
+            files.sync_folder(str(parent))
+
+
+def _target(folder: Path) -> str:
+    """Return the name under which a bundle's folder is locked."""
+    return str(folder / "bundle")

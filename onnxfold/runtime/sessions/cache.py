@@ -25,21 +25,6 @@ class Folded:
     nbytes: int
 
 
-@dataclass(frozen=True)
-class StoredFold:
-    """Folded tensors, and where they come from.
-
-    Attributes:
-        folded: The folded tensors.
-        made: Whether they were folded now; otherwise they were read from files.
-        waited: Whether another process was folding them meanwhile.
-    """
-
-    folded: Folded
-    made: bool
-    waited: bool = False
-
-
 @dataclass
 class CacheStatistics:
     """What a cache did and holds, in this process.
@@ -138,7 +123,9 @@ class FoldCache:
             finally:
                 self._count(begin, made=False, waited=True)
         try:
-            result = self._store.get(key, make) if self._store else StoredFold(make(), made=True)
+            folded, made, waited = (
+                (make(), True, False) if self._store is None else self._store.get(key, make)
+            )
         except BaseException as error:
             with self._lock:
                 del self._making[key]
@@ -147,10 +134,10 @@ class FoldCache:
             raise
         with self._lock:
             del self._making[key]
-            self._hold(key, result.folded)
-        self._count(begin, made=result.made, waited=result.waited)
-        mine.set_result(result.folded)
-        return result.folded
+            self._hold(key, folded)
+        self._count(begin, made=made, waited=waited)
+        mine.set_result(folded)
+        return folded
 
     def statistics(self) -> CacheStatistics:
         """Return a copy of the figures as they are now."""

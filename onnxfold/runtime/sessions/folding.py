@@ -15,7 +15,7 @@ from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.onnxruntime_sessions import ort_value, size_in_bytes
 from onnxfold.runtime.backends.base import Misfit
 from onnxfold.runtime.backends.loading import Loaded, load_kernels
-from onnxfold.runtime.bundles.bundle import FOLD_FILE, SplitModel
+from onnxfold.runtime.bundles.bundle import FOLD_FILE, Bundle
 from onnxfold.runtime.bundles.session_options import fold_options, key_of
 from onnxfold.runtime.sessions.cache import FoldCache, Folded
 from onnxfold.runtime.sessions.constants import Given
@@ -67,7 +67,7 @@ class SessionFolding:
 
     def __init__(
         self,
-        bundle: SplitModel,
+        bundle: Bundle,
         options: onnxruntime.SessionOptions | None,
         providers: Sequence[Any],
         backend: str,
@@ -82,7 +82,7 @@ class SessionFolding:
         self.statistics = FoldStatistics()
         self._lock = threading.Lock()
         groups = bundle.manifest.groups
-        loaded, reasons = load_kernels(bundle, backend) if groups else ([], {})
+        loaded, reasons = load_kernels(bundle, backend) if bundle.manifest.kernels else ([], {})
         self._groups = [_Group(self, k, loaded, reasons) for k in range(len(groups))]
 
     def fold(self, constants: Mapping[str, Given]) -> list[Folded]:

@@ -11,27 +11,25 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from onnxfold.errors import UsageError
 from onnxfold.onnxruntime_sessions import CPU, Feed
 from onnxfold.runtime.backends.registry import check_name, report_rest
-from onnxfold.runtime.bundles.bundle import SplitModel, is_bundle, open_bundle
-from onnxfold.runtime.bundles.manifest import TensorInfo
+from onnxfold.runtime.bundles.bundle import Bundle, is_bundle, open_bundle
 from onnxfold.runtime.sessions.cache import CacheStatistics, FoldCache, shared_cache
 from onnxfold.runtime.sessions.constants import Constants, Setting
-from onnxfold.runtime.sessions.entry import Entry
 from onnxfold.runtime.sessions.folding import FoldStatistics, Placement, SessionFolding
-from onnxfold.runtime.sessions.handle import Binding, Handle
+from onnxfold.runtime.sessions.handle import Binding, Entry, Handle
 
 if TYPE_CHECKING:
     import onnxruntime
     from typing_extensions import Unpack
 
-    from onnxfold.runtime.split import SplitArguments
+    from onnxfold.runtime.splitting.split_model import SplitArguments
     from onnxfold.storage import ModelLike
 
-    Source = SplitModel | ModelLike
+    Source = Bundle | ModelLike
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,8 @@ class Session:
         max_cache_bytes: Bound of a cache of the session's own; None for the one all share.
         cache: A cache to share with some other sessions, or by a folder with other processes.
         specialize: Build a session for each setting with the folded tensors as weights:
-            onnxruntime can then arrange them for its kernels. Slower to fold, faster to run.
+            onnxruntime's CPU provider can then arrange them for its kernels. Slower to fold, faster
+            to run.
         arguments: Of `split`, for a model: ``runtime_constants`` (names of inputs or weights that
             stay the same, or globs), ``overridable``, ``max_cache``, ``nominal``, ...
 
@@ -231,9 +230,8 @@ class Session:
         return current[1], {n: value for n, value in feed.items() if n not in constants.known}
 
     def _fold(self, setting: Setting) -> Handle:
-        optional = {i.name for i in self.get_overridable_initializers()}
-        for name in self._constants.known:
-            if name not in setting and name not in optional:
+        for name, info in self._constants.known.items():
+            if name not in setting and not info.optional:
                 raise UsageError(f"runtime constant {name!r} has not been given yet")
         self._constants.check_ranks(setting)
         folded = self._folding.fold(setting)
@@ -292,7 +290,8 @@ class Session:
         known = {arg.name: Argument(arg.name, arg.type, arg.shape) for arg in in_entry}
         for info in self.bundle.manifest.runtime_constants:
             if info.optional == optional:
-                known.setdefault(info.name, _argument(info))
+                argument = Argument(info.name, f"tensor({info.dtype})", info.shape)
+                known.setdefault(info.name, argument)
         return known
 
     def get_outputs(self) -> list[Any]:
@@ -320,22 +319,14 @@ class Session:
         return str(self.entry.end_profiling())
 
 
-def _argument(info: TensorInfo) -> Argument:
-    return Argument(info.name, f"tensor({info.dtype})", info.shape)
-
-
-def _bundle_of(source: Source, backend: str, arguments: SplitArguments) -> SplitModel:
+def _bundle_of(source: Source, backend: str, arguments: SplitArguments) -> Bundle:
     """Return the bundle that is given, or what is made of the model, in memory."""
-    given: SplitModel | None = None
-    if isinstance(source, (str, os.PathLike)):
-        if is_bundle(source) or Path(source).is_dir():
-            given = open_bundle(source)  # of another folder it says what is missing
-    elif hasattr(source, "manifest"):
-        given = cast("SplitModel", source)
-    if given is None:
+    if isinstance(source, (str, os.PathLike)) and (is_bundle(source) or Path(source).is_dir()):
+        source = open_bundle(source)  # of another folder it says what is missing
+    if not isinstance(source, Bundle):
         from onnxfold.runtime.split import split_in_memory
 
-        return split_in_memory(source, backend=backend, **arguments)  # type: ignore[arg-type]
+        return split_in_memory(source, backend=backend, **arguments)
     if arguments.keys() - {"runtime_constants"} or tuple(arguments.get("runtime_constants", ())):
         raise UsageError("a bundle is split already: its runtime constants are fixed")
-    return given
+    return source

@@ -27,7 +27,7 @@ from onnxfold.memory import give_back_freed
 from onnxfold.onnxruntime_sessions import array_of, has_numbers, ort_copy, ort_value
 from onnxfold.runtime.backends.cpu import cpu_features
 from onnxfold.runtime.least_recently_used import files_of, shrink, touch
-from onnxfold.runtime.sessions.cache import Folded, StoredFold
+from onnxfold.runtime.sessions.cache import Folded
 from onnxfold.urls import file_system
 
 logger = logging.getLogger("onnxfold")
@@ -68,10 +68,13 @@ class FoldStore:
             raise UsageError(reason, file=self.folder)
         files.remove_leftovers(self.folder)
 
-    def get(self, key: Hashable, make: Callable[[], Folded]) -> StoredFold:
+    def get(self, key: Hashable, make: Callable[[], Folded]) -> tuple[Folded, bool, bool]:
         """Return the stored tensors of a key; if there are none, store what ``make`` returns.
 
         Without room on the disk, and for tensors that a model cannot hold, nothing is stored.
+
+        Returns:
+            The tensors, whether ``make`` was called, and whether another process was waited for.
         """
         path = self._path(key)
         waited = False
@@ -83,16 +86,16 @@ class FoldStore:
                     folded = self._opened(path) or self._fetched(path)
             except OSError as error:
                 logger.warning("folded tensors are not kept: %s", error)
-                return StoredFold(make(), True, waited)
+                return make(), True, waited
             if folded is not None:
-                return StoredFold(folded, False, waited)
+                return folded, False, waited
             made = make()
             kept = self._kept(path, made)
         if kept is not made:
             del made
             give_back_freed()
             self._put(path)
-        return StoredFold(kept, True, waited)
+        return kept, True, waited
 
     def touch(self, key: Hashable) -> None:
         """Note that the tensors of a key are in use, by a process that has them mapped."""

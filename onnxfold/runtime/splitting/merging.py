@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -50,21 +50,20 @@ def bring_together(
     places = _places(_Weighed(model, names, nominal), _Weighed(merged, names, nominal))
     chosen: list[Merge] = []
     kept: set[str] = set()
-    for place in sorted(places, key=lambda p: -p.density):
-        merge = place.merge
-        if place.gain <= 0:
+    # first where a byte in the cache saves most
+    for merge, gain, changed in sorted(places, key=lambda p: -p.gain / max(p.merge.nbytes, 1)):
+        reason = None
+        if gain <= 0:
             reason = "entry would not be faster"
         elif options.level < 2:
             reason = "it may change the last bits: -O2"
         elif room is not None and merge.nbytes > room:
             reason = "more than --max-cache"
-        else:
-            reason = None
-            room = None if room is None else room - merge.nbytes
-        if reason is not None:
-            kept.update(place.names)
+        elif room is not None:
+            room -= merge.nbytes
+        kept.update(changed if reason is not None else ())
         chosen.append(dataclasses.replace(merge, reason=reason))
-    if len(kept) < sum(len(place.names) for place in places):
+    if any(merge.reason is None for merge in chosen):
         _rewrite(model, options, options.level, kept)
     return chosen
 
@@ -123,24 +122,14 @@ class _Weighed:
         return [v for v in read if self._constness.of(v) is not Constness.VARIABLE]
 
 
-@dataclass
-class _MergePlace:
-    """A value that the rules make otherwise.
-
-    Attributes:
-        merge: What that costs and saves.
-        gain: What a run saves, in bytes that could be read meanwhile.
-        names: The values that are not made any more, or otherwise.
+class _MergePlace(NamedTuple):
+    """A value that the rules make otherwise: what that costs, the bytes that could be read in the
+    time that a run saves, and the values that are not made any more, or otherwise.
     """
 
     merge: Merge
     gain: float
-    names: list[str] = field(default_factory=list)
-
-    @property
-    def density(self) -> float:
-        """What a byte in the cache saves."""
-        return self.gain / max(self.merge.nbytes, 1)
+    changed: list[str]
 
 
 def _places(before: _Weighed, after: _Weighed) -> list[_MergePlace]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Literal, get_args
 
 import onnx_ir as ir
@@ -22,8 +22,9 @@ from onnxfold.comparison.dims import check_names, symbols_of
 from onnxfold.editing import Names
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
-from onnxfold.options import Options
+from onnxfold.options import OptionArguments, Options, options_of
 from onnxfold.passes.pipeline import run_passes
+from onnxfold.runtime.bundles.in_memory import InMemory
 from onnxfold.runtime.bundles.manifest import Manifest, TensorInfo
 from onnxfold.runtime.splitting.cut import ConstantRegion, RuntimeCut, find_cut
 from onnxfold.runtime.splitting.hoisting import hoist
@@ -38,59 +39,59 @@ from onnxfold.runtime.splitting.parts import (
 )
 from onnxfold.runtime.splitting.sizes import NominalSizes
 from onnxfold.runtime.splitting.weights import weights_as_inputs
+from onnxfold.storage import PathLike
 
 FoldAt = Literal["compile", "runtime"]
 
 
-@dataclass
-class Parts:
-    """A model that has been cut in two, in memory.
+class SplitArguments(OptionArguments, total=False):
+    """What decides how a model is split, by keyword: see `onnxfold.split`."""
 
-    ``fold`` is None if nothing is cached: then entry is the whole model.
-    """
+    runtime_constants: Iterable[str]
+    overridable: bool
+    fold_at: FoldAt
+    max_cache: int | None
+    nominal: Mapping[str, int] | None
+    backend_options: Sequence[str]
+    compile_seconds: float
+    dump_ir: PathLike | None
 
-    manifest: Manifest
-    entry: ir.Model
-    fold: ir.Model | None
 
-
-def split_model(
-    model: ir.Model,
-    options: Options,
-    *,
-    runtime_constants: Iterable[str] = (),
-    overridable: bool = False,
-    fold_at: FoldAt = "compile",
-    max_cache: int | None = None,
-    nominal: Mapping[str, int] | None = None,
-) -> Parts:
+def split_model(model: ir.Model, arguments: SplitArguments) -> InMemory:
     """Split a model in memory, see `onnxfold.split`.
 
     Args:
         model: The model; it is changed on the way.
-        options: Of the optimization at compile time.
-        runtime_constants: Names of inputs that stay the same over many runs, or globs of them.
-        overridable: Treat every input that has a default value as a runtime constant.
-        fold_at: "compile" or "runtime".
-        max_cache: Bytes that the cached tensors may take, at nominal sizes; None for no bound.
-        nominal: Assumed sizes of symbolic dimensions by name.
+        arguments: Those of ``split``, with the options of the optimization at compile time.
 
     Raises:
         UsageError: An argument cannot be used as given.
     """
+    own = SplitArguments.__annotations__.keys() - OptionArguments.__annotations__.keys()
+    options = options_of({n: value for n, value in arguments.items() if n not in own})
+    fold_at = arguments.get("fold_at", "compile")
+    runtime_constants = arguments.get("runtime_constants", ())
+    max_cache, nominal = arguments.get("max_cache"), arguments.get("nominal") or {}
+    folder = arguments.get("dump_ir")
     if fold_at not in get_args(FoldAt):
         raise UsageError(f"fold_at must be 'compile' or 'runtime', got {fold_at!r}")
     if isinstance(runtime_constants, str):
         raise UsageError("runtime_constants must be a sequence of names, not one string")
-    for name, size in (nominal or {}).items():
+    for name, size in nominal.items():
         if not isinstance(size, int) or size < 0:
             raise UsageError(f"nominal size of {name!r} must be a number from 0 up, got {size!r}")
     opened = weights_as_inputs(model, runtime_constants)
-    check_names(nominal or {}, symbols_of(model.graph.inputs))
-    nominal = {**opened.ranks, **(nominal or {})}
+    check_names(nominal, symbols_of(model.graph.inputs))
+    nominal = {**opened.ranks, **nominal}
+    overridable = arguments.get("overridable", False)
     chosen = select_runtime_constants(model, opened.names, overridable=overridable)
     nodes, bytes_before = model.graph.num_nodes(), storage.planned(model).size
-    names = [value.name or "" for value in chosen]
+    names = _names(chosen)
+    if folder is not None and fold_at == "compile":
+        put_in_order(model)
+        constness = ConstnessAnalysis(model, chosen)
+        now = Constness.COMPILE_TIME
+        _draw(model, "compiletime_fold", folder, lambda node: constness.of_node(node) is now)
     model = prepare(model, chosen, fold_at, options)
     room = None
     if max_cache is not None:  # what is cached in any case comes first
@@ -111,6 +112,10 @@ def split_model(
     if cached:
         fold = _optimized(fold_of(model, cached), fold_at, options)
         drop_unread(fold, _names(fold.graph.inputs))
+    if folder is not None:
+        _draw(entry, "entry", folder)
+        if fold is not None:
+            _draw(fold, "runtime_fold", folder)
     manifest = Manifest(
         runtime_constants=[_constant(value, region, model.graph) for value in chosen],
         inputs=_names(model.graph.inputs),
@@ -130,7 +135,7 @@ def split_model(
         merges=merges,
         versions={p: metadata.version(p) for p in ("onnxfold", "onnx", "onnx-ir", "onnxruntime")},
     )
-    return Parts(manifest, entry, fold)
+    return InMemory(manifest, entry, fold)
 
 
 def cut_prepared(
@@ -144,10 +149,10 @@ def cut_prepared(
     """Return what depends on constants only, and where it is cut.
 
     Args:
-        model: As :func:`prepare` leaves it; outputs that are constant become an Identity of what
+        model: As `prepare` leaves it; outputs that are constant become an Identity of what
             makes them.
         chosen: The inputs of its graph that are runtime constants.
-        fold_at: As for :func:`split_model`, and so are the others.
+        fold_at: As for `onnxfold.split`, and so are the others.
         max_cache: As there.
         nominal: As there.
     """
@@ -187,7 +192,7 @@ def _optimized(part: ir.Model, fold_at: str, options: Options, allowed: int = 0)
 
     Args:
         part: The part; changed.
-        fold_at: As for :func:`split_model`.
+        fold_at: As for `onnxfold.split`.
         options: As there.
         allowed: Bytes that the part may take; 0 for as many as it takes.
     """
@@ -235,6 +240,27 @@ def _constant(value: ir.Value, region: ConstantRegion, graph: ir.Graph) -> Tenso
     info = region.describe(value) or TensorInfo(value.name or "", "undefined")
     optional = value.name in graph.initializers
     return dataclasses.replace(info, nominal_bytes=None, optional=optional)
+
+
+def _draw(
+    model: ir.Model,
+    name: str,
+    folder: PathLike,
+    only: Callable[[ir.Node], bool] | None = None,
+) -> None:
+    """Draw a model, or some of its nodes, into a folder.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    from onnxfold.dump.dot import dot_of
+
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        text = dot_of(model, name, only=only)
+        (Path(folder) / f"{name}.dot").write_bytes(text.encode(errors="backslashreplace"))
+    except OSError as error:
+        raise UsageError(f"cannot be written: {error.strerror}", file=folder) from error
 
 
 def _names(values: Iterable[ir.Value]) -> list[str]:

@@ -1,9 +1,16 @@
-"""Weights of the file as runtime constants: inputs that have the file's values as defaults."""
+"""Weights of the file as runtime constants: inputs that have the file's values as defaults.
+
+The rank of an adapter is an axis of weights that nothing but a product of these weights sees:
+``(x @ a) @ b`` is the same kind of value whatever the number of columns of ``a`` and rows of ``b``
+is. The axis that a product sums over is followed back from op to op in both of its factors. Where
+it comes from runtime constants, and nothing else reads what lies between, the size may be another
+one at every fold.
+"""
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -11,9 +18,29 @@ import onnx_ir as ir
 from onnxfold.analysis.parameters import parameter_names
 from onnxfold.comparison.dims import symbols_of
 from onnxfold.errors import UsageError
+from onnxfold.graphs import is_constant_node, is_initialized, tensor_of_constant
 from onnxfold.onnx_ir_private import uses
 from onnxfold.runtime.bundles.manifest import Weight
-from onnxfold.runtime.splitting.ranks import LowRank, low_ranks
+
+_Axis = tuple[ir.Value, int]
+"""A value and one of its axes, counted from the end: -1 is the last."""
+
+
+@dataclass
+class _LowRank:
+    """Axes that have the same size, which may be any.
+
+    Attributes:
+        weights: The axes of weights.
+        between: The axes of what is computed of these, up to the sum.
+        right: The weight that is, or makes, the right factor of the product that sums over it.
+        scale: The number that the product is multiplied by before it is used.
+    """
+
+    weights: list[_Axis] = field(default_factory=list)
+    between: list[_Axis] = field(default_factory=list)
+    right: ir.Value | None = None
+    scale: float = 1.0
 
 
 @dataclass
@@ -64,7 +91,7 @@ def weights_as_inputs(model: ir.Model, names: Iterable[str]) -> OpenedWeights:
         if value.is_graph_output():
             raise UsageError("a weight that is an output of the graph is no input", node=value.name)
     model.graph.inputs.extend(chosen)
-    ranks = low_ranks(model.graph, chosen)
+    ranks = _low_ranks(model.graph, chosen)
     scales = {rank.right: rank.scale for rank in ranks}
     opened.names.extend(value.name or "" for value in chosen)
     opened.weights = [
@@ -80,7 +107,7 @@ def _matching(name: str, among: Sequence[str]) -> bool:
     return name in among or bool(fnmatch.filter(among, name))
 
 
-def _open_ranks(model: ir.Model, ranks: list[LowRank]) -> dict[str, int]:
+def _open_ranks(model: ir.Model, ranks: list[_LowRank]) -> dict[str, int]:
     """Make the ranks dynamic dimensions; returns the sizes that they have in the file."""
     taken = set(symbols_of(model.graph.inputs))
     sizes: dict[str, int] = {}
@@ -111,3 +138,113 @@ def _is_transposed(weight: ir.Value) -> bool:
         if use.node.op_type == "Gemm" and use.idx == 1:
             return not use.node.attributes.get_int("transB", 0)
     return False
+
+
+def _low_ranks(graph: ir.Graph, weights: Collection[ir.Value]) -> list[_LowRank]:
+    """Return the ranks that a model leaves open.
+
+    Args:
+        graph: The model's graph.
+        weights: Runtime constants that are weights.
+    """
+    found = []
+    for node in graph:
+        rank = _LowRank()
+        axes = list(_summed(node))
+        if axes and all(_trace(value, axis, weights, rank) for value, axis in axes):
+            rank.right = rank.weights[-1][0]
+            rank.scale *= node.attributes.get_float("alpha", 1.0) * _scale_behind(node.outputs[0])
+            found.append(rank)
+    return found
+
+
+def _summed(node: ir.Node) -> Iterator[_Axis]:
+    """Yield the axes of the left and the right factor that a product sums over."""
+    left, right = (*node.inputs, None, None)[:2]
+    if node.domain not in ("", "ai.onnx") or left is None or right is None:
+        return
+    if node.op_type in ("MatMul", "Gemm"):
+        yield left, -2 if node.attributes.get_int("transA", 0) else -1
+        yield right, -1 if node.attributes.get_int("transB", 0) else -2
+    elif node.op_type == "Conv" and right.shape and node.attributes.get_int("group", 1) == 1:
+        yield from ((value, 1 - len(right.shape)) for value in (left, right))  # the channels
+
+
+def _trace(value: ir.Value, axis: int, weights: Collection[ir.Value], rank: _LowRank) -> bool:
+    """Follow an axis back to a weight, noting what is on the way; False if it is of no weight."""
+    while len(uses(value)) == 1 and not value.is_graph_output():
+        if value in weights:
+            rank.weights.append((value, axis))
+            return value.shape is not None and len(value.shape) >= 2
+        rank.between.append((value, axis))
+        node = value.producer()
+        source = None if node is None else _source(node, axis, rank)
+        if source is None:
+            return False
+        value, axis = source
+    return False
+
+
+def _source(node: ir.Node, axis: int, rank: _LowRank) -> _Axis | None:
+    """Return the operand's axis that an axis of a result is; None if it is of none, or
+    of several.
+    """
+    first, second, third = (*node.inputs, None, None, None)[:3]
+    if node.domain not in ("", "ai.onnx") or first is None:
+        return None
+    if node.op_type in ("Cast", "Identity"):
+        return first, axis
+    if node.op_type in ("Mul", "Div"):
+        for operand, value in ((0, first), (1, second)):
+            factor = _factor(node, operand)
+            if factor is not None and value is not None:
+                rank.scale *= factor
+                return value, axis
+    if node.op_type == "Transpose":
+        perm = node.attributes.get_ints("perm")
+        return None if perm is None else (first, perm[axis] - len(perm))
+    if second is None or third is not None:
+        return None
+    if node.op_type in ("MatMul", "Gemm") and axis in (-2, -1):
+        rank.scale *= node.attributes.get_float("alpha", 1.0)
+        turned = node.attributes.get_int("transA" if axis == -2 else "transB", 0)
+        return first if axis == -2 else second, -3 - axis if turned else axis
+    if node.op_type == "Conv" and second.shape is not None and axis == 1 - len(second.shape):
+        return second, -len(second.shape)
+    return None
+
+
+def _scale_behind(value: ir.Value) -> float:
+    """Return the number that a product is multiplied by."""
+    scale = 1.0
+    while len(uses(value)) == 1 and not value.is_graph_output():
+        use = next(iter(uses(value)))
+        factor = 1.0 if use.node.op_type in ("Cast", "Identity") else _factor(use.node, use.idx)
+        if factor is None:
+            break
+        scale *= factor
+        value = use.node.outputs[0]
+    return scale
+
+
+def _factor(node: ir.Node, operand: int) -> float | None:
+    """Return the number by which a Mul or Div multiplies an operand; None for other nodes."""
+    if node.op_type == "Mul":
+        return _number(node.inputs[1 - operand])
+    number = _number(node.inputs[1]) if node.op_type == "Div" and operand == 0 else None
+    return 1 / number if number else None
+
+
+def _number(value: ir.Value | None) -> float | None:
+    """Return the one element of a constant."""
+    if value is None:
+        return None
+    producer = value.producer()
+    tensor = None
+    if producer is not None and is_constant_node(producer):
+        tensor = tensor_of_constant(producer)
+    elif is_initialized(value):
+        tensor = value.const_value
+    if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
+        return None
+    return float(tensor.numpy().item())

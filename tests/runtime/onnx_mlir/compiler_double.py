@@ -4,13 +4,12 @@ It takes the place of the real compiler where there is none, so that compiling, 
 can be tested as a whole: it makes C of the model and gives that to the system's compiler. Of the
 real one it has the command line, the names of the files, the exported functions and the exit codes;
 code for anything but simple float32 models it has not. ``DOUBLE_CONSTANTS_IN_FILE`` stores weights
-in a file, ``DOUBLE_BODY`` is C to run instead of the model, ``DOUBLE_INPUTS`` a number of inputs,
-``DOUBLE_CALLS`` a file to write the arguments to.
+in a file, ``DOUBLE_BODY`` is C to run instead of the model, ``DOUBLE_CALLS`` a file to write the
+arguments to.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -26,7 +25,6 @@ FLAGS = {
     *("-O3", "-O1", "--march=x86-64", "--mcpu=x86-64-v3", "--mcpu=znver4"),
     *("--disable-constant-prop", "--verifyInputTensors=false", "--verifyInputTensors=true"),
 }
-TYPES = {1: "f32", 2: "ui8", 3: "i8", 7: "i64", 9: "i1", 10: "f16", 16: "bf16"}
 
 
 def fail(code: int, message: str) -> None:
@@ -147,10 +145,7 @@ class Program:
         self.lines.append(f"OMTensor *results[] = {{{', '.join(outputs)}}};")
         self.lines += [f"omTensorDestroy({v});" for v in self.made if v not in kept]
         self.lines.append(f"return omTensorListCreate(results, {len(outputs)});")
-        described = inputs[: int(os.environ.get("DOUBLE_INPUTS", len(inputs)))]
-        types = [self._signature(values) for values in (described, graph.output)]
         body = os.environ.get("DOUBLE_BODY")
-        entry = ", ".join(json.dumps(text) for text in types)
         name = f"run_main_graph_{self.tag}"
         return "\n".join(
             [
@@ -163,10 +158,6 @@ class Program:
                 "API OMTensorList *run_main_graph(OMTensorList *given) {",
                 f"return {name}(given);",
                 "}",
-                f'static const Entry entries[] = {{{{"run_main_graph", {entry}}},',
-                f'{{"{name}", {entry}}}, {{0}}}};',
-                "DESCRIBE(entries, )",
-                f"DESCRIBE(entries, _{self.tag})",
             ]
         )
 
@@ -223,15 +214,6 @@ class Program:
                 f"loc(\"{node.name}\"): error: failed to legalize operation 'onnx.{node.op_type}'",
             )
         self.value(node.output[0], code)
-
-    @staticmethod
-    def _signature(values: list[onnx.ValueInfoProto]) -> str:
-        described = []
-        for value in values:
-            kind = value.type.tensor_type
-            dims = [d.dim_value if d.HasField("dim_value") else -1 for d in kind.shape.dim]
-            described.append({"type": TYPES[kind.elem_type], "dims": dims, "name": value.name})
-        return json.dumps(described)
 
 
 if __name__ == "__main__":

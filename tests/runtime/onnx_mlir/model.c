@@ -2,8 +2,6 @@
 #include "om_api.h"
 
 #define ONE(name) API OMTensorList *run_##name(OMTensorList *given)
-#define TENSOR(type, dims, name) "{\"type\":\"" type "\",\"dims\":[" dims "],\"name\":\"" name "\"}"
-
 static OMTensorList *list_of(OMTensor *tensor) { return omTensorListCreate(&tensor, 1); }
 
 /* x, y: float[?, 3] -> their sum: float[?, 3]; which is larger: bool[?, 3]; the rows: int64 */
@@ -29,17 +27,7 @@ static OMTensorList *echo(OMTensorList *given) {
   return list_of(made);
 }
 
-/* onnx-mlir writes types that it has no name for without quotes. */
-#define TYPES(X)                                                                                   \
-  X(float32, "\"f32\"") X(uint8, "\"ui8\"") X(int8, "\"i8\"") X(uint16, "\"ui16\"")                \
-  X(int16, "\"i16\"") X(int32, "\"i32\"") X(int64, "\"i64\"") X(bool_, "\"i1\"")                   \
-  X(float16, "\"f16\"") X(float64, "\"f64\"") X(uint32, "\"ui32\"") X(uint64, "\"ui64\"")          \
-  X(complex64, "complex<f32>") X(complex128, "complex<f64>") X(bfloat16, "\"bf16\"")               \
-  X(float8_e4m3fn, "f8E4M3FN") X(float8_e4m3fnuz, "f8E4M3FNUZ") X(float8_e5m2, "f8E5M2")           \
-  X(uint4, "ui4") X(int4, "i4")
-#define ECHO(name, type)                                                                           \
-  ONE(echo_##name) { return echo(given); }
-TYPES(ECHO)
+ONE(echo) { return echo(given); }
 
 /* The same memory twice, and both tensors say that they own it. */
 ONE(twins) {
@@ -107,26 +95,3 @@ ONE(riddle) {
   return list;
 }
 ONE(crash) { abort(); }
-
-static const Entry entries[] = {
-    {"run_arithmetic", "[" TENSOR("f32", "-1,3", "x") "," TENSOR("f32", "-1,3", "y") "]",
-     "[" TENSOR("f32", "-1,3", "sum") "," TENSOR("i1", "-1,3", "larger") ","
-     TENSOR("i64", "", "rows") "]"},
-#define ECHO_ENTRY(name, type)                                                                     \
-  {"run_echo_" #name, "[   { \"type\" : " type " , \"dims\" : [-1 , -1] , \"name\" : \"x\" }\n\n]",\
-   "[   { \"type\" : " type " , \"dims\" : [-1 , -1] , \"name\" : \"y\" }\n\n]"},
-    TYPES(ECHO_ENTRY)
-#define FLOATS(name)                                                                               \
-  {"run_" #name, "[" TENSOR("f32", "-1,-1", "x") "]", "[" TENSOR("f32", "-1,-1", "y") "]"},
-    FLOATS(twins) FLOATS(argument) FLOATS(claimed) FLOATS(columns) FLOATS(backwards)
-    FLOATS(refusal) FLOATS(silence) FLOATS(riddle)
-    {"run_constant", "[]", "[" TENSOR("f32", "2,2", "y") "]"},
-    {"run_aligned", "[]", "[" TENSOR("i32", "3", "y") "]"},
-    {"run_empty", "[]", "[" TENSOR("f32", "0,3", "y") "]"},
-    {"run_crash", "[]", "[]"},
-    {"run_strings", "[" TENSOR("string", "-1", "x") "]", "[]"},
-    {"run_sequences", "[{\"seq\" : " TENSOR("f32", "-1", "x") "}]", "[]"},
-    {"run_nonsense", "[{]", "[]"},
-    {"run_nowhere", "[]", "[]"},
-    {0}};
-DESCRIBE(entries, )

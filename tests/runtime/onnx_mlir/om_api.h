@@ -173,34 +173,5 @@ API OMTensor *omTensorListGetOmtByIndex(const OMTensorList *list, int64_t index)
   return index >= 0 && index < list->size ? list->tensors[index] : NULL;
 }
 
-/* An entry point: its name, what it takes and what it makes, as JSON. */
-typedef struct {
-  const char *name, *inputs, *outputs;
-} Entry;
-
-static const char *signature(const Entry *entries, const char *name, bool outputs) {
-  for (; entries->name; entries++)
-    if (strcmp(entries->name, name) == 0)
-      return outputs ? entries->outputs : entries->inputs;
-  return NULL;
-}
-
-/* The functions that tell what a library has, under names that end in SUFFIX. */
 #define JOINED(a, b) a##b
 #define NAMED(a, b) JOINED(a, b)
-#define DESCRIBE(entries, SUFFIX)                                                                  \
-  API const char *const *NAMED(omQueryEntryPoints, SUFFIX)(int64_t *many) {                        \
-    static const char *names[sizeof(entries) / sizeof(Entry)];                                     \
-    int64_t k = 0;                                                                                 \
-    for (; entries[k].name; k++)                                                                   \
-      names[k] = entries[k].name;                                                                  \
-    if (many)                                                                                      \
-      *many = k;                                                                                   \
-    return names;                                                                                  \
-  }                                                                                                \
-  API const char *NAMED(omInputSignature, SUFFIX)(const char *name) {                              \
-    return signature(entries, name, false);                                                        \
-  }                                                                                                \
-  API const char *NAMED(omOutputSignature, SUFFIX)(const char *name) {                             \
-    return signature(entries, name, true);                                                         \
-  }

@@ -34,9 +34,3 @@ API OMTensorList *run_main_graph(OMTensorList *given) { return main_graph(given)
 API OMTensorList *NAMED(run_main_graph_, TAG)(OMTensorList *given) {
   return NAMED(main_graph_, TAG)(given);
 }
-
-#define OUT "[{\"type\":\"f32\",\"dims\":[],\"name\":\"y\"}]"
-static const Entry entries[] = {
-    {"run_main_graph", "[]", OUT}, {"run_main_graph_" TEXT(TAG), "[]", OUT}, {0}};
-DESCRIBE(entries, )
-DESCRIBE(entries, NAMED(_, TAG))

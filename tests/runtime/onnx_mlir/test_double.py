@@ -18,9 +18,9 @@ from runtime_models import adapter_feeds, decoder_feeds, options, original, pars
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.runtime.backends import kernel_cache
 from onnxfold.runtime.backends.base import CompileError
+from onnxfold.runtime.backends.check import Draw, compare
 from onnxfold.runtime.backends.cpu import cpu_features
 from onnxfold.runtime.backends.onnx_mlir.backend import OnnxMlir
-from onnxfold.runtime.backends.trial import tried
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.sessions.cache import FoldCache
@@ -317,20 +317,15 @@ def test_a_kernel_that_does_not_end_is_ended(tmp_path):
     source = tmp_path / "endless.c"
     source.write_text(
         """#include "om_api.h"
-        API OMTensorList *run_main_graph(OMTensorList *given) { for (;;); }
-        static const Entry entries[] = {{"run_main_graph", "[]", "[]"}, {0}};
-        DESCRIBE(entries, )"""
+        API OMTensorList *run_main_graph(OMTensorList *given) { for (;;); }"""
+    )
+    onnx.save(
+        parse("g () => (float[1] y) { y = Constant<value_floats = [1.0]>() }"), tmp_path / "m"
     )
     library = build(source, tmp_path / "endless.so")
-    kernel = Kernel("onnx-mlir", [], file=library.name, function="run_main_graph")
+    kernel = Kernel("onnx-mlir", ["y"], file=library.name, function="run_main_graph")
     with pytest.raises(CompileError, match=r"^the kernel took longer than 2 s$"):
-        tried(kernel, tmp_path, [[]], [], 2)
-
-
-def test_a_kernel_with_other_inputs_is_not_used(compiler, adapter, tmp_path, monkeypatch):
-    monkeypatch.setenv("DOUBLE_INPUTS", "2")
-    bundle = split_adapter(adapter, tmp_path / "b")
-    assert "it has 2 inputs and 1 outputs, not 4 and 1" in bundle.manifest.kernels[0].reason
+        compare(kernel, tmp_path, tmp_path / "m", [Draw("nothing", [])], [], seconds=2)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import numpy as np
 from onnxfold.onnxruntime_sessions import arrays_of
 from onnxfold.runtime.backends.base import Built, CompileError, Run, Values, with_options
 from onnxfold.runtime.backends.cpu import cpu_features, cpu_level
+from onnxfold.runtime.backends.onnx_mlir.library import NUMBERS, Library, LibraryError
 from onnxfold.runtime.backends.onnx_mlir.tool import (
     MODEL,
     STAGES,
@@ -26,7 +27,6 @@ from onnxfold.runtime.backends.onnx_mlir.tool import (
     run_tool,
     stage_arguments,
 )
-from onnxfold.runtime.backends.onnx_mlir.types import NUMBERS
 from onnxfold.runtime.backends.process import work_folder
 from onnxfold.runtime.bundles.manifest import Kernel
 
@@ -138,36 +138,30 @@ class OnnxMlir:
         """Return a kernel of a stored library.
 
         Raises:
-            CompileError: The library does not load, or its function is another than is described.
+            CompileError: The library does not load, or does not have the function.
         """
-        from onnxfold.runtime.backends.onnx_mlir.library import Library, LibraryError
-
         file = folder / str(kernel.file)
-        names = [*kernel.inputs, *kernel.weights]
-        try:
-            library = Library(file, file.stem)
-            entry = kernel.function
-            counts = len(library.inputs(entry)), len(library.outputs(entry))
-        except LibraryError as error:
-            raise CompileError(str(error)) from error
-        if counts != (len(names), len(kernel.outputs)):
-            raise CompileError(
-                f"it has {counts[0]} inputs and {counts[1]} outputs, "
-                f"not {len(names)} and {len(kernel.outputs)}"
-            )
-        fixed = [np.ascontiguousarray(weights[name]) for name in kernel.weights]
+        library = Library(file)
+        library.require(kernel.function)
+        fixed = [np.asarray(weights[name]) for name in kernel.weights]
         # whether its functions may run at the same time is promised nowhere
-        lock = threading.Lock()
+        lock = _lock_of(str(file))
 
         def run(values: Values) -> dict[str, Any]:
             given = arrays_of(values, kernel.inputs)
             with lock:
-                results = library.call(entry, [*given, *fixed])
+                results = library.call(kernel.function, [*given, *fixed])
             if len(results) != len(kernel.outputs):
                 raise LibraryError(f"it has {len(results)} results, not {len(kernel.outputs)}")
             return dict(zip(kernel.outputs, results, strict=True))
 
         return run
+
+
+@functools.cache
+def _lock_of(library: str) -> threading.Lock:
+    """Return the lock of all calls of a library, which a process loads once."""
+    return threading.Lock()
 
 
 def _machine() -> str:

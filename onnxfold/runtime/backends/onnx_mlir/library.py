@@ -18,19 +18,15 @@ import os
 import threading
 from _ctypes import dlclose
 from collections.abc import Sequence
-from ctypes import c_char_p, c_int, c_int64, c_void_p
+from ctypes import c_int, c_int64, c_void_p
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from onnxfold.runtime.backends.onnx_mlir.types import (
-    DTYPES,
-    NUMBERS,
-    TensorType,
-    parse_signature,
-)
+from onnxfold.runtime.backends.base import CompileError
 
 Array = npt.NDArray[Any]
 
@@ -55,7 +51,26 @@ _API: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
 )
 
 
-class LibraryError(RuntimeError):
+DTYPES: dict[int, np.dtype[Any]] = {
+    number: np.dtype(dtype)
+    for number, dtype in (
+        *enumerate((np.float32, np.uint8, np.int8, np.uint16, np.int16, np.int32, np.int64), 1),
+        *enumerate((np.bool_, np.float16, np.float64, np.uint32, np.uint64), 9),
+        *enumerate((np.complex64, np.complex128, ml_dtypes.bfloat16), 14),
+        (17, ml_dtypes.float8_e4m3fn),
+        (18, ml_dtypes.float8_e4m3fnuz),
+        (19, ml_dtypes.float8_e5m2),
+        (20, ml_dtypes.uint4),
+        (21, ml_dtypes.int4),
+    )
+}
+"""Element types by their numbers in the API, which are ONNX's up to 19; those of 4 bits take a byte
+each. Strings (8) are pointers to memory whose owner the API does not tell."""
+
+NUMBERS: dict[np.dtype[Any], int] = {dtype: number for number, dtype in DTYPES.items()}
+
+
+class LibraryError(CompileError):
     """A library does not load, or a call of it fails."""
 
 
@@ -64,61 +79,45 @@ class Library:
 
     Args:
         path: The library. A file that it stores constants in lies in the same folder.
-        tag: The tag of its symbols, if it was given one.
 
     Raises:
         LibraryError: It does not load, or is not such a library.
     """
 
-    def __init__(self, path: str | os.PathLike[str], tag: str = "") -> None:
-        self._tag = tag
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self._library: Any = None
         self._library = _load(Path(path).absolute())
         for name, result, arguments in _API:
             self._declare(name, result, arguments)
-        self._entries: dict[str, _EntryPoint] = {}
 
     def __del__(self) -> None:
         """Unload it: nothing of it is in use any more."""
         if self._library is not None:
             dlclose(self._library._handle)
 
-    def entry_points(self) -> list[str]:
-        """Return the names of the functions that can be called."""
-        query = self._tagged("omQueryEntryPoints", ctypes.POINTER(c_char_p), (c_void_p,))
-        count = c_int64()
-        names = query(ctypes.byref(count))
-        return [(names[k] or b"").decode() for k in range(count.value)]
-
-    def inputs(self, entry: str) -> list[TensorType]:
-        """Return the types of a function's inputs."""
-        return self._entry(entry).inputs
-
-    def outputs(self, entry: str) -> list[TensorType]:
-        """Return the types of a function's outputs."""
-        return self._entry(entry).outputs
+    def require(self, entry: str) -> None:
+        """Raise LibraryError unless there is such a function."""
+        self._declare(entry, c_void_p, (c_void_p,))
 
     def call(self, entry: str, arrays: Sequence[Array]) -> list[Array]:
         """Call a function.
 
         Args:
-            entry: One of `entry_points`.
-            arrays: The inputs in order.
+            entry: Its name.
+            arrays: The inputs in order, of the types and sizes that it was compiled for.
 
         Returns:
             The outputs, on the memory in which the library made them.
 
         Raises:
-            LibraryError: An input does not fit, or the function fails.
+            LibraryError: The function fails.
         """
-        function = self._entry(entry)
-        if len(arrays) != len(function.inputs):
-            raise LibraryError(f"{entry} takes {len(function.inputs)} inputs, not {len(arrays)}")
-        given = [_fitting(a, known) for a, known in zip(arrays, function.inputs, strict=True)]
+        function = self._declare(entry, c_void_p, (c_void_p,))
+        given = [a if a.flags.c_contiguous else np.array(a, order="C") for a in arrays]
         pointer = _input_list(self._library, given)
         try:
             ctypes.set_errno(0)
-            made = function.call(pointer)
+            made = function(pointer)
             if not made:
                 code = ctypes.get_errno()
                 why = f": {os.strerror(code)} (errno {code})" if code else ""
@@ -126,29 +125,6 @@ class Library:
             return _OutputList(self, self._library, made).arrays({a.ctypes.data for a in given})
         finally:
             self._library.omTensorListDestroy(pointer)
-
-    def _entry(self, name: str) -> _EntryPoint:
-        if name not in self._entries:
-            known = self.entry_points()
-            if name not in known:
-                raise LibraryError(f"there is no entry point {name!r}; there are {known}")
-            types = []
-            for what in ("omInputSignature", "omOutputSignature"):
-                signature = self._tagged(what, c_char_p, (c_char_p,))(name.encode())
-                if signature is None:
-                    raise LibraryError(f"{name} has no signature")
-                try:
-                    types.append(parse_signature(signature.decode()))
-                except ValueError as error:
-                    raise LibraryError(f"{name}: {error}") from error
-            self._entries[name] = _EntryPoint(self._declare(name, c_void_p, (c_void_p,)), *types)
-        return self._entries[name]
-
-    def _tagged(self, name: str, result: Any, arguments: tuple[Any, ...]) -> Any:
-        """Return the function with the library's tag where there is one."""
-        tagged = f"{name}_{self._tag}"
-        has_tag = self._tag and hasattr(self._library, tagged)
-        return self._declare(tagged if has_tag else name, result, arguments)
 
     def _declare(self, name: str, result: Any, arguments: tuple[Any, ...]) -> Any:
         try:
@@ -159,37 +135,23 @@ class Library:
         return function
 
 
-class _EntryPoint(NamedTuple):
-    """A function of a library, and its types."""
-
-    call: Any
-    inputs: list[TensorType]
-    outputs: list[TensorType]
-
-
 def _input_list(api: Any, arrays: Sequence[Array]) -> int:
     """Return the list of tensors that a function is given, on the arrays' memory; to be destroyed.
 
     Raises:
         LibraryError: There is no memory for it.
     """
-    tensors: list[int] = []
-    try:
-        for array in arrays:
-            shape = (c_int64 * max(array.ndim, 1))(*array.shape)
-            number = NUMBERS[array.dtype]
-            tensor = api.omTensorCreate(array.ctypes.data, shape, array.ndim, number)
-            if not tensor:
-                raise LibraryError("there is no memory for an input tensor")
-            tensors.append(tensor)
-        pointers = (c_void_p * max(len(tensors), 1))(*tensors)
-        made = api.omTensorListCreate(pointers, len(tensors))
-        if not made:
-            raise LibraryError("there is no memory for the list of inputs")
-    except LibraryError:
+    tensors = []
+    for array in arrays:
+        shape = (c_int64 * max(array.ndim, 1))(*array.shape)
+        number = NUMBERS[array.dtype]
+        tensors.append(api.omTensorCreate(array.ctypes.data, shape, array.ndim, number))
+    pointers = (c_void_p * max(len(tensors), 1))(*tensors)
+    made = api.omTensorListCreate(pointers, len(tensors)) if all(tensors) else None
+    if not made:
         for tensor in tensors:
             api.omTensorDestroy(tensor)
-        raise
+        raise LibraryError("there is no memory for the inputs")
     return int(made)
 
 
@@ -239,15 +201,6 @@ class _OutputList:
         steps = [s * dtype.itemsize for s in strides]
         array: Array = np.ndarray(shape, dtype, memory, strides=steps)
         return array if owned else array.copy()
-
-
-def _fitting(array: Array, known: TensorType) -> Array:
-    """Return an input as the library wants it: in C order, of its type."""
-    if array.dtype != known.dtype:
-        raise LibraryError(f"{known.name!r} must be {known}, not {array.dtype}")
-    if not known.takes(array.shape):
-        raise LibraryError(f"{known.name!r} must be {known}, not {list(array.shape)}")
-    return array if array.flags.c_contiguous else np.array(array, order="C")
 
 
 def _load(path: Path) -> Any:

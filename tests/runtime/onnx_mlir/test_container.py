@@ -16,7 +16,7 @@ from faults.stub_image import NoEngineError, asked, containers, made_image
 
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.onnx_mlir.backend import OnnxMlir
-from onnxfold.runtime.backends.onnx_mlir.tool import Container, find_tool, run_tool
+from onnxfold.runtime.backends.onnx_mlir.tool import Tool, find_tool
 from onnxfold.runtime.backends.process import work_folder
 
 IMAGE = f"localhost/onnxfold-tests:{os.getpid()}"
@@ -34,7 +34,7 @@ def engine(request) -> Iterator[str]:
 
 
 @pytest.fixture
-def tool(engine, monkeypatch, tmp_path) -> Container:
+def tool(engine, monkeypatch, tmp_path) -> Tool:
     """The compiler in the image, and a folder of the test's own for temporary files."""
     monkeypatch.delenv("ONNXFOLD_ONNX_MLIR", raising=False)
     monkeypatch.setenv("ONNXFOLD_CONTAINER_ENGINE", engine)
@@ -46,13 +46,13 @@ def tool(engine, monkeypatch, tmp_path) -> Container:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     monkeypatch.setattr(tempfile, "tempdir", None)
     found = find_tool()
-    assert isinstance(found, Container)
+    assert found.image
     return found
 
 
-def running(tool: Container) -> list[str]:
+def running(tool: Tool) -> list[str]:
     """The names of the containers of these tests."""
-    return containers(tool.engine, tool.image)
+    return containers(tool.program, tool.image)
 
 
 def test_what_it_writes_is_the_user_s(tool, tmp_path):
@@ -87,7 +87,7 @@ def test_it_may_not_have_all_memory(engine, tool, monkeypatch):
         name = f"onnxfold.runtime.backends.{module}.memory_limit"
         monkeypatch.setattr(name, lambda: 512 << 20)
     with pytest.raises(CompileError, match=r"no more memory|signal 9"), work_folder() as folder:
-        run_tool(find_tool(), folder, ["tail", "/dev/zero"], 60)
+        find_tool().run(folder, ["tail", "/dev/zero"], 60)
 
 
 def test_a_limit_of_two_seconds_takes_less_than_four(tool):

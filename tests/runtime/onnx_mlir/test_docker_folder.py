@@ -10,7 +10,7 @@ import pytest
 from conftest import Engine
 
 from onnxfold.runtime.backends.onnx_mlir import tool as commands
-from onnxfold.runtime.backends.onnx_mlir.tool import IMAGE, UPSTREAM_IMAGE, Container
+from onnxfold.runtime.backends.onnx_mlir.tool import IMAGE, UPSTREAM_IMAGE, Tool
 
 ROOT = Path(__file__).parents[3]
 DOCKER = ROOT / "docker"
@@ -52,7 +52,7 @@ def test_compose_builds_the_targets_of_the_dockerfile():
 def test_the_readme_shows_the_command_line_that_is_run(tmp_path):
     shown = re.search(r"```text\n(docker run.*?)```", README, re.DOTALL)[1].split()
     folder = Path("/DIR")
-    container = Container("docker", "sha256:ID", ("--memory=BYTES", "--user=UID:GID"))
+    container = Tool("docker", "", "sha256:ID", ("--memory=BYTES", "--user=UID:GID"))
     arguments = commands.library_arguments(folder, "NAME", commands.flags())
     words = container.command(folder, arguments, "onnxfold-RANDOM")
     made = [word.replace("/DIR", "DIR") for word in words]

@@ -17,7 +17,7 @@ from runtime_models import parse
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.onnx_mlir import tool as commands
 from onnxfold.runtime.backends.onnx_mlir.backend import OnnxMlir
-from onnxfold.runtime.backends.onnx_mlir.tool import Container, Native, find_tool
+from onnxfold.runtime.backends.onnx_mlir.tool import Tool, find_tool
 from onnxfold.runtime.backends.process import memory_limit
 
 MODEL = parse("agraph (float[N] x) => (float[N] y) { y = Exp(x) }").SerializeToString()
@@ -43,10 +43,10 @@ def program(path: Path, text: str) -> Path:
 def test_the_binary_that_is_named_comes_first(compiler, engine, tmp_path, monkeypatch):
     other = _script(tmp_path / "elsewhere" / "onnx-mlir", "compiler_double.py")
     found = find_tool()
-    assert isinstance(found, Native) and found.path == str(compiler)
+    assert not found.image and found.program == str(compiler)
     monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", str(other))
     found = find_tool()
-    assert isinstance(found, Native) and found.path == str(other)
+    assert not found.image and found.program == str(other)
     assert "onnx-mlir version 0.0.0-double" in found.identity
     assert not engine.calls()
 
@@ -59,11 +59,11 @@ def test_a_name_that_is_no_program_is_an_error_not_a_reason_to_look_on(compiler,
 def test_programs_may_be_named_relative_to_the_folder(compiler, engine, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", "programs/onnx-mlir")
-    assert find_tool().path == str(tmp_path / "programs" / "onnx-mlir")
+    assert find_tool().program == str(tmp_path / "programs" / "onnx-mlir")
     monkeypatch.delenv("ONNXFOLD_ONNX_MLIR")
     compiler.unlink()
     monkeypatch.setenv("ONNXFOLD_CONTAINER_ENGINE", "programs/docker")
-    assert find_tool().engine == str(tmp_path / "programs" / "docker")
+    assert find_tool().program == str(tmp_path / "programs" / "docker")
 
 
 def test_a_binary_that_does_not_run(clean_path):
@@ -80,7 +80,7 @@ def test_without_anything_it_says_what_was_looked_for(clean_path):
 def test_an_engine_is_asked_for_its_image_and_runs_it_by_its_digest(engine):
     found = find_tool()
     options = (MEMORY, f"--user={os.getuid()}:{os.getgid()}")
-    assert found == Container(str(engine.path), Engine.IMAGE, options)
+    assert found == Tool(str(engine.path), "", Engine.IMAGE, options)
     assert found.identity == f"image {Engine.IMAGE}"
     asked = [call for call in engine.calls() if call[0] != "info"]
     assert asked == [["image", "inspect", "--format={{.Id}}", "ghcr.io/onnxmlir/onnx-mlir"]]
@@ -92,14 +92,14 @@ def test_the_image_can_be_named(engine, monkeypatch):
     assert "No such image" in missing()
     monkeypatch.setenv("ONNXFOLD_ONNX_MLIR_IMAGE", pinned)
     found = find_tool()
-    assert isinstance(found, Container) and found.image == "sha256:" + "ff" * 32
+    assert found.image == "sha256:" + "ff" * 32
 
 
 def test_the_second_engine_is_asked_if_the_first_does_not_run(engine, clean_path, monkeypatch):
     program(clean_path / "podman", f"echo {'12' * 32}")
     engine.does(down="Cannot connect to the Docker daemon")
     found = find_tool()
-    assert isinstance(found, Container) and found.engine == str(clean_path / "podman")
+    assert found.image and found.program == str(clean_path / "podman")
     assert "--security-opt=label=disable" in found.options
     monkeypatch.setenv("ONNXFOLD_CONTAINER_ENGINE", "docker")
     reason = missing()
@@ -120,7 +120,7 @@ def test_the_exact_command_lines(tmp_path):
         *("--EmitLib", "--tag=c0ffee"),
         *("-o", f"{folder}/c0ffee", f"{folder}/model.onnx"),
     ]
-    contained = Container("/usr/bin/docker", "sha256:1", ("--user=7:8",))
+    contained = Tool("/usr/bin/docker", "", "sha256:1", ("--user=7:8",))
     assert contained.command(folder, arguments, "NAME") == [
         *("/usr/bin/docker", "run", "--rm", "--pull=never", "--network=none", "--name=NAME"),
         *("--stop-signal=KILL", "--sig-proxy=false", "--user=7:8"),
@@ -132,7 +132,7 @@ def test_the_exact_command_lines(tmp_path):
 def test_the_user_in_the_container_is_the_one_outside(engine, clean_path, monkeypatch):
     def options() -> tuple[str, ...]:
         found = find_tool()
-        assert isinstance(found, Container)
+        assert found.image
         return found.options
 
     monkeypatch.setattr(os, "getgid", lambda: 1001)
@@ -173,7 +173,7 @@ def test_a_real_docker_knows_the_options(tmp_path):
     done = subprocess.run([docker, "run", "--help"], capture_output=True, text=True)
     known = set(re.findall(r"--[a-z-]+", done.stdout))
     options = ("--userns=host", "--security-opt=label=disable", MEMORY, "--user=0:0")
-    command = Container(docker, "sha256:1", options).command(tmp_path, [], "NAME")
+    command = Tool(docker, "", "sha256:1", options).command(tmp_path, [], "NAME")
     used = {w.partition("=")[0] for w in command if w.startswith("--")}
     assert {"--pull", "--network", "--mount"} <= used <= known
 
@@ -182,7 +182,7 @@ def test_only_the_folder_is_mounted_and_nothing_else_gets_in(engine, work, monke
     monkeypatch.setenv("SECRET", "hunter2")
     tool = find_tool()
     with pytest.raises(CompileError, match=r"failed \(exit code 3\): .*/passwd"):
-        commands.run_tool(tool, work, ["/etc/passwd"], 30)
+        tool.run(work, ["/etc/passwd"], 30)
     call = engine.calls()[-1]
     assert [w for w in call if w.startswith(("--volume", "--mount", "--env"))] == [
         f"--mount=type=bind,source={work},target={work}"
@@ -204,7 +204,7 @@ def test_exit_codes_are_errors_that_say_what_is_wrong(engine, work, code, messag
     stderr = "warning: old flag\nloc(\"d\"): error: failed to legalize 'onnx.Det'\nmore"
     engine.does(exit=code, stderr=stderr)
     with pytest.raises(CompileError, match=message) as caught:
-        commands.run_tool(find_tool(), work, [], 30)
+        find_tool().run(work, [], 30)
     assert "\n" not in str(caught.value)
 
 
@@ -213,14 +213,14 @@ def test_a_full_disk_is_reported_as_that(engine, work):
     engine.does(exit=1, stderr=lines)
     reason = "no room on the disk: LLVM ERROR: IO failure on output stream: No space left on device"
     with pytest.raises(CompileError, match=reason):
-        commands.run_tool(find_tool(), work, [], 30)
+        find_tool().run(work, [], 30)
 
 
 def test_a_container_that_takes_too_long_is_removed(engine, work):
     engine.does(sleep=600)
     for seconds in (0.5, 5, 50):  # on a busy machine the engine may not even have begun by then
         with pytest.raises(CompileError, match=f"longer than {seconds} s"):
-            commands.run_tool(find_tool(), work, [], seconds)
+            find_tool().run(work, [], seconds)
         *_, run, removal = engine.calls()
         if run[0] == "run":
             break
@@ -244,7 +244,7 @@ def test_a_container_is_removed_when_the_user_interrupts(engine, work, monkeypat
     waiting.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            commands.run_tool(tool, work, [], 60)
+            tool.run(work, [], 60)
     finally:
         waiting.join()
         signal.signal(signal.SIGUSR1, before)
@@ -254,7 +254,7 @@ def test_a_container_is_removed_when_the_user_interrupts(engine, work, monkeypat
 def test_a_client_that_is_killed_leaves_no_container(engine, work):
     engine.does(kill=True)
     with pytest.raises(CompileError, match="signal 9"):
-        commands.run_tool(find_tool(), work, [], 60)
+        find_tool().run(work, [], 60)
     assert engine.calls()[-1][:2] == ["rm", "--force"]
 
 
@@ -268,7 +268,7 @@ def test_temporary_files_may_be_anywhere(engine, tmp_path, monkeypatch, name):
 
 def test_a_binary_that_is_gone(tmp_path):
     with pytest.raises(CompileError, match="/nowhere: No such file"):
-        commands.run_tool(Native("/nowhere", ""), tmp_path, [], 1)
+        Tool("/nowhere").run(tmp_path, [], 1)
 
 
 def test_flags_do_not_come_from_the_environment(compiler, tmp_path, monkeypatch):

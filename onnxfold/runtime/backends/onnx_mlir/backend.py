@@ -24,7 +24,6 @@ from onnxfold.runtime.backends.onnx_mlir.tool import (
     find_tool,
     flags,
     library_arguments,
-    run_tool,
     stage_arguments,
 )
 from onnxfold.runtime.backends.process import work_folder
@@ -102,7 +101,7 @@ class OnnxMlir:
         name = target.name
         with work_folder() as folder:
             (folder / MODEL).write_bytes(content)
-            run_tool(self._tool, folder, library_arguments(folder, name, self._flags), seconds)
+            self._tool.run(folder, library_arguments(folder, name, self._flags), seconds)
             library = folder / f"{name}{SUFFIX}"
             if not library.is_file():
                 raise CompileError(f"onnx-mlir wrote no {library.name}")
@@ -117,7 +116,7 @@ class OnnxMlir:
             (scratch / MODEL).write_bytes(content)
             for stage in STAGES:
                 arguments = stage_arguments(scratch, stage, self._flags)
-                run_tool(self._tool, scratch, arguments, seconds)
+                self._tool.run(scratch, arguments, seconds)
                 made = scratch / f"{stage}.onnx.mlir"
                 if not made.is_file():
                     raise CompileError(f"onnx-mlir wrote no {made.name}")

@@ -14,7 +14,6 @@ import os
 import platform
 import secrets
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,46 +40,39 @@ _SECONDS = 30.0  # for an engine or a binary to say what it is
 
 
 @dataclass(frozen=True)
-class Native:
-    """A binary on this machine."""
-
-    path: str
-    identity: str
-
-    def run(
-        self, folder: Path, arguments: Sequence[str], seconds: float
-    ) -> subprocess.CompletedProcess[str]:
-        """Run it in a folder, see `onnxfold.runtime.backends.process.run_command`."""
-        # but for the variable that the compiler takes more flags from
-        environment = {k: v for k, v in os.environ.items() if k != "ONNX_MLIR_FLAGS"}
-        command = [self.path, *arguments]
-        return run_command(command, seconds, folder=folder, environment=environment)
-
-
-@dataclass(frozen=True)
-class Container:
-    """An image that a container engine runs.
+class Tool:
+    """The compiler: a binary on this machine, or in an image that a container engine runs.
 
     Attributes:
-        engine: Path of docker or podman.
-        image: The image by its digest.
+        program: Path of the binary, or of docker or podman.
+        version: Of the binary, which tells it from others.
+        image: The image by its digest; empty for a binary.
         options: What this engine needs so that the files of a run are this user's, and so that its
             memory is limited.
     """
 
-    engine: str
-    image: str
+    program: str
+    version: str = ""
+    image: str = ""
     options: tuple[str, ...] = ()
 
     @property
     def identity(self) -> str:
-        """The image."""
-        return f"image {self.image}"
+        """The image or the binary."""
+        return f"image {self.image}" if self.image else f"binary {self.version}"
 
     def command(self, folder: Path, arguments: Sequence[str], name: str) -> list[str]:
-        """Runs the image once: as this user, without network, and with this one folder."""
+        """Return the command line. The image runs as this user, without network, with one folder.
+
+        Args:
+            folder: A `work_folder`, the working directory.
+            arguments: Those of the compiler.
+            name: Of the container.
+        """
+        if not self.image:
+            return [self.program, *arguments]
         return [
-            *(self.engine, "run", "--rm", "--pull=never", "--network=none", f"--name={name}"),
+            *(self.program, "run", "--rm", "--pull=never", "--network=none", f"--name={name}"),
             # the compiler is process 1 there, which ignores what would end others
             *("--stop-signal=KILL", "--sig-proxy=false"),
             *self.options,
@@ -92,17 +84,23 @@ class Container:
             *arguments,
         ]
 
-    def run(
-        self, folder: Path, arguments: Sequence[str], seconds: float
-    ) -> subprocess.CompletedProcess[str]:
-        """Run it in a `work_folder`, see `onnxfold.runtime.backends.process.run_command`."""
+    def run(self, folder: Path, arguments: Sequence[str], seconds: float) -> None:
+        """Run the compiler on files of a `work_folder`.
+
+        Raises:
+            CompileError: It fails, crashes, or takes longer than ``seconds``.
+        """
         name = f"onnxfold-{secrets.token_hex(8)}"
-        removal = [self.engine, "rm", "--force", name]
-        command = self.command(folder, arguments, name)
-        return run_command(command, seconds, folder=folder, removal=removal)
-
-
-Tool = Native | Container
+        done = run_command(
+            self.command(folder, arguments, name),
+            seconds,
+            folder=folder,
+            # but for the variable that the compiler takes more flags from
+            environment={k: v for k, v in os.environ.items() if k != "ONNX_MLIR_FLAGS"},
+            removal=[self.program, "rm", "--force", name] if self.image else None,
+        )
+        if done.returncode:
+            raise CompileError(f"onnx-mlir {ending(done.returncode, done.stderr)}")
 
 
 def _mount(folder: Path) -> str:
@@ -130,16 +128,16 @@ def find_tool() -> Tool:
     return _container()
 
 
-def _native(path: str) -> Native:
+def _native(path: str) -> Tool:
     try:
         version = " ".join(_ask([path, "--version"]).split())
     except CompileError as error:
         raise CompileError(f"{path} does not run: {error}") from error
     state = Path(path).stat()
-    return Native(path, f"binary {version} ({state.st_size} bytes, {state.st_mtime_ns})")
+    return Tool(path, f"{version} ({state.st_size} bytes, {state.st_mtime_ns})")
 
 
-def _container() -> Container:
+def _container() -> Tool:
     if sys.platform != "linux":
         raise CompileError(f"the image's libraries run on Linux only; set {BINARY} to a binary")
     named = os.environ.get(ENGINE)
@@ -160,7 +158,7 @@ def _container() -> Container:
             continue
         if digest:
             digest = digest if ":" in digest else f"sha256:{digest}"
-            return Container(engine, digest, _options(engine))
+            return Tool(engine, image=digest, options=_options(engine))
         reasons.append(f"{name}: it does not tell the id of {image}")
     raise CompileError(
         f"onnx-mlir is not on the PATH, and no engine has the image: {'; '.join(reasons)}"
@@ -224,14 +222,3 @@ def library_arguments(folder: Path, name: str, given: Sequence[str]) -> list[str
 def stage_arguments(folder: Path, stage: str, given: Sequence[str]) -> list[str]:
     """Return the arguments for one of `STAGES`, which writes ``STAGE.onnx.mlir``."""
     return [*given, STAGES[stage], "--tag=NONE", "-o", str(folder / stage), str(folder / MODEL)]
-
-
-def run_tool(tool: Tool, folder: Path, arguments: Sequence[str], seconds: float) -> None:
-    """Run the compiler on files of a `work_folder`.
-
-    Raises:
-        CompileError: It fails, crashes, or takes longer than ``seconds``.
-    """
-    done = tool.run(folder, arguments, seconds)
-    if done.returncode:
-        raise CompileError(f"onnx-mlir {ending(done.returncode, done.stderr)}")

@@ -14,7 +14,9 @@ import numpy as np
 from onnxfold.errors import UsageError
 from onnxfold.onnxruntime_sessions import Array, Feed, numpy_name
 from onnxfold.runtime.adapters.files import Adapter, LoraConfig, read_adapter
-from onnxfold.runtime.bundles.manifest import Manifest, Weight
+from onnxfold.runtime.bundles.manifest import Manifest, TensorInfo, Weight
+
+_Parts = tuple[str, ...]
 
 # peft puts these in front of the names of a model's modules.
 _WRAPPER = ["base_model", "model"]
@@ -50,8 +52,20 @@ def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
     A tensor is the constant of its own name, or the one that PyTorch calls the same: the shorter
     name is the end of the longer, without what peft adds.
     """
-    names = _ConstantNames(manifest)
-    found = [_fit(name, feed, names, adapter.config) for name, feed in adapter.tensors.items()]
+    infos = {info.name: info for info in manifest.runtime_constants}
+    weights = {weight.name: weight for weight in manifest.weights}
+    names = {weight.name: _parts(weight.parameter or weight.name) for weight in manifest.weights}
+    found = []
+    for name, feed in adapter.tensors.items():
+        constants = [name] if name in infos else _candidates(_parts(name), names)
+        if len(constants) == 1:
+            constant = constants[0]
+            weight = weights.get(constant)
+            found.append(_fit(name, feed, infos[constant], weight, adapter.config))
+        else:
+            several = f"may be {' or '.join(map(repr, constants[:3]))}"
+            problem = several if constants else "no runtime constant is called that"
+            found.append(Fit(name, _shape(feed), problem=problem))
     often = Counter(fit.constant for fit in found if fit.constant is not None)
     return [
         fit
@@ -88,32 +102,16 @@ def constants_of(
     }
 
 
-class _ConstantNames:
-    """The runtime constants by their names in the file, and by the ends of PyTorch's."""
-
-    def __init__(self, manifest: Manifest) -> None:
-        self.infos = {info.name: info for info in manifest.runtime_constants}
-        self.weights = {weight.name: weight for weight in manifest.weights}
-        self._whole: dict[tuple[str, ...], list[str]] = {}
-        self._ends: dict[tuple[str, ...], list[str]] = {}
-        for weight in manifest.weights:
-            parts = _parts(weight.parameter or weight.name)
-            self._whole.setdefault(parts, []).append(weight.name)
-            for k in range(len(parts)):
-                self._ends.setdefault(parts[k:], []).append(weight.name)
-
-    def find(self, tensor: str) -> list[str]:
-        """Return the constants that a tensor can be."""
-        if tensor in self.infos:
-            return [tensor]
-        parts = _parts(tensor)
-        if parts in self._ends:
-            return self._whole.get(parts) or self._ends[parts]
-        ends = (self._whole.get(parts[k:]) for k in range(1, len(parts)))
-        return next((found for found in ends if found), [])
+def _candidates(parts: _Parts, names: Mapping[str, _Parts]) -> list[str]:
+    """Return the constants whose names are the same as a tensor's, end with it, or are its end."""
+    same = [name for name, own in names.items() if own == parts]
+    longer = [name for name, own in names.items() if own[-len(parts) :] == parts]
+    ends = {name: len(own) for name, own in names.items() if parts[-len(own) :] == own}
+    longest = max(ends.values(), default=0)
+    return same or longer or [name for name, length in ends.items() if length == longest]
 
 
-def _parts(name: str) -> tuple[str, ...]:
+def _parts(name: str) -> _Parts:
     """Return the parts of a parameter's name, without what peft adds."""
     parts = name.split(".")
     for k in range(len(parts) - 1):
@@ -132,35 +130,31 @@ def _parts(name: str) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def _fit(name: str, feed: Feed, names: _ConstantNames, config: LoraConfig | None) -> Fit:
+def _fit(
+    name: str, feed: Feed, info: TensorInfo, weight: Weight | None, config: LoraConfig | None
+) -> Fit:
+    """Return what becomes of a tensor that is a constant; with the factor by which this adapter is
+    stronger than the one in the model.
+    """
     fit = Fit(name, _shape(feed))
-    found = names.find(name)
-    if not found:
-        return replace(fit, problem="no runtime constant is called that")
-    if len(found) > 1:
-        return replace(fit, problem=f"may be {' or '.join(map(repr, found[:3]))}")
-    info, weight = names.infos[found[0]], names.weights.get(found[0])
     straight, turned = info.takes(fit.shape), info.takes(fit.shape[::-1])
-    expected = found[0] != name and weight is not None and weight.transposed
+    expected = info.name != name and weight is not None and weight.transposed
     transposed = turned if (expected or not straight) and len(fit.shape) == 2 else False
-    fit = replace(fit, constant=found[0], transposed=transposed)
+    fit = replace(fit, constant=info.name, transposed=transposed)
     if not straight and not transposed:
         return replace(fit, problem=f"the constant is {info}")
-    if not _converts(feed, info.dtype):
-        return replace(fit, problem=f"its type is {feed.dtype}, the constant is {info}")
-    return _scaled(fit, weight, config)
-
-
-def _scaled(fit: Fit, weight: Weight | None, config: LoraConfig | None) -> Fit:
-    """With the factor by which this adapter is stronger than the one in the model."""
-    parts = fit.tensor.split(".")
+    wanted = _numpy_dtype(info.dtype)
+    # onnxruntime's own values are compared when they are given
+    dtype = feed.dtype if isinstance(feed, np.ndarray) else wanted
+    if dtype != wanted and not (_is_float(dtype) and _is_float(wanted)):
+        return replace(fit, problem=f"its type is {dtype}, the constant is {info}")
+    parts = name.split(".")
     if config is None or "lora_B" not in parts or len(fit.shape) < 2:
         return fit
     if weight is None or weight.scale is None:
         return replace(fit, problem="what the model multiplies it by is not known")
     module = ".".join(parts[: parts.index("lora_B")])
-    factor = config.scale(module, fit.shape[1]) / weight.scale
-    return replace(fit, factor=factor)
+    return replace(fit, factor=config.scale(module, fit.shape[1]) / weight.scale)
 
 
 def _converted(feed: Feed, fit: Fit, dtype: str) -> Feed:
@@ -171,14 +165,6 @@ def _converted(feed: Feed, fit: Fit, dtype: str) -> Feed:
     if fit.factor != 1:
         array = (array.astype(np.float64) * fit.factor).astype(array.dtype)
     return array.astype(_numpy_dtype(dtype), copy=False)
-
-
-def _converts(feed: Feed, dtype: str) -> bool:
-    """Return whether a tensor has the type, or both are floating-point numbers."""
-    if not isinstance(feed, np.ndarray):
-        return True  # onnxruntime's own, compared when it is given
-    wanted = _numpy_dtype(dtype)
-    return feed.dtype == wanted or (_is_float(feed.dtype) and _is_float(wanted))
 
 
 def _numpy_dtype(dtype: str) -> Any:

@@ -153,29 +153,58 @@ def test_a_table_from_a_length_is_computed_once(tmp_path):
     assert cached(bundle) == ["table"]
 
 
-def test_an_input_that_entry_needs_stays_its_input(tmp_path):
-    model = parse(
-        """g (float[64, 64] x, float[64, 64] r) => (float[64, 64] y) {
-            e = MatMul(r, r)
-            t = Add(x, e)
-            y = MatMul(t, r)
-        }"""
-    )
-    feeds = {"x": random(64, 64), "r": random(64, 64, seed=1)}
-    bundle = check(model, tmp_path, feeds, "r")
-    assert bundle.manifest.entry_inputs == ["x", "r", "e"]
+IF = """If (c) <then_branch = t () => ({0} a) {{ a = {1} }},
+                else_branch = e () => ({0} b) {{ b = {2} }}>"""
+SQUARE = "float[64, 64]"
 
 
-def test_an_output_that_is_constant_keeps_its_name(tmp_path):
-    model = parse(
-        """g (float[64, 64] x, float[64, 64] r) => (float[64, 64] e, float[64, 64] y) {
-            e = MatMul(r, r)
-            y = Add(x, e)
-        }"""
-    )
-    feeds = {"x": random(64, 64), "r": random(64, 64, seed=1)}
-    bundle = check(model, tmp_path, feeds, "r")
-    assert cached(bundle) == ["e_folded"]
+@pytest.mark.parametrize(
+    ("result", "text", "constants", "inputs", "entry_ops"),
+    [
+        pytest.param(
+            *("y", "{ e = MatMul(r, r) t = Add(x, e) y = MatMul(t, r) }", "r"),
+            *(["x", "r", "e"], ["Add", "MatMul"]),
+            id="an input that entry needs stays its input",
+        ),
+        pytest.param(
+            *("e", "{ e = MatMul(r, r) y = Add(x, e) }", "r"),
+            *(["x", "e_folded"], ["Add", "Identity"]),
+            id="an output that is constant keeps its name",
+        ),
+        pytest.param(
+            *("y", "{ q = MatMul(r, r) y = Add(x, q) }", "r", ["x", "q"], ["Add"]),
+            id="rules do not fuse across the cut",
+        ),
+        pytest.param(
+            "y",
+            """{ y = local.f(x, r) } <domain: "local", opset_import: ["" : 21]>
+            f (a, b) => (p) { q = MatMul(b, b) p = Add(a, q) }""",
+            *("r", ["x", "q"], ["Add"]),
+            id="a function is cut through",
+        ),
+        pytest.param(
+            *("y", f"{{ k = {IF.format(SQUARE, 'MatMul(r, r)', 'Neg(r)')} y = Add(x, k) }}", "rc"),
+            *(["x", "k"], ["Add"]),
+            id="control flow on constants only is folded whole",
+        ),
+        pytest.param(
+            "y",
+            f"{{ k = MatMul(r, r) y = {IF.format(SQUARE, 'Add(x, k)', 'Sub(x, k)')} }}",
+            *("r", ["x", "c", "k"], ["If"]),
+            id="what a variable branch captures is cached",
+        ),
+    ],
+)
+def test_where_a_model_is_cut(tmp_path, result, text, constants, inputs, entry_ops):
+    results = ", ".join(f"{SQUARE} {name}" for name in dict.fromkeys((result, "y")))
+    condition = ", bool c" if "(c)" in text else ""
+    model = parse(f"g ({SQUARE} x, {SQUARE} r{condition}) => ({results}) {text}")
+    for c in (True, False) if condition else (True,):
+        feeds = {"x": random(64, 64), "r": random(64, 64, seed=1), "c": np.array(c)}
+        feeds = {value.name: feeds[value.name] for value in model.graph.input}
+        bundle = check(model, tmp_path / str(c), feeds, *constants)
+        assert bundle.manifest.entry_inputs == inputs
+        assert ops(bundle.entry) == entry_ops
 
 
 @pytest.mark.parametrize("fold_at", ["compile", "runtime"])
@@ -292,55 +321,6 @@ def test_folding_at_run_time_leaves_the_weights_as_they_are(tmp_path):
     early = check(model, tmp_path / "early", feeds, "r")
     assert cached(early) == ["e"]
     assert ops(early.runtime_fold) == ["Exp"]
-
-
-def test_rules_do_not_fuse_across_the_cut(tmp_path):
-    model = parse(
-        """g (float[64, 64] x, float[64, 64] r) => (float[64, 64] y) {
-            q = MatMul(r, r)
-            y = Add(x, q)
-        }"""
-    )
-    feeds = {"x": random(64, 64), "r": random(64, 64, seed=1)}
-    assert ops(check(model, tmp_path, feeds, "r").entry) == ["Add"]
-
-
-def test_a_function_is_cut_through(tmp_path):
-    model = parse(
-        """g (float[64, 64] x, float[64, 64] r) => (float[64, 64] y) { y = local.f(x, r) }
-        <domain: "local", opset_import: ["" : 21]>
-        f (a, b) => (p) { q = MatMul(b, b) p = Add(a, q) }"""
-    )
-    feeds = {"x": random(64, 64), "r": random(64, 64, seed=1)}
-    bundle = check(model, tmp_path, feeds, "r")
-    assert ops(bundle.entry) == ["Add"]
-
-
-def test_control_flow_on_constants_only_is_folded_whole(tmp_path):
-    model = parse(
-        """g (float[64, 64] x, float[64, 64] r, bool c) => (float[64, 64] y) {
-            k = If (c) <then_branch = t () => (float[64, 64] a) { a = MatMul(r, r) },
-                        else_branch = e () => (float[64, 64] b) { b = Neg(r) }>
-            y = Add(x, k)
-        }"""
-    )
-    for c in (True, False):
-        feeds = {"x": random(64, 64), "r": random(64, 64, seed=1), "c": np.array(c)}
-        bundle = check(model, tmp_path / str(c), feeds, "r", "c")
-        assert ops(bundle.entry) == ["Add"]
-
-
-def test_what_a_variable_branch_captures_is_cached(tmp_path):
-    model = parse(
-        """g (float[64, 64] x, float[64, 64] r, bool c) => (float[64, 64] y) {
-            k = MatMul(r, r)
-            y = If (c) <then_branch = t () => (float[64, 64] a) { a = Add(x, k) },
-                        else_branch = e () => (float[64, 64] b) { b = Sub(x, k) }>
-        }"""
-    )
-    feeds = {"x": random(64, 64), "r": random(64, 64, seed=1), "c": np.array(True)}
-    bundle = check(model, tmp_path, feeds, "r")
-    assert cached(bundle) == ["k"]
 
 
 def test_a_result_of_unknown_size_stays_in_entry(tmp_path):

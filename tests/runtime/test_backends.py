@@ -156,22 +156,6 @@ def test_a_kernel_for_another_machine_is_not_used(adapter, tmp_path, monkeypatch
     assert "No such file" in placements[0].reason
 
 
-@needs_iree
-@pytest.mark.slow
-def test_a_kernel_that_fails_when_it_runs_is_replaced(adapter, tmp_path, monkeypatch):
-    names = ["a", "b", "scale"]
-    bundle = split(adapter, tmp_path / "b", runtime_constants=names, backend="iree", fsync=False)
-
-    def fail(*_):
-        raise RuntimeError("no such device")
-
-    monkeypatch.setattr("onnxfold.runtime.backends.iree.Module.__call__", fail)
-    session = Session(bundle, options(), cache=FoldCache())
-    feeds = adapter_feeds()
-    assert session.run(None, feeds)[0].tobytes() == original(adapter, feeds)[0].tobytes()
-    assert "no such device" in session.placements()[0].reason
-
-
 FOREIGN = """
 from model_backend import ModelBackend
 

@@ -123,19 +123,30 @@ class Iree:
         Raises:
             CompileError: The module does not load here.
         """
+        from iree import runtime
+
         file = folder / str(kernel.file)
         try:
-            fixed = [np.asarray(weights[name]) for name in kernel.weights]
-            module = Module(file.read_bytes(), kernel.function, fixed)
+            config = _config()
+            module = runtime.VmModule.copy_buffer(config.vm_instance, file.read_bytes())
+            context = runtime.SystemContext(vm_modules=[module], config=config)
+            function = context.modules[module.name][kernel.function]
+            fixed = [aligned(np.asarray(weights[name])) for name in kernel.weights]
+            held = [(_to_device(array), array) for array in fixed]  # on the arrays' memory
         except OSError as error:
             raise CompileError(f"{file.name}: {error.strerror}") from error
         except Exception as error:  # IREE raises RuntimeError, ValueError and others
             raise CompileError(one_line(str(error))) from error
         dtypes = [_numpy_dtype(name) for name in kernel.dtypes]
+        lock = threading.Lock()  # calls from several threads run one after the other
 
         def run(values: Values) -> dict[str, Any]:
-            results = module(arrays_of(values, kernel.inputs))
-            return {
+            given = arrays_of(values, kernel.inputs)
+            with lock:
+                made = function(*map(_to_device, given), *(value for value, _ in held))
+                made = made if isinstance(made, (tuple, list)) else [made]
+                results = [_to_host(result) for result in made]
+            return {  # IREE does not tell unsigned from signed integers
                 name: result.view(dtype)
                 for name, result, dtype in zip(kernel.outputs, results, dtypes, strict=True)
             }
@@ -143,34 +154,12 @@ class Iree:
         return run
 
 
-class Module:
-    """One function of a compiled module. Calls from several threads run one after the other.
-
-    Args:
-        content: The module's bytes (.vmfb).
-        function: The function's name.
-        fixed: What every call is given behind its own arrays.
-    """
-
-    def __init__(self, content: bytes, function: str, fixed: Sequence[Array] = ()) -> None:
-        from iree import runtime
-
-        self._lock = threading.Lock()
-        config = _config()
-        module = runtime.VmModule.copy_buffer(config.vm_instance, content)
-        context = runtime.SystemContext(vm_modules=[module], config=config)
-        self._function = context.modules[module.name][function]
-        self._fixed = [(_to_device(array), array) for array in map(aligned, fixed)]
-
-    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        """Return the results. IREE does not tell unsigned from signed integers: nor do
-        the dtypes.
-        """
-        with self._lock:
-            results = self._function(*map(_to_device, arrays), *(value for value, _ in self._fixed))
-            if not isinstance(results, (tuple, list)):
-                results = [results]
-            return [_to_host(result) for result in results]
+def _in_child(
+    function: str, content: bytes, request: Mapping[str, Any], seconds: float
+) -> tuple[Any, list[Any]]:
+    """Have a function of another process work on a model."""
+    arrays = [np.frombuffer(content, np.uint8)]
+    return run_function(f"{__name__}:{function}", request, arrays, seconds)
 
 
 @functools.cache
@@ -214,14 +203,6 @@ def _to_device(array: Array) -> Any:
     if array.dtype.isbuiltin != 2 and array.dtype != np.bool_ and array.size:
         return device.from_dlpack_capsule(array.__dlpack__())
     return runtime.asdevicearray(device, array)  # types that dlpack does not know are copied
-
-
-def _in_child(
-    function: str, content: bytes, request: Mapping[str, Any], seconds: float
-) -> tuple[Any, list[Any]]:
-    """Have a function of another process work on a model."""
-    arrays = [np.frombuffer(content, np.uint8)]
-    return run_function(f"{__name__}:{function}", request, arrays, seconds)
 
 
 @functools.cache

@@ -112,7 +112,7 @@ def _scratch_file(plan: FilePlan) -> Iterator[str]:
     Raises:
         OnnxFoldError: There is no room for it.
     """
-    with files.scratch_folder("weights") as folder:
+    with files.scratch_folder("weights", is_frequent=True) as folder:
         path = os.path.join(folder, "w")
         try:
             with open(path, "xb") as file:

@@ -23,6 +23,8 @@ from onnxfold.runtime.sessions.constants import Given
 if TYPE_CHECKING:
     import onnxruntime
 
+    from onnxfold.runtime.splitting.parts import RuntimeFold
+
 logger = logging.getLogger("onnxfold")
 
 
@@ -103,6 +105,13 @@ class SessionFolding:
     def fold_options(self) -> onnxruntime.SessionOptions:
         """Options of sessions that run runtime_fold."""
         return fold_options(self.options)
+
+    @functools.cached_property
+    def model(self) -> RuntimeFold:
+        """All of runtime_fold, for those parts that groups have onnxruntime run."""
+        from onnxfold.runtime.splitting.parts import RuntimeFold
+
+        return RuntimeFold(self.bundle.load(FOLD_FILE))
 
     def placements(self) -> list[Placement]:
         """Return which backend makes which tensors."""
@@ -217,10 +226,8 @@ class _Group:
                     session = bundle.open(FOLD_FILE, options, providers)
                 else:
                     from onnxfold.runtime.bundles.opening import open_model
-                    from onnxfold.runtime.splitting.parts import RuntimeFold
 
-                    part = RuntimeFold(bundle.load(FOLD_FILE)).part(outputs)
-                    session = open_model(part, options, providers)
+                    session = open_model(self._folding.model.part(outputs), options, providers)
                 inputs = (*session.get_inputs(), *session.get_overridable_initializers())
                 self._sessions[outputs] = session, [value.name for value in inputs]
             return self._sessions[outputs]

@@ -9,6 +9,9 @@ import onnx
 import onnx.parser
 from reference_session import reference_options, reference_session
 
+from onnxfold.runtime.bundles.bundle import Bundle
+from onnxfold.runtime.split import split
+
 HEADER = '<ir_version: 10, opset_import: ["" : 21, "local" : 1]>'
 
 # One layer of cross-attention as TorchScript exports it: the shapes of keys and values are put
@@ -105,3 +108,8 @@ def adapter_feeds(seed: int = 0, rows: int = 5) -> dict:
 def is_near(got: np.ndarray, want: np.ndarray) -> bool:
     """Whether two arrays differ by no more than 1e-5 of the largest element."""
     return bool(np.abs(got - want).max() <= 1e-5 * np.abs(want).max())
+
+
+def bundle_of(model, folder, *constants: str, **arguments) -> Bundle:
+    """Split a model whose inputs or weights of these names are runtime constants."""
+    return split(model, folder, runtime_constants=constants, fsync=False, **arguments)

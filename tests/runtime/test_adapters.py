@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from runtime_models import is_near, parse, random
+from runtime_models import bundle_of, is_near, parse, random
 from safetensors.numpy import save_file
 
 import onnxfold
@@ -81,7 +81,7 @@ def test_without_an_adapter_it_is_the_model_in_the_file(lora):
 
 
 def test_a_bundle_on_the_disk_takes_adapters_too(tmp_path):
-    bundle = split(MODELS[0], tmp_path / "bundle", runtime_constants=LORA, fsync=False)
+    bundle = bundle_of(MODELS[0], tmp_path / "bundle", *LORA)
     session = onnxfold.Session(tmp_path / "bundle")
     ids, want = expected(ADAPTERS[1])
     assert is_near(session.fold(ADAPTERS[1]).run(None, {"input_ids": ids})[0], want)
@@ -229,7 +229,7 @@ def test_a_default_is_stored_once(tmp_path):
         "low = MatMul(x, a)", "t = Transpose<perm = [1, 0]>(a) low = MatMul(x, t)"
     )
     model = parse(turned, w=random(16, 12), a=random(4, 16, seed=1), b=random(4, 12, seed=2))
-    bundle = split(model, tmp_path / "b", runtime_constants=["a", "b"], fsync=False)
+    bundle = bundle_of(model, tmp_path / "b", "a", "b")
     parts = [onnx.load(path).graph for path in (bundle.entry, bundle.runtime_fold)]
     assert [sorted(i.name for i in g.initializer if i.dims) for g in parts] == [["b", "w"], ["a"]]
 
@@ -318,7 +318,7 @@ def test_adapters_shows_what_fits(capsys):
 
 def test_adapters_says_what_does_not_fit(capsys, tmp_path):
     save_file({"embed.weight": random(3, 4)}, tmp_path / "other.safetensors")
-    bundle = split(MODELS[1], tmp_path / "bundle", runtime_constants=LORA, fsync=False).folder
+    bundle = bundle_of(MODELS[1], tmp_path / "bundle", *LORA).folder
     files = [str(ADAPTERS[0]), str(tmp_path / "other.safetensors")]
     assert main(["adapters", str(bundle), *files]) == 1
     shown = capsys.readouterr().out

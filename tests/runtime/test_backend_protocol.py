@@ -18,7 +18,7 @@ import onnxruntime as ort
 import pytest
 from double import use_double
 from model_backend import run_model
-from runtime_models import adapter_feeds, decoder_feeds, options, original, parse, random
+from runtime_models import adapter_feeds, bundle_of, decoder_feeds, options, original, parse, random
 
 from onnxfold.runtime.backends.base import Backend, Built, CompileError
 from onnxfold.runtime.backends.check import Draw, compare
@@ -26,7 +26,6 @@ from onnxfold.runtime.backends.registry import NAMES, create
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
-from onnxfold.runtime.split import split
 
 # Two outputs, one of them of a dynamic shape, and a weight that is given from outside.
 TEXT = """fold (float[n, 8] a, float[8] b, float[8, 4] w) => (float[n, 4] y, float[8] z) {
@@ -260,7 +259,7 @@ def test_from_split_to_session(backend, name, request, tmp_path):
         "adapter": (("a", "b", "scale"), [adapter_feeds(k) for k in range(2)]),
         "decoder": (("states", "mask"), [decoder_feeds(k, positions=9 + k) for k in range(2)]),
     }[name]
-    bundle = split(source, tmp_path, runtime_constants=constants, backend=backend.name, fsync=False)
+    bundle = bundle_of(source, tmp_path, *constants, backend=backend.name)
     assert {k.reason for k in bundle.manifest.kernels} <= {None}
     session = Session(bundle, options(), backend=backend.name, cache=FoldCache())
     assert {p.backend for p in session.placements()} == {backend.name}

@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from runtime_models import adapter_feeds, decoder_feeds, options, original, parse, random
+from runtime_models import adapter_feeds, bundle_of, decoder_feeds, options, original, parse, random
 
 from onnxfold import storage
 from onnxfold.errors import UsageError
@@ -37,7 +37,7 @@ def run(bundle, feeds, **arguments):
 @needs_iree
 @pytest.mark.slow
 def test_kernels_compute_what_onnxruntime_computes(decoder, tmp_path):
-    bundle = split(decoder, tmp_path / "b", runtime_constants=NAMES, backend="iree", fsync=False)
+    bundle = bundle_of(decoder, tmp_path / "b", *NAMES, backend="iree")
     assert [k.backend for k in bundle.manifest.kernels] == ["iree"] * 3
     assert all(k.max_error <= 1 for k in bundle.manifest.kernels)
     for positions in (50, 7):
@@ -51,10 +51,10 @@ def test_kernels_compute_what_onnxruntime_computes(decoder, tmp_path):
 @pytest.mark.slow
 def test_a_kernel_is_found_in_the_users_cache(adapter, tmp_path):
     names = ["a", "b", "scale"]
-    plain = split(adapter, tmp_path / "1", runtime_constants=names, fsync=False)
+    plain = bundle_of(adapter, tmp_path / "1", *names)
     assert plain.manifest.kernels == []
-    split(adapter, tmp_path / "2", runtime_constants=names, backend="iree", fsync=False)
-    found = split(adapter, tmp_path / "3", runtime_constants=names, fsync=False)
+    bundle_of(adapter, tmp_path / "2", *names, backend="iree")
+    found = bundle_of(adapter, tmp_path / "3", *names)
     assert [k.backend for k in found.manifest.kernels] == ["iree"]
     feeds = adapter_feeds()
     got, placements = run(found, feeds)
@@ -91,7 +91,7 @@ def test_what_is_not_compiled_runs_on_onnxruntime(tmp_path):
             y = Mul(t, e)
         }"""
     )
-    bundle = split(model, tmp_path, runtime_constants=["length", "r"], backend="iree", fsync=False)
+    bundle = bundle_of(model, tmp_path, "length", "r", backend="iree")
     feeds = {"x": random(9, 32), "length": np.array(9), "r": random(32)}
     got, placements = run(bundle, feeds)
     assert [p.backend for p in placements] == ["onnxruntime", "iree"]
@@ -115,7 +115,7 @@ def test_the_real_compiler_is_survived(tmp_path, monkeypatch):
     )
     like = ir.tensor(np.zeros(1, ml_dtypes.int4), name="w")
     model.graph.initializer.append(ir.serde.serialize_tensor(like))
-    bundle = split(model, tmp_path, runtime_constants=["r"], backend="iree", level=0, fsync=False)
+    bundle = bundle_of(model, tmp_path, "r", backend="iree", level=0)
     feeds = {"x": random(64), "r": random(64)}
     assert run(bundle, feeds)[0][0].tobytes() == original(model, feeds)[0].tobytes()
     if iree.target()["iree"] == "3.13.0":
@@ -124,9 +124,7 @@ def test_the_real_compiler_is_survived(tmp_path, monkeypatch):
 
 def test_wrong_results_are_not_used(compiled, adapter, tmp_path):
     names = ["a", "b", "scale"]
-    bundle = split(
-        adapter, tmp_path / "b", runtime_constants=names, backend="a wrong one", fsync=False
-    )
+    bundle = bundle_of(adapter, tmp_path / "b", *names, backend="a wrong one")
     assert "results are wrong" in bundle.manifest.kernels[0].reason
     assert not (tmp_path / "b" / "kernels").exists()
 
@@ -134,12 +132,7 @@ def test_wrong_results_are_not_used(compiled, adapter, tmp_path):
 @needs_iree
 @pytest.mark.slow
 def test_a_kernel_for_another_machine_is_not_used(adapter, tmp_path, monkeypatch):
-    bundle = split(
-        *(adapter, tmp_path / "b"),
-        runtime_constants=["a", "b", "scale"],
-        backend="iree",
-        fsync=False,
-    )
+    bundle = bundle_of(adapter, tmp_path / "b", "a", "b", "scale", backend="iree")
     feeds = adapter_feeds()
     want = original(adapter, feeds)[0].tobytes()
     monkeypatch.setattr(
@@ -186,14 +179,14 @@ def foreign(tmp_path, monkeypatch):
 
 def test_another_package_can_bring_a_backend(foreign, adapter, tmp_path):
     names = ["a", "b", "scale"]
-    bundle = split(adapter, tmp_path / "b", runtime_constants=names, backend="mine", fsync=False)
+    bundle = bundle_of(adapter, tmp_path / "b", *names, backend="mine")
     (kernel,) = bundle.manifest.kernels
     assert (kernel.backend, kernel.reason, kernel.max_error) == ("mine", None, 0)
     feeds = adapter_feeds()
     got, placements = run(tmp_path / "b", feeds)
     assert [p.backend for p in placements] == ["mine"]
     assert got[0].tobytes() == original(adapter, feeds)[0].tobytes()
-    found = split(adapter, tmp_path / "c", runtime_constants=names, fsync=False)  # in the cache
+    found = bundle_of(adapter, tmp_path / "c", *names)  # in the cache
     assert [k.backend for k in found.manifest.kernels] == ["mine"]
     with pytest.raises(UsageError, match="'broken' cannot be loaded: no driver"):
         split(adapter, tmp_path / "d", runtime_constants=names, backend="broken")
@@ -206,7 +199,7 @@ def test_another_package_can_bring_a_backend(foreign, adapter, tmp_path):
 def test_a_backend_that_has_gone_leaves_its_kernels_to_onnxruntime(adapter, tmp_path, request):
     request.getfixturevalue("foreign")
     names = ["a", "b", "scale"]
-    split(adapter, tmp_path / "b", runtime_constants=names, backend="mine", fsync=False)
+    bundle_of(adapter, tmp_path / "b", *names, backend="mine")
     shutil.rmtree(tmp_path / "site")
     sys.modules.pop("foreign_backend", None)
     feeds = adapter_feeds()
@@ -218,9 +211,7 @@ def test_a_backend_that_has_gone_leaves_its_kernels_to_onnxruntime(adapter, tmp_
 
 def test_without_the_compiler_the_reason_is_told(adapter, tmp_path, monkeypatch):
     monkeypatch.setattr(iree, "_has", lambda module: False)
-    bundle = split(
-        *(adapter, tmp_path), runtime_constants=["a", "b", "scale"], backend="iree", fsync=False
-    )
+    bundle = bundle_of(adapter, tmp_path, "a", "b", "scale", backend="iree")
     assert "pip install onnxfold[iree]" in bundle.manifest.kernels[0].reason
     assert not cache_folder().exists()
 

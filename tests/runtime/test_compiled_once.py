@@ -9,14 +9,13 @@ import time
 import numpy as np
 import onnx
 import pytest
-from runtime_models import options, original, parse, random
+from runtime_models import bundle_of, options, original, parse, random
 
 from onnxfold.memory import processors
 from onnxfold.runtime.backends import process
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
-from onnxfold.runtime.split import split
 
 LAYERS = 4
 
@@ -58,9 +57,7 @@ def run(bundle, **arguments):
 
 def test_layers_that_differ_in_weights_are_compiled_once(compiled, tmp_path):
     model = layers()
-    bundle = split(
-        model, tmp_path / "b", runtime_constants=["states"], backend="counting", fsync=False
-    )
+    bundle = bundle_of(model, tmp_path / "b", "states", backend="counting")
     assert len(bundle.manifest.kernels) == 2 * LAYERS
     assert len(list(compiled.iterdir())) == 2
     assert len({kernel.file for kernel in bundle.manifest.kernels}) == 2
@@ -73,12 +70,7 @@ def test_layers_that_differ_in_weights_are_compiled_once(compiled, tmp_path):
 def test_new_weights_are_not_compiled_again(compiled, tmp_path):
     for seed in (0, 1):
         model = layers(2, seed=seed)
-        bundle = split(
-            *(model, tmp_path / f"{seed}"),
-            runtime_constants=["states"],
-            backend="counting",
-            fsync=False,
-        )
+        bundle = bundle_of(model, tmp_path / f"{seed}", "states", backend="counting")
         for mine, theirs in zip(run(bundle)[0], original(model, feeds()), strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
     assert len(list(compiled.iterdir())) == 2
@@ -86,12 +78,7 @@ def test_new_weights_are_not_compiled_again(compiled, tmp_path):
 
 def test_another_shape_is_another_structure(compiled, tmp_path):
     for width in (32, 64):
-        split(
-            *(layers(2, width), tmp_path / f"{width}"),
-            runtime_constants=["states"],
-            backend="counting",
-            fsync=False,
-        )
+        bundle_of(layers(2, width), tmp_path / f"{width}", "states", backend="counting")
     assert len(list(compiled.iterdir())) == 4
 
 
@@ -107,7 +94,7 @@ def test_what_shapes_and_a_few_numbers_are_stays_in_the_kernel(compiled, tmp_pat
             z = Add(x, r3)
         }"""
     )
-    split(model, tmp_path / "b", runtime_constants=["r"], backend="counting", fsync=False)
+    bundle_of(model, tmp_path / "b", "r", backend="counting")
     contents = [onnx.load_from_string(path.read_bytes()) for path in compiled.iterdir()]
     exponents = {float(onnx.numpy_helper.to_array(c.graph.initializer[0])) for c in contents}
     assert exponents == {2.0, 3.0}
@@ -116,12 +103,12 @@ def test_what_shapes_and_a_few_numbers_are_stays_in_the_kernel(compiled, tmp_pat
 def test_compilations_run_side_by_side_and_are_counted(compiled, tmp_path, monkeypatch):
     monkeypatch.setenv("COUNTING_SECONDS", "0.5")
     told = []
-    split(
-        *(layers(), tmp_path / "b"),
-        runtime_constants=["states"],
+    bundle_of(
+        layers(),
+        tmp_path / "b",
+        "states",
         backend="counting",
         progress=lambda *step: told.append(step),
-        fsync=False,
     )
     assert told[:3] == [("compile", done, 2) for done in range(3)]
     assert told[3:] == [("time", 1, 2), ("time", 2, 2)]

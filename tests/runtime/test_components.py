@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from damaged_bundles import sealed
-from runtime_models import decoder_feeds, options, original, parse, random
+from runtime_models import bundle_of, decoder_feeds, options, original, parse, random
 
 from onnxfold import storage
 from onnxfold.passes.dead_code import RemoveDeadCode
@@ -14,7 +14,6 @@ from onnxfold.runtime.backends.component import Component
 from onnxfold.runtime.bundles.bundle import FOLD_FILE
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
-from onnxfold.runtime.split import split
 from onnxfold.runtime.splitting.parts import RuntimeFold
 
 BRANCHES = """g (float[n, 8] x, float[8, 8] r, bool c) => (float[n, 8] y, float[n, 8] z) {
@@ -50,7 +49,7 @@ def restricted(model: ir.Model, outputs: list[str]) -> ir.Model:
 @pytest.mark.parametrize("level", [0, 1])
 def test_a_component_is_that_part_of_the_whole(tmp_path, level):
     model = parse(BRANCHES, w=random(8, 8))
-    bundle = split(model, tmp_path, runtime_constants=["r", "c"], fsync=False, level=level)
+    bundle = bundle_of(model, tmp_path, "r", "c", level=level)
     feeds = {"r": random(8, 8, seed=1)}
     fold = RuntimeFold(bundle.load(FOLD_FILE))
     assert len(components_of(bundle)) == 2
@@ -74,7 +73,7 @@ def test_a_component_is_that_part_of_the_whole(tmp_path, level):
 def test_the_same_part_has_the_same_hash(decoder, tmp_path):
     folds = []
     for folder in ("a", "b"):
-        bundle = split(decoder, tmp_path / folder, runtime_constants=["states"], fsync=False)
+        bundle = bundle_of(decoder, tmp_path / folder, "states")
         folds.append(RuntimeFold(bundle.load(FOLD_FILE)))
     names = components_of(bundle)
     first, second = ([Component(fold, n).graph_hash for n in names] for fold in folds)
@@ -96,7 +95,7 @@ def test_a_call_of_a_function_stays_in_entry(tmp_path):
         twice (a) => (b) { b = Add(a, a) }""",
         w=random(8),
     )
-    bundle = split(model, tmp_path, runtime_constants=["r"], fold_at="runtime", fsync=False)
+    bundle = bundle_of(model, tmp_path, "r", fold_at="runtime")
     assert not (tmp_path / FOLD_FILE).exists()
     feeds = {"x": random(3, 8), "r": random(8, seed=1)}
     (got,) = original(storage.to_proto(bundle.load("entry.onnx")), feeds)
@@ -105,7 +104,7 @@ def test_a_call_of_a_function_stays_in_entry(tmp_path):
 
 
 def test_a_file_is_opened_once_for_all_components(decoder, tmp_path, monkeypatch):
-    bundle = split(decoder, tmp_path, runtime_constants=["states", "mask"], fsync=False)
+    bundle = bundle_of(decoder, tmp_path, "states", "mask")
     opened = []
     load = storage.load
     monkeypatch.setattr(storage, "load", lambda path: opened.append(path) or load(path))
@@ -117,7 +116,7 @@ def test_a_file_is_opened_once_for_all_components(decoder, tmp_path, monkeypatch
 
 def test_a_weight_that_is_gone(compiled, decoder, tmp_path):
     """A damaged manifest: onnxruntime takes over."""
-    bundle = split(decoder, tmp_path / "b", runtime_constants=["states"], fsync=False)
+    bundle = bundle_of(decoder, tmp_path / "b", "states")
     manifest = json.loads((bundle.folder / "manifest.json").read_text())
     (bundle.folder / "kernels").mkdir()
     (bundle.folder / "kernels" / "k.onnx").write_bytes(b"")

@@ -3,12 +3,11 @@ from __future__ import annotations
 import pytest
 from damaged_bundles import KINDS, try_damages, verdict
 from double import use_double
-from runtime_models import options
+from runtime_models import bundle_of, options
 
 from onnxfold.runtime.backends import iree
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
-from onnxfold.runtime.split import split
 
 
 @pytest.fixture(params=["onnx-mlir", pytest.param("iree", marks=pytest.mark.slow)])
@@ -19,9 +18,7 @@ def bundle(request, decoder, tmp_path, monkeypatch):
     if request.param == "onnx-mlir":
         use_double(tmp_path, monkeypatch)
     names = ("states", "mask")
-    made = split(
-        decoder, tmp_path / "b", runtime_constants=names, backend=request.param, fsync=False
-    )
+    made = bundle_of(decoder, tmp_path / "b", *names, backend=request.param)
     session = Session(made, options(), cache=FoldCache())
     assert [p.backend for p in session.placements()] == [request.param] * 3
     return tmp_path / "b"

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from runtime_models import is_near, original, parse, random
+from runtime_models import bundle_of, is_near, original, parse, random
 
 import onnxfold
 from onnxfold.report.bundle_table import split_text
-from onnxfold.runtime.split import split
 
 LORA = Path(__file__).parents[2] / "models" / "lora"
 NAMES = ["*.lora_?.*"]
@@ -47,7 +46,7 @@ def ops(path):
 
 def lora(tmp_path, two, also="d", **arguments):
     names = ["a", "b", "c", "d", also]
-    return split(two, tmp_path / "b", runtime_constants=names, fsync=False, **arguments)
+    return bundle_of(two, tmp_path / "b", *names, **arguments)
 
 
 def test_entry_is_as_large_as_it_would_be_without_an_adapter(two, tmp_path):
@@ -107,7 +106,7 @@ def test_a_product_of_factors_alone_stays_two_thin_products(tmp_path):
     )
     model = parse(thin, a=random(64, 4, seed=1), b=random(4, 64, seed=2))
     names = ["a", "b"]
-    bundle = split(model, tmp_path / "b", runtime_constants=names, level=2, fsync=False)
+    bundle = bundle_of(model, tmp_path / "b", *names, level=2)
     assert [m.reason for m in bundle.manifest.merges] == ["entry would not be faster"]
     assert ops(bundle.entry) == ["MatMul", "MatMul"]
 

@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import pytest
-from runtime_models import adapter_feeds, decoder_feeds, options, original, parse, random
+from runtime_models import adapter_feeds, bundle_of, decoder_feeds, options, original, parse, random
 
 from onnxfold.errors import ModelError, OnnxFoldError, UsageError
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
-from onnxfold.runtime.split import split
 
 NAMES = ("states", "mask")
 
@@ -24,7 +23,7 @@ NAMES = ("states", "mask")
 @pytest.fixture
 def bundle(decoder, tmp_path):
     """The decoder, split."""
-    return split(decoder, tmp_path / "bundle", runtime_constants=NAMES, fsync=False)
+    return bundle_of(decoder, tmp_path / "bundle", *NAMES)
 
 
 def open_session(bundle, **arguments):
@@ -326,7 +325,7 @@ def outputs_without(modules: list[str], folder: Path) -> str:
 
 
 def test_a_bundle_needs_onnxruntime_only(adapter, tmp_path):
-    split(adapter, tmp_path / "b", runtime_constants=["a", "b", "scale"], fsync=False)
+    bundle_of(adapter, tmp_path / "b", "a", "b", "scale")
     np.savez(tmp_path / "feeds.npz", **adapter_feeds())
     modules = ["onnx", "onnx_ir", "click", "rich", "ml_dtypes"]
     assert outputs_without(modules, tmp_path) == "(5, 64) onnxruntime\n"
@@ -339,7 +338,7 @@ def test_kernels_need_their_backend_only(compiled, tmp_path, monkeypatch):
         "ab = MatMul(a, b) y = MatMul(x, ab) }"
     )
     constants = ["a", "b"]
-    split(model, tmp_path / "b", runtime_constants=constants, backend="a fast one", fsync=False)
+    bundle_of(model, tmp_path / "b", *constants, backend="a fast one")
     np.savez(tmp_path / "feeds.npz", x=random(5, 64), a=random(64, 4), b=random(4, 64))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}{os.pathsep}{Path(__file__).parent}")
     modules = ["onnx", "onnx_ir", "sympy", "google.protobuf", "onnxfold.storage", "click", "rich"]

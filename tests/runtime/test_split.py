@@ -7,14 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from runtime_models import (
-    adapter_feeds,
-    decoder_feeds,
-    options,
-    original,
-    parse,
-    random,
-)
+from runtime_models import adapter_feeds, bundle_of, decoder_feeds, options, original, parse, random
 
 from onnxfold import compare, optimize_file
 from onnxfold.analysis.constness import RECORD_KEY
@@ -42,7 +35,7 @@ def inputs_of(session):
 
 def check(model, folder, feeds, *names, **arguments):
     """Split; assert that both parts are valid and compute the original's bits."""
-    bundle = split(model, folder, runtime_constants=names, fsync=False, **arguments)
+    bundle = bundle_of(model, folder, *names, **arguments)
     for path in (bundle.entry, bundle.runtime_fold):
         if path.exists():
             onnx.checker.check_model(str(path), full_check=True)
@@ -227,13 +220,7 @@ def test_outputs_that_entry_makes_itself(tmp_path, fold_at, level):
     model.opset_import[0].version = 13
     model.ir_version = 8
     feeds = {"x": random(2, 3), "r": random(4, 6, seed=1), "s": np.array([3, 8])}
-    bundle = split(
-        *(model, tmp_path),
-        runtime_constants=["r", "s"],
-        fsync=False,
-        fold_at=fold_at,
-        level=level,
-    )
+    bundle = bundle_of(model, tmp_path, "r", "s", fold_at=fold_at, level=level)
     for path in (bundle.entry, bundle.runtime_fold):
         onnx.checker.check_model(str(path), full_check=True)
     for want, got in zip(original(model, feeds), recombine(bundle, feeds), strict=True):
@@ -332,7 +319,7 @@ def test_a_result_of_unknown_size_stays_in_entry(tmp_path):
             y = Add(x, e)
         }"""
     )
-    bundle = split(model, tmp_path, runtime_constants=["r"], fsync=False)
+    bundle = bundle_of(model, tmp_path, "r")
     assert cached(bundle) == []
     assert "is not known" in bundle.manifest.stays[0].reason
 
@@ -347,7 +334,7 @@ def test_half_and_quantized_constants(tmp_path):
             y = Add(z, c)
         }"""
     )
-    bundle = split(model, tmp_path, runtime_constants=["w", "s", "h"], fsync=False)
+    bundle = bundle_of(model, tmp_path, "w", "s", "h")
     assert cached(bundle) == ["d", "c"]
     assert bundle.manifest.cached[0].dtype == "float"
 
@@ -445,13 +432,7 @@ def test_compile_time_constants_are_folded_as_by_optimize(name, tmp_path):
     source = MODELS / name
     optimized = optimize_file(source, tmp_path / "optimized.onnx")
     names = [value.name for value in onnx.load(source).graph.input]
-    bundle = split(
-        *(source, tmp_path / "bundle"),
-        runtime_constants=names[:1],
-        max_cache=0,
-        backend="onnxruntime",
-        fsync=False,
-    )
+    bundle = bundle_of(source, tmp_path / "bundle", *names[:1], max_cache=0, backend="onnxruntime")
     assert bundle.manifest.nodes["entry"] == sum(optimized.nodes_after.values())
     assert bundle.manifest.nodes["runtime_fold"] == 0
     assert bundle.entry.stat().st_size <= source.stat().st_size

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from runtime_models import options, original, parse, random
+from runtime_models import bundle_of, options, original, parse, random
 
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
-from onnxfold.runtime.split import split
 
 UNARY = ["Neg", "Abs", "Identity", "Exp", "Transpose <perm = [1, 0]>", "Erf", "Softmax"]
 BINARY = ["Add", "Mul", "Sub", "MatMul", "Max"]
@@ -71,12 +70,7 @@ def test_the_bits_stay(seed, side, tmp_path):
     for k, arguments in enumerate(
         ({}, {"level": 0}, {"fold_at": "runtime"}, {"max_cache": side * side * 4})
     ):
-        bundle = split(
-            *(model, tmp_path / str(k)),
-            runtime_constants=[*CONSTANTS, "rc"],
-            fsync=False,
-            **arguments,
-        )
+        bundle = bundle_of(model, tmp_path / str(k), *CONSTANTS, "rc", **arguments)
         for path in (bundle.entry, bundle.runtime_fold):
             if path.exists():
                 onnx.checker.check_model(str(path), full_check=True)

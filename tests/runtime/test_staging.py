@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from faults.test_file_systems import mounted
-from runtime_models import ADAPTER, adapter_feeds, original, parse, random
+from runtime_models import ADAPTER, adapter_feeds, bundle_of, original, parse, random
 
 import onnxfold
 from onnxfold.errors import ModelError, OnnxFoldError, UsageError
@@ -209,11 +209,11 @@ def test_a_file_of_another_bundle_is_one_clear_error(tmp_path, name, constants):
     other = parse(
         "g (float[n] x, float[1] r) => (float[n] y) { e = Exp(r) f = Mul(e, r) y = Add(x, f) }"
     )
-    split(other, tmp_path / "other", runtime_constants=["r"], fsync=False)
+    bundle_of(other, tmp_path / "other", "r")
     text = ADAPTER.replace("float[1] scale", "float[1] scale, float[n, 64] c")
     text = text.replace("y = MatMul(x, merged)", "z = MatMul(x, merged) d = Exp(c) y = Add(z, d)")
     model = parse(text, w=random(64, 64))
-    split(model, tmp_path / "b", runtime_constants=constants, fsync=False)
+    bundle_of(model, tmp_path / "b", *constants)
     (tmp_path / "other" / name).rename(tmp_path / "b" / name)
     feeds = {**adapter_feeds(), "c": random(5, 64)}
     with pytest.raises(ModelError, match=f"{name}: its .* are not those of the manifest"):

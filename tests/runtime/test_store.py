@@ -17,13 +17,12 @@ import numpy as np
 import onnx
 import pytest
 from faults.test_file_systems import mounted
-from runtime_models import decoder_feeds, options, original, random
+from runtime_models import bundle_of, decoder_feeds, options, original, random
 
 from onnxfold.errors import UsageError
 from onnxfold.onnxruntime_sessions import array_of, ort_value
 from onnxfold.runtime.sessions.cache import FoldCache, Folded
 from onnxfold.runtime.sessions.session import Session
-from onnxfold.runtime.split import split
 
 
 def folded(**arrays) -> Folded:
@@ -284,7 +283,7 @@ def test_a_remote_store_that_is_damaged_or_away(tmp_path, caplog):
 
 
 def test_sessions_share_a_folder_bit_for_bit(decoder, tmp_path):
-    bundle = split(decoder, tmp_path / "b", runtime_constants=["states", "mask"], fsync=False)
+    bundle = bundle_of(decoder, tmp_path / "b", "states", "mask")
     for k in range(3):
         session = Session(bundle, options(), cache=FoldCache(tmp_path / "folds"))
         for seed in range(2):

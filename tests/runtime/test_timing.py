@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from runtime_models import decoder_feeds, options, original
+from runtime_models import bundle_of, decoder_feeds, options, original
 
 from onnxfold.bench.models import bench_models
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
-from onnxfold.runtime.split import split
 
 SLOW, FAST = "a slow one", "a fast one"
 
@@ -23,7 +22,7 @@ def any_speed():
 
 def compile_(model, folder, backend=SLOW, **arguments):
     names = ["states", "mask"]
-    return split(model, folder, runtime_constants=names, backend=backend, fsync=False, **arguments)
+    return bundle_of(model, folder, *names, backend=backend, **arguments)
 
 
 def run(bundle, backend="auto"):

@@ -13,7 +13,7 @@ import pytest
 import runtime_models
 from conftest import Engine, build
 from damaged_bundles import sealed
-from runtime_models import adapter_feeds, decoder_feeds, options, original, parse, random
+from runtime_models import adapter_feeds, bundle_of, decoder_feeds, options, original, parse, random
 
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.runtime.backends import kernel_cache
@@ -36,18 +36,11 @@ def run(bundle, feeds, **arguments):
 
 
 def split_adapter(adapter, folder, backend="onnx-mlir", **arguments):
-    return split(
-        adapter, folder, runtime_constants=ADAPTER, backend=backend, fsync=False, **arguments
-    )
+    return bundle_of(adapter, folder, *ADAPTER, backend=backend, **arguments)
 
 
 def test_a_model_is_split_compiled_loaded_and_run(compiler, decoder, tmp_path):
-    bundle = split(
-        *(decoder, tmp_path / "b"),
-        runtime_constants=("states", "mask"),
-        backend="onnx-mlir",
-        fsync=False,
-    )
+    bundle = bundle_of(decoder, tmp_path / "b", "states", "mask", backend="onnx-mlir")
     assert {k.reason for k in bundle.manifest.kernels} == {None}
     assert all(k.max_error <= 1 for k in bundle.manifest.kernels)
     bundle = open_bundle(tmp_path / "b")
@@ -115,9 +108,7 @@ def test_other_types_are_checked_and_folded(compiler, tmp_path, dtype):
     )
     names = {"bfloat16": ml_dtypes.bfloat16, "bool": np.bool_}
     r = (random(8, 4) * 3).astype(names.get(dtype, dtype))
-    bundle = split(
-        *(model, tmp_path), runtime_constants=["r"], backend="onnx-mlir", fsync=False, level=0
-    )
+    bundle = bundle_of(model, tmp_path, "r", backend="onnx-mlir", level=0)
     (kernel,) = bundle.manifest.kernels
     x = random(3, 8, seed=1)
     session = Session(bundle, options(), cache=FoldCache())
@@ -137,9 +128,7 @@ def test_weights_are_given_and_single_numbers_are_in_the_kernel(compiler, tmp_pa
         w=random(300, 300),
         b=random(1, seed=1),
     )
-    bundle = split(
-        model, tmp_path, runtime_constants=["r"], backend="onnx-mlir", fsync=False, level=0
-    )
+    bundle = bundle_of(model, tmp_path, "r", backend="onnx-mlir", level=0)
     (kernel,) = bundle.manifest.kernels
     assert (kernel.reason, kernel.inputs, kernel.weights) == (None, ["r"], ["w"])
     assert (tmp_path / kernel.file).stat().st_size < 300 * 300 * 4
@@ -237,9 +226,7 @@ def test_what_it_refuses_runs_on_onnxruntime(compiler, tmp_path):
             y = Mul(t, b)
         }"""
     )
-    bundle = split(
-        model, tmp_path, runtime_constants=["r", "s"], backend="onnx-mlir", fsync=False, level=0
-    )
+    bundle = bundle_of(model, tmp_path, "r", "s", backend="onnx-mlir", level=0)
     feeds = {"x": random(9, 32), "r": random(32, seed=1), "s": random(32, seed=2)}
     got, placements = run(bundle, feeds)
     reasons = {p.backend: p.reason for p in placements}
@@ -356,12 +343,8 @@ def test_a_compiler_that_dies_says_why(compiler, tmp_path):
             y = Mul(x, e)
         }"""
     )
-    bundle = split(
-        *(model, tmp_path),
-        runtime_constants=["r"],
-        backend="onnx-mlir",
-        backend_options=["--verifyInputTensors=true"],
-        fsync=False,
+    bundle = bundle_of(
+        model, tmp_path, "r", backend="onnx-mlir", backend_options=["--verifyInputTensors=true"]
     )
     assert bundle.manifest.kernels[0].reason == (
         "onnx-mlir crashed (signal 6): "
@@ -387,13 +370,13 @@ def test_whatever_names_are_like(compiler, adapter, tmp_path, form):
     for named in (*graph.input, *graph.output, *graph.initializer):
         named.name = form.format(named.name)
     constants = [form.format(name) for name in ADAPTER]
-    bundle = split(
-        *(model, tmp_path / "b"),
-        runtime_constants=constants,
+    bundle = bundle_of(
+        model,
+        tmp_path / "b",
+        *constants,
         backend="onnx-mlir",
         backend_options=["--verifyInputTensors=true"],
         strict_backend=True,
-        fsync=False,
     )
     (kernel,) = open_bundle(tmp_path / "b").manifest.kernels
     assert sorted(kernel.inputs) == sorted(constants)
@@ -416,13 +399,7 @@ def test_default_values_are_given_to_a_kernel(compiler, tmp_path):
         w=random(8, 4, seed=2),
         axes=np.array([1]),
     )
-    bundle = split(
-        *(model, tmp_path),
-        runtime_constants=["r"],
-        overridable=True,
-        backend="onnx-mlir",
-        fsync=False,
-    )
+    bundle = bundle_of(model, tmp_path, "r", overridable=True, backend="onnx-mlir")
     assert [k.reason for k in bundle.manifest.kernels] == [None]
     feeds = {"x": random(3, 8, seed=3), "r": random(8, seed=4)}
     for given in ({}, {"s": random(8, seed=5)}, {"s": random(8), "w": random(8, 4)}):

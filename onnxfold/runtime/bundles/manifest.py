@@ -212,7 +212,7 @@ class Manifest:
         return [names for group in self.groups for names in group.components]
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is written to the manifest's file: with a digest of itself."""
+        """Return the document that the manifest's file holds, with a digest of itself."""
         document = asdict(self)
         return {**document, "digest": _digest(document)}
 

@@ -133,7 +133,7 @@ def has_custom_ops(model: ir.Model) -> bool:
 
 
 def refer_to_files(model: ir.Model) -> None:
-    """Initializers that are bytes of a file become tensors of that file, as it is now."""
+    """Replace initializers that are bytes of a file by tensors of that file, as it is now."""
     for graph in all_graphs(model):
         for value in graph.initializers.values():
             tensor = value.const_value
@@ -154,7 +154,7 @@ def _at(span: Span, tensor: ir.TensorProtocol) -> ViewTensor:
 
 
 def _let_go(model: ir.Model, data: FilePlan | None, path: str) -> None:
-    """Initializers that are in no file become tensors of the scratch file, which onnxruntime maps.
+    """Replace initializers in memory by tensors of the scratch file, which onnxruntime maps.
 
     So what the model was made of can be freed, and both have the same pages.
     """

@@ -99,7 +99,7 @@ class ConstantRegion:
         return TensorInfo(value.name or "", dtype.name.lower(), shape, nbytes)
 
     def cost(self, value: ir.Value) -> float:
-        """Nominal bytes that it costs to keep a value for entry."""
+        """Return the nominal bytes that it costs to keep a value for entry."""
         constness = self._constness.of(value)
         node = value.producer()
         if node is None or node not in self.operands:
@@ -153,7 +153,7 @@ def find_cut(region: ConstantRegion, max_cache: int | None = None) -> RuntimeCut
 
 
 def _follow(region: ConstantRegion, stored: Collection[ir.Value]) -> RuntimeCut:
-    """From what entry demands back to what is cached; the nodes on the way stay in entry."""
+    """Follow the values that entry demands back to cached ones; nodes on the way stay in entry."""
     cached: set[ir.Value] = set()
     staying: set[ir.Node] = set()
     seen = set(region.demanded)

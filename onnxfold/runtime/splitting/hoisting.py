@@ -114,7 +114,7 @@ class _Hoisting:
 
 
 def _read_what_is_carried(node: ir.Node) -> None:
-    """Bodies read a value from outside if a Loop or Scan hands it on from turn to turn as it is."""
+    """Have bodies read values from outside that a Loop or Scan hands on unchanged in each turn."""
     for given, inner in _carried(node):
         for user, index in list(uses(inner)):
             set_input(user, index, given)

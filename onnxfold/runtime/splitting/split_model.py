@@ -173,7 +173,7 @@ def cut_prepared(
 def prepare(
     model: ir.Model, chosen: Sequence[ir.Value], fold_at: str, options: Options
 ) -> ir.Model:
-    """Return what is constant at compile time goes, and shapes become as independent as they are.
+    """Return the model with compile-time constants folded, and shapes that depend on less.
 
     Rules come after the cut: they may fuse what is constant with what is not.
     """

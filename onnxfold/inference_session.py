@@ -156,10 +156,10 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
                 _warn(error)
         if kept is not None and kept.model is not None:
             opening = options
-            if kept.is_finished:
-                opening = copy_of(options)
-                level, opening.graph_optimization_level = opening.graph_optimization_level, _OFF
             try:
+                if kept.is_finished:
+                    opening = copy_of(options)
+                    level, opening.graph_optimization_level = opening.graph_optimization_level, _OFF
                 super().__init__(kept.model, opening, providers, provider_options, **kwargs)
             except Exception as error:  # onnxruntime raises many classes without a common base
                 logger.info("%s is not opened: %s", kept.model, error)

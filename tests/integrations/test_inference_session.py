@@ -372,6 +372,17 @@ def test_options_stay_and_hold(path: Path, tmp_path: Path) -> None:
     assert onnxfold.InferenceSession(path).get_inputs()[0].shape == ["n", 128]
 
 
+def test_weights_that_come_with_the_options(tmp_path: Path) -> None:
+    onnx.save(product(0, external="m.data"), tmp_path / "m.onnx")
+    weight = onnx.numpy_helper.to_array(product(1).graph.initializer[-1])
+    for _ in range(2):
+        options = ort.SessionOptions()
+        value = ort.OrtValue.ortvalue_from_numpy(weight)
+        options.add_external_initializers(["w"], [value])
+        assert close(onnxfold.InferenceSession(tmp_path / "m.onnx", options), 1)
+        assert close(onnxfold.InferenceSession(tmp_path / "m.onnx"))
+
+
 def test_options_that_decide_what_onnxruntime_makes(path: Path, cache: Path) -> None:
     levels = ort.GraphOptimizationLevel
     for count, level in enumerate((levels.ORT_ENABLE_BASIC, levels.ORT_ENABLE_ALL), 1):

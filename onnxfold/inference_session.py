@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import onnxruntime as ort
 
-from onnxfold import __version__, files
+import onnxfold
+from onnxfold import files
 from onnxfold.errors import ModelError, OnnxFoldError
 from onnxfold.onnxruntime_sessions import open_session
 from onnxfold.runtime.backends.cpu import cpu_features
@@ -214,7 +215,7 @@ def _kept(
         OSError: The cache folder cannot be written.
     """
     maker = _maker(options, providers)
-    key = [_FORMAT, __version__, ort.__version__, ort.get_build_info(), *fold.items()]
+    key = [_FORMAT, onnxfold.__version__, ort.__version__, ort.get_build_info(), *fold.items()]
     if maker is not None:
         key += [cpu_features(), maker.graph_optimization_level, _entries(maker, _DECIDING)]
     if isinstance(source, bytes):

@@ -48,7 +48,8 @@ onnxfold.compare("a.onnx", "b.onnx", rtol="1e-3")  # wrong
 onnxfold.compare("a.onnx", 3)  # wrong
 onnxfold.split("in.onnx", "out", fold_at="never")  # wrong
 onnxfold.Session("bundle", cache="folder")  # wrong
-onnxfold.InferenceSession("in.onnx", level="2")  # wrong
+onnxfold.InferenceSession("in.onnx", level=3)  # wrong
+onnxfold.InferenceSession(3)  # wrong
 onnxfold.simplify(proto, input_shapes={"x": ["a"]})  # wrong
 onnxfold.slim("in.onnx", level=3)  # wrong
 bytes_of_a_path: bytes = onnxfold.optimize(path)  # wrong

@@ -150,17 +150,13 @@ def _make_constant(case: TestCase) -> None:
     graph.input.extend(kept)
 
 
-def any_seed(rng: random.Random, more: tuple[Path, ...] = (), *, all_ops: bool = True) -> bytes:
+def any_seed(rng: random.Random, *, all_ops: bool = True) -> bytes:
     """One of all seeds.
 
     Args:
         rng: Decides.
-        more: Further models; every tenth is one of them.
         all_ops: Whether onnx's own test models are used, too: they take seconds to be made.
     """
-    chance = rng.random()
-    if more and chance < 0.1:
-        return rng.choice(more).read_bytes()
-    if chance < 0.5 or not all_ops:
+    if rng.random() < 0.5 or not all_ops:
         return rng.choice(own())
     return rng.choice(of_onnx()).SerializeToString()

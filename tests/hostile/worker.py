@@ -1,24 +1,35 @@
-"""What a child process of `tests.driver` does: runs steps on files, and says what came of each."""
+"""What a child process of `tests.driver` does with a file: all steps, and what they leave."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
+import shutil
+import tempfile
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.driver import Phase
+from tests.driver import Failure, Phase, Result
 
 LONGEST_MESSAGE = 1300
+MEMORY_LIMIT = 512 << 20
+ABOVE = 500_000_000
+"""Bytes that a step may take beside the file and the memory limit."""
+GROWTH = 64 << 10
+"""Bytes that a result may take beside the file and its external data."""
+ALWAYS = ("load", "-O1")
+SOMETIMES = ("-O2", "inspect", "explain", "--plan", "compare")
+"""Steps of every tenth file."""
 
 
 def optimize(path: str, out: str, level: int) -> None:
     from onnxfold import optimize_file
 
-    optimize_file(path, out, level=level, fsync=False, memory_limit=512 << 20)
+    optimize_file(path, out, level=level, fsync=False, memory_limit=MEMORY_LIMIT)
 
 
 def load(path: str, out: str) -> None:
@@ -33,8 +44,7 @@ def command(*words: str) -> Callable[[str, str], None]:
     def run(path: str, out: str) -> None:
         from onnxfold.cli.group import cli
 
-        text = io.StringIO()
-        with contextlib.redirect_stdout(text):
+        with contextlib.redirect_stdout(io.StringIO()):
             args = [{"PATH": path, "OUT": out}.get(word, word) for word in words]
             cli.main(args=args, prog_name="onnxfold", standalone_mode=False)
 
@@ -52,36 +62,64 @@ STEPS: dict[str, Callable[[str, str], None]] = {
 }
 
 
-def outcome(phase: Phase, step: str, path: str, out: str) -> dict[str, Any]:
-    """What came of a step: "done", "refused", or a failure with its class and its message."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    return {**_outcome(step, path, out), "peak": _peak()}
+def check_file(phase: Phase, room: str, data: bytes, about: str, every_step: bool) -> Result:
+    """Write a file into the room with its external data and take it through the steps."""
+    path, results = Path(room) / "model.onnx", Path(room).parent / "results"
+    path.write_bytes(data)
+    shutil.rmtree(results, ignore_errors=True)
+    results.mkdir()
+    result = Result(what=about)
+    counts = result.reached["steps"] = Counter()
+    before = _listing(room)
+    for step in (*ALWAYS, *SOMETIMES) if every_step else ALWAYS:
+        phase(step)
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        verdict, failure = _outcome(step, path, results / "out.onnx")
+        counts[f"{step}: {verdict}"] += 1
+        found = [failure] if failure is not None else []
+        if (over := _peak() - len(data) - MEMORY_LIMIT) > ABOVE:
+            found.append(Failure(step, "peak", "", f"{over:,} bytes"))
+        after, made = _listing(room), sorted(p.name for p in results.iterdir())
+        changed = {str(p) for p, _ in before.items() ^ after.items()}
+        if verdict != "done" or not {*made} <= {"out.onnx", "out.onnx.data"}:
+            changed.update(made)
+        if changed:
+            found.append(Failure(step, "left or changed files", "", str(changed)))
+        external = (Path(room) / "w.bin").stat().st_size
+        grown = sum((results / name).stat().st_size for name in made) - len(data) - external
+        if grown > GROWTH:
+            found.append(Failure(step, "grown", "", f"{grown:,} bytes"))
+        result.failures += found
+        if step == "-O1" and verdict == "done" and not result.failures:
+            phase("original")  # what onnxruntime does with that is not ours
+            judged, failure = _judge(str(path), str(results / "out.onnx"), phase)
+            counts[f"judge: {judged}"] += 1
+            result.failures += [failure] if failure is not None else []
+        for name in made:
+            (results / name).unlink()
+        for entry in after.keys() - before.keys():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    return result
 
 
-def _outcome(step: str, path: str, out: str) -> dict[str, Any]:
+def _outcome(step: str, path: Path, out: Path) -> tuple[str, Failure | None]:
+    """Whether a step was done or refused, and what is wrong with that."""
     from onnxfold.errors import OnnxFoldError
 
     try:
-        STEPS[step](path, out)
+        STEPS[step](str(path), str(out))
     except OnnxFoldError as error:
         text = " ".join(str(error).split())
-        told = {"what": "refused", "message": text}
-        if path not in text:
-            return {**told, "what": "failed", "class": f"the file is not named: {_place(error)}"}
-        if len(text) > LONGEST_MESSAGE + len(path):
-            return {**told, "what": "failed", "class": f"a long message: {_place(error)}"}
-        return told
+        if str(path) not in text:
+            return "refused", Failure(step, "the file is not named", _place(error), text)
+        if len(text) > LONGEST_MESSAGE + len(str(path)):
+            return "refused", Failure(step, "a long message", _place(error), text)
+        return "refused", None
     except BaseException as error:
-        text = " ".join(f"{type(error).__name__}: {error}".split())[:400]
         trace = "".join(traceback.format_exception(error))[-6000:]
-        return {
-            "what": "failed",
-            "class": f"{type(error).__name__} {_place(error)}",
-            "message": text,
-            "trace": trace,
-        }
-    return {"what": "done", "message": ""}
+        return "failed", Failure(step, type(error).__name__, _place(error), trace)
+    return "done", None
 
 
 def _place(error: BaseException) -> str:
@@ -96,8 +134,19 @@ def _place(error: BaseException) -> str:
     return " < ".join(dict.fromkeys(places))
 
 
-def judge(phase: Phase, path: str, out: str) -> dict[str, Any]:
-    """Whether onnxruntime computes the same from both files; without ``out``, whether it can."""
+def _listing(room: str) -> dict[Path, tuple[int, int]]:
+    """What is in the folder of the models and in the one for temporary files."""
+    found = {}
+    for folder in (room, tempfile.gettempdir()):
+        for entry in os.scandir(folder):
+            if entry.name != ".ses":  # onnxruntime makes it when it is imported
+                status = entry.stat(follow_symlinks=False)
+                found[Path(entry.path)] = (status.st_mtime_ns, status.st_size)
+    return found
+
+
+def _judge(path: str, out: str, phase: Phase) -> tuple[str, Failure | None]:
+    """Whether onnxruntime computes the same from both files."""
     import numpy as np
     import onnxruntime as ort
 
@@ -106,32 +155,25 @@ def judge(phase: Phase, path: str, out: str) -> dict[str, Any]:
     ort.set_default_logger_severity(4)
     try:
         original = reference_session(path)
-    except Exception as error:
-        return {"what": "not comparable", "message": f"refuses the original: {error}"[:300]}
-    if not out:
-        return {"what": "loads"}
-    if not original.get_outputs():
-        return {"what": "not comparable", "message": "it has no outputs"}
-    try:
         feeds = {arg.name: _feed(arg, np.random.default_rng(1)) for arg in original.get_inputs()}
-        expected = original.run(None, feeds)
-        again = original.run(None, feeds)
-    except Exception as error:
-        feeds, refusal = None, f"cannot run the original: {error}"[:300]
+        expected, again = (original.run(None, feeds) for _ in range(2))
+    except Exception:  # onnxruntime's own, of many classes
+        return "not comparable", None
+    if not expected:
+        return "not comparable", None
     phase("result")
     try:
-        result = reference_session(out)
-        given = [] if feeds is None else result.run(None, feeds)
+        given = reference_session(out).run(None, feeds)
     except Exception as error:
         text = " ".join(str(error).split())[:300]
-        return {"what": "failed", "class": "the result cannot be run", "message": text}
-    if feeds is None or not all(map(same_bits, expected, again)):
-        return {"what": "not comparable", "message": refusal if feeds is None else "runs differ"}
+        return "failed", Failure("judge", "the result cannot be run", "", text)
+    if not all(map(same_bits, expected, again)):
+        return "not comparable", None
     if len(expected) == len(given) and all(map(same_bits, expected, given)):
-        return {"what": "same", "message": ""}
+        return "same", None
     if _has_half(path) and all(map(_close, expected, given)):
-        return {"what": "same", "message": "but for float16"}
-    return {"what": "failed", "class": "the result differs", "message": ""}
+        return "same", None
+    return "failed", Failure("judge", "the result differs", "", "")
 
 
 def _feed(arg: Any, rng: Any) -> Any:
@@ -153,9 +195,9 @@ def _feed(arg: Any, rng: Any) -> Any:
 def _close(a: Any, b: Any) -> bool:
     import numpy as np
 
-    if not (isinstance(a, np.ndarray) and a.dtype.kind == "f" and a.shape == b.shape):
-        from tests.reference_session import same_bits
+    from tests.reference_session import same_bits
 
+    if not (isinstance(a, np.ndarray) and a.dtype.kind == "f" and a.shape == b.shape):
         return same_bits(a, b)
     return np.allclose(a.astype(float), b.astype(float), rtol=2e-2, atol=2e-2, equal_nan=True)
 

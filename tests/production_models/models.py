@@ -6,18 +6,20 @@ Nothing of the packages is installed or run; their wheels are only read.
 
 from __future__ import annotations
 
+import ast
+import itertools
 import os
 import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from tests.production_models.packages import PACKAGES, Inputs
-
+Inputs = dict[str, "tuple[int, ...] | int"]
 CACHE = Path(
     os.environ.get("ONNXFOLD_PRODUCTION_MODELS")
     or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "onnxfold-test-models"
@@ -71,15 +73,23 @@ class ProductionModel:
         } or None
 
 
-MODELS = {
-    model.name: model
-    for requirement, files in PACKAGES.items()
-    for member, inputs in files.items()
-    for model in [
-        ProductionModel(
-            f"{requirement.partition('==')[0]}/{Path(member).stem}", requirement, member, inputs
-        )
-    ]
+def _listed() -> Iterator[ProductionModel]:
+    """The models of ``packages.txt``: a line for a package, and an indented one for each file."""
+    requirement = ""
+    for line in Path(__file__).with_name("packages.txt").read_text().splitlines():
+        if line.startswith(" "):
+            member, *given = line.split()
+            inputs = {name: ast.literal_eval(v) for name, v in (g.split("=") for g in given)}
+            name = f"{requirement.partition('==')[0]}/{Path(member).stem}"
+            yield ProductionModel(name, requirement, member, inputs)
+        elif not line.startswith("#"):
+            requirement = line
+
+
+MODELS = {model.name: model for model in _listed()}
+PACKAGES = {
+    requirement: [model.member for model in models]
+    for requirement, models in itertools.groupby(MODELS.values(), lambda m: m.requirement)
 }
 
 
@@ -110,7 +120,9 @@ def _fetch(requirement: str) -> None:
 def main() -> None:
     """Fetch all packages."""
     for requirement, files in PACKAGES.items():
-        missing = [m for m in MODELS.values() if m.member in files and not m.path.exists()]
+        missing = [
+            m for m in MODELS.values() if m.requirement == requirement and not m.path.exists()
+        ]
         for model in missing[:1]:
             try:
                 model.fetch()

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnxfold import files, storage
 from onnxfold.analysis.facts import put_in_order
 from onnxfold.errors import CheckFailedError, OnnxFoldError
-from onnxfold.graphs import count_nodes, op_name
+from onnxfold.graphs import count_nodes
 from onnxfold.memory import paused_garbage_collection, peak_rss_bytes
 from onnxfold.onnx_ir_private import taken_apart
 from onnxfold.options import (
@@ -278,16 +278,7 @@ def _report(
         nodes_after=dict(sorted(count_nodes(model).items())),
         bytes_before=bytes_before,
         folded=propagation.folded,
-        kept=[
-            Kept(
-                stay.node.name or next((o.name for o in stay.node.outputs if o.name), ""),
-                op_name(stay.node),
-                stay.node.graph.name or "",
-                stay.reason,
-            )
-            for stay in propagation.stays
-            if stay.node.graph is not None  # a later pass may have removed it
-        ],
+        kept=[Kept(d.node or d.value, d.op_type, d.graph, d.reason) for d in result.stays()],
         decisions=result.decisions(),
         pool=propagation.statistics.to_dict(),
         seconds=time.perf_counter() - clock.start,

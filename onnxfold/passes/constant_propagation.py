@@ -125,6 +125,5 @@ class ConstantPropagation(ir.passes.InPlacePass):
         outcome = self.outcome
         outcome.folded += folded
         outcome.folds += [decision for _, decision in folding.decisions if decision.folded]
-        outcome.kept = [(n, decision) for n, decision in folding.decisions if not decision.folded]
-        outcome.stays = [*folding.sweep.stays, *folding.cut.stays]
+        outcome.stays = {n: decision for n, decision in folding.decisions if not decision.folded}
         outcome.declined = folding.cut.declined

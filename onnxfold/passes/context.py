@@ -18,14 +18,6 @@ from onnxfold.rewrite.driver import RewriteReport
 from onnxfold.storage import SavePlan
 
 
-@dataclass(frozen=True)
-class Stay:
-    """A node that stays although its inputs are constant, and why."""
-
-    node: ir.Node
-    reason: str
-
-
 @dataclass
 class Propagation:
     """What constant propagation did in a run."""
@@ -36,10 +28,8 @@ class Propagation:
     """Nodes that are gone because their results are constant."""
     folds: list[Decision] = field(default_factory=list)
     """Why each of the large results was folded; with ``explain`` of the small ones, too."""
-    stays: list[Stay] = field(default_factory=list)
-    """Nodes with constant inputs that were still there after the last time, with the reason."""
-    kept: list[tuple[ir.Node, Decision]] = field(default_factory=list)
-    """Why each of the nodes in ``stays`` is still there."""
+    stays: dict[ir.Node, Decision] = field(default_factory=dict)
+    """Nodes with constant inputs that were still there after the last time, and why."""
     rounded: dict[str, str] = field(default_factory=dict)
     """Values that could not be computed in wide precision, and why."""
     declined: bool = False
@@ -67,8 +57,11 @@ class Result:
 
     def decisions(self) -> list[Decision]:
         """Return what was decided about nodes that are gone by it, or are still there."""
-        kept = (decision for node, decision in self.propagation.kept if node.graph is not None)
-        return [*self.propagation.folds, *kept]
+        return [*self.propagation.folds, *self.stays()]
+
+    def stays(self) -> list[Decision]:
+        """Return why nodes with constant inputs are still there; no later pass has removed them."""
+        return [d for node, d in self.propagation.stays.items() if node.graph is not None]
 
     def add_rewrites(self, report: RewriteReport) -> None:
         """Count what the rules did once more."""

@@ -12,7 +12,6 @@ from onnxfold.analysis.frontier import FORBIDDEN, Growth, RegionOp, choose
 from onnxfold.graphs import op_name
 from onnxfold.onnx_ir_private import uses
 from onnxfold.options import Options
-from onnxfold.passes.context import Stay
 from onnxfold.passes.stored import bytes_now, data_bytes
 from onnxfold.passes.sweep import Sweep
 from onnxfold.pool import Pool
@@ -50,8 +49,6 @@ class Cut:
         """Values to store, in topological order."""
         self._staying: dict[ir.Node, None] = {}
         self._follow(demanded, choice.stored)
-        self.stays = [Stay(n, self._why_it_stays(n)) for n in sweep.undecided if n in self._staying]
-        """Nodes that could be folded and stay."""
         self.removed = [node for node in sweep.operations if node not in self._staying]
         """Nodes that go."""
         self.declined = any(
@@ -167,8 +164,8 @@ class Cut:
         for node in self._sweep.operations:
             if small or node in self._staying or self._result_bytes(node) > HARDLY_MORE:
                 found.append((node, self._decision(node, stored, readers)))
-        for stay in self._sweep.stays:
-            found.append((stay.node, _describe(stay.node, False, None, None, stay.reason)))
+        for node, reason in self._sweep.stays.items():
+            found.append((node, _describe(node, False, None, None, reason)))
         return found
 
     def _decision(

@@ -26,7 +26,6 @@ from onnxfold.kernels.inference import MOST_SIZES, may_be_constant
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Unfoldable
 from onnxfold.options import Options
-from onnxfold.passes.context import Stay
 from onnxfold.passes.inline_if import inline_branch
 from onnxfold.passes.stored import bytes_if_stored, node_bytes
 from onnxfold.pool import Buffer, Pool
@@ -72,7 +71,8 @@ class Sweep:
         self.read_in_bodies: dict[ir.Node, list[ir.Value]] = {}
         """Constants that the subgraphs of an operation's node read, if that stays, after all that
         can be folded in them has been."""
-        self.stays: list[Stay] = []
+        self.stays: dict[ir.Node, str] = {}
+        """Nodes with constant inputs that cannot be folded, and why."""
         self.inlined = 0
 
     def run(self) -> None:
@@ -122,7 +122,7 @@ class Sweep:
                 return
             except Unfoldable as error:
                 reason = str(error)
-        self.stays.append(Stay(node, reason))
+        self.stays[node] = reason
 
     def _objection(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
         if node in self._uncomputable:

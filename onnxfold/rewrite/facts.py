@@ -272,18 +272,18 @@ class Matched:
         """
         if self.value is other.value:
             return True
-        if self.shape == other.shape:
-            return True
-        return _known(False if differ(self.shape, other.shape) else None)
+        own, others = self.shape, other.shape
+        return own == others or _known(False if differ(own, others) else None)
 
     def broadcasts_to(self, other: Matched) -> bool:
         """Return whether broadcasting both gives the other's shape: its rank and sizes stay.
 
         Not known where a symbolic size decides.
         """
-        if self.value is other.value or self.shape == ():
+        small = self.shape
+        if self.value is other.value or small == ():
             return True
-        small, large = self.shape, other.shape
+        large = other.shape
         if len(small) > len(large):
             return False
         open_sizes = [

@@ -430,17 +430,14 @@ def _index_of(root: Expression) -> int:
 
 def _shares(inputs: Sequence[Any], variadic: Sequence[bool]) -> Iterator[tuple[Any, ...]]:
     """Yield every way to give operands the inputs in order: one each, a tuple to a variadic one."""
-    if not variadic:
-        yield from () if inputs else ((),)
-        return
-    is_variadic, others = variadic[0], variadic[1:]
-    most = len(inputs) - others.count(False)
-    sizes = (most,) if True not in others else range(most + 1)
-    for size in sizes if is_variadic else (1,):
-        if 0 <= size <= len(inputs):
-            share = tuple(inputs[:size]) if is_variadic else inputs[0]
-            for shares in _shares(inputs[size:], others):
-                yield share, *shares
+    place = variadic.index(True)
+    before, others = inputs[:place], variadic[place + 1 :]
+    most = len(inputs) - place - others.count(False)
+    for size in range(most + 1) if True in others else (most,):
+        if size >= 0:
+            own, left = tuple(inputs[place : place + size]), inputs[place + size :]
+            for shares in _shares(left, others) if True in others else (left,):
+                yield *before, own, *shares
 
 
 def _rounded(value: Any) -> Any:

@@ -177,7 +177,7 @@ def test_one_dequantized_weight_by_name():
 
 
 def decisions(folded):
-    kept = [decision for _, decision in folded.outcome.kept]
+    kept = [*folded.outcome.stays.values()]
     return {d.value: d for d in (*folded.outcome.folds, *kept)}
 
 

@@ -64,7 +64,7 @@ def test_strings_count_with_their_texts():
     proto = parse(f"g () => (string[1] y) {{ {doubled} y = Identity (s20) }}")
     text = onnx.numpy_helper.from_array(np.array(["x" * 1000], object))
     folded = fold(with_weights(proto, s0=text), memory_limit=32 << 20, time=TimeLimit(20.0))
-    assert any("memory" in stay.reason for stay in folded.outcome.stays)
+    assert any("memory" in d.reason for d in folded.outcome.stays.values())
     assert folded.proto.ByteSize() <= folded.before.ByteSize()
 
 

@@ -61,7 +61,7 @@ def output_options(command: Command) -> Command:
             is_flag=True,
             expose_value=False,
             callback=_set_verbosity,
-            help="Say more; log what is done; show the traceback of a bug.",
+            help="Print more, log progress, and show the traceback of a bug.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead."),
     ):
@@ -91,7 +91,7 @@ REPORT = click.option(
     "--report",
     type=PATH,
     metavar="PAGE.html",
-    help="Also write a page that shows all of it; its data alone, if the name ends in .json.",
+    help="Also write a report page; only its data if the name ends in .json.",
 )
 DIMS = click.option(
     "--dim",
@@ -99,8 +99,8 @@ DIMS = click.option(
     type=dimension,
     multiple=True,
     metavar="NAME=SIZE",
-    help="Size of a dynamic dimension, tried out if not given; x[2] is that of input x on axis 2 "
-    "if it has no name; may be repeated.",
+    help="Size of a dynamic dimension, by default found by trying; x[2] names an unnamed "
+    "dimension: axis 2 of input x; may be repeated.",
 )
 PROVIDERS = click.option(
     "--provider",
@@ -116,7 +116,11 @@ _COMPARISON = (
         metavar="PATH",
         help="Inputs to use instead of random ones: an .npz file, or a folder with input_0.pb, ...",
     ),
-    click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance."),
+    click.option(
+        "--rtol",
+        type=click.FloatRange(min=0),
+        help="Relative tolerance; once a tolerance is given, those not given are 0.",
+    ),
     click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance."),
     click.option(
         "--ulp", type=click.IntRange(min=0), metavar="N", help="Units in the last place to allow."
@@ -199,8 +203,8 @@ BACKEND = click.option(
     default="auto",
     show_default=True,
     shell_complete=completed(_backends),
-    help="Who runs runtime_fold; iree and onnx-mlir compile it, auto only takes what was compiled "
-    "before and is no slower than onnxruntime.",
+    help="What runs runtime_fold; iree and onnx-mlir compile it, auto uses kernels compiled before "
+    "that are no slower than onnxruntime.",
 )
 BACKEND_OPTIONS = click.option(
     "--backend-option",
@@ -210,7 +214,7 @@ BACKEND_OPTIONS = click.option(
     help="Option for the backend's compiler: --backend-option=-O2; may be repeated.",
 )
 OVERRIDABLE = click.option(
-    "--overridable", is_flag=True, help="Also every input that has a default value."
+    "--overridable", is_flag=True, help="Also fold every input that has a default value."
 )
 MAX_CACHE = click.option(
     "--max-cache",

@@ -26,14 +26,14 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, write, writ
     type=PATH,
     metavar="DIR",
     required=True,
-    help="Folder or URL for the results, which keep their paths below MODEL's folder.",
+    help="Folder or URL for the results; they keep their paths below MODEL.",
 )
 @folding_options
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Models at a time on this machine.  [default: one a processor]",
+    help="Models at a time on this machine.  [default: number of processors]",
 )
 @click.option(
     "--scheduler", metavar="ADDRESS", help="Run on a dask cluster instead: tcp://host:8786."
@@ -42,10 +42,10 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, write, writ
     "--memory",
     type=size_in_bytes,
     metavar="BYTES",
-    help="Bytes that all models in work may take together; others wait.  [default: what is free]",
+    help="Memory for all models in progress; others wait.  [default: free memory]",
 )
 @click.option(
-    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Time for one model."
+    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Time limit for each model."
 )
 @check_options
 @click.option(
@@ -55,19 +55,20 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, write, writ
     "--journal",
     type=PATH,
     metavar="FILE",
-    help="Keeps what was done, a JSON document a line.  [default: DIR/onnxfold-batch.jsonl]",
+    help="File of results, one JSON document per line.  [default: DIR/onnxfold-batch.jsonl]",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @output_options
 def batch(sources: tuple[str, ...], output: str, quiet: bool, as_json: bool, **options: Any) -> int:
     """Optimize many models in parallel.
 
-    SOURCES are files, folders, 'patterns/**/*.onnx' or URLs.
+    MODEL is a file, a folder, a pattern such as 'exports/**/*.onnx', or a URL. Files in DIR are
+    results and never sources.
 
-    A failed model is reported and does not stop the batch. What an earlier batch has made of
-    the same model with the same options is left as it is, so that a batch that was interrupted goes
-    on where it was. The exit code is 0 if all models have a result, 1 if some lack it only because
-    they would not compute the same (--check), 2 otherwise.
+    A failed model is reported and does not stop the batch. Models finished by an earlier batch
+    with the same options are skipped, so an interrupted batch resumes. The exit code is 0 if all
+    models have a result, 1 if results are missing only because --check found a difference, 2
+    otherwise.
     """
     from onnxfold.batches import batch as optimize_all
     from onnxfold.report.progress import LateProgress

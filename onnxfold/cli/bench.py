@@ -32,16 +32,23 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
     metavar="NAME=SIZE",
     help="Size of a dynamic dimension; may be repeated.  [default: 1 for a batch, 16, or others]",
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True, metavar="N")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Timed runs of each model.",
+)
 @click.option(
     "--threads",
     type=click.IntRange(min=0),
     multiple=True,
     metavar="N",
-    help="Of onnxruntime, 0 for all; may be repeated.  [default: 1 and 0]",
+    help="Number of threads of onnxruntime, 0 for all; may be repeated.  [default: 1 and 0]",
 )
 @PROVIDERS
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random inputs.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs.")
 @RUNTIME_CONSTANTS
 @OVERRIDABLE
 @MAX_CACHE

@@ -25,7 +25,7 @@ from onnxfold.errors import UsageError
     "--why",
     "node",
     metavar="NODE",
-    help="Why this node runs each time, or does not: its name, or that of a value it makes.",
+    help="Explain one node, given by its name or by a value that it makes.",
 )
 @click.option("-O", "--level", type=click.IntRange(0, 2), default=1, help="See optimize.")
 @click.option("--fold-all", is_flag=True, help="See optimize.")
@@ -39,12 +39,12 @@ def explain(
 ) -> None:
     """Show why nodes with constant inputs would be folded or stay.
 
-    Sizes are what the results take in the file if the node is folded, and what of its operands
-    is there for it alone if it stays. With --why one node is explained, whether it is constant or
-    not: what makes it change, up to the inputs of the graph, and what it would save to run it once.
+    "if folded" is the size of the result in the file, "if kept" that of operands which only this
+    node reads. --why explains any node: the path to the inputs on which it depends, and what each
+    run would save if they were runtime constants.
     """
     if node is not None and values:
-        raise click.UsageError("--why is about one node, and takes no --value")
+        raise click.UsageError("--why explains one node; leave out --value")
     import onnxfold
     from onnxfold.report.explain_table import explain_text, why_text
 

@@ -116,7 +116,9 @@ _SECTIONS = (
             help="wide: compute chains of constants in 64 bits and round once, at their end.",
         ),
         click.option(
-            "--fold-all", is_flag=True, help="Fold whatever can be folded, whatever it weighs."
+            "--fold-all",
+            is_flag=True,
+            help="Fold everything that can be evaluated, whatever its size.",
         ),
         click.option(
             "--fold-quantized", is_flag=True, help="Fold DequantizeLinear of weights too."
@@ -125,8 +127,8 @@ _SECTIONS = (
             "--max-growth",
             type=size_in_bytes,
             metavar="BYTES",
-            help="Bytes by which the model may grow where that saves nodes; 0 for none.  "
-            "[default: 64 KiB or 1 %, whichever is more]",
+            help="Bytes by which the file may grow where that removes nodes; 0: no growth.  "
+            "[default: 64 KiB or 1 %, whichever is larger]",
         ),
         click.option(
             "--memory-limit",
@@ -147,7 +149,7 @@ _SECTIONS = (
             multiple=True,
             metavar="GLOB|OP",
             help="Fold values whose name matches, or that nodes of this op type make, whatever "
-            "they weigh; may be repeated.",
+            "their size; may be repeated.",
         ),
     ),
 )

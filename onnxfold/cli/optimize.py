@@ -37,15 +37,15 @@ from onnxfold.cli.output import write, write_json
     click.option(
         "--external-data/--no-external-data",
         default=None,
-        help="Weights in a file of their own, or not.  [default: as IN; yes above 2 GB]",
+        help="Write weights to a data file, or not.  [default: as IN; yes above 2 GB]",
     ),
     click.option(
-        "--external-data-name", metavar="NAME", help="Name of that file.  [default: OUT.data]"
+        "--external-data-name", metavar="NAME", help="Name of the data file.  [default: OUT.data]"
     ),
     click.option(
         "--share-weights", is_flag=True, help="Refer to IN's weights instead of copying them."
     ),
-    click.option("--no-fsync", is_flag=True, help="Do not wait until the disk has it all."),
+    click.option("--no-fsync", is_flag=True, help="Do not wait for the disk."),
 )
 @folding_options
 @check_options

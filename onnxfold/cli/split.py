@@ -30,7 +30,7 @@ from onnxfold.cli.output import write, write_json
     type=click.Choice(["compile", "runtime"]),
     default="compile",
     show_default=True,
-    help="When to compute what depends on the file alone.",
+    help="compile: fold constants now; runtime: leave them to runtime_fold, for a smaller bundle.",
 )
 @MAX_CACHE
 @click.option(
@@ -38,7 +38,7 @@ from onnxfold.cli.output import write, write_json
     type=dimension,
     multiple=True,
     metavar="NAME=SIZE",
-    help="Size to assume for a symbolic dimension in the cut and in trials of kernels; repeatable.",
+    help="Assumed size of a symbolic dimension, for the cut and for timing kernels; repeatable.",
 )
 @BACKEND
 @BACKEND_OPTIONS
@@ -59,7 +59,7 @@ from onnxfold.cli.output import write, write_json
     "--dump-ir",
     type=PATH,
     metavar="DIR",
-    help="Draw the parts as .dot, and write what the compiler makes of runtime_fold, by stages.",
+    help="Write both parts as .dot and the stages of the compilation of runtime_fold.",
 )
 @click.option(
     "-O",
@@ -67,10 +67,10 @@ from onnxfold.cli.output import write, write_json
     type=click.IntRange(0, 2),
     default=1,
     show_default=True,
-    help="Of the optimization of both parts, see optimize.",
+    help="Level of the optimization of both parts, see optimize.",
 )
 @REPORT
-@click.option("--no-fsync", is_flag=True, help="Do not wait until the disk has it all.")
+@click.option("--no-fsync", is_flag=True, help="Do not wait for the disk.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @output_options
 def split(
@@ -85,7 +85,7 @@ def split(
 ) -> None:
     """Split a model into a part that runs once and a part for each run.
 
-    The first part depends on runtime constants alone: inputs that stay the same over many runs.
+    The first part depends only on runtime constants: inputs that stay the same over many runs.
 
     Writes entry.onnx, runtime_fold.onnx, manifest.json and compiled kernels into DIR.
     """

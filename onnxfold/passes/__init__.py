@@ -99,22 +99,22 @@ def all_passes() -> dict[str, PassInfo]:
 _KNOWN = (
     PassInfo(
         "constant-propagation",
-        "Fold every node whose inputs are constant, as far as the model hardly grows by it.",
+        "Fold nodes whose inputs are constant, within the limit of growth.",
         "onnxfold.passes.constant_propagation:ConstantPropagation",
     ),
     PassInfo(
         "simplify",
-        "Rewrite by the declarative rules, see `onnxfold rules`.",
+        "Apply the rewrite rules, see `onnxfold rules`.",
         "onnxfold.passes.simplify:Simplify",
     ),
     PassInfo(
         "symbolic-shapes",
-        "Replace shape arithmetic by what it comes to, whatever the dynamic dims are.",
+        "Replace shape arithmetic by its results; dynamic dimensions stay dynamic.",
         "onnxfold.passes.symbolic_shapes:SymbolicShapes",
     ),
     PassInfo(
         "move-transposes",
-        "Compute on axes in another order where fewer transposes are left then.",
+        "Reorder axes where that leaves fewer transposes.",
         "onnxfold.passes.transposes:MoveTransposes",
     ),
     PassInfo(
@@ -124,7 +124,7 @@ _KNOWN = (
     ),
     PassInfo(
         "dead-code",
-        "Remove nodes, initializers and functions nobody uses.",
+        "Remove unused nodes, initializers and functions.",
         "onnxfold.passes.dead_code:RemoveDeadCode",
     ),
     PassInfo(
@@ -144,17 +144,17 @@ _KNOWN = (
     ),
     PassInfo(
         "inline-functions",
-        "Put functions in the place of their calls (onnx-ir).",
+        "Inline functions (onnx-ir).",
         "onnx_ir.passes.common:InlinePass",
     ),
     PassInfo(
         "sort",
-        "Put nodes behind what they read (onnx-ir).",
+        "Sort nodes topologically (onnx-ir).",
         "onnx_ir.passes.common:TopologicalSortPass",
     ),
     PassInfo(
         "clear-metadata",
-        "Drop metadata and doc strings (onnx-ir).",
+        "Remove metadata and doc strings of graphs and nodes (onnx-ir).",
         "onnx_ir.passes.common:ClearMetadataAndDocStringPass",
     ),
 )

@@ -197,11 +197,15 @@ class RuleSet:
 
     def __str__(self) -> str:
         width = max((len(rule.name) for rule in self.rules), default=0)
-        lines = [
-            f"{rule.name:{width}}  {rule.doc or rule}" + (f" [{rule.seen_in}]" * bool(rule.seen_in))
-            for rule in self.rules
-        ]
+        lines = [f"{rule.name:{width}}  {_description(rule)}" for rule in self.rules]
         return "\n".join([f"{self.name}: {self.doc}", *lines])
+
+
+def _description(rule: Rule) -> str:
+    """Return what a rule does, whether it is inexact, and a model to which it applies."""
+    inexact = "(inexact)" if rule.inexact is True else "(inexact for some matches)"
+    parts = (rule.doc or str(rule), inexact if rule.inexact else "", f"[{rule.seen_in}]")
+    return " ".join(part for part in parts if part not in ("", "[]"))
 
 
 def rule_set(

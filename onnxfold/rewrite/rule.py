@@ -260,6 +260,10 @@ def load_rules(path: str | os.PathLike[str]) -> RuleSet:
 @functools.cache
 def builtin_rule_sets() -> tuple[RuleSet, ...]:
     """Return the rule sets that onnxfold comes with, by name."""
+    if importlib.util.find_spec("onnxfold.rules") is None:
+        # Python was started in the project's folder, where rules/ is beside onnxfold/
+        home = importlib.import_module("onnxfold").__path__
+        home.append(os.path.dirname(home[0]))
     package = importlib.import_module("onnxfold.rules")
     names = sorted(m.name for m in pkgutil.iter_modules(package.__path__))
     modules = [importlib.import_module(f"onnxfold.rules.{name}") for name in names]

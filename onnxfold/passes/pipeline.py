@@ -21,7 +21,7 @@ from onnxfold.passes.context import Observer, Result, Run
 from onnxfold.passes.cut import HARDLY_MORE
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.simplify import Simplify
-from onnxfold.passes.value_info import ValueInfo, drop_inferred
+from onnxfold.passes.value_info import ValueInfo, drop_inferred, fix_outputs
 
 # Rules open the way for constants and constants for rules; real models settle in two rounds.
 _ROUNDS = 4
@@ -175,6 +175,8 @@ class _Level:
                 self._settle()
         if count_withheld and options.level == 1:
             run.result.withheld = Simplify(options=options).withheld(model)
+        if run.options.dims or run.options.input_shapes:
+            fix_outputs(model)
         if options.value_info:
             ValueInfo()(model)
         else:

@@ -62,6 +62,18 @@ def drop_inferred(model: ir.Model) -> None:
             value.type = value.shape = None
 
 
+def fix_outputs(model: ir.Model) -> None:
+    """Declare the sizes of dynamic dimensions of outputs that are fixed by those of the inputs."""
+    analysis = facts_of(model).types
+    for value in model.graph.outputs:
+        known = analysis.of(value).shape
+        if value.shape is not None and known is not None and len(known) == len(value.shape):
+            sizes = zip(known, value.shape, strict=True)
+            value.shape = ir.Shape(
+                [size if isinstance(size, int) else given for size, given in sizes]
+            )
+
+
 def _is_implied(shape: ir.Shape | None, fact: Fact) -> bool:
     """Return True if the inferred shape has the rank and all static sizes of the recorded one."""
     if shape is None:

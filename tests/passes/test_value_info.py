@@ -180,3 +180,20 @@ def test_a_model_with_nothing_to_fold_does_not_grow_by_a_byte(tmp_path, level):
     onnx.save(model, source)
     onnxfold.optimize_file(source, target, level=level)
     assert target.stat().st_size <= source.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        ({}, ["M", "K"]),
+        ({"dims": {"batch": 2}}, [2, "K"]),
+        ({"dims": {"batch": 2, "S": 4}}, [2, 12]),
+        ({"input_shapes": {"x": [2, 3, 4]}}, [2, 12]),
+    ],
+)
+def test_fixed_inputs_fix_outputs(options, shape):
+    model = onnx.parser.parse_model(
+        HEADER + "g (float[batch,3,S] x) => (float[M,K] y) { y = Flatten(x) }"
+    )
+    (output,) = onnxfold.optimize(model, **options).graph.output
+    assert [d.dim_param or d.dim_value for d in output.type.tensor_type.shape.dim] == shape

@@ -33,18 +33,18 @@ class Options:
     Args:
         level: 0 folds constants only, 1 also rewrites by the rules that keep every bit, 2 by
             inexact ones, too.
-        fold_all: Fold whatever can be evaluated, whatever it weighs.
+        fold_all: Fold everything that can be evaluated, whatever its size.
         fold_quantized: Treat DequantizeLinear of constants like any other op.
-        max_growth: Bytes by which the model may become larger than it came, where that saves nodes:
-            a number, or a text such as "64kB". By default 64 KiB or 1 % of the model, whichever is
-            more, and at most 16 KiB for a node. With 0 the model does not grow.
+        max_growth: Bytes by which the model may grow where that removes nodes: a number, or a text
+            such as "64kB". By default 64 KiB or 1 % of the model, whichever is larger, and at most
+            16 KiB for a node. With 0 the model does not grow.
         memory_limit: Bytes that results may take in memory before they go to a scratch file, and
             that the evaluation of one node may take: a number, or a text such as "512MB"; None for
             512 MiB.
         keep: Globs of value names, or op types such as "Transpose" or "com.microsoft::Gelu"; nodes
             that make such a value, or have such a type, stay.
         fold: Globs of value names, or op types; such a value, or the results of such a node, are
-            folded whatever they weigh, if they can be evaluated and ``keep`` does not name them.
+            folded whatever their size, if they can be evaluated and ``keep`` does not name them.
         precision: "wide" computes chains of constants in float64, int64 and uint64 and rounds once,
             where the result is stored; "exact" rounds after every op, as a runtime does.
         explain: Record also why small nodes were folded, not only those whose bytes were counted.

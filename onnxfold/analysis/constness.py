@@ -55,7 +55,7 @@ def select_runtime_constants(
             raise UsageError(f"runtime constants are given by name, got {name!r}")
         found = {name} if name in inputs else set(fnmatch.filter(inputs, name))
         if not found:
-            raise UsageError(_no_such_input(name, model.graph, list(inputs)), node=name)
+            raise UsageError(_no_such_input(name, model.graph, list(inputs)))
         chosen |= found
     chosen |= recorded(model) & set(inputs)
     if overridable:

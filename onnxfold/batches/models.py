@@ -45,7 +45,7 @@ def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[FoundM
         is_remote = is_url(pattern)
         listing = remote.listing(pattern) if is_remote else _listing(pattern, output)
         if not listing.files:
-            raise UsageError(f"{pattern}: there is no model of that name")
+            raise UsageError(f"{pattern}: there is no model of that name outside the output folder")
         for path, nbytes in sorted(listing.files):
             if path in seen:
                 continue

@@ -63,7 +63,7 @@ class Batch(Shown, text="onnxfold.batches.table:batch_text"):
         outcomes: One for each model.
         seconds: Wall time.
         journal: The file that has the outcomes of this batch and of those before it, one JSON
-            document a line.
+            document a line; None for a plan, which writes nothing.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)

@@ -46,22 +46,22 @@ def batch(
     progress: Progress | None = None,
     **options: Unpack[CheckedOptionArguments],
 ) -> Batch:
-    """Optimize many models, several at a time. One that fails does not stop the others.
+    """Optimize many models, several at a time. A failed model does not stop the batch.
 
-    What an earlier batch has made of the same model with the same options is left as it is.
+    Models finished by an earlier batch with the same options are skipped.
 
     Args:
         sources: Files, folders and patterns with ``*``, ``?`` and ``**``; or URLs, with fsspec.
-        output: A folder, or the URL of one, for the results: below it, a result has the path that
-            its model has below the folder or pattern it was found by.
-        workers: How many models at a time, on this machine; None for one a processor.
-        executor: Runs them instead: anything with the interface of ``concurrent.futures``.
-        scheduler: Address of the scheduler of a dask cluster, which runs them instead.
-        memory: Bytes that all models may take that are worked on in one process; None for what is
-            free there. A model waits until there is what it takes, by `onnxfold.plan`.
-        timeout: Seconds that one model may take; None for any.
-        only_plan: Find out what each model would take, and write no model.
-        journal: The file that keeps what was done; None for one in ``output``.
+        output: A folder, or its URL, for the results. They keep their paths below the folder or
+            pattern; files in it are never sources.
+        workers: Number of models at a time on this machine; None for the number of processors.
+        executor: Runs the models instead: an object with the interface of ``concurrent.futures``.
+        scheduler: Address of the scheduler of a dask cluster, which runs the models instead.
+        memory: Bytes for all models in progress in one process; None for the free memory. A model
+            waits until the memory that `onnxfold.plan` predicts for it is free.
+        timeout: Time limit for each model in seconds; None for no limit.
+        only_plan: Only predict the memory of each model; write nothing.
+        journal: The file of results, one JSON document per line; None for one in ``output``.
         progress: Called with a stage, the work done and the total of the stage.
         options: As for `onnxfold.optimize_file`; rules are files, and feeds are a file or folder,
             the same for each model.
@@ -114,7 +114,8 @@ def batch(
             if progress is not None:
                 progress("models", sum(map(costs.__getitem__, outcomes)), sum(costs.values()))
         seconds = time.perf_counter() - began
-        return Batch([outcomes[m.source] for m in models], seconds, kept.path)
+        journal = None if only_plan else kept.path
+        return Batch([outcomes[m.source] for m in models], seconds, journal)
 
 
 def _here(tasks: Sequence[Task], workers: int, stack: ExitStack) -> Iterator[Outcome]:

@@ -119,11 +119,10 @@ def _converted(value: Any, wanted: ir.Value) -> Feed:
         value = np.asarray(value, dtype=dtype)
     array = _retyped(np.asarray(value), dtype)
     if array.dtype != dtype:
-        raise UsageError(f"the input is {dtype}, the feed {array.dtype}", node=wanted.name)
+        raise UsageError(f"input {wanted.name!r} is {dtype}, the feed {array.dtype}")
     if wanted.shape is not None and len(wanted.shape) != array.ndim:
         raise UsageError(
-            f"the input has {len(wanted.shape)} dimensions, the feed {array.ndim}",
-            node=wanted.name,
+            f"input {wanted.name!r} has {len(wanted.shape)} dimensions, the feed {array.ndim}"
         )
     return array
 

@@ -42,11 +42,11 @@ def compare(
     custom_ops: Sequence[PathLike] = (),
     fallback: bool = True,
 ) -> Comparison:
-    """Compares what two models compute, node by node on onnxruntime.
+    """Compare the outputs of two models, run node by node on onnxruntime.
 
-    Optimizations and prepacking are off. If onnxruntime does not take the first model, both run
-    on onnx's reference evaluator, and the result says so (see `fallback`). Outputs that differ,
-    but of which both models give other values every time they run, are left out.
+    Optimizations and prepacking are off. If onnxruntime cannot load the first model, both run on
+    onnx's reference evaluator, and the result says so (see `fallback`). Outputs that change from
+    run to run in both models, such as random numbers, are not compared.
 
     Args:
         a: The original: a path, an `onnx.ModelProto`, an `onnx_ir.Model` or a
@@ -54,7 +54,7 @@ def compare(
         b: The model to compare with it.
         seeds: Number of runs with random inputs; every seed has other sizes of dynamic
             dimensions too.
-        feeds: Inputs to use instead: arrays by name, an .npz file, or a folder with
+        feeds: Inputs to use instead of random ones: arrays by name, an .npz file, or a folder with
             `input_0.pb`, ... (or with such folders).
         dims: Sizes of symbolic dimensions, by name.
         rtol: Relative tolerance; 0 with `atol` and `ulp` 0 asks for equal bits.
@@ -62,16 +62,16 @@ def compare(
         ulp: Units in the last place that floats may be apart.
         exact: Allow no difference to outputs that depend on float16 or bfloat16. Otherwise a few
             roundings are allowed there, because onnxruntime's CPU provider leaves some out.
-        bisect: Where outputs differ, look for the first value, in topological order, that does.
+        bisect: Where outputs differ, find the first value, in topological order, that differs.
         providers: Execution providers of onnxruntime; the CPU's if not given.
         custom_ops: Shared libraries with custom ops of the models.
-        fallback: Whether onnx's reference evaluator may take the place of onnxruntime; otherwise a
-            model that onnxruntime does not take is an error.
+        fallback: Use onnx's reference evaluator if onnxruntime cannot load the first model;
+            otherwise this is an error.
 
     Raises:
-        ModelError: A file cannot be read, or the first model can be run by nothing here.
+        ModelError: A file cannot be read, or the first model cannot be run.
         UsageError: The feeds or sizes do not fit the first model, `seeds` is not positive, or
-            onnxruntime does not take a provider or a library.
+            onnxruntime cannot load a provider or a library.
     """
     if seeds < 1:
         raise UsageError(f"seeds must be positive, got {seeds}")

@@ -86,13 +86,12 @@ class RandomFeeds:
                 items = [feed(value, type_.elem_type) for _ in range(_SEQUENCE_LENGTH)]
                 return [item for item in items if isinstance(item, np.ndarray)]
             if not isinstance(type_, ir.TensorType):
-                reason = f"cannot make up a value of type {type_}; give it with --feeds"
-                raise UsageError(reason, node=value.name)
+                reason = f"cannot generate input {value.name!r} of type {type_}"
+                raise UsageError(f"{reason}; give it with --feeds")
             shape = concrete(value, sizes)
             if int(np.prod(shape, dtype=object)) > MAX_ELEMENTS:
-                reason = f"an input of shape {list(shape)} is too large to make up; "
-                reason += "give it with --feeds, or its sizes with --dim"
-                raise UsageError(reason, node=value.name)
+                reason = f"input {value.name!r} of shape {list(shape)} is too large to generate; "
+                raise UsageError(f"{reason}give it with --feeds, or its sizes with --dim")
             is_mask = "mask" in (value.name or "").lower()
             if type_.dtype == ir.DataType.STRING:
                 return np.asarray(rng.choice(_WORDS, shape), dtype=object)

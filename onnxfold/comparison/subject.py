@@ -75,7 +75,7 @@ def _in_memory(proto: onnx.ModelProto) -> ir.Model:
     for value in model.graph.initializers.values():
         if isinstance(value.const_value, ir.ExternalTensor):
             raise UsageError(
-                "the model in memory refers to external data; compare it by its path",
-                node=value.name,
+                f"weight {value.name!r} of the model in memory is external data; "
+                "compare the model by its path"
             )
     return model

@@ -197,8 +197,8 @@ class Cut:
         if folded <= kept:
             return "takes no more bytes than its operands"
         if folded <= kept + HARDLY_MORE:
-            return "takes hardly more bytes than the node"
-        return "with the nodes around it the model grows no more than it may"
+            return f"takes at most {HARDLY_MORE} bytes more than its operands"
+        return "folded with the nodes around it, the model stays within the limit of growth"
 
     def _why_it_stays(self, node: ir.Node) -> str:
         if all(self._cost[v] != FORBIDDEN for v in self._results(node)):

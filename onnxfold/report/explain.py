@@ -126,7 +126,7 @@ def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> 
 
     Args:
         source: The model: a path or a model in memory, which is left alone.
-        name: Of a value that the node makes, or its own; it may be in a subgraph or a function.
+        name: Name of the node, or of a value that it makes; also in a subgraph or a function.
         options: See `onnxfold.options.Options`.
 
     Raises:
@@ -184,17 +184,17 @@ def _node_named(model: ir.Model, name: str) -> ir.Node:
         return found[name]
     if any(name == v.name for v in model.graph.inputs):
         raise UsageError(
-            f"{name!r} is an input of the graph, which no node makes: it may change with every "
-            "run, unless --runtime-const says that it does not"
+            f"{name!r} is an input of the graph: it may change with every run, unless "
+            "--runtime-const declares it constant"
         )
     if name in model.graph.initializers:
-        raise UsageError(f"{name!r} is a weight in the file: it is constant, and no node makes it")
+        raise UsageError(f"{name!r} is a weight in the file: it is constant")
     known = sorted(filter(None, found), key=lambda n: (len(n), n))
     # looking for what is spelled alike takes long where there are very many
     near = [n for n in known if name and name in n][:3]
     near = near or difflib.get_close_matches(name, known[:20_000], 3, 0.7)
     hint = f"; there are {', '.join(map(repr, near))}" if near else ""
-    raise UsageError(f"no node has the name {name!r}, and none makes a value of it{hint}")
+    raise UsageError(f"no node has the name {name!r} or makes a value of this name{hint}")
 
 
 def _names(values: Iterable[ir.Value]) -> list[str]:

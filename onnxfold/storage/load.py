@@ -326,10 +326,11 @@ class _ExternalData:
         length = data_bytes(tensor.dtype, tensor.shape)
         if tensor.length not in (None, length):
             reason = (
-                f"external tensor of type {tensor.dtype} and shape {list(tensor.shape.numpy())} "
-                f"takes {length} bytes, its length says {tensor.length}"
+                f"tensor {tensor.name!r} of type {tensor.dtype} and shape "
+                f"{list(tensor.shape.numpy())} takes {length} bytes, its length says "
+                f"{tensor.length}"
             )
-            raise ExternalDataError(reason, file=self.path, node=tensor.name or None)
+            raise ExternalDataError(reason, file=self.path)
         return SharedExternalTensor(tensor, located(tensor, self.open, self.path), self.folder)
 
     def open(self, location: str) -> MappedFile:

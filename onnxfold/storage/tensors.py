@@ -208,8 +208,8 @@ def located(
         if offset + length <= file.size:
             return Span(file, offset, length)
         reason = f"has {file.size} bytes, the tensor needs {offset + length}"
-    reason = f"external data file {location!r} {reason}"
-    raise ExternalDataError(reason, file=named, node=tensor.name or None)
+    reason = f"tensor {tensor.name!r}: external data file {location!r} {reason}"
+    raise ExternalDataError(reason, file=named)
 
 
 def tensors_of(model: ir.Model) -> list[ir.TensorProtocol]:

@@ -130,8 +130,8 @@ MISTAKES = {
     OPTIMIZE + "--feeds folder": "folder: the folder holds no input_*.pb",
     OPTIMIZE + "--feeds names.npz": "the model has no input 'ids'; it has: input_ids",
     OPTIMIZE + "--feeds few.npz": "the feeds lack the input 'encoder_hidden_states'",
-    OPTIMIZE + "--feeds types.npz": "the input is int64, the feed float32",
-    OPTIMIZE + "--feeds shapes.npz": "the input has 2 dimensions, the feed 1",
+    OPTIMIZE + "--feeds types.npz": "input 'input_ids' is int64, the feed float32",
+    OPTIMIZE + "--feeds shapes.npz": "input 'input_ids' has 2 dimensions, the feed 1",
 }
 
 

@@ -299,7 +299,7 @@ class Session:
         return list(self.entry.get_outputs())
 
     def get_modelmeta(self) -> Any:
-        """Metadata of entry."""
+        """Return the metadata of entry."""
         return self.entry.get_modelmeta()
 
     def get_providers(self) -> list[str]:
@@ -307,11 +307,11 @@ class Session:
         return list(self.entry.get_providers())
 
     def get_provider_options(self) -> dict[str, Any]:
-        """Options of the execution providers."""
+        """Return the options of the execution providers."""
         return dict(self.entry.get_provider_options())
 
     def get_session_options(self) -> Any:
-        """Options of the session on entry."""
+        """Return the options of the session on entry."""
         return self.entry.get_session_options()
 
     def end_profiling(self) -> str:

@@ -89,7 +89,7 @@ def weights_as_inputs(model: ir.Model, names: Iterable[str]) -> OpenedWeights:
             opened.names.remove(name)
     for value in chosen:
         if value.is_graph_output():
-            raise UsageError("a weight that is an output of the graph is no input", node=value.name)
+            raise UsageError(f"weight {value.name!r} is an output and cannot be a runtime constant")
     model.graph.inputs.extend(chosen)
     ranks = _low_ranks(model.graph, chosen)
     scales = {rank.right: rank.scale for rank in ranks}

@@ -139,3 +139,15 @@ def shaped(dtype: str, shape: Iterable[object] | None) -> str:
         return dtype
     dims = (dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in shape)
     return f"{dtype}[{','.join('?' if dim is None else str(dim) for dim in dims)}]"
+
+
+def attribute_text(attribute: ir.Attr) -> str:
+    """Return the value of an attribute as text; of a tensor its type, of a graph "..."."""
+    if attribute.is_ref():
+        return f"@{attribute.ref_attr_name}"
+    if attribute.type == ir.AttributeType.TENSOR:
+        tensor = attribute.as_tensor()
+        return shaped(tensor.dtype.name.lower(), tensor.shape)
+    if attribute.type in (_GRAPH, _GRAPHS):
+        return "..."
+    return str(attribute.value)

@@ -21,7 +21,7 @@ from onnxfold.comparison.random_feeds import Feeds
 from onnxfold.comparison.result import FirstDifference, OutputResult
 from onnxfold.comparison.runners import Output, Runner
 from onnxfold.comparison.subject import Subject
-from onnxfold.graphs import captured_values, op_name
+from onnxfold.graphs import attribute_text, captured_values, op_name
 
 _GROUP = 48 << 20  # bytes of values that one run gives out
 _GROUPS = 8  # of one kind of values at most: larger ones hold more bytes instead
@@ -222,16 +222,5 @@ def _since(values: Sequence[ir.Value], equal: Collection[ir.Value]) -> list[ir.N
 
 def _node_text(node: ir.Node) -> str:
     read = [value.name or "" if value is not None else "" for value in node.inputs]
-    read += [f"{name}={_attribute_text(a)}" for name, a in node.attributes.items()]
+    read += [f"{name}={attribute_text(a)}" for name, a in node.attributes.items()]
     return f"{', '.join(v.name or '' for v in node.outputs)} = {op_name(node)}({', '.join(read)})"
-
-
-def _attribute_text(attribute: ir.Attr) -> str:
-    if attribute.is_ref():
-        return f"@{attribute.ref_attr_name}"
-    if attribute.type == ir.AttributeType.TENSOR:
-        tensor = attribute.as_tensor()
-        return f"{tensor.dtype.name.lower()}{list(tensor.shape)}"
-    if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-        return "..."
-    return str(attribute.value)

@@ -44,7 +44,7 @@ def test_all_nodes_are_there_with_what_became_of_them(swin):
         if node.get("by") == "dead-code":
             assert node["why"].startswith("what dead-code does: Remove nodes")
         if node.get("gone") and name in names:
-            assert node["decision"] == "another node makes its value"
+            assert node["decision"] == "computed by another node"
     folded = [node for node in before["nodes"] if node.get("by") == "constant-propagation"]
     assert 300 < len(folded) <= report.folded  # rules made some of those that were folded
     assert all(node["decision"] == "folded" and node["why"] for node in folded)

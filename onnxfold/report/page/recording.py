@@ -169,7 +169,7 @@ def _tell_why_gone(
 ) -> None:
     node["by"] = by
     if by != _FOLDING:
-        node["decision"] = "another node makes its value" if is_made_still else "gone"
+        node["decision"] = "computed by another node" if is_made_still else "removed"
         node.pop("why", None)
         info = all_passes().get(by)
         if info is not None:

@@ -12,8 +12,8 @@ from onnxfold.errors import UsageError
 from onnxfold.files import os_error, replacing
 from onnxfold.storage.save import real_target
 
-_SCRIPTS = ("vendor/uPlot.iife.min.js", "vendor/cytoscape.min.js")
-_OWN_SCRIPTS = ("dom.js", "charts.js", "layout.js", "graph.js", "page.js")
+_SCRIPTS = ("vendor/uPlot.iife.min.js", "vendor/dagre.min.js")
+_OWN_SCRIPTS = ("dom.js", "charts.js", "graph.js", "page.js")
 _STYLES = ("vendor/uPlot.min.css", "page.css")
 
 

@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
+from onnxfold import storage
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.facts import facts_of
+from onnxfold.analysis.modules import module_of
 from onnxfold.analysis.symbolic.text import Texts
-from onnxfold.graphs import op_name, shaped, subgraphs_of, type_text
+from onnxfold.graphs import attribute_text, op_name, shaped, subgraphs_of, type_text
 
 _MOST_NODES = 5000
 _MOST_TEXT = 1_500_000  # characters of one graph: two of them, and the rest, are below 5 MB
 _LONGEST = 300  # characters of a name; exporters stay far below
+_READ = 1 << 20  # bytes of a tensor that is read for its range
+_MOST_READ = 64 << 20  # of all of them
+_FIRST = 6  # elements
 _WORDS = {
-    Constness.VARIABLE: "variable",
+    Constness.VARIABLE: "depends on the inputs",
     Constness.RUNTIME: "runtime constant",
     Constness.COMPILE_TIME: "constant",
 }
@@ -35,9 +41,12 @@ class Skeleton:
 
     Attributes:
         scopes: Names of the graphs that nodes are in.
-        values: Name, type, and "input", "weight" or "result" of each value.
-        nodes: Of each node `op`, `name`, `scope`, `constness`, and `inputs`, `outputs` and, for
-            what its subgraphs give, `bodies`: indices of values. What a run adds has other keys.
+        modules: Names of modules, from the outside in.
+        values: Name, type, and "input", "weight" or "result" of each value; of a weight also its
+            range and first elements.
+        nodes: Of each node `op`, `name`, `constness`, `attributes`, and indices: `scope`,
+            `module`, of values `inputs`, `outputs` and, for what its subgraphs give, `bodies`.
+            What a run adds has other keys.
         outputs: The model's outputs: indices of values.
         total: How many nodes the model has.
         drawn: The nodes of the model that `nodes` tells of.
@@ -48,13 +57,15 @@ class Skeleton:
     ) -> None:
         self.title = title
         self.scopes: list[str] = []
+        self.modules: list[list[str]] = []
         self.values: list[list[str]] = []
         self.nodes: list[dict[str, Any]] = []
         self.total = 0
         self.drawn: list[ir.Node] = []
         self.constness = ConstnessAnalysis(model, runtime_constants)
         self._index: dict[ir.Value, int] = {}
-        self._room = _MOST_TEXT
+        self._module_index: dict[tuple[str, ...], int] = {}
+        self._room, self._unread = _MOST_TEXT, _MOST_READ
         for value in model.graph.inputs:
             self._value(value)
         self._graph(model.graph, "")
@@ -64,7 +75,7 @@ class Skeleton:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same as a JSON-ready dictionary."""
-        keys = ("title", "scopes", "values", "nodes", "outputs", "total")
+        keys = ("title", "scopes", "modules", "values", "nodes", "outputs", "total")
         told = {key: getattr(self, key) for key in keys}
         return {**told, "left_out": self.total - len(self.nodes)}
 
@@ -116,7 +127,18 @@ class Skeleton:
             made["scope"] = scope
         if bodies:
             made["bodies"] = bodies
-        self._room -= 100 + len(made["name"]) + 6 * len(made["inputs"])
+        module = module_of(node)
+        if module:
+            if module not in self._module_index:
+                self._module_index[module] = len(self.modules)
+                self.modules.append([short(name) for name in module])
+            made["module"] = self._module_index[module]
+        if node.attributes:
+            made["attributes"] = {
+                short(name): self._attribute(a) for name, a in node.attributes.items()
+            }
+        texts = sum(len(k) + len(v) + 6 for k, v in made.get("attributes", {}).items())
+        self._room -= 100 + len(made["name"]) + 6 * len(made["inputs"]) + texts
         self.nodes.append(made)
         self.drawn.append(node)
 
@@ -130,9 +152,35 @@ class Skeleton:
             elif value.is_initializer():
                 kind = "weight"
             entry = [short(value.name or ""), short(type_text(value)), kind]
+            if kind == "weight" and value.const_value is not None:
+                entry.append(self._content(value.const_value))
             self.values.append(entry)
             self._room -= sum(map(len, entry)) + 14
         return index
+
+    def _attribute(self, attribute: ir.Attr) -> str:
+        text = attribute_text(attribute)
+        if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
+            text += f": {self._content(attribute.value)}"
+        return short(text)
+
+    def _content(self, tensor: ir.TensorProtocol) -> str:
+        """Return the range and the first elements as text.
+
+        Of a large tensor only the first elements are read, and none if it would be computed.
+        """
+        is_plain = tensor.dtype.is_integer() or tensor.dtype.is_floating_point()
+        is_small = tensor.nbytes <= min(_READ, self._unread)
+        if not is_plain or not tensor.size or not (is_small or storage.span_of(tensor) is not None):
+            return ""
+        array = tensor.numpy().reshape(-1)[: tensor.size if is_small else _FIRST]
+        self._unread -= array.nbytes
+        numbers = array if tensor.dtype.is_integer() else array.astype(np.float64)
+        form = "{}" if tensor.dtype.is_integer() else "{:.4g}"
+        first = ", ".join(map(form.format, numbers[:_FIRST])) + ", ..." * (tensor.size > _FIRST)
+        if not is_small or tensor.size == 1:
+            return first
+        return f"{form.format(numbers.min())} to {form.format(numbers.max())}: {first}"
 
 
 def inferred_types(model: ir.Model, nodes: Iterable[ir.Node]) -> dict[str, str]:

@@ -84,9 +84,9 @@ class StoredBefore:
 
     def _origin(self, name: str) -> str:
         if name in self._names:
-            return "was there"
+            return "unchanged"
         op = self._made_by.get(name)
-        return f"result of {op}" if op else "made by a rewrite"
+        return f"result of {op}" if op else "created by a rewrite"
 
 
 def _facts(name: str | None, tensor: ir.TensorProtocol) -> dict[str, Any]:
@@ -103,6 +103,6 @@ def _fate(name: str, type_: str, made: list[str], after: Mapping[str, ir.TensorP
         return "stays" if kept == type_ else f"became {kept}"
     became = [each for each in made if each in after]
     if not became:
-        return "gone: nothing reads it any more, or an equal tensor stands for it"
+        return "removed: unused, or merged with an equal tensor"
     more = f" and {len(became) - 1} more" if len(became) > 1 else ""
     return short(f"folded into {became[0]} {_type(after[became[0]])}{more}")

@@ -32,6 +32,9 @@ function axis(values, more) {
   };
 }
 
+// In the legend, the color of a line or bar fills its marker.
+const MARKERS = { width: 0, fill: (u, k) => u.series[k].stroke(u, k) };
+
 // points: seconds, live bytes, bytes of all results until then.
 function memoryChart(points) {
   const [most, all] = [1, 2].map((k) => Math.max(1, ...points.map((point) => point[k])));
@@ -39,8 +42,9 @@ function memoryChart(points) {
   const columns = [0, 1, 2].map((k) => points.map((point) => point[k]));
   const powers = () => [0, ...[...Array(12).keys()].map((k) => 10 ** (k + 3)).filter((power) => power <= Math.max(all, 1000))];
   const data = [columns[0], columns[1], columns[2]];
-  const shown = (value) => (value === null || value === undefined ? "" : bytes(value));
+  const shown = (value, idle) => (value === null || value === undefined ? idle : bytes(value));
   const made = chart(340, () => ({
+    legend: { markers: MARKERS },
     scales: {
       x: { time: false },
       y: logarithmic
@@ -52,9 +56,9 @@ function memoryChart(points) {
       axis((u, ticks) => ticks.map((tick) => (tick === null ? "" : bytes(tick))), { size: 72, ...(logarithmic ? { splits: powers, filter: (u, ticks) => ticks } : {}) }),
     ],
     series: [
-      { label: "time", value: (u, value) => (value === null || value === undefined ? "" : `${value.toFixed(3)} s`) },
-      { label: "live in the pool", stroke: color("--accent"), fill: color("--accent-soft"), width: 1.5, points: { show: false }, value: (u, v) => shown(v) },
-      { label: "if every intermediate were stored", stroke: color("--warm"), dash: [6, 4], width: 1.5, points: { show: false }, value: (u, v) => shown(v) },
+      { label: "time", value: (u, value) => (value === null || value === undefined ? `${columns[0].at(-1).toFixed(2)} s in all` : `${value.toFixed(3)} s`) },
+      { label: "live in the pool", stroke: color("--accent"), fill: color("--accent-soft"), width: 1.5, points: { show: false }, value: (u, v) => shown(v, `at most ${bytes(most)}`) },
+      { label: "storing every intermediate", stroke: color("--warm"), dash: [6, 4], width: 1.5, points: { show: false }, value: (u, v) => shown(v, bytes(all)) },
     ],
     cursor: { drag: { x: true, y: false } },
   }), data);
@@ -65,27 +69,30 @@ function memoryChart(points) {
 
 // counts[0] elements are equal, counts[k] are [2^(k-1), 2^k) units in the last place apart.
 function histogram(counts) {
-  const label = (k) => (k === 0 ? "0" : k === 1 ? "1" : k < 11 ? `${2 ** (k - 1)}–${2 ** k - 1}` : `from 2^${k - 1}`);
+  const superscript = (power) => String(power).replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]);
+  const least = (k) => (k === 0 ? "0" : k < 11 ? String(2 ** (k - 1)) : `2${superscript(k - 1)}`);
+  const range = (k) => (k < 2 ? String(k) : `${least(k)} to ${k < 10 ? 2 ** k - 1 : `2${superscript(k)} − 1`}`);
   const most = Math.max(...counts, 1);
-  const powers = [0];
-  for (let power = 1; power <= most * 10; power *= 10) powers.push(power);
   const place = (count) => Math.log10(1 + count);
-  const positions = counts.map((_, k) => k);
-  const labelled = (u) => positions.filter((k) => k % Math.ceil((counts.length * 68) / u.width) === 0);
-  return chart(180, () => ({
-    legend: { show: true },
+  const powers = [...Array(16).keys()].map((k) => 10 ** k);
+  const ticks = [0, ...(most < 50 ? powers.flatMap((power) => [power, 2 * power, 5 * power]) : powers)].filter((tick) => tick <= most);
+  const bins = counts.map((_, k) => k);
+  const step = (u) => Math.ceil((counts.length * 34) / Math.max(1, u.width - 80));
+  return chart(190, () => ({
+    legend: { markers: MARKERS },
     scales: {
       x: { time: false, range: [-0.6, Math.max(counts.length, 4) - 0.4] },
       y: { range: [0, place(most) * 1.1] },
     },
     axes: [
-      axis((u, ticks) => ticks.map((tick) => (counts[tick] === undefined ? "" : label(tick))), { splits: labelled, grid: { show: false } }),
-      axis((u, ticks) => ticks.map((tick) => number(Math.round(10 ** tick - 1))), { splits: () => powers.filter((p) => p <= most).map(place), size: 64 }),
+      axis((u, splits) => splits.map((k) => (counts[k] === undefined ? "" : least(k))),
+        { splits: (u) => bins.filter((k) => k % step(u) === 0), grid: { show: false }, label: "units in the last place, from", labelSize: 20, labelFont: "12px system-ui, sans-serif" }),
+      axis((u, splits) => splits.map((tick) => number(Math.round(10 ** tick - 1))), { splits: () => ticks.map(place), filter: (u, splits) => splits, size: 72 }),
     ],
     series: [
-      { label: "ULP apart", value: (u, value) => (value === null || value === undefined ? "" : label(value)) },
-      { label: "elements", fill: color("--accent"), width: 0, paths: uPlot.paths.bars({ size: [0.7, 48] }), points: { show: false },
-        value: (u, value) => (value === null || value === undefined ? "" : number(Math.round(10 ** value - 1))) },
+      { label: "ULP apart", value: (u, k) => (k === null || k === undefined ? "all" : range(k)) },
+      { label: "elements", stroke: color("--accent"), fill: color("--accent"), width: 0, paths: uPlot.paths.bars({ size: [0.7, 48] }), points: { show: false },
+        value: (u, value, series, k) => number(k === null || k === undefined ? counts.reduce((total, count) => total + count, 0) : counts[k]) },
     ],
-  }), [positions, counts.map(place)]).box;
+  }), [bins, counts.map((count) => (count ? place(count) : null))]).box;
 }

@@ -1,210 +1,394 @@
 "use strict";
-// The graphs of a document, drawn by Cytoscape: zoom, search, and what is known of a node.
+// The graphs of a document: nodes in groups by module, each group placed by dagre, all of it drawn as SVG.
 
 const KINDS = {
-  variable: ["--variable", "changes with the inputs"],
-  "runtime constant": ["--runtime", "runtime constant"],
-  "known from shapes": ["--shapes", "turned out to be constant: shapes, rewrites"],
-  constant: ["--constant", "constant: depends on the file alone"],
-  input: ["--input", "model input"],
+  "depends on the inputs": ["variable", "depends on the inputs"],
+  "runtime constant": ["runtime", "runtime constant"],
+  "known from shapes": ["shapes", "constant after rewrites of shapes"],
+  constant: ["constant", "constant: depends on the file only"],
+  input: ["input", "model input"],
 };
+const MOST_SHOWN = 80;  // boxes of a graph at first
+const RUN = 60;  // nodes of a group that is made of nodes in a row
+const MOST_DIRECT = 150;  // nodes in a group that are in no group within
+const TITLE = 24;  // height of the title of an open group
 
 function kindOf(node) {
   const proved = node.by === "constant-propagation" || node.by === "symbolic-shapes";
-  return node.constness === "variable" && proved ? "known from shapes" : node.constness;
+  return node.constness === "depends on the inputs" && proved ? "known from shapes" : node.constness;
 }
 
-// What a graph of the document is to Cytoscape: nodes with places, edges, and both ways between
-// nodes and values.
-function prepare(graph, aspect) {
+function svg(tag, attributes, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else made.setAttribute(key, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+// The inputs and nodes of a graph, what makes each value, and the groups that they are in.
+function prepare(graph) {
   const maker = new Map();
-  const drawn = [];
-  const hasTrunk = graph.nodes.some((node) => kindOf(node) === "variable");
-  graph.values.forEach(([name, type, kind], value) => {
+  const nodes = [];
+  graph.values.forEach(([name, , kind], value) => {
     if (kind !== "input") return;
-    maker.set(value, drawn.length);
-    drawn.push({ input: value, label: name, kind: "input", from: [], aside: 0, width: 104, name });
+    maker.set(value, nodes.length);
+    nodes.push({ input: value, label: name, kind: "input", from: [], path: [], name });
   });
-  const first = drawn.length;
-  graph.nodes.forEach((node, k) => node.outputs.forEach((value) => maker.set(value, first + k)));
+  graph.nodes.forEach((node, k) => node.outputs.forEach((value) => maker.set(value, nodes.length + k)));
   for (const node of graph.nodes) {
-    const isConstant = node.op === "Constant";
     const from = [...node.inputs, ...(node.bodies || [])].map((value) => maker.get(value));
-    drawn.push({
+    nodes.push({
       node,
-      label: isConstant ? "" : node.op,
+      label: node.op === "Constant" ? "" : node.op,
       kind: kindOf(node),
       name: node.name || (node.outputs.length ? graph.values[node.outputs[0]][0] : node.op),
-      from: [...new Set(from)].filter((k) => k !== undefined && k < drawn.length),
-      width: isConstant ? 14 : Math.min(150, 30 + 6.6 * node.op.length),
-      floats: node.constness !== "variable",
-      aside: hasTrunk && kindOf(node) !== "variable" ? 1 : 0,
+      from: [...new Set(from)].filter((k) => k !== undefined && k < nodes.length),
+      path: node.scope ? [graph.scopes[node.scope]] : graph.modules[node.module],
     });
   }
-  drawn.forEach((each) => (each.slot = 0));
-  const places = layOut(drawn, aspect);
-  const elements = drawn.map((each, k) => ({
-    data: { id: `n${k}`, label: each.label.length > 24 ? `${each.label.slice(0, 22)}…` : each.label, width: each.width },
-    position: { x: places[k].x, y: places[k].y },
-    classes: `${each.kind.replaceAll(" ", "-")}${each.node && each.node.gone ? " gone" : ""}${each.label ? "" : " dot"}`,
-  }));
-  drawn.forEach((each, k) => each.from.forEach((other) => elements.push({
-    data: { id: `e${k}-${other}`, source: `n${other}`, target: `n${k}` },
-    classes: places[k].column === places[other].column ? "" : "far",
-  })));
-  return { graph, drawn, places, elements, maker };
+  nodes.forEach((each) => (each.readers = []));
+  nodes.forEach((each, k) => each.from.forEach((other) => nodes[other].readers.push(k)));
+  const root = newGroup("", null);
+  for (let k = nodes.length - 1; k >= 0; k--) {
+    const each = nodes[k];
+    each.path = each.path || (each.readers.length ? nodes[each.readers[0]].path : []);
+  }
+  nodes.forEach((each, k) => {
+    let group = root;
+    for (const name of each.path) {
+      if (!group.groups.has(name)) group.groups.set(name, newGroup(name));
+      group = group.groups.get(name);
+    }
+    each.index = k;
+    group.children.push(each);
+  });
+  settle(root, null, [0]);
+  for (const each of nodes) {
+    for (let [a, b] of each.from.map((other) => [nodes[other], each])) {
+      while (a.depth > b.depth) a = a.parent;
+      while (b.depth > a.depth) b = b.parent;
+      while (a.parent !== b.parent) [a, b] = [a.parent, b.parent];
+      a.parent.edges.set(`${a.id}-${b.id}`, [a, b]);
+    }
+  }
+  root.open = true;
+  let shown = root.children.length;
+  for (const group of groupsBelow(root)) {
+    const more = group.children.length - 1;
+    if (group.parent.open && shown + more <= MOST_SHOWN) [group.open, shown] = [true, shown + more];
+  }
+  return { graph, nodes, maker, root };
 }
 
-function graphStyle() {
-  const ink = color("--ink");
-  const line = color("--edge");
-  const style = [
-    { selector: "node", style: {
-      shape: "round-rectangle", width: "data(width)", height: 26, label: "data(label)", color: "#fff", "font-size": 11,
-      "font-family": "system-ui, sans-serif", "text-valign": "center", "text-halign": "center", "min-zoomed-font-size": 7,
-      "border-width": 1.5, "overlay-opacity": 0 } },
-    { selector: "edge", style: { "curve-style": "haystack", "haystack-radius": 0, width: 1, "line-color": line, "overlay-opacity": 0 } },
-    { selector: "edge.far", style: { "line-style": "dotted", opacity: 0.5 } },
-    { selector: "node.dot", style: { shape: "ellipse", height: 14 } },
-    { selector: "node.input", style: { shape: "cut-rectangle" } },
-  ];
-  for (const [kind, [name]] of Object.entries(KINDS)) {
-    const fill = color(name);
-    const selector = `node.${kind.replaceAll(" ", "-")}`;
-    style.push({ selector, style: { "background-color": fill, "border-color": fill, color: color("--on-node") } });
-    style.push({ selector: `${selector}.gone`, style: { "background-opacity": 0.3, "border-opacity": 0.75, color: ink } });
+const newGroup = (name) => ({ name, groups: new Map(), children: [], edges: new Map(), open: false });
+
+// Groups of one node are left out, those of one group are one with it, and long ones are cut into runs.
+function settle(group, parent, count) {
+  for (let inner of group.groups.values()) {
+    while (!inner.children.length && inner.groups.size === 1) {
+      const [only] = inner.groups.values();
+      inner = Object.assign(only, { name: `${inner.name}/${only.name}` });
+    }
+    group.children.push(!inner.groups.size && inner.children.length === 1 ? inner.children[0] : inner);
   }
-  style.push({ selector: "edge.near", style: { width: 2.5, "line-color": color("--accent"), opacity: 1, "line-style": "solid", "z-index": 9 } });
-  style.push({ selector: "node.near", style: { "border-width": 3, "border-color": color("--accent") } });
-  style.push({ selector: "node.chosen", style: { "border-width": 4, "border-color": color("--warm") } });
-  return style;
+  const direct = group.children.filter((each) => !each.groups);
+  if (direct.length > MOST_DIRECT) {
+    group.children = group.children.filter((each) => each.groups);
+    for (let start = 0; start < direct.length; start += RUN) {
+      const children = direct.slice(start, start + RUN);
+      group.children.push({ ...newGroup(`nodes ${start + 1} to ${start + children.length}`), children });
+    }
+  }
+  Object.assign(group, { groups: new Map(), parent, id: count[0]++, depth: parent ? parent.depth + 1 : 0, size: 0 });
+  for (const each of group.children) {
+    if (each.groups) settle(each, group, count);
+    else Object.assign(each, { parent: group, id: count[0]++, depth: group.depth + 1 });
+    group.size += each.groups ? each.size : 1;
+  }
 }
+
+// The groups in a group, outer ones first.
+function groupsBelow(group) {
+  const found = [group];
+  for (const each of found) found.push(...each.children.filter((child) => child.groups));
+  return found.slice(1);
+}
+
+// Give a place to all that is in an open group, and a size to the group.
+function arrange(group) {
+  if (group.arranged) return;
+  const placed = new dagre.graphlib.Graph().setGraph({ ranksep: 26, nodesep: 16, marginx: 14, marginy: 14 }).setDefaultEdgeLabel(() => ({}));
+  for (const each of group.children) {
+    if (each.open) arrange(each);
+    else if (each.groups) Object.assign(each, { width: Math.min(260, 76 + 6.8 * each.name.length), height: 40 });
+    else if (each.label) Object.assign(each, { width: Math.min(170, 24 + 6.8 * each.label.length), height: 26 });
+    else Object.assign(each, { width: 12, height: 12 });
+    placed.setNode(String(each.id), { width: each.width, height: each.height });
+  }
+  for (const [a, b] of group.edges.values()) placed.setEdge(String(a.id), String(b.id));
+  dagre.layout(placed);
+  const { width, height } = placed.graph();
+  const top = group.parent ? TITLE : 0;
+  const whole = Math.max(width, group.parent ? 40 + 6.8 * group.name.length : 0);
+  const left = (whole - width) / 2;
+  for (const each of group.children) {
+    const { x, y } = placed.node(String(each.id));
+    Object.assign(each, { x: x - each.width / 2 + left, y: y - each.height / 2 + top });
+  }
+  group.lines = placed.edges().map((edge) => {
+    const points = placed.edge(edge).points.map(({ x, y }) => `${(x + left).toFixed(1)},${(y + top).toFixed(1)}`);
+    return [Number(edge.v), Number(edge.w), `M${points.join("L")}`];
+  });
+  Object.assign(group, { arranged: true, width: whole, height: height + top });
+}
+
+const cut = (text, width) => (text.length * 6.8 > width - 14 ? `${text.slice(0, Math.max(1, Math.floor((width - 14) / 6.8) - 1))}…` : text);
 
 class GraphView {
-  constructor(graphs) {
+  constructor(graphs, results) {
     this.graphs = graphs;
+    this.results = results;  // what a comparison found, by the name of the value
     this.prepared = [];
-    this.canvas = el("div", { class: "canvas", role: "img", "aria-label": "the graph; search finds its nodes" });
+    this.hits = [];
+    this.canvas = el("div", { class: "canvas", tabindex: 0, role: "group", "aria-label": "the graph" });
     this.details = el("div", { class: "details", "aria-live": "polite" });
     this.found = el("ol", { class: "found" });
-    this.search = el("input", { type: "search", placeholder: "Search op, node or value", "aria-label": "Search the graph", oninput: () => this.find() });
+    this.search = el("input", { type: "search", placeholder: "Search op, node or value", "aria-label": "Search the graph", oninput: () => this.find(),
+      onkeydown: (event) => { if (event.key === "Enter") this.next(event.shiftKey ? -1 : 1); } });
     this.note = el("p", { class: "about" });
     this.legend = el("ul", { class: "legend" });
     this.tabs = graphs.map((graph, k) => el("button", { type: "button", onclick: () => this.show(k) }, graph.title));
     const button = (text, title, action) => el("button", { type: "button", title, "aria-label": title, onclick: action }, text);
     this.box = el("div", { class: "graph" },
       el("div", { class: "toolbar" }, el("div", { class: "tabs" }, ...this.tabs), this.search,
-        el("div", { class: "tabs" }, button("−", "Zoom out", () => this.zoom(1 / 1.6)), button("+", "Zoom in", () => this.zoom(1.6)),
-          button("Fit", "Show all", () => this.fit()))),
+        el("div", { class: "tabs" }, button("−", "Zoom out", () => this.zoomTo(this.zoom / 1.4)), button("+", "Zoom in", () => this.zoomTo(this.zoom * 1.4)),
+          button("Fit", "Show all", () => this.fit()), button("SVG", "Save as an SVG file", () => this.save()))),
       this.note,
       el("div", { class: "stage" }, this.canvas, el("aside", {}, this.found, this.details)),
       this.legend);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.cy && this.cy.style(graphStyle()));
+    this.canvas.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      this.zoomTo(this.zoom * Math.exp(-event.deltaY / 300), event);
+    }, { passive: false });
+    this.canvas.addEventListener("pointermove", (event) => {
+      if (event.pointerType === "mouse" && event.buttons === 1) this.canvas.scrollBy(-event.movementX, -event.movementY);
+    });
   }
 
   show(index) {
-    const start = performance.now();
     this.shown = index;
     this.tabs.forEach((tab, k) => tab.setAttribute("aria-pressed", String(k === index)));
-    const aspect = this.canvas.clientWidth / Math.max(1, this.canvas.clientHeight);
-    const made = (this.prepared[index] = this.prepared[index] || prepare(this.graphs[index], aspect));
-    if (this.cy) this.cy.destroy();
-    this.cy = cytoscape({
-      container: this.canvas, elements: made.elements, style: graphStyle(), layout: { name: "preset", fit: false }, minZoom: 0.01, maxZoom: 3,
-      textureOnViewport: made.elements.length > 2000, hideEdgesOnViewport: made.elements.length > 2000, pixelRatio: "auto",
-      boxSelectionEnabled: false, autoungrabify: true, autounselectify: true,
-    });
-    this.cy.on("tap", "node", (event) => this.choose(Number(event.target.id().slice(1)), false));
-    this.cy.on("tap", (event) => { if (event.target === this.cy) this.forget(); });
-    this.fit();
-    this.describe(made);
-    this.forget();
-    if (this.search.value) this.find();
-    this.cy.one("render", () => {
-      document.documentElement.dataset.drawn = `${made.drawn.length} nodes in ${Math.round(performance.now() - start)} ms`;
-    });
+    this.prepared[index] = this.prepared[index] || prepare(this.graphs[index]);
+    this.zoom = 1;
+    this.chosen = null;
+    this.draw();
+    this.canvas.scrollTo((this.root.width - this.canvas.clientWidth) / 2, 0);
+    this.describe();
+    this.details.replaceChildren(el("p", { class: "about" }, "Select a node to see its types, values, and why it was folded or stays."));
+    this.find();
   }
 
-  describe({ graph, drawn }) {
+  get root() { return this.prepared[this.shown].root; }
+
+  draw() {
+    arrange(this.root);
+    this.elements = new Map();
+    this.svg = svg("svg", { class: "drawing", viewBox: `0 0 ${this.root.width} ${this.root.height}` }, ...this.inside(this.root));
+    this.canvas.replaceChildren(this.svg);
+    this.zoomTo(this.zoom);
+    this.mark();
+    document.documentElement.dataset.drawn = String(this.elements.size);
+  }
+
+  inside(group) {
+    return [
+      ...group.lines.map(([a, b, d]) => svg("path", { class: "edge", "data-a": a, "data-b": b, d })),
+      ...group.children.map((each) => this.boxOf(each)),
+    ];
+  }
+
+  boxOf(each) {
+    const [width, height] = [each.width, each.height];
+    const act = (action) => ({ tabindex: 0, role: "button", onclick: action, onkeydown: (event) => { if (event.key === "Enter") action(); } });
+    const text = (words, x, y, more) => svg("text", { x, y, ...more }, words);
+    const rect = svg("rect", { width, height, rx: each.groups ? 8 : 6 });
+    const place = { transform: `translate(${each.x.toFixed(1)} ${each.y.toFixed(1)})` };
+    let made;
+    if (!each.groups) {
+      const gone = each.node && each.node.gone ? " gone" : "";
+      made = svg("g", { class: `node ${KINDS[each.kind][0]}${gone}`, ...place, ...act(() => this.choose(each.index, false)) }, rect,
+        ...(each.label ? [text(cut(each.label, width), width / 2, height / 2 + 4, { "text-anchor": "middle" })] : []),
+        svg("title", {}, each.name));
+    } else if (each.open) {
+      made = svg("g", { class: "module open", ...place }, rect,
+        svg("g", { class: "name", ...act(() => this.toggle(each)) }, svg("rect", { width, height: TITLE, rx: 8 }), text(`− ${each.name}`, 10, 16)), ...this.inside(each));
+    } else {
+      made = svg("g", { class: "module", ...place, ...act(() => this.toggle(each)) }, rect, text(`+ ${cut(each.name, width - 10)}`, 10, 17),
+        text(plural(each.size, "node"), 10, 32, { class: "count" }), svg("title", {}, each.name));
+    }
+    this.elements.set(each.id, made);
+    return made;
+  }
+
+  // Open or close a group; it stays where it is on the screen.
+  toggle(group) {
+    const at = () => this.elements.get(group.id).getBoundingClientRect();
+    const before = at();
+    this.open(group, !group.open);
+    this.draw();
+    const after = at();
+    this.canvas.scrollBy(after.left - before.left, after.top - before.top);
+  }
+
+  open(group, isOpen) {
+    group.open = isOpen;
+    for (let outer = group; outer; outer = outer.parent) outer.arranged = false;
+  }
+
+  // What stands for a node: itself, or the outermost closed group that it is in.
+  visible(each) {
+    let found = each;
+    for (let outer = each.parent; outer; outer = outer.parent) if (!outer.open) found = outer;
+    return found;
+  }
+
+  mark() {
+    const { nodes } = this.prepared[this.shown];
+    for (const each of this.svg.querySelectorAll(".hit, .near, .chosen")) each.classList.remove("hit", "near", "chosen");
+    const add = (k, name) => this.elements.get(this.visible(nodes[k]).id).classList.add(name);
+    this.hits.forEach((k) => add(k, "hit"));
+    if (this.chosen === null) return;
+    const each = nodes[this.chosen];
+    [...each.from, ...each.readers].forEach((k) => add(k, "near"));
+    add(this.chosen, "chosen");
+    const { id } = this.visible(each);
+    for (const line of this.svg.querySelectorAll(`[data-a="${id}"], [data-b="${id}"]`)) line.classList.add("near");
+  }
+
+  describe() {
+    const { graph, nodes, root } = this.prepared[this.shown];
     const shown = graph.left_out
       ? `The first ${number(graph.nodes.length)} of ${plural(graph.total, "node")}; ${number(graph.left_out)} are left out of this page.`
       : `${plural(graph.total, "node")}.`;
-    this.note.textContent = `${shown} Pale nodes are gone afterwards, dots are Constant nodes. It runs from top to bottom, column by column.`;
     const counts = new Map();
-    drawn.forEach((each) => counts.set(each.kind, (counts.get(each.kind) || 0) + 1));
+    nodes.forEach((each) => counts.set(each.kind, (counts.get(each.kind) || 0) + 1));
+    const modules = root.children.some((each) => each.groups) ? " Boxes with + are modules: select one to open it." : "";
+    const gone = nodes.some((each) => each.node && each.node.gone) ? " Pale nodes were removed." : "";
+    const dots = nodes.some((each) => !each.label) ? " Dots are Constant nodes." : "";
+    this.note.textContent = `${shown}${modules}${gone}${dots}`;
     this.legend.replaceChildren(...Object.entries(KINDS).filter(([kind]) => counts.has(kind)).map(([kind, [name, text]]) => {
       const swatch = el("span", { class: "swatch" });
-      swatch.style.background = `var(${name})`;
+      swatch.style.background = `var(--${name})`;
       return el("li", {}, swatch, `${text} (${number(counts.get(kind))})`);
     }));
   }
 
-  zoom(factor) {
-    const centre = { x: this.cy.width() / 2, y: this.cy.height() / 2 };
-    this.cy.zoom({ level: this.cy.zoom() * factor, renderedPosition: centre });
+  // Keep what is at the pointer, or in the middle, where it is.
+  zoomTo(zoom, event) {
+    const box = this.canvas.getBoundingClientRect();
+    const [x, y] = event ? [event.clientX - box.left, event.clientY - box.top] : [box.width / 2, box.height / 2];
+    const next = Math.min(3, Math.max(0.03, zoom));
+    const [left, top] = [this.canvas.scrollLeft + x, this.canvas.scrollTop + y].map((place) => (place * next) / this.zoom);
+    this.zoom = next;
+    this.svg.setAttribute("width", this.root.width * next);
+    this.svg.setAttribute("height", this.root.height * next);
+    this.canvas.scrollTo(left - x, top - y);
   }
 
-  // By the places that are known: Cytoscape would measure every label and edge.
   fit() {
-    this.cy.resize();
-    const { drawn, places } = this.prepared[this.shown];
-    let [left, right, bottom] = [0, 0, 0];
-    places.forEach(({ x, y }, k) => {
-      left = Math.min(left, x - drawn[k].width / 2);
-      right = Math.max(right, x + drawn[k].width / 2);
-      bottom = Math.max(bottom, y);
-    });
-    const [width, height] = [this.cy.width(), this.cy.height()];
-    const zoom = Math.min(1.1, (width - 32) / (right - left), (height - 32) / (bottom + ROW));
-    this.cy.viewport({ zoom, pan: { x: width / 2 - (zoom * (left + right)) / 2, y: height / 2 - (zoom * bottom) / 2 } });
+    this.zoomTo(Math.min(1, this.canvas.clientWidth / this.root.width, this.canvas.clientHeight / this.root.height));
   }
 
-  forget() {
-    this.cy.elements(".near, .chosen").removeClass("near chosen");
-    this.details.replaceChildren(el("p", { class: "about" }, "Choose a node to see its shapes, what was decided, and why."));
+  // The drawing with its colors as a file of its own.
+  save() {
+    const copy = this.svg.cloneNode(true);
+    const sheet = [...document.styleSheets].flatMap((each) => [...each.cssRules]).filter((rule) => (rule.selectorText || "").includes(".drawing"));
+    const used = new Set(sheet.flatMap((rule) => rule.cssText.match(/--[a-z-]+/g) || []));
+    copy.setAttribute("style", [...used].map((name) => `${name}: ${color(name)}`).join("; "));
+    copy.prepend(svg("style", {}, sheet.map((rule) => rule.cssText).join("\n")));
+    const text = new XMLSerializer().serializeToString(copy);
+    const address = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
+    el("a", { href: address, download: `${baseName(data.source)}-${this.graphs[this.shown].title}.svg` }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 1000);
   }
 
   find() {
     const words = this.search.value.trim().toLowerCase();
-    const { graph, drawn } = this.prepared[this.shown];
-    if (!words) { this.found.replaceChildren(); return; }
-    const hits = [];
-    drawn.forEach((each, k) => {
+    const { graph, nodes } = this.prepared[this.shown];
+    this.at = -1;
+    this.hits = [];
+    if (words) nodes.forEach((each, k) => {
       const names = each.node ? [each.node.op, each.node.name, ...each.node.outputs.map((value) => graph.values[value][0])] : [each.name];
-      if (names.some((name) => name.toLowerCase().includes(words))) hits.push(k);
+      if (names.some((name) => name.toLowerCase().includes(words))) this.hits.push(k);
     });
-    const items = hits.slice(0, 40).map((k) => el("li", {},
-      el("button", { type: "button", onclick: () => this.choose(k, true) }, el("b", {}, drawn[k].node ? drawn[k].node.op : "input"), " ", nameText(drawn[k].name))));
-    const total = hits.length > 40 ? `${number(hits.length)} found, 40 shown` : `${number(hits.length)} found`;
+    this.mark();
+    const items = this.hits.slice(0, 40).map((k) => el("li", {},
+      el("button", { type: "button", onclick: () => this.choose(k, true) }, el("b", {}, nodes[k].node ? nodes[k].node.op : "input"), " ", nameText(nodes[k].name))));
+    const total = this.hits.length > 40 ? `${number(this.hits.length)} found, 40 shown` : `${number(this.hits.length)} found`;
     const where = graph.left_out ? ` among the first ${number(graph.nodes.length)} nodes; onnxfold explain --why NAME tells of the ${number(graph.left_out)} that are left out` : "";
-    this.found.replaceChildren(el("li", { class: "about" }, total + where), ...items);
+    const hint = this.hits.length > 1 ? ". Enter selects the next one" : "";
+    this.found.replaceChildren(...(words ? [el("li", { class: "about" }, total + where + hint), ...items] : []));
+  }
+
+  next(step) {
+    if (!this.hits.length) return;
+    this.at = (this.at + step + this.hits.length) % this.hits.length;
+    this.choose(this.hits[this.at], true);
   }
 
   choose(k, move) {
-    const chosen = this.cy.getElementById(`n${k}`);
-    this.cy.batch(() => {
-      this.cy.elements(".near, .chosen").removeClass("near chosen");
-      chosen.neighborhood().addClass("near");
-      chosen.addClass("chosen");
-    });
+    const each = this.prepared[this.shown].nodes[k];
+    this.chosen = k;
+    let isHidden = false;
+    for (let outer = each.parent; outer; outer = outer.parent) {
+      if (!outer.open) { this.open(outer, true); isHidden = true; }
+    }
+    if (isHidden) this.draw(); else this.mark();
     if (move) {
-      this.cy.zoom(Math.max(this.cy.zoom(), 0.9));
-      this.cy.center(chosen);
+      const [box, at] = [this.canvas, this.elements.get(each.id)].map((element) => element.getBoundingClientRect());
+      this.canvas.scrollBy(at.left + at.width / 2 - box.left - box.width / 2, at.top + at.height / 2 - box.top - box.height / 2);
     }
     this.details.replaceChildren(...this.tell(k));
+    history.replaceState(null, "", `#${this.addressOf(each)}`);
+  }
+
+  // "node/after/NAME" with the name of the value that the node makes.
+  addressOf(each) {
+    const { graph } = this.prepared[this.shown];
+    const made = each.node ? each.node.outputs[0] : each.input;
+    return ["node", graph.title, made === undefined ? each.name : graph.values[made][0]].map(encodeURIComponent).join("/");
+  }
+
+  // Show the node that an address names; false if there is none.
+  follow(address) {
+    const [kind, title, name] = address.replace(/^#/, "").split("/").map(decodeURIComponent);
+    const index = this.graphs.findIndex((graph) => graph.title === title);
+    if (kind !== "node" || index < 0) return false;
+    if (this.shown !== index) this.show(index);
+    const { graph, nodes, maker } = this.prepared[index];
+    const value = graph.values.findIndex((entry) => entry[0] === name);
+    const k = maker.has(value) ? maker.get(value) : nodes.findIndex((each) => each.name === name);
+    if (k >= 0) this.choose(k, true);
+    return k >= 0;
   }
 
   tell(k) {
-    const { graph, drawn } = this.prepared[this.shown];
-    const each = drawn[k];
+    const { graph, nodes, maker } = this.prepared[this.shown];
+    const each = nodes[k];
     const rows = [];
     const row = (title, ...what) => rows.push(el("dt", {}, title), el("dd", {}, ...what));
+    const link = (other, name) => el("button", { type: "button", class: "link", onclick: () => this.choose(other, true) }, nameText(name));
     const typed = (value) => {
-      const [name, type, kind] = graph.values[value];
-      const origin = this.prepared[this.shown].maker.get(value);
-      const shown = origin === undefined || origin === k ? nameText(name)
-        : el("button", { type: "button", class: "link", onclick: () => this.choose(origin, true) }, nameText(name));
-      return el("div", { class: "value" }, shown, " ", el("code", {}, type || "type not known"), kind === "weight" ? " weight" : null);
+      const [name, type, kind, content] = graph.values[value];
+      const origin = maker.get(value);
+      const compared = this.results.get(name);
+      return el("div", { class: "value" }, origin === undefined || origin === k ? nameText(name) : link(origin, name), " ",
+        el("code", {}, type || "type not known"), kind === "weight" ? " weight" : null, content ? el("div", { class: "quiet" }, content) : null,
+        compared ? el("div", { class: "quiet" }, compared) : null);
     };
     if (!each.node) {
       row("Input", typed(each.input));
@@ -213,35 +397,32 @@ class GraphView {
     const node = each.node;
     if (node.decision) row("Decision", el("b", {}, node.decision));
     if (node.why) row("Reason", node.why);
-    row("Constness", node.constness === "variable" && each.kind !== "variable"
-      ? "constant after other rewrites, though it reads an input" : node.constness);
-    if (node.constness === "variable") row("Varies with", ...this.pathOf(k));
+    const varies = node.constness === "depends on the inputs";
+    row("Value", varies && each.kind === "known from shapes" ? "constant after other rewrites, though it reads an input" : node.constness);
+    if (varies) row("Depends on", ...this.pathOf(k, link));
     if (node.bytes_if_folded !== undefined) row("If folded", bytes(node.bytes_if_folded));
     if (node.bytes_if_kept !== undefined) row("If kept", bytes(node.bytes_if_kept));
-    if (node.by) row("Gone by", node.by);
+    if (node.by) row("Removed by", node.by);
     if (node.rules) row("Rules", node.rules.join(", "));
-    if (node.from) row("Made of", nameText(node.from));
+    if (node.from) row("Rewritten from", nameText(node.from));
     if (node.inputs.length) row("Inputs", ...node.inputs.map(typed));
     if (node.outputs.length) row("Outputs", ...node.outputs.map(typed));
+    const attributes = Object.entries(node.attributes || {});
+    if (attributes.length) row("Attributes", ...attributes.map(([name, text]) => el("div", { class: "value" }, `${name} `, el("code", {}, text))));
     if (node.scope) row("In", nameText(graph.scopes[node.scope]));
     return [el("h3", {}, node.op, " ", nameText(node.name, "quiet")), el("dl", {}, ...rows)];
   }
 
-  // From a node up to what makes it variable: the first variable input, its first one, and so on.
-  pathOf(k) {
-    const { drawn } = this.prepared[this.shown];
+  // From a node up to an input that it depends on: the first such operand, its first one, and so on.
+  pathOf(k, link) {
+    const { nodes } = this.prepared[this.shown];
     const path = [];
-    let current = k;
-    while (path.length < 10000) {
-      const next = drawn[current].from.find((other) => drawn[other].kind === "input" || (drawn[other].node && drawn[other].node.constness === "variable"));
-      if (next === undefined) break;
-      path.push(next);
-      current = next;
+    for (let at = k; at !== undefined;) {
+      at = nodes[at].from.find((other) => nodes[other].kind === "input" || nodes[other].node.constness === "depends on the inputs");
+      if (at !== undefined) path.push(at);
     }
-    if (!path.length) return ["itself: it is random, or nobody knows its op"];
-    const link = (other) => el("button", { type: "button", class: "link", onclick: () => this.choose(other, true) }, nameText(drawn[other].name));
-    const last = path[path.length - 1];
-    const between = path.length - 2;
-    return [link(path[0]), ...(path.length > 2 ? [` ← ${plural(between, "node")}`] : []), ...(path.length > 1 ? [" ← ", link(last)] : [])];
+    if (!path.length) return ["itself: it is random, or its op is not known"];
+    const names = [path[0], ...(path.length > 1 ? [path[path.length - 1]] : [])].map((other) => link(other, nodes[other].name));
+    return [names[0], ...(path.length > 2 ? [` ← ${plural(path.length - 2, "node")}`] : []), ...(names[1] ? [" ← ", names[1]] : [])];
   }
 }

@@ -33,7 +33,7 @@ function head() {
     el("div", { class: "brand" }, "onnxfold ", data.kind), el("h1", {}, nameText(`${baseName(data.source)}`)),
     el("p", { class: "about" }, nameText(data.source), data.target ? arrow : "", data.target ? nameText(data.target) : ""),
     el("div", { class: "tiles" }, ...tiles()));
-  document.getElementById("foot").append(`Made by onnxfold ${data.onnxfold}. This page asks for nothing from anywhere.`);
+  document.getElementById("foot").append(`Made by onnxfold ${data.onnxfold}. Self-contained page.`);
 }
 
 function tiles() {
@@ -76,7 +76,7 @@ function operations({ nodes_before: before, nodes_after: after }) {
 function memory({ points }) {
   const live = Math.max(0, ...points.map((point) => point[1]));
   const all = points.length ? points[points.length - 1][2] : 0;
-  const about = `What the pool of constants held over the time of the run, ${bytes(live)} at most. Whoever stores every intermediate result would have had ${bytes(all)} in the end. Mapped weights cost neither.`;
+  const about = `Memory of the constants over the run: ${bytes(live)} at most. Storing every intermediate result would have taken ${bytes(all)}. Memory-mapped weights are not counted.`;
   return section("memory", "Memory of constants", about, points.length > 1 ? memoryChart(points) : el("p", {}, "Nothing was computed."));
 }
 
@@ -86,14 +86,14 @@ function tensors({ before, after }) {
     const rows = side.largest.map((row) => [el("div", {}, nameText(row.name), el("div", { class: "quiet" }, row.type)), bars(null, row.bytes, most), bytes(row.bytes), nameText(row.story)]);
     const left = side.count - rows.length;
     return el("div", {}, el("h3", {}, `${title}: ${plural(side.count, "tensor")}, ${bytes(side.bytes)}`),
-      longTable([["tensor"], ["", "wide"], ["bytes", "right"], [title === "Before" ? "what became of it" : "where it is from"]], rows, 8, "stack"),
+      longTable([["tensor"], ["", "wide"], ["bytes", "right"], [title === "Before" ? "what became of it" : "origin"]], rows, 8, "stack"),
       left > 0 ? el("p", { class: "about" }, `${plural(left, "smaller tensor")} not listed.`) : null);
   };
   return section("tensors", "Largest tensors", null, part("Before", before), part("After", after));
 }
 
 function rules(list) {
-  const about = list.length ? "Each rewrite by the value of the original model at which the rule fired." : "No rule fired.";
+  const about = list.length ? "Each rewrite with the value of the original model that it replaced." : "No rule fired.";
   return section("rules", "Rules that fired", about, ...list.map((rule) => el("details", {},
     el("summary", {}, el("b", {}, rule.name), ` ${number(rule.count)}×`, rule.inexact ? el("span", { class: "badge warm" }, `${number(rule.inexact)} inexact`) : null, el("span", { class: "quiet" }, ` ${rule.doc}`)),
     el("ul", { class: "places" }, ...rule.places.map((place) => el("li", {}, el("button", { class: "link", type: "button", onclick: () => show(place) }, nameText(place)))),
@@ -107,7 +107,7 @@ function stayed(kept, more) {
     groups.set(reason, [...(groups.get(reason) || []), node]);
   });
   const ordered = [...groups].sort((a, b) => b[1].length - a[1].length);
-  return section("stayed", "Constant, and not folded", kept.length ? "Nodes with constant inputs that are still there, by the reason." : "No node with constant inputs stayed.",
+  return section("stayed", "Constant, and not folded", kept.length ? "Nodes with constant inputs that stay in the model, by reason." : "All nodes with constant inputs were folded.",
     ...ordered.map(([reason, nodes]) => el("details", {}, el("summary", {}, el("b", {}, reason), ` ${plural(nodes.length, "node")}`),
       table([["node"], ["op"], ["reason"]], nodes.map((node) => [nameText(node.node), node.op_type, node.reason])))),
     more ? el("p", { class: "about" }, `${number(more)} more are left out of this page.`) : null);
@@ -136,7 +136,7 @@ function accuracy(check) {
   const sizes = Object.entries(check.sizes).map(([run, dims]) => `${run}: ${Object.entries(dims).map(([name, size]) => `${name}=${size}`).join(", ")}`);
   return section("accuracy", "Accuracy", `Both models on the same inputs, node by node: ${verdict(check).slice(0, 2).join(" ")}.`,
     ...check.problems.map((text) => el("p", { class: "bad" }, text)),
-    longTable([["run"], ["output"], ["elements that differ", "right"], ["max abs", "right"], ["max rel", "right"], ["max ULP", "right"], ["cosine", "right"], ["NaN/Inf", "right"], ["verdict"]], rows, 24),
+    longTable([["run"], ["output"], ["elements that differ", "right"], ["max abs", "right"], ["max rel", "right"], ["max ULP", "right"], ["cosine", "right"], ["NaN/Inf", "right"], ["verdict"]], rows, 24, "stack"),
     apart.length ? el("h3", {}, "Elements by their distance in units in the last place") : null,
     el("div", { class: "figures" }, ...apart.slice(0, MOST_HISTOGRAMS).map((output) =>
       el("figure", {}, el("figcaption", {}, nameText(output.name), ` in ${output.run}`), histogram(output.ulp_histogram)))),
@@ -145,15 +145,29 @@ function accuracy(check) {
     ...[...sizes, ...check.notes].map((text) => el("p", { class: "about" }, text)));
 }
 
+const apart = (result) => result.note || (result.differing
+  ? `${number(result.differing)} of ${number(result.elements)} elements differ, by up to ${figure(result.max_abs_error)}` : "equal in both models");
+
+// What a comparison says of values, by name.
+function comparedValues(check) {
+  const found = new Map();
+  if (!check) return found;
+  check.outputs.forEach((output) => found.set(output.name, [found.get(output.name), `${output.run}: ${apart(output)}`].filter(Boolean).join("; ")));
+  const first = check.first_difference;
+  if (!first) return found;
+  Object.entries(first.ingredients).forEach(([name, state]) => found.set(name, state === "equal" ? "equal in both models" : state));
+  return found.set(first.value, `first difference: ${apart(first.result)}`);
+}
+
 function firstDifference(found) {
   const nodes = (title, list) => [
-    el("h3", {}, title, list.length ? " makes it by" : " stores it"), ...list.map((node) => el("p", {}, nameText(node)))];
+    el("h3", {}, title, list.length ? " computes it with" : " stores it"), ...list.map((node) => el("p", {}, nameText(node)))];
   const result = found.result, read = Object.entries(found.ingredients);
   const value = el("button", { class: "link", type: "button", onclick: () => show(found.value) }, nameText(found.value));
-  return section("first", "Where they first differ", `The first value in the order of a, found in ${plural(found.runs, "run")}.`,
-    el("p", {}, el("b", {}, value), ` ${result.dtype}[${result.shape.join(",")}]: `, result.note || `${number(result.differing)} of ${number(result.elements)} elements differ, by up to ${figure(result.max_abs_error)}`),
+  return section("first", "First difference", `The first value in topological order that differs, found in ${plural(found.runs, "run")}.`,
+    el("p", {}, el("b", {}, value), ` ${result.dtype}[${result.shape.join(",")}]: `, apart(result)),
     ...nodes("a", found.nodes_a), ...nodes("b", found.nodes_b),
-    read.length ? table([["what it reads"], ["is"]], read.map(([name, state]) => [nameText(name), state])) : null);
+    read.length ? table([["operand"], ["in both models"]], read.map(([name, state]) => [nameText(name), state])) : null);
 }
 
 function splitParts(made) {
@@ -194,15 +208,12 @@ function theRun(run) {
 
 // ------------------------------------------------------------------ all of it
 
-const view = new GraphView(data.graphs);
+const view = new GraphView(data.graphs, comparedValues(data.run && data.run.check));
 
-// Show the node that makes a value, in the first graph.
+// Show the node of the first graph that makes a value.
 function show(name) {
   document.getElementById("graph").scrollIntoView({ behavior: "smooth" });
-  if (view.shown !== 0) view.show(0);
-  const { graph, maker } = view.prepared[0];
-  const value = graph.values.findIndex((entry) => entry[0] === name);
-  if (maker.has(value)) view.choose(maker.get(value), true);
+  view.follow(["node", data.graphs[0].title, name].map(encodeURIComponent).join("/"));
 }
 
 function draw() {
@@ -220,7 +231,9 @@ function draw() {
   }
   const links = [...main.querySelectorAll(":scope > section")].map((each) => el("a", { href: `#${each.id}` }, each.querySelector("h2").textContent));
   document.getElementById("head").append(el("nav", { "aria-label": "Sections" }, ...links));
-  setTimeout(() => view.show(0), 0);
+  const follow = () => view.follow(location.hash) && document.getElementById("graph").scrollIntoView();
+  addEventListener("hashchange", follow);
+  setTimeout(() => { view.show(data.kind === "optimize" ? 1 : 0); follow(); }, 0);
 }
 
 draw();

@@ -78,7 +78,7 @@ function prepare(graph) {
   let shown = root.children.length;
   for (const group of groupsBelow(root)) {
     const more = group.children.length - 1;
-    if (group.parent.open && shown + more <= MOST_SHOWN) [group.open, shown] = [true, shown + more];
+    if (group.parent.open && (shown < 10 || shown + more <= MOST_SHOWN)) [group.open, shown] = [true, shown + more];
   }
   return { graph, nodes, maker, root };
 }

@@ -146,6 +146,12 @@ def test_it_fits_a_phone(page, tmp_path, dark):
     color = "getComputedStyle(document.body).backgroundColor"
     assert page.run(color) == ("rgb(19, 21, 23)" if dark else "rgb(246, 246, 243)")
     page.wait("document.querySelector('#memory canvas') !== null")
+    assert "at most" in page.run("document.querySelector('#memory .u-legend').innerText")
+    row = (
+        "[...document.querySelectorAll('#operations tr')].find((r) => r.innerText.startsWith('{}'))"
+    )
+    bars = [page.run(f"{row.format(op)}.querySelectorAll('.bar').length") for op in ("Cast", "Add")]
+    assert bars == [1, 2]  # no Cast is left
 
 
 def test_it_shows_what_wide_precision_makes_of_tensors(page, tmp_path):
@@ -222,6 +228,8 @@ def test_differences_are_drawn_as_histograms(page, tmp_path):
     page.open(report)
     assert "different" in page.run("document.querySelector('.tiles').innerText")
     page.wait("document.querySelectorAll('figure canvas').length === 1")
+    legend = "[...document.querySelectorAll('figure .u-legend .u-value')].map((v) => v.textContent)"
+    assert page.run(legend) == ["all", "3"]
     first = page.run("document.querySelector('#first').innerText")
     assert "y = Mul(x, w)" in first
     assert "2 of 3 elements differ" in first

@@ -72,5 +72,5 @@ function bars(before, after, most) {
     made.style.width = `${most ? (100 * value) / most : 0}%`;
     return made;
   };
-  return el("span", { class: "bars", "aria-hidden": "true" }, before === null ? null : bar(before, "before"), bar(after, "after"));
+  return el("span", { class: "bars", "aria-hidden": "true" }, before ? bar(before, "before") : null, after ? bar(after, "after") : null);
 }

@@ -128,7 +128,7 @@ function precision(run) {
 
 function accuracy(check) {
   const rows = check.outputs.map((output) => [
-    output.run, el("div", {}, nameText(output.name), el("div", { class: "quiet" }, `${output.dtype}[${output.shape.join(",")}]`)),
+    el("div", {}, nameText(output.name), el("div", { class: "quiet" }, `${output.dtype}[${output.shape.join(",")}]`)), output.run,
     `${number(output.differing)} of ${number(output.elements)}`, figure(output.max_abs_error), figure(output.max_rel_error),
     output.max_ulp === null ? "–" : number(output.max_ulp), output.cosine === undefined ? "–" : figure(output.cosine), number(output.nonfinite_mismatch),
     output.note ? output.note : output.bit_equal ? "equal" : output.within ? "within" : el("b", { class: "bad" }, "different")]);
@@ -136,7 +136,7 @@ function accuracy(check) {
   const sizes = Object.entries(check.sizes).map(([run, dims]) => `${run}: ${Object.entries(dims).map(([name, size]) => `${name}=${size}`).join(", ")}`);
   return section("accuracy", "Accuracy", `Both models on the same inputs, node by node: ${verdict(check).slice(0, 2).join(" ")}.`,
     ...check.problems.map((text) => el("p", { class: "bad" }, text)),
-    longTable([["run"], ["output"], ["elements that differ", "right"], ["max abs", "right"], ["max rel", "right"], ["max ULP", "right"], ["cosine", "right"], ["NaN/Inf", "right"], ["verdict"]], rows, 24, "stack"),
+    longTable([["output"], ["run"], ["elements that differ", "right"], ["max abs", "right"], ["max rel", "right"], ["max ULP", "right"], ["cosine", "right"], ["NaN/Inf", "right"], ["verdict"]], rows, 24, "stack"),
     apart.length ? el("h3", {}, "Elements by their distance in units in the last place") : null,
     el("div", { class: "figures" }, ...apart.slice(0, MOST_HISTOGRAMS).map((output) =>
       el("figure", {}, el("figcaption", {}, nameText(output.name), ` in ${output.run}`), histogram(output.ulp_histogram)))),

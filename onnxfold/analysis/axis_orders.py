@@ -59,13 +59,9 @@ def _perm(node: ir.Node, facts: ModelFacts) -> Perm | None:
         return None
     (operand,) = node.inputs
     rank = None if operand is None else facts.types.of(operand).rank
-    if rank is None:
-        return None
-    if "perm" not in node.attributes:
-        return tuple(reversed(range(rank)))
-    attribute = node.attributes["perm"]
-    perm = () if attribute.is_ref() else tuple(attribute.as_ints())
-    return perm if sorted(perm) == list(range(rank)) else None
+    perm: Perm | None = facts.attribute(node, "perm")
+    is_known = rank is not None and perm is not None and sorted(perm) == list(range(rank))
+    return perm if is_known else None
 
 
 def _inverse(perm: Perm) -> Perm:
@@ -180,9 +176,9 @@ class AxisRegion:
 
     def axis(self, node: ir.Node) -> int | None:
         """Return where the axis of a Concat or Split is in the new order."""
-        written = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
-        rank = len(self.perm)
-        return self.perm.index(written % rank) if -rank <= written < rank else None
+        written, rank = self.facts.attribute(node, "axis"), len(self.perm)
+        is_known = written is not None and -rank <= written < rank
+        return self.perm.index(written % rank) if is_known else None
 
     def axes(self, node: ir.Node) -> list[int] | None:
         """Return the axes that a reduction names, from the front; None if not known or

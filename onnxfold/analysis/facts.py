@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Any
 
+import numpy as np
+import onnx
 import onnx_ir as ir
 
+from onnxfold.analysis.constness import ConstnessAnalysis, select_runtime_constants
 from onnxfold.analysis.determinism import Determinism
-from onnxfold.analysis.known import KnownValues
+from onnxfold.analysis.known import KnownValues, is_exactly
 from onnxfold.analysis.scopes import Scopes, sort_if_needed
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.editing import Names, forget_strangers
 from onnxfold.kernels.evaluator import Evaluator
+from onnxfold.kernels.inference import schema_of
 
 _KEY = "onnxfold.facts"
 
@@ -59,6 +65,79 @@ class ModelFacts:
         self.scopes.refresh()
         self._has_old_types = True
 
+    # ---------------------------------------------------------------- nodes
+
+    @cached_property
+    def constness(self) -> ConstnessAnalysis:
+        """What is constant how, by the runtime constants that the model's metadata record."""
+        return ConstnessAnalysis(self.model, select_runtime_constants(self.model))
+
+    def opset(self, node: ir.Node) -> int:
+        """Return the version of the node's domain; 0 if it is not imported."""
+        scope = self.scopes.find(node.graph)
+        return 0 if scope is None else scope.opsets.get(node.domain, 0)
+
+    def schema(self, node: ir.Node) -> onnx.defs.OpSchema | None:
+        """Return the schema of the node's op."""
+        return schema_of(node.op_type, self.opset(node) or 1, node.domain)
+
+    def is_op(self, node: ir.Node, domain: str) -> bool:
+        """Return True for an op of the domain, False for a function of the model that
+        has its name.
+        """
+        if node.domain != domain or node.overload:
+            return False
+        return not self.model.functions or node.op_identifier() not in self.model.functions
+
+    def attribute(self, node: ir.Node, name: str) -> Any:
+        """Return the value as written, or the default, as int, float, str or tuple.
+
+        None if there is neither, or it is a tensor, a graph, or what the caller of a function says.
+        """
+        written = node.attributes.data.get(name)
+        return self.default(node, name) if written is None else _python_value(written)
+
+    def default(self, node: ir.Node, name: str) -> Any:
+        """Return the value of an attribute that is not written."""
+        found = _schema_default(node.op_type, self.opset(node) or 1, node.domain, name)
+        if found is None and not node.domain:
+            return _implied_default(node, name, self.types)
+        return found
+
+    def has_only_defaults(self, node: ir.Node, besides: object) -> bool:
+        """Return True if every attribute of the node not in ``besides`` has its default value."""
+        for name, written in node.attributes.data.items():
+            if name in besides:  # type: ignore[operator]
+                continue
+            value = _python_value(written)
+            if value is None or not identical(value, self.default(node, name)):
+                return False
+        return True
+
+    def is_number(self, value: ir.Value, number: float) -> bool:
+        """Return True for a constant with one element that is exactly the number."""
+        if not self.known.is_constant(value):
+            return False
+        array = self.known.array(value)
+        return array is not None and array.size == 1 and is_exactly(array, number)
+
+    def same(self, one: ir.Value, other: ir.Value) -> bool:
+        """Return True for the same value, or two small constants of the same dtype,
+        shape and bits.
+        """
+        if one is other:
+            return True
+        if not (self.known.is_constant(one) and self.known.is_constant(other)):
+            return False
+        left, right = self.known.array(one), self.known.array(other)
+        if left is None or right is None or left.shape != right.shape or left.dtype != right.dtype:
+            return False
+        if self.types.of(one).dtype != self.types.of(other).dtype:
+            return False
+        if left.dtype.kind == "O":
+            return bool((left == right).all())
+        return np.ascontiguousarray(left).tobytes() == np.ascontiguousarray(right).tobytes()
+
 
 def facts_of(model: ir.Model) -> ModelFacts:
     """Return what is known of a model; its nodes are sorted first.
@@ -99,3 +178,72 @@ def shared_facts(model: ir.Model, evaluator: Evaluator) -> Iterator[ModelFacts]:
         yield facts
     finally:
         del model.meta[_KEY]
+
+
+_PLAIN = frozenset(
+    (
+        *(ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING),
+        *(ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS),
+    )
+)
+
+
+def _python_value(attribute: ir.Attr) -> Any:
+    if attribute.is_ref() or attribute.type not in _PLAIN:
+        return None
+    value = attribute.value
+    return value if isinstance(value, (int, float, str)) else tuple(value)
+
+
+@lru_cache(maxsize=4096)
+def _schema_default(op_type: str, opset: int, domain: str, name: str) -> Any:
+    schema = schema_of(op_type, opset, domain)
+    declared = None if schema is None else schema.attributes.get(name)
+    if declared is None or not declared.default_value.name:
+        return None
+    return _python_value(ir.serde.deserialize_attribute(declared.default_value))
+
+
+_NUMBERS = (bool, int, float)
+
+
+def identical(left: Any, right: Any) -> bool:
+    """Equal numbers, texts or tuples of them; 0.0 and -0.0 differ, unless a NumPy scalar is one."""
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        return len(left) == len(right) and all(map(identical, left, right))
+    if left != right:
+        return False
+    if left == 0 and type(left) in _NUMBERS and type(right) in _NUMBERS:
+        return math.copysign(1, left) == math.copysign(1, right)
+    return True
+
+
+_CONVOLUTIONS = ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv")
+_POOLS = ("MaxPool", "AveragePool", "LpPool")
+
+
+def _implied_default(node: ir.Node, name: str, types: SymbolicAnalysis) -> tuple[int, ...] | None:
+    """Return a default that the op's text defines but its schema does not hold; None if
+    not known.
+    """
+    operand = node.inputs[0] if node.inputs else None
+    rank = None if operand is None else types.of(operand).rank
+    if node.op_type == "Transpose" and name == "perm" and rank is not None:
+        return tuple(reversed(range(rank)))
+    if node.op_type not in (*_CONVOLUTIONS, *_POOLS):
+        return None
+    if name == "kernel_shape":
+        weight = node.inputs[1] if len(node.inputs) > 1 else None
+        sizes = (None if weight is None else types.of(weight).shape) or ()
+        kernel = tuple(size for size in sizes[2:] if isinstance(size, int))
+        is_known = node.op_type in _CONVOLUTIONS[:2] and len(kernel) == len(sizes) - 2 > 0
+        return kernel if is_known else None
+    written = node.attributes.get("kernel_shape")
+    spatial = (rank or 2) - 2
+    if written is not None and not written.is_ref():
+        spatial = len(written.value)
+    if name in ("strides", "dilations"):
+        return (1,) * spatial or None
+    if name == "pads" or (name == "output_padding" and node.op_type == "ConvTranspose"):
+        return (0,) * (2 * spatial if name == "pads" else spatial) or None
+    return None

@@ -1,6 +1,6 @@
 """The rule language: ``rule(pattern >> replacement, where=..., doc=...)``."""
 
-from onnxfold.rewrite.facts import Matched, axes_from_front, axis_from_front
+from onnxfold.rewrite.matched import Matched, axes_from_front, axis_from_front
 from onnxfold.rewrite.patterns import anything, result
 from onnxfold.rewrite.rule import Rule, RuleError, RuleSet, rule_set
 from onnxfold.rewrite.words import (

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import onnx_ir as ir
 
-from onnxfold.analysis.facts import facts_of
-from onnxfold.editing import Names, new_node, remove_unused, replace, take_over
+from onnxfold.analysis.facts import ModelFacts
+from onnxfold.editing import new_node, remove_unused, replace, take_over
 from onnxfold.kernels.inference import may_be_constant
 from onnxfold.onnx_ir_private import uses
 from onnxfold.rewrite.build import Builder, Refused
-from onnxfold.rewrite.facts import Facts, differ
+from onnxfold.rewrite.matched import differ
 from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.patterns import AllOutputs
 from onnxfold.rewrite.rule import Rule
@@ -48,13 +47,9 @@ class Splicer:
         keeps: Says of a value whether the node that makes it must stay.
     """
 
-    def __init__(self, facts: Facts, keeps: Callable[[ir.Value], bool]) -> None:
+    def __init__(self, facts: ModelFacts, keeps: Callable[[ir.Value], bool]) -> None:
         self._facts = facts
         self._keeps = keeps
-
-    @cached_property
-    def _names(self) -> Names:
-        return facts_of(self._facts.model).names
 
     def apply(self, match: Match) -> Change:
         """Rewrite a match.
@@ -67,7 +62,7 @@ class Splicer:
         assert first is not None
         graph = _graph_of(first)
         dying = self._dying(match, graph)
-        builder = Builder(match, first, self._names)
+        builder = Builder(match, first)
         try:
             values = self._build(match, builder)
             self._check_count(match, dying, builder, graph)
@@ -190,7 +185,7 @@ class Splicer:
             if needs_copy:
                 if len(dying) == 1 and next(iter(dying)).op_type == "Identity":
                     raise Refused("it gives a graph output its name")
-                builder.insert(new_node(self._names, root.name or "", "Identity", [value]))
+                builder.insert(new_node(self._facts.names, root.name or "", "Identity", [value]))
                 value = builder.nodes[-1].outputs[0]
             taken.add(value)
             kept.append(value)

@@ -10,11 +10,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.editing import Names, constant_node, insert_constant, new_node
+from onnxfold.editing import constant_node, insert_constant, new_node
 from onnxfold.kernels.inference import schema_of, takes
 from onnxfold.onnx_ir_private import read_nothing
 from onnxfold.rewrite.check import is_available
-from onnxfold.rewrite.facts import Facts
 from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.patterns import (
     AllOutputs,
@@ -43,17 +42,16 @@ class Builder:
     Args:
         match: The match.
         before: The node in front of which the new nodes go.
-        names: Gives fresh names.
     """
 
-    def __init__(self, match: Match, before: ir.Node, names: Names) -> None:
+    def __init__(self, match: Match, before: ir.Node) -> None:
         graph = before.graph
         assert graph is not None
         self._match = match
         self._before = before
-        self._facts: Facts = match.facts
+        self._facts = match.facts
         self._graph = graph
-        self._names = names
+        self._names = match.facts.names
         scope = match.facts.scopes.of(graph)
         self._opsets: Mapping[str, int] = scope.opsets
         self._in_function = scope.in_function

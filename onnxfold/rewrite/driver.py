@@ -12,14 +12,14 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxfold.analysis.facts import ModelFacts, facts_of
 from onnxfold.analysis.symbolic import Fact, NotKnown
 from onnxfold.errors import OnnxFoldError
 from onnxfold.onnx_ir_private import nodes_of, uses
 from onnxfold.rewrite.apply import Change, Mismatch, Splicer
 from onnxfold.rewrite.build import Refused
 from onnxfold.rewrite.check import is_available
-from onnxfold.rewrite.facts import COMMUTATIVE, Facts
-from onnxfold.rewrite.matcher import find_match
+from onnxfold.rewrite.matcher import COMMUTATIVE, find_match
 from onnxfold.rewrite.patterns import (
     AnyOf,
     ConstantVariable,
@@ -119,7 +119,8 @@ class Rewriter:
         self._seen = seen or Seen()
         self._rules = [r for r in rules if level > 1 or r.inexact is not True]
         self._level = level
-        self._facts = Facts(model)
+        self._facts = facts_of(model)
+        self._types = self._facts.types  # with what follows from earlier changes, also in `known`
         self._keeps = keeps or _keeps_nothing
         self._indexes = {
             graph: RuleIndex(self._rules, self._facts.scopes.of(graph).opsets, self._facts)
@@ -156,14 +157,14 @@ class Rewriter:
                 self.report.visits += 1
                 self._visit(node, self._indexes[node.graph].candidates(node))
         self._seen.inputs = {node: node.inputs for node in self._in_order()}
-        self._seen.facts = self._facts.types.snapshot()
+        self._seen.facts = self._types.snapshot()
         return self.report
 
     def _changed(self) -> list[ir.Node]:
         """Return the nodes that have changed since the last run, and those whose patterns reach
         them.
         """
-        nodes, before, facts = self._in_order(), self._seen.inputs, self._facts.types.snapshot()
+        nodes, before, facts = self._in_order(), self._seen.inputs, self._types.snapshot()
         after = {node: node.inputs for node in nodes}
         lost = [inputs for node, inputs in before.items() if after.get(node) is not inputs]
         found = {node for node, inputs in after.items() if before.get(node) is not inputs}
@@ -356,7 +357,7 @@ class RuleIndex:
         facts: The model.
     """
 
-    def __init__(self, rules: Sequence[Rule], opsets: Mapping[str, int], facts: Facts) -> None:
+    def __init__(self, rules: Sequence[Rule], opsets: Mapping[str, int], facts: ModelFacts) -> None:
         self._is_constant = facts.known.is_constant
         self._table = _table_of(tuple(rules), tuple(sorted(opsets.items())))
         self._origins: dict[ir.Value | None, _Origin] = {None: None}

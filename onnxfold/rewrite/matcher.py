@@ -17,8 +17,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.content import content_of_attributes
+from onnxfold.analysis.facts import ModelFacts, identical
 from onnxfold.analysis.symbolic import Expr, NotKnown
-from onnxfold.rewrite.facts import COMMUTATIVE, Facts, identical
+from onnxfold.ops import Trait, ops
 from onnxfold.rewrite.patterns import (
     AllOutputs,
     AnyOf,
@@ -40,6 +41,9 @@ from onnxfold.rewrite.patterns import (
 )
 from onnxfold.rewrite.rule import REQUIRED, Function, Rule, walk
 
+COMMUTATIVE = frozenset(ops(Trait.COMMUTES))
+"""ONNX's own ops that give the same for two operands in either order."""
+
 
 class Match:
     """A rule that matches, and what the things of its pattern stand for.
@@ -53,7 +57,7 @@ class Match:
     """
 
     def __init__(
-        self, rule: Rule, facts: Facts, slots: Sequence[Any], roots: Sequence[ir.Value]
+        self, rule: Rule, facts: ModelFacts, slots: Sequence[Any], roots: Sequence[ir.Value]
     ) -> None:
         self.rule = rule
         self.facts = facts
@@ -130,13 +134,13 @@ class Match:
 
 
 _Slots = list[Any]
-_Step = Callable[[Facts, _Slots], Match | None]
+_Step = Callable[[ModelFacts, _Slots], Match | None]
 """Goes on with an attempt that has filled these slots; None if it leads to no match."""
 
 _UNBOUND = object()
 
 
-def find_match(rule: Rule, node: ir.Node, facts: Facts) -> Match | None:
+def find_match(rule: Rule, node: ir.Node, facts: ModelFacts) -> Match | None:
     """Match a rule with a node as its first root; None if it does not."""
     return _matcher_of(rule).find(node, facts)
 
@@ -157,7 +161,7 @@ class _Matcher:
             for op_type in op.op_types:
                 self._starts.setdefault(op_type, []).append(start)
 
-    def find(self, node: ir.Node, facts: Facts) -> Match | None:
+    def find(self, node: ir.Node, facts: ModelFacts) -> Match | None:
         """Return the first match with the node as first root."""
         for output, place, match_root in self._starts.get(node.op_type, ()):
             if output < len(node.outputs):
@@ -178,7 +182,7 @@ class _Matcher:
         variadic = {k for thing, k in rule.slots.items() if isinstance(thing, VariadicVariable)}
         may_be_open = any(isinstance(e, (AnyOf, Optional)) for e in walk(rule.pair.patterns))
 
-        def accept(facts: Facts, slots: _Slots) -> Match | None:
+        def accept(facts: ModelFacts, slots: _Slots) -> Match | None:
             bound = slots[:count]
             bound[0] = first = slots[root]
             if may_be_open:
@@ -214,7 +218,7 @@ class _Matcher:
         number = getattr(leaf, "number", 0.0)
         accepts = _ACCEPTS.get(type(leaf))
 
-        def match_leaf(facts: Facts, slots: _Slots) -> Match | None:
+        def match_leaf(facts: ModelFacts, slots: _Slots) -> Match | None:
             value = slots[place]
             if value is None or (accepts is not None and not accepts(facts, value, number)):
                 return None
@@ -229,7 +233,7 @@ class _Matcher:
         return match_leaf
 
     def _omitted(self, omitted: Omitted, place: int, then: _Step) -> _Step:
-        def match_omitted(facts: Facts, slots: _Slots) -> Match | None:
+        def match_omitted(facts: ModelFacts, slots: _Slots) -> Match | None:
             return then(facts, slots) if slots[place] is None else None
 
         return match_omitted
@@ -237,7 +241,7 @@ class _Matcher:
     def _optional(self, optional: Optional, place: int, then: _Step) -> _Step:
         match_inner = self._step(optional.inner, place, then)
 
-        def match_optional(facts: Facts, slots: _Slots) -> Match | None:
+        def match_optional(facts: ModelFacts, slots: _Slots) -> Match | None:
             return then(facts, slots) if slots[place] is None else match_inner(facts, slots)
 
         return match_optional
@@ -245,7 +249,7 @@ class _Matcher:
     def _rest(self, rest: Rest, place: int, then: _Step) -> _Step:
         slot = self._slots[rest.variable]
 
-        def match_rest(facts: Facts, slots: _Slots) -> Match | None:
+        def match_rest(facts: ModelFacts, slots: _Slots) -> Match | None:
             values = slots[place]
             if slots[slot] is _UNBOUND:
                 slots[slot] = values
@@ -258,7 +262,7 @@ class _Matcher:
     def _any_of(self, any_of: AnyOf, place: int, then: _Step) -> _Step:
         steps = [self._step(choice, place, then) for choice in any_of.operands]
 
-        def match_first(facts: Facts, slots: _Slots) -> Match | None:
+        def match_first(facts: ModelFacts, slots: _Slots) -> Match | None:
             found = (step(facts, slots.copy()) for step in steps)
             return next((match for match in found if match is not None), None)
 
@@ -273,7 +277,7 @@ class _Matcher:
         slot, domain, op_types = self._slots[op], op.domain, op.op_types
         match_node = self._node(op, then)
 
-        def match_op(facts: Facts, slots: _Slots) -> Match | None:
+        def match_op(facts: ModelFacts, slots: _Slots) -> Match | None:
             value = slots[place]
             node = None if value is None else value.producer()
             if node is None or node.op_type not in op_types or value.index() != index:
@@ -306,7 +310,7 @@ class _Matcher:
         commuting = op.op_types if swap is not None else COMMUTATIVE.intersection(op.op_types)
         may_commute = count == 2 and bool(commuting) and (op.domain == "" or swap is not None)
 
-        def match_inputs(facts: Facts, slots: _Slots) -> Match | None:
+        def match_inputs(facts: ModelFacts, slots: _Slots) -> Match | None:
             node = slots[slot]
             inputs = node.inputs
             given = len(inputs)
@@ -333,7 +337,7 @@ class _Matcher:
         match_operands = self._all(op.operands, places, then)
         variadic = tuple(isinstance(operand, Rest) for operand in op.operands)
 
-        def match_inputs(facts: Facts, slots: _Slots) -> Match | None:
+        def match_inputs(facts: ModelFacts, slots: _Slots) -> Match | None:
             for shares in _shares(slots[slot].inputs, variadic):
                 way = slots.copy()
                 way[first:end] = shares
@@ -361,7 +365,7 @@ class _Matcher:
         mentioned = op.attributes
         own = None if op.variable is None else self._slots[op.variable]
 
-        def match_attributes(facts: Facts, slots: _Slots) -> Match | None:
+        def match_attributes(facts: ModelFacts, slots: _Slots) -> Match | None:
             node = slots[slot]
             if own is None:
                 if node.attributes.data and not facts.has_only_defaults(node, mentioned):
@@ -378,7 +382,7 @@ class _Matcher:
         own = self._slots[wanted] if isinstance(wanted, AttributeVariable) else None
         literal = _rounded(wanted)
 
-        def match_attribute(facts: Facts, slots: _Slots) -> Match | None:
+        def match_attribute(facts: ModelFacts, slots: _Slots) -> Match | None:
             value = facts.attribute(slots[slot], name)
             if value is None:
                 return None
@@ -406,14 +410,14 @@ _MAKERS: dict[type[Expression], Callable[..., _Step]] = {
 """What makes the function that matches an expression of each kind."""
 
 
-def _is_near(facts: Facts, value: ir.Value, number: float) -> bool:
+def _is_near(facts: ModelFacts, value: ir.Value, number: float) -> bool:
     array = facts.known.array(value)
     if array is None or array.size != 1 or array.dtype.kind not in "fV":
         return False
     return math.isclose(float(array.reshape(())[()]), number, rel_tol=1e-3)
 
 
-_ACCEPTS: dict[type, Callable[[Facts, ir.Value, float], bool | None]] = {
+_ACCEPTS: dict[type, Callable[[ModelFacts, ir.Value, float], bool | None]] = {
     ConstantVariable: lambda facts, value, _: facts.known.is_constant(value),
     Literal: lambda facts, value, number: facts.is_number(value, number),
     Near: _is_near,

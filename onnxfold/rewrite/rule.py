@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from onnxfold.errors import OnnxFoldError, UsageError
-from onnxfold.rewrite.facts import Matched, plain_number
+from onnxfold.rewrite.matched import Matched, plain_number
 from onnxfold.rewrite.patterns import (
     AnyOf,
     AttributeVariable,

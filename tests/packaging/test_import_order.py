@@ -42,7 +42,7 @@ INSIDE = {
         *("adapters", "sessions"),
     ),
     "rewrite": (
-        *("facts", "patterns", "rule", "check", "words"),
+        *("matched", "patterns", "rule", "check", "words"),
         *("matcher", "build", "apply", "driver"),
     ),
 }

@@ -101,7 +101,7 @@ def is_overwritten(node: ir.Node, index: int) -> bool:
 
     It does so with the running mean and variance of a BatchNormalization in training mode.
     """
-    if node.op_type != "BatchNormalization" or index not in (3, 4) or node.domain != "":
+    if index not in (3, 4) or node.op_type != "BatchNormalization" or node.domain != "":
         return False
     mode = node.attributes.get("training_mode")
     return mode is not None and mode.value != 0

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.util
 import threading
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
 from onnxfold.onnxruntime_sessions import Array, arrays_of
@@ -64,7 +64,7 @@ class Iree:
     def missing(self) -> str | None:
         """Return why nothing can be compiled here, or None."""
         for package in ("compiler", "runtime"):
-            if not _has(f"iree.{package}"):
+            if not _version(f"iree-base-{package}"):
                 return f"iree-base-{package} is not installed (pip install onnxfold[iree])"
         return None
 
@@ -137,7 +137,7 @@ class Iree:
             raise CompileError(f"{file.name}: {error.strerror}") from error
         except Exception as error:  # IREE raises RuntimeError, ValueError and others
             raise CompileError(one_line(str(error))) from error
-        dtypes = [_numpy_dtype(name) for name in kernel.dtypes]
+        dtypes = [np.dtype(getattr(ml_dtypes, name, name)) for name in kernel.dtypes]
         lock = threading.Lock()  # calls from several threads run one after the other
 
         def run(values: Values) -> dict[str, Any]:
@@ -228,21 +228,6 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
-
-
-def _has(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
-
-
-def _numpy_dtype(name: str) -> Any:
-    if name == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
 
 
 # ---------------------------------------------------------------- in the other process

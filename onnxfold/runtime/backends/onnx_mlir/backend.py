@@ -125,8 +125,6 @@ class OnnxMlir:
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
         """Return why a stored kernel with this key cannot be run here, or None."""
-        if sys.platform == "win32":
-            return "onnx-mlir is not supported on Windows"
         if key.get("machine") != _machine():
             return f"the kernel was made for {key.get('machine')}, this is {_machine()}"
         if key.get("cpu", "") not in ("", cpu_level(), cpu_features()):

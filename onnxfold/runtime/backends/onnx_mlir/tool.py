@@ -117,8 +117,6 @@ def find_tool() -> Tool:
     Raises:
         CompileError: There is none; it says what was looked for.
     """
-    if sys.platform == "win32":
-        raise CompileError("onnx-mlir is not supported on Windows")
     named = os.environ.get(BINARY)
     path = shutil.which(named or "onnx-mlir")
     if path is not None:

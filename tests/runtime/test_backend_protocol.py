@@ -21,7 +21,7 @@ from model_backend import run_model
 from runtime_models import adapter_feeds, bundle_of, decoder_feeds, options, original, parse, random
 
 from onnxfold.runtime.backends.base import Backend, Built, CompileError
-from onnxfold.runtime.backends.check import Draw, compare
+from onnxfold.runtime.backends.check import Draw, check_kernel
 from onnxfold.runtime.backends.registry import NAMES, create
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.sessions.cache import FoldCache
@@ -131,7 +131,7 @@ def compared(kernel: Kernel, folder: Path, content: bytes, arrays, weights) -> f
     source = folder / "source.onnx"
     source.write_bytes(content)
     inputs = [Draw("numbers around 0", arrays)]
-    return compare(kernel, folder, source, inputs, weights, seconds=SECONDS)[0]
+    return check_kernel(kernel, folder, source, inputs, weights, seconds=SECONDS)[0]
 
 
 def test_compiling_writes_a_kernel_which_is_compared_elsewhere(built, compiled, folder):

@@ -13,7 +13,7 @@ from onnxfold import storage
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.runtime.backends import kernel_cache
 from onnxfold.runtime.backends.base import Backend, CompileError, weights_of
-from onnxfold.runtime.backends.check import compare, draws, least_of, nominal_sizes, shape_of
+from onnxfold.runtime.backends.check import check_kernel, draws, least_of, nominal_sizes, shape_of
 from onnxfold.runtime.backends.component import Component
 from onnxfold.runtime.backends.process import Progress, side_by_side, work_folder
 from onnxfold.runtime.backends.registry import compilers, create
@@ -228,7 +228,7 @@ class _Work:
             with work_folder() as scratch:
                 model = scratch / "model.onnx"  # weights go from file to file
                 storage.save(part.original, model, external_data=True, fsync=False)
-                error, ours, theirs = compare(
+                error, ours, theirs = check_kernel(
                     *(kernel, self._folder, model, inputs, weights),
                     least=least_of(part.original),
                     seconds=self._seconds,

@@ -212,7 +212,7 @@ def _array(
     return np.asarray(numbers).astype(dtype.numpy())
 
 
-def compare(
+def check_kernel(
     kernel: Kernel,
     folder: Path,
     model: Path,
@@ -253,7 +253,7 @@ def compare(
 
 
 def serve(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Compare a kernel with onnxruntime, see `compare`; the answer is a text if it is wrong."""
+    """Compare a kernel with onnxruntime, see `check_kernel`; return a text if it is wrong."""
     description, folder, model, drawn, least = request
     kernel, given = Kernel.from_dict(description), iter(arrays)
     weights = dict(zip(kernel.weights, islice(given, len(kernel.weights)), strict=True))

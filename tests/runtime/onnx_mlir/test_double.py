@@ -18,7 +18,7 @@ from runtime_models import adapter_feeds, bundle_of, decoder_feeds, options, ori
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.runtime.backends import kernel_cache
 from onnxfold.runtime.backends.base import CompileError
-from onnxfold.runtime.backends.check import Draw, compare
+from onnxfold.runtime.backends.check import Draw, check_kernel
 from onnxfold.runtime.backends.cpu import cpu_features
 from onnxfold.runtime.backends.onnx_mlir.backend import OnnxMlir
 from onnxfold.runtime.bundles.bundle import open_bundle
@@ -312,7 +312,7 @@ def test_a_kernel_that_does_not_end_is_ended(tmp_path):
     library = build(source, tmp_path / "endless.so")
     kernel = Kernel("onnx-mlir", ["y"], file=library.name, function="run_main_graph")
     with pytest.raises(CompileError, match=r"^the kernel took longer than 2 s$"):
-        compare(kernel, tmp_path, tmp_path / "m", [Draw("nothing", [])], [], seconds=2)
+        check_kernel(kernel, tmp_path, tmp_path / "m", [Draw("nothing", [])], [], seconds=2)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,8 @@
-"""The one-time check of a kernel, and its time, in another process: wrong code ends that one.
-
-Its results for several draws of inputs are compared with onnxruntime's.
-"""
+"""The one-time check of a kernel: draws of inputs, and how far its results may be from right."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
@@ -19,17 +15,12 @@ import onnx_ir as ir
 
 from onnxfold.comparison.metrics import Distance, Tolerance, distance, is_float
 from onnxfold.comparison.random_feeds import integer_range, random_floats
-from onnxfold.onnxruntime_sessions import array_of, message_of, open_session, ort_value
 from onnxfold.runtime.backends.base import CompileError, nbytes_at
 from onnxfold.runtime.backends.demands import Demands
-from onnxfold.runtime.backends.loading import check_inputs
+from onnxfold.runtime.backends.loading import try_kernel
 from onnxfold.runtime.backends.process import run_function
-from onnxfold.runtime.backends.registry import create
 from onnxfold.runtime.bundles.manifest import Kernel, TensorInfo
-from onnxfold.runtime.bundles.session_options import fold_options
 from onnxfold.runtime.splitting.sizes import NOMINAL
-
-_ENOUGH = 0.1  # seconds for a kernel and onnxruntime, after one run of each
 
 # Largest difference from onnxruntime that counts as right, relative to the larger of an element
 # and the mean magnitude of its tensor. So the numbers of a draw are of one magnitude.
@@ -242,77 +233,17 @@ def check_kernel(
     Raises:
         CompileError: The kernel does not load, fails, crashes, takes too long, or is wrong.
     """
-    drawn = [(draw.name, draw.atol) for draw in inputs]
-    request = [asdict(kernel), str(folder.resolve()), str(model), drawn, least]
+    timed = 1 + any(draw.name == _LARGE for draw in inputs)
+    request = [asdict(kernel), str(folder.resolve()), str(model), len(inputs), timed]
     arrays = [*weights, *(array for draw in inputs for array in draw.arrays)]
-    made, _ = run_function(f"{__name__}:serve", request, arrays, seconds, what="the kernel")
-    if isinstance(made, str):
-        raise CompileError(made)
-    error, times = made
-    return (error, *max(times, key=lambda pair: pair[0] / pair[1]))
-
-
-def serve(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Compare a kernel with onnxruntime, see `check_kernel`; return a text if it is wrong."""
-    description, folder, model, drawn, least = request
-    kernel, given = Kernel.from_dict(description), iter(arrays)
-    weights = dict(zip(kernel.weights, islice(given, len(kernel.weights)), strict=True))
-    try:
-        session = open_session(model, fold_options(None))
-        run = create(kernel.backend).load(kernel, Path(folder), weights)
-        largest = 0.0
-        times: dict[str, list[float]] = {}
-        for name, atol in drawn:
-            call = dict(zip(kernel.inputs, islice(given, len(kernel.inputs)), strict=True))
-            feeds = {name: ort_value(array) for name, array in call.items()}
-            want = [array_of(value) for value in _reference(session, kernel.outputs, feeds)]
-            made = run(call)
-            got = [array_of(made[name]) for name in kernel.outputs]
-            largest = max(largest, largest_error(Draw(name, [], atol), got, want, least))
-            if name in (_USUAL.name, _LARGE) and name not in times:
-                times[name] = _times(kernel, run, session, feeds)
-    except CompileError as error:
-        return str(error), []
-    return [largest, list(times.values())], []
-
-
-def _reference(session: Any, outputs: Sequence[str], feeds: Mapping[str, Any]) -> Sequence[Any]:
-    try:
-        made: Sequence[Any] = session.run_with_ort_values(outputs, feeds)
-    except Exception as error:  # onnxruntime raises many classes without a common base
-        raise CompileError(f"it cannot be checked: {message_of(error)}") from error
-    return made
-
-
-def _times(
-    kernel: Kernel, run: Callable[[Any], Mapping[str, Any]], session: Any, feeds: Mapping[str, Any]
-) -> list[float]:
-    """Return the shortest time of the kernel and of onnxruntime, in turns: other processes
-    disturb both.
-
-    Each runs twice in its turn, as threads of the one before it may wait for work in a loop.
-    """
-
-    def run_kernel() -> None:
-        check_inputs(kernel, feeds)
-        for value in run(feeds).values():
-            ort_value(value)
-
-    runs: list[Callable[[], object]] = [
-        run_kernel,
-        lambda: session.run_with_ort_values(None, feeds),
-    ]
-    for once in runs:
-        once()
-    best = [math.inf] * len(runs)
-    end = time.perf_counter() + _ENOUGH
-    while True:
-        for k, once in [(k, once) for k, once in enumerate(runs) for _ in range(2)]:
-            begin = time.perf_counter()
-            once()
-            best[k] = min(best[k], time.perf_counter() - begin)
-        if time.perf_counter() > end:
-            return best
+    function = f"{try_kernel.__module__}:{try_kernel.__name__}"
+    times, made = run_function(function, request, arrays, seconds, what="the kernel")
+    results, count = iter(made), len(kernel.outputs)
+    largest = 0.0
+    for draw in inputs:
+        got, want = list(islice(results, count)), list(islice(results, count))
+        largest = max(largest, largest_error(draw, got, want, least))
+    return (largest, *max(times, key=lambda pair: pair[0] / pair[1]))
 
 
 def least_of(model: ir.Model) -> str | None:

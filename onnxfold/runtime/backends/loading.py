@@ -1,23 +1,34 @@
-"""Loading the kernels of a split model, and looking at what they are called with."""
+"""Loading the kernels of a split model, looking at what they are called with, and trying them.
+
+A process that only tries or calls kernels does not import onnx-ir.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from onnxfold.errors import UsageError
 from onnxfold.memory import memory_of_the_machine
-from onnxfold.onnxruntime_sessions import Feed, array_of, numpy_name
+from onnxfold.onnxruntime_sessions import Feed, array_of, numpy_name, open_session, ort_value
 from onnxfold.runtime.backends.base import CompileError, Misfit, Run, Values, nbytes_at, weights_of
 from onnxfold.runtime.backends.registry import create
 from onnxfold.runtime.bundles.bundle import FOLD_FILE, Bundle, hash_file
 from onnxfold.runtime.bundles.manifest import Kernel
+from onnxfold.runtime.bundles.session_options import fold_options
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+
+_ENOUGH = 0.1  # seconds for a kernel and onnxruntime, after one run of each
 
 
 class Loaded(NamedTuple):
@@ -90,6 +101,73 @@ def _load(bundle: Bundle, kernel: Kernel, fold: Callable[[], ir.Model]) -> Run:
         return run(values)
 
     return checked
+
+
+def try_kernel(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """Call a kernel and onnxruntime several times, and time the first calls.
+
+    Wrong code may end the process, so this is called in one of its own.
+
+    Args:
+        request: The kernel as a dictionary, the folder that its files are named from, the file of
+            the same model, how often to call, and how many of the calls to time.
+        arrays: The kernel's weights, then its inputs for each call.
+
+    Returns:
+        For each call that is timed, the seconds of the kernel and of onnxruntime; and for each call
+        the results of the kernel and of onnxruntime.
+
+    Raises:
+        CompileError: The kernel does not load.
+        Exception: It fails, or onnxruntime does not run the model.
+    """
+    description, folder, model, count, timed = request
+    kernel, given = Kernel.from_dict(description), iter(arrays)
+    weights = dict(zip(kernel.weights, islice(given, len(kernel.weights)), strict=True))
+    run = create(kernel.backend).load(kernel, Path(folder), weights)
+    session = open_session(model, fold_options(None))
+    times, results = [], []
+    for k in range(count):
+        call = dict(zip(kernel.inputs, islice(given, len(kernel.inputs)), strict=True))
+        made = run(call)
+        feeds = {name: ort_value(array) for name, array in call.items()}
+        wanted = session.run_with_ort_values(kernel.outputs, feeds)
+        results += [array_of(made[name]) for name in kernel.outputs]
+        results += [array_of(value) for value in wanted]
+        if k < timed:
+            times.append(_times(kernel, run, session, feeds))
+    return times, results
+
+
+def _times(
+    kernel: Kernel, run: Callable[[Any], Mapping[str, Any]], session: Any, feeds: Mapping[str, Any]
+) -> list[float]:
+    """Return the shortest time of the kernel and of onnxruntime, in turns: other processes
+    disturb both.
+
+    Each runs twice in its turn, as threads of the one before it may wait for work in a loop.
+    """
+
+    def run_kernel() -> None:
+        check_inputs(kernel, feeds)
+        for value in run(feeds).values():
+            ort_value(value)
+
+    runs: list[Callable[[], object]] = [
+        run_kernel,
+        lambda: session.run_with_ort_values(None, feeds),
+    ]
+    for once in runs:
+        once()
+    best = [math.inf] * len(runs)
+    end = time.perf_counter() + _ENOUGH
+    while True:
+        for k, once in [(k, once) for k, once in enumerate(runs) for _ in range(2)]:
+            begin = time.perf_counter()
+            once()
+            best[k] = min(best[k], time.perf_counter() - begin)
+        if time.perf_counter() > end:
+            return best
 
 
 def check_inputs(kernel: Kernel, values: Values) -> None:

@@ -105,7 +105,7 @@ def _rich(table: Table, columns: int) -> RichTable:
 def _can_print(text: str) -> bool:
     """Return whether standard output has all characters of a text."""
     try:
-        text.encode(sys.stdout.encoding or "ascii")
+        text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
         return False
     return True

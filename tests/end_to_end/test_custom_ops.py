@@ -62,7 +62,8 @@ def test_check(path, tmp_path):
         onnxfold.optimize(path, custom_ops=library)
 
 
-def test_sessions_take_options_with_a_library(path, tmp_path):
+def test_sessions_take_options_with_a_library(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     options = ort.SessionOptions()
     options.register_custom_ops_library(str(LIBRARIES[0]))
     random = np.random.default_rng(0)
@@ -74,6 +75,8 @@ def test_sessions_take_options_with_a_library(path, tmp_path):
         onnxfold.Session(path, options, runtime_constants=["r"], specialize=True),
         onnxfold.Session(tmp_path / "bundle", options),
         onnxfold.Session(tmp_path / "bundle", options, specialize=True),
+        onnxfold.InferenceSession(path, options),
+        onnxfold.InferenceSession(path, options),
     ):
         for _ in range(2):
             np.testing.assert_allclose(session.run(None, feeds), want, rtol=1e-6)

@@ -28,7 +28,9 @@ _USUAL = (
     *("Unsqueeze", "Squeeze", "MatMul", "Gemm", "Conv", "Where", "Expand", "Relu", "Shape", "Pow"),
     *("Split", "Pad", "Identity", "Softmax", "ReduceMean", "ReduceSum", "Clip"),
 )
-_UNWANTED = {"Constant", "ImageDecoder", "MaxRoiPool", "DeformConv", "Upsample"}
+_UNWANTED = (
+    *("Constant", "Scan", "SequenceMap", "ImageDecoder", "MaxRoiPool", "DeformConv", "Upsample"),
+)
 
 
 @dataclass
@@ -77,7 +79,7 @@ def grow(b: Builder, count: int) -> None:
             elif style < 0.38:
                 control.call_function(b)
             elif style < 0.42:
-                Call(b, b.choose(["If", "Loop", "Scan", "If", "Loop", "SequenceMap"])).make()
+                Call(b, b.choose(["If", "Loop"])).make()
             elif style < 0.65:
                 Call(b, b.choose(_USUAL)).make()
             else:

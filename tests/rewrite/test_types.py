@@ -37,34 +37,6 @@ def named(types, shape):
     return None if shape is None else tuple(types.algebra.name_of(d) or d for d in shape)
 
 
-def test_symbols_are_kept_by_name():
-    text = ("a = Relu(x)", "b = Add(a, z)", "c = MatMul(b, w)", "y = Transpose(c)")
-    proto = graph("float[N,3] x, float[N,1] z", *text, w=np.ones((3, 5), F32)).model
-    assert shapes(proto, "y") == (5, "N")
-
-
-def test_unknown_sizes_get_symbols_of_their_own():
-    proto = graph("float[N] x, float[M] z", "a = NonZero(x)", "b = Neg(a)", "y = NonZero(z)").model
-    a, b, y = shapes(proto, "a", "b", "y")
-    assert a == b and a != y and a[0] == y[0] == 1
-
-
-def test_value_info_and_declared_outputs_are_not_believed():
-    proto = graph("float[N] x", "t = Neg(x)", "y = Relu(t)").model
-    for info in (proto.graph.output[0], proto.graph.value_info.add()):
-        info.CopyFrom(onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT8, [7]))
-    proto.graph.value_info[0].name = "t"
-    types, _, values = oracle(proto)
-    assert types.of(values["y"]).dtype == ir.DataType.FLOAT
-    assert named(types, types.of(values["t"]).shape) == ("N",)
-
-
-def test_sizes_in_constants_are_used():
-    text = ("a = Add(c, c)", "y = Reshape(x, a)")
-    assert shapes(graph("float[4,4] x", *text, c=[4, 1]).model, "y") == (8, 2)
-    assert shapes(graph("float[6,4] x", "y = Reshape(x, c)", c=[-1, 2]).model, "y") == (12, 2)
-
-
 def test_a_branch_gives_what_both_give():
     text = """<ir_version: 10, opset_import: ["": 17]> g (float[N,3] x, bool b) => (y, z) {
         y, z = If (b) <
@@ -89,14 +61,6 @@ def test_a_loop_may_change_shapes_but_not_dtypes():
     assert {f.dtype for f in (s, o, y)} == {ir.DataType.FLOAT}
     assert {f.rank for f in (s, o, y)} == {1} and not any(f.static_shape for f in (s, o, y))
     assert s.shape != y.shape and types.of(values["i"]).shape == ()
-
-
-def test_invalid_nodes_have_unknown_types():
-    proto = graph("float[2,3] x, float[4,5] z", "t = Neg(x)", "y = Neg(t)").model
-    proto.graph.node[1].CopyFrom(onnx.helper.make_node("MatMul", ["x", "z"], ["y"]))
-    proto.graph.node.append(onnx.helper.make_node("NoSuchOp", ["y"], ["w"]))
-    types, _, values = oracle(proto)
-    assert types.of(values["w"]).dtype is None and types.of(values["w"]).shape is None
 
 
 def test_sizes_that_exporters_leave_open():

@@ -99,10 +99,6 @@ def distinct(b: Builder, values: list[Value]) -> list[Value]:
     return made
 
 
-def same_type(left: Value, right: Value) -> bool:
-    return left.kind == right.kind and left.elem == right.elem
-
-
 @fills("If")
 def if_(c: Call) -> list[Value]:
     b = c.b
@@ -188,67 +184,6 @@ def loop(c: Call) -> list[Value]:
         present or [True],
         body=graph,
     )
-
-
-@fills("Scan")
-def scan(c: Call) -> list[Value]:
-    b = c.b
-    scanned = b.pick(rank=(1, 3), where=lambda v: v.rank > 0)
-    axis = b.number(0, scanned.rank - 1)
-    ins = [scanned]
-    if b.chance(0.3):
-        ins.append(b.like(scanned))
-    states = [b.pick(rank=(0, 2)) for _ in range(b.number(0, 2))]
-    inner = [Value(b.name("s"), s.elem, s.samples, s.kind, random=s.random) for s in states]
-    for v in ins:
-        samples = []
-        for sample in v.samples:
-            if sample is None or sample.shape[axis] == 0:
-                shape = () if sample is None else tuple(np.delete(sample.shape, axis))
-                samples.append(None if sample is None else np.zeros(shape, sample.dtype))
-            else:
-                samples.append(np.asarray(np.take(sample, 0, axis)))
-        if samples[0] is None:
-            raise Refused("no sample")
-        inner.append(Value(b.name("e"), v.elem, samples, random=v.random))
-    with Body(b, inner) as body:
-        body.grow()
-        results = [
-            body.result(s.elem, lambda v, s=s: v.rank == s.rank and v.dims == s.dims)
-            for s in inner[: len(states)]
-        ]
-        scans = [body.result() for _ in range(b.number(0 if states else 1, 2))]
-        outputs = distinct(b, [*results, *scans])
-        outputs = [b.node("Identity", [o])[0] if o in inner else o for o in outputs]
-        graph = body.graph(outputs)
-    more = {}
-    if axis or b.chance(0.3):
-        more["scan_input_axes"] = [axis] * len(ins)
-    if b.chance(0.3):
-        more["scan_input_directions"] = [b.number(0, 1) for _ in ins]
-    if scans and b.chance(0.3):
-        more["scan_output_directions"] = [b.number(0, 1) for _ in scans]
-    present = [b.chance(0.85) for _ in outputs]
-    return b.node(
-        "Scan", [*states, *ins], present or [True], body=graph, num_scan_inputs=len(ins), **more
-    )
-
-
-@fills("SequenceMap")
-def sequence_map(c: Call) -> list[Value]:
-    b = c.b
-    s = a_sequence(b)
-    if b.opset < 17 or any(x is None or not len(x) for x in s.samples):
-        raise Refused("nothing to map")
-    inner = [Value(b.name("e"), s.elem, [x[0] for x in s.samples], random=s.random)]
-    extra = [b.pick(rank=(0, 2))] if b.chance(0.4) else []
-    inner += [Value(b.name("e"), v.elem, v.samples, random=v.random) for v in extra]
-    with Body(b, inner) as body:
-        body.grow(3)
-        outputs = distinct(b, [body.result() for _ in range(b.number(1, 2))])
-        outputs = [b.node("Identity", [o])[0] if o in inner else o for o in outputs]
-        graph = body.graph(outputs)
-    return b.node("SequenceMap", [s, *extra], len(outputs), body=graph)
 
 
 # -------------------------------------------------------------------- functions

@@ -25,7 +25,8 @@ LINKS = {
     # sizes of sizes: halves of halves, joined and cut again
     "windows": """h{k} = MaxPool<kernel_shape=[2], strides=[2]>(x{k})
         t{k} = Concat<axis=2>(h{k}, h{k}) s{k} = Shape(h{k}) g{k} = Gather(s{k}, one)
-        e{k} = Unsqueeze(g{k}, ax) c{k} = Slice(t{k}, ax, e{k}, first) x{n} = Concat<axis=1>(c{k}, t{k})""",
+        e{k} = Unsqueeze(g{k}, ax) c{k} = Slice(t{k}, ax, e{k}, first)
+        x{n} = Concat<axis=1>(c{k}, t{k})""",
     # axes that may be squeezed, of which some must be
     "squeezes": """s{k} = Shape(x{k}) g{k} = Gather(s{k}, last) q{k} = Equal(g{k}, one)
         i{k} = If(q{k}) <then_branch = t{k} () => (u{k}) {{ u{k} = Squeeze(x{k}, rest) }},
@@ -37,7 +38,8 @@ LINKS = {
 }
 HEAD = """<int64 zero = {0}, int64 one = {1}, int64 last = {-1}, int64[1] ax = {0},
     int64[1] first = {1}, int64[1] rest = {-1}, int64[1] eight = {8}, int64 n2 = {2},
-    int64 n3 = {3}, int64 n7 = {7}> { x0 = Identity(x) s = Shape(x) a0 = Gather(s, zero) b = Gather(s, one) bu = Unsqueeze(b, ax)"""
+    int64 n3 = {3}, int64 n7 = {7}>
+    { x0 = Identity(x) s = Shape(x) a0 = Gather(s, zero) b = Gather(s, one) bu = Unsqueeze(b, ax)"""
 
 
 def links(kind: str, nodes: int) -> str:

@@ -21,7 +21,6 @@ def folder(tmp_path, monkeypatch) -> Path:
     """An empty folder with the models and examples of the project, as a reader has it."""
     for name in ("models", "examples"):
         shutil.copytree(ROOT / name, tmp_path / name)
-    (tmp_path / "build").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import onnx_ir as ir
 
-from onnxfold.errors import UsageError
+from onnxfold.errors import UsageError, suggestion
 
 _UNKNOWN = 2  # size of a dimension that no size is given for
 _LENGTHS = ("total", "past", "seq")  # as names of dimensions of decoders contain them
@@ -48,8 +48,7 @@ def check_names(sizes: Mapping[str, object], known: Collection[str]) -> None:
         UsageError: There is one.
     """
     for name in sorted(sizes.keys() - set(known)):
-        there = f"there are {', '.join(known)}" if known else "none has a name"
-        raise UsageError(f"no input has a dimension {name!r}; {there}")
+        raise UsageError(f"no input has a dimension {name!r}{suggestion(name, known)}")
 
 
 def concrete(value: ir.Value, sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -78,7 +78,7 @@ def test_dynamic_sizes(tmp_path):
     body, inputs = "y = MatMul (a, b)", "float[batch, 4] a, float[4, 5] b"
     assert totals(tmp_path, body, inputs).macs == 64 * 20
     assert totals(tmp_path, body, inputs, batch=3).macs == 3 * 20
-    with pytest.raises(UsageError, match="no input has a dimension 'bacth'; there are batch"):
+    with pytest.raises(UsageError, match="no input has a dimension 'bacth'; did you mean 'batch'"):
         totals(tmp_path, body, inputs, bacth=3)
 
 

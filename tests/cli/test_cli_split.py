@@ -164,7 +164,7 @@ def test_bench_of_a_model_and_of_a_bundle(run, model, tmp_path):
         (("split", "MODEL"), "Missing option"),
         (
             ("split", "MODEL", "-o", "OUT", "--nominal", "btch=3"),
-            "no input has a dimension 'btch'; there are batch",
+            "no input has a dimension 'btch'; did you mean 'batch'?",
         ),
         (
             ("split", "MODEL", "-o", "OUT", "--backend", "gpu"),

@@ -383,7 +383,7 @@ def test_the_source_is_left_alone(decoder, tmp_path):
         ({"runtime_constants": [3]}, "by name, got 3"),
         ({"nominal": {"batch": -1}}, "'batch' must be a number from 0 up, got -1"),
         ({"nominal": {"batch": "x"}}, "'batch' must be a number from 0 up, got 'x'"),
-        ({"nominal": {"btch": 3}}, "has a dimension 'btch'; there are batch, steps, positions"),
+        ({"nominal": {"btch": 3}}, "has a dimension 'btch'; did you mean 'batch'"),
         ({"fold_at": "never"}, "fold_at must be"),
         ({"backend": "gpu"}, "there is no backend 'gpu'"),
         ({"speed": 3}, "unknown option 'speed'"),

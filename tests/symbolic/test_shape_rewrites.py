@@ -47,7 +47,7 @@ def test_dims_are_fixed_on_request(options):
         ({"input_shapes": {"x": [2, 4, 4]}}, "size 3, not 4"),
         ({"dims": {"batch": 1}, "input_shapes": {"x": [2, 3, 4]}}, "1 and 2"),
         ({"dims": {"batch": 1}, "keep_dims": ["batch"]}, "be kept"),
-        ({"keep_dims": ["height"]}, "no input has a dim 'height'"),
+        ({"keep_dims": ["height"]}, "no input has a dimension 'height'"),
         ({"input_shapes": {"x": [2, -2, 4]}}, "size -2"),
     ],
 )

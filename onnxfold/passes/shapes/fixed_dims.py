@@ -39,17 +39,17 @@ def fix_dims(
     declared = {d for v in model.graph.inputs for d in _names(v)}
     for name in (*dims, *keep):
         if name not in declared:
-            raise UsageError(f"no input has a dim {name!r}{suggestion(name, declared)}")
+            raise UsageError(f"no input has a dimension {name!r}{suggestion(name, declared)}")
     sizes = dict(dims)
     for name in sorted(sizes.keys() & set(keep)):
-        raise UsageError(f"dim {name!r} cannot be {sizes[name]} and be kept")
+        raise UsageError(f"dimension {name!r} cannot be {sizes[name]} and be kept")
     shapes = {
         name: _collect(_input(model, name), name, shape, sizes, keep)
         for name, shape in input_shapes.items()
     }
     for name, size in sizes.items():
         if size < 0:
-            raise UsageError(f"dim {name!r} must not be negative, got {size}")
+            raise UsageError(f"dimension {name!r} must not be negative, got {size}")
     fixed = {name: shape for name, shape in shapes.items() if shape is not None}
     for name, shape in fixed.items():
         _input(model, name).shape = ir.Shape(shape)
@@ -90,7 +90,7 @@ def _collect(
             result.append(dim)
         else:
             if dim.value and sizes.setdefault(dim.value, size) != size:
-                raise UsageError(f"dim {dim.value!r} cannot be {sizes[dim.value]} and {size}")
+                raise UsageError(f"dimension {dim.value!r} cannot be {sizes[dim.value]} and {size}")
             result.append(size)
     return result
 

@@ -126,7 +126,10 @@ def _draw_verdicts(axes: Any, verdicts: dict[str, list[str]], grown: dict[str, i
         if count:
             axes.annotate(
                 *(f"{count} grown", (begin[tool], tool)),
-                **{"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": 8},
+                xytext=(3, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
             )
     axes.set(title=f"results of {number} models", xlim=(0, number * 1.2))
     axes.legend(fontsize=8, ncols=5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.08))

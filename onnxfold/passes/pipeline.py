@@ -128,11 +128,14 @@ def first_folding(model: ir.Model, options: Options, *, bytes_before: int) -> tu
         bytes_before: As there.
 
     Raises:
-        UsageError: the options name passes, and constant propagation is not among them.
+        UsageError: the options name passes, and constant propagation is not among them; or a name
+            is neither a rule nor a rule set.
     """
     passes = ("constant-propagation",) if options.passes is None else options.passes
     if "constant-propagation" not in passes:
         raise UsageError("a plan is made by constant-propagation, and the passes are without it")
+    if options.enable or options.disable or options.rules:
+        Simplify(options=options)  # it refuses names that are neither rules nor rule sets
     run = Run(options, bytes_before=bytes_before, time=time_for(bytes_before))
     with contextlib.ExitStack() as stack:
         if options.passes is None:

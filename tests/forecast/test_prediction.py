@@ -175,3 +175,9 @@ def test_passes_that_fold_nothing_have_no_plan(tmp_path):
     transposed(tmp_path / "in.onnx", 8)
     with pytest.raises(onnxfold.UsageError, match="constant-propagation"):
         onnxfold.plan(tmp_path / "in.onnx", passes=["dead-code"])
+
+
+def test_a_plan_refuses_names_of_rules_that_do_not_exist(tmp_path):
+    transposed(tmp_path / "in.onnx", 8)
+    with pytest.raises(onnxfold.UsageError, match="'matmul_ad'"):
+        onnxfold.plan(tmp_path / "in.onnx", disable=["matmul_ad"])

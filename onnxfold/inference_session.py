@@ -197,7 +197,7 @@ def _entries(options: ort.SessionOptions, names: Iterable[str]) -> dict[str, str
 
 class _Kept(NamedTuple):
     link: Path
-    model: str | None  # None if onnxfold refuses the source
+    model: str | None
     is_finished: bool  # by onnxruntime
     files: Mapping[str, _Status]  # those of the source, too
 
@@ -275,6 +275,8 @@ def _make(
 ) -> None:
     """Make the entry of a source, unless it is there, and a link to it.
 
+    An entry without a model stands for one that is larger than the cache, or refused by onnxfold.
+
     Raises:
         OnnxFoldError: The source cannot be optimized now.
         OSError: The cache folder cannot be written.
@@ -301,12 +303,14 @@ def _make(
             shutil.rmtree(entry, ignore_errors=True)
             with files.scratch_folder("session", parent=str(cache)) as new:
                 finished = _write_model(source, new, fold, maker)
+                size = sum(file.stat().st_size for file in os.scandir(new))
+                for name in os.listdir(new) if size > limit else ():
+                    os.remove(os.path.join(new, name))
                 record = _description(Path(new), os.listdir(new))
                 _write(Path(new, _RECORD), {**record, "settled": True, "finished": finished})
                 if _statuses(cache, names) != target["files"]:
                     raise OnnxFoldError("was changed while it was read", file=names[0])
                 with files.locked(str(cache / "folder")):
-                    size = sum(file.stat().st_size for file in os.scandir(new))
                     shrink(files_of(cache, _OWN), limit - size)
                     os.rename(new, entry)
     _write(link, target)
@@ -373,7 +377,7 @@ def _save(model: ir.Model, path: str) -> None:
 
     for value in list(model.graph.initializers.values()):
         if not value.is_graph_input() and not value.is_graph_output():
-            value.name = f"{_WEIGHTS}/{value.name}"
+            value.name = f"onnxfold:{value.name}"
     storage.save(model, path, external_data=_WEIGHTS)
 
 

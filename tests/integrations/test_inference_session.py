@@ -301,6 +301,22 @@ def test_models_larger_than_the_bound(path: Path, cache: Path, limit, monkeypatc
     assert not cache.exists()
 
 
+def test_models_that_become_larger_than_the_bound(tmp_path: Path, cache, monkeypatch) -> None:
+    """onnxruntime stores the result of ConstantOfShape."""
+    model = parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[n, 128] x) => (float[n, 128] y)'
+        "<int64[2] sizes = {128, 128}> { w = ConstantOfShape (sizes) y = MatMul(x, w) }"
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    os.utime(tmp_path / "m.onnx", (0, 0))
+    monkeypatch.setenv("ONNXFOLD_SESSION_CACHE_BYTES", "30000")
+    first = result(start(tmp_path / "m.onnx"))
+    assert first["optimized"]
+    (entry,) = entries(cache)
+    assert os.listdir(entry) == ["record.json"]
+    assert result(start(tmp_path / "m.onnx")) == {**first, "optimized": False}
+
+
 def test_a_folder_that_cannot_be_made(path: Path, tmp_path, monkeypatch, caplog) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))

@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from model_table import parse, with_weights
 
 import onnxfold
 from onnxfold import storage
 
 ROOT = Path(__file__).parents[2]
-FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
 
 
 def run(source, *options) -> dict:
@@ -26,40 +25,31 @@ def run(source, *options) -> dict:
     return json.loads(done.stdout)
 
 
-def model(path, nodes, weights, x, y, dtype=FLOAT):
-    """A model with x as input and y as output, its weights in a file of their own."""
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", dtype, x)],
-        [helper.make_tensor_value_info("y", dtype, y)],
-        [numpy_helper.from_array(weight, name) for name, weight in weights.items()],
-    )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+def model(path, text, **weights):
+    """A model of a graph's text, its weights in a file of their own."""
+    proto = with_weights(parse(text, 17), **weights)
     onnx.save(proto, path, save_as_external_data=True, location=path.name + ".data")
+
+
+def random(*shape):
+    return np.random.default_rng(0).random(shape, dtype=np.float32)
 
 
 def transposed(path, size=4608):
     """Weights of 85 MB each that are transposed: more than stays in memory."""
-    rng = np.random.default_rng(0)
-    weights = {f"w{k}": rng.random((size, size), dtype=np.float32) for k in range(2)}
-    nodes = [
-        helper.make_node("Transpose", ["w0"], ["t0"], perm=[1, 0]),
-        helper.make_node("MatMul", ["x", "t0"], ["h"]),
-        helper.make_node("Transpose", ["w1"], ["t1"], perm=[1, 0]),
-        helper.make_node("MatMul", ["h", "t1"], ["y"]),
-    ]
-    model(path, nodes, weights, [1, size], [1, size])
+    text = f"""g (float[1,{size}] x) => (float[1,{size}] y) {{
+        t0 = Transpose<perm=[1,0]>(w0) h = MatMul(x, t0)
+        t1 = Transpose<perm=[1,0]>(w1) y = MatMul(h, t1) }}"""
+    w0, w1 = random(2, size, size)
+    model(path, text, w0=w0, w1=w1)
 
 
 def unary(path, ops):
     """64 MiB through 40 element-wise ops to one number."""
-    rng = np.random.default_rng(0)
-    weights = {"v0": rng.random((4096, 4096), dtype=np.float32) + np.float32(0.5)}
-    nodes = [helper.make_node(ops[k % len(ops)], [f"v{k}"], [f"v{k + 1}"]) for k in range(40)]
-    nodes.append(helper.make_node("ReduceMean", ["v40"], ["m"], keepdims=0))
-    nodes.append(helper.make_node("Add", ["x", "m"], ["y"]))
-    model(path, nodes, weights, [4], [4])
+    nodes = " ".join(f"v{k + 1} = {ops[k % len(ops)]}(v{k})" for k in range(40))
+    end = "m = ReduceMean<keepdims=0>(v40) y = Add(x, m)"
+    text = f"g (float[4] x) => (float[4] y) {{ {nodes} {end} }}"
+    model(path, text, v0=random(4096, 4096) + np.float32(0.5))
 
 
 def by_numpy(path):
@@ -76,15 +66,9 @@ def as_a_whole(path):
 
 def embedding(path):
     """210 MB of float32, cast to half of it and transposed."""
-    rows, width = 51_200, 1024
-    rng = np.random.default_rng(0)
-    weights = {"e": rng.random((rows, width), dtype=np.float32)}
-    nodes = [
-        helper.make_node("Cast", ["e"], ["c"], to=HALF),
-        helper.make_node("Transpose", ["c"], ["t"], perm=[1, 0]),
-        helper.make_node("MatMul", ["x", "t"], ["y"]),
-    ]
-    model(path, nodes, weights, [1, width], [1, rows], HALF)
+    text = """g (float16[1,1024] x) => (float16[1,51200] y)
+        { c = Cast<to=10>(e) t = Transpose<perm=[1,0]>(c) y = MatMul(x, t) }"""
+    model(path, text, e=random(51_200, 1024))
 
 
 def assert_holds(predicted: float, measured: float) -> None:
@@ -136,14 +120,11 @@ print(peak_rss_bytes() - before)
 
 
 def test_shared_weights_are_not_written(tmp_path):
-    weights = {name: np.full((256, 256), k, np.float32) for k, name in enumerate(["u", "w"])}
-    nodes = [
-        helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]),
-        helper.make_node("MatMul", ["x", "t"], ["h"]),
-        helper.make_node("MatMul", ["h", "u"], ["y"]),
-    ]
     source = tmp_path / "in.onnx"
-    model(source, nodes, weights, [1, 256], [1, 256])
+    text = """g (float[1,256] x) => (float[1,256] y)
+        { t = Transpose<perm=[1,0]>(w) h = MatMul(x, t) y = MatMul(h, u) }"""
+    u, w = (np.full((256, 256), k, np.float32) for k in range(2))
+    model(source, text, u=u, w=w)
     size = 256 * 256 * 4
     whole = onnxfold.plan(source).prediction
     shared = onnxfold.plan(source, share_weights=True).prediction

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import helper, numpy_helper
+from model_table import parse, with_weights
 
 import onnxfold
 
@@ -22,22 +22,9 @@ CASES = {
 
 def model(op_type: str, shapes: list[tuple[int, ...]]) -> onnx.ModelProto:
     """y = x + op(weights)"""
-    names = [f"w{k}" for k in range(len(shapes))]
-    nodes = [
-        helper.make_node(op_type, names, ["c"]),
-        helper.make_node("Add", ["x", "c"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", 1, [1, 1])],
-        [helper.make_tensor_value_info("y", 1, None)],
-        [
-            numpy_helper.from_array(RNG.standard_normal(shape, np.float32), name)
-            for name, shape in zip(names, shapes, strict=True)
-        ],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    weights = {f"w{k}": RNG.standard_normal(shape, np.float32) for k, shape in enumerate(shapes)}
+    text = f"g (float[1,1] x) => (y) {{ c = {op_type}({', '.join(weights)}) y = Add(x, c) }}"
+    return with_weights(parse(text, 17), **weights)
 
 
 def run(proto: onnx.ModelProto, threads: int) -> bytes:
@@ -74,11 +61,14 @@ def test_the_reason_is_recorded_and_level_2_folds(tmp_path):
 
 
 def test_the_others_in_the_same_session_fold():
-    proto = model(*CASES["a matrix times a column"])
-    proto.graph.initializer.append(numpy_helper.from_array(np.full((225, 1), 2, np.float32), "v"))
-    proto.graph.node.insert(1, helper.make_node("Exp", ["v"], ["e"]))
-    proto.graph.node.insert(2, helper.make_node("Tanh", ["e"], ["t"]))
-    proto.graph.node.append(helper.make_node("Add", ["y", "t"], ["z"]))
-    proto.graph.output.append(helper.make_tensor_value_info("z", 1, None))
+    proto = parse(
+        """g (float[1,1] x) => (y, z)
+        { c = MatMul(w0, w1) e = Exp(v) t = Tanh(e) y = Add(x, c) z = Add(y, t) }""",
+        17,
+    )
+    weights = (RNG.standard_normal(shape, np.float32) for shape in ((225, 512), (512, 1)))
+    proto = with_weights(
+        proto, **dict(zip(("w0", "w1"), weights, strict=True)), v=np.full((225, 1), 2, np.float32)
+    )
     folded = onnxfold.optimize(proto)
     assert {node.op_type for node in folded.graph.node} <= {"MatMul", "Add"}

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import helper, parser
+from model_table import parse, with_weights
+from onnx import parser
 
 import onnxfold
 from onnxfold.kernels.wide import rounded
@@ -27,24 +28,16 @@ def chain(
     dtype: Any, ops: list[str], operands: list[np.ndarray[Any, Any]], opset: int = 18
 ) -> onnx.ModelProto:
     """y = x + (((c0 op c1) op c2) ...): all but the last Add is constant."""
-    number = ir.DataType.from_numpy(np.dtype(dtype)).value
-    shape = list(np.broadcast_shapes(*(o.shape for o in operands)))
+    name = ir.DataType.from_numpy(np.dtype(dtype)).name.lower()
+    dims = list(np.broadcast_shapes(*(o.shape for o in operands)))
     nodes, value, used = [], "c0", 1
     for k, op in enumerate(ops):
-        inputs = [value]
-        if op not in ("Sqrt", "Neg", "Abs", "Reciprocal"):
-            inputs.append(f"c{used}")
-            used += 1
-        value = f"t{k}"
-        nodes.append(helper.make_node(op, inputs, [value]))
-    nodes.append(helper.make_node("Add", ["x", value], ["y"]))
-    tensors = [
-        ir.serde.serialize_tensor(ir.Tensor(o.astype(dtype), name=f"c{k}"))
-        for k, o in enumerate(operands[:used])
-    ]
-    info = [helper.make_tensor_value_info(n, number, shape) for n in ("x", "y")]
-    graph = helper.make_graph(nodes, "g", info[:1], info[1:], tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+        is_unary = op in ("Sqrt", "Neg", "Abs", "Reciprocal")
+        nodes.append(f"t{k} = {op}({value}{'' if is_unary else f', c{used}'})")
+        value, used = f"t{k}", used + (not is_unary)
+    text = f"g ({name}{dims} x) => ({name}{dims} y) {{ {' '.join(nodes)} y = Add(x, {value}) }}"
+    constants = {f"c{k}": operand.astype(dtype) for k, operand in enumerate(operands[:used])}
+    return with_weights(parse(text, opset), **constants)
 
 
 def folded(model: onnx.ModelProto, **options: Any) -> np.ndarray[Any, Any]:
@@ -192,18 +185,12 @@ def test_what_onnxruntime_computes_is_in_double_or_it_is_said(count: int) -> Non
         "Erf": np.array([float(mpmath.erf(v)) for v in np.float32(t).astype(np.float64)[:100]]),
     }
     for op, expected in true.items():
-        nodes = [("Mul", "ab", "t"), (op, "t", "u"), ("Mul", "ub", "v"), ("Add", "xv", "y")]
-        model = helper.make_model(
-            helper.make_graph(
-                [helper.make_node(name, list(inputs), [y]) for name, inputs, y in nodes],
-                "g",
-                [helper.make_tensor_value_info("x", 1, [count])],
-                [helper.make_tensor_value_info("y", 1, [count])],
-                [onnx.numpy_helper.from_array(w, n) for w, n in zip(weights, "ab", strict=True)],
-            ),
-            opset_imports=[helper.make_opsetid("", 17)],
-            ir_version=8,
+        model = parse(
+            f"""g (float[{count}] x) => (float[{count}] y)
+            {{ t = Mul(a, b) u = {op}(t) v = Mul(u, b) y = Add(x, v) }}""",
+            17,
         )
+        model = with_weights(model, **dict(zip("ab", weights, strict=True)))
         wide, said = folded_and_told(model)
         expected = expected * b[: expected.size if op == "Erf" else None]
         off = np.abs(wide[: expected.size] - expected) / np.spacing(np.float32(np.abs(expected)))

@@ -15,12 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
 
 import onnxfold
 from onnxfold.cli import main
+from tests.model_table import floats, parse, with_weights
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 SIZE = 512
@@ -64,23 +63,15 @@ SCENARIOS = (
 
 def model(seed: int) -> onnx.ModelProto:
     """Weights that are copied, weights that are computed, a node less afterwards."""
-    weights = [
-        numpy_helper.from_array(
-            np.random.default_rng(seed + i).standard_normal((SIZE, SIZE)).astype(np.float32), name
-        )
-        for i, name in enumerate("abcd")
-    ]
-    nodes = [
-        helper.make_node("Transpose", ["a"], ["at"], perm=[1, 0]),
-        helper.make_node("Transpose", ["b"], ["bt"], perm=[1, 0]),
-        *(helper.make_node("MatMul", ["x", w], [f"y{w}"]) for w in ("at", "bt", "c", "d")),
-        helper.make_node("Sum", ["yat", "ybt", "yc", "yd"], ["y"]),
-    ]
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, SIZE])]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, SIZE])]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
-    opsets = [helper.make_opsetid("", 18)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    made = parse(
+        f"""g (float[1,{SIZE}] x) => (float[1,{SIZE}] y) {{
+            at = Transpose<perm = [1, 0]>(a) bt = Transpose<perm = [1, 0]>(b)
+            p = MatMul(x, at) q = MatMul(x, bt) r = MatMul(x, c) s = MatMul(x, d)
+            y = Sum(p, q, r, s) }}"""
+    )
+    return with_weights(
+        made, **{n: floats(SIZE, SIZE, seed=seed + i) for i, n in enumerate("abcd")}
+    )
 
 
 def content(path: Path) -> str:

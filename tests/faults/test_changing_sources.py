@@ -10,31 +10,24 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 import onnxfold
 from onnxfold import storage
 from onnxfold.errors import ModelError
+from tests.model_table import parse
 
 SIZE = 1024
 
 
 def model() -> onnx.ModelProto:
     """One weight that is copied, one that is computed tile by tile, one that is read for it."""
-    weights = [
-        np.random.default_rng(i).standard_normal((SIZE, SIZE)).astype(np.float32) for i in range(3)
-    ]
-    nodes = [
-        helper.make_node("Transpose", ["w1"], ["t"], perm=[1, 0]),
-        helper.make_node("Exp", ["w2"], ["e"]),
-        *(helper.make_node("MatMul", ["x", w], [f"y{w}"]) for w in ("w0", "t", "e")),
-    ]
-    outputs = [helper.make_tensor_value_info(f"y{w}", 1, [2, SIZE]) for w in ("w0", "t", "e")]
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, SIZE])]
-    initializers = [numpy_helper.from_array(w, f"w{i}") for i, w in enumerate(weights)]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, initializers)
-    opsets = [helper.make_opsetid("", 18)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    square, rows = f"float[{SIZE},{SIZE}]", f"float[2,{SIZE}]"
+    return parse(
+        f"""g ({rows} x) => ({rows} yw0, {rows} yt, {rows} ye)
+        <{square} w0 = *, {square} w1 = *, {square} w2 = *> {{
+            t = Transpose<perm = [1, 0]>(w1) e = Exp(w2)
+            yw0 = MatMul(x, w0) yt = MatMul(x, t) ye = MatMul(x, e) }}"""
+    )
 
 
 def rewrite(path: Path) -> None:

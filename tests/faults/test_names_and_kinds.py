@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 
 from onnxfold import storage
 from onnxfold.cli import main
 from onnxfold.errors import OnnxFoldError
+from tests.model_table import parse, with_weights
 
 NAMES = [
     b"line\nbreak.onnx",
@@ -29,21 +30,17 @@ KINDS = ["fifo", "socket", "folder", "device", "loop"]
 
 
 def model(**external: str) -> onnx.ModelProto:
-    weight = numpy_helper.from_array(np.random.default_rng(0).random((64, 64), np.float32), "w")
+    made = parse(
+        """g (float[1,64] x) => (float[1,64] y) <float[64,64] w = *>
+        { t = Transpose<perm = [1, 0]>(w) y = MatMul(x, t) }"""
+    )
+    [weight] = made.graph.initializer
     if external:
         weight.ClearField("raw_data")
         weight.data_location = TensorProto.EXTERNAL
         for key, value in external.items():
             weight.external_data.add(key=key, value=value)
-    nodes = [
-        helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]),
-        helper.make_node("MatMul", ["x", "t"], ["y"]),
-    ]
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 64])]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 64])]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, [weight])
-    opsets = [helper.make_opsetid("", 18)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    return made
 
 
 @pytest.fixture
@@ -140,17 +137,14 @@ def test_many_data_files(folder, many, options) -> None:
     resource = pytest.importorskip("resource")
     import onnxfold
 
-    weights = [numpy_helper.from_array(np.full(300, i, np.float32), f"w{i}") for i in range(many)]
-    for weight in weights:
+    weights = {f"w{i}": np.full(300, i, np.float32) for i in range(many)}
+    proto = parse(f"g () => (float[300] y) {{ y = Sum({', '.join(weights)}) }}")
+    for weight in with_weights(proto, **weights).graph.initializer:
         Path(weight.name).write_bytes(weight.raw_data)
         weight.ClearField("raw_data")
         weight.data_location = TensorProto.EXTERNAL
         weight.external_data.add(key="location", value=weight.name)
-    nodes = [helper.make_node("Sum", [weight.name for weight in weights], ["y"])]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [300])]
-    graph = helper.make_graph(nodes, "g", [], outputs, weights)
-    opsets = [helper.make_opsetid("", 18)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), "many.onnx")
+    onnx.save(proto, "many.onnx")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
     try:

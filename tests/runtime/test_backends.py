@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from importlib import metadata
 
 import numpy as np
 import onnx
@@ -210,7 +211,14 @@ def test_a_backend_that_has_gone_leaves_its_kernels_to_onnxruntime(adapter, tmp_
 
 
 def test_without_the_compiler_the_reason_is_told(adapter, tmp_path, monkeypatch):
-    monkeypatch.setattr(iree, "_has", lambda module: False)
+    version = metadata.version
+
+    def without_iree(name: str) -> str:
+        if name.startswith("iree"):
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", without_iree)
     bundle = bundle_of(adapter, tmp_path, "a", "b", "scale", backend="iree")
     assert "pip install onnxfold[iree]" in bundle.manifest.kernels[0].reason
     assert not cache_folder().exists()

@@ -15,7 +15,7 @@ PROBE = """
 import importlib.metadata, importlib.resources, onnxfold, onnxfold.cli, onnxfold.rules
 assert onnxfold.cli.main(["--version"]) == 0
 page = importlib.resources.files("onnxfold") / "report" / "page" / "assets"
-assert all((page / name).is_file() for name in ("page.html", "vendor/cytoscape.min.js"))
+assert all((page / name).is_file() for name in ("page.html", "vendor/dagre.min.js"))
 print(onnxfold.rules.__file__)
 print([str(f) for f in importlib.metadata.files("onnxfold") if f.name == "LICENSE"])
 """

@@ -18,7 +18,8 @@ _SHORT = 12  # characters of a text that stays in its line
 
 
 class Table(NamedTuple):
-    """A table to render; on a narrow terminal long texts go on in the next line.
+    """A table to render; on a narrow terminal long texts go on in the next line, or rows become
+    columns.
 
     Attributes:
         titles: The titles of the columns; one with ">" before it is aligned right.
@@ -78,28 +79,50 @@ def render(*parts: str | Table) -> str:
 
 def _rich(table: Table, columns: int) -> RichTable:
     """Return the table for a terminal with so many columns: where they are few, long texts are
-    folded.
+    folded; where they are too few for that, each row becomes a column.
     """
     from rich.box import SIMPLE_HEAD, Box
     from rich.table import Table as RichTable
 
     lines = str(SIMPLE_HEAD)
     box = SIMPLE_HEAD if _can_print(lines) else Box(lines.replace("─", "-"), ascii=True)
-    titles = [printable(title.removeprefix(">")) for title in table.titles]
-    rows = [list(map(printable, row)) for row in table.rows]
-    totals = [list(map(printable, row)) for row in table.totals]
-    widths = [max(map(len, texts)) for texts in zip(titles, *rows, *totals, strict=True)]
+    texts = (table.titles, *table.rows), (*table.totals,)
+    (titles, *rows), totals = ([list(map(printable, row)) for row in part] for part in texts)
+    table = Table(titles, rows, totals)
+    table = min(table, _turned(table), key=lambda made: max(columns, _least(made)))
+    widths = _widths(table)
     made = RichTable(box=box, show_edge=False, pad_edge=False)
     made.collapse_padding = sum(widths) + 3 * (len(widths) - 1) > columns
-    for given, title, width in zip(table.titles, titles, widths, strict=True):
-        made.add_column(title, overflow="fold", no_wrap=width <= _SHORT)
-        made.columns[-1].justify = "right" if given.startswith(">") else "left"
-    for row in rows:
+    for title, width in zip(table.titles, widths, strict=True):
+        made.add_column(title.removeprefix(">"), overflow="fold", no_wrap=width <= _SHORT)
+        made.columns[-1].justify = "right" if title.startswith(">") else "left"
+    for row in table.rows:
         made.add_row(*row)
     made.add_section()
-    for row in totals:
+    for row in table.totals:
         made.add_row(*row, style="bold")
     return made
+
+
+def _widths(table: Table) -> list[int]:
+    """Return the characters of the longest text of each column."""
+    titles = [title.removeprefix(">") for title in table.titles]
+    return [max(map(len, texts)) for texts in zip(titles, *table.rows, *table.totals, strict=True)]
+
+
+def _least(table: Table) -> int:
+    """Return the columns of a terminal that a table needs, with long texts folded."""
+    widths = _widths(table)
+    return sum(min(width, _SHORT) for width in widths) + 2 * (len(widths) - 1)
+
+
+def _turned(table: Table) -> Table:
+    """Return a table whose columns are the rows of another one."""
+    first, *titles = table.titles
+    rows = [*table.rows, *table.totals]
+    names = (first, *(f">{row[0]}" for row in rows))
+    columns = ([title.removeprefix(">") for title in titles], *(row[1:] for row in rows))
+    return Table(names, list(zip(*columns, strict=True)))
 
 
 def _can_print(text: str) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from onnxfold.comparison import Comparison, OutputResult
 from onnxfold.report import Kept, Report, peak_rss_bytes
 from onnxfold.report.compare_table import compare_text
+from onnxfold.report.console import Table, render
 from onnxfold.report.optimize_table import optimize_text
 
 
@@ -91,17 +92,38 @@ def test_compare_table():
     assert "different on 1 run (onnxruntime), max abs error 0.5" in text
 
 
-def test_a_terminal_of_80_columns_shows_all_of_a_table(monkeypatch):
+def open_terminal(monkeypatch):
+    """Standard output becomes a terminal of 80 columns."""
+
     class Terminal(io.StringIO):
         def isatty(self):
             return True
 
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.setenv("COLUMNS", "80")
+
+
+def lines_of(text):
+    return [re.sub(r"\x1b\[[\d;]*m", "", line) for line in text.splitlines()]
+
+
+def test_columns_that_a_terminal_does_not_hold_become_rows(monkeypatch):
+    open_terminal(monkeypatch)
+    titles = [f"figure {k}" for k in range(12)]
+    rows = [(name, *(f"{k + 10}.25 ms" for k in range(12))) for name in ("before", "after")]
+    lines = lines_of(render(Table(("model", *(f">{title}" for title in titles)), iter(rows))))
+    assert lines[0].split() == ["model", "before", "after"]
+    assert [line.split() for line in lines[2:]] == [
+        ["figure", str(k), f"{k + 10}.25", "ms", f"{k + 10}.25", "ms"] for k in range(12)
+    ]
+
+
+def test_a_terminal_of_80_columns_shows_all_of_a_table(monkeypatch):
+    open_terminal(monkeypatch)
     name, figures = "/encoder/layers.0/attention" * 3, ("10/10", "9.91e-07", "2.34e-05", "274")
     output = output_result(name, 10, 9.91e-7, 2.34e-5, 274)
     text = compare_text(Comparison("a", "b", outputs=[replace(output, within=False)]))
-    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in text.splitlines()]
+    lines = lines_of(text)
     assert all(len(line) <= 80 for line in lines)
     assert all(any(figure in line.split() for line in lines) for figure in (*figures, "DIFFERENT"))
     assert sum(line.count("/") for line in lines) == name.count("/") + 2  # 10/10 and NaN/Inf

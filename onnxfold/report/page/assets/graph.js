@@ -309,7 +309,8 @@ class GraphView {
     const sheet = [...document.styleSheets].flatMap((each) => [...each.cssRules]).filter((rule) => (rule.selectorText || "").includes(".drawing"));
     const used = new Set(sheet.flatMap((rule) => rule.cssText.match(/--[a-z-]+/g) || []));
     copy.setAttribute("style", [...used].map((name) => `${name}: ${color(name)}`).join("; "));
-    copy.prepend(svg("style", {}, sheet.map((rule) => rule.cssText).join("\n")));
+    const ground = svg("rect", { width: "100%", height: "100%", fill: color("--bg") });
+    copy.prepend(svg("style", {}, sheet.map((rule) => rule.cssText).join("\n")), ground);
     const text = new XMLSerializer().serializeToString(copy);
     const address = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
     el("a", { href: address, download: `${baseName(data.source)}-${this.graphs[this.shown].title}.svg` }).click();

@@ -57,7 +57,7 @@ class _Writer:
     def model(self, model: ir.Model) -> onnx.ModelProto:
         proto = onnx.ModelProto(ir_version=model.ir_version)
         _set(proto, model, "producer_name", "producer_version", "domain", "doc_string")
-        if model.model_version:
+        if model.model_version is not None:
             proto.model_version = model.model_version
         proto.opset_import.extend(starmap(make_opsetid, model.opset_imports.items()))
         _add_entries(proto.metadata_props, model.metadata_props)

@@ -133,9 +133,21 @@ def test_signature() -> None:
         assert ours.parameters[name].default == theirs.parameters[name].default
 
 
+@pytest.mark.parametrize("version", [None, 0, 3])
+def test_what_a_session_says_about_its_model(path: Path, version: int | None) -> None:
+    model = product()
+    model.graph.name, model.producer_name, model.doc_string = "a graph", "a test", "a text"
+    if version is not None:
+        model.model_version = version
+    onnx.helper.set_model_props(model, {"labels": "a,b"})
+    onnx.save(model, path)
+    for _ in range(2):
+        session = onnxfold.InferenceSession(path)
+        assert described(session) == described(ort.InferenceSession(path))
+
+
 def test_binding(path: Path) -> None:
     session = onnxfold.InferenceSession(path)
-    assert described(session) == described(ort.InferenceSession(path))
     binding = session.io_binding()
     binding.bind_cpu_input("x", X)
     binding.bind_output("y")

@@ -136,7 +136,7 @@ ROWS: dict[tuple[str, int], list[Row]] = {
     ("Shape", 1): [row((2, 3, 4)), row(()), row((0, 2))],
     ("Shape", 15): [row((2, 3, 4))]
     + [
-        row((2, 3, 4), **{k: v for k, v in (("start", s), ("end", e)) if v is not None})
+        row(np.zeros((2, 3, 4)), **{k: v for k, v in (("start", s), ("end", e)) if v is not None})
         for s in (None, 0, 1, -1, -9, 9)
         for e in (None, 0, 2, -1, -9, 9)
     ],
@@ -201,6 +201,8 @@ def test_rows(op_type, opset):
     for dtype in dtypes:
         outcomes = []
         for inputs, attributes, n_outputs in rows_of(op_type, opset):
+            if dtype is not dtypes[0] and all(isinstance(x, np.ndarray) for x in inputs):
+                continue  # the same for each type
             given = [_array(spec, rng, dtype) for spec in inputs]
             if op_type in ("Div", "Mod") and dtype in values.INTEGERS:
                 _avoid_traps(*given)

@@ -90,7 +90,7 @@ def test_chains_are_within_half_an_ulp_of_what_mpmath_computes(
     dtype = FLOATS.get(name, np.int32)
     rng = np.random.default_rng(len(name))
     differing = 0
-    for length in (3, 5, 8, 13, 21, 40) if shape == STREAMED else range(3, 41):
+    for length in (3, 5, 8, 13, 21, 40) if shape == STREAMED else range(3, 41, 2):
         ops, operands = random_chain(rng, dtype, length, shape)
         model = chain(dtype, ops, operands)
         wide, exact = folded(model, precision="wide"), folded(model)

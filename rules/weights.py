@@ -30,7 +30,8 @@ _KEPT = ("DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear")
 def affordable(elements: int, like: Matched, *others: Matched | None) -> bool:
     """Return whether new constants are not larger than those that nothing reads then.
 
-    They are float32 or float64, too: scaling a float16 weight would be seen in the results.
+    They are float32 or float64, too: scaling a float16 weight would be seen in the results. A
+    weight without elements stays: a 0 in the shape of a Reshape has another meaning.
 
     Args:
         elements: The number of elements of the new constants.
@@ -39,7 +40,7 @@ def affordable(elements: int, like: Matched, *others: Matched | None) -> bool:
     """
     freed = [old.value for old in (like, *others) if old is not None]
     known = like.facts.known
-    if like.dtype not in PRECISE or not all(_folds(known, value) for value in freed):
+    if like.dtype not in PRECISE or not like.size or not all(_folds(known, v) for v in freed):
         return False
     room = sum(_freed(known, value) for value in freed) + ALLOWANCE
     return bool(elements * like.dtype.itemsize <= room)

@@ -15,15 +15,9 @@ from onnxfold.files import os_error
 from onnxfold.runtime.backends.ahead import compile_kernels, dump_stages
 from onnxfold.runtime.backends.process import Progress
 from onnxfold.runtime.backends.registry import NOT_COMPILING, check_name, create, report_rest
-from onnxfold.runtime.bundles.bundle import (
-    FOLD_FILE,
-    Bundle,
-    hash_model,
-    is_bundle,
-    open_bundle,
-)
+from onnxfold.runtime.bundles.bundle import Bundle, hash_model, is_bundle, open_bundle
 from onnxfold.runtime.bundles.in_memory import InMemory
-from onnxfold.runtime.bundles.manifest import Manifest, TensorInfo
+from onnxfold.runtime.bundles.manifest import FOLD_FILE, Manifest, TensorInfo
 from onnxfold.runtime.bundles.staging import check_source, replacing
 from onnxfold.runtime.splitting.split_model import SplitArguments, split_model
 from onnxfold.runtime.splitting.weights import weights_as_inputs

@@ -11,7 +11,7 @@ from runtime_models import bundle_of, decoder_feeds, options, original, parse, r
 from onnxfold import storage
 from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.runtime.backends.component import Component
-from onnxfold.runtime.bundles.bundle import FOLD_FILE
+from onnxfold.runtime.bundles.manifest import FOLD_FILE
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.splitting.parts import RuntimeFold

@@ -20,7 +20,7 @@ from runtime_models import options, parse, random
 
 from onnxfold import storage
 from onnxfold.errors import OnnxFoldError
-from onnxfold.runtime.bundles.bundle import ENTRY_FILE
+from onnxfold.runtime.bundles.manifest import ENTRY_FILE
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 

@@ -17,8 +17,8 @@ from onnxfold.runtime.backends.check import check_kernel, draws, least_of, nomin
 from onnxfold.runtime.backends.component import Component
 from onnxfold.runtime.backends.process import Progress, side_by_side, work_folder
 from onnxfold.runtime.backends.registry import compilers, create
-from onnxfold.runtime.bundles.bundle import FOLD_FILE, KERNELS, Bundle
-from onnxfold.runtime.bundles.manifest import Kernel
+from onnxfold.runtime.bundles.bundle import Bundle
+from onnxfold.runtime.bundles.manifest import FOLD_FILE, KERNELS, Kernel
 from onnxfold.runtime.splitting.parts import RuntimeFold
 
 logger = logging.getLogger("onnxfold")

@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from onnxfold import files
-from onnxfold.runtime.bundles.bundle import KERNELS, hash_file
-from onnxfold.runtime.bundles.manifest import Kernel
+from onnxfold.runtime.bundles.bundle import hash_file
+from onnxfold.runtime.bundles.manifest import KERNELS, Kernel
 from onnxfold.runtime.least_recently_used import (
     KeptFile,
     bytes_allowed,

@@ -20,8 +20,8 @@ from onnxfold.memory import memory_of_the_machine
 from onnxfold.onnxruntime_sessions import Feed, array_of, numpy_name, open_session, ort_value
 from onnxfold.runtime.backends.base import CompileError, Misfit, Run, Values, nbytes_at, weights_of
 from onnxfold.runtime.backends.registry import create
-from onnxfold.runtime.bundles.bundle import FOLD_FILE, Bundle, hash_file
-from onnxfold.runtime.bundles.manifest import Kernel
+from onnxfold.runtime.bundles.bundle import Bundle, hash_file
+from onnxfold.runtime.bundles.manifest import FOLD_FILE, Kernel
 from onnxfold.runtime.bundles.session_options import fold_options
 
 if TYPE_CHECKING:

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from onnxfold.errors import ModelError, printable
 from onnxfold.onnxruntime_sessions import message_of, open_session
-from onnxfold.runtime.bundles.manifest import FORMAT, Manifest
+from onnxfold.runtime.bundles.manifest import (
+    COMMITTED,
+    ENTRY_FILE,
+    FOLD_FILE,
+    FORMAT,
+    MANIFEST,
+    Manifest,
+)
 
 if TYPE_CHECKING:
     import onnx_ir as ir
     import onnxruntime
-
-MANIFEST = "manifest.json"
-ENTRY_FILE = "entry.onnx"
-FOLD_FILE = "runtime_fold.onnx"
-KERNELS = "kernels"
-COMMITTED = ".bundle.onnxfold-new"
-"""A folder with the files of a bundle that are to be moved to their places, see `staging`."""
 
 Version = tuple[int, int]
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from onnxfold import files, storage
-from onnxfold.runtime.bundles.bundle import ENTRY_FILE, FOLD_FILE, Bundle
-from onnxfold.runtime.bundles.manifest import Manifest
+from onnxfold.runtime.bundles.bundle import Bundle
+from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, Manifest
 from onnxfold.runtime.bundles.opening import open_model, refer_to_files
 from onnxfold.storage.layout import plan_model
 

@@ -15,6 +15,13 @@ from typing import Any, get_args, get_origin, get_type_hints
 FORMAT = 1
 """A manifest of another one is refused."""
 
+MANIFEST = "manifest.json"
+ENTRY_FILE = "entry.onnx"
+FOLD_FILE = "runtime_fold.onnx"
+KERNELS = "kernels"
+COMMITTED = ".bundle.onnxfold-new"
+"""A folder with the files of a bundle that are to be moved to their places, see `staging`."""
+
 
 @dataclass(frozen=True)
 class TensorInfo:

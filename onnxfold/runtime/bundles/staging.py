@@ -21,8 +21,14 @@ import onnx_ir as ir
 
 from onnxfold import files
 from onnxfold.errors import UsageError
-from onnxfold.runtime.bundles.bundle import COMMITTED, ENTRY_FILE, FOLD_FILE, KERNELS, MANIFEST
-from onnxfold.runtime.bundles.manifest import Manifest
+from onnxfold.runtime.bundles.manifest import (
+    COMMITTED,
+    ENTRY_FILE,
+    FOLD_FILE,
+    KERNELS,
+    MANIFEST,
+    Manifest,
+)
 from onnxfold.storage.load import external_locations
 from onnxfold.storage.sources import Sources, other_user
 from onnxfold.storage.tensors import tensors_of

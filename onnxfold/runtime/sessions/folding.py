@@ -15,7 +15,8 @@ from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.onnxruntime_sessions import ort_value, size_in_bytes
 from onnxfold.runtime.backends.base import Misfit
 from onnxfold.runtime.backends.loading import Loaded, load_kernels
-from onnxfold.runtime.bundles.bundle import FOLD_FILE, Bundle
+from onnxfold.runtime.bundles.bundle import Bundle
+from onnxfold.runtime.bundles.manifest import FOLD_FILE
 from onnxfold.runtime.bundles.session_options import fold_options, key_of
 from onnxfold.runtime.sessions.cache import FoldCache, Folded
 from onnxfold.runtime.sessions.constants import Given

@@ -22,7 +22,8 @@ from onnxfold.onnxruntime_sessions import (
     open_session,
     ort_value,
 )
-from onnxfold.runtime.bundles.bundle import ENTRY_FILE, Bundle
+from onnxfold.runtime.bundles.bundle import Bundle
+from onnxfold.runtime.bundles.manifest import ENTRY_FILE
 from onnxfold.runtime.bundles.session_options import with_data_below
 from onnxfold.runtime.sessions.cache import Folded
 

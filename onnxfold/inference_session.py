@@ -208,7 +208,10 @@ def _kept(
     providers: Sequence[_Provider] | None,
     fold: OptionArguments,
 ) -> _Kept | None:
-    """Return the kept model of a source, made now if there is none; None if it is not kept.
+    """Return the kept model of a source, and make it first if it is missing.
+
+    Returns:
+        The kept model; None if the source cannot be kept.
 
     Raises:
         OnnxFoldError: The source cannot be optimized now.
@@ -412,8 +415,8 @@ def _checked(path: Path) -> dict[str, Any] | None:
     """Read a link or a record, and look at the files that it describes.
 
     Returns:
-        What it says, with the status of each file as it is now; None if there is none, or if the
-        content of a file is not what it was.
+        Its content, with the current status of each file; None if the link or record is missing or
+        damaged, or if the content of a file has changed.
     """
     try:
         said: dict[str, Any] = json.loads(path.read_bytes())

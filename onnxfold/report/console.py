@@ -155,7 +155,7 @@ def time_text(seconds: float) -> str:
 
 
 def change_text(before: int, after: int) -> str:
-    """Return the relative change: "-31 %", or nothing where there is none to speak of."""
+    """Return the relative change, such as "-31 %"; "" for a negligible one."""
     percent = round(100 * (after - before) / before) if before else 0
     return f"{percent:+d} %" if percent else ""
 

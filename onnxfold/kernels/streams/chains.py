@@ -87,8 +87,10 @@ Expression = Union[Leaf, Step, Joined]  # noqa: UP007 (evaluated at run time)
 
 
 def viewed(operation: Operation, index: int, expression: Expression) -> Expression:
-    """Return the view that an operation gives of an expression. Raises Postpone where
-    it is none.
+    """Return the view that an operation gives of an expression.
+
+    Raises:
+        Postpone: The result is not a view.
     """
     made: dict[Expression, Expression] = {}
     for e in _in_order(expression):

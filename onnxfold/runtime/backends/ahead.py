@@ -106,7 +106,7 @@ def _distinct(parts: Sequence[Component]) -> dict[str, Component]:
 
 
 def _renamed(kernel: Kernel, part: Component) -> Kernel:
-    """Return a kernel, or the reason why there is none, with the names of a component."""
+    """Return a kernel with the names of a component; without a file, it has the reason."""
     return dataclasses.replace(
         kernel,
         outputs=part.outputs,
@@ -187,9 +187,7 @@ class _Work:
         return kernel and _renamed(kernel, part)
 
     def _kernel(self, part: Component) -> Kernel:
-        """Return a component's kernel, kept or compiled. Without a file, it says why
-        there is none.
-        """
+        """Return a component's kernel, kept or compiled; without a file, it has the reason."""
         kernel = self.taken(part)
         if kernel is not None:
             return kernel

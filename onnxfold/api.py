@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -280,7 +280,7 @@ def _report(
         folded=propagation.folded,
         kept=[Kept(d.node or d.value, d.op_type, d.graph, d.reason) for d in result.stays()],
         decisions=result.decisions(),
-        pool=propagation.statistics.to_dict(),
+        pool=asdict(propagation.statistics),
         seconds=time.perf_counter() - clock.start,
         cpu_seconds=time.process_time() - clock.cpu_start,
         peak_rss_bytes=peak_rss_bytes(),

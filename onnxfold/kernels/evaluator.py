@@ -71,7 +71,7 @@ class Evaluator:
         self._widening = Widening(pool, self._apply, self.rounded) if wide else None
         self._engines = Engines(pool, functions, exact, time)
         self.time = self._engines.time
-        pool.set_evaluator(self.compute, self.source)
+        pool.evaluator = self
 
     # ------------------------------------------------------------ one operation
 
@@ -123,7 +123,9 @@ class Evaluator:
         if kind is Kind.VIEW:
             self.compute([b for b in operands if b is not None and _may_be_sizes(b)])
         known = kind is Kind.SHAPE or all(b is None or b.is_known for b in operands)
-        if kind in _WHOLE and not (known and _bytes_of(operands) <= EAGER_BYTES):
+        if kind in _WHOLE and not (
+            known and sum(b.nbytes for b in operands if b is not None) <= EAGER_BYTES
+        ):
             return None
         arrays = [None if b is None else b.array() if b.is_known else stand_in(b) for b in operands]
         if kind is Kind.ELEMENTWISE and not (known and effective_bytes(arrays) <= EAGER_BYTES):
@@ -153,7 +155,7 @@ class Evaluator:
         operation.kernel = None  # NumPy would not stop where the memory limit is
         before = []
         if _are_tensors(operation):
-            self.compute([b for b in operation.operands if b is not None and not b.is_known])
+            self.compute([b for b in operation.operands if b is not None])
         else:
             before = postponed(operation.operands)
         wanted = [k for k, output in enumerate(operation.node.outputs) if output.name]
@@ -170,6 +172,7 @@ class Evaluator:
         Raises:
             ComputationFailed: operations among them cannot be computed; the others are.
         """
+        buffers = [buffer for buffer in buffers if not buffer.is_known]
         if not buffers:
             return
         for buffer in buffers:  # somebody wants them, even if nobody has retained them yet
@@ -264,16 +267,11 @@ def _is_complete(result: inference.ResultType | None) -> bool:
 
 
 def _may_be_sizes(buffer: Buffer) -> bool:
-    """Return whether a deferred list of integers: a shape or axes, whose values decide about a
-    result's shape.
+    """Return whether a list of integers: a shape or axes, whose values decide about a result's
+    shape.
     """
     return (
-        not buffer.is_known
-        and len(buffer.shape) <= 1
+        len(buffer.shape) <= 1
         and buffer.dtype in (ir.DataType.INT64, ir.DataType.INT32)
         and buffer.nbytes <= EAGER_BYTES
     )
-
-
-def _bytes_of(buffers: Sequence[Buffer | None]) -> int:
-    return sum(b.nbytes for b in buffers if b is not None)

@@ -78,14 +78,14 @@ class ConstantPropagation(ir.passes.InPlacePass):
             folding = self.decide(model, run)
             inlined += folding.sweep.inlined
             try:
-                pool.compute(folding.computed_first)
+                run.evaluator(model).compute(folding.computed_first)
                 break
             except ComputationFailed as failure:
                 run.learn(failure)
         run.room -= math.ceil(folding.cut.spent)
         materialize(folding.cut.stored, pool, folding.sweep.scopes)
         remove_nodes(folding.cut.removed)
-        pool.unbind_all()  # the tensors hold the buffers they need
+        pool.settle(None)  # the tensors hold the buffers they need
         folded = len(folding.cut.removed) + inlined
         self._report(folding, folded)
         return ir.passes.PassResult(model, modified=folded > 0)
@@ -101,7 +101,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
         inlined = 0
         with np.errstate(all="ignore"):
             while True:
-                pool.unbind_all()
+                pool.settle(None)
                 sweep = Sweep(model, facts, pool, evaluator, self._options, run.uncomputable)
                 try:
                     sweep.run()

@@ -122,7 +122,7 @@ class Buffer:
         life.
         """
         if self.elements is None:
-            self.pool.compute([self])
+            self.pool.evaluator.compute([self])
         assert self.elements is not None, "the evaluator left a requested buffer without elements"
         return self.elements
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -40,9 +40,15 @@ class Statistics:
     materialized: int = 0
     """Buffers that became tensors of the output model."""
 
-    def to_dict(self) -> dict[str, int]:
-        """Return all counters by name."""
-        return asdict(self)
+
+class Computing(Protocol):
+    """What computes the deferred buffers of a pool: ``onnxfold.kernels.evaluator.Evaluator``."""
+
+    def compute(self, buffers: Sequence[Buffer]) -> None:
+        """Compute the deferred ones among the buffers."""
+
+    def source(self, buffer: Buffer) -> Source | None:
+        """Return what computes a buffer block by block; None if it is known (now)."""
 
 
 @runtime_checkable
@@ -85,8 +91,8 @@ class Pool:
         self._regions: dict[int, Region] = {}
         self._large: dict[Region, None] = {}
         self._bound: dict[ir.Value, Buffer] = {}
-        self._compute: Callable[[Sequence[Buffer]], None] | None = None
-        self._source: Callable[[Buffer], Source | None] | None = None
+        self.evaluator: Computing | None = None
+        """Computes deferred buffers; an evaluator on the pool sets it."""
 
     @functools.cached_property
     def _scratch(self) -> Scratch:
@@ -125,18 +131,17 @@ class Pool:
             buffer.bindings -= 1
             self.release(buffer)
 
-    def settle(self, values: Iterable[ir.Value]) -> None:
-        """From now on only these values are of use: the others are unbound."""
-        kept = set(values)
+    def settle(self, values: Iterable[ir.Value] | None) -> None:
+        """From now on only these values are of use: the others are unbound.
+
+        Args:
+            values: The values; None if it is not known yet who will use those bound from now on.
+        """
+        kept = set(values or ())
         for value in [*self._bound]:
             if value not in kept:
                 self.unbind(value)
-        self.is_settled = True
-
-    def unbind_all(self) -> None:
-        """No value has a buffer any more; who will use those made from now on is not known yet."""
-        self.settle(())
-        self.is_settled = False
+        self.is_settled = values is not None
 
     # ---------------------------------------------------------------- making buffers
 
@@ -210,11 +215,11 @@ class Pool:
                 self.add_live(nbytes)
                 if nbytes >= _LEAST_SPILLED and _is_movable(root):
                     self._large[region] = None
+                self.make_room(0, keep=region)
         region.buffers.add(buffer)
         buffer.region = region
         buffer.elements = array if not array.flags.writeable else array.view()
         buffer.elements.flags.writeable = False
-        self.make_room(0, keep=region)
 
     def add_live(self, nbytes: int) -> None:
         """Count bytes that are in use (or, if negative, no longer)."""
@@ -269,30 +274,7 @@ class Pool:
                 pending.extend(_released([current.held]))
                 current.held = None
 
-    # ---------------------------------------------------------------- computing
-
-    def set_evaluator(
-        self,
-        compute: Callable[[Sequence[Buffer]], None],
-        source: Callable[[Buffer], Source | None],
-    ) -> None:
-        """Register who computes deferred buffers, as a whole or piece by piece."""
-        self._compute = compute
-        self._source = source
-
-    def compute(self, buffers: Sequence[Buffer]) -> None:
-        """Compute the deferred ones among ``buffers``."""
-        wanted = [b for b in buffers if not b.is_known]
-        if wanted:
-            assert self._compute is not None, "the pool has no evaluator"
-            self._compute(wanted)
-
-    def source_of(self, buffer: Buffer) -> Source | None:
-        """Return what computes a deferred buffer piece by piece; None if it is known (now)."""
-        if buffer.is_known:
-            return None
-        assert self._source is not None, "the pool has no evaluator"
-        return self._source(buffer)
+    # ---------------------------------------------------------------- storing
 
     def store(self, source: Source) -> Array:
         """Compute all of a source, block by block and by several threads.

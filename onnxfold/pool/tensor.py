@@ -120,7 +120,8 @@ class BufferTensor(TensorBase):
         """Begin to read the elements; what is postponed is computed on the way."""
         self.release()
         pool = self._buffer.pool
-        self._source = pool.source_of(self._buffer)
+        if not self._buffer.is_known:
+            self._source = pool.evaluator.source(self._buffer)
         if self._source is None:
             return ArraySource(self._buffer.array(), self.dtype, self._buffer)
         pool.add_live(_WORKING)

@@ -103,7 +103,7 @@ def test_a_result_goes_to_the_disk_where_the_limit_asks_for_it(limit, tmp_path):
     negative = bench.apply("Neg", x)
     result = bench.apply("Transpose", negative, perm=[1, 0])
     bench.release(negative)
-    bench.pool.compute([result])
+    bench.evaluator.compute([result])
     np.testing.assert_array_equal(result.array(), -counting(2048, 512).T)
     assert result.region.kind is (Memory.SPILLED if limit else Memory.OWNED)
     if limit:

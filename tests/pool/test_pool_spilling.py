@@ -105,7 +105,7 @@ def test_postponed_work_runs_within_the_limit(bench):
     for k in range(6):
         addend = bench.held(np.array(k, np.float32))
         results.append(bench.apply("Add", bench.apply("Neg", base), addend))
-    bench.pool.compute(results)
+    bench.evaluator.compute(results)
     for k, result in enumerate(results):
         np.testing.assert_array_equal(result.array(), k - counting(SIDE, SIDE))
     assert bench.pool.statistics.spilled_bytes >= 4 * BLOCK

@@ -17,7 +17,7 @@ NOTE = (
     "onnxruntime's CPU provider keeps some float16/bfloat16 chains in float32, so outputs that "
     "depend on half precision may differ by a few roundings; this was allowed (--exact forbids it)"
 )
-_EPSILON = {ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}
+_EPSILON: dict[int, float] = {ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}
 _ROUNDINGS = 16
 
 
@@ -52,4 +52,4 @@ def allowance(output: Array, epsilon: float) -> float:
 
 def _cast_epsilon(node: ir.Node) -> float:
     to = node.attributes.get_int("to", 0) if node.op_type == "Cast" else 0
-    return _EPSILON.get(ir.DataType(to), 0.0)
+    return _EPSILON.get(to, 0.0)

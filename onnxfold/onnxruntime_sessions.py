@@ -120,7 +120,7 @@ def available_providers(given: Sequence[Any] | None) -> list[Any]:
 def message_of(error: Exception) -> str:
     """Return the message of an error without newlines and without onnxruntime's codes.
 
-    At most 300 characters long.
+    It is cut after 300 characters.
     """
     text = " ".join(str(error).split())
     if text.startswith("[ONNXRuntimeError]"):
@@ -128,7 +128,10 @@ def message_of(error: Exception) -> str:
     elif (marker := text.rfind("] : ")) >= 0:
         text = text[marker + 4 :]
     text = text or type(error).__name__
-    return text if len(text) <= 300 else text[:297] + "..."
+    text = text if len(text) <= 300 else text[:297] + "..."
+    if "is not a registered function/op" in text:
+        text += " (--custom-ops loads the library of such ops)"
+    return text
 
 
 def ort_value(feed: Feed) -> onnxruntime.OrtValue:

@@ -87,6 +87,12 @@ def _backends() -> Iterable[str]:
     return NAMES
 
 
+def _providers() -> Iterable[str]:
+    import onnxruntime
+
+    return onnxruntime.get_available_providers()  # type: ignore[no-any-return]
+
+
 REPORT = click.option(
     "--report",
     type=PATH,
@@ -107,6 +113,7 @@ PROVIDERS = click.option(
     "providers",
     multiple=True,
     metavar="NAME",
+    shell_complete=completed(_providers),
     help="Execution provider of onnxruntime; may be repeated.  [default: CPUExecutionProvider]",
 )
 _COMPARISON = (

@@ -155,6 +155,6 @@ _KNOWN = (
     PassInfo(
         "clear-metadata",
         "Remove metadata and doc strings of graphs and nodes (onnx-ir).",
-        "onnx_ir.passes.common:ClearMetadataAndDocStringPass",
+        "onnxfold.passes.clear_metadata:ClearMetadata",
     ),
 )

@@ -72,6 +72,7 @@ def test_names(complete, shell):
     both = complete(shell, "onnxfold", "optimize", "--passes", "simplify,dead")
     assert both == {"simplify,dead-code"}
     assert complete(shell, "onnxfold", "split", "--backend", "i") == {"iree"}
+    assert complete(shell, "onnxfold", "compare", "--provider", "C") == {"CPUExecutionProvider"}
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish"])

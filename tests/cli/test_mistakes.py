@@ -71,7 +71,8 @@ MISTAKES = {
     "optimize undefined.onnx -o out.onnx": "node 'add': input 'z' is not defined anywhere",
     "optimize unknown.onnx -o out.onnx --check 1": "No Op registered for Addd",
     "optimize custom.onnx -o out.onnx --check 1": "my.ops:Foo(-1) is not a registered",
-    "compare custom.onnx custom.onnx": "my.ops:Foo(-1) is not a registered",
+    "compare custom.onnx custom.onnx": "--custom-ops loads the library of such ops",
+    "bench custom.onnx": "--custom-ops loads the library of such ops",
     # places
     "optimize model.onnx": "give -o OUT",
     "model.onnx other.onnx": "other.onnx exists: give it with -o, or add --force",

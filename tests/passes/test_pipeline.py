@@ -8,6 +8,7 @@ import pytest
 from fold_check import assert_same, count_ops, large, parse, with_weights
 from onnx_ir.passes import common
 
+import onnxfold
 from onnxfold import storage
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.passes.constant_propagation import ConstantPropagation
@@ -120,3 +121,13 @@ def test_a_pass_that_is_used_again_knows_nothing_of_the_model_before():
         assert propagation.outcome.folded == 1
         array = model.graph.outputs[0].const_value.numpy()
         np.testing.assert_array_equal(array, np.full(2, expected, np.float32))
+
+
+def test_metadata_that_applications_read_stays():
+    model = storage.opened(sample())
+    model.metadata_props["labels"] = "cat,dog"
+    made = onnxfold.optimize(model, input_shapes={"x": [2, 64]})
+    assert made.metadata_props.keys() == {"labels", "onnxfold.fixed_dims"}
+    made = onnxfold.optimize(made, passes=["clear-metadata"])
+    assert made.metadata_props == {"labels": "cat,dog"}
+    assert not any(node.metadata_props for node in made.graph)

@@ -12,7 +12,7 @@ from typing import Any
 
 import onnxruntime
 
-from onnxfold.errors import UsageError
+from onnxfold.errors import UsageError, suggestion
 from onnxfold.onnxruntime_sessions import (
     CPU,
     Array,
@@ -110,7 +110,7 @@ class Handle:
         run_options: onnxruntime.RunOptions | None = None,
     ) -> Sequence[Any]:
         """Run entry on these tensors, see `Session.run`; runtime constants are not fed."""
-        self._entry.refuse(input_feed)
+        self._entry.check(input_feed)
         session, own = self._open()
         names = output_names or self._entry.outputs
         return session.run(names, {**input_feed, **own}, run_options)  # type: ignore[no-any-return]
@@ -122,7 +122,7 @@ class Handle:
         run_options: onnxruntime.RunOptions | None = None,
     ) -> Sequence[onnxruntime.OrtValue]:
         """Return the same with onnxruntime's values in and out."""
-        self._entry.refuse(input_dict_ort_values)
+        self._entry.check(input_dict_ort_values)
         session, own = self._open()
         feeds = {**{n: ort_value(v) for n, v in input_dict_ort_values.items()}, **own}
         return session.run_with_ort_values(  # type: ignore[no-any-return]
@@ -178,7 +178,11 @@ class Entry:
         self.session = bundle.open(ENTRY_FILE, options, providers)
         manifest = bundle.manifest
         self.outputs = list(manifest.outputs)
-        self._taken = {info.name for info in (*manifest.runtime_constants, *manifest.cached)}
+        self._constants = {info.name for info in manifest.runtime_constants}
+        self._taken = {*self._constants, *(info.name for info in manifest.cached)}
+        self._required = {value.name for value in self.session.get_inputs()} - self._taken
+        initializers = self.session.get_overridable_initializers()
+        self._optional = {value.name for value in initializers} - self._taken
         self._lock = threading.Lock()
         self._packed: _PackedEntry | None = None
         self._packs = tuple(providers) == CPU and not (options and options.optimized_model_filepath)
@@ -192,6 +196,20 @@ class Entry:
         if not self._taken.isdisjoint(names):
             name = next(name for name in names if name in self._taken)
             raise UsageError(f"{name!r} is part of the handle and cannot be given with it")
+
+    def check(self, feed: Mapping[str, Feed]) -> None:
+        """Refuse a feed that does not fit the inputs which a handle gives no values to.
+
+        Raises:
+            UsageError: An input is missing, or there is no input of a name.
+        """
+        self.refuse(feed)
+        if feed.keys() != self._required:
+            for name in feed.keys() - self._required - self._optional:
+                near = suggestion(name, {*self._required, *self._optional, *self._constants})
+                raise UsageError(f"there is no input {name!r}{near}")
+            for name in self._required - feed.keys():
+                raise UsageError(f"the feed lacks the input {name!r}")
 
     def specialized(self, bound: Mapping[str, Any]) -> onnxruntime.InferenceSession:
         """Open a session with some inputs turned into weights; the one for all if that fails.

@@ -1,0 +1,20 @@
+"""Removing what tools noted in a model."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes.common import ClearMetadataAndDocStringPass
+
+from onnxfold.passes.shapes import fixed_dims
+
+
+class ClearMetadata(ClearMetadataAndDocStringPass):
+    """Remove metadata and doc strings of graphs and nodes, and what onnxfold noted of the model.
+
+    Other metadata of the model stays: applications read it.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Remove them from a model, in place."""
+        noted = model.metadata_props.pop(fixed_dims.KEY, None)
+        return ir.passes.PassResult(model, super().call(model).modified or noted is not None)

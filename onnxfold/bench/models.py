@@ -289,8 +289,9 @@ def _feeds(
         except Exception as error:  # onnxruntime's exceptions have no base of their own
             raise CannotRun(message_of(error)) from error
 
-    found = Trials(first.model, first.inputs, dims, usual_sizes(names, dims)).find(seed, run)
-    return found.feeds, found.sizes
+    trials = Trials(first.model, first.inputs, dims, usual_sizes(names, dims))
+    feeds, _, sizes = trials.find(seed, run)
+    return feeds, sizes
 
 
 def _run_of(session: Any, fed: Feeds) -> Runner:

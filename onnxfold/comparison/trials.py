@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Generic, NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -24,14 +24,6 @@ _MOST_DECLARED = 4
 # Few sizes of many magnitudes first, then sizes between them and usual ones of images and
 # of audio (30 s in frames of 10 ms).
 _LADDER = (16, 64, 128, 512, 4096, 16384, 32, 256, 1024, 65536, 224, 320, 640, 3000)
-
-
-class Trial(NamedTuple, Generic[_Outputs]):
-    """A run that succeeded: the feeds, what the run returned, and the sizes of dimensions."""
-
-    feeds: Feeds
-    outputs: _Outputs
-    sizes: dict[str, int]
 
 
 class Trials:
@@ -71,12 +63,17 @@ class Trials:
         self._choices = min(self._random.choices, _MOST_CHOICES)
         self._worked: dict[int, int] = {}  # by choice, number of the sizes of an earlier seed
 
-    def find(self, seed: int, run: Callable[[Feeds], _Outputs]) -> Trial[_Outputs]:
+    def find(
+        self, seed: int, run: Callable[[Feeds], _Outputs]
+    ) -> tuple[Feeds, _Outputs, dict[str, int]]:
         """Run a model on random feeds, with other sizes and integers until it takes them.
 
         Args:
             seed: Seed of the random numbers, and of the sizes.
             run: Runs the model; raises `CannotRun` if the model fails.
+
+        Returns:
+            The feeds of a run that succeeded, what it returned, and the sizes of dimensions.
 
         Raises:
             UsageError: No run succeeded.
@@ -98,7 +95,7 @@ class Trials:
                         self._demanded = _demanded_sizes(self._model, self._inputs)
                     continue
                 self._worked[choice] = number
-                return Trial(feeds, outputs, sizes)
+                return feeds, outputs, sizes
         raise UsageError(
             f"the original fails on random inputs ({reason}), with {tries} different sizes and "
             "integers; give inputs with --feeds, or sizes of dimensions with --dim "

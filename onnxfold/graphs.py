@@ -126,19 +126,33 @@ def op_name(node: ir.Node) -> str:
 
 
 def type_text(value: ir.Value) -> str:
-    """Element type and shape, as far as the model says: "FLOAT[n,3]"."""
+    """Return the type and shape of a value, as far as the model says: "float32[n,3]"."""
     tensor = value.const_value
     if tensor is not None:
-        return shaped(tensor.dtype.name, tensor.shape)
-    return shaped("" if value.type is None else str(value.type), value.shape)
+        return shaped(tensor.dtype, tensor.shape)
+    return shaped(value.type, value.shape)
 
 
-def shaped(dtype: str, shape: Iterable[object] | None) -> str:
-    """Return a type as text; "" if nothing is known. A dimension without size and name is "?"."""
+def shaped(kind: ir.TypeProtocol | ir.DataType | str | None, shape: Iterable[object] | None) -> str:
+    """Return a type and shape as text, such as "float32[n,3]", which is how all that is printed
+    shows them; "" if nothing is known. A dimension without size and name is "?".
+    """
+    name = kind if isinstance(kind, str) else _kind_text(kind)
     if shape is None:
-        return dtype
+        return name
     dims = (dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in shape)
-    return f"{dtype}[{','.join('?' if dim is None else str(dim) for dim in dims)}]"
+    return f"{name}[{','.join('?' if dim is None else str(dim) for dim in dims)}]"
+
+
+def _kind_text(kind: ir.TypeProtocol | ir.DataType | None) -> str:
+    """Return a type as NumPy names it: "float32", "string", "sequence(int64)"."""
+    if kind is None or kind is ir.DataType.UNDEFINED:
+        return ""
+    if isinstance(kind, ir.DataType):
+        return "string" if kind is ir.DataType.STRING else kind.numpy().name
+    name = _kind_text(kind.elem_type)
+    is_tensor = isinstance(kind, ir.TensorType)
+    return name if is_tensor else f"{type(kind).__name__.removesuffix('Type').lower()}({name})"
 
 
 def attribute_text(attribute: ir.Attr) -> str:
@@ -147,7 +161,7 @@ def attribute_text(attribute: ir.Attr) -> str:
         return f"@{attribute.ref_attr_name}"
     if attribute.type == ir.AttributeType.TENSOR:
         tensor = attribute.as_tensor()
-        return shaped(tensor.dtype.name.lower(), tensor.shape)
+        return shaped(tensor.dtype, tensor.shape)
     if attribute.type in (_GRAPH, _GRAPHS):
         return "..."
     return str(attribute.value)

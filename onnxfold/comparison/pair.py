@@ -20,6 +20,7 @@ from onnxfold.comparison.runners import CannotLoad, CannotRun, Output, Runner, o
 from onnxfold.comparison.subject import Subject
 from onnxfold.comparison.trials import Trials
 from onnxfold.errors import ModelError, UsageError, about
+from onnxfold.graphs import shaped
 from onnxfold.onnxruntime_sessions import available_providers
 from onnxfold.storage import ModelLike, PathLike
 
@@ -272,16 +273,17 @@ def compare_values(
         reason = None if a is b else "the value of an optional is there on one side only"
         return [made(dtype="optional", shape=(), elements=0, within=a is b, note=reason)]
     x, y = np.asarray(a), np.asarray(b)
-    made = functools.partial(made, dtype=_dtype_name(x), shape=x.shape, elements=x.size)
-    if _dtype_name(x) != _dtype_name(y):
-        return [made(within=False, note=f"{_dtype_name(x)} became {_dtype_name(y)}")]
-    if x.shape != y.shape:
-        return [made(within=False, note=f"shape {list(x.shape)} became {list(y.shape)}")]
+    dtype, other = _dtype_name(x), _dtype_name(y)
+    made = functools.partial(made, dtype=dtype, shape=x.shape, elements=x.size)
+    if (dtype, x.shape) != (other, y.shape):
+        return [
+            made(within=False, note=f"{shaped(dtype, x.shape)} became {shaped(other, y.shape)}")
+        ]
     if epsilon is not None and is_float(x.dtype):
         tolerance = tolerance._replace(atol=max(tolerance.atol, allowance(x, epsilon)))
     return [made(**vars(distance(x, y, tolerance)))]
 
 
 def _dtype_name(array: Array) -> str:
-    """ONNX's word for the element type; text is a string however NumPy holds it."""
+    """Return the element type; text is a string however NumPy holds it."""
     return "string" if array.dtype.kind in "OSU" else str(array.dtype)

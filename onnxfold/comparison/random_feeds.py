@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnxfold.comparison.dims import concrete
 from onnxfold.comparison.ranges import IntegerUse, integer_use
 from onnxfold.errors import UsageError
+from onnxfold.graphs import shaped, type_text
 
 Array = NDArray[Any]
 Feed = Array | list[Array] | None
@@ -86,11 +87,11 @@ class RandomFeeds:
                 items = [feed(value, type_.elem_type) for _ in range(_SEQUENCE_LENGTH)]
                 return [item for item in items if isinstance(item, np.ndarray)]
             if not isinstance(type_, ir.TensorType):
-                reason = f"cannot generate input {value.name!r} of type {type_}"
+                reason = f"cannot generate input {value.name!r} of type {type_text(value)}"
                 raise UsageError(f"{reason}; give it with --feeds")
             shape = concrete(value, sizes)
             if int(np.prod(shape, dtype=object)) > MAX_ELEMENTS:
-                reason = f"input {value.name!r} of shape {list(shape)} is too large to generate; "
+                reason = f"input {value.name!r}, {shaped(type_, shape)}, is too large to generate; "
                 raise UsageError(f"{reason}give it with --feeds, or its sizes with --dim")
             is_mask = "mask" in (value.name or "").lower()
             if type_.dtype == ir.DataType.STRING:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from onnxfold.comparison.metrics import Distance
+from onnxfold.graphs import shaped
 from onnxfold.shown import Shown
 
 
@@ -17,7 +18,7 @@ class OutputResult(Distance):
     Attributes:
         run: The run: "seed 0", or the name of the data set that was fed.
         name: The output's name, with "[i]" for the tensors of a sequence.
-        dtype: Element type of the first model's output, as ONNX names it.
+        dtype: Element type of the first model's output.
         shape: Its shape.
         elements: Number of elements.
         note: Why the values could not be compared (another dtype or shape), or None.
@@ -41,12 +42,11 @@ class OutputResult(Distance):
     @property
     def apart(self) -> str:
         """How far the two are apart, in words."""
-        what = f"{self.dtype}{list(self.shape)}"
         if self.note is not None:
-            return f"{what}: {self.note}"
+            return self.note
         return (
-            f"{what}: {self.differing} of {self.elements} elements differ, by up to "
-            f"{self.max_abs_error:.3g} absolute, {self.max_rel_error:.3g} relative"
+            f"{shaped(self.dtype, self.shape)}: {self.differing} of {self.elements} elements "
+            f"differ, by up to {self.max_abs_error:.3g} absolute, {self.max_rel_error:.3g} relative"
             + ("" if self.max_ulp is None else f", {self.max_ulp} ulp")
             + (f"; {self.nonfinite_mismatch} NaN or infinite" if self.nonfinite_mismatch else "")
         )

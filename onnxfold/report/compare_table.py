@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from onnxfold.graphs import shaped
 from onnxfold.report.console import Table, count_text, first_of, render
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _parts(comparison: Comparison) -> Iterator[str | Table]:
 
 
 def _row(output: OutputResult) -> tuple[str, ...]:
-    what = (output.run, output.name, f"{output.dtype}[{','.join(map(str, output.shape))}]")
+    what = (output.run, output.name, shaped(output.dtype, output.shape))
     if output.note is not None:
         return (*what, "-", "-", "-", "-", "-", "DIFFERENT")
     return (

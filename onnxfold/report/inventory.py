@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxfold.graphs import all_graphs, count_nodes, shaped
+from onnxfold.graphs import all_graphs, count_nodes, shaped, type_text
 from onnxfold.report.console import Table, amount_text, bytes_text, render
 
 _NO_PARAMETERS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING)
@@ -26,7 +26,7 @@ class InterfaceValue:
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """A stored tensor: its name, ONNX element type, shape, and size in bytes."""
+    """A stored tensor: its name, element type, shape, and size in bytes."""
 
     name: str
     dtype: str
@@ -36,11 +36,11 @@ class TensorEntry:
     @classmethod
     def of(cls, name: str, tensor: ir.TensorProtocol) -> TensorEntry:
         """Return what is told of a tensor; its bytes are not read."""
-        return cls(name, str(tensor.dtype), tuple(tensor.shape.numpy()), tensor.nbytes)
+        return cls(name, shaped(tensor.dtype, None), tuple(tensor.shape.numpy()), tensor.nbytes)
 
     @property
     def type(self) -> str:
-        """The element type and shape: "FLOAT[3,4]"."""
+        """The element type and shape: "float32[3,4]"."""
         return shaped(self.dtype, self.shape)
 
 
@@ -158,5 +158,5 @@ def parameters_in(tensor: ir.TensorProtocol) -> int:
 
 def _value_info(value: ir.Value, graph: ir.Graph | None = None) -> InterfaceValue:
     has_default = graph is not None and value.name in graph.initializers
-    type_ = shaped("unknown" if value.type is None else str(value.type), value.shape)
+    type_ = type_text(value) or "unknown"
     return InterfaceValue(value.name or "", f"{type_}{' (has a default)' if has_default else ''}")

@@ -22,6 +22,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
 
 from onnxfold.errors import ExternalDataError, ModelError
+from onnxfold.graphs import shaped
 from onnxfold.storage.tensors import data_bytes
 
 # NumPy has no larger arrays of elements of 16 bytes, even where another dimension is 0.
@@ -93,9 +94,7 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
         elif field == "string_data" or data_bytes(dtype, (8,)) >= 6:
             expected = elements  # smaller ones are packed into bytes
     if there != expected:
-        reason = (
-            f"tensor of type {dtype} and shape {list(dims)} takes {expected} {unit}, has {there}"
-        )
+        reason = f"tensor of type {shaped(dtype, dims)} takes {expected} {unit}, has {there}"
         raise ModelError(reason, node=label(owner))
 
 

@@ -20,6 +20,7 @@ from onnxfold.errors import (
     UsageError,
     about,
 )
+from onnxfold.graphs import shaped
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.storage import wire
 from onnxfold.storage.checks import messages_in
@@ -326,9 +327,8 @@ class _ExternalData:
         length = data_bytes(tensor.dtype, tensor.shape)
         if tensor.length not in (None, length):
             reason = (
-                f"tensor {tensor.name!r} of type {tensor.dtype} and shape "
-                f"{list(tensor.shape.numpy())} takes {length} bytes, its length says "
-                f"{tensor.length}"
+                f"tensor {tensor.name!r} of type {shaped(tensor.dtype, tensor.shape)} takes "
+                f"{length} bytes, its length says {tensor.length}"
             )
             raise ExternalDataError(reason, file=self.path)
         return SharedExternalTensor(tensor, located(tensor, self.open, self.path), self.folder)

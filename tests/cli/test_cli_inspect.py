@@ -8,7 +8,7 @@ import onnx
 def test_json(run, swin):
     document = json.loads(run("inspect", swin, "--json").out)
     assert document["opsets"] == {"": 17}
-    assert document["inputs"] == [{"name": "pixel_values", "type": "FLOAT[1,3,64,64]"}]
+    assert document["inputs"] == [{"name": "pixel_values", "type": "float32[1,3,64,64]"}]
     assert document["nodes"]["LayerNormalization"] == 11
     assert document["stored_bytes"] == swin.stat().st_size
     assert document["largest"][0]["bytes"] == 192 * 48 * 4
@@ -18,7 +18,7 @@ def test_table(run, swin):
     result = run("inspect", swin)
     assert result.code == 0
     assert "pixel_values" in result.out
-    assert "FLOAT[192,48]" in result.out
+    assert "float32[192,48]" in result.out
 
 
 def test_external_data_counts(run, swin, tmp_path):

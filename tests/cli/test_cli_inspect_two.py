@@ -60,8 +60,8 @@ def test_all_that_can_differ(run, two):
         "functions": (None, "1"),
     }
     assert [(c["name"], c["before"], c["after"]) for c in document["inputs"]] == [
-        ("x", "FLOAT[n,2]", "FLOAT[m,2]"),
-        ("gone", "FLOAT[n,2]", None),
+        ("x", "float32[n,2]", "float32[m,2]"),
+        ("gone", "float32[n,2]", None),
     ]
     assert [(c["name"], c["before"]) for c in document["outputs"]] == [("a", None)]
     kinds = {t["name"]: t["kind"] for t in document["tensors"]}

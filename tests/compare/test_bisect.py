@@ -132,7 +132,7 @@ def test_a_wrong_fold_is_found_by_name(parsed) -> None:
     )
     found = compare(a, b, bisect=True).first_difference
     assert found is not None and found.value == "d"
-    assert found.nodes_a == ["c = Constant(value=float[2])", "d = Exp(c)"] and not found.nodes_b
+    assert found.nodes_a == ["c = Constant(value=float32[2])", "d = Exp(c)"] and not found.nodes_b
     assert "stores it" in str(found)
 
 

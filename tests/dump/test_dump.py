@@ -64,7 +64,7 @@ def test_each_pass_that_changed_something_has_its_files(mixed, tmp_path):
     assert "-   t = Transpose (w)" in change
     assert "-   h = Sqrt (two)" in change
     assert "-      e = Exp (t)" in change
-    assert "+weight e FLOAT[4,4]" in change
+    assert "+weight e float32[4,4]" in change
 
 
 def test_the_text_is_onnx_and_the_last_one_is_what_is_written(mixed, tmp_path):

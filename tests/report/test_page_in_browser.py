@@ -90,7 +90,12 @@ def test_a_node_explains_itself_and_search_finds_it(page, tmp_path):
     assert found[0].startswith("Transpose")
     press(page, "Enter")
     told = details(page)
-    for words in ("layers.0/blocks.0/attention/q_proj/Transpose", "folded", "FLOAT[24,24]", "perm"):
+    for words in (
+        "layers.0/blocks.0/attention/q_proj/Transpose",
+        "folded",
+        "float32[24,24]",
+        "perm",
+    ):
         assert words in told
     assert " to " in told.partition("weight")[2]  # its range
     address = page.run("location.hash")

@@ -65,7 +65,7 @@ class Recording:
             return
         self._results.add(name)
         self._stored.made(value)
-        self._types[short(name)] = short(shaped(buffer.dtype.name, buffer.shape))
+        self._types[short(name)] = short(shaped(buffer.dtype, buffer.shape))
         self._timeline.made(buffer.nbytes)
 
     def passed(self, name: str, model: ir.Model) -> None:

@@ -195,7 +195,7 @@ def inferred_types(model: ir.Model, nodes: Iterable[ir.Node]) -> dict[str, str]:
             if value.name and fact.dtype is not None:
                 shape = fact.shape
                 sizes = shape and [d if isinstance(d, int) else texts.of(d) for d in shape]
-                found[short(value.name)] = short(shaped(fact.dtype.name, sizes))
+                found[short(value.name)] = short(shaped(fact.dtype, sizes))
     return found
 
 

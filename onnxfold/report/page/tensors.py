@@ -94,7 +94,7 @@ def _facts(name: str | None, tensor: ir.TensorProtocol) -> dict[str, Any]:
 
 
 def _type(tensor: ir.TensorProtocol) -> str:
-    return short(shaped(tensor.dtype.name, tensor.shape))
+    return short(shaped(tensor.dtype, tensor.shape))
 
 
 def _fate(name: str, type_: str, made: list[str], after: Mapping[str, ir.TensorProtocol]) -> str:

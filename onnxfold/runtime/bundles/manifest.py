@@ -12,6 +12,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from onnxfold.onnxruntime_sessions import numpy_name
+
 FORMAT = 1
 """A manifest of another one is refused."""
 
@@ -47,9 +49,9 @@ class TensorInfo:
         return same and len(self.shape) == len(shape)
 
     def __str__(self) -> str:
-        if self.shape is None:
-            return self.dtype
-        return f"{self.dtype}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
+        from onnxfold.graphs import shaped
+
+        return shaped(numpy_name(self.dtype), self.shape)
 
 
 @dataclass(frozen=True)

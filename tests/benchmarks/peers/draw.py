@@ -45,10 +45,9 @@ def draw(folder: Path) -> None:
 
 def _draw_all(by_series: dict[str, list[dict[str, Any]]], path: Path) -> None:
     shown = [s for s, compared in by_series.items() if compared]
-    figure, axes = pyplot.subplots(
-        len(shown), 2, figsize=(10, 3.4 * len(shown)), layout="constrained", squeeze=False
-    )
-    for series, (left, right) in zip(shown, axes, strict=True):
+    count = 2 * len(shown)
+    figure, axes = pyplot.subplots(count, 1, figsize=_size(count), layout="constrained")
+    for series, upper, lower in zip(shown, axes[::2], axes[1::2], strict=True):
         compared = by_series[series]
         if series == "given":
             tools = [m["tool"] for m in compared[0]["made"] if m["tool"] != _FLOOR]
@@ -57,15 +56,17 @@ def _draw_all(by_series: dict[str, list[dict[str, Any]]], path: Path) -> None:
                 tool: sum((_made(c, tool)["nbytes"] or 0) > c["nbytes"] for c in compared)
                 for tool in tools
             }
-            _draw_verdicts(left, verdicts, grown)
-            _draw_nodes(right, compared, tools)
+            _draw_verdicts(upper, verdicts, grown)
+            _draw_nodes(lower, compared, tools)
         else:
-            _draw_series(left, compared, "wall time, s", lambda m: statistics.median(m["wall"]))
-            _draw_series(right, compared, "peak memory, MB", lambda m: max(m["peak_mb"]))
-            legend = left
+            _draw_series(upper, compared, "wall time, s", lambda m: statistics.median(m["wall"]))
+            _draw_series(lower, compared, "peak memory, MB", lambda m: max(m["peak_mb"]))
+            legend = upper
     if shown[-1] != "given":
         handles, labels = legend.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False
+        )
     figure.savefig(path, metadata={"Date": None})
 
 
@@ -81,15 +82,20 @@ def _draw_overview(models: dict[str, Any], transformers: list[dict[str, Any]], p
         grown[label] = sum(
             (m["bytes"] or 0) > size + max(1 << 16, size // 100) for size, m in pairs
         )
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.5, 3.1), layout="constrained")
-    _draw_verdicts(left, verdicts, grown)
-    left.set_title(f"results of {len(models)} production models")
+    figure, (upper, lower) = pyplot.subplots(2, 1, figsize=_size(2), layout="constrained")
+    _draw_verdicts(upper, verdicts, grown)
+    upper.set_title(f"results of {len(models)} production models")
     shown = set(tools.values())
     kept = [c | {"made": [m for m in c["made"] if m["tool"] in shown]} for c in transformers]
-    _draw_series(right, kept, "peak memory, MB", lambda m: max(m["peak_mb"]))
-    right.set_title("transformers: peak memory, MB")
-    right.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    _draw_series(lower, kept, "peak memory, MB", lambda m: max(m["peak_mb"]))
+    lower.set_title("transformers: peak memory, MB")
+    lower.legend(fontsize=8, frameon=False)
     figure.savefig(path, metadata={"Date": None})
+
+
+def _size(charts: int) -> tuple[float, float]:
+    """Return the inches of a figure of charts below each other: the width of a phone's screen."""
+    return 5.2, 2.9 * charts
 
 
 def _made(compared: dict[str, Any], tool: str) -> dict[str, Any]:

@@ -18,7 +18,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,13 +32,7 @@ from onnxfold.errors import ModelError, OnnxFoldError
 from onnxfold.onnxruntime_sessions import open_session
 from onnxfold.runtime.backends.cpu import cpu_features
 from onnxfold.runtime.bundles.session_options import copy_of
-from onnxfold.runtime.least_recently_used import (
-    bytes_allowed,
-    files_of,
-    shrink,
-    touch,
-    user_folder,
-)
+from onnxfold.runtime.least_recently_used import bytes_allowed, put, touch, user_folder
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -56,7 +49,6 @@ DEFAULT_LIMIT = 4 << 30
 
 _FORMAT = 1
 _MODEL, _WEIGHTS, _RECORD = "model.onnx", "weights", "record.json"
-_OWN = re.compile(r"[0-9a-f]{64}(\.json)?$")
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 _RECENT = 2_000_000_000
 """Nanoseconds in which a file may change again and have the same times of change."""
@@ -313,9 +305,7 @@ def _make(
                 _write(Path(new, _RECORD), {**record, "settled": True, "finished": finished})
                 if _statuses(cache, names) != target["files"]:
                     raise OnnxFoldError("was changed while it was read", file=names[0])
-                with files.locked(str(cache / "folder")):
-                    shrink(files_of(cache, _OWN), limit - size)
-                    os.rename(new, entry)
+                put(new, str(entry), limit)
     _write(link, target)
 
 

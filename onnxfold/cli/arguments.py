@@ -210,8 +210,8 @@ BACKEND = click.option(
     default="auto",
     show_default=True,
     shell_complete=completed(_backends),
-    help="What runs runtime_fold; iree and onnx-mlir compile it, auto uses kernels compiled before "
-    "that are no slower than onnxruntime.",
+    help="What runs runtime_fold; iree and onnx-mlir compile it, auto uses kernels of a "
+    "bundle that are faster than onnxruntime.",
 )
 BACKEND_OPTIONS = click.option(
     "--backend-option",

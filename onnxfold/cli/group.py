@@ -13,7 +13,6 @@ from onnxfold.cli.bench import bench
 from onnxfold.cli.compare import compare
 from onnxfold.cli.explain import explain
 from onnxfold.cli.inspect import inspect
-from onnxfold.cli.kernels import kernels
 from onnxfold.cli.lists import list_passes, list_rules
 from onnxfold.cli.optimize import optimize
 from onnxfold.cli.output import EXIT_ERROR, write
@@ -22,7 +21,7 @@ from onnxfold.cli.split import split
 _GROUPS = {
     "Optimize": (optimize, batch),
     "Understand": (compare, inspect, explain, bench),
-    "Runtime constants": (split, adapters, kernels),
+    "Runtime constants": (split, adapters),
     "Lists": (list_rules, list_passes),
 }
 _EXAMPLES = """\b

@@ -1,15 +1,13 @@
-"""What `onnxfold split`, `adapters` and `kernels` print."""
+"""What `onnxfold split` and `adapters` print."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from onnxfold.report.console import Table, bytes_text, first_of, render, time_text
 from onnxfold.runtime.adapters.matching import Fit
-from onnxfold.runtime.backends.kernel_cache import CachedKernel
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import Manifest
 
@@ -120,21 +118,3 @@ def _note(fit: Fit) -> str:
         return fit.problem
     scaled = f"times {fit.factor:g}" if fit.factor != 1 else ""
     return ", ".join(filter(None, ("transposed" if fit.transposed else "", scaled)))
-
-
-def kernels_text(folder: Path, limit: int, entries: Sequence[CachedKernel]) -> str:
-    """Return the kernels that are kept, as text for a terminal or a file."""
-    total = bytes_text(sum(entry.nbytes for entry in entries))
-    head = f"{folder}: {len(entries)} kernels, {total} of at most {bytes_text(limit)}"
-    if not entries:
-        return render(head)
-    rows = []
-    for entry in entries:
-        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
-        rows.append((entry.backend, ", ".join(entry.outputs), bytes_text(entry.nbytes), used))
-    return render(head, "", Table(("backend", "first made for", ">bytes", "last used"), rows))
-
-
-def cleared_text(folder: Path, removed: int) -> str:
-    """That nothing is kept any more."""
-    return render(f"{folder}: {bytes_text(removed)} removed")

@@ -1,6 +1,7 @@
-"""The user's cache folders, bounded in bytes: what was used least recently is removed first.
+"""The user's cache folders, bounded in bytes: entries used least recently are removed first.
 
-When a file was used is when it was changed last, which `touch` sets.
+An entry is a folder, or a file that refers to one, and its name is a hash. When an entry was used
+is when it was changed last, which `touch` sets.
 """
 
 from __future__ import annotations
@@ -10,21 +11,13 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
-from onnxfold.files import remove
+from onnxfold.files import locked, remove
 
 logger = logging.getLogger("onnxfold")
 
-
-class KeptFile(NamedTuple):
-    """A file or folder, the bytes that it takes, and when it was last used, in Unix time."""
-
-    path: str
-    nbytes: int
-    used: float
+_ENTRY = re.compile(r"[0-9a-f]{32,}(\.json)?")
 
 
 def user_folder(name: str) -> Path:
@@ -43,36 +36,45 @@ def bytes_allowed(variable: str, default: int) -> int:
     return default
 
 
-def files_of(folder: str | os.PathLike[str], name: re.Pattern[str]) -> list[KeptFile]:
-    """Files and folders in a folder whose names begin so; none if there is no such folder."""
-    found = []
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if name.match(entry.name):
-                with contextlib.suppress(OSError):  # somebody has just removed it
-                    status = entry.stat()
-                    nbytes = status.st_size
-                    if entry.is_dir():
-                        nbytes = sum(file.stat().st_size for file in os.scandir(entry))
-                    found.append(KeptFile(entry.path, nbytes, status.st_mtime))
-    return found
-
-
 def touch(path: str | os.PathLike[str]) -> None:
-    """A file is used now."""
+    """Note that an entry is used now."""
     with contextlib.suppress(OSError):  # it is gone, or nobody may write there
         os.utime(path)
 
 
-def shrink(files: Iterable[KeptFile], max_bytes: int) -> None:
-    """Remove what was not used for the longest time until the rest is within the limit."""
-    by_use = sorted(files, key=lambda file: file.used)
-    total = sum(file.nbytes for file in by_use)
-    for file in by_use:
-        if total <= max_bytes:
-            return
-        if os.path.isdir(file.path):
-            shutil.rmtree(file.path, ignore_errors=True)
-        else:
-            remove(file.path)
-        total -= file.nbytes
+def put(new: str, path: str, max_bytes: int) -> None:
+    """Rename a folder to its place in a cache, in which entries make room for it.
+
+    Args:
+        new: The folder, which takes no more than ``max_bytes``.
+        path: The place. What is there is removed.
+        max_bytes: The limit on the size of all entries.
+
+    Raises:
+        OSError: The cache cannot be written to.
+    """
+    cache = os.path.dirname(path)
+    with locked(os.path.join(cache, "folder")):
+        shutil.rmtree(path, ignore_errors=True)
+        entries = []
+        for entry in os.scandir(cache):
+            if _ENTRY.fullmatch(entry.name):
+                with contextlib.suppress(OSError):  # another process has just removed it
+                    entries.append((entry.stat().st_mtime, entry.path, _nbytes(entry.path)))
+        total = _nbytes(new) + sum(nbytes for *_, nbytes in entries)
+        for _, old, nbytes in sorted(entries):
+            if total <= max_bytes:
+                break
+            if os.path.isdir(old):
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                remove(old)
+            total -= nbytes
+        os.rename(new, path)
+
+
+def _nbytes(path: str) -> int:
+    """Return the size of a file, or of the files in a folder."""
+    if not os.path.isdir(path):
+        return os.stat(path).st_size
+    return sum(file.stat().st_size for file in os.scandir(path))

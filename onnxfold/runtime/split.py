@@ -47,8 +47,7 @@ def split(
             it is left alone.
         out_dir: The folder to write; made if it is not there.
         backend: "iree" and "onnx-mlir" compile runtime_fold, and time it against onnxruntime;
-            "auto" takes kernels that were compiled before (see `onnxfold.Session`); "onnxruntime"
-            runs it as a model.
+            "auto" and "onnxruntime" compile nothing.
         strict_backend: Write nothing unless the backend compiles every component.
         fsync: Wait until the files are on the disk.
         progress: Called with "compile", the kernels that are made and all that are to be.
@@ -164,7 +163,7 @@ def _compile(
     made: Bundle, backend: str, arguments: SplitArguments, progress: Progress | None = None
 ) -> None:
     """Have the parts of runtime_fold compiled, and the stages written if a folder is given."""
-    if backend == "onnxruntime" or not made.manifest.components:
+    if backend in NOT_COMPILING or not made.manifest.components:
         return
     options = arguments.get("backend_options", ())
     seconds = arguments.get("compile_seconds", 120.0)
@@ -173,5 +172,5 @@ def _compile(
         made, backend, options, seconds=seconds, nominal=nominal, progress=progress
     )
     folder = arguments.get("dump_ir")
-    if folder is not None and backend != "auto":
+    if folder is not None:
         dump_stages(made, backend, options, Path(folder), seconds=seconds)

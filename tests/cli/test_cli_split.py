@@ -91,24 +91,6 @@ def test_split_compiles_and_writes_the_stages(run, model, tmp_path, onnx_mlir):
     assert result.code == 0, result.err
 
 
-def test_kernels_that_are_kept_are_shown_and_removed(run, model, tmp_path, onnx_mlir):
-    assert "0 kernels" in run("kernels").out
-    constants = ("--runtime-const", "states", "--runtime-const", "gain")
-    run("split", model, "-o", tmp_path / "out", *constants, "--backend", "onnx-mlir")
-    shown = run("kernels")
-    assert shown.code == 0, shown.err
-    assert "2 kernels" in shown.out and "of at most 1.1 GB" in shown.out
-    assert all(f"onnx-mlir   {name}" in shown.out for name in ("keys", "g2"))
-    document = json.loads(run("kernels", "--json").out)
-    assert {name for kernel in document["kernels"] for name in kernel["outputs"]} == {"keys", "g2"}
-    assert sum(kernel["nbytes"] for kernel in document["kernels"]) < document["limit_bytes"]
-    removed = run("kernels", "--clear", "--json")
-    assert json.loads(removed.out)["removed_bytes"] > 0
-    assert "0 bytes removed" in run("kernels", "--clear").out
-    found = run("split", model, "-o", tmp_path / "out", *constants)
-    assert "compiled kernels" not in found.out
-
-
 def test_a_compiler_that_is_not_there_is_told(run, model, tmp_path, monkeypatch):
     monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", "/nowhere/onnx-mlir")
     arguments = ("split", model, "-o", tmp_path / "out", "--runtime-const", "states")

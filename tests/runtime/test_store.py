@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -246,40 +244,6 @@ def test_without_room_each_process_has_its_own(disk, caplog):
         assert found["w"].tobytes() == random(32, 1024).tobytes()
     assert "No space left" in caplog.text and len(os.listdir(disk / "folds")) == 1
     of(FoldCache(disk / "folds"), "small")
-
-
-@pytest.mark.parametrize("scheme", ["memory", "file"])
-def test_machines_share_a_remote_store(tmp_path, scheme):
-    url = f"{scheme}://{tmp_path}/remote"
-    made = FoldCache(tmp_path / "one", remote=url)
-    of(made, "k", w=random(16))
-    other = FoldCache(tmp_path / "other", remote=url)
-    assert of(other, "k")["w"].tobytes() == random(16).tobytes()
-    assert contents(kept(tmp_path / "one")[0]) == contents(kept(tmp_path / "other")[0])
-    assert (other.statistics().hits, other.statistics().misses) == (1, 0)
-    of(FoldCache(tmp_path / "other"), "k")  # it is in the folder now
-
-
-def test_a_remote_store_that_is_damaged_or_away(tmp_path, caplog):
-    remote = tmp_path / "remote"
-    for change in DAMAGES.values():
-        of(FoldCache(tmp_path / "one", remote=f"file://{remote}"), "k", **ARRAYS)
-        before = contents(kept(remote)[0])
-        damage(kept(remote)[0], *change)
-        folder = tempfile.mkdtemp(dir=tmp_path)
-        found = of(FoldCache(folder, remote=f"file://{remote}"), "k", **ARRAYS)
-        assert found["w"].tobytes() == ARRAYS["w"].tobytes()
-        assert contents(kept(remote)[0]) == before
-        shutil.rmtree(remote)
-        shutil.rmtree(tmp_path / "one")
-    remote.write_bytes(b"a file")
-    of(FoldCache(tmp_path / "two", remote=f"file://{remote}"), "k", w=random(16, 16))
-    assert "nothing is put to" in caplog.text
-    of(FoldCache(tmp_path / "two"), "k")
-    with pytest.raises(UsageError, match="it cannot be reached"):
-        FoldCache(tmp_path / "two", remote="nonsense://x")
-    with pytest.raises(UsageError, match="folder"):
-        FoldCache(remote=f"file://{remote}")
 
 
 def test_sessions_share_a_folder_bit_for_bit(decoder, tmp_path):

@@ -57,14 +57,6 @@ def test_who_insists_on_a_backend_gets_its_kernels(compiled, decoder, tmp_path):
     assert all(p.kernel_seconds > p.onnxruntime_seconds for p in placements)
 
 
-def test_of_two_kernels_that_are_kept_auto_takes_the_faster(compiled, decoder, tmp_path):
-    for backend in (FAST, SLOW):
-        compile_(decoder, tmp_path / "b", backend)
-    found = compile_(decoder, tmp_path / "c", "auto")
-    assert {kernel.backend for kernel in found.manifest.kernels} == {FAST}
-    assert len(list((tmp_path / "c" / "kernels").iterdir())) == 3
-
-
 def test_times_are_kept_and_taken_again_for_other_sizes(compiled, decoder, tmp_path):
     first = compile_(decoder, tmp_path / "1").manifest.kernels
     assert compile_(decoder, tmp_path / "2").manifest.kernels == first
@@ -79,7 +71,6 @@ def test_a_kernel_that_dies_at_nominal_sizes_is_not_used(compiled, decoder, tmp_
     kernels = bundle.manifest.kernels
     for kernel in kernels:
         assert kernel.file is None and "crashed (signal 6)" in kernel.reason
-    assert compile_(decoder, tmp_path / "c", "auto").manifest.kernels == []
     kernels = compile_(decoder, tmp_path / "d", nominal={"positions": 33}).manifest.kernels
     assert [k.reason is None for k in kernels] == [False, False, True]
     assert kernels[2].timed_at == [[1, 33]]

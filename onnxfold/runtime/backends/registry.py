@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 
 from onnxfold.errors import OnnxFoldError, UsageError
@@ -18,7 +18,7 @@ _OURS = {
     "iree": f"{_ROOM}.iree:Iree",
     "onnx-mlir": f"{_ROOM}.onnx_mlir.backend:OnnxMlir",
 }
-"""Classes by name; "auto" takes kernels in this order."""
+"""Classes by name."""
 
 NOT_COMPILING = ("auto", "onnxruntime")
 """Names of backends that make no kernels."""
@@ -71,15 +71,6 @@ def check_name(backend: str, options: Sequence[str] = (), strict: bool = False) 
             raise UsageError(f"an option of a compiler begins with -, got {option!r}")
     if options or backend not in NAMES:
         create(backend, options)
-
-
-def compilers() -> Iterator[Backend]:
-    """Yield every backend that can be loaded, in the order of "auto"."""
-    for name in _known():
-        try:
-            yield create(name)
-        except UsageError as error:
-            logger.warning("%s", error)
 
 
 def report_rest(backend: str, left: Mapping[str, str], count: int, strict: bool) -> None:

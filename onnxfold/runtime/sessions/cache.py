@@ -11,8 +11,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onnxfold.errors import UsageError
-
 DEFAULT_BYTES = 1 << 30
 """Bound of a cache that is not told another one."""
 
@@ -65,11 +63,9 @@ class FoldCache:
     Args:
         folder: A folder for all processes of a machine; without, nothing is shared or written.
         max_bytes: Most bytes of folded tensors to hold, in this process and in the folder each.
-        remote: A URL of a store for many machines, which fsspec reaches: what the folder has not is
-            fetched from there, and what is folded is put there. It needs a folder.
 
     Raises:
-        UsageError: Others may write to the folder, or there is nothing that reads the URL.
+        UsageError: Others may write to the folder.
         OnnxFoldError: The folder cannot be made.
     """
 
@@ -78,16 +74,13 @@ class FoldCache:
         folder: str | os.PathLike[str] | None = None,
         *,
         max_bytes: int = DEFAULT_BYTES,
-        remote: str | None = None,
     ) -> None:
-        if remote is not None and folder is None:
-            raise UsageError("what a remote store has is kept in a folder, which is missing")
         self.max_bytes = max_bytes
         self._store = None
         if folder is not None:
             from onnxfold.runtime.sessions.store import FoldStore  # it needs onnx-ir
 
-            self._store = FoldStore(folder, max_bytes, remote)
+            self._store = FoldStore(folder, max_bytes)
         self._lock = threading.Lock()
         self._entries: OrderedDict[Hashable, Folded] = OrderedDict()
         self._making: dict[Hashable, Future[Folded]] = {}

@@ -58,10 +58,9 @@ class Session:
         source: A bundle (its folder), or a model, as `split` takes it.
         sess_options: ``onnxruntime.SessionOptions`` for entry; those for runtime_fold follow them.
         providers: Execution providers, as onnxruntime takes them; the CPU by default.
-        backend: Who runs runtime_fold. "auto": compiled kernels where there are any that
-            were no slower than onnxruntime when they were timed, onnxruntime otherwise, and no
-            waiting for a compiler; "onnxruntime"; "iree", "onnx-mlir": kernels of theirs, however
-            fast, which for a model are compiled now.
+        backend: Who runs runtime_fold. "auto": kernels of the bundle that were faster than
+            onnxruntime when they were timed, onnxruntime otherwise; "onnxruntime"; "iree",
+            "onnx-mlir": kernels of theirs, however fast, which for a model are compiled now.
         strict_backend: Whether that backend must run all of runtime_fold, every time. Without it,
             onnxruntime does where it does not, and a warning says why.
         max_cache_bytes: Bound of a cache of the session's own; None for the one all share.

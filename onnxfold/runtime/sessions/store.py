@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import logging
 import os
-import re
 import shutil
 from collections.abc import Callable, Hashable, Mapping
 from importlib import metadata
@@ -26,16 +25,14 @@ from onnxfold.errors import ModelError, OnnxFoldError, UsageError
 from onnxfold.memory import give_back_freed
 from onnxfold.onnxruntime_sessions import array_of, has_numbers, ort_copy, ort_value
 from onnxfold.runtime.backends.cpu import cpu_features
-from onnxfold.runtime.least_recently_used import files_of, shrink, touch
+from onnxfold.runtime.least_recently_used import put, touch
 from onnxfold.runtime.sessions.cache import Folded
-from onnxfold.urls import file_system
 
 logger = logging.getLogger("onnxfold")
 
 _FORMAT = 2
 _MODEL = "folded.onnx"
 _DIGEST = "sha256"
-_OWN = re.compile(r"[0-9a-f]{64}")
 
 
 class FoldStore:
@@ -44,20 +41,15 @@ class FoldStore:
     Args:
         folder: The folder; created, for its owner alone, if it does not exist.
         max_bytes: The limit on the size of all files in it.
-        url: A folder for many machines, as fsspec knows it: "s3://bucket/folds". Tensors that
-            ``folder`` does not have are copied from there, new ones are copied to it, and nothing
-            is removed from it. Who may write to it decides what the tensors are. None for none.
 
     Raises:
-        UsageError: Other users may write to the folder, or nothing installed reads ``url``.
+        UsageError: Other users may write to the folder.
         OnnxFoldError: The folder cannot be created.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], max_bytes: int, url: str | None) -> None:
+    def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
         self.folder = os.path.realpath(folder)
         self._max_bytes = max_bytes
-        self._url = url
-        self._remote = None if url is None else file_system(url)
         try:
             os.makedirs(self.folder, mode=0o700, exist_ok=True)
             status = os.stat(self.folder)
@@ -83,7 +75,7 @@ class FoldStore:
                 folded = self._opened(path)
                 if folded is None:
                     waited = stack.enter_context(files.locked(path))
-                    folded = self._opened(path) or self._fetched(path)
+                    folded = self._opened(path)
             except OSError as error:
                 logger.warning("folded tensors are not kept: %s", error)
                 return make(), True, waited
@@ -94,7 +86,6 @@ class FoldStore:
         if kept is not made:
             del made
             give_back_freed()
-            self._put(path)
         return kept, True, waited
 
     def touch(self, key: Hashable) -> None:
@@ -134,48 +125,11 @@ class FoldStore:
         try:
             with files.scratch_folder("fold", parent=self.folder) as new:
                 storage.save(model, os.path.join(new, _MODEL), plan=plan, fsync=False)
-                self._put_in_place(new, path)
+                put(new, path, self._max_bytes)
                 return _load(path, is_trusted=True)
         except (OSError, OnnxFoldError) as error:
             logger.warning("folded tensors are not kept: %s", error)
             return made
-
-    def _put_in_place(self, new: str, path: str) -> None:
-        """Make room for a new folder, and rename it."""
-        (file,) = files_of(os.path.dirname(new), re.compile(re.escape(os.path.basename(new))))
-        with files.locked(os.path.join(self.folder, "folder")):
-            shrink(files_of(self.folder, _OWN), self._max_bytes - file.nbytes)
-            os.rename(new, path)
-
-    def _fetched(self, path: str) -> Folded | None:
-        """Copy the tensors of a key from the remote folder, if they are there and undamaged."""
-        if self._remote is None:
-            return None
-        system, folder = self._remote
-        with files.scratch_folder("fold", parent=self.folder) as new:
-            try:
-                system.get(f"{folder}/{os.path.basename(path)}/", f"{new}/", recursive=True)
-                folded = _load(new)
-            except FileNotFoundError:
-                return None
-            except Exception as error:  # the client of a store may raise anything
-                logger.warning("nothing is taken from %s: %s", self._url, error)
-                return None
-            if folded.nbytes <= self._max_bytes:
-                self._put_in_place(new, path)
-            return folded
-
-    def _put(self, path: str) -> None:
-        """Copy the tensors of a key to the remote folder; a part of them is seen to be damaged."""
-        if self._remote is None:
-            return
-        system, folder = self._remote
-        try:
-            target = f"{folder}/{os.path.basename(path)}"
-            system.makedirs(target, exist_ok=True)
-            system.put(f"{path}/", f"{target}/", recursive=True)
-        except Exception as error:  # the client of a store may raise anything
-            logger.warning("nothing is put to %s: %s", self._url, error)
 
 
 def _model_of(values: Mapping[str, Any]) -> ir.Model | None:

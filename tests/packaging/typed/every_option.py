@@ -178,7 +178,7 @@ session = Session(
     backend="auto",
     strict_backend=False,
     max_cache_bytes=None,
-    cache=FoldCache("folder", max_bytes=1 << 30, remote="s3://bucket/folds"),
+    cache=FoldCache("folder", max_bytes=1 << 30),
     specialize=True,
 )
 fed = {"x": np.zeros(2, np.float32)}

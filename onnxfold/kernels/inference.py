@@ -24,6 +24,13 @@ _ANY_SIZES = [2, 3, 1, 5]
 _RANKS = 7
 # Inputs that the inference in onnxruntime still reads as int64 only, and onnx's own no more.
 _READ_AS_INT64 = {("Pad", 3)}
+# What onnx raises for nodes that are not valid.
+_REFUSED = (
+    onnx.shape_inference.InferenceError,
+    onnx.checker.ValidationError,
+    ValueError,
+    RuntimeError,
+)
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,7 @@ def infer_types(
         inferred: Mapping[str, onnx.TypeProto] = onnx.shape_inference.infer_node_outputs(
             schema, node, types, data, opset_imports=imports
         )
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError) as error:
+    except _REFUSED as error:
         raise Unfoldable(f"shape inference: {_first_line(error)}") from error
     return inferred
 

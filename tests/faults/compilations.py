@@ -2,113 +2,73 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import random
 import shutil
 import signal
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import onnx
 
-from .kills import Outcome, finish, run
-from .stub_image import NoEngineError, asked, containers, made_image
+from tests.model_table import parse
+from tests.runtime.double import written_double
 
-DOUBLE = Path(__file__).parents[1] / "runtime" / "onnx_mlir" / "compiler_double.py"
+from .kills import Outcome, finish, run
+
 ENDINGS = ("SIGKILL", "SIGTERM", "time limit", "SIGINT", "SIGHUP")
 WIDTH = 16
 _MARK = "ONNXFOLD_FAULTS"
 _OTHERS_FILES = {".ses"}  # onnxruntime's
 
 
-@dataclass(frozen=True)
-class Way:
-    """A way to compile.
-
-    Attributes:
-        name: What it is.
-        backend: The backend's name.
-        environment: Variables that choose the compiler.
-        image: The image that its containers are made of, and the engine's path.
-    """
-
-    name: str
-    backend: str
-    environment: dict[str, str]
-    image: tuple[str, str] | None = None
-
-
-@contextlib.contextmanager
-def ways(folder: Path, outcome: Outcome) -> Iterator[list[Way]]:
-    """Those that there are here; the others are counted with the reason."""
-    found = []
+def compilers(folder: Path, outcome: Outcome) -> dict[str, dict[str, str]]:
+    """The backends that compile here, with variables; the others are counted with the reason."""
+    found: dict[str, dict[str, str]] = {}
     if importlib.util.find_spec("iree") is not None:
-        found.append(Way("IREE", "iree", {}))
+        found["iree"] = {}
     else:
         outcome.counts["IREE left out: it is not installed"] = 1
     if shutil.which("cc"):
-        program = folder / "onnx-mlir"
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{DOUBLE}" "$@"\n')
-        program.chmod(0o755)
-        found.append(Way("onnx-mlir", "onnx-mlir", {"ONNXFOLD_ONNX_MLIR": str(program)}))
+        found["onnx-mlir"] = {"ONNXFOLD_ONNX_MLIR": str(written_double(folder))}
     else:
         outcome.counts["onnx-mlir left out: there is no C compiler"] = 1
-    name = f"localhost/onnxfold-faults:{os.getpid()}"
-    for engine in ("docker", "podman"):
-        try:
-            path = made_image(engine, name)
-        except NoEngineError as error:
-            outcome.counts[f"left out: {error}"] = 1
-            continue
-        identity = asked(path, "image", "inspect", "--format={{.Id}}", name).stdout.decode().strip()
-        variables = {"ONNXFOLD_CONTAINER_ENGINE": path, "ONNXFOLD_ONNX_MLIR_IMAGE": name}
-        found.append(Way(engine, "onnx-mlir", variables, (path, identity)))
-    try:
-        yield found
-    finally:
-        for way in found:
-            if way.image is not None:
-                asked(way.image[0], "image", "rm", "--force", name)
+    return found
 
 
 def model() -> onnx.ModelProto:
     """Two layers over a runtime constant, which differ in their structure: two kernels."""
-    text = f"""<ir_version: 8, opset_import: ["": 17]>
-    g (float[N,{WIDTH}] x, float[{WIDTH},{WIDTH}] r) => (float[N,{WIDTH}] y, float[N,{WIDTH}] z) {{
-        a = MatMul(r, w)
-        b = Exp(a)
-        y = MatMul(x, b)
-        c = MatMul(r, v)
-        d = Neg(c)
-        z = MatMul(x, d)
-    }}"""
-    made = onnx.parser.parse_model(text)
-    for k, name in enumerate("wv"):
-        weights = np.random.default_rng(k).standard_normal((WIDTH, WIDTH)).astype(np.float32)
-        made.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
-    return made
+    square, rows = f"float[{WIDTH},{WIDTH}]", f"float[N,{WIDTH}]"
+    return parse(
+        f"""g ({rows} x, {square} r) => ({rows} y, {rows} z) <{square} w = *, {square} v = *> {{
+            a = MatMul(r, w) b = Exp(a) y = MatMul(x, b)
+            c = MatMul(r, v) d = Neg(c) z = MatMul(x, d) }}""",
+        opset=17,
+    )
 
 
 class Stage:
-    """A way to compile prepared: how long it takes.
+    """A backend prepared: how long it takes to compile.
 
     Args:
-        way: It.
+        backend: Its name.
+        variables: What chooses its compiler.
         root: A folder for it.
     """
 
-    def __init__(self, way: Way, root: Path) -> None:
-        self.way = way
+    def __init__(self, backend: str, variables: dict[str, str], root: Path) -> None:
+        self.backend = backend
         self.work = root / "work"
         self.temporary = root / "temporary"
-        self.mark = f"{os.getpid()} {way.name}"
+        self.mark = f"{os.getpid()} {backend}"
+        self._variables = {
+            **variables,
+            "TMPDIR": str(self.temporary),
+            "XDG_CACHE_HOME": str(self.work / "cache"),
+            _MARK: self.mark,
+        }
         for folder in (self.work, self.temporary):
             folder.mkdir(parents=True)
         onnx.save(model(), self.work / "m.onnx")
@@ -120,30 +80,13 @@ class Stage:
     def _begin(self, *options: str) -> int:
         """Begin a compilation without kernels of earlier ones; return the process's id."""
         shutil.rmtree(self.work / "cache", ignore_errors=True)
-        own = {
-            **self.way.environment,
-            "TMPDIR": str(self.temporary),
-            "XDG_CACHE_HOME": str(self.work / "cache"),
-            _MARK: self.mark,
-        }
-        before = {name: os.environ.get(name) for name in own}
-        os.environ.update(own)
-        tempfile.tempdir = None
-        words = ["split", "m.onnx", "--runtime-const", "r", "--backend", self.way.backend]
-        try:
-            return run(self.work, [*words, "-o", "bundle", *options])
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
-            tempfile.tempdir = None
+        words = ["split", "m.onnx", "--runtime-const", "r", "--backend", self.backend]
+        return run(self.work, [*words, "-o", "bundle", *options], **self._variables)
 
     def strike(self, ending: str, share: float, outcome: Outcome) -> None:
         """End a compilation after a share of its time, look, and compile to the end."""
         delay = share * self.seconds
-        what = f"{self.way.name}, {ending} after {delay:.3f} s"
+        what = f"{self.backend}, {ending} after {delay:.3f} s"
         fault = outcome.faults.append
         if ending == "time limit":
             code = finish(self._begin("--compile-seconds", str(delay)))
@@ -162,9 +105,9 @@ class Stage:
             for name in left:
                 fault(f"{what}: {name} left although it could clean up")
         elif left:
-            outcome.counts[f"{self.way.name}, {ending}: left something for the next run"] += 1
+            outcome.counts[f"{self.backend}, {ending}: left something for the next run"] += 1
         state = "finished" if code == 0 and ending != "time limit" else "ended"
-        outcome.counts[f"{self.way.name}, {ending}: {state}"] += 1
+        outcome.counts[f"{self.backend}, {ending}: {state}"] += 1
         code = finish(self._begin())
         if code:
             fault(f"{what}: the next run ended with {code}")
@@ -172,7 +115,7 @@ class Stage:
             fault(f"{what}: {name} left after the next run")
 
     def left(self) -> Iterator[str]:
-        """What a compilation has left: files, folders, processes and containers."""
+        """What a compilation has left: files, folders and processes."""
         for path in self.temporary.iterdir():
             if path.name not in _OTHERS_FILES:
                 yield f"temporary {path.name}"
@@ -182,8 +125,6 @@ class Stage:
                 yield f"bundle's {path.name}"
         for process, command in _processes(f"{_MARK}={self.mark}"):
             yield f"process {process} ({command})"
-        if self.way.image is not None:
-            yield from (f"container {name}" for name in containers(*self.way.image))
 
 
 def _processes(variable: str) -> Iterator[tuple[int, str]]:
@@ -199,7 +140,7 @@ def _processes(variable: str) -> Iterator[tuple[int, str]]:
 
 
 def endings(count: int, seed: int, root: Path) -> Outcome:
-    """End compilations in all ways there are, by all endings in turn, at random moments.
+    """End compilations by all backends and by all endings in turn, at random moments.
 
     Args:
         count: How many.
@@ -210,13 +151,11 @@ def endings(count: int, seed: int, root: Path) -> Outcome:
     moments = random.Random(seed)
     root.mkdir(exist_ok=True)
     _import_all()
-    with ways(root, outcome) as found:
-        stages: list[Stage] = []
-        for k in range(count if found else 0):
-            if k < len(found):
-                stages.append(Stage(found[k], root / f"by {found[k].name}"))
-            ending = ENDINGS[(k + k // len(found)) % len(ENDINGS)]
-            stages[k % len(found)].strike(ending, moments.random(), outcome)
+    found = compilers(root, outcome)
+    stages = [Stage(name, found[name], root / f"by {name}") for name in list(found)[:count]]
+    for k in range(count if stages else 0):
+        ending = ENDINGS[(k + k // len(stages)) % len(ENDINGS)]
+        stages[k % len(stages)].strike(ending, moments.random(), outcome)
     return outcome
 
 

@@ -1,52 +1,32 @@
-"""A folder of folded tensors, used by many processes that are killed, and by many threads."""
+"""A folder of folded tensors, used by many processes, some of which are killed."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import mmap
 import multiprocessing
 import os
 import random
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import numpy as np
-import onnx
-import onnxruntime
 
 from onnxfold import FoldCache, Session, split
 from onnxfold.onnxruntime_sessions import array_of, ort_value
 from onnxfold.runtime.sessions.cache import Folded
+from tests.model_table import floats, parse
 
-from .kills import Outcome, finish
+from .kills import Outcome, finish, forked
 
 KEYS = 12
 BOUND = 20 << 20
 SHAPE = (600, 512)  # two of them for a key: half of the keys have room
 WIDTH = 512
-LAYERS = 4
-
-
-def forked(work: Callable[[], int]) -> int:
-    """Begin a process that does something and ends with what that returns; its id."""
-    child = os.fork()
-    if child:
-        return child
-    code = 99
-    with contextlib.suppress(BaseException):
-        code = work()
-    os._exit(code)
-
-
-# ---------------------------------------------------------------- kills
 
 
 def expected(key: int) -> dict[str, np.ndarray]:
@@ -126,9 +106,6 @@ def _faults_of(folder: Path) -> Iterator[str]:
         yield "a lock is left"
 
 
-# ---------------------------------------------------------------- workers
-
-
 @dataclass(frozen=True)
 class Growth:
     """What came of several workers with the same setting.
@@ -144,32 +121,9 @@ class Growth:
     private_bytes: list[int]
 
 
-def model(layers: int = LAYERS) -> onnx.ModelProto:
-    """Scores of a query with keys and values of each layer, which are made of states."""
-    lines = []
-    for k in range(layers):
-        lines.append(f"k{k} = MatMul(states, wk{k})")
-        lines.append(f"v{k} = MatMul(states, wv{k})")
-        lines.append(f"t{k} = Transpose <perm = [1, 0]> (k{k})")
-        lines.append(f"s{k} = MatMul(q{k}, t{k})")
-        lines.append(f"p{k} = Softmax(s{k})")
-        lines.append(f"q{k + 1} = MatMul(p{k}, v{k})")
-    text = f"""<ir_version: 9, opset_import: ["": 18]>
-    g (float[1, {WIDTH}] q0, float[n, {WIDTH}] states) => (float[1, {WIDTH}] y) {{
-        {chr(10).join(lines)}
-        y = Identity(q{layers})
-    }}"""
-    made = onnx.parser.parse_model(text)
-    rng = np.random.default_rng(0)
-    for name in (f"w{which}{k}" for which in "kv" for k in range(layers)):
-        weight = rng.standard_normal((WIDTH, WIDTH), dtype=np.float32) / np.float32(WIDTH**0.5)
-        made.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
-    return made
-
-
 def states(rows: int, seed: int = 0) -> np.ndarray:
     """A setting."""
-    return np.random.default_rng(seed).standard_normal((rows, WIDTH), dtype=np.float32)
+    return floats(rows, WIDTH, seed=seed)
 
 
 def private_bytes() -> int:
@@ -187,7 +141,15 @@ def worked(count: int, rows: int, folder: Path) -> Growth:
         rows: Of the states.
         folder: To work in.
     """
-    split(model(), folder / "bundle", runtime_constants=["states"], fsync=False)
+    square = f"float[{WIDTH},{WIDTH}]"
+    model = parse(
+        f"""g (float[1,{WIDTH}] q, float[n,{WIDTH}] states) => (float[1,{WIDTH}] y)
+        <{square} w = *, {square} v = *> {{
+            keys = MatMul(states, w) turned = Transpose<perm = [1, 0]>(keys)
+            values = MatMul(states, v) scores = MatMul(q, turned)
+            p = Softmax(scores) y = MatMul(p, values) }}"""
+    )
+    split(model, folder / "bundle", runtime_constants=["states"], fsync=False)
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(count), context.Queue()
     arguments = (folder, rows, barrier, results)
@@ -206,7 +168,7 @@ def _work(folder: Path, rows: int, barrier: Barrier, results: Queue[tuple[int, i
     """What each of the processes does."""
     cache = FoldCache(folder / "folds", max_bytes=4 << 30)
     session = Session(folder / "bundle", cache=cache)
-    feeds = {"q0": states(1)}
+    feeds = {"q": states(1)}
     session.run(None, feeds, handle=session.fold({"states": states(8, os.getpid())}))
     before, folds = private_bytes(), session.fold_statistics().folds
     barrier.wait()
@@ -217,59 +179,3 @@ def _work(folder: Path, rows: int, barrier: Barrier, results: Queue[tuple[int, i
     barrier.wait()
     digest = hashlib.sha256(got.tobytes()).hexdigest()
     results.put((session.fold_statistics().folds - folds, handle.nbytes, growth, digest))
-
-
-# ---------------------------------------------------------------- threads
-
-
-def in_turns(threads: int, settings: int, seconds: float, folder: Path | None) -> Outcome:
-    """Have threads run one session with several settings, by feeds and by handles.
-
-    Args:
-        threads: How many.
-        settings: How many.
-        seconds: For how long.
-        folder: A folder for what is folded; None for a cache in memory.
-    """
-    outcome = Outcome()
-    session = Session(model(), cache=FoldCache(folder), runtime_constants=["states"])
-    given = [states(64, seed) for seed in range(settings)]
-    query = states(1, 99)
-    plain = onnxruntime.InferenceSession(model().SerializeToString())
-    want = [plain.run(None, {"q0": query, "states": s})[0] for s in given]
-    end = time.monotonic() + seconds
-    resident: list[int] = []
-
-    def run(number: int) -> int:
-        moments, done = random.Random(number), 0
-        while time.monotonic() < end:
-            k = moments.randrange(settings)
-            if moments.random() < 0.5:
-                (got,) = session.run(None, {"q0": query, "states": given[k]})
-            else:
-                (got,) = session.fold({"states": given[k]}).run(None, {"q0": query})
-            if not np.allclose(got, want[k], rtol=1e-4, atol=1e-5):
-                outcome.faults.append(f"a result of setting {k} is wrong")
-            done += 1
-        return done
-
-    def watch() -> None:
-        while time.monotonic() < end:
-            time.sleep(seconds / 20)
-            with open("/proc/self/statm", encoding="ascii") as line:
-                resident.append(int(line.read().split()[1]) * mmap.PAGESIZE)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    with ThreadPoolExecutor(threads) as pool:
-        outcome.counts["runs"] = sum(pool.map(run, range(threads)))
-    watcher.join()
-    folds = outcome.counts["folds"] = session.fold_statistics().folds
-    if folds != settings:
-        outcome.faults.append(f"{folds} folds of {settings} settings")
-    half = len(resident) // 2
-    grown = max(resident[half:]) - max(resident[2:half])
-    outcome.counts["bytes that memory grew by from one half to the other"] = grown
-    if grown > 8 << 20:
-        outcome.faults.append(f"memory grew by {grown} bytes")
-    return outcome

@@ -9,9 +9,10 @@ import os
 import random
 import shutil
 import signal
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,22 +84,33 @@ def content(path: Path) -> str:
     return hashlib.sha256(loaded.SerializeToString(deterministic=True)).hexdigest()
 
 
-def run(folder: Path, command: list[str]) -> int:
-    """Begin a command in a process of its own; return its id."""
+def forked(work: Callable[[], int]) -> int:
+    """Begin a process that does something and ends with what that returns; return its id."""
     gc.collect()  # a session that is ended in the fork waits for threads that are not there
     child = os.fork()
     if child:
         return child
     code = 99
     with contextlib.suppress(BaseException):
+        code = work()
+    os._exit(code)
+
+
+def run(folder: Path, command: list[str], **environment: str) -> int:
+    """Begin a command in a process of its own; return its id."""
+
+    def work() -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         os.chdir(folder)
+        os.environ.update(environment)
+        tempfile.tempdir = None
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, 1)
         os.dup2(sink, 2)
-        code = main(command)
-    os._exit(code)
+        return main(command)
+
+    return forked(work)
 
 
 def finish(child: int) -> int:

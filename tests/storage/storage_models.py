@@ -34,62 +34,69 @@ def constant(name: str, t: TensorProto) -> onnx.NodeProto:
     return helper.make_node("Constant", [], [name], value=t)
 
 
+def parsed(text: str) -> onnx.ModelProto:
+    """A model from text, without the empty domains that the parser writes into it."""
+    model = onnx.parser.parse_model(text)
+
+    def clear(nodes) -> None:
+        for node in nodes:
+            if not node.domain:
+                node.ClearField("domain")
+            for attribute in node.attribute:
+                clear(attribute.g.node)
+
+    clear([*model.graph.node, *(node for f in model.functions for node in f.node)])
+    return model
+
+
 def linear(size: int = 64, seed: int = 0) -> onnx.ModelProto:
     """y = x @ w + b, w [size, size] an initializer, b [size] a Constant."""
-    graph = helper.make_graph(
-        [
-            helper.make_node("MatMul", ["x", "w"], ["h"], name="mul"),
-            constant("b", tensor("b", size, seed=seed + 1)),
-            helper.make_node("Add", ["h", "b"], ["y"], name="add"),
-        ],
-        "linear",
-        [value("x", ["batch", size])],
-        [value("y", ["batch", size])],
-        [tensor("w", size, size, seed=seed)],
+    model = parsed(
+        f"""<ir_version: 9, opset_import: ["" : 17]>
+        linear (float[batch, {size}] x) => (float[batch, {size}] y) {{
+            [mul] h = MatMul(x, w)
+            [add] y = Add(h, b) }}"""
     )
-    return helper.make_model(graph, opset_imports=OPSETS[:1], ir_version=9)
+    model.graph.node.insert(1, constant("b", tensor("b", size, seed=seed + 1)))
+    model.graph.initializer.append(tensor("w", size, size, seed=seed))
+    return model
 
 
 def nested(size: int = 64) -> onnx.ModelProto:
     """Large tensors in initializers, constants, a subgraph in a subgraph, and a function."""
-
-    def branch(name: str, inner: list[onnx.NodeProto], out: str) -> onnx.GraphProto:
-        return helper.make_graph(
-            [constant(f"{name}_c", tensor(f"{name}_c", size, size, seed=len(name))), *inner],
-            name,
-            [],
-            [value(out)],
-            [tensor(f"{name}_i", size, size, seed=ord(name[0]))],
-        )
-
-    deep_then = branch("deep_a", [helper.make_node("Add", ["deep_a_c", "deep_a_i"], ["p"])], "p")
-    deep_else = branch("deep_b", [helper.make_node("Mul", ["deep_b_c", "deep_b_i"], ["q"])], "q")
-    inner = helper.make_node("If", ["cond"], ["r"], then_branch=deep_then, else_branch=deep_else)
-    then = branch("a", [inner, helper.make_node("Sum", ["r", "a_c", "a_i"], ["s"])], "s")
-    other = branch("b", [helper.make_node("Sub", ["b_c", "b_i"], ["t"])], "t")
-    function = helper.make_function(
-        "local",
-        "Shift",
-        ["fx"],
-        ["fy"],
-        [
-            constant("fc", tensor("fc", size, size, seed=9)),
-            helper.make_node("Add", ["fx", "fc"], ["fy"]),
-        ],
-        OPSETS[:1],
+    model = parsed(
+        """<ir_version: 9, opset_import: ["" : 17, "local" : 1]>
+        nested (bool cond) => (float[n, m] y) {
+            [if] u = If(cond) <
+                then_branch = a () => (float[n, m] s) {
+                    r = If(cond) <
+                        then_branch = deep_a () => (float[n, m] p) { p = Add(deep_a_c, deep_a_i) },
+                        else_branch = deep_b () => (float[n, m] q) { q = Mul(deep_b_c, deep_b_i) }
+                    >
+                    s = Sum(r, a_c, a_i)
+                },
+                else_branch = b () => (float[n, m] t) { t = Sub(b_c, b_i) }
+            >
+            [shift] v = local.Shift(u)
+            [mul] y = MatMul(v, w)
+        }
+        <domain: "local", opset_import: ["" : 17]>
+        Shift (fx) => (fy) { fy = Add(fx, fc) }"""
     )
-    graph = helper.make_graph(
-        [
-            helper.make_node("If", ["cond"], ["u"], then_branch=then, else_branch=other, name="if"),
-            helper.make_node("Shift", ["u"], ["v"], domain="local", name="shift"),
-            helper.make_node("MatMul", ["v", "w"], ["y"], name="mul"),
-        ],
-        "nested",
-        [value("cond", [], TensorProto.BOOL)],
-        [value("y")],
-        [tensor("w", size, size, seed=5)],
-    )
-    return helper.make_model(graph, opset_imports=OPSETS, functions=[function], ir_version=9)
+
+    def fill(graph: onnx.GraphProto) -> None:
+        for attribute in [a for node in graph.node for a in node.attribute]:
+            fill(attribute.g)
+            name = attribute.g.name
+            stored = constant(f"{name}_c", tensor(f"{name}_c", size, size, seed=len(name)))
+            attribute.g.node.insert(0, stored)
+            inner = tensor(f"{name}_i", size, size, seed=ord(name[0]))
+            attribute.g.initializer.append(inner)
+
+    fill(model.graph)
+    model.graph.initializer.append(tensor("w", size, size, seed=5))
+    model.functions[0].node.insert(0, constant("fc", tensor("fc", size, size, seed=9)))
+    return model
 
 
 def sparse(name: str) -> onnx.SparseTensorProto:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faults.stub_image import NoEngineError, asked, containers, made_image
+from stub_image import NoEngineError, asked, containers, made_image
 
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.onnx_mlir.backend import OnnxMlir

@@ -24,9 +24,9 @@ from storage_models import (
     linear,
     nested,
     normal,
+    parsed,
     sparse,
     tensor,
-    value,
 )
 
 from onnxfold import storage
@@ -230,8 +230,8 @@ def test_files_that_cannot_be_read(tmp_path) -> None:
         storage.load("with\0zero")
 
 
-def graph_model(nodes, inputs=(), outputs=(), initializers=()) -> onnx.ModelProto:
-    graph = helper.make_graph(nodes, "g", list(inputs), list(outputs), list(initializers))
+def graph_model(nodes, initializers=()) -> onnx.ModelProto:
+    graph = helper.make_graph(nodes, "g", [], [], list(initializers))
     return helper.make_model(graph, opset_imports=OPSETS)
 
 
@@ -240,57 +240,53 @@ def hostile(**fields) -> TensorProto:
 
 
 RAW = bytes(8192)
-IDENTITY = helper.make_node("Identity", ["x"], ["y"], name="id")
 
 
 @pytest.mark.parametrize(
     ("model", "reason", "node"),
     [
-        (graph_model([], initializers=[hostile(dims=[-1], raw_data=RAW)]), "negative", "w"),
-        (graph_model([], initializers=[hostile(dims=[2**62, 2**62], raw_data=RAW)]), "memory", "w"),
+        ({"dims": [-1], "raw_data": RAW}, "negative", "w"),
+        ({"dims": [2**62, 2**62], "raw_data": RAW}, "memory", "w"),
+        ({"dims": [2**62] * 1000, "raw_data": RAW}, "1000 dim", "w"),
+        ({"dims": [2**40], "raw_data": RAW}, "has 8192", "w"),
+        ({"dims": [4], "raw_data": b"abc"}, "has 3", "w"),
+        ({"dims": [2**40]}, "has 0", "w"),
+        ({"dims": [4], "float_data": [1.0]}, "has 1", "w"),
+        ({"dims": [2048], "data_type": 8, "raw_data": RAW}, "string", "w"),
+        ({"dims": [2048], "data_type": 77, "raw_data": RAW}, "unknown", "w"),
+        ({"dims": [2048], "data_type": 0, "raw_data": RAW}, "without", "w"),
+        ("g () => (float y) { [id] y = Identity(x) }", "'x' is not defined", "id"),
         (
-            graph_model([], initializers=[hostile(dims=[2**62] * 1000, raw_data=RAW)]),
-            "1000 dim",
-            "w",
+            "g (float x) => () { [one] y = Identity(x) [id] y = Identity(x) }",
+            "already defined",
+            "id",
         ),
-        (graph_model([], initializers=[hostile(dims=[2**40], raw_data=RAW)]), "has 8192", "w"),
-        (graph_model([], initializers=[hostile(dims=[4], raw_data=b"abc")]), "has 3", "w"),
-        (graph_model([], initializers=[hostile(dims=[2**40])]), "has 0", "w"),
-        (graph_model([], initializers=[hostile(dims=[4], float_data=[1.0])]), "has 1", "w"),
+        ("g (float x, float y) => () { [id] y = Identity(x) }", "already defined", "id"),
         (
-            graph_model([], initializers=[hostile(dims=[2048], data_type=8, raw_data=RAW)]),
-            "string",
-            "w",
+            "g (float x) => (float z) { [id] y = Identity(x) }",
+            "'z' of graph 'g' is not comp",
+            None,
         ),
-        (
-            graph_model([], initializers=[hostile(dims=[2048], data_type=77, raw_data=RAW)]),
-            "unknown",
-            "w",
-        ),
-        (
-            graph_model([], initializers=[hostile(dims=[2048], data_type=0, raw_data=RAW)]),
-            "without",
-            "w",
-        ),
-        (
-            graph_model([constant("c", hostile(dims=[5], raw_data=RAW))]),
-            "has 8192",
-            "Constant -> c",
-        ),
-        (graph_model([IDENTITY], outputs=[value("y")]), "'x' is not defined", "id"),
-        (graph_model([IDENTITY, IDENTITY], [value("x")]), "already defined", "id"),
-        (graph_model([IDENTITY], [value("x"), value("y")]), "already defined", "id"),
-        (graph_model([IDENTITY], [value("x")], [value("z")]), "'z' of graph 'g' is not comp", None),
-        (graph_model([], [value("x"), value("x")]), "declared twice", None),
+        ("g (float x, float x) => () { }", "declared twice", None),
     ],
 )
 def test_inconsistent_models(tmp_path, caplog, model, reason: str, node: str | None) -> None:
-    path = write(tmp_path, model)
-    with pytest.raises(ModelError, match=reason) as caught:
-        storage.load(path)
-    assert (caught.value.file, caught.value.node) == (str(path), node)
-    with pytest.raises(ModelError, match=reason):
-        storage.from_proto(model)
+    """A tensor with fields that do not fit, which is also the value of a Constant; or a graph."""
+    models = (
+        [parsed(f'<ir_version: 9, opset_import: ["" : 17]> {model}')]
+        if node != "w"
+        else [
+            graph_model([], initializers=[hostile(**model)]),
+            graph_model([constant("c", hostile(**model))]),
+        ]
+    )
+    for bad, name in zip(models, (node, "Constant -> c"), strict=False):
+        path = write(tmp_path, bad)
+        with pytest.raises(ModelError, match=reason) as caught:
+            storage.load(path)
+        assert (caught.value.file, caught.value.node) == (str(path), name)
+        with pytest.raises(ModelError, match=reason):
+            storage.from_proto(bad)
     assert not caplog.records
 
 

@@ -48,7 +48,7 @@ def peaks(code: str, *args) -> list[float]:
 @pytest.fixture(scope="module")
 def few_large(tmp_path_factory):
     path = tmp_path_factory.mktemp("few") / "m.onnx"
-    big_model(path, 512, count=8)
+    big_model(path, 160, count=8)
     yield path
     path.unlink()
 
@@ -56,7 +56,7 @@ def few_large(tmp_path_factory):
 @pytest.fixture(scope="module")
 def many_medium(tmp_path_factory):
     path = tmp_path_factory.mktemp("many") / "m.onnx"
-    big_model(path, 192, count=3072)
+    big_model(path, 160, count=2560)
     yield path
     path.unlink()
 

@@ -130,6 +130,8 @@ class FoldStore:
         except (OSError, OnnxFoldError) as error:
             logger.warning("folded tensors are not kept: %s", error)
             return made
+        finally:
+            model.graph.initializers.clear()  # a model is a cycle, which would keep the tensors
 
 
 def _model_of(values: Mapping[str, Any]) -> ir.Model | None:

@@ -90,12 +90,9 @@ class Fast(Counting):
 
         return fast
 
-class Wrong(Counting):
-    name = "a wrong one"
-
-    def load(self, kernel, folder, weights):
-        run = super().load(kernel, folder, weights)
-        return lambda values: {n: array_of(v) * 2 for n, v in run(values).items()}
+class Broken:
+    def __init__(self):
+        raise ImportError("no driver")
 """
 
 
@@ -104,7 +101,7 @@ def compiled(tmp_path, monkeypatch) -> Iterator[Path]:
     """A folder with what the backends in `BACKEND` have compiled.
 
     Their kernels are onnxruntime's; those of the slow one wait for 10 ms, those of the fast one
-    compute the same only once, and those of the wrong one double the results.
+    compute the same only once.
     """
     site, log = tmp_path / "site", tmp_path / "log"
     info = site / "counting_backend-1.0.dist-info"
@@ -116,7 +113,7 @@ def compiled(tmp_path, monkeypatch) -> Iterator[Path]:
         "a slow one = counting_backend:Slow\n"
         "counting = counting_backend:Counting\n"
         "a fast one = counting_backend:Fast\n"
-        "a wrong one = counting_backend:Wrong\n"
+        "broken = counting_backend:Broken\n"
     )
     (site / "counting_backend.py").write_text(BACKEND)
     monkeypatch.syspath_prepend(str(site))

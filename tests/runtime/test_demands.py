@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from double import use_double
-from runtime_models import adapter_feeds, options, original, parse, random
+from runtime_models import options, original, parse, random
 
 from onnxfold import storage
 from onnxfold.errors import UsageError
@@ -14,134 +16,56 @@ from onnxfold.runtime.backends.demands import demands
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 
-
-def found(text: str, **weights):
-    """The sizes that the inputs of a model must have, and the reason why it is not compiled."""
-    known = demands(storage.from_proto(parse(f"g {text}", **weights)))
-    return [info.shape for info in known.inputs], known.reason
-
-
-@pytest.mark.parametrize(
-    ("text", "shapes"),
-    [
-        ("(float[64, r] a, float[r, 64] b) => (float[64, 64] y) { y = MatMul(a, b) }", "64,r r,64"),
-        ("(float[64, r] a, float[s, 64] b) => (float[64, 64] y) { y = MatMul(a, b) }", "64,r r,64"),
-        ("(float[64, r] a, float[8, 64] b) => (float[64, 64] y) { y = MatMul(a, b) }", "64,8 8,64"),
-        ("(float[2, n] a, float[m] b) => (float[2, n] y) { y = Add(a, b) }", "2,n n"),
-        ("(float[n, 1] a, float[1, m] b) => (float[n, m] y) { y = Add(a, b) }", "n,1 1,m"),
-        ("(float[n] a, float[m] b) => (float[p] y) { y = Concat<axis = 0>(a, b) }", "n m"),
-        ("(float[n, 2] a, float[n, k] b) => (float[p, 2] y) { y = Concat<axis = 0>(a, b) }", None),
-        (
-            """(float[n] a, float[m] b, float[p] c) => (float[n] y) {
-                t = Mul(a, b)
-                y = Sub(t, c)
-            }""",
-            "n n n",
-        ),
-        (
-            """(float[b, n, 64] a) => (float[b, n, 4, 16] y) {
-                s = Constant<value = int64[4] {0, 0, 4, 16}> ()
-                y = Reshape(a, s)
-            }""",
-            "b,n,64",
-        ),
-        (
-            """(float[n, 4] a, float[m, 4] b) => (float[n, 4] y) {
-                s = Shape(a)
-                y = Expand(b, s)
-            }""",
-            "n,4 n,4",
-        ),
-        ("(float[n, m] a) => (float[n, 77] y) { y = Add(a, w) }", "n,77"),
-    ],
-)
-def test_sizes_that_must_agree_have_one_name(text, shapes):
-    got, why = found(text, w=random(1, 77)) if "w)" in text else found(text)
-    words = [",".join(map(str, shape)) for shape in got]
-    assert why is None
-    assert " ".join(words) == (shapes or "n,2 n,2")
+# Graphs, and the sizes of their inputs (-: any), or ! and the reason why they are not compiled.
+GRAPHS = """
+(float[64, r] a, float[r, 64] b) => (float[64, 64] y) { y = MatMul(a, b) } | 64,r r,64
+(float[64, r] a, float[s, 64] b) => (float[64, 64] y) { y = MatMul(a, b) } | 64,r r,64
+(float[64, r] a, float[8, 64] b) => (float[64, 64] y) { y = MatMul(a, b) } | 64,8 8,64
+(float[2, n] a, float[m] b) => (float[2, n] y) { y = Add(a, b) } | 2,n n
+(float[n, 1] a, float[1, m] b) => (float[n, m] y) { y = Add(a, b) } | n,1 1,m
+(float[n] a, float[m] b) => (float[p] y) { y = Concat<axis = 0>(a, b) } | n m
+(float[n, 2] a, float[n, k] b) => (float[p, 2] y) { y = Concat<axis = 0>(a, b) } | n,2 n,2
+(float[n] a, float[m] b, float[p] c) => (float[n] y) { t = Mul(a, b) y = Sub(t, c) } | n n n
+(float[b, n, 64] a) => (float[b, n, 4, 16] y) <int64[4] s = {0, 0, 4, 16}> { y = Reshape(a, s) }
+    | b,n,64
+(float[n, 4] a, float[m, 4] b) => (float[n, 4] y) { s = Shape(a) y = Expand(b, s) } | n,4 n,4
+(float[n, m] a) => (float[n, 77] y) { y = Add(a, w) } | n,77
+(float[9, 8] a) => (float[2, 8] y) <int64[2] i = {0, -9}> { y = Gather(a, i) } | -
+(float[n] a, float[n] b) => (float[n] y) { y = Div(a, b) } | -
+(int64[n] a) => (int64[n] y) <int64 two = {2}> { y = Div(a, two) } | -
+(float[3, 4] a) => (float[3] y) { y = Einsum<equation = "ij->i">(a) } | -
+(float[n, 4] a) => (float[n, 4] y) { y = Softmax(a) } | -
+(float[m, 8] a, int64[n] b) => (float[n, 8] y) { y = Gather(a, b) } ! "b" says where
+(float[9] a, int64[4] i) => (float[4] y) { y = GatherElements(a, i) } ! "i" says where
+(float[9] a, int64[2, 1] i, float[2] u) => (float[9] y) { y = ScatterND(a, i, u) } ! "i" says where
+(float[9] a, int64[1] k) => (float[9] y) { y = Expand(a, k) } ! "k" says where
+(float[9] a, int64[1] k) => (float[9] y) { y = Reshape(a, k) } ! "k" says where
+(float[9] a, int64[1] k) => (float[n] y) { y = Tile(a, k) } ! "k" says where
+(float[9] a) => (int64[1, n] y) { y = NonZero(a) } ! depends on values
+(float[9] a, int64 k) => (float[9] y) { y = CumSum(a, k) } ! "k" says where
+(int32[n] a, int32[n] b) => (int32[n] y) { y = Div(a, b) } ! divide by 0
+(int64[n] a, int64[n] b) => (int64[n] y) { y = Mod(a, b) } ! divide by 0
+(int64[n] a) => (int64[n] y) <int64[2] w = {3, -1}> { y = Div(a, w) } ! divide by 0
+(float[n] a) => (float[m, 4] y) <int64[2] s = {-1, 4}> { y = Reshape(a, s) } ! not certain
+(float[n] a) => (float[m] y) <int64[1] s = {1}, int64[1] e = {-1}> { y = Slice(a, s, e) }
+    ! may have no elements
+(float[n, 8] a) => (float[m, 8] y) <int64[2] i = {0, 5}> { y = Gather(a, i) } ! within bounds
+(float[n] a, float[2] b) => (float[n, 2] y) { y = Einsum<equation = "i,j->ij">(a, b) } ! not certain
+(float[0, 3] a) => (float[0, 3] y) { y = Exp(a) } ! has no elements
+"""
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("(float[m, 8] a, int64[n] b) => (float[n, 8] y) { y = Gather(a, b) }", "'b' says where"),
-        (
-            "(float[9] a, int64[4] i) => (float[4] y) { y = GatherElements(a, i) }",
-            "'i' says where",
-        ),
-        (
-            "(float[9] a, int64[2, 1] i, float[2] u) => (float[9] y) { y = ScatterND(a, i, u) }",
-            "'i' says where",
-        ),
-        ("(float[9] a, int64[1] k) => (float[9] y) { y = Expand(a, k) }", "'k' says where"),
-        ("(float[9] a, int64[1] k) => (float[9] y) { y = Reshape(a, k) }", "'k' says where"),
-        ("(float[9] a, int64[1] k) => (float[n] y) { y = Tile(a, k) }", "'k' says where"),
-        ("(float[9] a) => (int64[1, n] y) { y = NonZero(a) }", "depends on values"),
-        (
-            """(float[9] a, int64 k) => (float[9] y) {
-                y = CumSum(a, k)
-            }""",
-            "'k' says where",
-        ),
-        ("(int32[n] a, int32[n] b) => (int32[n] y) { y = Div(a, b) }", "divide by 0"),
-        ("(int64[n] a, int64[n] b) => (int64[n] y) { y = Mod(a, b) }", "divide by 0"),
-        ("(int64[n] a) => (int64[n] y) { y = Div(a, w) }", "divide by 0"),
-        (
-            """(float[n] a) => (float[m, 4] y) {
-                s = Constant<value = int64[2] {-1, 4}> ()
-                y = Reshape(a, s)
-            }""",
-            "not certain",
-        ),
-        (
-            """(float[n] a) => (float[m] y) {
-                s = Constant<value = int64[1] {1}> ()
-                e = Constant<value = int64[1] {-1}> ()
-                y = Slice(a, s, e)
-            }""",
-            "may have no elements",
-        ),
-        (
-            """(float[n, 8] a) => (float[m, 8] y) {
-                i = Constant<value = int64[2] {0, 5}> ()
-                y = Gather(a, i)
-            }""",
-            "within bounds",
-        ),
-        (
-            """(float[n] a, float[2] b) => (float[n, 2] y) {
-                y = Einsum<equation = "i,j->ij">(a, b)
-            }""",
-            "not certain",
-        ),
-        ("(float[0, 3] a) => (float[0, 3] y) { y = Exp(a) }", "has no elements"),
-    ],
-)
-def test_what_may_fail_is_not_compiled(text, reason):
-    weights = {"w": np.array([3, -1])} if "w)" in text else {}
-    why = found(text.replace("'", '"'), **weights)[1]
-    assert why is not None and reason in why
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        """(float[9, 8] a) => (float[2, 8] y) {
-            i = Constant<value = int64[2] {0, -9}> ()
-            y = Gather(a, i)
-        }""",
-        "(float[n] a, float[n] b) => (float[n] y) { y = Div(a, b) }",
-        """(int64[n] a) => (int64[n] y) {
-            two = Constant<value = int64 {2}> ()
-            y = Div(a, two)
-        }""",
-        "(float[3, 4] a) => (float[3] y) { y = Einsum<equation = 'ij->i'>(a) }",
-        "(float[n, 4] a) => (float[n, 4] y) { y = Softmax(a) }",
-    ],
-)
-def test_what_cannot_fail_is_compiled(text):
-    assert found(text.replace("'", '"'))[1] is None
+@pytest.mark.parametrize("row", re.sub(r"\n +", " ", GRAPHS).strip().splitlines())
+def test_what_may_fail_is_not_compiled_and_sizes_that_must_agree_have_one_name(row):
+    text, mark, expected = re.fullmatch(r"(.*) ([|!]) (.*)", row).groups()
+    model = parse(f"g {text}", **({"w": random(1, 77)} if "77" in text else {}))
+    known = demands(storage.from_proto(model))
+    if mark == "!":
+        assert expected.replace('"', "'") in known.reason
+    else:
+        assert known.reason is None
+        shapes = " ".join(",".join(map(str, info.shape)) for info in known.inputs)
+        assert expected in ("-", shapes)
 
 
 BACKENDS = ["onnx-mlir", pytest.param("iree", marks=pytest.mark.slow)]
@@ -228,10 +152,3 @@ def test_tokens_are_embedded_by_a_kernel(backend, compiled):
     for index in (10, -11, 10**9):
         with pytest.raises(UsageError, match="an index in 'ids' is out of bounds: 10 rows"):
             session.run(None, {**feeds, "ids": np.array([0, index])})
-
-
-def test_the_adapter_is_still_compiled(backend, adapter):
-    session = session_on(adapter, ["a", "b", "scale"], backend)
-    feeds = adapter_feeds()
-    want = original(adapter, feeds)[0]
-    np.testing.assert_allclose(session.run(None, feeds)[0], want, rtol=1e-4, atol=1e-4)

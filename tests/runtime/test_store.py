@@ -138,11 +138,28 @@ def test_threads_and_caches_that_ask_at_the_same_time(folder):
     assert sum(s.waits for s in statistics) >= 8 and max(s.seconds for s in statistics) > 0.1
 
 
-def test_a_fold_that_fails_lets_the_next_one_try(folder):
+@pytest.mark.parametrize("where", ["folds", None])
+def test_a_fold_that_fails_lets_the_next_one_try(tmp_path, where):
+    cache = FoldCache(where and tmp_path / where)
     with pytest.raises(ValueError, match="no"):
-        FoldCache(folder).get("k", lambda: (_ for _ in ()).throw(ValueError("no")))
-    assert not os.listdir(folder)
-    of(FoldCache(folder), "k", w=random(9))
+        cache.get("k", lambda: (_ for _ in ()).throw(ValueError("no")))
+    assert not list(tmp_path.rglob("*/*"))
+    of(cache, "k", w=random(9))
+
+
+def test_in_memory_the_least_recently_used_goes_first():
+    cache = FoldCache(max_bytes=120)
+    for key in "abc":
+        of(cache, key, w=random(10))
+    of(cache, "a")
+    of(cache, "d", w=random(10))
+    made = cache.get("large", lambda: folded(w=random(31)))  # it drives nothing out
+    assert made.nbytes == 124 and cache.statistics().too_large == 1
+    for key in "acd":
+        of(cache, key)
+    assert (cache.statistics().bytes, cache.statistics().evictions) == (120, 1)
+    cache.clear()
+    assert cache.statistics().bytes == 0
 
 
 def test_the_folder_keeps_its_bound_and_what_was_used(folder):

@@ -31,7 +31,7 @@ from onnxfold.passes.context import Observer, Result
 from onnxfold.passes.outlook import outlook
 from onnxfold.passes.pipeline import first_folding, run_bounded, run_passes
 from onnxfold.passes.shapes.fixed_dims import fix_dims
-from onnxfold.report.summary import Kept, Report
+from onnxfold.report.summary import Report
 from onnxfold.storage import ModelLike, ModelT, PathLike
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ def _report(
         nodes_after=dict(sorted(count_nodes(model).items())),
         bytes_before=bytes_before,
         folded=propagation.folded,
-        kept=[Kept(d.node or d.value, d.op_type, d.graph, d.reason) for d in result.stays()],
+        kept=result.stays(),
         decisions=result.decisions(),
         pool=asdict(propagation.statistics),
         seconds=time.perf_counter() - clock.start,

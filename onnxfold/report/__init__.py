@@ -1,6 +1,6 @@
 """Reports: what a run did, and the tables that show it."""
 
 from onnxfold.memory import peak_rss_bytes
-from onnxfold.report.summary import Kept, Report
+from onnxfold.report.summary import Report
 
-__all__ = ["Kept", "Report", "peak_rss_bytes"]
+__all__ = ["Report", "peak_rss_bytes"]

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from onnxfold.report.compare_table import check_line
 from onnxfold.report.console import Table, bytes_text, count_text, first_of, ops_table, render
-from onnxfold.report.summary import Kept, Report
+from onnxfold.report.summary import Report
 from onnxfold.rewrite.driver import MOST_COUNTED
 
 if TYPE_CHECKING:
+    from onnxfold.analysis.decisions import Decision
     from onnxfold.forecast import Plan
 
 _GROUPS = 8  # reasons shown for which nodes stayed
@@ -120,12 +121,13 @@ def _rounding_lines(report: Report) -> Iterator[str | Table]:
             yield f"and {len(shown) - _GROUPS} more {what}: --json lists all"
 
 
-def _kept_lines(kept: list[Kept]) -> Iterator[str]:
-    """Yield two lines for every kind of reason, the most frequent first, with an example.
+def _kept_lines(kept: list[Decision]) -> Iterator[str]:
+    """Yield two lines for every kind of reason, the most frequent first, with a value as an
+    example.
 
     A reason may go into detail after a colon: that belongs to the example.
     """
-    groups: dict[str, list[Kept]] = defaultdict(list)
+    groups: dict[str, list[Decision]] = defaultdict(list)
     for node in kept:
         groups[node.reason.partition(": ")[0]].append(node)
     if groups:
@@ -135,6 +137,6 @@ def _kept_lines(kept: list[Kept]) -> Iterator[str]:
         ops = Counter(node.op_type for node in nodes).most_common()
         yield f"  {reason}: " + ", ".join(f"{count} {op}" for op, count in ops)
         detail = nodes[0].reason.partition(": ")[2]
-        yield f"    such as {nodes[0].node!r}" + (f" ({detail})" if detail else "")
+        yield f"    such as {nodes[0].value!r}" + (f" ({detail})" if detail else "")
     if len(ordered) > _GROUPS:
         yield f"  and {len(ordered) - _GROUPS} more reasons: --json lists all"

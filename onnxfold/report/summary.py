@@ -13,23 +13,6 @@ if TYPE_CHECKING:
     from onnxfold.report.rounding import Rounding
 
 
-@dataclass
-class Kept:
-    """A node with constant inputs only that was not folded.
-
-    Attributes:
-        node: The node's name, or its first output's name where it has none.
-        op_type: The op type, "domain::Op" outside the default domain.
-        graph: The name of the graph or function that holds the node.
-        reason: Why it stayed, in a few words; equal reasons are grouped in the table.
-    """
-
-    node: str
-    op_type: str
-    graph: str
-    reason: str
-
-
 @dataclass(repr=False)
 class Report(Shown, text="onnxfold.report.optimize_table:optimize_text"):
     """What one run of the optimizer did.
@@ -74,7 +57,7 @@ class Report(Shown, text="onnxfold.report.optimize_table:optimize_text"):
     bytes_before: int | None = None
     bytes_after: int | None = None
     folded: int = 0
-    kept: list[Kept] = field(default_factory=list)
+    kept: list[Decision] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     pool: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
@@ -102,7 +85,7 @@ class Report(Shown, text="onnxfold.report.optimize_table:optimize_text"):
             **times,
             "nodes_before": dict(sorted(self.nodes_before.items())),
             "nodes_after": dict(sorted(self.nodes_after.items())),
-            "kept": [vars(kept) for kept in self.kept],
+            "kept": [kept.to_dict() for kept in self.kept],
             "decisions": [decision.to_dict() for decision in self.decisions],
             "stages": {stage: round(seconds, 6) for stage, seconds in self.stages.items()},
             "check": self.check.to_dict() if self.check is not None else None,

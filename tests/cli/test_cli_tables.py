@@ -6,11 +6,16 @@ import re
 import sys
 from dataclasses import replace
 
+from onnxfold.analysis.decisions import Decision
 from onnxfold.comparison import Comparison, OutputResult
-from onnxfold.report import Kept, Report, peak_rss_bytes
+from onnxfold.report import Report, peak_rss_bytes
 from onnxfold.report.compare_table import compare_text
 from onnxfold.report.console import Table, render
 from onnxfold.report.optimize_table import optimize_text
+
+
+def stays(value: str, op_type: str, reason: str) -> Decision:
+    return Decision(value, "a node", op_type, "g", False, None, None, reason)
 
 
 def report() -> Report:
@@ -23,8 +28,8 @@ def report() -> Report:
         bytes_before=2_000_000,
         bytes_after=1_500_000,
         folded=12,
-        kept=[Kept(f"/layer[{i}]/Tile", "Tile", "g", reason) for i in range(5)]
-        + [Kept("r", "RandomNormal", "g", "not deterministic")],
+        kept=[stays(f"/layer[{i}]/Tile_out", "Tile", reason) for i in range(5)]
+        + [stays("r", "RandomNormal", "not deterministic")],
         pool={"created": 12, "peak_bytes": 4096, "materialized": 3},
         seconds=1.5,
         cpu_seconds=1.25,
@@ -46,7 +51,7 @@ def test_optimize_table():
     assert "pool memory: peak 4.1 kB; buffers: created 12, materialized 3" in text
     assert "6 nodes with constant inputs stayed:" in text
     assert "  the model would grow: 5 Tile\n" in text
-    assert "    such as '/layer[0]/Tile' (its result takes 4.2 MB)\n" in text
+    assert "    such as '/layer[0]/Tile_out' (its result takes 4.2 MB)\n" in text
     assert "  not deterministic: 1 RandomNormal\n    such as 'r'\n" in text
     assert "check: equal bit for bit on 1 run (onnxruntime)" in text
     assert "warning: something to know" in text
@@ -62,9 +67,13 @@ def test_optimize_table():
 def test_report_is_json():
     document = json.loads(json.dumps(report().to_dict(), allow_nan=False))
     assert document["kept"][5] == {
-        "node": "r",
+        "value": "r",
+        "node": "a node",
         "op_type": "RandomNormal",
         "graph": "g",
+        "folded": False,
+        "bytes_if_folded": None,
+        "bytes_if_kept": None,
         "reason": "not deterministic",
     }
     assert document["check"]["equal"] is True

@@ -124,7 +124,7 @@ def test_a_custom_op_is_reported_with_its_domain(tmp_path):
     report = onnxfold.optimize_file(tmp_path / "m.onnx", tmp_path / "n.onnx")
     assert report.nodes_after == {"Add": 1, "local::Odd": 1}
     (kept,) = report.kept
-    assert (kept.op_type, kept.node, kept.graph) == ("local::Odd", "a", "g")
+    assert (kept.op_type, kept.value, kept.graph) == ("local::Odd", "a", "g")
 
 
 def test_progress_names_every_stage(path):

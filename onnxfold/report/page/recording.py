@@ -139,7 +139,10 @@ def _run(report: Report) -> dict[str, Any]:
     apart = [rounding for rounding in run["roundings"] if rounding["differing"]]
     return {
         **run,
-        "kept": [{k: short(text) for k, text in n.items()} for n in run["kept"][:_MOST_KEPT]],
+        "kept": [
+            {k: short(str(n[k])) for k in ("value", "op_type", "graph", "reason")}
+            for n in run["kept"][:_MOST_KEPT]
+        ],
         "kept_left_out": max(0, len(report.kept) - _MOST_KEPT),
         "measured": len(report.roundings),
         "roundings": [{**r, "tensor": short(r["tensor"])} for r in apart[:_MOST_ROUNDINGS]],

@@ -109,7 +109,7 @@ function stayed(kept, more) {
   const ordered = [...groups].sort((a, b) => b[1].length - a[1].length);
   return section("stayed", "Constant, and not folded", kept.length ? "Nodes with constant inputs that stay in the model, by reason." : "All nodes with constant inputs were folded.",
     ...ordered.map(([reason, nodes]) => el("details", {}, el("summary", {}, el("b", {}, reason), ` ${plural(nodes.length, "node")}`),
-      table([["node"], ["op"], ["reason"]], nodes.map((node) => [nameText(node.node), node.op_type, node.reason])))),
+      table([["value"], ["op"], ["reason"]], nodes.map((node) => [nameText(node.value), node.op_type, node.reason])))),
     more ? el("p", { class: "about" }, `${number(more)} more are left out of this page.`) : null);
 }
 

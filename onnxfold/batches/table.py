@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from onnxfold.batches.outcome import Batch, Outcome
-from onnxfold.report.console import Table, bytes_text, change_text, count_text, render
+from onnxfold.report.console import Table, bytes_text, change_text, count_text, rendered
 
 _MOST_WITHOUT_RESULT = 50  # rows, without --verbose
 
 
-def batch_text(result: Batch, *, verbose: bool = False) -> str:
-    """Sums, and the models that have no result; each model if ``verbose``."""
-    return render(*_parts(result, verbose))
-
-
-def _parts(result: Batch, verbose: bool) -> Iterator[str | Table]:
+@rendered
+def batch_text(result: Batch, *, verbose: bool = False) -> Iterator[str | Table]:
+    """Return sums, and the models that have no result; each model if ``verbose``."""
     if verbose:
         yield _each(result.outcomes)
         yield ""

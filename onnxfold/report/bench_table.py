@@ -8,19 +8,16 @@ from pathlib import Path
 
 from onnxfold.bench.models import ALL_THREADS, Benchmark, FoldBench, ModelBench
 from onnxfold.report.bundle_table import kernels_table
-from onnxfold.report.console import Table, bytes_text, render, time_text
+from onnxfold.report.console import Table, bytes_text, rendered, time_text
 
 _MOST = 10  # rows of a table
 
 
-def bench_models_text(result: Benchmark) -> str:
+@rendered
+def bench_models_text(result: Benchmark) -> Iterator[str | Table]:
     """Return the figures of each model, its fused ops, where its time goes and what folding costs,
     as text.
     """
-    return render(*_parts(result))
-
-
-def _parts(result: Benchmark) -> Iterator[str | Table]:
     models = result.models
     names = [Path(each.model).name.replace(".onnx", "") for each in models]
     if len(set(names)) < len(names):

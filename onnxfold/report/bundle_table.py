@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
-from onnxfold.report.console import Table, bytes_text, first_of, render, time_text
+from onnxfold.report.console import Table, bytes_text, first_of, rendered, time_text
 from onnxfold.runtime.adapters.matching import Fit
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import Manifest
@@ -17,15 +16,12 @@ _Timed = tuple[list[str], str, float | None, float | None]
 """What a kernel makes, its backend, and the seconds of it and of onnxruntime."""
 
 
-def split_text(bundle: Bundle) -> str:
+@rendered
+def split_text(bundle: Bundle) -> Iterator[str | Table]:
     """Return what a split model consists of, as text for a terminal or a file."""
-    return render(*_parts(bundle.manifest, bundle.folder))
-
-
-def _parts(manifest: Manifest, folder: Path) -> Iterator[str | Table]:
-    nodes = manifest.nodes
+    manifest, nodes = bundle.manifest, bundle.manifest.nodes
     yield (
-        f"{folder}: of {nodes['original']:,} nodes, entry runs {nodes['entry']:,} each time "
+        f"{bundle.folder}: of {nodes['original']:,} nodes, entry runs {nodes['entry']:,} each time "
         f"and runtime_fold {nodes['runtime_fold']:,} once"
     )
     names = [info.name for info in manifest.runtime_constants]
@@ -91,26 +87,23 @@ def kernels_table(timed: Iterable[_Timed]) -> Iterator[str | Table]:
         yield from ("", Table(titles, rows), "")
 
 
-def adapters_text(manifest: Manifest, found: Mapping[str, Sequence[Fit]]) -> str:
+@rendered
+def adapters_text(manifest: Manifest, found: Mapping[str, Sequence[Fit]]) -> Iterator[str | Table]:
     """Return which constants the tensors of adapters are, by file, as text."""
     infos = {info.name: info for info in manifest.runtime_constants}
-    parts: list[str | Table] = []
     for file, fits in found.items():
         rows = []
         for fit in fits:
             name = fit.constant
             what = (name, str(infos[name])) if name is not None else ("", "")
             rows.append((fit.tensor, f"[{','.join(map(str, fit.shape))}]", *what, _note(fit)))
-        parts += [Table(("tensor", "shape", "runtime constant", "type", ""), rows), ""]
+        yield from (Table(("tensor", "shape", "runtime constant", "type", ""), rows), "")
         given = {fit.constant for fit in fits if fit.problem is None}
         rest = len(infos.keys() - given)
         left = f"; {rest} of {len(infos)} constants keep what the model has" if rest else ""
-        parts.append(f"{file}: {len(given)} of {len(fits)} tensors fit{left}")
+        yield f"{file}: {len(given)} of {len(fits)} tensors fit{left}"
         if manifest.cached:
-            parts.append(
-                f"each adapter takes {bytes_text(manifest.cached_bytes)} when it is folded"
-            )
-    return render(*parts)
+            yield f"each adapter takes {bytes_text(manifest.cached_bytes)} when it is folded"
 
 
 def _note(fit: Fit) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from onnxfold.graphs import shaped
-from onnxfold.report.console import Table, count_text, first_of, render
+from onnxfold.report.console import Table, count_text, first_of, rendered
 
 if TYPE_CHECKING:
     from onnxfold.comparison import Comparison, OutputResult
@@ -14,9 +14,24 @@ if TYPE_CHECKING:
 _MOST_NAMES = 8  # of dynamic dimensions in one line
 
 
-def compare_text(comparison: Comparison) -> str:
+@rendered
+def compare_text(comparison: Comparison) -> Iterator[str | Table]:
     """Return every output of every run, then the verdict, as text for a terminal or a file."""
-    return render(*_parts(comparison))
+    if comparison.outputs:
+        figures = (">differ", ">max abs", ">max rel", ">max ulp", ">NaN/Inf")
+        yield Table(("run", "output", "type", *figures, "verdict"), map(_row, comparison.outputs))
+    for output in comparison.outputs:
+        if output.note is not None:
+            yield f"{output.run}: {output.name}: {output.note}"
+    for run, sizes in comparison.sizes.items():
+        yield f"{run}: " + ", ".join(f"{name}={size}" for name, size in sizes.items())
+    for problem in comparison.problems:
+        yield f"problem: {problem}"
+    for note in comparison.notes:
+        yield f"note: {note}"
+    if comparison.first_difference is not None:
+        yield str(comparison.first_difference)
+    yield compare_line(comparison)
 
 
 def compare_line(comparison: Comparison) -> str:
@@ -40,24 +55,6 @@ def check_line(comparison: Comparison) -> str:
         parts.append(f"{name}={'/'.join(map(str, sizes))}")
     shown = f", sizes: {first_of(parts, _MOST_NAMES)}" if parts else ""
     return compare_line(comparison) + shown
-
-
-def _parts(comparison: Comparison) -> Iterator[str | Table]:
-    if comparison.outputs:
-        figures = (">differ", ">max abs", ">max rel", ">max ulp", ">NaN/Inf")
-        yield Table(("run", "output", "type", *figures, "verdict"), map(_row, comparison.outputs))
-    for output in comparison.outputs:
-        if output.note is not None:
-            yield f"{output.run}: {output.name}: {output.note}"
-    for run, sizes in comparison.sizes.items():
-        yield f"{run}: " + ", ".join(f"{name}={size}" for name, size in sizes.items())
-    for problem in comparison.problems:
-        yield f"problem: {problem}"
-    for note in comparison.notes:
-        yield f"note: {note}"
-    if comparison.first_difference is not None:
-        yield str(comparison.first_difference)
-    yield compare_line(comparison)
 
 
 def _row(output: OutputResult) -> tuple[str, ...]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec
 
 from onnxfold.errors import printable
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
+
+_Arguments = ParamSpec("_Arguments")
 
 _WIDTH = 160  # columns where the output is no terminal; tables take what they need
 _SHORT = 12  # characters of a text that stays in its line
@@ -75,6 +78,16 @@ def render(*parts: str | Table) -> str:
             for line in part.split("\n"):
                 console.print(printable(line), soft_wrap=True)
     return "".join(line.rstrip() + "\n" for line in text.getvalue().splitlines())
+
+
+def rendered(parts: Callable[_Arguments, Iterable[str | Table]]) -> Callable[_Arguments, str]:
+    """Make a function return the lines and tables that it yields as text, see `render`."""
+
+    @functools.wraps(parts)
+    def text(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> str:
+        return render(*parts(*args, **kwargs))
+
+    return text
 
 
 def _rich(table: Table, columns: int) -> RichTable:

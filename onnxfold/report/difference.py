@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.report.console import Table, bytes_text, ops_table, render
+from onnxfold.report.console import Table, bytes_text, ops_table, rendered
 from onnxfold.report.inventory import Inventory, TensorEntry, inventory_of, stored_tensors
 
 _CHUNK = 1 << 20
@@ -88,11 +88,9 @@ class Difference:
         """Return the same as a JSON-ready dictionary; its keys are stable."""
         return asdict(self)
 
-    def to_text(self) -> str:
+    @rendered
+    def to_text(self) -> Iterator[str | Table]:
         """Return the same as text for a terminal or a file."""
-        return render(*self._parts())
-
-    def _parts(self) -> Iterator[str | Table]:
         yield f"from {self.before} to {self.after}"
         yield ""
         before, after = ({op: counts[k] for op, counts in self.ops.items()} for k in (0, 1))
@@ -123,7 +121,7 @@ def _row(change: TensorChange) -> tuple[str, ...]:
 
 
 def take_difference(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Difference:
-    """Reads two models and says what is different.
+    """Read two models and return what is different.
 
     Of tensors with the same type and shape the bytes are compared, a mebibyte at a time.
 
@@ -189,21 +187,16 @@ def _tensors(
     both = [key for key in before if key in after]
     same = {key for key in both if _equal(before[key], after[key])}
     changes = [change("changed", key, key) for key in both if key not in same]
-    removed = [key for key in before if key not in after]
-    added = dict.fromkeys(key for key in after if key not in before)
-    kinds = {_kind(after[key]) for key in added} & {_kind(before[key]) for key in removed}
-    alike: dict[tuple[Any, bytes], list[_Key]] = defaultdict(list)
-    for key in added:
-        if (kind := _kind(after[key])) in kinds:
-            alike[kind, _digest(after[key])].append(key)
-    for key in removed:
-        kind = _kind(before[key])
-        twins = alike[kind, _digest(before[key])] if kind in kinds else None
-        twin = twins.pop(0) if twins else None
-        changes.append(change("renamed" if twin else "removed", key, twin))
-        if twin:
-            del added[twin]
-    changes += [change("added", None, key) for key in added]
+    added: dict[tuple[Any, bytes], list[_Key]] = defaultdict(list)
+    for key in after:
+        if key not in before:
+            added[_kind(after[key]), _digest(after[key])].append(key)
+    for key in before:
+        if key not in after:
+            twins = added[_kind(before[key]), _digest(before[key])]
+            twin = twins.pop(0) if twins else None
+            changes.append(change("renamed" if twin else "removed", key, twin))
+    changes += [change("added", None, key) for keys in added.values() for key in keys]
     return [before[key] for key in same], changes
 
 
@@ -221,25 +214,16 @@ def _equal(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
 
 
 def _digest(tensor: ir.TensorProtocol) -> bytes:
-    """Of the stored bytes, which are not held in memory."""
+    """Return the digest of the stored bytes, which are not held in memory."""
     digest = hashlib.blake2b(digest_size=16)
-    for chunk in _chunks(tensor):
-        digest.update(chunk)
-    return digest.digest()
-
-
-def _chunks(tensor: ir.TensorProtocol) -> Iterable[Any]:
-    if tensor.dtype == ir.DataType.STRING:
-        for text in tensor.numpy().reshape(-1):
-            data = text if isinstance(text, bytes) else str(text).encode()
-            yield len(data).to_bytes(8, "little") + data
-        return
     span = storage.span_of(tensor)
     if span is None:
-        yield tensor.tobytes()
-        return
+        is_text = tensor.dtype == ir.DataType.STRING
+        digest.update(repr(tensor.numpy().tolist()).encode() if is_text else tensor.tobytes())
+        return digest.digest()
     stored = span.array()
     for start in range(0, span.length, _CHUNK):
-        yield stored[start : start + _CHUNK].data
+        digest.update(stored[start : start + _CHUNK].data)
         # a page that was read stays in memory until it is given back
         span.file.release(span.offset + start, _CHUNK)
+    return digest.digest()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from onnxfold.report.compare_table import check_line
-from onnxfold.report.console import Table, bytes_text, count_text, first_of, ops_table, render
+from onnxfold.report.console import Table, bytes_text, count_text, first_of, ops_table, rendered
 from onnxfold.report.summary import Report
 from onnxfold.rewrite.driver import MOST_COUNTED
 
@@ -18,32 +18,14 @@ if TYPE_CHECKING:
 _GROUPS = 8  # reasons shown for which nodes stayed
 
 
-def optimize_text(report: Report, *, verbose: bool = False) -> str:
+@rendered
+def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Table]:
     """Return what changed, what it cost, and what stayed and why, as text for a terminal or a file.
 
     Args:
         report: Of one run.
         verbose: Also show stages, the pool, rules and assumptions.
     """
-    return render(*_parts(report, verbose))
-
-
-def plan_text(plan: Plan) -> str:
-    """Return the prediction of `--plan`, a line each: memory and bytes."""
-    made = plan.prediction
-    parts = dict(made.memory)
-    last = max(("constants", "check"), key=lambda name: parts[name])
-    shown = ["now", "modules", "graph", last]
-    sum_ = " + ".join(f"{bytes_text(parts[name])} {name}" for name in shown)
-    return render(
-        f"plan for {plan.source}: nothing was written",
-        f"  nodes        {plan.nodes}, of which {plan.folded} are constant and go at once",
-        f"  peak memory  at most {bytes_text(made.peak_bytes)} = {sum_}",
-        f"  to write     {bytes_text(made.bytes_written)} of weights",
-    )
-
-
-def _parts(report: Report, verbose: bool) -> Iterator[str | Table]:
     yield ops_table(
         *(report.nodes_before, report.nodes_after),
         *(report.bytes_before, report.bytes_after),
@@ -74,6 +56,20 @@ def _parts(report: Report, verbose: bool) -> Iterator[str | Table]:
         at_least = "at least " if max(withheld) == MOST_COUNTED else ""
         places = f"{at_least}{count_text(sum(withheld), 'more place')}"
         yield f"hint: -O2 would rewrite {places}; -v shows the rules"
+
+
+@rendered
+def plan_text(plan: Plan) -> Iterator[str]:
+    """Return the prediction of `--plan`, a line each: memory and bytes."""
+    made = plan.prediction
+    parts = dict(made.memory)
+    last = max(("constants", "check"), key=lambda name: parts[name])
+    shown = ["now", "modules", "graph", last]
+    sum_ = " + ".join(f"{bytes_text(parts[name])} {name}" for name in shown)
+    yield f"plan for {plan.source}: nothing was written"
+    yield f"  nodes        {plan.nodes}, of which {plan.folded} are constant and go at once"
+    yield f"  peak memory  at most {bytes_text(made.peak_bytes)} = {sum_}"
+    yield f"  to write     {bytes_text(made.bytes_written)} of weights"
 
 
 def _pool_line(pool: Mapping[str, int]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx_ir as ir
@@ -23,58 +23,20 @@ if TYPE_CHECKING:
 Shapes = Mapping[str, Sequence[int]]
 
 
-class WithoutEffectInSimplify(TypedDict, total=False):
-    """Keywords of ``onnxsim.simplify`` that have no meaning in onnxfold."""
-
-    skip_fuse_bn: Any
-    skipped_optimizers: Any
-    extra_optimizers: Any
-    skip_constant_folding: Any
-    skip_shape_inference: Any
-    dynamic_input_shape: Any
-    include_subgraph: Any
-    unused_output: Any
-    tensor_size_threshold: Any
-    mutable_initializer: Any
-    target_opset_version: Any
-    initializers_as_constants: Any
-    import_custom_schemas: Any
-    custom_rewriter: Any
-    input_fill: Any
-    function_rewrite_rules: Any
-    providers: Any
-    gemm_fusion_backend: Any
-    profile: Any
-    ort_profile: Any
-    merge_ort_profile: Any
-    external_data_threshold: Any
-    range_opt: Any
-    certify: Any
-    check_hazards: Any
-    check_gradients: Any
-    gradient_precision: Any
+_WITHOUT_EFFECT = {
+    "simplify": """skip_fuse_bn skipped_optimizers extra_optimizers skip_constant_folding
+        skip_shape_inference dynamic_input_shape include_subgraph unused_output
+        tensor_size_threshold mutable_initializer target_opset_version initializers_as_constants
+        import_custom_schemas custom_rewriter input_fill function_rewrite_rules providers
+        gemm_fusion_backend profile ort_profile merge_ort_profile external_data_threshold range_opt
+        certify check_hazards check_gradients gradient_precision""",
+    "slim": """inputs outputs no_shape_infer skip_optimizations dtype skip_fusion_patterns
+        size_threshold inspect dump_to_disk verbose""",
+}
+"""Keywords of ``onnxsim.simplify`` and ``onnxslim.slim`` that have no meaning in onnxfold."""
 
 
-class WithoutEffectInSlim(TypedDict, total=False):
-    """Keywords of ``onnxslim.slim`` that have no meaning in onnxfold."""
-
-    inputs: Any
-    outputs: Any
-    no_shape_infer: Any
-    skip_optimizations: Any
-    dtype: Any
-    skip_fusion_patterns: Any
-    size_threshold: Any
-    inspect: Any
-    dump_to_disk: Any
-    verbose: Any
-
-
-class SimplifyArguments(ShapelessArguments, WithoutEffectInSimplify, total=False):
-    """Further keywords of `simplify`."""
-
-
-class SlimArguments(ShapelessArguments, CheckArguments, WithoutEffectInSlim, total=False):
+class SlimArguments(ShapelessArguments, CheckArguments, total=False):
     """Further keywords of `slim`."""
 
 
@@ -92,7 +54,7 @@ def simplify(
     custom_lib: str | None = None,
     inline_functions: bool = False,
     output_path: str | os.PathLike[str] | None = None,
-    **arguments: Unpack[SimplifyArguments],
+    **arguments: Unpack[ShapelessArguments],
 ) -> tuple[onnx.ModelProto, bool]:
     """Optimize a model in memory, called as ``onnxsim.simplify`` is.
 
@@ -119,7 +81,7 @@ def simplify(
     Raises:
         OnnxFoldError: The model or an option is invalid.
     """
-    options = _with_effect(arguments, WithoutEffectInSimplify)
+    options = _with_effect(arguments, "simplify")
     if not perform_optimization:
         options.setdefault("level", 0)
     if shapes := {**(input_shapes or {}), **(overwrite_input_shapes or {})}:
@@ -175,7 +137,7 @@ def slim(
         CheckFailedError: The result does not compute what the model computes.
         OnnxFoldError: The model or an option is invalid.
     """
-    options = _with_effect(arguments, WithoutEffectInSlim)
+    options = _with_effect(arguments, "slim")
     if input_shapes is not None:
         is_named = isinstance(input_shapes, Mapping)
         options["input_shapes"] = input_shapes if is_named else dict(map(named_shape, input_shapes))
@@ -189,9 +151,9 @@ def slim(
     return None
 
 
-def _with_effect(arguments: Mapping[str, Any], others: type) -> dict[str, Any]:
-    """Return the arguments without those that have no effect; warn of these."""
-    found = sorted(arguments.keys() & others.__annotations__.keys())
+def _with_effect(arguments: Mapping[str, Any], function: str) -> dict[str, Any]:
+    """Return the arguments of a function without those that have no effect; warn of these."""
+    found = sorted(arguments.keys() & set(_WITHOUT_EFFECT[function].split()))
     if any(arguments[name] not in (None, False) for name in found):
         warnings.warn(f"no effect in onnxfold: {', '.join(found)}", stacklevel=3)
     return {name: value for name, value in arguments.items() if name not in found}

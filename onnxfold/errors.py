@@ -30,9 +30,9 @@ class OnnxFoldError(Exception):
         super().__init__(reason)
 
     def __str__(self) -> str:
-        at = f"node {_cut(self.node, 200)!r}" if self.node else None
+        at = f"node {cut(self.node, 200)!r}" if self.node else None
         where = [part for part in (printable(self.file or ""), at) if part]
-        return ": ".join([*where, printable(" ".join(_cut(self.reason, 1000).split()))])
+        return ": ".join([*where, printable(" ".join(cut(self.reason, 1000).split()))])
 
 
 @contextlib.contextmanager
@@ -64,7 +64,7 @@ def suggestion(name: str, known: Collection[str]) -> str:
     return f"; there are {', '.join(sorted(known)[:12])}{more}" if known else "; there are none"
 
 
-def _cut(text: str, longest: int) -> str:
+def cut(text: str, longest: int) -> str:
     """Return the text, or its beginning and its end, which says why."""
     return text if len(text) <= longest else f"{text[: longest - 103]}...{text[-100:]}"
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from onnxfold.errors import MissingFileError, UsageError
+from onnxfold.errors import MissingFileError, UsageError, cut
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -120,7 +120,7 @@ def available_providers(given: Sequence[Any] | None) -> list[Any]:
 def message_of(error: Exception) -> str:
     """Return the message of an error without newlines and without onnxruntime's codes.
 
-    It is cut after 300 characters.
+    What is longer than 300 characters is cut in its middle.
     """
     text = " ".join(str(error).split())
     if text.startswith("[ONNXRuntimeError]"):
@@ -128,7 +128,7 @@ def message_of(error: Exception) -> str:
     elif (marker := text.rfind("] : ")) >= 0:
         text = text[marker + 4 :]
     text = text or type(error).__name__
-    text = text if len(text) <= 300 else text[:297] + "..."
+    text = cut(text, 300)
     if "is not a registered function/op" in text:
         text += " (--custom-ops loads the library of such ops)"
     return text

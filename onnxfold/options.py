@@ -91,7 +91,7 @@ class Options:
         if self.max_growth is not None and self.max_growth < 0:
             raise UsageError(f"max_growth must not be negative, got {self.max_growth}")
         if self.memory_limit is not None and self.memory_limit <= 0:
-            raise UsageError(f"memory_limit must be positive, got {self.memory_limit}")
+            raise UsageError(f"the memory limit must be positive, got {self.memory_limit}")
         for name in ("keep", "fold", "enable", "disable", "rules", "passes", "keep_dims"):
             if isinstance(getattr(self, name), str):
                 raise UsageError(f"{name} must be a sequence, not one string")

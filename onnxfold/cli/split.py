@@ -18,6 +18,7 @@ from onnxfold.cli.arguments import (
     output_options,
 )
 from onnxfold.cli.output import write, write_json
+from onnxfold.errors import about
 
 
 @click.command()
@@ -96,7 +97,7 @@ def split(
         from onnxfold.report.page import check_destination, write_split_page
 
         check_destination(report, source)
-    with LateProgress(enabled=not quiet) as progress:
+    with LateProgress(enabled=not quiet) as progress, about(source):
         bundle = split_file(
             *(source, output),
             nominal=dict(nominal),

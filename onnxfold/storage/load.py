@@ -282,7 +282,7 @@ _KINDS = (
     (b"version https://git-lfs", "a git-lfs pointer, not the model: run `git lfs pull`"),
     (b"<!doctype html", "an HTML page, not an ONNX model: the download did not give the file"),
     (b"<html", "an HTML page, not an ONNX model: the download did not give the file"),
-    (b"pk\x03\x04", "a zip archive (PyTorch checkpoints are some), not an ONNX model"),
+    (b"pk\x03\x04", "a zip archive (of PyTorch?), not an ONNX model: export the model to ONNX"),
     (b"\x1f\x8b", "compressed by gzip: decompress it first"),
     (b"\x80\x02", "a Python pickle (of PyTorch?), not an ONNX model: export the model to ONNX"),
     (b"\x80\x04", "a Python pickle, not an ONNX model"),

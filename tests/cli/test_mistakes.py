@@ -49,7 +49,7 @@ MISTAKES = {
     "optimize truncated.onnx -o out.onnx": "bytes, 99977 are left",
     "optimize lfs.onnx -o out.onnx": "run `git lfs pull`",
     "optimize page.onnx -o out.onnx": "an HTML page",
-    "optimize checkpoint.pt -o out.onnx": "a zip archive (PyTorch checkpoints are some)",
+    "optimize checkpoint.pt -o out.onnx": "a zip archive (of PyTorch?), not an ONNX model: export the model",
     "optimize checkpoint.pkl -o out.onnx": "export the model to ONNX",
     "optimize keras.h5 -o out.onnx": "tf2onnx",
     "optimize mobile.tflite -o out.onnx": "a TensorFlow Lite model",
@@ -60,6 +60,11 @@ MISTAKES = {
     "inspect missing.onnx": "missing.onnx: no such file",
     "compare model.onnx missing.onnx": "missing.onnx: no such file",
     "bench missing.onnx": "missing.onnx: no such file",
+    "adapters model.onnx text.npz": "text.npz: not an .npz file, or damaged",
+    "batch model.onnx -o out --feeds missing.npz": "missing.npz: no such file",
+    "batch model.onnx -o out --rules missing.py": "missing.py: no such file",
+    "batch model.onnx -o out --custom-ops no.so": "no.so: no such file",
+    "batch model.onnx -o out --journal text.onnx": "text.onnx: it is no journal of a batch",
     "adapters missing folder": "missing: no such file",
     # data files
     "optimize gone.onnx -o out.onnx": "external data file 'weights.bin' cannot be opened: No such",
@@ -99,13 +104,14 @@ MISTAKES = {
     OPTIMIZE + "--enable attension": "neither a rule nor a rule set; did you mean 'attention'?",
     OPTIMIZE + "--passes constant-prop": "no pass 'constant-prop'; did you mean",
     OPTIMIZE + "--target tensorrt": "'tensorrt' is not 'onnxruntime'",
-    OPTIMIZE + "--fold-every": "Did you mean one of: '--fold'",
-    "optimise model.onnx out.onnx": "Did you mean 'optimize'?",
+    OPTIMIZE + "--fold-every": "--fold-all",
+    "optimise model.onnx out.onnx": "No such command 'optimise'",
     "explain model.onnx --value nothing": "no constant node matches 'nothing'",
     "explain model.onnx --why nothing": "no node has the name 'nothing'",
     "compare model.onnx model.onnx --dim bacth=3": "no input has a dimension 'bacth'",
-    "split model.onnx -o bundle": "no runtime constant is named (--runtime-const); inputs:",
-    SPLIT + "encoder_hiden_states": "did you mean 'encoder_hidden_states'?",
+    "split model.onnx -o bundle": "model.onnx: no runtime constant is named (--runtime-const); inputs:",
+    SPLIT
+    + "encoder_hiden_states": "model.onnx: no input is called 'encoder_hiden_states'; did you mean 'encoder_hidden_states'?",
     SPLIT + "encoder_* --backend tvm": "there is no backend 'tvm'; there are auto, iree",
     SPLIT
     + "encoder_* --nominal bacth=3": "no input has a dimension 'bacth'; did you mean 'batch'?",
@@ -120,7 +126,7 @@ MISTAKES = {
     OPTIMIZE + "--input-shape input_ids=1,3": "is not of the form x:1,3,224,224",
     OPTIMIZE + "--dim batch=1 --keep-dim batch": "dimension 'batch' cannot be 1 and be kept",
     OPTIMIZE + "--max-growth many": "'many' is not a size such as 4096, 512MB or 1.5GiB",
-    OPTIMIZE + "--memory-limit 0": "memory_limit must be positive, got 0",
+    OPTIMIZE + "--memory-limit 0": "the memory limit must be positive, got 0",
     OPTIMIZE + "--check -1": "-1 is not in the range x>=0",
     OPTIMIZE + "--precision double": "'double' is not one of 'exact', 'wide'",
     OPTIMIZE + "--plan --report page.html": "--report contradicts --plan",
@@ -142,7 +148,7 @@ def _model(op: str, inputs: list[str], weights: list[TensorProto], domain: str =
     node = helper.make_node(op, inputs, ["y"], name=op.lower(), domain=domain)
     graph = helper.make_graph([node], "g", value[:1], value[1:], weights)
     opsets = [helper.make_opsetid("", 17), *([helper.make_opsetid(domain, 1)] if domain else [])]
-    return helper.make_model(graph, opset_imports=opsets)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
 @pytest.fixture(scope="module")

@@ -114,8 +114,8 @@ def _npz(file: Path) -> dict[str, Array]:
     try:
         with np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ModelError(f"damaged: {error}", file=file) from None
+    except (ValueError, EOFError, zipfile.BadZipFile):
+        raise ModelError("not an .npz file, or damaged", file=file) from None
 
 
 def _onnx_adapter(file: Path) -> dict[str, Feed]:

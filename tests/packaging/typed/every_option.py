@@ -213,7 +213,6 @@ simplified, is_same = onnxfold.simplify(
     custom_lib="ops.so",
     inline_functions=True,
     output_path="out.onnx",
-    skip_fuse_bn=True,
     level=2,
     keep=["y"],
 )
@@ -225,7 +224,6 @@ slimmed: onnx.ModelProto | None = onnxfold.slim(
     model_check=True,
     model_check_inputs=["x:x.npy"],
     save_as_external_data=True,
-    skip_fusion_patterns=["Gelu"],
     check=2,
 )
 

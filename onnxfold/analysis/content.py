@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import operator
 import struct
-from collections.abc import Callable, Hashable, Iterable
-from typing import Any, Generic, TypeVar
+from collections.abc import Hashable, Iterable
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -17,46 +17,6 @@ from onnxfold.storage import data_bytes, sizes_of
 
 # Up to this many bytes the elements themselves tell.
 _SMALL = 1024
-
-T = TypeVar("T")
-
-
-class Equals(Generic[T]):
-    """Finds what is equal. The exact key, which costs more, is asked only where the rough one is.
-
-    Args:
-        rough: A key that equal things have in common; it tells most others from them.
-        exact: A key that only equal things have in common; None for a thing that equals no other.
-    """
-
-    def __init__(
-        self, rough: Callable[[T], Hashable], exact: Callable[[T], Hashable | None]
-    ) -> None:
-        self._rough = rough
-        self._exact = exact
-        self._found: dict[Hashable, dict[Hashable | None, T]] = {}
-        """By rough key and exact key; the only thing with a rough key has the exact key None."""
-
-    def find(self, thing: T) -> T | None:
-        """Return the first that was added and equals it."""
-        several = self._found.get(self._rough(thing))
-        if several is None:
-            return None
-        if None in several:
-            self._add_exactly(several, several.pop(None))
-        return several.get(self._exact(thing))
-
-    def add(self, thing: T) -> None:
-        """Have it found from now on; nothing equals it."""
-        several = self._found.setdefault(self._rough(thing), {})
-        if several:
-            self._add_exactly(several, thing)
-        else:
-            several[None] = thing
-
-    def _add_exactly(self, several: dict[Hashable | None, T], thing: T) -> None:
-        exact = self._exact(thing)
-        several[id(thing) if exact is None else exact] = thing
 
 
 def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:

@@ -9,7 +9,7 @@ once.
 
 With a price on every op that stays, the minimum cut folds more ops and stores more bytes. Where
 bytes are allowed above the minimum, the highest price is searched whose cut they pay for (a
-Lagrange multiplier); what is left then pays for single values.
+Lagrange multiplier).
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ FORBIDDEN = math.inf
 
 _HIGHEST = 1 << 62  # no region takes as many bytes
 _HALVES = 9  # prices that are tried, each half of the next one
-_TRIES = 64  # values that are stored one by one, at most
 
 
 class Growth(NamedTuple):
@@ -110,9 +109,6 @@ class _Part(Generic[V]):
         prices = sorted({most >> k for k in range(1, _HALVES)} - {0})
         place = bisect.bisect(prices, allowed, key=lambda p: self._weigh(self._cut(p))[1] - before)
         left -= self._store(self._cut(prices[place - 1]), left, most) if place else 0
-        made = [v for op in self._ops for v in op.outputs if v not in self.stored]
-        for value in sorted(made, key=self._cost.__getitem__)[:_TRIES]:
-            left -= self._store(self.stored | {value}, left, most)
         return allowed - left
 
     def _store(self, stored: set[V], allowed: float, most: int) -> float:

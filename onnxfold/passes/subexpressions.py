@@ -6,14 +6,15 @@ from collections.abc import Hashable, Sequence
 
 import onnx_ir as ir
 
-from onnxfold.analysis.content import Equals, content_of_attributes
+from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.facts import facts_of
 from onnxfold.editing import inherit, remove_nodes, replace, take_over
 from onnxfold.graphs import subgraphs_of
 from onnxfold.onnx_ir_private import nodes_of
 from onnxfold.options import Options
 
-_Seen = Equals[ir.Node]
+_Seen = dict[Hashable, ir.Node]
+"""Nodes by op and inputs; where several have the same, each by all that it computes."""
 
 
 class CommonSubexpressions(ir.passes.InPlacePass):
@@ -44,8 +45,7 @@ class CommonSubexpressions(ir.passes.InPlacePass):
 
     def _visit(self, graph: ir.Graph, outer: Sequence[_Seen]) -> None:
         """Visit a graph that sees what ``outer`` holds; its subgraphs see what comes before."""
-        # hardly any two nodes have the same op and inputs: attributes are looked at only then
-        own = _Seen(_op_and_inputs, _key)
+        own: _Seen = {}
         levels = (own, *outer)
         for node in nodes_of(graph):
             if node in self._scopes.parents:
@@ -53,11 +53,8 @@ class CommonSubexpressions(ir.passes.InPlacePass):
                     self._visit(subgraph, levels)
                 continue
             # without inputs it is a constant: an outer one costs more to look up than it saves
-            seen_by = levels if node.inputs else (own,)
-            twin = next(filter(None, (seen.find(node) for seen in seen_by)), None)
-            if twin is None:
-                own.add(node)
-            elif self._may_merge(node, twin):
+            twin = _twin(node, levels if node.inputs else (own,))
+            if twin is not None and self._may_merge(node, twin):
                 self._merge(node, twin)
                 self._gone.append(node)
 
@@ -83,8 +80,21 @@ class CommonSubexpressions(ir.passes.InPlacePass):
                 replace(old, new)
 
 
-def _op_and_inputs(node: ir.Node) -> Hashable:
-    return (node.op_type, *map(id, node.inputs))
+def _twin(node: ir.Node, levels: Sequence[_Seen]) -> ir.Node | None:
+    """Return a node that was seen before and computes the same; without one, this one is seen."""
+    # hardly any two nodes have the same op and inputs: attributes are looked at only then
+    rough = (node.op_type, *map(id, node.inputs))
+    key = None
+    for seen in levels:
+        first = seen.get(rough)
+        if first is not None:
+            key = key or _key(node)
+            seen.setdefault(_key(first), first)
+            if key is None or key in seen:
+                return None if key is None else seen[key]
+    own = levels[0]
+    own[key if rough in own else rough] = node
+    return None
 
 
 def _key(node: ir.Node) -> Hashable | None:

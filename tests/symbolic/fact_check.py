@@ -24,8 +24,9 @@ class Evaluation:
         """False if the number is another one in this run; binds a symbol seen first."""
         if isinstance(number, Expr):
             atom = self._algebra.atom_of(number)
-            if atom is not None and atom.op == "symbol" and atom.index not in self._atoms:
-                self._atoms[atom.index] = actual
+            index = number.terms[0][0][0] if number.terms[0][0] else -1
+            if atom is not None and atom.op == "symbol" and index not in self._atoms:
+                self._atoms[index] = actual
                 return atom.low <= actual <= atom.high
         value = self.value(number)
         return value is None or value == actual

@@ -6,9 +6,9 @@ from onnxfold.analysis.symbolic import (
     generate,
     movement,
 )
+from onnxfold.analysis.symbolic.analysis import SymbolicAnalysis
 from onnxfold.analysis.symbolic.expression import Algebra, Expr, NotKnown, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact
-from onnxfold.analysis.symbolic.propagation import SymbolicAnalysis
 
 ASSUMPTIONS = (
     "Inputs are such that the model runs: what is broadcast fits, nothing is divided by 0, and no "

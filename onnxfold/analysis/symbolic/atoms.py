@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 Monomial = tuple[int, ...]
@@ -22,24 +23,18 @@ class NotKnown(Exception):
     """The model does not determine what was asked for."""
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Expr:
     """A polynomial that is not a plain number. Equal expressions are equal in every run.
 
     An algebra makes one object for each polynomial: equality is identity.
     """
 
-    __slots__ = ("high", "low", "terms", "youngest")
-
-    def __init__(
-        self, terms: tuple[tuple[Monomial, int], ...], low: Bound, high: Bound, youngest: int
-    ) -> None:
-        self.terms = terms
-        self.low = low
-        """A number that it is never below."""
-        self.high = high
-        """A number that it is never above."""
-        self.youngest = youngest
-        """Index of the last unnamed symbol that it depends on, or -1."""
+    terms: tuple[tuple[Monomial, int], ...]
+    low: Bound
+    """A number that it is never below."""
+    high: Bound
+    """A number that it is never above."""
 
     def __repr__(self) -> str:
         return " + ".join(
@@ -96,27 +91,14 @@ def without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
     return tuple(rest)
 
 
+@dataclass(eq=False, slots=True)
 class Atom:
     """A variable of the polynomials: a symbol, or an operation that is none."""
 
-    __slots__ = ("args", "high", "index", "low", "op", "youngest")
-
-    def __init__(
-        self,
-        index: int,
-        op: str,
-        args: tuple[object, ...],
-        low: Bound,
-        high: Bound,
-        youngest: int,
-    ) -> None:
-        self.index = index
-        self.op = op
-        self.args = args
-        self.low = low
-        self.high = high
-        self.youngest = youngest
-        """Index of the last unnamed symbol that it depends on, or -1."""
+    op: str
+    args: tuple[object, ...]
+    low: Bound
+    high: Bound
 
     @property
     def is_dim(self) -> bool:
@@ -165,12 +147,6 @@ class Atoms:
         """Return the indexes of the atoms that an expression is made of."""
         return {k for monomial, _ in terms_of(number) for k in monomial}
 
-    def is_older(self, number: Number, mark: int) -> bool:
-        """Return True if every unnamed symbol in the expression existed when there were ``mark``
-        atoms.
-        """
-        return _youngest(number) < mark
-
     def _atom(self, op: str, args: tuple[object, ...], low: Bound, high: Bound) -> Expr:
         key = (op, *args)
         found = self._interned.get(key)
@@ -179,18 +155,14 @@ class Atoms:
         return found
 
     def _new(self, op: str, args: tuple[object, ...], low: Bound, high: Bound) -> Expr:
-        index = len(self.atoms)
-        youngest = index if op == "symbol" and not args else -1
-        youngest = max(youngest, *map(_youngest, args), -1)
-        self.atoms.append(Atom(index, op, args, low, high, youngest))
-        return self._expression((((index,), 1),))
+        self.atoms.append(Atom(op, args, low, high))
+        return self._expression((((len(self.atoms) - 1,), 1),))
 
     def _expression(self, terms: tuple[tuple[Monomial, int], ...]) -> Expr:
         """Return the one expression with these terms, which are in order and more than a number."""
         found = self._expressions.get(terms)
         if found is None:
-            youngest = max([self.atoms[k].youngest for monomial, _ in terms for k in monomial])
-            found = self._expressions[terms] = Expr(terms, *self._bounds(terms), youngest)
+            found = self._expressions[terms] = Expr(terms, *self._bounds(terms))
         return found
 
     # ---------------------------------------------------------------- bounds
@@ -247,7 +219,3 @@ class Atoms:
     def is_positive(self, a: Number) -> bool:
         """Return True if it is certainly greater than 0."""
         return self.low(a) > 0
-
-
-def _youngest(number: object) -> int:
-    return number.youngest if isinstance(number, Expr) else -1

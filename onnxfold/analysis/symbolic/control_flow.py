@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
@@ -11,63 +10,51 @@ from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, common, of_type
 from onnxfold.graphs import subgraphs_of
 
-if TYPE_CHECKING:
-    from onnxfold.analysis.symbolic.propagation import SymbolicAnalysis
-
 # How often a loop's body is visited to find out what stays the same from turn to turn.
 _ATTEMPTS = 3
 # Loops in loops in loops are visited that often each time: further in, nothing is tried.
 _DEEPEST_TRIAL = 3
 
+Visit = Callable[[ir.Graph, Sequence[Fact] | None], Sequence[Fact]]
+"""Returns the facts of a graph's outputs. What runs more than once is given facts of its inputs and
+looked at anew: a size may be another one in every turn."""
+
 
 def results(
-    analysis: SymbolicAnalysis,
-    node: ir.Node,
-    inputs: Sequence[Fact | None],
+    algebra: Algebra, node: ir.Node, inputs: Sequence[Fact | None], depth: int, visit: Visit
 ) -> Sequence[Fact]:
     """Return the facts of the outputs of a node with subgraphs; visits the subgraphs.
 
-    What runs more than once is looked at anew: a size may be another one in every turn.
+    Args:
+        algebra: Of the model's expressions.
+        node: The node.
+        inputs: What is known of its inputs; None for one that is omitted.
+        depth: How many graphs that run more than once the node is in.
+        visit: Visits a subgraph.
     """
+    graphs = subgraphs_of(node)
     if node.domain == "" and node.op_type == "If":
-        return _branches(analysis, node)
-    with analysis.again():
-        if node.domain == "" and node.op_type == "Loop":
-            return _loop(analysis, node, inputs)
-        for graph in subgraphs_of(node):
-            _anything(analysis, graph)
+        outputs = [visit(graph, None) for graph in graphs]
+        condition = None if inputs[0] is None else inputs[0].known
+        if condition is not None and condition.size == 1:
+            taken = node.attributes["then_branch" if condition.item() else "else_branch"]
+            return outputs[graphs.index(taken.as_graph())]
+        return [common(algebra, facts[0], facts[-1]) for facts in zip(*outputs, strict=False)]
+    if node.domain == "" and node.op_type == "Loop":
+        given = [UNKNOWN if f is None else f for f in inputs[2:]]
+        (body,) = graphs
+        if len(body.inputs) == 2 + len(given) and len(body.outputs) > len(given):
+            mark = len(algebra.atoms)  # younger ones are those of a turn
+            made = _repeat(algebra, body, given, depth, visit)
+            is_certain = _has_a_turn(inputs)
+            turns = algebra.unknown(low=0)
+            return [
+                *made[: len(given)],
+                *(_stacked(algebra, f, mark, turns, is_certain) for f in made[len(given) :]),
+            ]
+    for graph in graphs:
+        visit(graph, [UNKNOWN] * len(graph.inputs))
     return []
-
-
-def _branches(analysis: SymbolicAnalysis, node: ir.Node) -> Sequence[Fact]:
-    outputs = []
-    for graph in subgraphs_of(node):
-        analysis.run_graph(graph)
-        outputs.append([analysis.of(v) for v in graph.outputs])
-    condition = None if node.inputs[0] is None else analysis.of(node.inputs[0]).known
-    if condition is not None and condition.size == 1:
-        taken = "then_branch" if condition.item() else "else_branch"
-        return [analysis.of(v) for v in node.attributes[taken].as_graph().outputs]
-    return [common(analysis.algebra, facts[0], facts[-1]) for facts in zip(*outputs, strict=False)]
-
-
-def _loop(
-    analysis: SymbolicAnalysis, node: ir.Node, inputs: Sequence[Fact | None]
-) -> Sequence[Fact]:
-    """Return the turns of a Loop."""
-    (body,) = subgraphs_of(node)
-    algebra = analysis.algebra
-    given = [UNKNOWN if f is None else f for f in inputs[2:]]
-    made = body.outputs[1 + len(given) :]
-    if len(body.inputs) != 2 + len(given) or len(body.outputs) < 1 + len(given):
-        return _anything(analysis, body)
-    mark = len(algebra.atoms)  # younger symbols are those of a turn
-    carried = _repeat(analysis, body, given)
-    results = [analysis.of(v) for v in made]
-    if not _has_a_turn(inputs):
-        results = [_without_a_turn(algebra, f, v) for f, v in zip(results, made, strict=True)]
-    turns = algebra.unknown(low=0)
-    return [*carried, *(_stacked(algebra, f, mark, turns) for f in results)]
 
 
 def _has_a_turn(inputs: Sequence[Fact | None]) -> bool:
@@ -78,58 +65,35 @@ def _has_a_turn(inputs: Sequence[Fact | None]) -> bool:
     )
 
 
-def _without_a_turn(algebra: Algebra, fact: Fact, output: ir.Value) -> Fact:
-    """Return what is known of the result of a loop that may run no iteration.
-
-    onnxruntime then takes the shape in the file, with 0 for each size that is no number.
-    """
-    shape = output.shape
-    if fact.shape is None or shape is None or len(shape) != len(fact.shape):
-        return Fact(fact.dtype, None, None, fact.other)
-    sizes = [d if isinstance(d, int) else algebra.unknown(low=0) for d in shape]
-    return of_type(fact.dtype, sizes, algebra)
-
-
-def _anything(analysis: SymbolicAnalysis, body: ir.Graph) -> Sequence[Fact]:
-    """Return a body of which it is not known what it gets."""
-    for value in body.inputs:
-        analysis.set(value, UNKNOWN)
-    analysis.run_graph(body)
-    return []
-
-
-def _repeat(analysis: SymbolicAnalysis, body: ir.Graph, given: Sequence[Fact]) -> Sequence[Fact]:
+def _repeat(
+    algebra: Algebra, body: ir.Graph, given: Sequence[Fact], depth: int, visit: Visit
+) -> Sequence[Fact]:
     """Find what a body keeps of the values that go from turn to turn.
 
     At first all of it is taken to stay as it is before the first turn. What the body changes is
     taken to vary then, until the rest holds.
 
     Args:
-        analysis: The analysis of the model.
+        algebra: Of the model's expressions.
         body: The body. It is given the number of the turn, a condition, and the carried values,
             and makes a condition, the values to be carried on, and others.
         given: What is known of the carried values before the first turn.
+        depth: How many graphs that run more than once the loop is in.
+        visit: Visits the body.
 
     Returns:
-        What is known of the carried values after the last turn.
+        What is known of the carried values after the last turn, and of the others in each turn.
     """
-    algebra, end = analysis.algebra, body.outputs[1 : 1 + len(given)]
-    first = [of_type(dtype, (), algebra) for dtype in (ir.DataType.INT64, ir.DataType.BOOL)]
-
-    def after_turn(facts: Sequence[Fact]) -> list[Fact]:
-        for value, fact in zip(body.inputs, (*first, *facts), strict=True):
-            analysis.set(value, fact)
-        analysis.run_graph(body)
-        return [common(algebra, a, analysis.of(v)) for a, v in zip(given, end, strict=True)]
-
+    turn = [of_type(dtype, (), algebra) for dtype in (ir.DataType.INT64, ir.DataType.BOOL)]
     facts = given
-    for _ in range(_ATTEMPTS if analysis.nesting <= _DEEPEST_TRIAL else 0):
-        before, facts = facts, after_turn(facts)
+    for _ in range(_ATTEMPTS if depth < _DEEPEST_TRIAL else 0):
+        made = visit(body, (*turn, *facts))[1:]
+        before = facts
+        facts = [common(algebra, a, b) for a, b in zip(given, made, strict=False)]
         if all(_kept(g, a) == _kept(g, b) for g, a, b in zip(given, before, facts, strict=True)):
-            return facts
+            return [*facts, *made[len(given) :]]
     facts = [Fact(fact.dtype) for fact in given]  # ONNX lets only shapes vary
-    after_turn(facts)
-    return facts
+    return [*facts, *visit(body, (*turn, *facts))[1 + len(given) :]]
 
 
 def _kept(given: Fact, fact: Fact) -> tuple[object, ...]:
@@ -138,11 +102,12 @@ def _kept(given: Fact, fact: Fact) -> tuple[object, ...]:
     return fact is given, fact.dtype, fact.rank, [a == b for a, b in sizes]
 
 
-def _stacked(algebra: Algebra, fact: Fact, mark: int, turns: Number) -> Fact:
+def _stacked(algebra: Algebra, fact: Fact, mark: int, turns: Number, is_certain: bool) -> Fact:
     """Return one result for each turn: sizes that may change from turn to turn are not known
-    outside.
+    outside. Without a turn, onnxruntime takes the shape that the file says.
     """
-    if fact.shape is None or fact.other is not None:
+    if fact.shape is None or fact.other is not None or not is_certain:
         return Fact(fact.dtype)
-    sizes = [d if algebra.is_older(d, mark) else algebra.unknown(low=0) for d in fact.shape]
+    is_older = [all(k < mark for k in algebra.atoms_in(d)) for d in fact.shape]
+    sizes = [d if k else algebra.unknown(low=0) for d, k in zip(fact.shape, is_older, strict=True)]
     return of_type(fact.dtype, [turns, *sizes], algebra)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections import ChainMap
-from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
 import onnx_ir as ir
 
 from onnxfold.analysis.known import KnownValues
 from onnxfold.analysis.scopes import Scope, Scopes
-from onnxfold.analysis.symbolic import control_flow, suppositions
+from onnxfold.analysis.symbolic import control_flow
 from onnxfold.analysis.symbolic.application import Applications
 from onnxfold.analysis.symbolic.elementwise import is_small
 from onnxfold.analysis.symbolic.expression import Algebra, Number
@@ -22,17 +20,15 @@ from onnxfold.analysis.symbolic.fact import (
     of_array,
     of_type,
 )
-from onnxfold.graphs import captured_values, has_references, is_constant_node, subgraphs_of
+from onnxfold.graphs import captured_values, has_references, is_constant_node
 from onnxfold.onnx_ir_private import nodes_of
 from onnxfold.ops import Trait, ops
 from onnxfold.storage import sizes_of
 
-_Values = set[ir.Value | None]
-_MOST_ROUNDS = 4
 _SIZED_BY_FLOATS = frozenset(ops(Trait.SIZED_BY_FLOATS))
 
 
-class SymbolicAnalysis:
+class Propagation:
     """What is known of every value of a model.
 
     The ``value_info`` that a file carries is not believed: tools leave stale ones behind. Answers
@@ -79,47 +75,6 @@ class SymbolicAnalysis:
         """Return what is known by now; it does not change later."""
         return dict(self._facts)
 
-    def run(self) -> None:
-        """Find out about all values at once: cheaper than asking for one after the other.
-
-        And find more out by what must hold, or a node that every run visits would fail.
-        """
-        graphs = (self.model.graph, *(f.graph for f in self.model.functions.values()))
-        for graph in graphs:
-            self.run_graph(graph)
-        # A condition that is decided opens a branch, which requires more.
-        for _ in range(_MOST_ROUNDS if self.scopes.parents else 1):
-            affected: Collection[ir.Node] = ()
-            if self._required and self.algebra.learn(self._required_in_every_run()):
-                self._applications = Applications(self.algebra, self.table)
-                affected = frozenset(self._asking)
-            decided = suppositions.decided(self) if self.scopes.parents else {}
-            if not affected and not decided:
-                break
-            self._decided |= decided
-            self._facts.update(decided)
-            changed = _Values(decided)
-            for graph in graphs:
-                for node in nodes_of(graph):
-                    if (
-                        node in affected
-                        or node in self.scopes.parents
-                        or not changed.isdisjoint(node.inputs)
-                    ):
-                        self._visit_again(node, changed)
-
-    def _required_in_every_run(self) -> Iterator[Number]:
-        """Yield what nodes of the main graph require that an output is made of: runtimes run no
-        other.
-        """
-        needed: _Values = set(self.model.graph.outputs)
-        holders = self.scopes.parents
-        for node in reversed(nodes_of(self.model.graph)):
-            if not needed.isdisjoint(node.outputs):
-                needed.update(self.needed(node) if node in holders else node.inputs)
-                yield from self._required.pop(node, ())
-        self._required.clear()
-
     def set(self, value: ir.Value, fact: Fact) -> None:
         """Remember what is known of a value."""
         self._facts[value] = self.table.shared(fact)
@@ -135,77 +90,6 @@ class SymbolicAnalysis:
             dtype = known.dtype if found.dtype is None else found.dtype
             shape = known.shape if found.shape is None else found.shape
             self.set(new, Fact(dtype, shape) if known.other is None else known)
-
-    # ---------------------------------------------------------------- after changes
-
-    def refresh(self) -> None:
-        """Visit the nodes that read other values by now, and those that learn more by it."""
-        changed = _Values()
-        for graph in (self.model.graph, *(f.graph for f in self.model.functions.values())):
-            for node in self._stale_nodes(graph, changed):
-                if not changed.isdisjoint(node.inputs) or not self._reads_the_same(node):
-                    self._visit_again(node, changed)
-
-    def _stale_nodes(self, graph: ir.Graph, changed: _Values) -> Iterator[ir.Node]:
-        """Yield the nodes that read others, or ``changed`` ones, or hold a node that does; while it
-        grows.
-        """
-        read, holders = self._read, self.scopes.parents
-        for node in nodes_of(graph):
-            inputs = node.inputs
-            is_stale = read.get(node) is not inputs or not changed.isdisjoint(inputs)
-            if not is_stale and node in holders:
-                inner = (self._stale_nodes(body, changed) for body in subgraphs_of(node))
-                is_stale = any(True for nodes in inner for _ in nodes)
-            if is_stale:
-                yield node
-
-    def _reads_the_same(self, node: ir.Node) -> bool:
-        """Return whether no more is known of what a node reads by now than of what it read before;
-        this is remembered then.
-        """
-        before = self._read.get(node, ())
-        if node in self.scopes.parents or len(before) != len(node.inputs):
-            return False
-        facts, is_constant = self._facts, self.known.is_constant
-        for old, new in zip(before, node.inputs, strict=True):
-            if old is not new and (
-                old is None
-                or new is None
-                or facts.get(old) is not self.of(new)
-                or (is_constant(new) and not is_constant(old))
-            ):
-                return False
-        self._read[node] = node.inputs
-        return True
-
-    def _visit_again(self, node: ir.Node, changed: _Values) -> None:
-        facts = self._facts
-        before = [facts.get(value) for value in node.outputs]
-        if node not in self._read or not all(before):
-            # it was never visited, or a rewrite said what is known
-            self._read[node] = node.inputs
-            for value, fact in zip(node.outputs, before, strict=True):
-                if fact is None:
-                    changed.add(value)
-            return
-        scope = self.scopes.find(node.graph)
-        if node in self.scopes.parents:
-            for body in subgraphs_of(node):
-                for inner in body.all_nodes():
-                    for value in inner.outputs:
-                        self.known.ask_again(value)
-            with self.again():
-                self._visit(node, scope)
-        else:
-            self._visit(node, scope)
-        for value, old in zip(node.outputs, before, strict=True):
-            assert old is not None
-            is_constant = self.known.ask_again(value)
-            if _says_more(facts[value], old) or is_constant:
-                changed.add(value)
-            else:
-                facts[value] = old
 
     # ---------------------------------------------------------------- on demand
 
@@ -257,14 +141,15 @@ class SymbolicAnalysis:
             if self.nesting or not outputs or outputs[0] not in facts:
                 self._visit(node, scope)
 
-    @contextlib.contextmanager
-    def again(self) -> Iterator[None]:
-        """Graphs that run meanwhile forget what was known of their values."""
-        self.nesting += 1
-        try:
-            yield
-        finally:
-            self.nesting -= 1
+    def _run_body(self, body: ir.Graph, given: Sequence[Fact] | None) -> Sequence[Fact]:
+        """Return the facts of a body's outputs; with facts of its inputs, all is visited anew."""
+        for value, fact in zip(body.inputs, given or (), strict=False):
+            self.set(value, fact)
+        self.nesting += given is not None
+        self.run_graph(body)
+        facts = [self.of(value) for value in body.outputs]
+        self.nesting -= given is not None
+        return facts
 
     # ---------------------------------------------------------------- values without a producer
 
@@ -338,30 +223,6 @@ class SymbolicAnalysis:
         if self._decided and outputs and outputs[0] in self._decided:
             facts[outputs[0]] = self._decided[outputs[0]]
 
-    def suppose(
-        self, node: ir.Node, known: MutableMapping[ir.Value, Fact]
-    ) -> Sequence[Fact] | None:
-        """Return the facts of a node's outputs if more is known of other values.
-
-        Args:
-            node: A node of the main graph, or of a branch in it.
-            known: What is supposed.
-
-        Returns:
-            None if the node fails in every run then.
-        """
-        scope = self.scopes.find(node.graph)
-        assert scope is not None
-        outer = self._facts, self.algebra.required
-        self._facts, self.algebra.required = ChainMap({}, known, self._facts), []
-        try:
-            with self.again():
-                results = self._results(node, scope)
-            fails = any(self.algebra.high(number) < 0 for number in self.algebra.required)
-            return None if fails else results
-        finally:
-            self._facts, self.algebra.required = outer
-
     def _results(self, node: ir.Node, scope: Scope) -> Sequence[Fact]:
         if is_constant_node(node):
             return [self._source(node.outputs[0])]
@@ -369,7 +230,8 @@ class SymbolicAnalysis:
         known = self._facts.get
         inputs = [None if v is None else known(v) or self._find(v) for v in values]
         if node in self.scopes.parents:
-            return [self.table.shared(f) for f in control_flow.results(self, node, inputs)]
+            results = control_flow.results(self.algebra, node, inputs, self.nesting, self._run_body)
+            return list(map(self.table.shared, results))
         functions = self.model.functions
         if scope.in_function and has_references(node):
             return []
@@ -384,20 +246,3 @@ class SymbolicAnalysis:
                 # the evaluator computes what no shape function does
                 return [self._in_full(v, f) for v, f in zip(node.outputs, results, strict=False)]
         return results
-
-
-def _says_more(new: Fact, old: Fact) -> bool:
-    """Return whether more is known; a new symbol for what is not known is no news."""
-    return new is not old and _knowledge(new) >= _knowledge(old)
-
-
-def _knowledge(fact: Fact) -> tuple[int, ...]:
-    shape, items = fact.shape or (), fact.items
-    numbers = 0 if items is None else sum(isinstance(n, int) for n in items.ravel().tolist())
-    return (
-        fact.dtype is not None,
-        fact.other is not None or fact.shape is not None,
-        sum(isinstance(size, int) for size in shape),
-        items is not None,
-        numbers if fact.known is None else 1 << 20,
-    )

@@ -1,0 +1,222 @@
+"""Shapes and small values of a whole model: what must hold in every run, and what changes mean.
+
+Some conditions have one outcome after which the run fails: in every run they have the other one.
+TorchScript writes ``squeeze(x, 1)`` as ``If(size of axis 1 == 1) Squeeze(x) else x``, whose result
+has no known rank. What is computed of it may take one rank only, as an LSTM does. Both outcomes of
+such a condition are supposed and followed through the graph. If a node then gets what it cannot
+take, with one of them, it is the other one.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Collection, MutableMapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.analysis.symbolic.application import Applications
+from onnxfold.analysis.symbolic.fact import Fact, of_array
+from onnxfold.analysis.symbolic.propagation import Propagation
+from onnxfold.graphs import nodes_within, subgraphs_of
+from onnxfold.onnx_ir_private import nodes_of
+
+_Values = set[ir.Value | None]
+_MOST_ROUNDS = 4
+
+
+class SymbolicAnalysis(Propagation):
+    """What is known of every value of a model, found out at once and kept up to date.
+
+    The arguments are those of `Propagation`.
+    """
+
+    def run(self) -> None:
+        """Find out about all values at once: cheaper than asking for one after the other.
+
+        And find more out by what must hold, or a node that every run visits would fail.
+        """
+        for graph in self._roots():
+            self.run_graph(graph)
+        # A condition that is decided opens a branch, which requires more.
+        for _ in range(_MOST_ROUNDS if self.scopes.parents else 1):
+            affected: Collection[ir.Node] = ()
+            if self._required:
+                needed = self._needed_nodes(self.model.graph)
+                required = [
+                    n for k, numbers in self._required.items() if k in needed for n in numbers
+                ]
+                self._required.clear()
+                if self.algebra.learn(required):
+                    self._applications = Applications(self.algebra, self.table)
+                    affected = frozenset(self._asking)
+            decided: dict[ir.Value, Fact] = {}
+            if any(map(_is_if, self.scopes.parents)):
+                self._decide(self.model.graph, decided)
+            if not affected and not decided:
+                break
+            self._decided |= decided
+            self._facts.update(decided)
+            self._update(_Values(decided), affected)
+
+    def refresh(self) -> None:
+        """Visit the nodes that read other values by now, and those that learn more by it."""
+        self._update(_Values(), ())
+
+    def _roots(self) -> list[ir.Graph]:
+        return [self.model.graph, *(f.graph for f in self.model.functions.values())]
+
+    def _needed_nodes(self, graph: ir.Graph) -> set[ir.Node]:
+        """Return the nodes of a graph that its outputs are made of: runtimes run no other."""
+        needed, found = _Values(graph.outputs), set[ir.Node]()
+        for node in reversed(nodes_of(graph)):
+            if not needed.isdisjoint(node.outputs):
+                found.add(node)
+                needed.update(self.needed(node) if node in self.scopes.parents else node.inputs)
+        return found
+
+    # ---------------------------------------------------------------- after changes
+
+    def _update(self, changed: _Values, affected: Collection[ir.Node]) -> None:
+        """Visit the nodes that read others, or ``changed`` ones, or are ``affected``, or hold a
+        node that is so; ``changed`` grows meanwhile.
+        """
+        read, holders = self._read, self.scopes.parents
+        for graph in self._roots():
+            for node in nodes_of(graph):
+                for inner in nodes_within((node,)) if node in holders else (node,):
+                    inputs = inner.inputs
+                    if (
+                        read.get(inner) is not inputs
+                        or inner in affected
+                        or not changed.isdisjoint(inputs)
+                    ):
+                        self._visit_again(node, changed)
+                        break
+
+    def _visit_again(self, node: ir.Node, changed: _Values) -> None:
+        facts = self._facts
+        before = [facts.get(value) for value in node.outputs]
+        if node not in self._read or not all(before):
+            # it was never visited, or a rewrite said what is known
+            self._read[node] = node.inputs
+            for value, fact in zip(node.outputs, before, strict=True):
+                if fact is None:
+                    changed.add(value)
+            return
+        for body in subgraphs_of(node):
+            for inner in body.all_nodes():
+                for value in inner.outputs:
+                    self.known.ask_again(value)
+        self.nesting += 1
+        self._visit(node, self.scopes.find(node.graph))
+        self.nesting -= 1
+        for value, old in zip(node.outputs, before, strict=True):
+            assert old is not None
+            is_constant = self.known.ask_again(value)
+            if _says_more(facts[value], old) or is_constant:
+                changed.add(value)
+            else:
+                facts[value] = old
+
+    # ---------------------------------------------------------------- suppositions
+
+    def _decide(self, graph: ir.Graph, found: dict[ir.Value, Fact]) -> None:
+        """Find the conditions of a graph's Ifs, and of those in branches, that have one outcome in
+        every run, with the fact that says so.
+
+        All nodes of the graph run if one does. What is known of a value is followed for one
+        condition only.
+        """
+        nodes, needed = nodes_of(graph), self._needed_nodes(graph)
+        followed: set[ir.Value] = set()
+        for place, node in enumerate(nodes):
+            if not _is_if(node):
+                continue
+            for branch in subgraphs_of(node):
+                self._decide(branch, found)
+            condition = node.inputs[0]
+            if condition is None or condition in followed:
+                continue
+            producer, fact = condition.producer(), self.of(condition)
+            if producer is None or producer.graph is not graph:
+                continue  # where the condition is computed, this graph need not run
+            if fact.known is None and fact.static_shape in ((), (1,)):
+                shape = fact.static_shape or ()
+                outcomes = [of_array(np.full(shape, k, bool), ir.DataType.BOOL) for k in (1, 0)]
+                outcome = self._only_outcome(nodes[place:], condition, outcomes, needed, followed)
+                if outcome is not None:
+                    found[condition] = outcome
+
+    def _only_outcome(
+        self,
+        nodes: Sequence[ir.Node],
+        condition: ir.Value,
+        outcomes: Sequence[Fact],
+        needed: Collection[ir.Node],
+        followed: set[ir.Value],
+    ) -> Fact | None:
+        """Return the outcome without which one of the needed nodes fails; None if neither
+        is certain.
+        """
+        worlds = [{condition: outcome} for outcome in outcomes]
+        followed.add(condition)
+        for node in nodes:
+            read = self.needed(node) if node in self.scopes.parents else node.inputs
+            if worlds[0].keys().isdisjoint(read):
+                continue
+            one, other = (self._suppose(node, world) for world in worlds)
+            if one is not None and other is not None:
+                for value, *facts in zip(node.outputs, one, other, strict=False):
+                    if value not in followed and _outline(facts[0]) != _outline(facts[1]):
+                        followed.add(value)
+                        for world, fact in zip(worlds, facts, strict=True):
+                            world[value] = self.table.shared(fact)
+            elif one is not other and node in needed:
+                return outcomes[one is None]
+        return None
+
+    def _suppose(
+        self, node: ir.Node, known: MutableMapping[ir.Value, Fact]
+    ) -> Sequence[Fact] | None:
+        """Return the facts of a node's outputs if more is known of other values; None if the node
+        fails in every run then.
+        """
+        scope = self.scopes.find(node.graph)
+        assert scope is not None
+        outer = self._facts, self.algebra.required
+        self._facts, self.algebra.required = ChainMap({}, known, self._facts), []
+        self.nesting += 1
+        results = self._results(node, scope)
+        self.nesting -= 1
+        fails = any(self.algebra.high(number) < 0 for number in self.algebra.required)
+        self._facts, self.algebra.required = outer
+        return None if fails else results
+
+
+def _is_if(node: ir.Node) -> bool:
+    return node.domain == "" and node.op_type == "If"
+
+
+def _outline(fact: Fact) -> tuple[object, ...]:
+    """Return what is known of a value, whatever its symbols are."""
+    sizes = None if fact.shape is None else [d if isinstance(d, int) else -1 for d in fact.shape]
+    known = None if fact.known is None else fact.known.tobytes()
+    return fact.dtype, sizes, known
+
+
+def _says_more(new: Fact, old: Fact) -> bool:
+    """Return whether more is known; a new symbol for what is not known is no news."""
+    return new is not old and _knowledge(new) >= _knowledge(old)
+
+
+def _knowledge(fact: Fact) -> tuple[int, ...]:
+    shape, items = fact.shape or (), fact.items
+    numbers = 0 if items is None else sum(isinstance(n, int) for n in items.ravel().tolist())
+    return (
+        fact.dtype is not None,
+        fact.other is not None or fact.shape is not None,
+        sum(isinstance(size, int) for size in shape),
+        items is not None,
+        numbers if fact.known is None else 1 << 20,
+    )

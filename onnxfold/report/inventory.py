@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
 
+from onnxfold import storage
+from onnxfold.errors import ExternalDataError
 from onnxfold.graphs import all_graphs, count_nodes, shaped, type_text
-from onnxfold.report.console import Table, amount_text, bytes_text, render
+from onnxfold.report.console import Table, amount_text, bytes_text, rendered
 
+_MOST_SHOWN = 10  # tensors
 _NO_PARAMETERS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING)
 
 
@@ -62,6 +65,7 @@ class Inventory:
         tensor_bytes: Their bytes.
         stored_bytes: Bytes of the file and of the external data it refers to.
         largest: The largest tensors, largest first.
+        unread: Why external data is not read, or None: what the model says of it is taken.
     """
 
     path: str
@@ -77,44 +81,59 @@ class Inventory:
     tensor_bytes: int
     stored_bytes: int
     largest: list[TensorEntry]
+    unread: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same as a JSON-ready dictionary; its keys are stable."""
         return asdict(self)
 
-    def to_text(self) -> str:
+    @rendered
+    def to_text(self) -> Iterator[str | Table]:
         """Return the same as text for a terminal or a file."""
         opsets = ", ".join(f"{domain or 'ai.onnx'} {v}" for domain, v in self.opsets.items())
         producer = f", written by {self.producer}" if self.producer else ""
         ops = sorted(self.nodes.items(), key=lambda item: (-item[1], item[0]))
-        largest = [(t.name, t.type, bytes_text(t.bytes)) for t in self.largest]
-        return render(
-            f"{self.path}: IR {self.ir_version}, opset {opsets}{producer}",
+        yield f"{self.path}: IR {self.ir_version}, opset {opsets}{producer}"
+        yield (
             f"{bytes_text(self.stored_bytes)} stored, of which {self.tensors} tensors are "
             f"{bytes_text(self.tensor_bytes)}; {amount_text(self.parameters)} parameters, "
-            f"{sum(self.nodes.values())} nodes, {self.functions} functions",
-            *("", Table(("input", "type"), [(v.name, v.type) for v in self.inputs])),
-            *("", Table(("output", "type"), [(v.name, v.type) for v in self.outputs])),
-            *("", Table(("op", ">nodes"), [(op, str(count)) for op, count in ops])),
-            *(("", Table(("largest tensors", "type", ">bytes"), largest)) if largest else ()),
+            f"{sum(self.nodes.values())} nodes, {self.functions} functions"
         )
+        if self.unread is not None:
+            yield f"external data could not be read: {self.unread}"
+        for title, values in (("input", self.inputs), ("output", self.outputs)):
+            yield from ("", Table((title, "type"), [(v.name, v.type) for v in values]))
+        yield from ("", Table(("op", ">nodes"), [(op, str(count)) for op, count in ops]))
+        if self.largest:
+            largest = [(t.name, t.type, bytes_text(t.bytes)) for t in self.largest]
+            yield from ("", Table(("largest tensors", "type", ">bytes"), largest))
 
 
-def take_inventory(path: str | os.PathLike[str], largest: int = 10) -> Inventory:
-    """Reads a model and says what it holds, with its `largest` largest tensors.
+def take_inventory(path: str | os.PathLike[str]) -> Inventory:
+    """Read a model and return what it holds. Its external data may be missing.
 
     Raises:
         ModelError: The file cannot be read as a model.
     """
-    from onnxfold.storage import load
+    model, reason = load_to_inspect(path)
+    found = inventory_of(model, path)
+    if reason is not None:
+        tensors = (tensor for _, tensor in stored_tensors(model))
+        unread = sum(t.nbytes for t in tensors if isinstance(t, ir.ExternalTensor))
+        found = replace(found, stored_bytes=found.stored_bytes + unread, unread=reason)
+    return found
 
-    return inventory_of(load(path), path, largest)
+
+def load_to_inspect(path: str | os.PathLike[str]) -> tuple[ir.Model, str | None]:
+    """Load a model; without its external data if that cannot be read, and return the reason."""
+    try:
+        return storage.load(path), None
+    except ExternalDataError as error:
+        return storage.load(path, external_data=False), error.reason
 
 
-def inventory_of(model: ir.Model, path: str | os.PathLike[str], largest: int = 10) -> Inventory:
-    """Says what the model holds that was loaded from a path."""
-    from onnxfold.storage import model_bytes
-
+def inventory_of(model: ir.Model, path: str | os.PathLike[str]) -> Inventory:
+    """Return what a model holds that was loaded from a path."""
     stored = list(stored_tensors(model))
     tensors = [TensorEntry.of(value.name or "", tensor) for value, tensor in stored]
     return Inventory(
@@ -122,15 +141,15 @@ def inventory_of(model: ir.Model, path: str | os.PathLike[str], largest: int = 1
         ir_version=model.ir_version,
         producer=" ".join(filter(None, [model.producer_name, model.producer_version])),
         opsets=dict(sorted(model.opset_imports.items())),
-        inputs=[_value_info(value, model.graph) for value in model.graph.inputs],
+        inputs=[_value_info(value) for value in model.graph.inputs],
         outputs=[_value_info(value) for value in model.graph.outputs],
         nodes=count_nodes(model),
         functions=len(model.functions),
         parameters=sum(parameters_in(tensor) for _, tensor in stored),
         tensors=len(tensors),
         tensor_bytes=sum(tensor.bytes for tensor in tensors),
-        stored_bytes=model_bytes(model),
-        largest=sorted(tensors, key=lambda tensor: -tensor.bytes)[:largest],
+        stored_bytes=storage.model_bytes(model),
+        largest=sorted(tensors, key=lambda tensor: -tensor.bytes)[:_MOST_SHOWN],
     )
 
 
@@ -156,7 +175,7 @@ def parameters_in(tensor: ir.TensorProtocol) -> int:
     return 0 if tensor.dtype in _NO_PARAMETERS else math.prod(tensor.shape.numpy())
 
 
-def _value_info(value: ir.Value, graph: ir.Graph | None = None) -> InterfaceValue:
-    has_default = graph is not None and value.name in graph.initializers
+def _value_info(value: ir.Value) -> InterfaceValue:
+    has_default = value.is_graph_input() and value.is_initializer()
     type_ = type_text(value) or "unknown"
     return InterfaceValue(value.name or "", f"{type_}{' (has a default)' if has_default else ''}")

@@ -16,7 +16,7 @@ from onnxfold.analysis.scopes import sort_if_needed
 from onnxfold.comparison.dims import check_names, symbols_of
 from onnxfold.graphs import all_graphs, subgraphs_of
 from onnxfold.report.console import Table, amount_text, bytes_text, count_text, render
-from onnxfold.report.inventory import parameters_in, stored_tensors
+from onnxfold.report.inventory import load_to_inspect, parameters_in, stored_tensors
 from onnxfold.runtime.splitting.sizes import NOMINAL, NominalSizes, work_of
 
 _MOST_ROWS = 40  # if no depth is asked for
@@ -127,9 +127,7 @@ def take_modules(path: str | os.PathLike[str], dims: Mapping[str, int] | None = 
         ModelError: The file cannot be read as a model.
         UsageError: There is no such dimension.
     """
-    from onnxfold.storage import load
-
-    model = load(path)
+    model, _ = load_to_inspect(path)
     names = symbols_of(model.graph.inputs)
     check_names(dims or {}, names)
     sizes = {name: (dims or {}).get(name, NOMINAL) for name in names}

@@ -59,13 +59,17 @@ ModelT = TypeVar("ModelT", bound=bytes | ir.Model | onnx.ModelProto | Program)
 
 
 @paused_garbage_collection()
-def load(path: str | os.PathLike[str]) -> ir.Model:
+def load(path: str | os.PathLike[str], *, external_data: bool = True) -> ir.Model:
     """Load a model without its large tensors: they become views of the mapped file.
 
     Tensors of raw data are `ViewTensor`, from 4 KiB on with a ``span`` of the file, external ones
     `SharedExternalTensor` (an ``ir.ExternalTensor``), all others onnx-ir's own.
     ``model.meta["onnxfold.source"]`` is the absolute path, ``model.meta["onnxfold.external_data"]``
     tells whether there was external data.
+
+    Args:
+        path: The file.
+        external_data: False not to look for data files: external tensors have no elements then.
 
     Raises:
         MissingFileError: The file does not exist.
@@ -80,7 +84,8 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
 
     with about(name):
         try:
-            model = decode(_skeleton(file, stand_ins), stand_ins, external.tensor)
+            locate = external.tensor if external_data else lambda tensor: tensor
+            model = decode(_skeleton(file, stand_ins), stand_ins, locate)
         except Exception as error:
             file.check()
             if isinstance(error, ModelError) and (kind := _kind_of(file)):

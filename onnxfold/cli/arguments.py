@@ -17,28 +17,47 @@ PATH = click.Path(readable=False)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def size_in_bytes(text: str) -> int:
-    """Return a number of bytes, see `onnxfold.options.byte_size`."""
-    try:
-        return byte_size(text)
-    except UsageError as error:
-        raise click.BadParameter(str(error)) from None
+def _reader(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return the type of an option: what it reads, or an error that names the option."""
+
+    def convert(text: str) -> Any:
+        try:
+            return read(text)
+        except UsageError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return convert
 
 
-def dimension(text: str) -> tuple[str, int]:
-    """Return a symbolic dimension and its size: batch=2."""
+def _dimension(text: str) -> tuple[str, int]:
     name, _, size = text.rpartition("=")
     if not name or not size.isdecimal():
-        raise click.BadParameter(f"{text!r} is not of the form batch=2")
+        raise UsageError(f"{text!r} is not of the form batch=2")
     return name, int(size)
 
 
-def input_shape(text: str) -> tuple[str, list[int]]:
-    """Return the name of an input and its shape: x:1,3,224,224, with -1 for a size that stays."""
-    try:
-        return named_shape(text)
-    except UsageError as error:
-        raise click.BadParameter(str(error)) from None
+size_in_bytes = _reader(byte_size)
+"""The type of a number of bytes, see `onnxfold.options.byte_size`."""
+
+
+def several(*names: str, help: str, **more: Any) -> Callable[[Command], Command]:
+    """Return an option that may be given several times."""
+    return click.option(*names, multiple=True, help=f"{help}; may be repeated.", **more)
+
+
+def _named(read: Callable[[str], Any], *names: str, **more: Any) -> Callable[[Command], Command]:
+    """Return an option whose values are a dictionary."""
+    return several(*names, type=_reader(read), callback=lambda _, __, pairs: dict(pairs), **more)
+
+
+def sizes(*names: str, help: str) -> Callable[[Command], Command]:
+    """Return an option for sizes of dimensions by name: batch=2."""
+    return _named(_dimension, *names, metavar="NAME=SIZE", help=help)
+
+
+def shapes(*names: str, help: str) -> Callable[[Command], Command]:
+    """Return an option for shapes by name: x:1,3,224,224."""
+    return _named(named_shape, *names, metavar="NAME:D,D,...", help=help)
 
 
 def _set_verbosity(ctx: click.Context, param: click.Parameter, verbose: bool) -> bool:
@@ -93,28 +112,32 @@ def _providers() -> Iterable[str]:
     return onnxruntime.get_available_providers()  # type: ignore[no-any-return]
 
 
+LEVEL = click.option(
+    "-O",
+    "--level",
+    type=click.IntRange(0, 2),
+    default=1,
+    show_default=True,
+    help="0: fold constants; 1: also rules that keep every bit; 2: also inexact rules.",
+)
 REPORT = click.option(
     "--report",
     type=PATH,
     metavar="PAGE.html",
     help="Also write a report page; only its data if the name ends in .json.",
 )
-DIMS = click.option(
+DIMS = sizes(
     "--dim",
     "dims",
-    type=dimension,
-    multiple=True,
-    metavar="NAME=SIZE",
     help="Size of a dynamic dimension, by default found by trying; x[2] names an unnamed "
-    "dimension: axis 2 of input x; may be repeated.",
+    "dimension: axis 2 of input x",
 )
-PROVIDERS = click.option(
+PROVIDERS = several(
     "--provider",
     "providers",
-    multiple=True,
     metavar="NAME",
     shell_complete=completed(_providers),
-    help="Execution provider of onnxruntime; may be repeated.  [default: CPUExecutionProvider]",
+    help="Execution provider of onnxruntime, by default CPUExecutionProvider",
 )
 _COMPARISON = (
     click.option(
@@ -132,12 +155,11 @@ _COMPARISON = (
     click.option(
         "--ulp", type=click.IntRange(min=0), metavar="N", help="Units in the last place to allow."
     ),
-    click.option(
+    several(
         "--custom-ops",
         type=PATH,
-        multiple=True,
         metavar="LIBRARY",
-        help="Shared library with custom ops of the model, for onnxruntime; may be repeated.",
+        help="Shared library with custom ops of the model, for onnxruntime",
     ),
 )
 _CHECK = (
@@ -150,14 +172,7 @@ _CHECK = (
         "ask for it, too.",
     ),
     *_COMPARISON,
-    click.option(
-        "--check-dim",
-        "check_dims",
-        type=dimension,
-        multiple=True,
-        metavar="NAME=SIZE",
-        help="Size of a dynamic dimension to compare with; may be repeated.",
-    ),
+    sizes("--check-dim", "check_dims", help="Size of a dynamic dimension to compare with"),
 )
 
 
@@ -197,12 +212,11 @@ check_options = section("Check", *_CHECK)
 """All arguments of `onnxfold.options.Check`."""
 
 
-RUNTIME_CONSTANTS = click.option(
+RUNTIME_CONSTANTS = several(
     "--runtime-const",
     "runtime_constants",
-    multiple=True,
     metavar="GLOB",
-    help="Input, or weight, that stays the same over many runs; may be repeated.",
+    help="Input, or weight, that stays the same over many runs",
 )
 BACKEND = click.option(
     "--backend",
@@ -213,12 +227,11 @@ BACKEND = click.option(
     help="What runs runtime_fold; iree and onnx-mlir compile it, auto uses kernels of a "
     "bundle that are faster than onnxruntime.",
 )
-BACKEND_OPTIONS = click.option(
+BACKEND_OPTIONS = several(
     "--backend-option",
     "backend_options",
-    multiple=True,
     metavar="OPTION",
-    help="Option for the backend's compiler: --backend-option=-O2; may be repeated.",
+    help="Option for the backend's compiler: --backend-option=-O2",
 )
 OVERRIDABLE = click.option(
     "--overridable", is_flag=True, help="Also fold every input that has a default value."

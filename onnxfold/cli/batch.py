@@ -14,7 +14,7 @@ from onnxfold.cli.arguments import (
     output_options,
     size_in_bytes,
 )
-from onnxfold.cli.folding import folding_arguments, folding_options
+from onnxfold.cli.folding import folding_options
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, write, write_json
 
 
@@ -73,9 +73,8 @@ def batch(sources: tuple[str, ...], output: str, quiet: bool, as_json: bool, **o
     from onnxfold.batches import batch as optimize_all
     from onnxfold.report.progress import LateProgress
 
-    options["check_dims"] = dict(options["check_dims"])
     with LateProgress(enabled=not quiet) as progress:
-        done = optimize_all(sources, output, progress=progress, **folding_arguments(options))
+        done = optimize_all(sources, output, progress=progress, **options)
     if as_json:
         write_json(done.to_dict())
     elif not quiet:

@@ -15,8 +15,9 @@ from onnxfold.cli.arguments import (
     PROVIDERS,
     RUNTIME_CONSTANTS,
     comparison_options,
-    dimension,
     output_options,
+    several,
+    sizes,
 )
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
 
@@ -24,14 +25,7 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
 @click.command()
 @click.argument("sources", metavar="MODEL [MODEL|BUNDLE]...", type=PATH, nargs=-1, required=True)
 @comparison_options
-@click.option(
-    "--dim",
-    "dims",
-    type=dimension,
-    multiple=True,
-    metavar="NAME=SIZE",
-    help="Size of a dynamic dimension; may be repeated.  [default: 1 for a batch, 16, or others]",
-)
+@sizes("--dim", "dims", help="Size of a dynamic dimension, by default 1 for a batch, 16, or others")
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
@@ -40,12 +34,11 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
     metavar="N",
     help="Timed runs of each model.",
 )
-@click.option(
+@several(
     "--threads",
     type=click.IntRange(min=0),
-    multiple=True,
     metavar="N",
-    help="Number of threads of onnxruntime, 0 for all; may be repeated.  [default: 1 and 0]",
+    help="Number of threads of onnxruntime, 0 for all, by default 1 and 0",
 )
 @PROVIDERS
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs.")
@@ -62,7 +55,6 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
 @output_options
 def bench(
     sources: tuple[str, ...],
-    dims: tuple[tuple[str, int], ...],
     threads: tuple[int, ...],
     as_json: bool,
     **options: Any,
@@ -84,7 +76,7 @@ def bench(
         options["splitting"] = {name: v for name, v in (splits | cuts).items() if v}
     elif any(cuts.values()):
         raise click.UsageError("--max-cache and --backend-option need --runtime-const")
-    result = bench_models(sources, dims=dict(dims), threads=threads or (1, ALL_THREADS), **options)
+    result = bench_models(sources, threads=threads or (1, ALL_THREADS), **options)
     if as_json:
         write_json(result.to_dict())
     else:

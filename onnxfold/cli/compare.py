@@ -40,7 +40,6 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
 def compare(
     a: str,
     b: str,
-    dims: tuple[tuple[str, int], ...],
     report: str | None,
     as_json: bool,
     **options: Any,
@@ -56,7 +55,7 @@ def compare(
 
         check_destination(report, a, b)
     given = {name: value for name, value in options.items() if value is not None}
-    result = compare_models(a, b, dims=dict(dims), **given)
+    result = compare_models(a, b, **given)
     if report is not None:
         write_compare_page(result, report)
     if as_json:

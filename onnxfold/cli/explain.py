@@ -7,32 +7,23 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import PATH, output_options, size_in_bytes
+from onnxfold.cli.arguments import LEVEL, PATH, output_options, several
+from onnxfold.cli.folding import what_is_folded
 from onnxfold.cli.output import write, write_json
 from onnxfold.errors import UsageError
 
 
 @click.command()
 @click.argument("model", type=PATH)
-@click.option(
-    "--value",
-    "values",
-    multiple=True,
-    metavar="GLOB",
-    help="Only values or nodes whose name matches; may be repeated.",
-)
+@several("--value", "values", metavar="GLOB", help="Only values or nodes whose name matches")
 @click.option(
     "--why",
     "node",
     metavar="NODE",
     help="Explain one node, given by its name or by a value that it makes.",
 )
-@click.option("-O", "--level", type=click.IntRange(0, 2), default=1, help="See optimize.")
-@click.option("--fold-all", is_flag=True, help="See optimize.")
-@click.option("--fold-quantized", is_flag=True, help="See optimize.")
-@click.option("--max-growth", type=size_in_bytes, metavar="BYTES", help="See optimize.")
-@click.option("--keep", multiple=True, metavar="GLOB|OP", help="See optimize.")
-@click.option("--fold", multiple=True, metavar="GLOB|OP", help="See optimize.")
+@LEVEL
+@what_is_folded
 @output_options
 def explain(
     model: str, values: tuple[str, ...], node: str | None, as_json: bool, **options: Any

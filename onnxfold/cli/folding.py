@@ -1,20 +1,21 @@
-"""The options that say what is folded and how, and the arguments that they are in Python."""
+"""The options that say what is folded and how."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import click
 
 from onnxfold.cli.arguments import (
+    LEVEL,
     PATH,
     Command,
     completed,
-    dimension,
-    input_shape,
     section,
+    several,
+    shapes,
     size_in_bytes,
+    sizes,
 )
 
 
@@ -31,74 +32,96 @@ def _passes() -> Iterable[str]:
     return all_passes()
 
 
+def _names(_: click.Context, __: click.Parameter, text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+what_is_folded = section(
+    "What is folded",
+    click.option(
+        "--precision",
+        type=click.Choice(["exact", "wide"]),
+        default="exact",
+        show_default=True,
+        help="wide: compute chains of constants in 64 bits and round once, at their end.",
+    ),
+    click.option(
+        "--fold-all",
+        is_flag=True,
+        help="Fold everything that can be evaluated, whatever its size.",
+    ),
+    click.option("--fold-quantized", is_flag=True, help="Fold DequantizeLinear of weights too."),
+    click.option(
+        "--max-growth",
+        type=size_in_bytes,
+        metavar="BYTES",
+        help="Bytes by which the file may grow where that removes nodes; 0: no growth.  "
+        "[default: 64 KiB or 1 %, whichever is larger]",
+    ),
+    click.option(
+        "--memory-limit",
+        type=size_in_bytes,
+        metavar="BYTES",
+        help="Bytes of intermediate results to hold in memory, such as 512MB; more goes to "
+        "disk. Also the limit for the evaluation of one node.",
+    ),
+    several(
+        "--keep",
+        metavar="GLOB|OP",
+        help="Leave nodes that make a value whose name matches, or that have this op type",
+    ),
+    several(
+        "--fold",
+        metavar="GLOB|OP",
+        help="Fold values whose name matches, or that nodes of this op type make, whatever "
+        "their size",
+    ),
+)
+"""Options that say which constants are folded."""
+
 _SECTIONS = (
     section(
         "Level and rules",
-        click.option(
-            "-O",
-            "--level",
-            type=click.IntRange(0, 2),
-            default=1,
-            show_default=True,
-            help="0: fold constants; 1: also rules that keep every bit; 2: also inexact rules.",
-        ),
+        LEVEL,
         click.option(
             "--target",
             type=click.Choice(["onnxruntime"]),
             help="Also use ops that only this runtime has; needs -O2.",
         ),
-        click.option(
+        several(
             "--enable",
-            multiple=True,
             metavar="NAME",
             shell_complete=completed(_rules),
-            help="Use an opt-in rule or rule set; repeatable.",
+            help="Use an opt-in rule or rule set",
         ),
-        click.option(
+        several(
             "--disable",
-            multiple=True,
             metavar="NAME",
             shell_complete=completed(_rules),
-            help="Leave out a rule or rule set; repeatable.",
+            help="Leave out a rule or rule set",
         ),
-        click.option(
-            "--rules",
-            type=PATH,
-            multiple=True,
-            metavar="FILE",
-            help="Also use the rules in a Python file; repeatable.",
-        ),
+        several("--rules", type=PATH, metavar="FILE", help="Also use the rules in a Python file"),
         click.option(
             "--passes",
             metavar="A,B,C",
+            callback=_names,
             shell_complete=completed(_passes),
             help="Run these passes, in this order, instead of the level's own.",
         ),
     ),
     section(
         "Sizes and shapes",
-        click.option(
-            "--dim",
-            "dims",
-            type=dimension,
-            multiple=True,
-            metavar="NAME=SIZE",
-            help="Fix a symbolic dimension; may be repeated.",
-        ),
-        click.option(
+        sizes("--dim", "dims", help="Fix a symbolic dimension"),
+        shapes(
             "--input-shape",
             "input_shapes",
-            type=input_shape,
-            multiple=True,
-            metavar="NAME:D,D,...",
-            help="Fix the shape of an input: x:1,3,224,224; -1 leaves a size as it is; repeatable.",
+            help="Fix the shape of an input: x:1,3,224,224; -1 leaves a size as it is",
         ),
-        click.option(
+        several(
             "--keep-dim",
             "keep_dims",
-            multiple=True,
             metavar="NAME",
-            help="Leave a dimension dynamic whatever --input-shape says; may be repeated.",
+            help="Leave a dimension dynamic whatever --input-shape says",
         ),
         click.option(
             "--value-info",
@@ -106,68 +129,12 @@ _SECTIONS = (
             help="Write the inferred shapes of all values.  [default: those that inference misses]",
         ),
     ),
-    section(
-        "What is folded",
-        click.option(
-            "--precision",
-            type=click.Choice(["exact", "wide"]),
-            default="exact",
-            show_default=True,
-            help="wide: compute chains of constants in 64 bits and round once, at their end.",
-        ),
-        click.option(
-            "--fold-all",
-            is_flag=True,
-            help="Fold everything that can be evaluated, whatever its size.",
-        ),
-        click.option(
-            "--fold-quantized", is_flag=True, help="Fold DequantizeLinear of weights too."
-        ),
-        click.option(
-            "--max-growth",
-            type=size_in_bytes,
-            metavar="BYTES",
-            help="Bytes by which the file may grow where that removes nodes; 0: no growth.  "
-            "[default: 64 KiB or 1 %, whichever is larger]",
-        ),
-        click.option(
-            "--memory-limit",
-            type=size_in_bytes,
-            metavar="BYTES",
-            help="Bytes of intermediate results to hold in memory, such as 512MB; more goes to "
-            "disk. Also the limit for the evaluation of one node.",
-        ),
-        click.option(
-            "--keep",
-            multiple=True,
-            metavar="GLOB|OP",
-            help="Leave nodes that make a value whose name matches, or that have this op type; "
-            "may be repeated.",
-        ),
-        click.option(
-            "--fold",
-            multiple=True,
-            metavar="GLOB|OP",
-            help="Fold values whose name matches, or that nodes of this op type make, whatever "
-            "their size; may be repeated.",
-        ),
-    ),
+    what_is_folded,
 )
 
 
 def folding_options(command: Command) -> Command:
-    """Add the options that `folding_arguments` takes."""
+    """Add the options of an optimization, see `onnxfold.options.Options`."""
     for add in reversed(_SECTIONS):
         command = add(command)
     return command
-
-
-def folding_arguments(given: dict[str, Any]) -> dict[str, Any]:
-    """Of what a command is called with, the options by keyword; see `onnxfold.options.Options`."""
-    passes = given["passes"]
-    return {
-        **given,
-        "dims": dict(given["dims"]),
-        "input_shapes": dict(given["input_shapes"]),
-        "passes": None if passes is None else [name.strip() for name in passes.split(",")],
-    }

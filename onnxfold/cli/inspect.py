@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from onnxfold.cli.arguments import PATH, dimension, output_options
+from onnxfold.cli.arguments import PATH, output_options, sizes
 from onnxfold.cli.output import write, write_json
 
 
@@ -18,21 +18,14 @@ from onnxfold.cli.output import write, write_json
     metavar="N",
     help="How deep to go with --tree.  [default: as deep as 40 rows allow]",
 )
-@click.option(
-    "--dim",
-    "dims",
-    type=dimension,
-    multiple=True,
-    metavar="NAME=SIZE",
-    help="Size of a dynamic dimension with --tree; may be repeated.  [default: 64]",
-)
+@sizes("--dim", "dims", help="Size of a dynamic dimension with --tree, by default 64")
 @output_options
 def inspect(
     model: str,
     other: str | None,
     tree: bool,
     depth: int | None,
-    dims: tuple[tuple[str, int], ...],
+    dims: dict[str, int],
     as_json: bool,
 ) -> None:
     """Show ops, inputs, outputs, opsets, parameters, bytes and largest tensors.
@@ -50,7 +43,7 @@ def inspect(
     if tree:
         from onnxfold.report.module_tree import take_modules
 
-        modules = take_modules(model, dict(dims))
+        modules = take_modules(model, dims)
         write_json(modules.to_dict()) if as_json else write(modules.to_text(depth))
     elif other is not None:
         from onnxfold.report.difference import take_difference

@@ -16,7 +16,7 @@ from onnxfold.cli.arguments import (
     output_options,
     section,
 )
-from onnxfold.cli.folding import folding_arguments, folding_options
+from onnxfold.cli.folding import folding_options
 from onnxfold.cli.output import write, write_json
 
 
@@ -96,7 +96,6 @@ def optimize(
         from onnxfold.memory import leave_garbage
 
         leave_garbage()
-    options = folding_arguments({**options, "check_dims": dict(options["check_dims"])})
     if only_plan:
         for option, value in (("--report", report), ("--dump-ir", dump_ir)):
             if value is not None:

@@ -9,13 +9,14 @@ import click
 from onnxfold.cli.arguments import (
     BACKEND,
     BACKEND_OPTIONS,
+    LEVEL,
     MAX_CACHE,
     OVERRIDABLE,
     PATH,
     REPORT,
     RUNTIME_CONSTANTS,
-    dimension,
     output_options,
+    sizes,
 )
 from onnxfold.cli.output import write, write_json
 from onnxfold.errors import about
@@ -34,13 +35,7 @@ from onnxfold.errors import about
     help="compile: fold constants now; runtime: leave them to runtime_fold, for a smaller bundle.",
 )
 @MAX_CACHE
-@click.option(
-    "--nominal",
-    type=dimension,
-    multiple=True,
-    metavar="NAME=SIZE",
-    help="Assumed size of a symbolic dimension, for the cut and for timing kernels; repeatable.",
-)
+@sizes("--nominal", help="Assumed size of a symbolic dimension, for the cut and for timing kernels")
 @BACKEND
 @BACKEND_OPTIONS
 @click.option(
@@ -62,14 +57,7 @@ from onnxfold.errors import about
     metavar="DIR",
     help="Write both parts as .dot and the stages of the compilation of runtime_fold.",
 )
-@click.option(
-    "-O",
-    "--level",
-    type=click.IntRange(0, 2),
-    default=1,
-    show_default=True,
-    help="Level of the optimization of both parts, see optimize.",
-)
+@LEVEL
 @REPORT
 @click.option("--no-fsync", is_flag=True, help="Do not wait for the disk.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
@@ -77,7 +65,6 @@ from onnxfold.errors import about
 def split(
     source: str,
     output: str,
-    nominal: tuple[tuple[str, int], ...],
     report: str | None,
     no_fsync: bool,
     quiet: bool,
@@ -98,13 +85,7 @@ def split(
 
         check_destination(report, source)
     with LateProgress(enabled=not quiet) as progress, about(source):
-        bundle = split_file(
-            *(source, output),
-            nominal=dict(nominal),
-            fsync=not no_fsync,
-            progress=progress,
-            **options,
-        )
+        bundle = split_file(source, output, fsync=not no_fsync, progress=progress, **options)
     if report is not None:
         write_split_page(bundle, source, report)
     if as_json:

@@ -97,7 +97,7 @@ def test_a_compiler_that_is_not_there_is_told(run, model, tmp_path, monkeypatch)
     result = run(*arguments, "--backend", "onnx-mlir", "--strict-backend")
     assert result.code == 2
     assert result.err == (
-        "onnxfold: error: onnx-mlir does not run 1 of 1 components: "
+        f"onnxfold: error: {model}: onnx-mlir does not run 1 of 1 components: "
         "keys: ONNXFOLD_ONNX_MLIR is no program: /nowhere/onnx-mlir\n"
     )
     assert not (tmp_path / "out").exists()

@@ -49,7 +49,7 @@ MISTAKES = {
     "optimize truncated.onnx -o out.onnx": "bytes, 99977 are left",
     "optimize lfs.onnx -o out.onnx": "run `git lfs pull`",
     "optimize page.onnx -o out.onnx": "an HTML page",
-    "optimize checkpoint.pt -o out.onnx": "a zip archive (of PyTorch?), not an ONNX model",
+    "optimize checkpoint.pt -o out.onnx": "a zip archive (of PyTorch?), not an ONNX model: export",
     "optimize checkpoint.pkl -o out.onnx": "export the model to ONNX",
     "optimize keras.h5 -o out.onnx": "tf2onnx",
     "optimize mobile.tflite -o out.onnx": "a TensorFlow Lite model",
@@ -109,8 +109,9 @@ MISTAKES = {
     "explain model.onnx --value nothing": "no constant node matches 'nothing'",
     "explain model.onnx --why nothing": "no node has the name 'nothing'",
     "compare model.onnx model.onnx --dim bacth=3": "no input has a dimension 'bacth'",
-    "split model.onnx -o bundle": "no runtime constant is named (--runtime-const); inputs:",
-    SPLIT + "encoder_hiden_states": "no input is called 'encoder_hiden_states'; did you mean",
+    "split model.onnx -o bundle": "model.onnx: no runtime constant is named (--runtime-const)",
+    SPLIT
+    + "encoder_hiden_states": "model.onnx: no input is called 'encoder_hiden_states'; did you mean",
     SPLIT + "encoder_* --backend tvm": "there is no backend 'tvm'; there are auto, iree",
     SPLIT
     + "encoder_* --nominal bacth=3": "no input has a dimension 'bacth'; did you mean 'batch'?",

@@ -290,8 +290,8 @@ def _feeds(
             raise CannotRun(message_of(error)) from error
 
     trials = Trials(first.model, first.inputs, dims, usual_sizes(names, dims))
-    feeds, _, sizes = trials.find(seed, run)
-    return feeds, sizes
+    fed, _, sizes = trials.find(seed, run)
+    return fed, sizes
 
 
 def _run_of(session: Any, fed: Feeds) -> Runner:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -19,7 +19,7 @@ from onnxfold.analysis.facts import ModelFacts, facts_of
 from onnxfold.analysis.symbolic import Fact
 from onnxfold.comparison.random_feeds import Feeds
 from onnxfold.comparison.result import FirstDifference, OutputResult
-from onnxfold.comparison.runners import Output, Runner
+from onnxfold.comparison.runners import Opener, Outputs
 from onnxfold.comparison.subject import Subject
 from onnxfold.graphs import attribute_text, captured_values, op_name
 
@@ -43,9 +43,7 @@ class Side:
         open: Opens a file in the runtime.
     """
 
-    def __init__(
-        self, subject: Subject, feeds: Feeds, open: Callable[[str | bytes], Runner]
-    ) -> None:
+    def __init__(self, subject: Subject, feeds: Feeds, open: Opener) -> None:
         self._feeds, self._open = feeds, open
         self._path = os.path.join(os.path.dirname(subject.source), "variant.onnx")
         self.model = storage.load(subject.source)
@@ -53,7 +51,7 @@ class Side:
         self.runs = 0
         """How often the model was run."""
 
-    def values(self, wanted: Sequence[ir.Value]) -> dict[str, Output]:
+    def values(self, wanted: Sequence[ir.Value]) -> Outputs:
         """Run the model and return these of its values by name."""
         self.runs += 1
         outputs = self.graph.outputs
@@ -63,7 +61,7 @@ class Side:
         while len(outputs) > given:  # deleting a slice would leave them marked as outputs
             outputs.pop()
         runner = self._open(self._path)
-        found = runner.run(self._feeds)
+        found = runner(self._feeds)
         del runner
         gc.collect()  # the session is large, and the next one is about to be opened
         return {value.name or "": found[value.name or ""] for value in wanted}
@@ -122,27 +120,23 @@ class _Search:
             a = self._a.values(group)
             b = self._b.values([self._pairs[value] for value in group])
             apart = self._apart(group, a, b)
-            if apart:
-                random = self._apart([value for value, _ in apart], a, self._a.values(group))
-                are_random = {value for value, _ in random}
-                apart = [found for found in apart if found[0] not in are_random]
-            if apart:
-                return apart[0]
+            random = self._apart(apart, a, self._a.values(group)) if apart else {}
+            for value, result in apart.items():
+                if value not in random:
+                    return value, result
         return None
 
     def _apart(
-        self, values: Sequence[ir.Value], a: Mapping[str, Output], b: Mapping[str, Output]
-    ) -> list[_Found]:
-        """Return those of the values that are not within the tolerance, with the first result of
-        each.
-        """
-        compared = (
-            (v, self._compare(a[v.name or ""], b[v.name or ""], name=v.name or "")) for v in values
-        )
-        outside = (
-            (v, [result for result in results if not result.within]) for v, results in compared
-        )
-        return [(value, results[0]) for value, results in outside if results]
+        self, values: Iterable[ir.Value], a: Outputs, b: Outputs
+    ) -> dict[ir.Value, OutputResult]:
+        """Return the first result of each value that is not within the tolerance."""
+        found = {}
+        for value in values:
+            name = value.name or ""
+            outside = [r for r in self._compare(a[name], b[name], name=name) if not r.within]
+            if outside:
+                found[value] = outside[0]
+        return found
 
     def _groups(self, values: Sequence[ir.Value]) -> Iterator[Sequence[ir.Value]]:
         """Yield the values in groups of about the same bytes, in order."""

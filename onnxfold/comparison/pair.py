@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,21 @@ from onnxfold.comparison.half import allowance, half_precision_outputs
 from onnxfold.comparison.metrics import Tolerance, distance, is_float
 from onnxfold.comparison.random_feeds import Array, Feeds
 from onnxfold.comparison.result import Comparison, OutputResult
-from onnxfold.comparison.runners import CannotLoad, CannotRun, Output, Runner, open_runner
+from onnxfold.comparison.runners import (
+    CannotLoad,
+    CannotRun,
+    Opener,
+    Output,
+    Outputs,
+    Runner,
+    open_runner,
+)
 from onnxfold.comparison.subject import Subject
 from onnxfold.comparison.trials import Trials
 from onnxfold.errors import ModelError, UsageError, about
 from onnxfold.graphs import shaped
 from onnxfold.onnxruntime_sessions import available_providers
 from onnxfold.storage import ModelLike, PathLike
-
-Outputs = dict[str, Output]
 
 
 def compare(
@@ -102,7 +108,7 @@ class _Pair:
         second: Subject,
         result: Comparison,
         exact: bool,
-        reopen: Callable[[str | bytes], Runner],
+        reopen: Opener,
     ) -> None:
         self.first, self.second, self.result, self.reopen = first, second, result, reopen
         self.tolerance = Tolerance(result.rtol, result.atol, result.ulp)
@@ -111,7 +117,7 @@ class _Pair:
         self.feeds: dict[str, Feeds] = {}
         """By run."""
         required_a, required_b = ({v.name for v in s.inputs} for s in (first, second))
-        inputs_a, inputs_b = ({v.name for v in s.all_inputs} for s in (first, second))
+        inputs_a, inputs_b = ({v.name for v in s.model.graph.inputs} for s in (first, second))
         outputs_a, outputs_b = set(first.outputs), set(second.outputs)
         sides: list[tuple[str, set[Any]]] = [
             ("inputs of a that b lacks", inputs_a - inputs_b),
@@ -133,7 +139,7 @@ class _Pair:
             self.feeds = given_feeds(feeds, self.first.inputs, self.first.overridable)
             for run, fed in self.feeds.items():
                 try:
-                    outputs[run] = runner.run(fed)
+                    outputs[run] = runner(fed)
                 except CannotRun as error:
                     message = f"the original fails on the feeds {run!r}: {error}"
                     raise UsageError(message, file=self.first.name) from error
@@ -141,7 +147,7 @@ class _Pair:
             trials = Trials(self.first.model, self.first.inputs, dims)
             for seed in range(seeds):
                 run = f"seed {seed}"
-                self.feeds[run], outputs[run], sizes = trials.find(seed, runner.run)
+                self.feeds[run], outputs[run], sizes = trials.find(seed, runner)
                 if sizes:
                     self.result.sizes[run] = sizes
         self.result.runs = list(self.feeds)
@@ -159,7 +165,7 @@ class _Pair:
             if any(value.name not in feeds for value in self.second.inputs):
                 break  # inputs that the first model lacks: told already
             try:
-                outputs[run] = runner.run(self.second.accepted(feeds))
+                outputs[run] = runner(self.second.accepted(feeds))
             except CannotRun as error:
                 self.result.problems.append(f"b fails on {run}, a does not: {error}")
         return outputs
@@ -205,7 +211,7 @@ class _Pair:
 
     def _varying(self, subject: Subject, run: str, names: list[str]) -> list[str]:
         runner, feeds = self.reopen(subject.source), subject.accepted(self.feeds[run])
-        once, again = runner.run(feeds), runner.run(feeds)
+        once, again = runner(feeds), runner(feeds)
         results = {name: compare_values(once[name], again[name], Tolerance()) for name in names}
         return [name for name in names if not all(r.bit_equal for r in results[name])]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,6 +22,11 @@ from onnxfold.onnxruntime_sessions import (
 )
 
 Output = Feed
+Outputs = dict[str, Output]
+Runner = Callable[[Feeds], Outputs]
+"""Runs one model: returns its outputs by name, and raises `CannotRun` where it fails."""
+Opener = Callable[[str | bytes], Runner]
+"""Opens a model by path or bytes; raises `CannotLoad` if the runtime does not take it."""
 
 
 class CannotLoad(Exception):
@@ -32,90 +37,17 @@ class CannotRun(Exception):
     """The runtime took the model but failed on these feeds."""
 
 
-class Runner(Protocol):
-    """Runs one model."""
-
-    def run(self, feeds: Feeds) -> dict[str, Output]:
-        """Return the outputs by name; raises `CannotRun`."""
-
-
-class OnnxruntimeRunner:
-    """Node by node on onnxruntime: optimizations and prepacking are off.
-
-    Prepacking sums a product with a constant operand in another order: with it, folding
-    something into a constant would change last bits.
-
-    Raises:
-        CannotLoad: onnxruntime does not take the model.
-        UsageError: It does not take a library.
-    """
-
-    name = "onnxruntime"
-
-    def __init__(
-        self,
-        source: str | bytes,
-        providers: Sequence[Any] | None = None,
-        custom_ops: Sequence[str | os.PathLike[str]] = (),
-    ) -> None:
-        options = session_options(node_by_node=True)
-        register_custom_ops(options, custom_ops)
-        try:
-            self._session = open_session(source, options, providers or CPU)
-        except Exception as error:  # onnxruntime's exceptions have no base of their own
-            raise CannotLoad(message_of(error)) from error
-        self._outputs = [output.name for output in self._session.get_outputs()]
-        ends = [*self._session.get_inputs(), *self._session.get_outputs()]
-        self._is_plain = not any(is_foreign(end.type) for end in ends)
-
-    def run(self, feeds: Feeds) -> dict[str, Output]:
-        """Return the outputs by name."""
-        try:
-            if self._is_plain:
-                outputs = self._session.run(self._outputs, feeds)
-            else:
-                values = {name: ort_value(feed) for name, feed in feeds.items()}
-                outputs = map(array_of, self._session.run_with_ort_values(self._outputs, values))
-            return dict(zip(self._outputs, outputs, strict=True))
-        except Exception as error:
-            raise CannotRun(message_of(error)) from error
-
-
-class ReferenceRunner:
-    """onnx's reference evaluator: slow, but it knows every op and type of the standard.
-
-    Raises:
-        CannotLoad: The evaluator does not take the model.
-    """
-
-    name = "onnx reference evaluator"
-
-    def __init__(self, source: str | bytes) -> None:
-        from onnx.reference import ReferenceEvaluator
-
-        try:
-            model = onnx.load_from_string(source) if isinstance(source, bytes) else source
-            self._evaluator = ReferenceEvaluator(model)
-        except Exception as error:  # anything, for a model that is not valid
-            raise CannotLoad(message_of(error)) from error
-
-    def run(self, feeds: Feeds) -> dict[str, Output]:
-        """Return the outputs by name."""
-        try:
-            with np.errstate(all="ignore"):
-                outputs = self._evaluator.run(None, feeds)
-        except Exception as error:
-            raise CannotRun(message_of(error)) from error
-        return dict(zip(self._evaluator.output_names, outputs, strict=True))
-
-
 def open_runner(
     source: str | bytes,
     providers: Sequence[Any] | None = None,
     custom_ops: Sequence[str | os.PathLike[str]] = (),
     fallback: bool = True,
-) -> tuple[Callable[[str | bytes], Runner], Runner, str | None]:
-    """Opens a model on onnxruntime or, failing that and if allowed, on the reference evaluator.
+) -> tuple[Opener, Runner, str | None]:
+    """Open a model on onnxruntime or, failing that and if allowed, on the reference evaluator.
+
+    On onnxruntime it runs node by node: optimizations and prepacking are off. Prepacking sums a
+    product with a constant operand in another order: with it, folding something into a constant
+    would change last bits.
 
     Returns:
         How to open another model the same way; the runner; and why onnxruntime did not take
@@ -127,7 +59,22 @@ def open_runner(
     """
 
     def on_onnxruntime(model: str | bytes) -> Runner:
-        return OnnxruntimeRunner(model, providers, custom_ops)
+        options = session_options(node_by_node=True)
+        register_custom_ops(options, custom_ops)
+        try:
+            session = open_session(model, options, providers or CPU)
+        except Exception as error:  # onnxruntime's exceptions have no base of their own
+            raise CannotLoad(message_of(error)) from error
+        names = [output.name for output in session.get_outputs()]
+        ends = [*session.get_inputs(), *session.get_outputs()]
+        if not any(is_foreign(end.type) for end in ends):
+            return _runner(names, lambda feeds: session.run(names, feeds))
+
+        def run(feeds: Feeds) -> list[Output]:
+            values = {name: ort_value(feed) for name, feed in feeds.items()}
+            return list(map(array_of, session.run_with_ort_values(names, values)))
+
+        return _runner(names, run)
 
     try:
         return on_onnxruntime, on_onnxruntime(source), None
@@ -136,6 +83,29 @@ def open_runner(
             raise
         reason = str(error)
     try:
-        return ReferenceRunner, ReferenceRunner(source), reason
+        return _on_evaluator, _on_evaluator(source), reason
     except CannotLoad as error:
         raise CannotLoad(f"onnxruntime: {reason}; onnx reference evaluator: {error}") from error
+
+
+def _on_evaluator(source: str | bytes) -> Runner:
+    """Open a model on onnx's reference evaluator: slow, but it knows the ops of the standard."""
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        model = onnx.load_from_string(source) if isinstance(source, bytes) else source
+        evaluator = ReferenceEvaluator(model)
+    except Exception as error:  # anything, for a model that is not valid
+        raise CannotLoad(message_of(error)) from error
+    return _runner(evaluator.output_names, lambda feeds: evaluator.run(None, feeds))
+
+
+def _runner(names: Sequence[str], run: Callable[[Feeds], Any]) -> Runner:
+    def named(feeds: Feeds) -> Outputs:
+        try:
+            with np.errstate(all="ignore"):
+                return dict(zip(names, run(feeds), strict=True))
+        except Exception as error:
+            raise CannotRun(message_of(error)) from error
+
+    return named

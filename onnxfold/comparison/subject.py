@@ -21,6 +21,11 @@ class Subject(contextlib.ExitStack):
     left, with its weights as external data, so that size and weights that live in other files do
     not matter.
 
+    Attributes:
+        inputs: The graph inputs that must be fed: those without a default value.
+        overridable: The graph inputs that have an initializer as their default.
+        outputs: Names of the graph outputs.
+
     Raises:
         ModelError: The file cannot be read as a model.
         UsageError: It is no model, or a ModelProto that refers to external data: in memory it has
@@ -30,44 +35,26 @@ class Subject(contextlib.ExitStack):
     def __init__(self, given: ModelLike, name: str) -> None:
         super().__init__()
         given = storage.model_in(given)
-        if not isinstance(given, (onnx.ModelProto, ir.Model)):
+        if isinstance(given, (onnx.ModelProto, ir.Model)):
+            self.name = name
+            self.model = given if isinstance(given, ir.Model) else _in_memory(given)
+            with contextlib.ExitStack() as stack:
+                folder = stack.enter_context(files.scratch_folder("compare"))
+                self.source = os.path.join(folder, "model.onnx")
+                storage.save(self.model, self.source, external_data=True, fsync=False)
+                self.push(stack.pop_all())
+        else:
             self.source = self.name = os.fspath(given)
             self.model = storage.load(given)
-            return
-        self.name = name
-        self.model = given if isinstance(given, ir.Model) else _in_memory(given)
-        with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(files.scratch_folder("compare"))
-            self.source = os.path.join(folder, "model.onnx")
-            storage.save(self.model, self.source, external_data=True, fsync=False)
-            self.push(stack.pop_all())
+        graph = self.model.graph
+        self.inputs = [v for v in graph.inputs if v.name not in graph.initializers]
+        self.overridable = [v for v in graph.inputs if v.name in graph.initializers]
+        self.outputs = [value.name or "" for value in graph.outputs]
 
     def accepted(self, feeds: Feeds) -> Feeds:
         """Return the feeds without those that the model has no input for."""
-        names = {value.name for value in self.all_inputs}
+        names = {value.name for value in self.model.graph.inputs}
         return {name: feed for name, feed in feeds.items() if name in names}
-
-    @property
-    def all_inputs(self) -> list[ir.Value]:
-        """The graph inputs that may be fed."""
-        return [*self.inputs, *self.overridable]
-
-    @property
-    def inputs(self) -> list[ir.Value]:
-        """The graph inputs that must be fed: those without a default value."""
-        graph = self.model.graph
-        return [value for value in graph.inputs if value.name not in graph.initializers]
-
-    @property
-    def overridable(self) -> list[ir.Value]:
-        """The graph inputs that have an initializer as their default."""
-        graph = self.model.graph
-        return [value for value in graph.inputs if value.name in graph.initializers]
-
-    @property
-    def outputs(self) -> list[str]:
-        """Names of the graph outputs."""
-        return [value.name or "" for value in self.model.graph.outputs]
 
 
 def _in_memory(proto: onnx.ModelProto) -> ir.Model:

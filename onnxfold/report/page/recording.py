@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
+from array import array
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.decisions import Decision
-from onnxfold.graphs import shaped
 from onnxfold.options import Options
 from onnxfold.passes import all_passes
 from onnxfold.pool import Buffer
 from onnxfold.report.page.documents import head
-from onnxfold.report.page.skeleton import Skeleton, inferred_types, short
+from onnxfold.report.page.skeleton import Skeleton, short
 from onnxfold.report.page.tensors import StoredBefore
 from onnxfold.report.summary import Report
 from onnxfold.rewrite.apply import FROM_KEY, RULE_KEY
@@ -38,25 +39,28 @@ class Recording:
 
     def __init__(self, model: ir.Model, options: Options) -> None:
         self._options = options
-        self._timeline = Timeline()
+        self._start = time.perf_counter()
+        self._live = self._all_results = 0
+        self._events = array("d")
+        """Seconds, bytes that are live, and bytes of all results so far, for each change."""
         self._begin(model)
 
     def _begin(self, model: ir.Model) -> None:
         self._model = model
         self._before = Skeleton(model, "before")
+        self._before.infer(model)
         self._stored = StoredBefore(model, self._before.constness)
         self._left = self._before.forget_model()
         """Nodes that are still there, by their index in the skeleton."""
         self._gone_by: dict[int, str] = {}
-        self._types: dict[str, str] = {}
         self._results: set[str] = set()
-        self._has_types = False
 
     # ---------------------------------------------------------------- while it runs
 
     def holds(self, nbytes: int) -> None:
         """So many bytes are live in the pool."""
-        self._timeline.holds(nbytes)
+        self._live = nbytes
+        self._events.extend((time.perf_counter() - self._start, nbytes, self._all_results))
 
     def bound(self, value: ir.Value, buffer: Buffer) -> None:
         """A constant is known by dtype and shape; results of nodes count once."""
@@ -65,21 +69,17 @@ class Recording:
             return
         self._results.add(name)
         self._stored.made(value)
-        self._types[short(name)] = short(shaped(buffer.dtype, buffer.shape))
-        self._timeline.made(buffer.nbytes)
+        self._all_results += buffer.nbytes
+        self.holds(self._live)
 
     def passed(self, name: str, model: ir.Model) -> None:
-        """See which nodes a pass has removed, and what is known of the others."""
+        """See which nodes a pass has removed."""
         if model is not self._model:  # the run begins again with fewer rules
             self._begin(model)
         gone = [index for index, node in self._left.items() if node.graph is None]
         for index in gone:
             del self._left[index]
             self._gone_by[index] = name
-        has_rules = self._options.level > 0 and self._options.passes is None
-        if name == _FOLDING and has_rules and not self._has_types:
-            self._has_types = True  # at this place they are found out for the rules anyway
-            self._types.update(inferred_types(model, self._left.values()))
 
     # ---------------------------------------------------------------- afterwards
 
@@ -90,16 +90,13 @@ class Recording:
             report: Of the run.
             model: As it is now.
         """
-        self._timeline.end()
         decided = {short(d.value or d.node): d for d in report.decisions}
         rules: dict[str, dict[str, None]] = {}
         for rule, values in report.places.items():
             for value in values:
                 rules.setdefault(short(value), {})[rule] = None
-        self._before.learn(self._types)
         after = Skeleton(model, "after")
         after.infer(model)
-        after.learn(self._types)
         for node, made in zip(after.nodes, after.drawn, strict=True):
             decision = decided.get(after.name_of(node))
             if decision is not None and not decision.folded:
@@ -124,11 +121,18 @@ class Recording:
             "rules": _rules(report, self._options),
             "memory": {
                 "columns": ["seconds", "live bytes", "bytes of all results so far"],
-                "points": [[round(t, 4), live, every] for t, live, every in self._timeline.points],
+                "points": self._points(),
             },
             "tensors": self._stored.beside(model),
             "graphs": [self._before.to_dict(), after.to_dict()],
         }
+
+    def _points(self) -> list[tuple[float, int, int]]:
+        """Return the events; of many, some together are one with the most that was live."""
+        events = np.array(self._events).reshape(-1, 3)
+        some = -(-len(events) // _MOST_POINTS) or 1
+        parts = (events[k : k + some] for k in range(0, len(events), some))
+        return [(round(p[-1, 0], 4), int(p[:, 1].max()), int(p[-1, 2])) for p in parts]
 
 
 def _run(report: Report) -> dict[str, Any]:
@@ -189,47 +193,3 @@ def _decide(node: dict[str, Any], decision: Decision) -> None:
         node["bytes_if_folded"] = decision.bytes_if_folded
     if decision.bytes_if_kept is not None:
         node["bytes_if_kept"] = decision.bytes_if_kept
-
-
-class Timeline:
-    """Live bytes over time, beside what they would be if no result was ever given up.
-
-    Each point stands for the same number of changes, with the most that was live during them. When
-    there are too many points, two become one.
-    """
-
-    def __init__(self) -> None:
-        self.points: list[tuple[float, int, int]] = []
-        """Seconds since the start, bytes that were live, bytes of all results until then."""
-        self.every_result = 0
-        """Bytes of all results until now."""
-        self._start = time.perf_counter()
-        self._changes = 0
-        self._stride = 1
-        self._most = 0
-        self._now = 0
-
-    def holds(self, nbytes: int) -> None:
-        """So many bytes are live from now on."""
-        self._now = nbytes
-        self._most = max(self._most, nbytes)
-        self._changes += 1
-        if self._changes >= self._stride:
-            self._add()
-
-    def made(self, nbytes: int) -> None:
-        """There is a result of so many bytes more; who stores every intermediate keeps it."""
-        self.every_result += nbytes
-        self.holds(self._now)
-
-    def end(self) -> None:
-        """The run is over."""
-        self._add()
-
-    def _add(self) -> None:
-        self.points.append((time.perf_counter() - self._start, self._most, self.every_result))
-        self._changes, self._most = 0, self._now
-        if len(self.points) >= _MOST_POINTS:
-            pairs = zip(self.points[::2], self.points[1::2], strict=True)
-            self.points = [(late, max(a, b), every) for (_, a, _), (late, b, every) in pairs]
-            self._stride *= 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -79,15 +79,18 @@ class Skeleton:
         told = {key: getattr(self, key) for key in keys}
         return {**told, "left_out": self.total - len(self.nodes)}
 
-    def learn(self, types: Mapping[str, str]) -> None:
-        """Types by the name of the value, for those of which the model said nothing."""
-        for entry in self.values:
-            entry[1] = entry[1] or types.get(entry[0], "")
-
     def infer(self, model: ir.Model) -> None:
-        """Infer types of the model's values, unless nodes are left out."""
-        if self.total == len(self.nodes):
-            self.learn(inferred_types(model, self.drawn))
+        """Infer the types of those of the values of which the model says nothing."""
+        types = facts_of(model).types
+        types.run()
+        texts = Texts(types.algebra, ())
+        for value, index in self._index.items():
+            fact, entry = types.of(value), self.values[index]
+            if not entry[1] and fact.dtype is not None:
+                sizes = fact.shape and [
+                    d if isinstance(d, int) else texts.of(d) for d in fact.shape
+                ]
+                entry[1] = short(shaped(fact.dtype, sizes))
 
     def name_of(self, node: dict[str, Any]) -> str:
         """Return the name of the first result of a node."""
@@ -181,22 +184,6 @@ class Skeleton:
         if not is_small or tensor.size == 1:
             return first
         return f"{form.format(numbers.min())} to {form.format(numbers.max())}: {first}"
-
-
-def inferred_types(model: ir.Model, nodes: Iterable[ir.Node]) -> dict[str, str]:
-    """Return the types of what nodes make, as texts by name; whatever the model says of them."""
-    types = facts_of(model).types
-    types.run()
-    texts = Texts(types.algebra, ())
-    found = {}
-    for node in nodes:
-        for value in node.outputs:
-            fact = types.of(value)
-            if value.name and fact.dtype is not None:
-                shape = fact.shape
-                sizes = shape and [d if isinstance(d, int) else texts.of(d) for d in shape]
-                found[short(value.name)] = short(shaped(fact.dtype, sizes))
-    return found
 
 
 def short(text: str) -> str:

@@ -165,23 +165,21 @@ def replacing(target: str, *, fsync: bool = False) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def scratch_folder(
-    purpose: str, parent: str | None = None, *, is_frequent: bool = False
-) -> Iterator[str]:
+def scratch_folder(purpose: str, parent: str | None = None) -> Iterator[str]:
     """Make a folder, which is removed at the end; return its real path.
 
-    A process that is killed leaves it; the next one with the same purpose removes it.
+    A process that is killed leaves it. The first call of another process, with the same purpose and
+    parent, removes it.
 
     Args:
         purpose: A part of its name.
         parent: Where it is made; None for the folder of temporary files.
-        is_frequent: Leftovers are looked for by the first such call of this process only.
 
     Raises:
         OSError: The folder cannot be made.
     """
     parent = os.path.realpath(parent or tempfile.gettempdir())
-    (_remove_scratch_once if is_frequent else _remove_scratch)(parent, purpose)
+    _remove_scratch(parent, purpose)
     target = os.path.join(parent, f"{purpose}-{secrets.token_hex(4)}")
     with _held(prefix(target) + _LOCK, is_new=True):
         path = temporary_path(target)
@@ -192,12 +190,9 @@ def scratch_folder(
             shutil.rmtree(path, ignore_errors=True)
 
 
+@functools.cache  # a folder of temporary files may have many entries
 def _remove_scratch(parent: str, purpose: str) -> None:
     remove_leftovers(parent, f"{glob.escape(purpose)}-????????")
-
-
-_remove_scratch_once = functools.cache(_remove_scratch)
-"""For frequent calls: a folder of temporary files may have many entries."""
 
 
 def sync_folder(path: str) -> None:

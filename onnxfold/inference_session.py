@@ -29,9 +29,8 @@ import onnxruntime as ort
 import onnxfold
 from onnxfold import files
 from onnxfold.errors import ModelError, OnnxFoldError
-from onnxfold.onnxruntime_sessions import open_session
+from onnxfold.onnxruntime_sessions import copy_of, open_session, write_optimized
 from onnxfold.runtime.backends.cpu import cpu_features
-from onnxfold.runtime.bundles.session_options import copy_of
 from onnxfold.runtime.least_recently_used import bytes_allowed, put, touch, user_folder
 
 if TYPE_CHECKING:
@@ -236,7 +235,6 @@ def _maker(
     available = set(ort.get_available_providers())
     names = {p if isinstance(p, str) else p[0] for p in providers or available}
     maker = ort.SessionOptions()
-    maker.log_severity_level = 3  # it warns that the result is for this machine only
     if options is not None:
         if options.has_providers() or options.graph_optimization_level == _OFF:
             return None
@@ -324,7 +322,7 @@ def _write_model(
 
     from onnxfold import api, storage
     from onnxfold.rewrite.rule import available_rule_sets, builtin_rule_sets
-    from onnxfold.runtime.bundles.opening import has_custom_ops
+    from onnxfold.runtime.bundles.in_memory import has_custom_ops
 
     # a later start does not look for the versions of other packages
     others = {rules.name for rules in available_rule_sets()}
@@ -343,11 +341,8 @@ def _write_model(
         with files.scratch_folder("session", parent=folder) as scratch:
             folded, made = os.path.join(scratch, "folded.onnx"), os.path.join(scratch, "made.onnx")
             storage.save(model, folded, external_data=True, fsync=False)
-            maker.optimized_model_filepath = made
-            name = "session.optimized_model_external_initializers_file_name"
-            maker.add_session_config_entry(name, "made.data")
             try:
-                open_session(folded, maker)
+                open_session(folded, write_optimized(maker, made))
                 final = storage.load(made)
                 final.model_version = model.model_version
                 _save(final, path)

@@ -210,7 +210,7 @@ class _Process:
         """
         timer = threading.Timer(seconds or 0, self._expire)
         try:
-            with files.scratch_folder("isolated", is_frequent=True) as folder:
+            with files.scratch_folder("isolated") as folder:
                 if seconds is not None:
                     timer.start()
                 try:

@@ -6,8 +6,10 @@ imported only for element types that NumPy does not have, and for strings.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,21 @@ _NUMPY_NAMES = {
     "float8e4m3fn": "float8_e4m3fn",
     "float8e5m2": "float8_e5m2",
 }
+
+
+# Where onnxruntime looks for the data of a model; without it, in the model's folder.
+_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
+
+# The options that make a session write files, with the values by which it writes none.
+_WRITING = {"enable_profiling": False, "optimized_model_filepath": ""}
+
+# y = Neg(x), serialized: a session on a bundle does not import onnx.
+_NEG = (
+    b'\x08\x07:8\n\r\n\x01x\x12\x01y"\x03Neg:\x00\x12\x03oneZ\x10\n\x01x\x12\x0b\n\t\x08\x01\x12\x05'
+    b"\n\x03\x12\x01nb\x10\n\x01y\x12\x0b\n\t\x08\x01\x12\x05\n\x03\x12\x01nB\x04\n\x00\x10\r"
+)
+
+_options_lock = threading.Lock()
 
 
 def open_session(
@@ -77,6 +94,82 @@ def session_options(*, threads: int = 0, node_by_node: bool = False) -> onnxrunt
         options.enable_cpu_mem_arena = False
         # learning where tensors could lie in later runs takes time quadratic in the nodes
         options.enable_mem_pattern = False
+    return options
+
+
+def fold_options(given: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
+    """Return the caller's options for runtime_fold, whose results are allocated one by one.
+
+    Memory of an arena would be given back only as a whole.
+    """
+    options = copy_of(given)
+    options.enable_cpu_mem_arena = options.enable_mem_pattern = False
+    for name, value in _WRITING.items():
+        setattr(options, name, value)
+    if options.log_severity_level < 0:
+        options.log_severity_level = 3  # onnxruntime warns of each weight that is an input, too
+    return options
+
+
+def key_of(given: onnxruntime.SessionOptions | None) -> str:
+    """Return the options that may change bits, as a text."""
+    if given is None:
+        return ""
+    prepacking = ""
+    with contextlib.suppress(Exception):  # reading an entry that is not set is an error
+        prepacking = given.get_session_config_entry("session.disable_prepacking")
+    return f"{given.graph_optimization_level}{given.use_deterministic_compute}{prepacking}"
+
+
+def with_data_below(
+    folder: str, given: onnxruntime.SessionOptions | None
+) -> onnxruntime.SessionOptions:
+    """Return a copy of options by which onnxruntime looks for data below a folder.
+
+    Libraries of custom ops are not in the copy.
+    """
+    options = copy_of(given)
+    options.add_session_config_entry(_FOLDER_KEY, folder)
+    return options
+
+
+def copy_of(given: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
+    """Return a copy of options; libraries of custom ops are not in it."""
+    import onnxruntime as ort
+
+    if given is None:
+        return ort.SessionOptions()
+    with _options_lock:
+        writing = {name: getattr(given, name) for name in _WRITING}
+        try:
+            for name, value in _WRITING.items():
+                setattr(given, name, value)
+            session = open_session(_NEG, given)
+        finally:
+            for name, value in writing.items():
+                setattr(given, name, value)
+    options = session.get_session_options()
+    for name, value in writing.items():
+        setattr(options, name, value)
+    return options
+
+
+def write_optimized(
+    options: onnxruntime.SessionOptions, path: str, **entries: str
+) -> onnxruntime.SessionOptions:
+    """Have sessions write the model as they optimize it, with its weights in ``PATH.data``.
+
+    Args:
+        options: The session options, which are changed and returned.
+        path: The file.
+        entries: Further configuration entries of the session, without "session.".
+    """
+    options.optimized_model_filepath = path
+    options.log_severity_level = 3  # it warns that the result is for this machine only
+    name = f"{os.path.basename(path)}.data"
+    entries["optimized_model_external_initializers_file_name"] = name
+    for entry, value in entries.items():
+        options.add_session_config_entry(f"session.{entry}", value)
     return options
 
 

@@ -39,7 +39,7 @@ from onnxfold.runtime.sessions.session import Session
 from onnxfold.shown import Shown
 
 if TYPE_CHECKING:
-    from onnxfold.runtime.splitting.split_model import SplitArguments
+    from onnxfold.runtime.split import SplitArguments
 
 PathLike = str | os.PathLike[str]
 

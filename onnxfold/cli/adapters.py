@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import click
 
-from onnxfold.cli.arguments import PATH, RUNTIME_CONSTANTS, output_options
+from onnxfold.cli.arguments import PATH, output_options
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
 
 
 @click.command()
-@click.argument("model", metavar="MODEL|BUNDLE", type=PATH)
+@click.argument("bundle", type=PATH)
 @click.argument("files", metavar="ADAPTER...", type=PATH, nargs=-1, required=True)
-@RUNTIME_CONSTANTS
 @output_options
-def adapters(
-    model: str, files: tuple[str, ...], runtime_constants: tuple[str, ...], as_json: bool
-) -> int:
-    """Show which runtime constants the tensors of adapters are.
+def adapters(bundle: str, files: tuple[str, ...], as_json: bool) -> int:
+    """Show which runtime constants of a bundle the tensors of adapters are.
 
-    Of a MODEL, they may be all of its weights, or those of --runtime-const. An ADAPTER is peft's
-    folder, or a .safetensors, .npz or .onnx_adapter file.
+    An ADAPTER is peft's folder, or a .safetensors, .npz or .onnx_adapter file.
 
     Exit code 0: all tensors fit; 1: some do not; 2: bad input.
     """
     from onnxfold.runtime.adapters.files import read_adapter
     from onnxfold.runtime.adapters.matching import fits
-    from onnxfold.runtime.split import constants_in
+    from onnxfold.runtime.bundles.bundle import open_bundle
 
-    manifest = constants_in(model, runtime_constants)
+    manifest = open_bundle(bundle).manifest
     found = {file: fits(read_adapter(file), manifest) for file in files}
     if as_json:
         write_json({file: [vars(fit) for fit in each] for file, each in found.items()})

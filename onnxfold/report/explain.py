@@ -19,8 +19,8 @@ from onnxfold.graphs import all_graphs, captured_values, op_name
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.options import OptionArguments, Options, options_of
 from onnxfold.passes.pipeline import run_bounded
+from onnxfold.runtime.split import cut_prepared, prepare
 from onnxfold.runtime.splitting.sizes import NOMINAL, work_of
-from onnxfold.runtime.splitting.split_model import cut_prepared, prepare
 from onnxfold.shown import Shown
 from onnxfold.storage import ModelLike
 

@@ -2,29 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.constness import select_runtime_constants
+from onnxfold.analysis.constness import (
+    Constness,
+    ConstnessAnalysis,
+    select_runtime_constants,
+)
+from onnxfold.analysis.facts import put_in_order
+from onnxfold.analysis.scopes import sort_if_needed
+from onnxfold.comparison.dims import check_names, symbols_of
+from onnxfold.editing import Names
 from onnxfold.errors import UsageError
 from onnxfold.files import os_error
+from onnxfold.graphs import all_graphs
+from onnxfold.options import OptionArguments, Options, options_of
+from onnxfold.passes.pipeline import run_passes
 from onnxfold.runtime.backends.ahead import compile_kernels, dump_stages
 from onnxfold.runtime.backends.process import Progress
 from onnxfold.runtime.backends.registry import NOT_COMPILING, check_name, create, report_rest
-from onnxfold.runtime.bundles.bundle import Bundle, hash_model, is_bundle, open_bundle
+from onnxfold.runtime.bundles.bundle import Bundle, hash_model, open_bundle
 from onnxfold.runtime.bundles.in_memory import InMemory
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Manifest, TensorInfo
 from onnxfold.runtime.bundles.staging import check_source, replacing
-from onnxfold.runtime.splitting.split_model import SplitArguments, split_model
+from onnxfold.runtime.splitting.cut import ConstantRegion, RuntimeCut, find_cut
+from onnxfold.runtime.splitting.hoisting import hoist
+from onnxfold.runtime.splitting.merging import bring_together
+from onnxfold.runtime.splitting.parts import (
+    drop_unread,
+    entry_of,
+    fold_of,
+    groups_of,
+    named_clone,
+    separate_outputs,
+)
+from onnxfold.runtime.splitting.sizes import NominalSizes
 from onnxfold.runtime.splitting.weights import weights_as_inputs
 from onnxfold.storage import ModelLike, PathLike
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+FoldAt = Literal["compile", "runtime"]
+
+
+class SplitArguments(OptionArguments, total=False):
+    """What decides how a model is split, by keyword: see `onnxfold.split`."""
+
+    runtime_constants: Iterable[str]
+    overridable: bool
+    fold_at: FoldAt
+    max_cache: int | None
+    nominal: Mapping[str, int] | None
+    backend_options: Sequence[str]
+    compile_seconds: float
+    dump_ir: PathLike | None
 
 
 def split(
@@ -72,11 +111,10 @@ def split(
         ModelError: The source is not valid.
         OnnxFoldError: The bundle cannot be written, or a component was not compiled that must be.
     """
-    check_name(backend, strict=strict_backend)
-    model = _opened(source, backend, arguments)
+    model = _opened(source, backend, arguments, strict=strict_backend)
     folder = Path(out_dir)
     check_source(model, folder)
-    made = split_model(model, arguments)
+    made = _split(model, arguments)
     manifest = made.manifest
     if not manifest.runtime_constants and arguments.get("fold_at") != "runtime":
         inputs = ", ".join(manifest.inputs)
@@ -96,40 +134,6 @@ def split(
     return open_bundle(folder)
 
 
-def constants_in(source: PathLike, names: Iterable[str] = ()) -> Manifest:
-    """Return the runtime constants of a bundle, or those that a model would have: see `Manifest`.
-
-    Args:
-        source: A bundle, or a model.
-        names: Of a model, which of its inputs and weights; all weights that are no single
-            numbers if there are none.
-
-    Raises:
-        UsageError: No input or weight has such a name.
-        ModelError: The source is not valid.
-    """
-    if is_bundle(source) or Path(source).is_dir():
-        if tuple(names):
-            raise UsageError("a bundle is split already: its runtime constants are fixed")
-        return open_bundle(source).manifest
-    model = storage.load(source)
-    weights = model.graph.initializers.values()
-    large = [v.name or "" for v in weights if v.shape is None or len(v.shape)]
-    opened = weights_as_inputs(model, names or large)
-    infos = [
-        TensorInfo(
-            value.name or "",
-            value.dtype.name.lower() if value.dtype is not None else "undefined",
-            None
-            if value.shape is None
-            else [d if isinstance(d, int) else d.value for d in value.shape],
-            optional=value.name in model.graph.initializers,
-        )
-        for value in select_runtime_constants(model, opened.names)
-    ]
-    return Manifest(infos, [], [], [], [], [], weights=opened.weights)
-
-
 def split_in_memory(
     source: ModelLike, *, backend: str = "auto", **arguments: Unpack[SplitArguments]
 ) -> InMemory:
@@ -139,19 +143,21 @@ def split_in_memory(
         UsageError: An argument cannot be used as given.
         ModelError: The source is not valid.
     """
-    made = split_model(_opened(source, backend, arguments), arguments)
+    made = _split(_opened(source, backend, arguments), arguments)
     _compile(made, backend, arguments)
     return made
 
 
-def _opened(source: ModelLike, backend: str, arguments: SplitArguments) -> ir.Model:
+def _opened(
+    source: ModelLike, backend: str, arguments: SplitArguments, *, strict: bool = False
+) -> ir.Model:
     """Return the model of a source, to be changed: the source itself is left alone.
 
     Raises:
         UsageError: It is no model, or the backend is none or cannot do it.
         ModelError: The model is not valid.
     """
-    check_name(backend, arguments.get("backend_options", ()))
+    check_name(backend, arguments.get("backend_options", ()), strict)
     if arguments.get("dump_ir") is not None and backend not in NOT_COMPILING:
         missing = create(backend).missing()
         if missing is not None:
@@ -174,3 +180,214 @@ def _compile(
     folder = arguments.get("dump_ir")
     if folder is not None:
         dump_stages(made, backend, options, Path(folder), seconds=seconds)
+
+
+def _split(model: ir.Model, arguments: SplitArguments) -> InMemory:
+    """Split a model in memory, see `onnxfold.split`.
+
+    Args:
+        model: The model; it is changed on the way.
+        arguments: Those of ``split``, with the options of the optimization at compile time.
+
+    Raises:
+        UsageError: An argument cannot be used as given.
+    """
+    own = SplitArguments.__annotations__.keys() - OptionArguments.__annotations__.keys()
+    options = options_of({n: value for n, value in arguments.items() if n not in own})
+    fold_at = arguments.get("fold_at", "compile")
+    runtime_constants = arguments.get("runtime_constants", ())
+    max_cache, nominal = arguments.get("max_cache"), arguments.get("nominal") or {}
+    folder = arguments.get("dump_ir")
+    if fold_at not in get_args(FoldAt):
+        raise UsageError(f"fold_at must be 'compile' or 'runtime', got {fold_at!r}")
+    if isinstance(runtime_constants, str):
+        raise UsageError("runtime_constants must be a sequence of names, not one string")
+    for name, size in nominal.items():
+        if not isinstance(size, int) or size < 0:
+            raise UsageError(f"nominal size of {name!r} must be a number from 0 up, got {size!r}")
+    opened = weights_as_inputs(model, runtime_constants)
+    if nominal:
+        check_names(nominal, symbols_of(model.graph.inputs))
+    nominal = {**opened.ranks, **nominal}
+    overridable = arguments.get("overridable", False)
+    chosen = select_runtime_constants(model, opened.names, overridable=overridable)
+    nodes, bytes_before = model.graph.num_nodes(), storage.planned(model).size
+    names = _names(chosen)
+    if folder is not None and fold_at == "compile":
+        put_in_order(model)
+        constness = ConstnessAnalysis(model, chosen)
+        now = Constness.COMPILE_TIME
+        _draw(model, "compiletime_fold", folder, lambda node: constness.of_node(node) is now)
+    model = prepare(model, chosen, fold_at, options)
+    room = None
+    if max_cache is not None:  # what is cached in any case comes first
+        copy = model.clone()
+        inputs = [value for value in copy.graph.inputs if value.name in names]
+        _, cut = cut_prepared(copy, inputs, fold_at, max_cache=max_cache, nominal=nominal)
+        room = max_cache - cut.nbytes
+    merges = bring_together(model, names, options, room=room, nominal=nominal)
+    chosen = [value for value in model.graph.inputs if value.name in names]
+    region, cut = cut_prepared(model, chosen, fold_at, max_cache=max_cache, nominal=nominal)
+    cached = [info for value in cut.cached if (info := region.describe(value)) is not None]
+    apart = storage.planned(fold_of(model, cached)).size if cached else 0
+    entry = _optimized(entry_of(model, cached), fold_at, options, max(0, bytes_before - apart))
+    drop_unread(entry, [*names, *(info.name for info in cached)])
+    read = {v.name for v in entry.graph.inputs}
+    cached = [info for info in cached if info.name in read]
+    fold = None
+    if cached:
+        fold = _optimized(fold_of(model, cached), fold_at, options)
+        drop_unread(fold, _names(fold.graph.inputs))
+    if folder is not None:
+        _draw(entry, "entry", folder)
+        if fold is not None:
+            _draw(fold, "runtime_fold", folder)
+    manifest = Manifest(
+        runtime_constants=[_constant(value, region, model.graph) for value in chosen],
+        inputs=_names(model.graph.inputs),
+        outputs=_names(model.graph.outputs),
+        entry_inputs=_names(entry.graph.inputs),
+        cached=cached,
+        groups=[] if fold is None else groups_of(fold),
+        fold_at=fold_at,
+        nodes={
+            "original": nodes,
+            "entry": entry.graph.num_nodes(),
+            "runtime_fold": 0 if fold is None else fold.graph.num_nodes(),
+        },
+        stays=list(cut.stays.values()),
+        weights=opened.weights,
+        ranks=opened.ranks,
+        merges=merges,
+        versions={p: metadata.version(p) for p in ("onnxfold", "onnx", "onnx-ir", "onnxruntime")},
+    )
+    return InMemory(manifest, entry, fold)
+
+
+def cut_prepared(
+    model: ir.Model,
+    chosen: Sequence[ir.Value],
+    fold_at: str = "compile",
+    *,
+    max_cache: int | None = None,
+    nominal: Mapping[str, int] | None = None,
+) -> tuple[ConstantRegion, RuntimeCut]:
+    """Return what depends on constants only, and where it is cut.
+
+    Args:
+        model: As `prepare` leaves it; outputs that are constant become an Identity of what
+            makes them.
+        chosen: The inputs of its graph that are runtime constants.
+        fold_at: As for `onnxfold.split`, and so are the others.
+        max_cache: As there.
+        nominal: As there.
+    """
+    stays = hoist(model, chosen)
+    constness = ConstnessAnalysis(model, chosen)
+    folds = [Constness.RUNTIME, *([Constness.COMPILE_TIME] if fold_at == "runtime" else [])]
+    folded = [value for value in model.graph.outputs if constness.of(value) in folds]
+    if folded:
+        separate_outputs(model, folded)
+        constness = ConstnessAnalysis(model, chosen)
+    sizes = NominalSizes(model, chosen, nominal)
+    region = ConstantRegion(model, chosen, constness, sizes, fold_at == "runtime")
+    cut = find_cut(region, max_cache)
+    cut.stays.update(stays)
+    return region, cut
+
+
+def prepare(
+    model: ir.Model, chosen: Sequence[ir.Value], fold_at: str, options: Options
+) -> ir.Model:
+    """Return the model with compile-time constants folded, and shapes that depend on less.
+
+    Rules come after the cut: they may fuse what is constant with what is not.
+    """
+    put_in_order(model)
+    while calls := _calls_with(model, chosen):  # a cut may have to go through them
+        _inline(model, calls)
+    fold = ("constant-propagation",) if fold_at == "compile" else ()
+    passes = (*fold, "symbolic-shapes", *fold, "lift-constants", "dead-code")
+    run_passes(model, dataclasses.replace(options, passes=passes))
+    sort_if_needed(model)
+    return model
+
+
+def _optimized(part: ir.Model, fold_at: str, options: Options, allowed: int = 0) -> ir.Model:
+    """Optimize one of the two parts for itself, as `run_passes` does it.
+
+    Args:
+        part: The part; changed.
+        fold_at: As for `onnxfold.split`.
+        options: As there.
+        allowed: Bytes that the part may take; 0 for as many as it takes.
+    """
+    if fold_at != "compile":
+        return part
+    declared = {v.name: (v.type, v.shape) for v in part.graph.outputs}
+    put_in_order(part)
+    run_passes(part, options, bytes_before=allowed)
+    sort_if_needed(part)
+    for value in part.graph.outputs:  # a rule may have put another value in the place of one
+        if value.type is None and value.name in declared:
+            value.type, value.shape = declared[value.name]
+    return named_clone(part)
+
+
+def _inline(model: ir.Model, calls: Sequence[ir.Node]) -> None:
+    """Put the nodes of the called functions in the place of all calls of them."""
+    from onnx_ir.passes import common
+
+    called = {node.op_identifier() for node in calls}
+    names = Names(all_graphs(model))
+    for node in (node for graph in all_graphs(model) for node in graph):
+        for value in node.outputs if node.op_identifier() in called else ():
+            value.name = value.name or names.fresh("unread")  # the function itself may read it
+    common.InlinePass(criteria=lambda f: f.identifier() in called)(model)
+    put_in_order(model)
+
+
+def _calls_with(model: ir.Model, chosen: Sequence[ir.Value]) -> list[ir.Node]:
+    """Return the calls of functions that runtime constants go into."""
+    if not model.functions:
+        return []
+    constness = ConstnessAnalysis(model, chosen)
+    return [
+        node
+        for graph in all_graphs(model)
+        for node in graph
+        if node.op_identifier() in model.functions
+        and any(v is not None and constness.of(v) is Constness.RUNTIME for v in node.inputs)
+    ]
+
+
+def _constant(value: ir.Value, region: ConstantRegion, graph: ir.Graph) -> TensorInfo:
+    """Return a runtime constant as it is described to callers, who bring it in any size."""
+    info = region.describe(value) or TensorInfo(value.name or "", "undefined")
+    optional = value.name in graph.initializers
+    return dataclasses.replace(info, nominal_bytes=None, optional=optional)
+
+
+def _draw(
+    model: ir.Model,
+    name: str,
+    folder: PathLike,
+    only: Callable[[ir.Node], bool] | None = None,
+) -> None:
+    """Draw a model, or some of its nodes, into a folder.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    from onnxfold.dump.dot import dot_of
+
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        text = dot_of(model, name, only=only)
+        (Path(folder) / f"{name}.dot").write_bytes(text.encode(errors="backslashreplace"))
+    except OSError as error:
+        raise UsageError(f"cannot be written: {error.strerror}", file=folder) from error
+
+
+def _names(values: Iterable[ir.Value]) -> list[str]:
+    return [value.name or "" for value in values]

@@ -15,7 +15,6 @@ from onnxfold import storage
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
 from onnxfold.runtime.backends import iree
-from onnxfold.runtime.backends.iree import aligned
 from onnxfold.runtime.backends.kernel_cache import cache_folder
 from onnxfold.runtime.backends.prepare import prepare
 from onnxfold.runtime.bundles.bundle import open_bundle
@@ -199,16 +198,6 @@ def test_what_is_normalized_has_no_mean(op):
     feeds = {"x": random(3, 8, 6) + 1000, "s": random(*count, seed=1), "b": random(*count, seed=2)}
     (got,), (want,) = original(storage.to_proto(opened), feeds), original(model, feeds)
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
-
-
-def test_arrays_begin_where_the_runtime_wants_them():
-    base = np.arange(1000, dtype=np.float32)
-    for start in range(20):
-        array = base[start : start + 100]
-        assert aligned(array).ctypes.data % 64 == 0
-        assert np.array_equal(aligned(array), array)
-    there = aligned(base)
-    assert aligned(there) is there
 
 
 def test_sizes_that_take_too_much_memory_are_refused(compiled):

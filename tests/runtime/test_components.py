@@ -14,7 +14,6 @@ from onnxfold.runtime.backends.component import Component
 from onnxfold.runtime.bundles.manifest import FOLD_FILE
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
-from onnxfold.runtime.splitting.parts import RuntimeFold
 
 BRANCHES = """g (float[n, 8] x, float[8, 8] r, bool c) => (float[n, 8] y, float[n, 8] z) {
     e = Exp(r)
@@ -51,7 +50,7 @@ def test_a_component_is_that_part_of_the_whole(tmp_path, level):
     model = parse(BRANCHES, w=random(8, 8))
     bundle = bundle_of(model, tmp_path, "r", "c", level=level)
     feeds = {"r": random(8, 8, seed=1)}
-    fold = RuntimeFold(bundle.load(FOLD_FILE))
+    fold = bundle.load(FOLD_FILE)
     assert len(components_of(bundle)) == 2
     for names in components_of(bundle):
         component = Component(fold, names)
@@ -74,7 +73,7 @@ def test_the_same_part_has_the_same_hash(decoder, tmp_path):
     folds = []
     for folder in ("a", "b"):
         bundle = bundle_of(decoder, tmp_path / folder, "states")
-        folds.append(RuntimeFold(bundle.load(FOLD_FILE)))
+        folds.append(bundle.load(FOLD_FILE))
     names = components_of(bundle)
     first, second = ([Component(fold, n).graph_hash for n in names] for fold in folds)
     assert first == second
@@ -108,7 +107,7 @@ def test_a_file_is_opened_once_for_all_components(decoder, tmp_path, monkeypatch
     opened = []
     load = storage.load
     monkeypatch.setattr(storage, "load", lambda path: opened.append(path) or load(path))
-    fold = RuntimeFold(bundle.load(FOLD_FILE))
+    fold = bundle.load(FOLD_FILE)
     for names in components_of(bundle):
         Component(fold, names)
     assert len(components_of(bundle)) == 3 and len(opened) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,10 +19,10 @@ from onnxfold.runtime.bundles.manifest import Manifest, TensorInfo, Weight
 
 _Parts = tuple[str, ...]
 
-# peft puts these in front of the names of a model's modules.
-_WRAPPER = ["base_model", "model"]
+# peft puts this in front of the names of a model's modules.
+_WRAPPER = re.compile(r"(^|\.)base_model\.model\.")
 # Behind these comes the name of the adapter, which its file leaves out.
-_NAMED = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "modules_to_save")
+_NAMED = re.compile(r"\.(lora(?:_embedding)?_[AB]|modules_to_save)\.[^.]+(?=\.)")
 
 
 @dataclass(frozen=True)
@@ -113,21 +114,8 @@ def _candidates(parts: _Parts, names: Mapping[str, _Parts]) -> list[str]:
 
 def _parts(name: str) -> _Parts:
     """Return the parts of a parameter's name, without what peft adds."""
-    parts = name.split(".")
-    for k in range(len(parts) - 1):
-        if parts[k : k + 2] == _WRAPPER:
-            del parts[k : k + 2]
-            break
-    kept: list[str] = []
-    skips = False
-    for k, part in enumerate(parts):
-        if skips and k + 1 < len(parts):
-            skips = False
-            continue
-        skips = part in _NAMED
-        if part != "modules_to_save":
-            kept.append(part)
-    return tuple(kept)
+    name = _NAMED.sub(r".\1", "." + _WRAPPER.sub(r"\1", name, count=1))
+    return tuple(part for part in name.split(".")[1:] if part != "modules_to_save")
 
 
 def _fit(

@@ -19,7 +19,6 @@ from onnxfold.runtime.backends.process import Progress, side_by_side, work_folde
 from onnxfold.runtime.backends.registry import create
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, KERNELS, Kernel
-from onnxfold.runtime.splitting.parts import RuntimeFold
 
 logger = logging.getLogger("onnxfold")
 
@@ -94,7 +93,7 @@ def dump_stages(
 
 
 def _components(bundle: Bundle) -> list[Component]:
-    fold = RuntimeFold(bundle.load(FOLD_FILE))
+    fold = bundle.load(FOLD_FILE)
     return [Component(fold, names) for names in bundle.manifest.components]
 
 

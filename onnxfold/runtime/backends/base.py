@@ -123,6 +123,15 @@ def weights_of(initializers: Mapping[str, ir.Value], names: Sequence[str]) -> Va
     return arrays
 
 
+def foreign_ops(model: ir.Model, backend: str) -> list[str]:
+    """Return a reason for each op that is not one of ONNX's own."""
+    return [
+        f"{backend} does not know {node.domain}::{node.op_type}"
+        for node in model.graph
+        if node.domain not in ("", "ai.onnx")
+    ]
+
+
 def with_options(flags: Iterable[str], options: Sequence[str]) -> list[str]:
     """Return a compiler's flags, with a user's options in the place of flags of the same name."""
     given = {_name_of(option) for option in options}

@@ -7,13 +7,14 @@ import hashlib
 from collections.abc import Sequence
 
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from onnxfold import storage
 from onnxfold.graphs import all_graphs
 from onnxfold.runtime.backends.base import FUNCTION
 from onnxfold.runtime.backends.demands import Demands, demands
 from onnxfold.runtime.backends.prepare import prepare
-from onnxfold.runtime.splitting.parts import RuntimeFold
+from onnxfold.runtime.splitting.parts import part_of
 
 
 class Component:
@@ -35,9 +36,9 @@ class Component:
         demands: What its inputs must be, or why it is not compiled.
     """
 
-    def __init__(self, fold: RuntimeFold, outputs: Sequence[str]) -> None:
+    def __init__(self, fold: ir.Model, outputs: Sequence[str]) -> None:
         self._fold = fold
-        self.model = fold.part(outputs, defaults=False)
+        self.model = part_of(fold, outputs, defaults=False)
         self.outputs = [v.name or "" for v in self.model.graph.outputs]
         self.inputs = [v.name or "" for v in self.model.graph.inputs]
         types = [v.dtype for v in self.model.graph.outputs]
@@ -49,7 +50,7 @@ class Component:
     @functools.cached_property
     def original(self) -> ir.Model:
         """As it is in runtime_fold, without default values: a kernel is given every input."""
-        return self._fold.part(self.outputs, defaults=False)
+        return part_of(self._fold, self.outputs, defaults=False)
 
     @functools.cached_property
     def demands(self) -> Demands:  # noqa: D102  an attribute
@@ -66,14 +67,13 @@ def canonical(model: ir.Model) -> bytes:
         model: The model; not changed.
     """
     clone = model.clone()
+    common.ClearMetadataAndDocStringPass()(clone)
     values: dict[ir.Value, None] = {}
     for graph in all_graphs(clone):
-        graph.name, graph.doc_string = FUNCTION, None
-        graph.metadata_props.clear()
+        graph.name = FUNCTION
         values |= dict.fromkeys(graph.inputs)
         for node in graph:
-            node.name = node.doc_string = None
-            node.metadata_props.clear()
+            node.name = None
             values |= dict.fromkeys(
                 v for v in (*node.inputs, *node.outputs) if v is not None and v.name
             )

@@ -23,6 +23,7 @@ from onnxfold.runtime.backends.base import (
     CompileError,
     Run,
     Values,
+    foreign_ops,
     with_options,
 )
 from onnxfold.runtime.backends.cpu import cpu_features
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 SUFFIX = ".vmfb"
-
-ALIGNMENT = 64
-"""Bytes; IREE takes no memory that begins elsewhere."""
 
 FLAGS = (
     "--iree-hal-target-device=local",
@@ -70,11 +68,8 @@ class Iree:
 
     def supported(self, model: Any) -> list[str]:
         """Return why the model is not given to the compiler; nothing if it is."""
-        reasons = [
-            f"IREE does not run {node.op_type}"
-            for node in model.graph
-            if node.op_type in DENIED or node.domain not in ("", "ai.onnx")
-        ]
+        denied = [node.op_type for node in model.graph if node.op_type in DENIED]
+        reasons = [*foreign_ops(model, "IREE"), *(f"IREE does not run {op}" for op in denied)]
         for value in (*model.graph.inputs, *model.graph.outputs):
             if not _takes(value):
                 dtype = None if value.dtype is None else value.dtype.name.lower()
@@ -131,8 +126,7 @@ class Iree:
             module = runtime.VmModule.copy_buffer(config.vm_instance, file.read_bytes())
             context = runtime.SystemContext(vm_modules=[module], config=config)
             function = context.modules[module.name][kernel.function]
-            fixed = [aligned(np.asarray(weights[name])) for name in kernel.weights]
-            held = [(_to_device(array), array) for array in fixed]  # on the arrays' memory
+            held = [_to_device(np.asarray(weights[name])) for name in kernel.weights]
         except OSError as error:
             raise CompileError(f"{file.name}: {error.strerror}") from error
         except Exception as error:  # IREE raises RuntimeError, ValueError and others
@@ -143,7 +137,7 @@ class Iree:
         def run(values: Values) -> dict[str, Any]:
             given = arrays_of(values, kernel.inputs)
             with lock:
-                made = function(*map(_to_device, given), *(value for value, _ in held))
+                made = function(*map(_to_device, given), *held)
                 made = made if isinstance(made, (tuple, list)) else [made]
                 results = [_to_host(result) for result in made]
             return {  # IREE does not tell unsigned from signed integers
@@ -172,18 +166,6 @@ def _config() -> Any:
     return runtime.Config(device=device)
 
 
-def aligned(array: Array) -> Array:
-    """Return the array itself where IREE can use its memory, otherwise a copy that it can."""
-    array = np.asarray(array)
-    if array.flags.c_contiguous and array.flags.writeable and array.ctypes.data % ALIGNMENT == 0:
-        return array
-    room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
-    start = -room.ctypes.data % ALIGNMENT
-    copy: Array = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
-
-
 def _to_host(result: Any) -> Array:
     """Return the elements of a device's array. IREE's own view of them does not keep them alive."""
     view = np.asarray(result.to_host())
@@ -196,13 +178,10 @@ def _to_host(result: Any) -> Array:
 
 
 def _to_device(array: Array) -> Any:
+    """Return a copy of an array for the device."""
     from iree import runtime
 
-    device = _config().device
-    array = aligned(array)
-    if array.dtype.isbuiltin != 2 and array.dtype != np.bool_ and array.size:
-        return device.from_dlpack_capsule(array.__dlpack__())
-    return runtime.asdevicearray(device, array)  # types that dlpack does not know are copied
+    return runtime.asdevicearray(_config().device, array)
 
 
 @functools.cache

@@ -17,12 +17,18 @@ import numpy as np
 
 from onnxfold.errors import UsageError
 from onnxfold.memory import memory_of_the_machine
-from onnxfold.onnxruntime_sessions import Feed, array_of, numpy_name, open_session, ort_value
+from onnxfold.onnxruntime_sessions import (
+    Feed,
+    array_of,
+    fold_options,
+    numpy_name,
+    open_session,
+    ort_value,
+)
 from onnxfold.runtime.backends.base import CompileError, Misfit, Run, Values, nbytes_at, weights_of
 from onnxfold.runtime.backends.registry import create
 from onnxfold.runtime.bundles.bundle import Bundle, hash_file
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Kernel
-from onnxfold.runtime.bundles.session_options import fold_options
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -153,21 +159,19 @@ def _times(
         for value in run(feeds).values():
             ort_value(value)
 
-    runs: list[Callable[[], object]] = [
-        run_kernel,
-        lambda: session.run_with_ort_values(None, feeds),
-    ]
-    for once in runs:
-        once()
-    best = [math.inf] * len(runs)
+    def run_session() -> None:
+        session.run_with_ort_values(None, feeds)
+
+    run_kernel()
+    run_session()
+    best = [math.inf, math.inf]
     end = time.perf_counter() + _ENOUGH
-    while True:
-        for k, once in [(k, once) for k, once in enumerate(runs) for _ in range(2)]:
+    while time.perf_counter() < end or math.inf in best:
+        for k, once in enumerate((run_kernel, run_kernel, run_session, run_session)):
             begin = time.perf_counter()
             once()
-            best[k] = min(best[k], time.perf_counter() - begin)
-        if time.perf_counter() > end:
-            return best
+            best[k // 2] = min(best[k // 2], time.perf_counter() - begin)
+    return best
 
 
 def check_inputs(kernel: Kernel, values: Values) -> None:

@@ -19,13 +19,11 @@ Result = TypeVar("Result")
 Progress = Callable[[str, int, int], None]
 """Called with a stage, the work done and all work of the stage."""
 
-_SHORTAGES = {
-    "no room on the disk": "no space left on device|disk quota exceeded",
-    "no more memory": "out of memory|bad_alloc|MemoryError|cannot allocate memory",
-}
-"""What is short, and what programs say that fail for lack of it."""
-
-_TELLING = re.compile("error|assertion|unreachable|terminate called", re.IGNORECASE)
+_TELLING = re.compile(
+    "error|assertion|unreachable|terminate called"
+    "|no space left|quota exceeded|out of memory|bad_alloc|cannot allocate",
+    re.IGNORECASE,
+)
 
 
 @contextlib.contextmanager
@@ -54,15 +52,11 @@ def run_command(
         options: Others of `isolated.run_command`.
 
     Raises:
-        CompileError: It cannot be started, takes longer than ``seconds``, is ended by others, or
-            says that there is no room for it, on the disk or in memory.
+        CompileError: It cannot be started, takes longer than ``seconds``, or is ended by others.
     """
     with _told(what, seconds):
         memory = memory_limit()
-        done = isolated.run_command(command, seconds=seconds, memory=memory, **options)
-    if done.returncode:
-        _refuse_shortage(what, done.stderr)
-    return done
+        return isolated.run_command(command, seconds=seconds, memory=memory, **options)
 
 
 def run_function(
@@ -90,17 +84,11 @@ def _told(what: str, seconds: float) -> Iterator[None]:
     except isolated.Failure as failure:
         if failure.kind == "late":
             raise CompileError(f"{what} took longer than {seconds:g} s") from failure
-        _refuse_shortage(what, f"{failure.kind}\n{failure.output}\n{failure}")
         if failure.kind != "ended":
-            raise CompileError(reason_in(f"{failure}\n{failure.output}")) from failure
+            raise CompileError(
+                reason_in(f"{failure}\n{failure.output}") or failure.kind
+            ) from failure
         raise CompileError(f"{what} {ending(failure.code, failure.output)}") from failure
-
-
-def _refuse_shortage(what: str, text: str) -> None:
-    for line in text.splitlines():
-        for short, said in _SHORTAGES.items():
-            if re.search(said, line, re.IGNORECASE):
-                raise CompileError(f"{what} has {short}: {one_line(line)}")
 
 
 def side_by_side(

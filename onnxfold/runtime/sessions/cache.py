@@ -96,41 +96,42 @@ class FoldCache:
             key: Equal for equal tensors; its ``repr`` tells processes what they may share.
             make: Folds.
         """
-        mine: Future[Folded] = Future()
         with self._lock:
             found = self._entries.get(key)
-            others = None if found is not None else self._making.get(key)
             if found is not None:
                 self._entries.move_to_end(key)
                 self._statistics.hits += 1
-            elif others is None:
-                self._making[key] = mine
+            else:
+                others = self._making.get(key)
+                mine = self._making.setdefault(key, Future())
         if found is not None:
             if self._store is not None:
                 self._store.touch(key)
             return found
         begin = time.perf_counter()
-        if others is not None:
-            try:
-                return others.result()
-            finally:
-                self._count(begin, made=False, waited=True)
+        made, waited = others is None, others is not None
         try:
-            folded, made, waited = (
-                (make(), True, False) if self._store is None else self._store.get(key, make)
-            )
-        except BaseException as error:
-            with self._lock:
-                del self._making[key]
-            self._count(begin, made=True)
-            mine.set_exception(error)
-            raise
-        with self._lock:
-            del self._making[key]
+            if others is not None:
+                return others.result()
+            if self._store is None:
+                folded = make()
+            else:
+                folded, made, waited = self._store.get(key, make)
             self._hold(key, folded)
-        self._count(begin, made=made, waited=waited)
-        mine.set_result(folded)
-        return folded
+            mine.set_result(folded)
+            return folded
+        except BaseException as error:
+            if others is None:
+                mine.set_exception(error)
+            raise
+        finally:
+            with self._lock:
+                if others is None:
+                    del self._making[key]
+                self._statistics.misses += made
+                self._statistics.hits += not made
+                self._statistics.waits += waited
+                self._statistics.seconds += time.perf_counter() - begin
 
     def statistics(self) -> CacheStatistics:
         """Return a copy of the figures as they are now."""
@@ -143,26 +144,20 @@ class FoldCache:
             self._entries.clear()
             self._statistics.entries = self._statistics.bytes = 0
 
-    def _count(self, begin: float, *, made: bool, waited: bool = False) -> None:
-        with self._lock:
-            self._statistics.misses += made
-            self._statistics.hits += not made
-            self._statistics.waits += waited
-            self._statistics.seconds += time.perf_counter() - begin
-
     def _hold(self, key: Hashable, made: Folded) -> None:
-        statistics = self._statistics
-        if made.nbytes > self.max_bytes:
-            statistics.too_large += 1
-            return
-        while statistics.bytes + made.nbytes > self.max_bytes:
-            _, old = self._entries.popitem(last=False)
-            statistics.bytes -= old.nbytes
-            statistics.evictions += 1
-        self._entries[key] = made
-        statistics.bytes += made.nbytes
-        statistics.entries = len(self._entries)
-        statistics.peak_bytes = max(statistics.peak_bytes, statistics.bytes)
+        with self._lock:
+            statistics = self._statistics
+            if made.nbytes > self.max_bytes:
+                statistics.too_large += 1
+                return
+            while statistics.bytes + made.nbytes > self.max_bytes:
+                _, old = self._entries.popitem(last=False)
+                statistics.bytes -= old.nbytes
+                statistics.evictions += 1
+            self._entries[key] = made
+            statistics.bytes += made.nbytes
+            statistics.entries = len(self._entries)
+            statistics.peak_bytes = max(statistics.peak_bytes, statistics.bytes)
 
 
 _shared = FoldCache()

@@ -6,17 +6,22 @@ import ctypes
 import functools
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from onnxfold.errors import UsageError
 from onnxfold.memory import c_library
-from onnxfold.onnxruntime_sessions import Array, Feed, has_numbers, is_text, ort_copy, ort_value
+from onnxfold.onnxruntime_sessions import (
+    Array,
+    Feed,
+    array_of,
+    has_numbers,
+    is_text,
+    ort_copy,
+    ort_value,
+)
 from onnxfold.runtime.bundles.manifest import Manifest, TensorInfo
-
-if TYPE_CHECKING:
-    import onnxruntime
 
 
 class Given:
@@ -52,7 +57,6 @@ class Given:
         if info.dtype not in (kind, "undefined") or (shape is not None and not info.takes(shape)):
             given = TensorInfo("", kind, None if shape is None else list(shape))
             raise UsageError(f"runtime constant {info.name!r} is {info}, not {given}")
-        self._plain = _plain(self.value)
 
     def is_same(self, value: Feed) -> bool:
         """Return whether a value that is given now has the same type, shape and bits."""
@@ -61,23 +65,22 @@ class Given:
                 return False  # it may have been filled anew, and there is no copy
             if value is self.value:
                 return True
-        if is_text(value) or is_text(self.value):
-            return _texts(value) == _texts(self.value)
-        mine, other = self._plain, _plain(value)  # the usual case, in a few microseconds
-        if mine is None or other is None:
-            mine, other = _bits_of(self.feed), _bits_of(ort_value(value))
-        (*described, address, nbytes), (*others, theirs, _) = mine, other
-        return described == others and (not nbytes or not _memcmp()(address, theirs, nbytes))
+        mine, other = _elements(self.value), _elements(value)
+        if mine.dtype != other.dtype or mine.shape != other.shape:
+            return False
+        if is_text(mine):
+            return bool(mine.tolist() == other.tolist())
+        return not _memcmp()(mine.ctypes.data, other.ctypes.data, mine.nbytes)
 
     @functools.cached_property
     def digest(self) -> bytes:
         """SHA-256 of type, shape and elements, which are in the CPU's memory."""
-        if is_text(self.value):
-            return hashlib.sha256(repr(_texts(self.value)).encode()).digest()
-        kind, shape, address, nbytes = _bits_of(self.feed)
-        digest = hashlib.sha256(f"{kind}{shape}".encode())
-        if nbytes:
-            digest.update((ctypes.c_ubyte * nbytes).from_address(address))
+        elements = _elements(self.feed)
+        digest = hashlib.sha256(f"{self.feed.data_type()}{elements.shape}".encode())
+        if is_text(elements):
+            digest.update(repr(elements.tolist()).encode())
+        else:
+            digest.update(elements.reshape(-1).view(np.uint8).data)
         return digest.digest()
 
 
@@ -96,12 +99,6 @@ class Constants:
     def __init__(self, manifest: Manifest) -> None:
         self.known = {info.name: info for info in manifest.runtime_constants}
         self.in_entry = self.known.keys() & manifest.entry_inputs
-        self._ranked: dict[str, list[tuple[str, int, int]]] = {}  # name, axis and size in the file
-        for info in manifest.runtime_constants:
-            for axis, dim in enumerate(info.shape or ()):
-                if isinstance(dim, str) and dim in manifest.ranks:
-                    place = (info.name, axis, manifest.ranks[dim])
-                    self._ranked.setdefault(dim, []).append(place)
 
     def merged(self, setting: Setting, feed: Mapping[str, Feed]) -> Setting:
         """Return the constants in a feed, and those of a setting where none are fed.
@@ -115,24 +112,6 @@ class Constants:
             if name in feed and not (name in setting and setting[name].is_same(feed[name]))
         }
         return {**setting, **changed} if changed else setting
-
-    def check_ranks(self, setting: Setting) -> None:
-        """See that the factors of each adapter have the same rank.
-
-        Raises:
-            UsageError: The ranks differ; a factor that is left out is as in the file.
-        """
-        for places in self._ranked.values():
-            sizes = {
-                name: setting[name].feed.shape()[axis] if name in setting else size
-                for name, axis, size in places
-            }
-            if len(set(sizes.values())) > 1:
-                ranks = ", ".join(
-                    f"{size} of {name!r}{'' if name in setting else ' in the file'}"
-                    for name, size in sizes.items()
-                )
-                raise UsageError(f"the rank of an adapter must be the same: {ranks}")
 
     def given(self, values: Mapping[str, Feed]) -> Setting:
         """Wrap constants that are folded at once and never compared: what entry reads is copied.
@@ -161,30 +140,17 @@ def is_fixed(value: Feed) -> bool:
     return isinstance(value, bytes)
 
 
-def _plain(value: Feed) -> tuple[Any, ...] | None:
-    """Type, shape, address and bytes of an array whose elements are contiguous, else None."""
-    if not isinstance(value, np.ndarray) or not value.flags.c_contiguous:
-        return None
-    return value.dtype, value.shape, value.ctypes.data, value.nbytes
-
-
-def _bits_of(value: onnxruntime.OrtValue) -> tuple[str, list[int], int, int]:
-    """Type, shape, address and bytes of a tensor of numbers.
+def _elements(value: Feed) -> Array:
+    """Return the elements of a value as a contiguous array, on the same memory where possible.
 
     Raises:
-        UsageError: It is not in the CPU's memory.
+        UsageError: It is no tensor in the CPU's memory.
     """
-    if not has_numbers(value):
-        raise UsageError("a runtime constant must be a tensor in the CPU's memory")
-    return value.data_type(), value.shape(), value.data_ptr(), value.tensor_size_in_bytes()
-
-
-def _texts(value: Feed) -> tuple[Any, ...] | None:
-    """Shape and elements of strings; None for numbers."""
-    if not is_text(value):
-        return None
-    array: Array = value if isinstance(value, np.ndarray) else value.numpy()
-    return array.shape, array.tolist()
+    try:
+        array = value if isinstance(value, np.ndarray) else array_of(ort_value(value))
+        return np.asarray(array, order="C")
+    except ValueError:
+        raise UsageError("a runtime constant must be a tensor in the CPU's memory") from None
 
 
 def _copied(value: Feed) -> Feed:

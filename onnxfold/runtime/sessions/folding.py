@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 import threading
@@ -12,19 +11,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onnxfold.errors import OnnxFoldError, UsageError
-from onnxfold.onnxruntime_sessions import ort_value, size_in_bytes
+from onnxfold.onnxruntime_sessions import fold_options, key_of, ort_value, size_in_bytes
 from onnxfold.runtime.backends.base import Misfit
 from onnxfold.runtime.backends.loading import Loaded, load_kernels
 from onnxfold.runtime.bundles.bundle import Bundle
-from onnxfold.runtime.bundles.manifest import FOLD_FILE
-from onnxfold.runtime.bundles.session_options import fold_options, key_of
+from onnxfold.runtime.bundles.manifest import FOLD_FILE, Group
 from onnxfold.runtime.sessions.cache import FoldCache, Folded
 from onnxfold.runtime.sessions.constants import Given
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
     import onnxruntime
-
-    from onnxfold.runtime.splitting.parts import RuntimeFold
 
 logger = logging.getLogger("onnxfold")
 
@@ -77,16 +74,25 @@ class SessionFolding:
         cache: FoldCache,
         strict: bool,
     ) -> None:
-        self.bundle = bundle
-        self.options = options
-        self.providers = providers
-        self.cache = cache
-        self.strict = strict
         self.statistics = FoldStatistics()
+        self._bundle = bundle
+        self._options = options
+        self._providers = providers
+        self._cache = cache
+        self._strict = strict
         self._lock = threading.Lock()
-        groups = bundle.manifest.groups
-        loaded, reasons = load_kernels(bundle, backend) if bundle.manifest.kernels else ([], {})
-        self._groups = [_Group(self, k, loaded, reasons) for k in range(len(groups))]
+        kernels = bundle.manifest.kernels
+        loaded, self._reasons = load_kernels(bundle, backend) if kernels else ([], {})
+        self._kernels = {tuple(kernel.outputs): kernel for kernel in loaded}
+        hashes = {tuple(kernel.outputs): (*kernel.hashes.values(),) for kernel in kernels}
+        self._keys: list[tuple[Any, ...]] = []  # of the groups, without their constants
+        for group in bundle.manifest.groups:
+            made = [names for names in map(tuple, group.components) if names in self._kernels]
+            makers = [(self._kernels[names].backend, *names, *hashes[names]) for names in made]
+            own = len(self._keys), tuple(makers), repr(providers), key_of(options)
+            self._keys.append((bundle.fold_hash, *own))
+        # by the tensors that they make
+        self._sessions: dict[tuple[str, ...], tuple[onnxruntime.InferenceSession, list[str]]] = {}
 
     def fold(self, constants: Mapping[str, Given]) -> list[Folded]:
         """Return the folded tensors, from the cache or made now.
@@ -96,82 +102,27 @@ class SessionFolding:
         """
         values = {name: given.feed for name, given in constants.items()}
         folded = []
-        for group in self._groups:
-            known = [name for name in group.constants if name in constants]
-            key = (*group.key, tuple((name, constants[name].digest) for name in known))
-            folded.append(self.cache.get(key, lambda run=group.run: run(values)))  # type: ignore[misc]
+        for group, key in zip(self._bundle.manifest.groups, self._keys, strict=True):
+            given = [name for name in group.constants if name in constants]
+            known = tuple((name, constants[name].digest) for name in given)
+            run = functools.partial(self._run, group, values)
+            folded.append(self._cache.get((*key, known), run))
         return folded
-
-    @functools.cached_property
-    def fold_options(self) -> onnxruntime.SessionOptions:
-        """Options of sessions that run runtime_fold."""
-        return fold_options(self.options)
-
-    @functools.cached_property
-    def model(self) -> RuntimeFold:
-        """All of runtime_fold, for those parts that groups have onnxruntime run."""
-        from onnxfold.runtime.splitting.parts import RuntimeFold
-
-        return RuntimeFold(self.bundle.load(FOLD_FILE))
 
     def placements(self) -> list[Placement]:
         """Return which backend makes which tensors."""
-        return [group.placement(k) for group in self._groups for k in range(group.size)]
+        made = {kernel.outputs[0]: kernel for kernel in self._bundle.manifest.kernels}
+        found = []
+        for names in self._bundle.manifest.components:
+            known, kernel = made.get(names[0]), self._kernels.get(tuple(names))
+            backend = "onnxruntime" if kernel is None else kernel.backend
+            reason = self._reasons.get(names[0]) if kernel is None else None
+            times = (known.seconds, known.onnxruntime_seconds) if known is not None else ()
+            found.append(Placement(names, backend, reason, *times))
+        return found
 
-    def count(self, seconds: float) -> None:
-        """One more fold."""
-        with self._lock:
-            done = self.statistics
-            self.statistics = dataclasses.replace(
-                done, folds=done.folds + 1, seconds=done.seconds + seconds
-            )
-
-
-class _Group:
-    """Makes the folded tensors that depend on the same runtime constants.
-
-    What onnxruntime makes of them is a part of runtime_fold, which is opened at the first run.
-    """
-
-    def __init__(
-        self,
-        folding: SessionFolding,
-        index: int,
-        loaded: Sequence[Loaded],
-        reasons: Mapping[str, str],
-    ) -> None:
-        bundle = folding.bundle
-        group = bundle.manifest.groups[index]
-        self.constants = group.constants
-        self.size = len(group.components)
-        self._folding = folding
-        self._group = group
-        self._kernels = [k for k in loaded if set(k.outputs) <= set(group.outputs)]
-        self._reasons = dict(reasons)
-        self._sessions: dict[
-            tuple[str, ...], tuple[onnxruntime.InferenceSession, list[str]]
-        ] = {}  # by the tensors that they make
-        self._lock = threading.Lock()
-        self._made = {kernel.outputs[0]: kernel for kernel in bundle.manifest.kernels}
-        makers = sorted(
-            (k.backend, *k.outputs, *self._made[k.outputs[0]].hashes.values())
-            for k in self._kernels
-        )
-        own = (tuple(makers), repr(folding.providers), key_of(folding.options))
-        self.key: tuple[Any, ...] = (bundle.fold_hash, index, *own)
-
-    def placement(self, component: int) -> Placement:
-        """Return which backend makes the tensors of a component."""
-        names = self._group.components[component]
-        made = self._made.get(names[0])
-        times = (made.seconds, made.onnxruntime_seconds) if made is not None else (None, None)
-        for kernel in self._kernels:
-            if names[0] in kernel.outputs:
-                return Placement(names, kernel.backend, None, *times)
-        return Placement(names, "onnxruntime", self._reasons.get(names[0]), *times)
-
-    def run(self, constants: Mapping[str, Any]) -> Folded:
-        """Make the tensors.
+    def _run(self, group: Group, constants: Mapping[str, Any]) -> Folded:
+        """Make the tensors of a group.
 
         Raises:
             OnnxFoldError: A kernel does not, and must.
@@ -180,18 +131,19 @@ class _Group:
         begin = time.perf_counter()
         values: dict[str, Any] = {}
         misfits = []
-        for kernel in list(self._kernels):
+        kernels = [self._kernels.get(tuple(names)) for names in group.components]
+        for kernel in filter(None, kernels):
             try:
                 values.update((n, ort_value(v)) for n, v in kernel.run(constants).items())
             except Exception as error:  # Misfit, and whatever a foreign runtime raises
-                if self._folding.strict:
+                if self._strict:
                     reason = f"{kernel.backend} does not run it: {error}"
                     raise OnnxFoldError(reason, node=kernel.outputs[0]) from error
                 if isinstance(error, Misfit):  # onnxruntime can compute it, or says what is wrong
                     misfits.append(str(error))
                 else:
                     self._give_up(kernel, error)
-        rest = tuple(name for name in self._group.outputs if name not in values)
+        rest = tuple(name for name in group.outputs if name not in values)
         if rest:
             session, inputs = self._opened(rest)
             feeds = {n: constants[n] for n in inputs if n in constants}
@@ -201,34 +153,42 @@ class _Group:
                 if not misfits:
                     raise
                 raise UsageError(f"runtime constants do not fit: {'; '.join(misfits)}") from error
-            if not self.constants:
-                self._sessions.clear()  # weights are needed no more: it never runs again
-        self._folding.count(time.perf_counter() - begin)
+            if not group.constants:
+                self._sessions.pop(rest, None)  # weights are needed no more: it never runs again
+        seconds = time.perf_counter() - begin
+        with self._lock:
+            done = self.statistics
+            self.statistics = FoldStatistics(done.folds + 1, done.seconds + seconds)
         return Folded(values, sum(map(size_in_bytes, values.values())))
 
     def _give_up(self, kernel: Loaded, error: Exception) -> None:
         """A kernel failed when it ran: onnxruntime makes its tensors from now on."""
         name = kernel.outputs[0]
         logger.warning("the kernel for %s failed: %s; onnxruntime takes over", name, error)
-        with self._lock:
-            self._kernels = [other for other in self._kernels if other is not kernel]
-            self._reasons.update(dict.fromkeys(kernel.outputs, f"the kernel failed: {error}"))
+        self._kernels.pop(tuple(kernel.outputs), None)
+        self._reasons.update(dict.fromkeys(kernel.outputs, f"the kernel failed: {error}"))
 
     def _opened(self, outputs: tuple[str, ...]) -> tuple[onnxruntime.InferenceSession, list[str]]:
-        """Return a session that makes the tensors without a kernel, and what it reads.
+        """Return a session that makes tensors without a kernel, and what it reads.
 
         It runs runtime_fold, or a part of it.
         """
         with self._lock:
             if outputs not in self._sessions:
-                bundle, providers = self._folding.bundle, self._folding.providers
-                options = self._folding.fold_options
-                if len(bundle.manifest.groups) == 1 and outputs == tuple(self._group.outputs):
-                    session = bundle.open(FOLD_FILE, options, providers)
+                options, providers = fold_options(self._options), self._providers
+                groups = self._bundle.manifest.groups
+                if len(groups) == 1 and outputs == tuple(groups[0].outputs):
+                    session = self._bundle.open(FOLD_FILE, options, providers)
                 else:
-                    from onnxfold.runtime.bundles.opening import open_model
+                    from onnxfold.runtime.bundles.in_memory import open_model
+                    from onnxfold.runtime.splitting.parts import part_of
 
-                    session = open_model(self._folding.model.part(outputs), options, providers)
+                    session = open_model(part_of(self._model, outputs), options, providers)
                 inputs = (*session.get_inputs(), *session.get_overridable_initializers())
                 self._sessions[outputs] = session, [value.name for value in inputs]
             return self._sessions[outputs]
+
+    @functools.cached_property
+    def _model(self) -> ir.Model:
+        """All of runtime_fold, for those parts that groups have onnxruntime run."""
+        return self._bundle.load(FOLD_FILE)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
@@ -21,11 +21,15 @@ from onnxfold.onnxruntime_sessions import (
     has_numbers,
     open_session,
     ort_value,
+    with_data_below,
+    write_optimized,
 )
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE
-from onnxfold.runtime.bundles.session_options import with_data_below
 from onnxfold.runtime.sessions.cache import Folded
+
+if TYPE_CHECKING:
+    import onnx
 
 logger = logging.getLogger("onnxfold")
 
@@ -184,7 +188,7 @@ class Entry:
         initializers = self.session.get_overridable_initializers()
         self._optional = {value.name for value in initializers} - self._taken
         self._lock = threading.Lock()
-        self._packed: _PackedEntry | None = None
+        self._packed: tuple[str, onnx.ModelProto] | None = None
         self._packs = tuple(providers) == CPU and not (options and options.optimized_model_filepath)
 
     def refuse(self, names: Iterable[str]) -> None:
@@ -220,59 +224,47 @@ class Entry:
         """
         arrays = {name: array_of(value) for name, value in bound.items() if has_numbers(value)}
         try:
-            with self._lock:
-                if self._packs and self._packed is None:
-                    self._packed = _PackedEntry(self._bundle, self._options)
-            if self._packed is not None:
-                return self._packed.open(arrays)
+            if self._packs:
+                with self._lock:
+                    self._packed = self._packed or self._pack()
+                return self._open_packed(*self._packed, arrays)
         except Exception as error:  # onnxruntime raises many classes without a common base
             self._packs = False
             logger.warning("folded tensors do not become weights: %s", error)
         return self.session
 
+    def _pack(self) -> tuple[str, onnx.ModelProto]:
+        """Have onnxruntime write entry with weights arranged for its kernels, in files.
 
-class _PackedEntry:
-    """Entry as onnxruntime has optimized it, with weights arranged for its kernels, in files.
+        Sessions map these files, so each has only its folded tensors for itself.
 
-    Sessions that are opened map these files, so each has only its folded tensors for itself. The
-    files are removed with this object.
-
-    Args:
-        bundle: The split model.
-        options: Session options.
-
-    Raises:
-        Exception: onnxruntime does not write them, by one of many classes without a common base.
-    """
-
-    def __init__(self, bundle: Bundle, options: onnxruntime.SessionOptions | None) -> None:
+        Returns:
+            The folder, which is removed with this object, and the model without its weights.
+        """
         import onnx
 
         from onnxfold import files
 
-        self._options = options
         with contextlib.ExitStack() as stack:
-            self._folder = Path(stack.enter_context(files.scratch_folder("session")))
-            writing = with_data_below("", options)
-            writing.optimized_model_filepath = str(self._folder / ENTRY_FILE)
-            writing.log_severity_level = 3  # it warns that this is for this machine only
-            for name, value in (
-                ("optimized_model_external_initializers_file_name", "entry.data"),
-                ("optimized_model_external_initializers_min_size_in_bytes", str(_SMALL)),
-                ("save_external_prepacked_constant_initializers", "1"),
-            ):
-                writing.add_session_config_entry(f"session.{name}", value)
-            bundle.open(ENTRY_FILE, writing, CPU)
-            self._model = onnx.load(self._folder / ENTRY_FILE, load_external_data=False)
+            folder = stack.enter_context(files.scratch_folder("session"))
+            path = os.path.join(folder, ENTRY_FILE)
+            least = "optimized_model_external_initializers_min_size_in_bytes"
+            entries = {least: str(_SMALL), "save_external_prepacked_constant_initializers": "1"}
+            options = write_optimized(with_data_below("", self._options), path, **entries)
+            self._bundle.open(ENTRY_FILE, options, CPU)
+            model = onnx.load(path, load_external_data=False)
             weakref.finalize(self, stack.pop_all().close)
+        return folder, model
 
-    def open(self, arrays: Mapping[str, Array]) -> onnxruntime.InferenceSession:
+    def _open_packed(
+        self, folder: str, packed: onnx.ModelProto, arrays: Mapping[str, Array]
+    ) -> onnxruntime.InferenceSession:
         """Open a session in which some inputs are weights, on the memory of these arrays."""
         import onnx
         import onnx_ir as ir
 
         model = onnx.ModelProto()
-        model.CopyFrom(self._model)
+        model.CopyFrom(packed)
         graph = model.graph
         inputs = {value.name for value in graph.input}
         arrays = {name: array for name, array in arrays.items() if name in inputs}
@@ -289,7 +281,7 @@ class _PackedEntry:
                 proto.data_location = onnx.TensorProto.EXTERNAL
                 proto.external_data.add(key="location", value="given")
                 large[name] = ort_value(array)
-        options = with_data_below(str(self._folder), self._options)
+        options = with_data_below(folder, self._options)
         options.add_external_initializers(list(large), list(large.values()))
         session = open_session(model.SerializeToString(), options)
         session.given = large  # onnxruntime reads their memory as long as the session lives

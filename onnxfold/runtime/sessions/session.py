@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from onnxfold.errors import UsageError
 from onnxfold.onnxruntime_sessions import CPU, Feed
 from onnxfold.runtime.backends.registry import check_name, report_rest
-from onnxfold.runtime.bundles.bundle import Bundle, is_bundle, open_bundle
+from onnxfold.runtime.bundles.bundle import Bundle, open_bundle
+from onnxfold.runtime.bundles.manifest import MANIFEST
 from onnxfold.runtime.sessions.cache import CacheStatistics, FoldCache, shared_cache
 from onnxfold.runtime.sessions.constants import Constants, Setting
 from onnxfold.runtime.sessions.folding import FoldStatistics, Placement, SessionFolding
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     import onnxruntime
     from typing_extensions import Unpack
 
-    from onnxfold.runtime.splitting.split_model import SplitArguments
+    from onnxfold.runtime.split import SplitArguments
     from onnxfold.storage import ModelLike
 
     Source = Bundle | ModelLike
@@ -116,8 +117,6 @@ class Session:
             strict=self._strict,
         )
         self._current: tuple[Setting, Handle] | None = None
-
-    # ---------------------------------------------------------------- running
 
     def run(
         self,
@@ -232,7 +231,6 @@ class Session:
         for name, info in self._constants.known.items():
             if name not in setting and not info.optional:
                 raise UsageError(f"runtime constant {name!r} has not been given yet")
-        self._constants.check_ranks(setting)
         folded = self._folding.fold(setting)
         bound = {name: value for part in folded for name, value in part.values.items()}
         in_entry = self._constants.in_entry
@@ -248,8 +246,6 @@ class Session:
         else:
             self._providers = list(zip(providers, provider_options, strict=True))
         self._open()
-
-    # ---------------------------------------------------------------- what it did
 
     @property
     def setting_bytes(self) -> int:
@@ -270,8 +266,6 @@ class Session:
     def placements(self) -> list[Placement]:
         """Return which backend makes which folded tensors, and why not another one."""
         return self._folding.placements()
-
-    # ---------------------------------------------------------------- what it runs
 
     def get_inputs(self) -> list[Argument]:
         """Return the inputs of the original model, in its order; runtime constants among them."""
@@ -320,8 +314,10 @@ class Session:
 
 def _bundle_of(source: Source, backend: str, arguments: SplitArguments) -> Bundle:
     """Return the bundle that is given, or what is made of the model, in memory."""
-    if isinstance(source, (str, os.PathLike)) and (is_bundle(source) or Path(source).is_dir()):
-        source = open_bundle(source)  # of another folder it says what is missing
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        if path.is_dir() or path.name == MANIFEST:
+            source = open_bundle(path)
     if not isinstance(source, Bundle):
         from onnxfold.runtime.split import split_in_memory
 

@@ -138,17 +138,15 @@ def find_cut(region: ConstantRegion, max_cache: int | None = None) -> RuntimeCut
     values = {v for op in ops for v in (*op.inputs, *op.outputs)} | region.demanded.keys()
     costs = {value: region.cost(value) for value in values}
 
-    def at_price(price: float) -> RuntimeCut:
+    def at_step(step: int) -> RuntimeCut:
+        price = 2.0 ** (40 * step / _STEPS)
         priced = {v: c if v.producer() is None else c * price for v, c in costs.items()}
         return _follow(region, choose(ops, region.demanded, priced).stored)
 
-    def at_step(step: int) -> RuntimeCut:
-        return at_price(2.0 ** (40 * step / _STEPS))
-
     if max_cache is None:
-        return at_price(1.0)
-    prices = range(_STEPS)
-    place = bisect.bisect_left(prices, True, key=lambda k: at_step(k).nbytes <= max_cache)
+        return at_step(0)
+    steps = range(_STEPS)
+    place = bisect.bisect_left(steps, True, key=lambda k: at_step(k).nbytes <= max_cache)
     return at_step(place) if place < _STEPS else _follow(region, ())
 
 
@@ -167,16 +165,16 @@ def _follow(region: ConstantRegion, stored: Collection[ir.Value]) -> RuntimeCut:
             cached.add(value)
             continue
         staying.add(node)
-        fresh = [operand for operand in region.operands[node] if operand not in seen]
-        seen.update(fresh)
-        pending += fresh
-    nodes = list(region.operands)
-    chosen = [v for node in nodes if node not in staying for v in node.outputs if v in cached]
-    stays = {
-        node: StayingNode(
-            node.name or node.outputs[0].name or "", node.op_type, region.why_kept(node)
-        )
-        for node in nodes
-        if node in staying
-    }
+        for operand in region.operands[node]:
+            if operand not in seen:
+                seen.add(operand)
+                pending.append(operand)
+    chosen: list[ir.Value] = []
+    stays = {}
+    for node in region.operands:
+        if node in staying:
+            name = node.name or node.outputs[0].name or ""
+            stays[node] = StayingNode(name, node.op_type, region.why_kept(node))
+        else:
+            chosen += filter(cached.__contains__, node.outputs)
     return RuntimeCut(chosen, sum(region.sizes.nbytes(v) or 0 for v in chosen), stays)

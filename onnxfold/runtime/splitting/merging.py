@@ -8,7 +8,7 @@ on the model itself, without the places where that does not pay.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Container, Mapping
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -51,7 +51,7 @@ def bring_together(
     chosen: list[Merge] = []
     kept: set[str] = set()
     # first where a byte in the cache saves most
-    for merge, gain, changed in sorted(places, key=lambda p: -p.gain / max(p.merge.nbytes, 1)):
+    for merge, gain, changed in sorted(places, key=lambda p: -p[1] / max(p[0].nbytes, 1)):
         reason = None
         if gain <= 0:
             reason = "entry would not be faster"
@@ -70,7 +70,7 @@ def bring_together(
 
 def _rewrite(model: ir.Model, options: Options, level: int, kept: Container[str | None]) -> bool:
     """Run the rules, but not where one of the values is made; False if none fired."""
-    rules = [rule for each in builtin_rule_sets() if each.name == _SET for rule in each]
+    rules = [rule for each in builtin_rule_sets() if each.name == _SET for rule in each.rules]
     rules = [rule for rule in rules if rule.name not in options.disable]
     rewriter = Rewriter(
         model, rules, level=level, keeps=lambda value: value.name in kept or options.keeps(value)
@@ -82,70 +82,57 @@ class _Weighed:
     """A model with what its nodes take, and what is constant in it."""
 
     def __init__(
-        self, model: ir.Model, names: Iterable[str], nominal: Mapping[str, int] | None
+        self, model: ir.Model, names: Collection[str], nominal: Mapping[str, int] | None
     ) -> None:
-        chosen = [value for value in model.graph.inputs if value.name in set(names)]
+        chosen = [value for value in model.graph.inputs if value.name in names]
         self.nodes = {v.name or "": node for node in model.graph for v in node.outputs}
         self._sizes = NominalSizes(model, chosen, nominal)
         self._constness = ConstnessAnalysis(model, chosen)
 
-    def behind(self, name: str, others: _Weighed) -> dict[str, ir.Node]:
-        """Return the nodes that make a value and are not in the other model, by what they make."""
-        found: dict[str, ir.Node] = {}
+    def place(self, name: str, others: Mapping[str, ir.Node]) -> _Place:
+        """Return what making a value takes, as far as the other model makes it otherwise."""
+        nodes: dict[str, ir.Node] = {}
         pending = [name]
         while pending:
             node = self.nodes.get(pending.pop())
             made = node.outputs[0].name or "" if node is not None else ""
-            if node is not None and made not in found and _is_other(node, others.nodes.get(made)):
-                found[made] = node
+            if node is not None and made not in nodes and _is_other(node, others.get(made)):
+                nodes[made] = node
                 pending += [v.name or "" for v in node.inputs if v is not None]
-        return found
-
-    def running(self, nodes: Iterable[ir.Node]) -> list[ir.Node]:
-        """Return those that run each time."""
-        return [node for node in nodes if self._constness.of_node(node) is Constness.VARIABLE]
-
-    def cost(self, running: Collection[ir.Node]) -> float:
-        """Return what nodes take each run: to compute, and to read what is constant."""
-        nbytes = sum(self._sizes.nbytes(v) or 0 for v in self._constants(running))
-        return nbytes + sum(work_of(node, self._sizes) for node in running)
-
-    def cached(self, running: Collection[ir.Node]) -> int:
-        """Return the bytes of what runtime_fold makes for nodes."""
-        made = [v for v in self._constants(running) if v.producer() is not None]
-        folded = [v for v in made if self._constness.of(v) is Constness.RUNTIME]
-        return sum(self._sizes.nbytes(v) or 0 for v in folded)
-
-    def _constants(self, running: Collection[ir.Node]) -> list[ir.Value]:
-        """Return what they read that does not change from run to run."""
-        read = dict.fromkeys(v for node in running for v in node.inputs if v is not None)
-        return [v for v in read if self._constness.of(v) is not Constness.VARIABLE]
+        kind = self._constness
+        running = [n for n in nodes.values() if kind.of_node(n) is Constness.VARIABLE]
+        cost = sum(work_of(node, self._sizes) for node in running)
+        cached = 0
+        for value in dict.fromkeys(v for node in running for v in node.inputs if v is not None):
+            constness = kind.of(value)
+            if constness is not Constness.VARIABLE:
+                nbytes = self._sizes.nbytes(value) or 0
+                cost += nbytes
+                cached += nbytes if constness is Constness.RUNTIME and value.producer() else 0
+        return _Place(list(nodes), len(running), cost, cached)
 
 
-class _MergePlace(NamedTuple):
-    """A value that the rules make otherwise: what that costs, the bytes that could be read in the
-    time that a run saves, and the values that are not made any more, or otherwise.
+class _Place(NamedTuple):
+    """Nodes by what they make; of these, how many run each time, what these take in a run, to
+    compute and to read what is constant, and the bytes that runtime_fold makes for them.
     """
 
-    merge: Merge
-    gain: float
-    changed: list[str]
+    names: list[str]
+    running: int
+    cost: float
+    cached: int
 
 
-def _places(before: _Weighed, after: _Weighed) -> list[_MergePlace]:
-    """Return where the two models differ, from the results back."""
-    changed = [
-        name
-        for name, node in before.nodes.items()
-        if name in after.nodes and _is_other(node, after.nodes[name])
-    ]
+def _places(before: _Weighed, after: _Weighed) -> list[tuple[Merge, float, list[str]]]:
+    """Return where the two models differ, from the results back, with the bytes that could be read
+    in the time that a run saves, and the values that are not made any more, or otherwise.
+    """
     found = []
-    for name in changed:
-        old, new = before.behind(name, after), after.behind(name, before)
-        ran, runs = before.running(old.values()), after.running(new.values())
-        nbytes = after.cached(runs) - before.cached(ran)
-        merge = Merge(name, nbytes, len(ran) - len(runs))
-        found.append(_MergePlace(merge, before.cost(ran) - after.cost(runs), list(old)))
+    for name, node in before.nodes.items():
+        if name in after.nodes and _is_other(node, after.nodes[name]):
+            old, new = before.place(name, after.nodes), after.place(name, before.nodes)
+            merge = Merge(name, new.cached - old.cached, old.running - new.running)
+            found.append((merge, old.cost - new.cost, old.names))
     return found
 
 

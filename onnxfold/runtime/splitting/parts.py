@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import onnx
 import onnx_ir as ir
 
 from onnxfold.analysis.constness import record
@@ -18,21 +17,14 @@ def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
     """Give each constant output of the model a node of its own that entry can run.
 
     A value cannot be both an input and an output of entry: the output becomes an Identity of it,
-    and what the other nodes read gets a new name. What Identity does not take, sequences say, entry
-    makes itself.
+    and what the other nodes read gets a new name. What is no tensor, entry makes itself.
     """
     graph = model.graph
     used = Names(all_graphs(model))
-    identity = onnx.defs.get_schema("Identity", graph.opset_imports.get("", 1), "")
-    taken = identity.type_constraints[0].allowed_type_strs
-    names = {
-        v: v.name or ""
-        for v in constant
-        if v.producer() is not None
-        and isinstance(v.type, ir.TensorType)
-        and f"tensor({v.type.dtype.name.lower()})" in taken
-    }
-    for value, name in names.items():
+    for value in dict.fromkeys(constant):
+        if value.producer() is None or not isinstance(value.type, ir.TensorType):
+            continue
+        name = value.name
         value.name = used.fresh(f"{name}_folded")
         node = ir.node("Identity", [value], num_outputs=1)
         output = node.outputs[0]
@@ -160,45 +152,32 @@ def behind(outputs: Iterable[ir.Value]) -> tuple[set[ir.Node], set[ir.Value]]:
     return nodes, read
 
 
-class RuntimeFold:
-    """A runtime_fold that parts are taken from; it is not changed.
+def part_of(fold: ir.Model, outputs: Sequence[str], *, defaults: bool = True) -> ir.Model:
+    """Return the part of runtime_fold that makes some outputs.
 
     Args:
-        model: All of it.
+        fold: All of runtime_fold; not changed.
+        outputs: The names of the outputs.
+        defaults: Whether inputs that have a default value keep it.
     """
-
-    def __init__(self, model: ir.Model) -> None:
-        self.model = model
-        self._outputs = {v.name: v for v in model.graph.outputs}
-        self._order = {node: k for k, node in enumerate(model.graph)}
-
-    def part(self, outputs: Sequence[str], *, defaults: bool = True) -> ir.Model:
-        """Return the part that makes some outputs. It costs as much as that part has nodes.
-
-        Args:
-            outputs: Their names.
-            defaults: Whether inputs that have a default value keep it.
-        """
-        graph = self.model.graph
-        wanted = [self._outputs[name] for name in outputs]
-        nodes, read = behind(wanted)
-        view = ir.GraphView(
-            [v for v in graph.inputs if v in read],
-            wanted,
-            nodes=sorted(nodes, key=self._order.__getitem__),
-            initializers=sorted(
-                (v for v in read if v.is_initializer() and (defaults or not v.is_graph_input())),
-                key=lambda v: v.name or "",
-            ),
-            opset_imports=graph.opset_imports,
-            name=graph.name,
-        )
-        functions = [function.clone() for function in self.model.functions.values()]
-        part = view.clone()
-        for value in part.inputs:
-            if not defaults:
-                value.const_value = None
-        return ir.Model(part, ir_version=self.model.ir_version, functions=functions)
+    graph = fold.graph
+    by_name = {v.name: v for v in graph.outputs}
+    wanted = [by_name[name] for name in outputs]
+    nodes, read = behind(wanted)
+    weights = [v for v in read if v.is_initializer() and (defaults or not v.is_graph_input())]
+    view = ir.GraphView(
+        [v for v in graph.inputs if v in read],
+        wanted,
+        nodes=[node for node in graph if node in nodes],
+        initializers=sorted(weights, key=lambda v: v.name or ""),
+        opset_imports=graph.opset_imports,
+        name=graph.name,
+    )
+    part = view.clone()
+    for value in () if defaults else part.inputs:
+        value.const_value = None
+    functions = [function.clone() for function in fold.functions.values()]
+    return ir.Model(part, ir_version=fold.ir_version, functions=functions)
 
 
 def _declare(value: ir.Value, info: TensorInfo) -> None:

@@ -21,7 +21,6 @@ from onnxfold import storage
 from onnxfold.analysis.arithmetic import macs_of
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import MOST_ELEMENTS, UNKNOWN, Fact, of_array, of_type
-from onnxfold.comparison.dims import concrete, symbols_of
 from onnxfold.ops import Trait, ops
 
 NOMINAL = 64
@@ -54,12 +53,15 @@ class NominalSizes:
     ) -> None:
         self._facts = SymbolicAnalysis(model)
         inputs = model.graph.inputs
-        sizes = {**dict.fromkeys(symbols_of(inputs), NOMINAL), **(nominal or {})}
+        sizes = nominal or {}
         for value in inputs:
             if not isinstance(value.type, ir.TensorType) or value.shape is None:
                 continue
             dtype = value.type.dtype
-            shape = concrete(value, sizes)
+            shape = tuple(
+                d if isinstance(d, int) else sizes.get(d.value or f"{value.name}[{k}]", NOMINAL)
+                for k, d in enumerate(value.shape)
+            )
             fact = of_type(dtype, shape, self._facts.algebra)
             is_short = math.prod(shape) <= MOST_ELEMENTS and dtype != ir.DataType.STRING
             if value in runtime_constants and is_short:

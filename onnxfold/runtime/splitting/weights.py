@@ -18,7 +18,6 @@ import onnx_ir as ir
 from onnxfold.analysis.parameters import parameter_names
 from onnxfold.comparison.dims import symbols_of
 from onnxfold.errors import UsageError
-from onnxfold.graphs import is_constant_node, is_initialized, tensor_of_constant
 from onnxfold.onnx_ir_private import uses
 from onnxfold.runtime.bundles.manifest import Weight
 
@@ -98,7 +97,8 @@ def weights_as_inputs(model: ir.Model, names: Iterable[str]) -> OpenedWeights:
         Weight(value.name or "", parameters.get(value), _is_transposed(value), scales.get(value))
         for value in chosen
     ]
-    opened.ranks = _open_ranks(model, ranks)
+    if ranks:
+        opened.ranks = _open_ranks(model, ranks)
     return opened
 
 
@@ -237,14 +237,9 @@ def _factor(node: ir.Node, operand: int) -> float | None:
 
 def _number(value: ir.Value | None) -> float | None:
     """Return the one element of a constant."""
-    if value is None:
+    if value is None or value.is_graph_input():
         return None
-    producer = value.producer()
-    tensor = None
-    if producer is not None and is_constant_node(producer):
-        tensor = tensor_of_constant(producer)
-    elif is_initialized(value):
-        tensor = value.const_value
+    tensor = ir.convenience.get_const_tensor(value)
     if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
         return None
     return float(tensor.numpy().item())

@@ -78,7 +78,7 @@ def test_exit_codes_and_messages_come_out(tool):
     with work_folder() as folder:
         done = tool.run(folder, ["sh", "-c", "echo 'error: no' >&2; exit 14"], 60)
         assert (done.returncode, done.stderr) == (14, "error: no\n")
-        with pytest.raises(CompileError, match="no room on the disk"):
+        with pytest.raises(CompileError, match="No space left"):
             tool.run(folder, ["sh", "-c", "echo > /dev/full"], 60)
 
 
@@ -86,7 +86,7 @@ def test_it_may_not_have_all_memory(engine, tool, monkeypatch):
     for module in ("process", "onnx_mlir.tool"):
         name = f"onnxfold.runtime.backends.{module}.memory_limit"
         monkeypatch.setattr(name, lambda: 512 << 20)
-    with pytest.raises(CompileError, match=r"no more memory|signal 9"), work_folder() as folder:
+    with pytest.raises(CompileError, match=r"signal 9|alloc"), work_folder() as folder:
         find_tool().run(folder, ["tail", "/dev/zero"], 60)
 
 

@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 
 from onnxfold.onnxruntime_sessions import arrays_of
-from onnxfold.runtime.backends.base import Built, CompileError, Run, Values, with_options
+from onnxfold.runtime.backends.base import (
+    Built,
+    CompileError,
+    Run,
+    Values,
+    foreign_ops,
+    with_options,
+)
 from onnxfold.runtime.backends.cpu import cpu_features, cpu_level
 from onnxfold.runtime.backends.onnx_mlir.library import NUMBERS, Library, LibraryError
 from onnxfold.runtime.backends.onnx_mlir.tool import (
@@ -68,11 +75,7 @@ class OnnxMlir:
 
         taken = {ir.DataType.from_numpy(dtype) for dtype in NUMBERS}
         taken -= {ir.DataType.INT4, ir.DataType.UINT4}  # the compiler has none
-        reasons = [
-            f"onnx-mlir does not know {node.domain}::{node.op_type}"
-            for node in model.graph
-            if node.domain not in ("", "ai.onnx")
-        ]
+        reasons = foreign_ops(model, self.name)
         for value in (*model.graph.inputs, *model.graph.outputs):
             if value.dtype not in taken:
                 name = "None" if value.dtype is None else value.dtype.name.lower()

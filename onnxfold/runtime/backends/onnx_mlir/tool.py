@@ -8,8 +8,6 @@ Images are never pulled here, and are run by their content's digest: what a tag 
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import os
 import platform
 import secrets
@@ -76,7 +74,7 @@ class Tool:
             # the compiler is process 1 there, which ignores what would end others
             *("--stop-signal=KILL", "--sig-proxy=false"),
             *self.options,
-            f"--mount={_mount(folder)}",
+            f"--mount=type=bind,source={folder},target={folder}",
             f"--workdir={folder}",
             # the user's image starts the compiler, the developers' image a shell
             "--entrypoint=onnx-mlir",
@@ -101,14 +99,6 @@ class Tool:
         )
         if done.returncode:
             raise CompileError(f"onnx-mlir {ending(done.returncode, done.stderr)}")
-
-
-def _mount(folder: Path) -> str:
-    """Return what is mounted, under the same path, as engines want it: a line of CSV."""
-    line = io.StringIO()
-    fields = ["type=bind", f"source={folder}", f"target={folder}"]
-    csv.writer(line, lineterminator="").writerow(fields)
-    return line.getvalue()
 
 
 def find_tool() -> Tool:

@@ -102,6 +102,14 @@ def take_over(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
     replace(old, new)
 
 
+def can_take_name(old: ir.Value, new: ir.Value, keeps: Callable[[ir.Value], bool]) -> bool:
+    """Return whether a value can get the name of a graph output: it is a result in the same graph,
+    and neither an output nor kept under its own name.
+    """
+    is_result = new.producer() is not None and new.graph is old.graph
+    return is_result and not new.is_graph_output() and not keeps(new)
+
+
 def inherit(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
     """Give a value what is written at another one, all but its name. See :func:`take_over`."""
     if new.type is None or (declared and old.type is not None):

@@ -33,32 +33,16 @@ class PassInfo:
     name: str
     doc: str
     home: str
-    """Module and class, as ``"package.module:Class"``."""
-
-    def make(self, options: Options, run: Run | None = None) -> ir.passes.PassBase:
-        """Return a new pass; it is given ``options=`` and ``run=`` if it takes them.
-
-        Raises:
-            UsageError: it cannot be loaded.
-        """
-        given = {"options": options, "run": run}
-        try:
-            factory, taken = _factory(self.home)
-            made = factory(**{key: value for key, value in given.items() if key in taken})
-        except OnnxFoldError:
-            raise
-        except Exception as error:  # whatever a stranger's module does when it is loaded
-            raise UsageError(f"the pass {self.name!r} cannot be loaded: {error}") from error
-        if not isinstance(made, ir.passes.PassBase):
-            raise UsageError(f"{self.home} is not an onnx_ir pass")
-        return made
+    """Module and class, as ``"package.module:Class"``; ``".module:Class"`` is in this package."""
 
 
 @functools.cache
 def _factory(home: str) -> tuple[Any, frozenset[str]]:
-    """Return the class of a pass, and what it takes."""
+    """Return the class of a pass, and the names of its parameters."""
     module, _, name = home.partition(":")
-    factory: Any = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+    factory: Any = functools.reduce(
+        getattr, name.split("."), importlib.import_module(module, __name__)
+    )
     return factory, frozenset(inspect.signature(factory).parameters)
 
 
@@ -69,8 +53,8 @@ def create(
 
     Args:
         name: One of `all_passes`.
-        options: The options it takes what it needs from.
-        run: The run that it is part of, if it is not used alone.
+        options: The options, for a pass with a parameter ``options``.
+        run: The run that the pass is part of, for a pass with a parameter ``run``.
 
     Raises:
         UsageError: there is no pass of that name, or it cannot be loaded.
@@ -82,7 +66,17 @@ def create(
         from onnxfold.options import Options  # they know the rules, which take a while to load
 
         options = Options()
-    return known[name].make(options, run)
+    given = {"options": options, "run": run}
+    try:
+        factory, taken = _factory(known[name].home)
+        made = factory(**{key: value for key, value in given.items() if key in taken})
+    except OnnxFoldError:
+        raise
+    except Exception as error:  # whatever a stranger's module does when it is loaded
+        raise UsageError(f"the pass {name!r} cannot be loaded: {error}") from error
+    if not isinstance(made, ir.passes.PassBase):
+        raise UsageError(f"{known[name].home} is not an onnx_ir pass")
+    return made
 
 
 @functools.cache
@@ -90,71 +84,47 @@ def all_passes() -> dict[str, PassInfo]:
     """Return every pass by name: ours first, then onnx-ir's, then the entry points
     ``onnxfold.passes``.
     """
-    found = {info.name: info for info in _KNOWN}
+    found = {name: PassInfo(name, doc, home) for name, (home, doc) in _KNOWN.items()}
     for entry in metadata.entry_points(group="onnxfold.passes"):
         found.setdefault(entry.name, PassInfo(entry.name, entry.value, entry.value))
     return found
 
 
-_KNOWN = (
-    PassInfo(
-        "constant-propagation",
+_KNOWN = {
+    "constant-propagation": (
+        ".constant_propagation:ConstantPropagation",
         "Fold nodes whose inputs are constant, within the limit of growth.",
-        "onnxfold.passes.constant_propagation:ConstantPropagation",
     ),
-    PassInfo(
-        "simplify",
-        "Apply the rewrite rules, see `onnxfold rules`.",
-        "onnxfold.passes.simplify:Simplify",
-    ),
-    PassInfo(
-        "symbolic-shapes",
+    "simplify": (".simplify:Simplify", "Apply the rewrite rules, see `onnxfold rules`."),
+    "symbolic-shapes": (
+        ".symbolic_shapes:SymbolicShapes",
         "Replace shape arithmetic by its results; dynamic dimensions stay dynamic.",
-        "onnxfold.passes.symbolic_shapes:SymbolicShapes",
     ),
-    PassInfo(
-        "move-transposes",
+    "move-transposes": (
+        ".transposes:MoveTransposes",
         "Reorder axes where that leaves fewer transposes.",
-        "onnxfold.passes.transposes:MoveTransposes",
     ),
-    PassInfo(
-        "value-info",
+    "value-info": (
+        ".value_info:ValueInfo",
         "Write the dtypes and shapes of all values into the model.",
-        "onnxfold.passes.value_info:ValueInfo",
     ),
-    PassInfo(
-        "dead-code",
-        "Remove unused nodes, initializers and functions.",
-        "onnxfold.passes.dead_code:RemoveDeadCode",
-    ),
-    PassInfo(
-        "deduplicate",
+    "dead-code": (".dead_code:RemoveDeadCode", "Remove unused nodes, initializers and functions."),
+    "deduplicate": (
+        ".deduplicate:DeduplicateInitializers",
         "Store initializers with the same bytes and type once.",
-        "onnxfold.passes.deduplicate:DeduplicateInitializers",
     ),
-    PassInfo(
-        "lift-constants",
-        "Turn Constant nodes into initializers.",
-        "onnxfold.passes.lift_constants:LiftConstants",
-    ),
-    PassInfo(
-        "common-subexpressions",
+    "lift-constants": (".lift_constants:LiftConstants", "Turn Constant nodes into initializers."),
+    "common-subexpressions": (
+        ".subexpressions:CommonSubexpressions",
         "Compute the same op on the same inputs once.",
-        "onnxfold.passes.subexpressions:CommonSubexpressions",
     ),
-    PassInfo(
-        "inline-functions",
-        "Inline functions (onnx-ir).",
-        "onnx_ir.passes.common:InlinePass",
-    ),
-    PassInfo(
-        "sort",
-        "Sort nodes topologically (onnx-ir).",
+    "inline-functions": ("onnx_ir.passes.common:InlinePass", "Inline functions (onnx-ir)."),
+    "sort": (
         "onnx_ir.passes.common:TopologicalSortPass",
+        "Sort nodes topologically (onnx-ir).",
     ),
-    PassInfo(
-        "clear-metadata",
+    "clear-metadata": (
+        ".clear_metadata:ClearMetadata",
         "Remove metadata and doc strings of graphs and nodes (onnx-ir).",
-        "onnxfold.passes.clear_metadata:ClearMetadata",
     ),
-)
+}

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.facts import facts_of
-from onnxfold.editing import inherit, remove_nodes, replace, take_over
+from onnxfold.editing import can_take_name, inherit, remove_nodes, replace, take_over
 from onnxfold.graphs import subgraphs_of
 from onnxfold.onnx_ir_private import nodes_of
 from onnxfold.options import Options
@@ -62,14 +62,10 @@ class CommonSubexpressions(ir.passes.InPlacePass):
         if any(map(self._keeps, node.outputs)):
             return False
         for old, new in zip(node.outputs, twin.outputs, strict=True):
-            if old.is_graph_output() and not self._can_take_name(old, new):
+            if old.is_graph_output() and not can_take_name(old, new, self._keeps):
                 return False
         assert node.graph is not None
         return self._determinism.objection(node, self._scopes.of(node.graph).opsets) is None
-
-    def _can_take_name(self, old: ir.Value, new: ir.Value) -> bool:
-        is_free = not new.is_graph_output() and not self._keeps(new)
-        return is_free and old.graph is new.graph
 
     def _merge(self, node: ir.Node, twin: ir.Node) -> None:
         for old, new in zip(node.outputs, twin.outputs, strict=True):

@@ -6,14 +6,14 @@ import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import ASSUMPTIONS, SymbolicAnalysis
-from onnxfold.editing import is_unused, is_used
+from onnxfold.editing import is_unused, is_used, remove_unused
 from onnxfold.graphs import subgraphs_of
 from onnxfold.onnx_ir_private import nodes_of
 from onnxfold.options import Options
 from onnxfold.passes.context import Run
 from onnxfold.passes.shapes.edit import Edit
 from onnxfold.passes.shapes.fixed_dims import fix_dims
-from onnxfold.passes.shapes.operands import Operands
+from onnxfold.passes.shapes.operands import simplify
 from onnxfold.passes.shapes.sharing import Sharing
 
 
@@ -70,14 +70,13 @@ class _Simplifier:
     def __init__(self, analysis: SymbolicAnalysis, edit: Edit) -> None:
         self._analysis = analysis
         self._edit = edit
-        self._operands = Operands(analysis, edit)
 
     def graph(self, graph: ir.Graph) -> None:
         for node in reversed(nodes_of(graph)):
             if node.graph is not graph:
                 continue
             if is_unused(node):
-                self._edit.remove_unused([node])
+                remove_unused([node], self._edit.keeps)
             else:
                 self._node(node)
 
@@ -88,7 +87,7 @@ class _Simplifier:
                 continue
             if not self._analysis.known.is_constant(value):
                 self._edit.store(value, known)
-        if node.graph is None or self._operands.simplify(node):
+        if node.graph is None or simplify(node, self._analysis, self._edit):
             return
         if node in self._analysis.scopes.parents:
             for inner in list(subgraphs_of(node)):

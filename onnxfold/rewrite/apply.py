@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onnxfold.analysis.facts import ModelFacts
-from onnxfold.editing import new_node, remove_unused, replace, take_over
+from onnxfold.editing import can_take_name, new_node, remove_unused, replace, take_over
 from onnxfold.kernels.inference import may_be_constant
 from onnxfold.onnx_ir_private import uses
 from onnxfold.rewrite.build import Builder, Refused
@@ -68,7 +68,7 @@ class Splicer:
             self._check_count(match, dying, builder, graph)
             self._check_types(match, values)
             self._check_readers(match, values, graph)
-            values = self._keep_outputs(match, values, builder, dying, graph)
+            values = self._keep_outputs(match, values, builder, dying)
         except Exception:
             builder.discard()
             raise
@@ -169,20 +169,14 @@ class Splicer:
         values: list[ir.Value],
         builder: Builder,
         dying: dict[ir.Node, None],
-        graph: ir.Graph,
     ) -> list[ir.Value]:
         """Return where a graph output becomes a value that cannot take its name, copy it."""
         kept = []
         taken: set[ir.Value] = set()
         for root, value in zip(match.roots, values, strict=True):
-            needs_copy = root.is_graph_output() and (
-                value.producer() is None
-                or value.graph is not graph
-                or value.is_graph_output()
-                or value in taken
-                or self._keeps(value)
-            )
-            if needs_copy:
+            if root.is_graph_output() and (
+                value in taken or not can_take_name(root, value, self._keeps)
+            ):
                 if len(dying) == 1 and next(iter(dying)).op_type == "Identity":
                     raise Refused("it gives a graph output its name")
                 builder.insert(new_node(self._facts.names, root.name or "", "Identity", [value]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -11,6 +11,7 @@ from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.symbolic import Fact
 from onnxfold.analysis.symbolic.fact import Array, of_array
 from onnxfold.editing import (
+    can_take_name,
     constant_node,
     insert,
     insert_constant,
@@ -39,8 +40,6 @@ class Edit:
         self._constants: dict[object, ir.Value] = {}
         self.changes = 0
 
-    # ---------------------------------------------------------------- new values
-
     def constant(self, array: Array, like: ir.Value, before: ir.Node) -> ir.Value:
         """Return a value with these elements that ``before`` can read, named after
         another value.
@@ -58,61 +57,53 @@ class Edit:
                 self._constants[key] = value
         return value
 
-    def node(
+    def insert(
         self,
-        op_type: str,
-        inputs: list[ir.Value],
-        attributes: Mapping[str, int],
         before: ir.Node,
+        op_type: str,
+        inputs: Sequence[ir.Value],
+        attributes: Mapping[str, int],
         fact: Fact,
         like: ir.Value,
     ) -> ir.Value:
-        """Return the result of a new node of ONNX's own domain, of which ``fact`` is known."""
+        """Return the result of a new node, of which ``fact`` is known, named after ``like``."""
         value = insert(before, self._facts.names, op_type, inputs, attributes, stem=like.name)
         self._analysis.set(value, fact)
         return value
 
-    # ---------------------------------------------------------------- substitution
-
     def store(self, value: ir.Value, array: Array) -> bool:
         """Make the value a constant, under its own name where that is one of the interface."""
         node = value.producer()
-        if node is None or self.keeps(value) or not self._may_be_constant(value):
+        if node is None or self._must_stay(node, value) or not self._may_be_constant(value):
             return False
         if not value.is_graph_output():
-            replace(value, self.constant(array, value, node))
-        elif self._stays_for_others(node, value):
-            return False
-        elif value.graph is not self._analysis.model.graph and len(node.inputs) < 2:
+            return self._substitute(node, value, self.constant(array, value, node))
+        if value.graph is not self._analysis.model.graph and len(node.inputs) < 2:
             return False  # a node would take its place, and hold the elements
-        else:
-            constant = constant_node(ir.Tensor(np.array(array), name=value.name), node.name)
-            node.prepend(constant)
-            (made,) = constant.outputs
-            self._analysis.set(made, self._analysis.of(value))
-            take_over(value, made, declared=True)
-        self._done(node)
-        return True
+        constant = constant_node(ir.Tensor(np.array(array), name=value.name), node.name)
+        return self._substitute(node, value, self._before(node, constant, value))
 
     def replace(self, value: ir.Value, other: ir.Value) -> bool:
         """Let everybody read ``other`` instead; a result of the graph keeps its name."""
         node = value.producer()
-        if node is None or self.keeps(value):
+        if node is None or self._must_stay(node, value):
             return False
         if self._analysis.known.tensor(other) is not None and not self._may_be_constant(value):
             return False
-        if not value.is_graph_output():
-            replace(value, other)
-        elif self._stays_for_others(node, value):
-            return False
-        elif self._can_take_name(value, other):
-            take_over(value, other, declared=True)
-        elif len(node.inputs) > 1:
-            self._copy(value, other, node)
-        else:
-            return False
-        self._done(node)
-        return True
+        if value.is_graph_output() and not can_take_name(value, other, self.keeps):
+            if len(node.inputs) < 2:
+                return False
+            # the operands of a copy are fewer than those of the node
+            other = self._before(node, ir.node("Identity", [other], name=node.name), value)
+        return self._substitute(node, value, other)
+
+    def set_input(self, node: ir.Node, position: int, value: ir.Value) -> None:
+        """Let the node read another value; remove what only it read."""
+        before = node.inputs[position]
+        set_input(node, position, value)
+        self.changes += 1
+        if before is not None:
+            remove_unused([before.producer()], self.keeps)
 
     def _may_be_constant(self, value: ir.Value) -> bool:
         assert value.graph is not None
@@ -120,42 +111,22 @@ class Edit:
         opsets = self._scopes.of(value.graph).opsets
         return may_be_constant(value, fact.dtype, fact.known, opsets)
 
-    def _stays_for_others(self, node: ir.Node, value: ir.Value) -> bool:
-        """Return True if a node makes a result of the graph, and would have to without it, too."""
-        return any(v is not value and (is_used(v) or self.keeps(v)) for v in node.outputs)
+    def _must_stay(self, node: ir.Node, value: ir.Value) -> bool:
+        """Return whether a node stays even if another value takes the place of its result."""
+        others = [v for v in node.outputs if v is not value] if value.is_graph_output() else []
+        return self.keeps(value) or any(is_used(v) or self.keeps(v) for v in others)
 
-    def _can_take_name(self, value: ir.Value, other: ir.Value) -> bool:
-        producer, own = other.producer(), value.producer()
-        return (
-            producer is not None
-            and own is not None
-            and producer.graph is own.graph
-            and not other.is_graph_output()
-            and not self.keeps(other)
-        )
+    def _before(self, node: ir.Node, new: ir.Node, value: ir.Value) -> ir.Value:
+        """Insert a node whose result is what another node's result is."""
+        node.prepend(new)
+        self._analysis.set(new.outputs[0], self._analysis.of(value))
+        return new.outputs[0]
 
-    def _copy(self, value: ir.Value, other: ir.Value, node: ir.Node) -> None:
-        """A result of the graph that is a value of another name: its operands are not needed."""
-        copy = ir.node("Identity", [other], name=node.name)
-        node.prepend(copy)
-        self._analysis.set(copy.outputs[0], self._analysis.of(value))
-        take_over(value, copy.outputs[0], declared=True)
-
-    def set_input(self, node: ir.Node, position: int, value: ir.Value) -> bool:
-        """Let the node read another value; remove what only it read."""
-        before = node.inputs[position]
-        set_input(node, position, value)
+    def _substitute(self, node: ir.Node, value: ir.Value, other: ir.Value) -> bool:
+        if value.is_graph_output():
+            take_over(value, other, declared=True)
+        else:
+            replace(value, other)
         self.changes += 1
-        if before is not None:
-            self.remove_unused([before.producer()])
+        remove_unused([node], self.keeps)
         return True
-
-    def _done(self, node: ir.Node) -> None:
-        self.changes += 1
-        self.remove_unused([node])
-
-    # ---------------------------------------------------------------- removal
-
-    def remove_unused(self, nodes: Iterable[ir.Node | None]) -> None:
-        """Take nodes out that nobody reads, and then those before them."""
-        remove_unused(nodes, self.keeps)

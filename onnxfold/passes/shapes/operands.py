@@ -1,16 +1,16 @@
-"""Operands that say a shape as constants, and ops that do nothing: one function an op.
+"""Operands that say a shape as constants, and changes of shape that are undone.
 
 A rewrite must hold for every size that a legal input can have, 0 and 1 included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.analysis.symbolic import Algebra, Fact, Number, SymbolicAnalysis
+from onnxfold.analysis.symbolic import Algebra, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.analysis.symbolic.movement import TO_THE_END, slice_ranges
 from onnxfold.analysis.symbolic.shape_functions import Application, Undecided
@@ -19,193 +19,122 @@ from onnxfold.passes.shapes.edit import Edit
 
 _RESHAPES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity")
 _LONGEST_CHAIN = 8
-_TO_THE_END = np.iinfo(np.int64).max
-
-Simplification = Callable[["Operands", ir.Node], bool]
 
 
-class Operands:
-    """Rewrites single nodes.
+def simplify(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> bool:
+    """Give a Reshape, Expand or Slice a constant operand, or replace it by what has its shape.
 
     Args:
+        node: The node; one of another op is left alone.
         analysis: What is known of the model.
-        edit: Changes it.
+        edit: Changes the model.
+
+    Returns:
+        Whether the node has changed.
     """
-
-    def __init__(self, analysis: SymbolicAnalysis, edit: Edit) -> None:
-        self.analysis = analysis
-        self.edit = edit
-        self.algebra: Algebra = analysis.algebra
-
-    def simplify(self, node: ir.Node) -> bool:
-        """Rewrite a node if anything can be done about it."""
-        function = _TABLE.get(node.op_type)
-        if function is None or node.domain != "" or not node.inputs or node.inputs[0] is None:
-            return False
-        if node.op_identifier() in self.analysis.model.functions:
-            return False
-        if has_references(node):
-            return False
-        return function(self, node)
-
-    def shape(self, node: ir.Node, position: int) -> Shape | None:
-        """Return the shape of an input."""
-        value = node.inputs[position] if position < len(node.inputs) else None
-        return None if value is None else self.analysis.of(value).shape
-
-    def fact(self, node: ir.Node, position: int) -> Fact | None:
-        """Return what is known of an input."""
-        value = node.inputs[position] if position < len(node.inputs) else None
-        return None if value is None else self.analysis.of(value)
-
-    def set_constant(self, node: ir.Node, position: int, numbers: list[int]) -> bool:
-        """Make an input a constant list."""
-        operand = node.inputs[position]
-        assert operand is not None
-        dtype = self.analysis.of(operand).dtype
-        if dtype not in (ir.DataType.INT64, ir.DataType.INT32):
-            return False
-        array = np.array(numbers, dtype.numpy())
-        return self.edit.set_input(node, position, self.edit.constant(array, operand, node))
-
-    def application(self, node: ir.Node) -> Application:
-        """Return the node as the analysis sees it."""
-        scope = self.analysis.scopes.find(node.graph)
-        return Application(
-            node.op_type,
-            [None if v is None else self.analysis.of(v) for v in node.inputs],
-            {name: attribute.value for name, attribute in node.attributes.items()},
-            1 if scope is None else scope.opsets.get("", 1),
-            len(node.outputs),
-            self.algebra,
-        )
-
-
-def _undo(operands: Operands, node: ir.Node) -> bool:
-    """Return whether a value reshaped back to a shape that it had."""
-    shape = operands.analysis.of(node.outputs[0]).shape
-    if shape is None:
+    if node.op_type not in _OPERANDS or node.domain or has_references(node):
         return False
-    value: ir.Value | None = node.inputs[0]
-    for _ in range(_LONGEST_CHAIN):
-        if value is None:
+    if node.op_identifier() in analysis.model.functions:
+        return False
+    value = node.inputs[0] if node.inputs else None
+    position, elements_of = _OPERANDS[node.op_type]
+    operand = node.inputs[position] if position < len(node.inputs) else None
+    fact = None if operand is None else analysis.of(operand)
+    is_open = fact is not None and fact.is_symbolic
+    if value is None:
+        return False
+    if node.op_type != "Slice":
+        if _undo(node, analysis, edit):
+            return True
+        if not is_open:
             return False
-        if operands.analysis.of(value).shape == shape:
-            return operands.edit.replace(node.outputs[0], value)
+    scope = analysis.scopes.find(node.graph)
+    application = Application(
+        node.op_type,
+        [None if v is None else analysis.of(v) for v in node.inputs],
+        {name: attribute.value for name, attribute in node.attributes.items()},
+        1 if scope is None else scope.opsets.get("", 1),
+        len(node.outputs),
+        analysis.algebra,
+    )
+    try:
+        elements = elements_of(application, analysis.of(node.outputs[0]).shape)
+    except Undecided:
+        return False
+    if not elements:  # all elements of the value are taken
+        return edit.replace(node.outputs[0], value)
+    numbers = [n for n in elements if isinstance(n, int)]
+    if operand is None or fact is None or not is_open or len(numbers) < len(elements):
+        return False
+    if fact.dtype not in (ir.DataType.INT64, ir.DataType.INT32):
+        return False
+    highest = np.iinfo(fact.dtype.numpy()).max
+    array = np.array([min(n, highest) for n in numbers], fact.dtype.numpy())
+    edit.set_input(node, position, edit.constant(array, operand, node))
+    node.attributes.pop("allowzero", None)  # no size in a template is 0
+    return True
+
+
+def _undo(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> bool:
+    """Replace a value that gets back a shape that it had before."""
+    shape, value = analysis.of(node.outputs[0]).shape, node.inputs[0]
+    for _ in range(_LONGEST_CHAIN):
+        if value is None or shape is None:
+            return False
+        if analysis.of(value).shape == shape:
+            return edit.replace(node.outputs[0], value)
         producer = value.producer()
-        if producer is None or producer.op_type not in _RESHAPES or producer.domain != "":
+        if producer is None or producer.op_type not in _RESHAPES or producer.domain:
             return False
         value = producer.inputs[0]
     return False
 
 
-def _reshape(operands: Operands, node: ir.Node) -> bool:
-    if _undo(operands, node):
-        return True
-    target = operands.fact(node, 1)
-    sizes = operands.shape(node, 0)
-    result = operands.analysis.of(node.outputs[0]).shape
-    if target is None or not target.is_symbolic or sizes is None or result is None:
-        return False
-    items = tuple(target.items if target.items is not None else ())
-    allow_zero = node.attributes.get("allowzero")
-    template = reshape_template(
-        operands.algebra,
-        sizes,
-        items,
-        result,
-        allow_zero=allow_zero is not None and bool(allow_zero.value),
-    )
-    if template is None or not operands.set_constant(node, 1, template):
-        return False
-    if "allowzero" in node.attributes:  # no size in the template is 0
-        del node.attributes["allowzero"]
-    return True
+def _reshape(reshape: Application, result: Shape | None) -> Sequence[Number]:
+    """Return a constant operand with which Reshape makes the same shape.
 
-
-def reshape_template(
-    algebra: Algebra,
-    sizes: Shape,
-    target: tuple[Number, ...],
-    result: Shape,
-    *,
-    allow_zero: bool,
-) -> list[int] | None:
-    """Return a constant operand with which Reshape makes the same shape, or None.
-
-    A 0 copies the size at its place. A -1 is for one size more, but only if no other can be 0: with
-    no elements at all, a -1 has no meaning. Where the operand has a -1 already, it may stay (not
-    with ``allowzero``, which the template is for the node without).
+    Sizes are numbers, 0 for one that the input has at that place, or one -1: only if no other can
+    be 0, as a -1 has no meaning with no elements at all. Where the operand has a -1 already, it may
+    stay (not with ``allowzero``, which the template is for the node without).
     """
-    template: list[int] = []
-    open_places: list[int] = []
-    for k, size in enumerate(result):
-        if isinstance(size, int):
-            if size == 0:
-                return None
-            template.append(size)
-        elif k < len(sizes) and sizes[k] == size:
-            template.append(0)
-        else:
-            open_places.append(k)
-            template.append(-1)
-    if len(open_places) > 1:
-        return None
-    for place in open_places:
-        others = [d for k, d in enumerate(result) if k != place]
-        stays = target[place] == -1 and not allow_zero
-        if not stays and not all(algebra.is_positive(d) for d in others):
-            return None
+    sizes, target, algebra = reshape.shape(0), reshape.numbers(1), reshape.algebra
+    if result is None or 0 in result:
+        raise Undecided
+    template = [
+        size if isinstance(size, int) else 0 if k < len(sizes) and sizes[k] == size else -1
+        for k, size in enumerate(result)
+    ]
+    if -1 in template:
+        place = template.index(-1)
+        others = [*result[:place], *result[place + 1 :]]
+        stays = target[place] == -1 and not reshape.attributes.get("allowzero")
+        if -1 in template[place + 1 :] or not (stays or all(map(algebra.is_positive, others))):
+            raise Undecided
     return template
 
 
-def _expand(operands: Operands, node: ir.Node) -> bool:
-    """Return whether the operand need not say a size that the input has."""
-    value, target = node.inputs[0], operands.fact(node, 1)
-    sizes = operands.shape(node, 0)
-    objects = None if target is None else target.objects
-    if value is None or target is None or sizes is None or objects is None or objects.ndim != 1:
-        return False
-    wanted = list(objects)
+def _expand(expand: Application, result: Shape | None) -> Sequence[Number]:
+    """Return an operand that does not say a size that the input has."""
+    sizes, wanted = expand.shape(0), expand.numbers(1)
     offset = len(wanted) - len(sizes)
-    for k in range(max(offset, 0), len(wanted)):
-        if wanted[k] == sizes[k - offset]:
-            wanted[k] = 1
-    if offset <= 0 and all(d == 1 for d in wanted):
-        return operands.edit.replace(node.outputs[0], value)
-    if not target.is_symbolic or any(not isinstance(d, int) for d in wanted):
-        return False
-    return operands.set_constant(node, 1, wanted)
-
-
-def _slice(operands: Operands, node: ir.Node) -> bool:
-    """Whole axes are not sliced, and the end of an axis is the largest integer."""
-    value, sizes = node.inputs[0], operands.shape(node, 0)
-    if value is None or sizes is None:
-        return False
-    try:
-        ranges = slice_ranges(operands.application(node), len(sizes))
-    except Undecided:
-        return False
-    algebra = operands.algebra
-    whole = [
-        start == 0 and step == 1 and _reaches(algebra, end, sizes[axis])
-        for axis, (start, end, step) in ranges.items()
+    return [
+        1 if k >= offset and size == sizes[k - offset] else size for k, size in enumerate(wanted)
     ]
-    if all(whole):
-        return operands.edit.replace(node.outputs[0], value)
-    ends = operands.fact(node, 2)
-    if ends is None or not ends.is_symbolic or "axes" in node.attributes:
-        return False
-    numbers = [
-        _TO_THE_END if step > 0 and _reaches(algebra, end, sizes[axis]) else end
+
+
+def _slice(taken: Application, result: Shape | None) -> Sequence[Number]:
+    """Return ends of which the end of an axis is the largest integer; none for whole axes only."""
+    sizes = taken.shape(0)
+    ranges = slice_ranges(taken, len(sizes))
+    ends = [
+        _BEHIND if step > 0 and _reaches(taken.algebra, end, sizes[axis]) else end
         for axis, (_, end, step) in ranges.items()
     ]
-    if any(not isinstance(n, int) for n in numbers):
-        return False
-    if ends.dtype == ir.DataType.INT32:
-        numbers = [n if n != _TO_THE_END else TO_THE_END for n in numbers]
-    return operands.set_constant(node, 2, numbers)  # type: ignore[arg-type]
+    is_whole = all((start, step) == (0, 1) for start, _, step in ranges.values())
+    return [] if is_whole and set(ends) == {_BEHIND} else ends
+
+
+_BEHIND = np.iinfo(np.int64).max
 
 
 def _reaches(algebra: Algebra, end: Number, size: Number) -> bool:
@@ -217,8 +146,9 @@ def _reaches(algebra: Algebra, end: Number, size: Number) -> bool:
     return algebra.low(algebra.sub(end, size)) >= 0
 
 
-_TABLE: dict[str, Simplification] = {
-    "Reshape": _reshape,
-    "Expand": _expand,
-    "Slice": _slice,
+_OPERANDS: dict[str, tuple[int, Callable[[Application, Shape | None], Sequence[Number]]]] = {
+    "Reshape": (1, _reshape),
+    "Expand": (1, _expand),
+    "Slice": (2, _slice),
 }
+"""The position of the operand that says a shape or place, and what finds constant elements."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -108,18 +109,10 @@ class Sharing:
             return
         if len(_exclusive(node, ())) < 2:  # it takes one node at least
             return
-        best: list[_Stretch] | None = None
-        least = 0
-        for reuse in (True, False):
-            parts = self._parts(list(items), reuse=reuse)
-            if parts is None:
-                continue
-            needed = [v for p in parts for v in (p.value, p.source) if v is not None]
-            change = self._cost(parts, node) - len(_exclusive(node, needed))
-            if change < least:
-                best, least = parts, change
-        if best is not None:
-            self._edit.replace(value, self._build(best, value, node))
+        parts = self._parts(list(items))
+        needed = [v for part in parts for v in (part.value, part.source) if v is not None]
+        if parts and self._cost(parts, node) < len(_exclusive(node, needed)):
+            self._edit.replace(value, self._build(parts, value, node))
 
     def _version(self, node: ir.Node) -> int:
         scope = self._analysis.scopes.find(node.graph)
@@ -133,33 +126,27 @@ class Sharing:
             for output in use.node.outputs
         )
 
-    def _parts(self, items: list[Number], *, reuse: bool) -> list[_Stretch] | None:
-        """Return the list as a few parts, taken from the front; None if one of them is
-        not there.
-        """
+    def _parts(self, items: list[Number]) -> list[_Stretch]:
+        """Return the list as a few parts, from the front; none if one of them is not there."""
         parts: list[_Stretch] = []
         k = 0
         while k < len(items):
-            part = self._part(items, k, reuse=reuse)
+            part = self._part(items, k)
             if part is None:
-                return None
+                return []
             parts.append(part)
             k += part.length
         return parts
 
-    def _part(self, items: list[Number], start: int, *, reuse: bool) -> _Stretch | None:
-        """Return the next part: what is there comes first, or else what is longest."""
+    def _part(self, items: list[Number], start: int) -> _Stretch | None:
+        """Return the next part: the longest one; of a constant, a list and a shape the first."""
         best = self._from_shape(items, start)
-        end = start
-        while end < len(items) and isinstance(items[end], int):
-            end += 1
-        if end > start and (reuse or best is None or best.length <= end - start):
-            return _Stretch(
-                end - start, numbers=[n for n in items[start:end] if isinstance(n, int)]
-            )
-        for length in range(len(items) - start, 0, -1):
-            if not reuse and best is not None and length < best.length:
-                break
+        least = 1 if best is None else best.length
+        ints = itertools.takewhile(lambda n: isinstance(n, int), items[start:])
+        numbers = [n for n in ints if isinstance(n, int)]
+        if len(numbers) >= least:
+            return _Stretch(len(numbers), numbers=numbers)
+        for length in range(len(items) - start, least - 1, -1):
             found = self._find(self._list(items[start : start + length]))
             if found is not None:
                 return _Stretch(length, value=found)
@@ -170,33 +157,19 @@ class Sharing:
 
     def _from_shape(self, items: list[Number], start: int) -> _Stretch | None:
         """Return the longest stretch of a tensor's shape that is there from ``start`` on."""
-        best: _Stretch | None = None
-        for place in range(start, len(items)):
-            size = items[place]
-            if isinstance(size, int):
-                continue
-            for level in self._sources:
-                for source, axis in level.get(size, ()):
-                    part = self._stretch(items, start, source, axis - (place - start))
-                    if part is not None and (best is None or part.length > best.length):
-                        best = part
-            break
-        return best
+        sizes = ((k, size) for k, size in enumerate(items[start:]) if isinstance(size, Expr))
+        place, first = next(sizes, (0, None))  # it holds that size, not numbers alone
+        known = [pair for level in self._sources if first for pair in level.get(first, ())]
+        found = [self._stretch(items[start:], source, axis - place) for source, axis in known]
+        long = [part for part in found if part is not None and part.length > place]
+        return max(long, key=lambda part: part.length, default=None)
 
-    def _stretch(
-        self, items: list[Number], start: int, source: ir.Value, axis: int
-    ) -> _Stretch | None:
-        shape = self._analysis.of(source).shape or ()
+    def _stretch(self, items: list[Number], source: ir.Value, axis: int) -> _Stretch | None:
         if axis < 0 or not _is_there(source):
             return None
-        length = 0
-        symbols = 0
-        while start + length < len(items) and axis + length < len(shape):
-            if items[start + length] != shape[axis + length]:
-                break
-            symbols += not isinstance(shape[axis + length], int)
-            length += 1
-        return _Stretch(length, source=source, axis=axis) if symbols else None
+        sizes = (self._analysis.of(source).shape or ())[axis:]
+        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(items, sizes, strict=False))
+        return _Stretch(len(list(same)), source=source, axis=axis)
 
     def _cost(self, parts: Sequence[_Stretch], node: ir.Node) -> int:
         """New nodes; a Shape that several parts share counts once."""
@@ -218,29 +191,22 @@ class Sharing:
         values = [self._value(part, like, node) for part in parts]
         if len(values) == 1:
             return values[0]
-        fact = self._analysis.of(like)
-        return self._made("Concat", values, {"axis": 0}, node, fact, like)
+        return self._made("Concat", values, {"axis": 0}, node, self._analysis.of(like), like)
 
     def _value(self, part: _Stretch, like: ir.Value, node: ir.Node) -> ir.Value:
         if part.value is not None:
             return part.value
         if part.source is None:
             return self._edit.constant(np.array(part.numbers, np.int64), like, node)
-        return self._sizes(part, part.source, like, node)
-
-    def _sizes(self, part: _Stretch, source: ir.Value, like: ir.Value, node: ir.Node) -> ir.Value:
-        shape = self._analysis.of(source).shape or ()
-        fact = self._list(shape[part.axis : part.axis + part.length])
+        shape, end = self._analysis.of(part.source).shape or (), part.axis + part.length
+        fact = self._list(shape[part.axis : end])
         found = self._find(fact)
         if found is not None:
             return found
-        if part.length == len(shape):
-            return self._made("Shape", [source], {}, node, fact, like)
-        end = part.axis + part.length
-        if self._version(node) >= 15:
-            attributes = {"start": part.axis, "end": end}
-            return self._made("Shape", [source], attributes, node, fact, like)
-        whole = self._sizes(_Stretch(len(shape), source=source), source, like, node)
+        if part.length == len(shape) or self._version(node) >= 15:
+            attributes = {} if part.length == len(shape) else {"start": part.axis, "end": end}
+            return self._made("Shape", [part.source], attributes, node, fact, like)
+        whole = self._value(_Stretch(len(shape), source=part.source), like, node)
         places = self._edit.constant(np.arange(part.axis, end), like, node)
         return self._made("Gather", [whole, places], {}, node, fact, like)
 
@@ -253,7 +219,7 @@ class Sharing:
         fact: Fact,
         like: ir.Value,
     ) -> ir.Value:
-        made = self._edit.node(op_type, inputs, attributes, node, fact, like)
+        made = self._edit.insert(node, op_type, inputs, attributes, fact, like)
         self._values[-1].setdefault(self._analysis.of(made), made)
         return made
 

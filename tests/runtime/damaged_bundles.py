@@ -7,24 +7,30 @@ decoder in ``runtime_models.py`` and prints what became of them.
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
+import operator
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 
-HERE = Path(__file__).parent
+sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
+
+from tests.driver import Died, Worker  # noqa: E402
+
 KINDS = (
     *("truncated", "emptied", "zeroed", "flipped", "swapped", "missing", "lengthened"),
     *("model edited", "weights edited", "manifest edited", "manifest flipped", "no digest"),
     *("other machine", "other version", "other format"),
 )
-_EDITS = (
+_EDITS: tuple[tuple[Any, ...], ...] = (
     ("kernels", 0, "function", "main"),
     ("kernels", 0, "inputs", ["mask"]),
     ("kernels", 0, "outputs", ["nothing"]),
@@ -42,62 +48,49 @@ _EDITS = (
 
 def damage(folder: Path, kind: str, rng: np.random.Generator) -> str:
     """Damage a bundle; what was done, in words."""
-    manifest = json.loads((folder / "manifest.json").read_text())
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
     kernels = [folder / k["file"] for k in manifest["kernels"] if k["file"]]
     if kind == "swapped":
         one, other = rng.choice(np.array(kernels), 2, replace=False)
-        spare = one.with_suffix(".spare")
-        one.rename(spare), other.rename(one), spare.rename(other)
+        contents = one.read_bytes(), other.read_bytes()
+        for file, content in zip((other, one), contents, strict=True):
+            file.unlink()
+            file.write_bytes(content)
         return f"{one.name} and {other.name}"
-    if kind == "model edited":
-        import onnx
-
+    if kind in ("model edited", "weights edited"):
         model = onnx.load(folder / "runtime_fold.onnx")
-        node = next(n for n in model.graph.node if n.op_type in ("Add", "MatMul", "Mul", "Sub"))
-        node.input[0], node.input[1] = node.input[1], node.input[0]
+        if kind == "model edited":
+            node = next(n for n in model.graph.node if n.op_type in ("Add", "MatMul", "Mul", "Sub"))
+            node.input[:] = reversed(node.input)
+        else:
+            tensor = model.graph.initializer[int(rng.integers(len(model.graph.initializer)))]
+            array = onnx.numpy_helper.to_array(tensor) * 2
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
         onnx.save(model, folder / "runtime_fold.onnx")
-        return f"{node.op_type} has its operands in another order"
-    if kind == "weights edited":
-        import onnx
-
-        model = onnx.load(folder / "runtime_fold.onnx")
-        tensor = model.graph.initializer[int(rng.integers(len(model.graph.initializer)))]
-        array = onnx.numpy_helper.to_array(tensor) * 2
-        tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-        onnx.save(model, folder / "runtime_fold.onnx")
-        return tensor.name
+        return kind
     if kind == "manifest edited":
-        *path, last, value = _EDITS[int(rng.integers(len(_EDITS)))]
-        place = manifest
-        for step in path:
-            place = place[step]
-        place[last] = value
-        (folder / "manifest.json").write_text(json.dumps(manifest))
-        return str((*path, last, value))
-    if kind == "no digest":
-        del manifest["digest"]
-        (folder / "manifest.json").write_text(json.dumps(manifest))
-        return kind
-    if kind.startswith("other"):
-        if kind == "other format":
+        *places, last, value = _EDITS[int(rng.integers(len(_EDITS)))]
+        functools.reduce(operator.getitem, places, manifest)[last] = value
+        path.write_text(json.dumps(manifest))
+        return f"{places} {last} = {value}"
+    if kind == "no digest" or kind.startswith("other"):
+        if kind == "no digest":
+            del manifest["digest"]
+        elif kind == "other format":
             manifest["format"] = 2
-        for kernel in manifest["kernels"]:
-            names = {"other machine": ("cpu", "machine"), "other version": ("iree", "flags")}
-            for name in names.get(kind, ()):
-                if name in kernel["key"]:
-                    kernel["key"][name] = "z80"
-        manifest = sealed(manifest) if kind == "other machine" else manifest
-        (folder / "manifest.json").write_text(json.dumps(manifest))
+        else:
+            changed = ("cpu", "machine") if kind == "other machine" else ("iree", "flags")
+            for kernel in manifest["kernels"]:
+                kernel["key"].update({name: "z80" for name in changed if name in kernel["key"]})
+        path.write_text(json.dumps(sealed(manifest) if kind == "other machine" else manifest))
         return kind
-    file = folder / "manifest.json"
     if kind != "manifest flipped":
-        file = rng.choice(np.array([*kernels, *kernels, folder / "runtime_fold.onnx"]))
-    content = bytearray(file.read_bytes())
+        path = rng.choice(np.array([*kernels, *kernels, folder / "runtime_fold.onnx"]))
+    content = bytearray(path.read_bytes())
     place = int(rng.integers(len(content)))
-    if kind == "truncated":
-        content = content[:place]
-    elif kind == "emptied":
-        content = bytearray()
+    if kind in ("truncated", "emptied"):
+        del content[0 if kind == "emptied" else place :]
     elif kind == "zeroed":
         content[place : place + 4096] = bytes(len(content[place : place + 4096]))
     elif kind == "lengthened":
@@ -105,10 +98,10 @@ def damage(folder: Path, kind: str, rng: np.random.Generator) -> str:
     else:
         for k in rng.integers(0, len(content), 1 + int(rng.integers(8))):
             content[k] ^= 1 << int(rng.integers(8))
-    file.unlink()
+    path.unlink()
     if kind != "missing":
-        file.write_bytes(content)
-    return f"{file.name} at {place}"
+        path.write_bytes(content)
+    return f"{path.name} at {place}"
 
 
 def sealed(manifest: dict) -> dict:
@@ -118,89 +111,65 @@ def sealed(manifest: dict) -> dict:
     return {**written, "digest": hashlib.sha256(text.encode()).hexdigest()}
 
 
-def run(folder: Path) -> dict[str, object]:
-    """What becomes of a bundle: the reason why it is refused, or who makes which tensors."""
+def verdict(phase: object, folder: str) -> str:
+    """What becomes of a bundle: refused, onnxruntime (with a reason), or what must not be."""
     from runtime_models import decoder_feeds
 
-    from onnxfold.errors import OnnxFoldError
     from onnxfold.runtime.sessions.cache import FoldCache
     from onnxfold.runtime.sessions.session import Session
 
-    results = {}
+    results = []
     for backend in ("auto", "onnxruntime"):
         try:
             session = Session(folder, backend=backend, cache=FoldCache())
-            results[backend] = session.run(None, decoder_feeds())[0]
+            results.append(session.run(None, decoder_feeds())[0])
             if backend == "auto":
-                placements = [(p.backend, p.reason) for p in session.placements()]
-        except OnnxFoldError as error:
-            results[backend] = str(error)
+                placements = session.placements()
         except Exception as error:  # onnxruntime raises many classes without a common base
-            results[backend] = f"onnxruntime: {type(error).__name__}"
-    got, want = results["auto"], results["onnxruntime"]
-    if isinstance(got, str):
-        return {"refused": got}
-    if isinstance(want, str):
-        return {"wrong": f"onnxruntime alone refuses it: {want}", "placements": placements}
-    same = got.shape == want.shape and np.allclose(got, want, rtol=1e-4, atol=1e-4, equal_nan=True)
-    return {"placements": placements, **({} if same else {"wrong": "other results"})}
-
-
-def verdict(found: dict[str, object]) -> str:
-    """Refused, onnxruntime, kernels (what was damaged was not needed) or what must not be."""
-    if "died" in found or "wrong" in found:
-        return "died" if "died" in found else "wrong"
-    if "refused" in found:
-        return "refused"
-    makers = {backend for backend, _ in found["placements"]}
-    reasons = [reason for backend, reason in found["placements"] if backend == "onnxruntime"]
-    if "onnxruntime" not in makers:
+            return "refused" if backend == "auto" else f"onnxruntime alone refuses it: {error}"
+    if not np.allclose(*results, rtol=1e-4, atol=1e-4, equal_nan=True):
+        return "other results"
+    reasons = [place.reason for place in placements if place.backend == "onnxruntime"]
+    if not reasons:
         return "unnoticed"
     return "onnxruntime" if all(reasons) else "without a reason"
 
 
-def try_damages(bundle: Path, count: int, seed: int = 0) -> list[tuple[str, str, dict]]:
-    """Damage copies of a bundle and run them, some in one process: kind, what was done, result."""
+def try_damages(bundle: Path, count: int, seed: int = 0) -> list[tuple[str, str, str]]:
+    """Damage copies of a bundle and run them in a child process: kind, what was done, verdict."""
     rng = np.random.default_rng(seed)
     tried = []
-    with tempfile.TemporaryDirectory() as scratch:
-        folders = []
+    worker = Worker(Path(__file__).stem)
+    try:
         for k in range(count):
-            folder = Path(scratch) / str(k)
-            shutil.copytree(bundle, folder)
-            kind = KINDS[k % len(KINDS)]
-            tried.append((kind, damage(folder, kind, rng)))
-            folders.append(folder)
-        found: list[dict] = []
-        while len(found) < count:
-            batch = folders[len(found) : len(found) + 50]
-            command = [sys.executable, __file__, "--run", *map(str, batch)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-            found += [json.loads(line) for line in done.stdout.splitlines()]
-            if done.returncode:  # the one that it was at ended the process
-                found.append({"died": f"{done.returncode}: {done.stderr[-500:]}"})
-    return [(*what, result) for what, result in zip(tried, found, strict=True)]
+            with tempfile.TemporaryDirectory() as scratch:
+                folder = Path(scratch) / "bundle"
+                shutil.copytree(bundle, folder)
+                kind = KINDS[k % len(KINDS)]
+                what = damage(folder, kind, rng)
+                try:
+                    found = worker.run("verdict", str(folder))
+                except (Died, RuntimeError) as error:
+                    found = str(error)
+                tried.append((kind, what, found))
+    finally:
+        worker.stop()
+    return tried
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("bundle", type=Path, nargs="*")
-    parser.add_argument("--run", action="store_true")
+    parser.add_argument("bundle", type=Path)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    if arguments.run:
-        for folder in arguments.bundle:
-            print(json.dumps(run(folder)), flush=True)
-        return
-    results = try_damages(arguments.bundle[0], arguments.count, arguments.seed)
-    for kind, what, found in results:
-        if verdict(found) not in ("refused", "onnxruntime"):
-            print(kind, what, found)
-    for (kind, end), number in sorted(Counter((k, verdict(f)) for k, _, f in results).items()):
+    results = try_damages(arguments.bundle, arguments.count, arguments.seed)
+    for result in results:
+        if result[2] not in ("refused", "onnxruntime"):
+            print(*result)
+    for (kind, end), number in sorted(Counter((k, v) for k, _, v in results).items()):
         print(f"{number:5} {kind}: {end}")
 
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(HERE), str(HERE.parent)]
     main()

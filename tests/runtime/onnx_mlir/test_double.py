@@ -13,7 +13,7 @@ import pytest
 import runtime_models
 from conftest import Engine, build
 from damaged_bundles import sealed
-from runtime_models import adapter_feeds, bundle_of, decoder_feeds, options, original, parse, random
+from runtime_models import adapter_feeds, bundle_of, options, original, parse, random
 
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.runtime.backends import kernel_cache
@@ -39,20 +39,6 @@ def split_adapter(adapter, folder, backend="onnx-mlir", **arguments):
     return bundle_of(adapter, folder, *ADAPTER, backend=backend, **arguments)
 
 
-def test_a_model_is_split_compiled_loaded_and_run(compiler, decoder, tmp_path):
-    bundle = bundle_of(decoder, tmp_path / "b", "states", "mask", backend="onnx-mlir")
-    assert {k.reason for k in bundle.manifest.kernels} == {None}
-    assert all(k.max_error <= 1 for k in bundle.manifest.kernels)
-    bundle = open_bundle(tmp_path / "b")
-    assert {Path(k.file).suffix for k in bundle.manifest.kernels} == {".so"}
-    assert len({k.file for k in bundle.manifest.kernels}) == len(bundle.manifest.kernels) == 3
-    for positions in (50, 7):
-        feeds = decoder_feeds(positions=positions)
-        got, placements = run(bundle, feeds)
-        assert {p.backend for p in placements} == {"onnx-mlir"}
-        np.testing.assert_allclose(got, original(decoder, feeds)[0], rtol=1e-4, atol=1e-4)
-
-
 def test_by_a_container_it_is_the_same(engine, adapter, tmp_path):
     bundle = split_adapter(adapter, tmp_path / "b")
     assert bundle.manifest.kernels[0].reason is None
@@ -64,21 +50,6 @@ def test_by_a_container_it_is_the_same(engine, adapter, tmp_path):
     got, placements = run(bundle, feeds)
     assert placements[0].backend == "onnx-mlir"
     np.testing.assert_allclose(got, original(adapter, feeds)[0], rtol=1e-4, atol=1e-4)
-
-
-def test_a_session_on_a_model_compiles_it(compiler, adapter):
-    session = Session(
-        *(adapter, options()),
-        runtime_constants=ADAPTER,
-        backend="onnx-mlir",
-        cache=FoldCache(),
-    )
-    for seed in range(3):
-        feeds = adapter_feeds(seed)
-        want = original(adapter, feeds)[0]
-        np.testing.assert_allclose(session.run(None, feeds)[0], want, rtol=1e-4, atol=1e-4)
-    assert session.fold_statistics().folds == 3
-    assert [p.backend for p in session.placements()] == ["onnx-mlir"]
 
 
 def test_folded_tensors_are_in_the_librarys_memory_and_outlive_the_session(compiler, adapter):
@@ -203,26 +174,6 @@ def test_options_reach_the_compiler_and_are_part_of_the_key(
     assert "-O1 --mcpu=znver4 --EmitLLVMIR" in calls.read_text()
 
 
-def test_what_it_refuses_runs_on_onnxruntime(compiler, tmp_path):
-    model = parse(
-        """g (float[n, 32] x, float[32] r, float[32] s) => (float[n, 32] y) {
-            a = Tanh(r)
-            b = Exp(s)
-            t = Mul(x, a)
-            y = Mul(t, b)
-        }"""
-    )
-    bundle = bundle_of(model, tmp_path, "r", "s", backend="onnx-mlir", level=0)
-    feeds = {"x": random(9, 32), "r": random(32, seed=1), "s": random(32, seed=2)}
-    got, placements = run(bundle, feeds)
-    reasons = {p.backend: p.reason for p in placements}
-    assert reasons == {
-        "onnx-mlir": None,
-        "onnxruntime": "onnx-mlir failed (exit code 14): failed to legalize operation 'onnx.Tanh'",
-    }
-    np.testing.assert_allclose(got, original(model, feeds)[0], rtol=1e-5)
-
-
 def test_a_session_insists_on_its_backend_or_warns(compiler, tmp_path, caplog):
     model = parse(
         """g (float[n, 32] x, float[32] r, float[32] s) => (float[n, 32] y) {
@@ -244,6 +195,13 @@ def test_a_session_insists_on_its_backend_or_warns(compiler, tmp_path, caplog):
     assert warning.startswith("onnx-mlir runs 1 of 2 components: a: onnx-mlir failed")
     bundle = split(model, tmp_path / "b", **arguments)
     assert len(caplog.messages) == 2
+    feeds = {"x": random(9, 32), "r": random(32, seed=1), "s": random(32, seed=2)}
+    got, placements = run(bundle, feeds)
+    assert {p.backend: p.reason for p in placements} == {
+        "onnx-mlir": None,
+        "onnxruntime": "onnx-mlir failed (exit code 14): failed to legalize operation 'onnx.Tanh'",
+    }
+    np.testing.assert_allclose(got, original(model, feeds)[0], rtol=1e-5)
     for backend, left in [("auto", 0), ("onnxruntime", 0), ("onnx-mlir", 1), ("iree", 2)]:
         caplog.clear()
         Session(bundle, options(), backend=backend)
@@ -338,9 +296,7 @@ def test_a_compiler_that_dies_says_why(compiler, tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    "form", ['{}"', "{}'", "{}\\", "{} {{}}", "{}\n", "{}/../x", "{}\N{SNOWMAN}"]
-)
+@pytest.mark.parametrize("form", ['{}"', "/model/{}/:0", "{} {{}}\n", "{}\N{SNOWMAN}"])
 def test_whatever_names_are_like(compiler, adapter, tmp_path, form):
     """The compiler dies of quotes in names, and its signatures are no JSON then."""
     model = onnx.ModelProto()

@@ -16,7 +16,7 @@ from onnx import defs
 from . import constants
 from .builder import Builder, Refused, Value, ir_version, type_of
 from .call import Call
-from .families import contrib, control, examples, idioms
+from .families import control, idioms, rows
 from .values import EIGHTS, PACKED
 
 for _name in ("layout", "indexing", "linear", "images", "elements", "sequences"):
@@ -66,10 +66,8 @@ def grow(b: Builder, count: int) -> None:
             return
         style = b.rng.random()
         try:
-            if style < 0.27:
-                examples.example_of_rule(b)
-            elif style < 0.275:
-                contrib.contrib(b)
+            if style < 0.275:
+                rows.row_of_rule(b)
             elif style < 0.30:
                 idioms.shape_arithmetic(b)
             elif style < 0.32:
@@ -82,8 +80,10 @@ def grow(b: Builder, count: int) -> None:
                 Call(b, b.choose(["If", "Loop"])).make()
             elif style < 0.65:
                 Call(b, b.choose(_USUAL)).make()
+            elif (op_type := b.choose([*op_types(b.opset), *rows.of_ops()])) in rows.of_ops():
+                rows.row_of_op(b, op_type)
             else:
-                Call(b, b.choose(op_types(b.opset))).make()
+                Call(b, op_type).make()
         except Refused:
             continue
 

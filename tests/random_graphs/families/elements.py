@@ -7,7 +7,7 @@ from onnx import TensorProto as T
 
 from ..builder import Refused, Value
 from ..call import Call, fills
-from ..values import ALL, COMMON, FLOATS, INTS, PACKED, SIGNED, Array
+from ..values import ALL, COMMON, FLOATS, INTS, SIGNED, Array
 
 
 @fills("Cast")
@@ -19,11 +19,6 @@ def cast(c: Call) -> list[Value]:
         raise Refused("few words are numbers")
     c.attribute("saturate", [0, 1], 0.1)
     return c.add([x])
-
-
-@fills("CastLike")
-def cast_like(c: Call) -> list[Value]:
-    return c.add([c.operand(0), c.operand(1)])
 
 
 @fills("Clip")
@@ -75,79 +70,6 @@ def div(c: Call) -> list[Value]:
 
         return c.add([x, c.fixed(1, x.elem, x.dims[c.b.number(0, x.rank) :], nonzero)])
     return c.add([x, c.b.broadcast(x)])
-
-
-@fills("Dropout")
-def dropout(c: Call) -> list[Value]:
-    b = c.b
-    x = c.operand(0, [T.FLOAT, T.FLOAT, T.DOUBLE, T.FLOAT16])
-    inputs: list[Value | None] = [x]
-    if b.opset >= 12:
-        inputs.append(c.number(1, 0.5, T.FLOAT) if b.chance(0.5) else None)
-        inputs.append(c.number(2, b.chance(0.2), T.BOOL) if b.chance(0.4) else None)
-    return c.add(inputs, b.choose([1, 1, 2]))
-
-
-@fills("PRelu")
-def prelu(c: Call) -> list[Value]:
-    b = c.b
-    x = c.operand(0, [T.FLOAT, T.FLOAT, T.DOUBLE])
-    fixed = [d if len(set(d)) == 1 else b.dim(1) for d in x.dims[b.number(0, x.rank) :]]
-    return c.add([x, c.fixed(1, x.elem, fixed)])
-
-
-@fills("QuantizeLinear", "DequantizeLinear")
-def quantize(c: Call) -> list[Value]:
-    b = c.b
-    kinds = [T.INT8, T.UINT8, T.INT8, T.UINT8, T.INT16, T.UINT16]
-    packed = [e for e in PACKED if e in (T.INT4, T.UINT4)]
-    back = c.op_type == "DequantizeLinear"
-    if back:
-        x = c.operand(0, [*kinds, T.INT32, *(packed if b.opset >= 21 else [])])
-        elem, small = T.FLOAT, x.elem
-    else:
-        x = c.operand(0, [T.FLOAT, T.FLOAT, T.FLOAT, T.FLOAT16])
-        elem = x.elem
-        small = b.choose(kinds if b.opset >= 21 else kinds[:4])
-
-    def scales(shape: tuple[int, ...]) -> Array:
-        return b.rng.choice([0.5, 0.25, 1.0, 0.1, 0.003], shape).astype(_float(elem))
-
-    axis = c.axis(x) if x.rank else None
-    each = x.rank and b.opset >= 13 and b.chance(0.5)
-    dims = (
-        [x.dims[1 if axis is None else axis]] if each and (x.rank > 1 or axis is not None) else []
-    )
-    inputs: list[Value | None] = [x, c.fixed(1, elem, dims, scales)]
-    if c.b.chance(0.8):
-        inputs.append(c.fixed(2, small, dims))
-    return c.add(inputs)
-
-
-def _float(elem: int) -> np.dtype:
-    from ..values import dtype_of
-
-    return dtype_of(elem)
-
-
-@fills("DynamicQuantizeLinear")
-def dynamic(c: Call) -> list[Value]:
-    return c.add([c.operand(0, [T.FLOAT])], 3)
-
-
-@fills("MatMulInteger")
-def matmul_integer(c: Call) -> list[Value]:
-    b = c.b
-    x = c.operand(0, [T.UINT8, T.INT8], 2)
-    if 0 in x.dims[1]:
-        raise Refused("onnxruntime gives what was in memory")
-    y = c.fixed(1, b.choose([T.UINT8, T.INT8]), [x.dims[1], b.dim()])
-    inputs: list[Value | None] = [x, y]
-    if c.b.chance(0.5):
-        inputs.append(c.fixed(2, x.elem, []))
-        if c.b.chance(0.5):
-            inputs.append(c.fixed(3, y.elem, []))
-    return c.add(inputs)
 
 
 @fills("RandomNormal", "RandomUniform")

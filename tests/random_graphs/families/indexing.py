@@ -38,63 +38,6 @@ def gather(c: Call) -> list[Value]:
     return c.add([x, _indices(c, 1, dims, _least(x.dims[axis]))])
 
 
-@fills("GatherElements")
-def gather_elements(c: Call) -> list[Value]:
-    x = c.operand(0, ANYTHING, (1, 4))
-    axis = c.axis(x) or 0
-    dims = list(x.dims)
-    dims[axis] = c.b.dim(c.b.number(1, 3))
-    return c.add([x, _indices(c, 1, dims, _least(x.dims[axis]))])
-
-
-@fills("GatherND")
-def gather_nd(c: Call) -> list[Value]:
-    b = c.b
-    x = c.operand(0, ANYTHING, (1, 4))
-    batch = c.attribute("batch_dims", [0, 0, 1]) or 0
-    if batch >= x.rank:
-        raise Refused("no axis left")
-    depth = b.number(1, x.rank - batch)
-    size = min(_least(d) for d in x.dims[batch : batch + depth])
-    dims = [*x.dims[:batch], *([b.dim(b.number(1, 3))] if b.chance(0.7) else []), b.dim(depth)]
-    return c.add([x, _indices(c, 1, dims, size, 0)])
-
-
-@fills("ScatterElements", "Scatter")
-def scatter_elements(c: Call) -> list[Value]:
-    b = c.b
-    x = c.operand(0, ANYTHING, (1, 3))
-    axis = c.axis(x) or 0
-    reductions = ["none", "add", "mul"] + (["max", "min"] if b.opset >= 18 else [])
-    c.attribute("reduction", reductions)
-    dims = [b.dim(b.number(0, min(2, _least(d)))) for d in x.dims]
-    indices = _indices(c, 1, dims, _least(x.dims[axis]), 0)
-    return c.add([x, indices, c.fixed(2, x.elem, dims)])
-
-
-@fills("ScatterND")
-def scatter_nd(c: Call) -> list[Value]:
-    b = c.b
-    x = c.operand(0, ANYTHING, (1, 3))
-    reductions = ["none", "add", "mul"] + (["max", "min"] if b.opset >= 18 else [])
-    c.attribute("reduction", reductions)
-    depth = b.number(1, x.rank)
-    count = b.dim(b.number(1, 2))
-    indices = _indices(c, 1, [count, b.dim(depth)], min(_least(d) for d in x.dims[:depth]), 0)
-    return c.add([x, indices, c.fixed(2, x.elem, [count, *x.dims[depth:]])])
-
-
-@fills("OneHot")
-def one_hot(c: Call) -> list[Value]:
-    b = c.b
-    depth = b.number(1, 4)
-    indices = _indices(c, 0, b.some_dims(b.number(1, 2)), depth)
-    c.attribute("axis", [-1, 0, 1])
-    deep = c.number(1, depth)
-    elem = b.choose([T.FLOAT, T.INT64, T.INT64, T.STRING])
-    return c.add([indices, deep, c.fixed(2, elem, [2])])
-
-
 @fills("TopK")
 def top_k(c: Call) -> list[Value]:
     b = c.b

@@ -204,13 +204,6 @@ def slice_(c: Call) -> list[Value]:
     return c.add(inputs)
 
 
-@fills("Trilu")
-def trilu(c: Call) -> list[Value]:
-    x = c.operand(0, None, (2, 4))
-    c.attribute("upper", [0, 1])
-    return c.add([x, c.number(1, c.b.number(-3, 3)) if c.b.chance(0.5) else None])
-
-
 @fills("ConstantOfShape")
 def constant_of_shape(c: Call) -> list[Value]:
     b = c.b

@@ -39,31 +39,6 @@ def gemm(c: Call) -> list[Value]:
     return c.add(inputs)
 
 
-@fills("Einsum")
-def einsum(c: Call) -> list[Value]:
-    b = c.b
-    equations = [
-        *("ij,jk->ik", "ij,kj->ik", "bij,bjk->bik", "i,j->ij", "ij->ji", "ii->i", "ij->i"),
-        *(
-            "ij,ij->",
-            "...i,...i->...",
-            "i,i",
-            "bhid,bhjd->bhij",
-            "abc->cab",
-            "ij,j->i",
-            "ij,ij->ij",
-        ),
-    ]
-    equation = c.attributes.setdefault("equation", b.choose(equations))
-    sizes = {letter: b.dim() for letter in "abcdhijk"}
-    inputs = []
-    elem = b.choose([T.FLOAT, T.DOUBLE, T.INT64, T.INT32])
-    for k, term in enumerate(equation.split("->")[0].split(",")):
-        letters = term.replace("...", "ab" if "..." in term else "")
-        inputs.append(c.fixed(k, elem, [sizes[letter] for letter in letters]))
-    return c.add(inputs)
-
-
 @fills(
     *("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2"),
     *("ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"),
@@ -79,12 +54,3 @@ def reduce(c: Call) -> list[Value]:
         return c.add([x])
     c.attribute("noop_with_empty_axes", [0, 1], 0.3)
     return c.add([x, c.ints(1, axes) if c.b.chance(0.7) else None])
-
-
-@fills("CumSum")
-def cumulate(c: Call) -> list[Value]:
-    b = c.b
-    x = c.operand(0, [T.FLOAT, T.DOUBLE, T.INT32, T.INT64], (1, 3))
-    c.attribute("exclusive", [0, 1], 0.4)
-    c.attribute("reverse", [0, 1], 0.4)
-    return c.add([x, c.number(1, b.number(-x.rank, x.rank - 1))])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 from onnx import TensorProto as T
 
-from ..builder import Builder, Refused, Value
+from ..builder import Builder, Value
 from ..call import Call, fills
 from .layout import ANYTHING
 
@@ -20,49 +19,12 @@ def a_sequence(b: Builder, elem: int | None = None) -> Value:
     return Call(b, b.choose(["SequenceConstruct", "SplitToSequence"]), attributes={}).make()[0]
 
 
-def _place(c: Call, index: int, size: int) -> Value:
-    b = c.b
-    if not size:
-        raise Refused("nothing there")
-    kind = b.choose([np.int64, np.int64, np.int32])
-    elem = T.INT64 if kind == np.int64 else T.INT32
-    return c.fixed(index, elem, [], lambda s: np.full(s, b.number(-size, size - 1), kind))
-
-
-def _size(v: Value) -> int:
-    return min(len(s) for s in v.samples if s is not None)
-
-
 @fills("SequenceConstruct")
 def construct(c: Call) -> list[Value]:
     b = c.b
     first = b.pick(ANYTHING)
     parts = [first, *(b.pick([first.elem]) for _ in range(b.number(0, 2)))]
     return c.add(parts)
-
-
-@fills("SequenceEmpty")
-def empty(c: Call) -> list[Value]:
-    c.attribute("dtype", [T.FLOAT, T.INT64, T.STRING, T.BOOL])
-    return c.add([])
-
-
-@fills("SequenceAt")
-def at(c: Call) -> list[Value]:
-    s = a_sequence(c.b)
-    return c.add([s, _place(c, 1, _size(s))])
-
-
-@fills("SequenceLength")
-def length(c: Call) -> list[Value]:
-    return c.add([a_sequence(c.b)])
-
-
-@fills("ConcatFromSequence")
-def concat(c: Call) -> list[Value]:
-    c.attributes.setdefault("axis", c.b.number(-2, 2))
-    c.attribute("new_axis", [0, 1])
-    return c.add([a_sequence(c.b)])
 
 
 @fills("SplitToSequence")

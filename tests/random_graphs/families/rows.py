@@ -1,0 +1,138 @@
+"""Rows of tables as parts of larger graphs: of the rules' patterns, and of ops (``ops.txt``).
+
+A row says what fits together. Here its sizes become others, 0, 1 and symbols among them, its
+constants may be random, and now and then a type, an attribute or a shape is changed, as in the
+mutants of the rules' own tests: what onnxruntime takes of it stays.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from ..builder import FEEDS, Builder, Dim, Refused, Value
+from ..values import Array, array_of, dtype_of, random_array
+
+_TESTS = Path(__file__).parent.parent.parent
+sys.path.extend(str(_TESTS / name) for name in (".", "rewrite", "rules"))
+
+
+def row_of_rule(b: Builder) -> None:
+    """Nodes like those that a rule matches, or refuses."""
+    _insert(b, b.choose(_of_rules()))
+
+
+def row_of_op(b: Builder, op_type: str) -> None:
+    """An op of the table of ops, perhaps behind others."""
+    _insert(b, of_ops()[op_type])
+
+
+@functools.cache
+def of_ops() -> dict[str, list[Any]]:
+    """The rows of the table of ops by the last node's op."""
+    from table import Row
+
+    rows = defaultdict(list)
+    for line in Path(__file__).parent.with_name("ops.txt").read_text().splitlines():
+        if line.startswith("("):
+            row = Row().changed(line)
+            rows[re.split("[<(]", [*row.nodes.values()][-1].split(" = ")[1])[0]].append(row)
+    return rows
+
+
+@functools.cache
+def _of_rules() -> list[list[Any]]:
+    """The rows of each rule."""
+    from table import cases
+
+    rows = defaultdict(list)
+    for table in sorted((_TESTS / "rules").glob("*.txt")):
+        for case in cases(table):
+            for rule in case.rules:
+                rows[rule.name] += [case.row] * (1 if case.stays else 3)
+    return list(rows.values())
+
+
+def _insert(b: Builder, rows: list[Any]) -> None:
+    """Add the nodes of one of the rows, as far as onnxruntime takes them."""
+    from rule_mutants import changes, mutant
+
+    def opset(row: Any) -> int:
+        return int(row.settings.get("opset", 17))
+
+    row = b.choose([r for r in rows if abs(opset(r) - b.opset) < 4] or rows)
+    example = row.instance()
+    model = example.model
+    is_exact = b.chance(0.6)
+    for _ in range(0 if is_exact else b.number(0, 2)):
+        model = mutant(model, b.choose(list(changes(model)))[1])
+    graph = model.graph
+    arrays = {t.name: (array_of(t), t.data_type) for t in graph.initializer}
+    for info in graph.input:
+        if info.name in example.feeds:
+            elem = info.type.tensor_type.elem_type
+            arrays[info.name] = (example.feeds[info.name].astype(dtype_of(elem)), elem)
+    sizes = {name: b.dim(b.choose(list(given))) for name, given in example.sizes.items()}
+    share = b.choose([0, 0, 0.5])
+    used = {size for array, _ in arrays.values() for size in array.shape}
+    values: dict[str, Value | None] = {"": None}
+    for info in graph.input:
+        if info.name not in arrays:
+            dims = [_dim(b, d, sizes, used, share) for d in info.type.tensor_type.shape.dim]
+            values[info.name] = _operand(b, info.type.tensor_type.elem_type, dims)
+    for name, (array, elem) in arrays.items():
+        array = _resized(b, array, sizes)
+        if not is_exact and b.chance(0.2):
+            array = random_array(b.rng, elem, array.shape, b.hostile)
+        values[name] = b.constant(array, elem)
+    for node in graph.node:
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        if any(isinstance(v, onnx.GraphProto) for v in attributes.values()):
+            raise Refused("a body")
+        made = b.node(
+            node.op_type,
+            [values[name] for name in node.input],
+            [bool(name) for name in node.output],
+            domain=node.domain,
+            **{k: v for k, v in attributes.items() if v != []},
+        )
+        values.update(zip([name for name in node.output if name], made, strict=True))
+
+
+def _dim(b: Builder, dim: Any, sizes: dict[Any, Dim], used: set[int], share: float) -> Dim:
+    """What takes the place of a size or symbol, the same in all of the row."""
+    key = dim.dim_param or dim.dim_value
+    if key not in sizes:
+        is_other = dim.dim_param or (key > 1 and b.chance(share))
+        other = b.dim(0 if is_other and b.chance(0.1) else None if is_other else key)
+        sizes[key] = b.dim(other[0]) if key in used else other
+    return sizes[key]
+
+
+def _resized(b: Builder, array: Array, sizes: dict[Any, Dim]) -> Array:
+    """A constant with the sizes that its inputs have got; a list of sizes may hold them, too."""
+    for axis, size in enumerate(array.shape):
+        other = sizes.get(size, (size,))[0]
+        if other != size and size:
+            array = np.take(array, np.arange(other) % size, axis)
+    if array.dtype == np.int64 and array.ndim == 1 and b.chance(0.5):
+        array = np.array([sizes.get(int(n), (n,))[0] for n in array], np.int64)
+    return array
+
+
+def _operand(b: Builder, elem: int, dims: list[Dim]) -> Value:
+    there = b.known(elem, lambda v: v.dims == dims)
+    if there and b.chance(0.4):
+        return b.choose(there)
+    if b.scope.in_function:
+        dims = [(d[0],) * FEEDS for d in dims]
+    fixed = all(len(set(d)) == 1 for d in dims)
+    return b.leaf(elem, dims, constant=fixed and (b.scope.in_function or b.chance(0.1)))

@@ -6,6 +6,7 @@ import itertools
 import math
 
 import pytest
+from call_count import calls_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,21 +90,6 @@ def test_the_least_bytes_and_of_those_the_fewest_ops(region):
     assert found == best(ops, demanded, cost)
 
 
-@settings(max_examples=300, deadline=None)
-@given(regions(), st.integers(0, 20))
-def test_growth_is_never_more_than_allowed(region, allowed):
-    ops, demanded, cost = region
-    least = choose(ops, demanded, cost)
-    choice = choose(ops, demanded, cost, [Growth(allowed)])
-    assert price(ops, demanded, cost, choice) == price(ops, demanded, cost, least) + choice.spent
-    assert choice.spent <= allowed
-    staying = staying_ops(ops, demanded, choice.stored)
-    assert staying is not None
-    assert len(staying) <= len(staying_ops(ops, demanded, least.stored))
-    if sum(cost[v] for v in set(demanded)) - price(ops, demanded, cost, least) <= allowed:
-        assert not staying
-
-
 def needed(ops, demanded, stored) -> set:
     """Of what is stored, what is read: by an op that stays, or outside."""
     staying = staying_ops(ops, demanded, stored)
@@ -111,29 +97,31 @@ def needed(ops, demanded, stored) -> set:
 
 
 @settings(max_examples=300, deadline=None)
-@given(regions(), st.integers(1, 20))
-def test_nothing_that_is_left_can_still_be_bought(region, allowed):
-    """No single value more fits the growth and lets an op go."""
-    ops, demanded, cost = region
-    least = price(ops, demanded, cost, choose(ops, demanded, cost))
-    stored = choose(ops, demanded, cost, [Growth(allowed)]).stored
-    staying = staying_ops(ops, demanded, stored)
-    for value in cost.keys() - stored:
-        other = needed(ops, demanded, stored | {value})
-        left = staying_ops(ops, demanded, other)
-        if sum(cost[v] for v in other) + worth(ops, left) <= least + allowed:
-            assert len(left) >= len(staying), value
-
-
-@settings(max_examples=300, deadline=None)
-@given(regions(), st.integers(1, 20), st.integers(1, 8))
-def test_no_more_is_spent_for_an_op_than_allowed(region, allowed, per_op):
+@given(regions(), st.integers(0, 20), st.integers(1, 8))
+def test_growth_is_never_more_than_allowed_and_nothing_is_left_that_it_would_buy(
+    region, allowed, per_op
+):
     ops, demanded, cost = region
     least = choose(ops, demanded, cost)
-    choice = choose(ops, demanded, cost, [Growth(allowed, per_op)])
-    before, after = (staying_ops(ops, demanded, c.stored) for c in (least, choice))
-    spent = price(ops, demanded, cost, choice) - price(ops, demanded, cost, least)
-    assert spent <= min(allowed, per_op * (len(before) - len(after)))
+    price_of_least, before = (
+        price(ops, demanded, cost, least),
+        staying_ops(*region[:2], least.stored),
+    )
+    choice = choose(ops, demanded, cost, [Growth(allowed)])
+    assert price(ops, demanded, cost, choice) == price_of_least + choice.spent
+    assert choice.spent <= allowed
+    staying = staying_ops(ops, demanded, choice.stored)
+    assert staying is not None and len(staying) <= len(before)
+    if sum(cost[v] for v in set(demanded)) - price_of_least <= allowed:
+        assert not staying
+    for value in cost.keys() - choice.stored if allowed else ():
+        other = needed(ops, demanded, choice.stored | {value})
+        left = staying_ops(ops, demanded, other)
+        if sum(cost[v] for v in other) + worth(ops, left) <= price_of_least + allowed:
+            assert len(left) >= len(staying), value
+    bounded = choose(ops, demanded, cost, [Growth(allowed, per_op)])
+    gone = len(before) - len(staying_ops(ops, demanded, bounded.stored))
+    assert price(ops, demanded, cost, bounded) - price_of_least <= min(allowed, per_op * gone)
 
 
 # ---------------------------------------------------------------- what users see of it
@@ -144,82 +132,50 @@ def chain(*costs: float):
     return ops, [len(costs) - 1], dict(enumerate(costs))
 
 
-def test_of_equal_bytes_the_last_is_stored():
-    assert choose(*chain(4, 4, 4)).stored == {2}
+FORKED = [RegionOp(["w"], [f"t{k}"]) for k in range(3)], ["t0", "t1", "t2"]
+FORKED_COST = {"w": 8, "t0": 8, "t1": 9, "t2": 10}
+PAIRS = [RegionOp([f"a{k}"], [f"b{k}"]) for k in range(3)], ["b0", "b1", "b2"]
+LONG, _, LONG_COST = chain(4, 20, 20, 20)
+BESIDE = [*LONG, RegionOp(["a"], ["b"])], [3, "b"], {**LONG_COST, "a": 4, "b": 14}
+TURNED, TWICE = [RegionOp(["w"], ["t"])], [RegionOp(["w"], ["t"]), RegionOp(["w"], ["u"])]
+CHOICES = {
+    "of equal bytes the last": (chain(4, 4, 4), [], {2}),
+    "the narrow place": (chain(8, 5, 2, 4, 9), [], {2}),
+    "what is forbidden is passed over": (chain(8, 2, FORBIDDEN), [], {1}),
+    "what is forbidden, in the middle": (chain(8, FORBIDDEN, 3), [], {2}),
+    "growth does not buy what is forbidden": (chain(8, 2, FORBIDDEN), [10**30], {1}),
+    "too little growth for a fold": (chain(4, 6), [1], {0}),
+    "growth buys a fold": (chain(4, 6), [2], {1}),
+    "the cheapest regions first": (
+        (*PAIRS, {"a0": 1, "b0": 6, "a1": 1, "b1": 2, "a2": 1, "b2": 4}),
+        [4],
+        {"a0", "b1", "b2"},
+    ),
+    "a part of a region": (chain(1, 2, 9, 30), [8], {2}),
+    "one of three results": ((*FORKED, FORKED_COST), [8], {"w", "t0"}),
+    "two of three results": ((*FORKED, FORKED_COST), [17], {"w", "t0", "t1"}),
+    "not quite three": ((*FORKED, FORKED_COST), [18], {"w", "t0", "t1"}),
+    "all three, without the weight": ((*FORKED, FORKED_COST), [19], {"t0", "t1", "t2"}),
+    "where growth folds most": (BESIDE, [16], {3, "a"}),
+    "where it folds most of what it can": (BESIDE, [15], {0, "b"}),
+    "too little for each op": (chain(4, 20, 20, 20), [100, 5], {0}),
+    "enough for each op": (chain(4, 20, 20, 20), [100, 6], {3}),
+    "an op worth 1 byte": (([RegionOp([0], [1], 1)], [1], {0: 4, 1: 6}), [], {0}),
+    "an op worth what it saves": (([RegionOp([0], [1], 2)], [1], {0: 4, 1: 6}), [], {1}),
+    "an op worth more": (([RegionOp([0], [1], 3)], [1], {0: 4, 1: 6}), [], {1}),
+    "a result in place of its weight": ((TURNED, ["t"], {"w": 8, "t": 8}), [], {"t"}),
+    "a weight that is needed counts once": ((TURNED, ["t", "w"], {"w": 8, "t": 8}), [], {"w"}),
+    "two results are dearer": ((TWICE, ["t", "u"], {"w": 8, "t": 8, "u": 8}), [], {"w"}),
+    "two small results are not": ((TWICE, ["t", "u"], {"w": 8, "t": 4, "u": 4}), [], {"t", "u"}),
+    "an op without inputs stays": (([RegionOp([], ["fill"])], ["fill"], {"fill": 4096}), [], set()),
+    "nobody demands anything": ((chain(4, 4)[0], [], {0: 4, 1: 4}), [], set()),
+}
 
 
-def test_the_narrow_place_is_stored():
-    assert choose(*chain(8, 5, 2, 4, 9)).stored == {2}
-
-
-def test_a_forbidden_value_is_passed_over():
-    assert choose(*chain(8, 2, FORBIDDEN)).stored == {1}
-    assert choose(*chain(8, FORBIDDEN, 3)).stored == {2}
-
-
-def test_a_forbidden_value_is_not_bought_by_growth():
-    assert choose(*chain(8, 2, FORBIDDEN), growth=[Growth(10**30)]).stored == {1}
-
-
-def test_growth_buys_a_fold():
-    assert choose(*chain(4, 6), growth=[Growth(1)]).stored == {0}
-    assert choose(*chain(4, 6), growth=[Growth(2)]).stored == {1}
-
-
-def test_growth_goes_to_the_cheapest_regions_first():
-    ops = [RegionOp([f"a{k}"], [f"b{k}"]) for k in range(3)]
-    cost = {"a0": 1, "b0": 6, "a1": 1, "b1": 2, "a2": 1, "b2": 4}
-    choice = choose(ops, ["b0", "b1", "b2"], cost, [Growth(4)])
-    assert choice.stored == {"a0", "b1", "b2"}
-
-
-def test_growth_buys_a_part_of_a_region():
-    assert choose(*chain(1, 2, 9, 30), growth=[Growth(8)]).stored == {2}
-    ops = [RegionOp(["w"], [f"t{k}"]) for k in range(3)]
-    cost = {"w": 8, "t0": 8, "t1": 9, "t2": 10}
-    assert choose(ops, list(cost)[1:], cost, [Growth(8)]).stored == {"w", "t0"}
-    assert choose(ops, list(cost)[1:], cost, [Growth(17)]).stored == {"w", "t0", "t1"}
-    assert choose(ops, list(cost)[1:], cost, [Growth(18)]).stored == {"w", "t0", "t1"}
-    assert choose(ops, list(cost)[1:], cost, [Growth(19)]).stored == {"t0", "t1", "t2"}
-
-
-def test_growth_goes_to_where_it_folds_most():
-    ops, _, cost = chain(4, 20, 20, 20)
-    ops.append(RegionOp(["a"], ["b"]))
-    cost.update(a=4, b=14)
-    assert choose(ops, [3, "b"], cost, [Growth(16)]).stored == {3, "a"}
-    assert choose(ops, [3, "b"], cost, [Growth(15)]).stored == {0, "b"}
-
-
-def test_growth_may_have_a_limit_for_each_op():
-    ops, demanded, cost = chain(4, 20, 20, 20)
-    assert choose(ops, demanded, cost, [Growth(100, 5)]).stored == {0}
-    assert choose(ops, demanded, cost, [Growth(100, 6)]).stored == {3}
-
-
-def test_an_op_is_worth_some_bytes():
-    for worth_of_op, stored in ((1, {0}), (2, {1}), (3, {1})):
-        assert choose([RegionOp([0], [1], worth_of_op)], [1], {0: 4, 1: 6}).stored == stored
-
-
-def test_a_weight_that_is_needed_as_it_is_counts_once():
-    ops = [RegionOp(["w"], ["t"])]
-    assert choose(ops, ["t"], {"w": 8, "t": 8}).stored == {"t"}
-    assert choose(ops, ["t", "w"], {"w": 8, "t": 8}).stored == {"w"}
-
-
-def test_two_results_of_one_weight_are_dearer_than_the_weight():
-    ops = [RegionOp(["w"], ["t"]), RegionOp(["w"], ["u"])]
-    assert choose(ops, ["t", "u"], {"w": 8, "t": 8, "u": 8}).stored == {"w"}
-    assert choose(ops, ["t", "u"], {"w": 8, "t": 4, "u": 4}).stored == {"t", "u"}
-
-
-def test_an_op_without_inputs_stays_for_nothing():
-    assert choose([RegionOp([], ["fill"])], ["fill"], {"fill": 4096}).stored == set()
-
-
-def test_nothing_is_stored_for_what_nobody_demands():
-    assert choose(*chain(4, 4)[:1], [], {0: 4, 1: 4}).stored == set()
+@pytest.mark.parametrize("what", CHOICES)
+def test_what_is_stored(what):
+    region, growth, stored = CHOICES[what]
+    assert choose(*region, [Growth(*growth)] if growth else ()).stored == stored
 
 
 # ---------------------------------------------------------------- time
@@ -262,18 +218,12 @@ SHAPES = [uniform, falling, rising, free, with_weights, demanded_everywhere, sep
 
 
 @pytest.mark.parametrize("make", SHAPES)
-def test_steps_grow_linearly(make, count_lines):
-    steps = [count_lines(choose, *make(n)) for n in (1_000, 4_000)]
+def test_steps_grow_linearly(make):
+    steps = [calls_of(lambda n=n: choose(*make(n))) for n in (1_000, 4_000)]
     assert steps[1] <= 4.5 * steps[0]
 
 
 @pytest.mark.parametrize("make", SHAPES)
-def test_steps_grow_linearly_with_growth_to_spend(make, count_lines):
-    steps = [count_lines(choose, *make(n), [Growth(n // 4)]) for n in (500, 2_000)]
+def test_steps_grow_linearly_with_growth_to_spend(make):
+    steps = [calls_of(lambda n=n: choose(*make(n), [Growth(n // 4)])) for n in (500, 2_000)]
     assert steps[1] <= 5 * steps[0]
-
-
-@pytest.mark.parametrize("make", [uniform, falling])
-def test_steps_grow_linearly_up_to_20000_ops(make, count_lines):
-    steps = [count_lines(choose, *make(n)) for n in (2_000, 20_000)]
-    assert steps[1] <= 11 * steps[0]

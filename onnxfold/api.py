@@ -24,8 +24,7 @@ from onnxfold.options import (
     Check,
     CheckedOptionArguments,
     Options,
-    check_of,
-    options_of,
+    checked_options_of,
 )
 from onnxfold.passes.context import Observer, Result
 from onnxfold.passes.outlook import outlook
@@ -94,8 +93,7 @@ def optimize(
         CheckFailedError: The result does not compute what the model computes.
         OnnxFoldError: The model or an option is invalid.
     """
-    check, others = check_of(options)
-    fold = options_of(others)
+    fold, check = checked_options_of(options)
     clock = _Clock(None)
     comparison = None
     with contextlib.ExitStack() as stack:
@@ -188,8 +186,7 @@ def optimize_file(
         CheckFailedError: the result does not compute what the source computes.
         OnnxFoldError: the model or an option is invalid, or the result cannot be written.
     """
-    check, others = check_of(options)
-    fold = options_of(others)
+    fold, check = checked_options_of(options)
     given = storage.model_in(source)
     path = storage.path_of(given)
     if report is not None:
@@ -316,8 +313,7 @@ def plan(
     """
     from onnxfold.forecast import Plan, predict
 
-    check, others = check_of(options)
-    fold = options_of(others)
+    fold, check = checked_options_of(options)
     given = storage.model_in(source)
     with paused_garbage_collection(), storage.explained(given):
         model = storage.opened(given)

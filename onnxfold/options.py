@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
@@ -96,37 +96,21 @@ class Options:
             if isinstance(getattr(self, name), str):
                 raise UsageError(f"{name} must be a sequence, not one string")
 
-    @property
-    def fixes_dims(self) -> bool:
-        """Return whether sizes are given to dims, or dims are named that must stay dynamic."""
-        return bool(self.dims or self.input_shapes or self.keep_dims)
-
-    @property
-    def exact(self) -> bool:
-        """True if nothing may be done that could change a bit: below level 2."""
-        return self.level < 2
-
-    @property
-    def may_grow(self) -> bool:
-        """True if something is asked for that takes the bytes it takes."""
-        asked = (self.fold_all, self.fold, self.target, self.rules, self.value_info)
-        return any(asked)
-
     def growth_of(self, size: int) -> int:
         """Return the bytes by which a model of ``size`` bytes may grow."""
         return max(1 << 16, size // 100) if self.max_growth is None else self.max_growth
 
-    def doubtful(self, names: Iterable[str], ops: Collection[str]) -> list[str]:
-        """Return a warning for each option that has no effect on a model, or two meanings.
+    def doubtful(self, model: ir.Model) -> list[str]:
+        """Return a warning for each option that has no effect on a model, or two meanings."""
+        from onnxfold.graphs import all_graphs, count_nodes
 
-        Args:
-            names: The names of all values that nodes of the model make.
-            ops: The op types of these nodes.
-        """
         found = []
         if self.target is not None and self.level < 2:
             found.append(f"target {self.target} has no effect below level 2 (-O2)")
-        names = list(names) if self.keep or self.fold else []
+        if not self.keep and not self.fold:
+            return found
+        ops = count_nodes(model)
+        names = [v.name or "" for g in all_graphs(model) for node in g for v in node.outputs]
         for option, globs in (("keep", self.keep), ("fold", self.fold)):
             for glob in globs:
                 is_name = any(fnmatch.fnmatchcase(name, glob) for name in names)
@@ -150,10 +134,10 @@ class Options:
 
     def rule_sets(self) -> list[RuleSet]:
         """Return all rule sets to choose from: built in, of other packages, and the ones given."""
-        from onnxfold.rewrite.rule import available_rule_sets, load_rules
+        from onnxfold.rewrite.rule import RuleSet, available_rule_sets, load_rules
 
-        given = [r if _is_rule_set(r) else load_rules(r) for r in self.rules]  # type: ignore[arg-type]
-        return [*available_rule_sets(), *given]  # type: ignore[list-item]
+        given = (r if isinstance(r, RuleSet) else load_rules(r) for r in self.rules)
+        return [*available_rule_sets(), *given]
 
 
 def _matches(value: ir.Value, globs: tuple[str, ...]) -> bool:
@@ -164,12 +148,6 @@ def _matches(value: ir.Value, globs: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, glob) for glob in globs) or (
         node is not None and op_name(node) in globs
     )
-
-
-def _is_rule_set(thing: object) -> bool:
-    from onnxfold.rewrite.rule import RuleSet
-
-    return isinstance(thing, RuleSet)
 
 
 def byte_size(size: int | str) -> int:
@@ -307,28 +285,11 @@ class CheckedOptionArguments(OptionArguments, CheckArguments, total=False):
     """Options of an optimization, see `onnxfold.options.Options`, and of its check, see `Check`."""
 
 
-def check_of(given: Mapping[str, Any]) -> tuple[Check, dict[str, Any]]:
-    """Return the check that keywords ask for, and the other keywords.
+def checked_options_of(given: Mapping[str, Any]) -> tuple[Options, Check]:
+    """Return the options and the check that keywords say, see `options_of`.
 
     Raises:
-        UsageError: An argument of the check cannot have its value.
+        UsageError: There is no such option, or it cannot have its value.
     """
     own = {name: value for name, value in given.items() if name in Check.__dataclass_fields__}
-    return Check(**own), {name: value for name, value in given.items() if name not in own}
-
-
-def check_as_json(check: Check) -> dict[str, Any]:
-    """Return the arguments of a check as they are sent to another process.
-
-    Raises:
-        UsageError: The feeds are arrays.
-    """
-    feeds = check.feeds
-    if isinstance(feeds, Mapping):
-        raise UsageError("the feeds of a batch are a file or folder, for other processes read them")
-    return {
-        **{name: getattr(check, name) for name in Check.__dataclass_fields__},
-        "feeds": None if feeds is None else os.path.abspath(feeds),
-        "check_dims": dict(check.check_dims),
-        "custom_ops": [os.path.abspath(library) for library in check.custom_ops],
-    }
+    return options_of({n: v for n, v in given.items() if n not in own}), Check(**own)

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from onnxfold.batches.outcome import Outcome
-from onnxfold.batches.task import Task, lost, plan_task, run_planned
+from onnxfold.batches.task import Task, lost, run_task
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.report.console import bytes_text
 
 # Workers that are started with ``--resources memory=...`` say what they give.
 _RESOURCE = "memory"
+_ANY = 1 << 62
 
 
 def on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Outcome]:
@@ -35,7 +36,9 @@ def on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Outcome]:
     except OSError as error:
         raise OnnxFoldError(f"there is no dask scheduler at {address}: {error}") from error
     with client:
-        futures = dict(zip(client.map(_plan, tasks, pure=False), tasks, strict=True))
+        # which worker is to run a model is decided when its memory is known
+        plans = [replace(task, only_plan=True, limit=_ANY) for task in tasks]
+        futures = dict(zip(client.map(run_task, plans, pure=False), tasks, strict=True))
         finished = as_completed(futures)
         for future in finished:
             task = futures.pop(future)
@@ -66,15 +69,8 @@ def _place_for(memory: int, client: Any) -> dict[str, Any] | str:
     return {"resources": {_RESOURCE: memory}} if given else {"workers": large}
 
 
-def _plan(task: Task) -> Outcome:
-    return plan_task(replace(task, limit=_ANY))
-
-
 def _run(task: Task, planned: Outcome) -> Outcome:
     from distributed import get_worker
 
     limit = get_worker().memory_manager.memory_limit
-    return run_planned(replace(task, limit=task.limit or limit), planned)
-
-
-_ANY = 1 << 62  # which worker is to run it is decided when the memory is known
+    return run_task(replace(task, limit=task.limit or limit), planned)

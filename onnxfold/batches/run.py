@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Union
 
 from onnxfold import isolated
@@ -15,9 +15,9 @@ from onnxfold.batches.journal import Journal
 from onnxfold.batches.models import find
 from onnxfold.batches.outcome import Batch, Outcome
 from onnxfold.batches.task import Task, lost, run_task
-from onnxfold.errors import UsageError
+from onnxfold.errors import MissingFileError, UsageError
 from onnxfold.memory import available_memory, processors
-from onnxfold.options import CheckedOptionArguments, Options, check_as_json, check_of, options_of
+from onnxfold.options import Check, CheckedOptionArguments, Options, checked_options_of
 from onnxfold.urls import is_url
 
 if TYPE_CHECKING:
@@ -70,8 +70,7 @@ def batch(
         UsageError: There is no such model, or an option is invalid. Nothing was done.
     """
     began = time.perf_counter()
-    check, others = check_of(options)
-    sent, sent_check = _as_json(options_of(others)), check_as_json(check)
+    sent = _as_json(*checked_options_of(options))
     if executor is not None and scheduler is not None:
         raise UsageError("an executor and a scheduler contradict each other")
     output = os.fspath(output)
@@ -84,14 +83,8 @@ def batch(
         stack.callback(kept.close)
         tasks = [
             Task(
-                model.source,
-                model.target,
-                sent,
-                sent_check,
-                only_plan,
-                timeout,
-                memory,
-                kept.before.get(model.target),
+                *(model.source, model.target, sent, only_plan, timeout, memory),
+                before=kept.before.get(model.target),
             )
             # the largest first: no worker begins one when the others have nothing left to do
             for model in sorted(models, key=lambda m: m.nbytes, reverse=True)
@@ -101,9 +94,11 @@ def batch(
 
             done = on_cluster(tasks, scheduler)
         elif executor is not None:
-            done = _by(executor, tasks, run_task)
+            done = _by(executor, tasks)
         else:
-            done = _here(tasks, workers or processors(), stack)
+            limit = available_memory()
+            executor = stack.enter_context(isolated.workers(workers or processors()))
+            done = _by(executor, [replace(task, limit=task.limit or limit) for task in tasks])
         outcomes: dict[str, Outcome] = {}
         costs = {m.source: m.nbytes + _BYTES_OF_A_MODEL for m in models}
         for outcome in done:
@@ -118,32 +113,27 @@ def batch(
         return Batch([outcomes[m.source] for m in models], seconds, journal)
 
 
-def _here(tasks: Sequence[Task], workers: int, stack: ExitStack) -> Iterator[Outcome]:
-    """In processes of this machine, each with a thread here that waits for it."""
-    limit = available_memory()
-    executor = stack.enter_context(isolated.workers(workers))
-    return _by(executor, [replace(t, limit=t.limit or limit) for t in tasks], run_task)
-
-
-def _by(
-    executor: Executor, tasks: Sequence[Task], work: Callable[[Task], Outcome]
-) -> Iterator[Outcome]:
-    futures: dict[Future[Outcome], Task] = {executor.submit(work, task): task for task in tasks}
+def _by(executor: Executor, tasks: Sequence[Task]) -> Iterator[Outcome]:
+    futures: dict[Future[Outcome], Task] = {executor.submit(run_task, task): task for task in tasks}
     for future in as_completed(futures):
         error = future.exception()
         yield future.result() if error is None else lost(futures[future], error)
 
 
-def _as_json(options: Options) -> dict[str, Any]:
-    """Return the options as they are sent to another process.
+def _as_json(options: Options, check: Check) -> dict[str, Any]:
+    """Return options as they are sent to another process.
 
     Raises:
-        UsageError: One of them cannot be sent.
+        UsageError: One of them cannot be sent, or names a file that does not exist.
     """
-    sent = {field.name: getattr(options, field.name) for field in fields(options)}
-    try:
-        paths = map(os.fspath, options.rules)  # type: ignore[arg-type]  # a TypeError otherwise
-        sent["rules"] = [os.path.abspath(path) for path in paths]
-    except TypeError:
-        raise UsageError("the rules of a batch are files, for other processes read them") from None
-    return sent
+    feeds: Sequence[Any] = [] if check.feeds is None else [check.feeds]
+    sent = {**vars(options), **vars(check), "feeds": feeds}
+    for name in ("rules", "feeds", "custom_ops"):
+        try:
+            sent[name] = [os.path.abspath(path) for path in sent[name]]
+        except TypeError:
+            raise UsageError(f"{name} of a batch are files: other processes read them") from None
+        for path in sent[name]:
+            if not os.path.exists(path):
+                raise MissingFileError(file=path)
+    return {**sent, "feeds": next(iter(sent["feeds"]), None)}

@@ -9,8 +9,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from onnxfold.batches.outcome import Outcome
 from onnxfold.errors import OnnxFoldError
 from onnxfold.files import scratch_folder
 from onnxfold.memory import available_memory
-from onnxfold.options import check_of
+from onnxfold.options import checked_options_of
 from onnxfold.report.console import bytes_text
 from onnxfold.runtime.bundles.bundle import hash_file
 from onnxfold.storage.load import external_locations
@@ -45,8 +45,7 @@ class Task:
     Attributes:
         source: Path or URL of the model.
         target: Where the result goes.
-        options: Those of the optimization, as JSON has them.
-        check: The arguments of the check, as JSON has them.
+        options: Those of the optimization and its check, as JSON has them.
         only_plan: Find out the memory that it takes, and do no more.
         seconds: Wall time that it may take; None for any.
         limit: Bytes of memory that all models of a process may take; None for what is free.
@@ -56,46 +55,27 @@ class Task:
     source: str
     target: str
     options: Mapping[str, Any]
-    check: Mapping[str, Any] = field(default_factory=dict)
     only_plan: bool = False
     seconds: float | None = None
     limit: int | None = None
     before: Outcome | None = None
 
 
-def run_task(task: Task) -> Outcome:
-    """Optimize a model, as soon as there is the memory that it takes."""
+def run_task(task: Task, planned: Outcome | None = None) -> Outcome:
+    """Optimize a model, as soon as there is the memory that it takes.
 
-    def work(outcome: Outcome, source: str) -> Outcome:
-        outcome = _planned(task, outcome, source)
-        if outcome.status != "planned" or task.only_plan:
-            return outcome
-        return _optimized(task, outcome, source)
-
-    return _outcome(task, work)
-
-
-def plan_task(task: Task) -> Outcome:
-    """Find out whether a model has to be optimized, and what that takes.
-
-    Returns:
-        An outcome that is "planned", with the memory; "unchanged"; or "failed".
+    Args:
+        task: The model, and what is to be done.
+        planned: The outcome of a task that was the same with ``only_plan``.
     """
-    return _outcome(task, lambda outcome, source: _planned(task, outcome, source))
-
-
-def run_planned(task: Task, planned: Outcome) -> Outcome:
-    """Optimize a model of which `plan_task` has said this."""
-    return _outcome(task, lambda outcome, source: _optimized(task, outcome, source), planned)
-
-
-def _outcome(
-    task: Task, work: Callable[[Outcome, str], Outcome], planned: Outcome | None = None
-) -> Outcome:
     outcome = planned or Outcome(task.source, task.target, "planned")
     try:
         with _local(task.source) as source:
-            return work(outcome, source)
+            if planned is None:
+                outcome = _planned(task, outcome, source)
+            if outcome.status != "planned" or task.only_plan:
+                return outcome
+            return _optimized(task, outcome, source)
     except (OnnxFoldError, isolated.Failure, OSError) as error:
         return replace(outcome, status="failed", reason=_reason(error, task.source))
 
@@ -145,8 +125,7 @@ def _optimized(task: Task, outcome: Outcome, source: str) -> Outcome:
 
 def _ask(task: Task, source: str, target: str | None, *, keep: bool) -> dict[str, Any]:
     """Return the figures of a plan, or of the optimization if there is a target."""
-    options = {**task.options, **task.check}
-    request = {"source": source, "target": target, "options": options}
+    request = {"source": source, "target": target, "options": task.options}
     for tried in range(1, _TRIES + 1):
         try:
             answer, _ = isolated.run(
@@ -204,12 +183,11 @@ def _is_same(before: Outcome, outcome: Outcome) -> bool:
 
 def _key(task: Task, source: str) -> str:
     """Stands for the model, the options, the files with rules and the version of onnxfold."""
-    options = dict(task.options)
-    rules = [hash_file(Path(path)) for path in options.pop("rules", ())]
-    check = {**task.check, "check": check_of(task.check)[0].seeds > 0}
-    if check.get("feeds") is not None:
-        check["feeds"] = _feeds_content(Path(check["feeds"]))
-    document = [_content(source), options, rules, check, version("onnxfold")]
+    options = {**task.options, "check": checked_options_of(task.options)[1].seeds > 0}
+    options["rules"] = [hash_file(Path(path)) for path in options["rules"]]
+    if options["feeds"] is not None:
+        options["feeds"] = _feeds_content(Path(options["feeds"]))
+    document = [_content(source), options, version("onnxfold")]
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 

@@ -19,7 +19,7 @@ from onnxfold.cli.arguments import (
     several,
     sizes,
 )
-from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
+from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, show
 
 
 @click.command()
@@ -77,10 +77,5 @@ def bench(
     elif any(cuts.values()):
         raise click.UsageError("--max-cache and --backend-option need --runtime-const")
     result = bench_models(sources, threads=threads or (1, ALL_THREADS), **options)
-    if as_json:
-        write_json(result.to_dict())
-    else:
-        from onnxfold.report.bench_table import bench_models_text
-
-        write(bench_models_text(result))
+    show(result, as_json)
     return EXIT_DIFFERENT if any(each.within is False for each in result.models) else EXIT_OK

@@ -14,7 +14,7 @@ from onnxfold.cli.arguments import (
     comparison_options,
     output_options,
 )
-from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
+from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, show
 
 
 @click.command()
@@ -58,10 +58,5 @@ def compare(
     result = compare_models(a, b, **given)
     if report is not None:
         write_compare_page(result, report)
-    if as_json:
-        write_json(result.to_dict())
-    else:
-        from onnxfold.report.compare_table import compare_text
-
-        write(compare_text(result))
+    show(result, as_json)
     return EXIT_OK if result.passed else EXIT_DIFFERENT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,7 +17,11 @@ from onnxfold.cli.arguments import (
     section,
 )
 from onnxfold.cli.folding import folding_options
-from onnxfold.cli.output import write, write_json
+from onnxfold.cli.output import show, write, write_json
+
+if TYPE_CHECKING:
+    from onnxfold.forecast import Plan
+    from onnxfold.report.summary import Report
 
 
 @click.command(
@@ -100,7 +104,12 @@ def optimize(
         for option, value in (("--report", report), ("--dump-ir", dump_ir)):
             if value is not None:
                 raise click.UsageError(f"{option} contradicts --plan, which writes nothing")
-        _plan(source, as_json, options)
+        from onnxfold.api import plan
+
+        made = plan(source, **options)
+        show(made, as_json)
+        if not as_json and options["explain"]:
+            _show_decisions(made)
         return
     target = _one_target(source, destination, output, force)
     if external_data_name is not None and external_data is False:
@@ -129,25 +138,13 @@ def optimize(
 
         write(optimize_text(done, verbose=is_verbose()))
         if options["explain"]:
-            from onnxfold.report.explain_table import explain_text
-
-            write("\n" + explain_text(done.decisions))
+            _show_decisions(done)
 
 
-def _plan(source: str, as_json: bool, options: dict[str, Any]) -> None:
-    from onnxfold.api import plan
+def _show_decisions(result: Plan | Report) -> None:
+    from onnxfold.report.explain_table import explain_text
 
-    made = plan(source, **options)
-    if as_json:
-        write_json(made.to_dict())
-        return
-    from onnxfold.report.optimize_table import plan_text
-
-    write(plan_text(made))
-    if options["explain"]:
-        from onnxfold.report.explain_table import explain_text
-
-        write("\n" + explain_text(made.decisions))
+    write("\n" + explain_text(result.decisions))
 
 
 def _one_target(source: str, destination: str | None, output: str | None, force: bool) -> str:

@@ -25,6 +25,11 @@ def write_json(document: dict[str, Any]) -> None:
     write(json.dumps(document, indent=2, allow_nan=False) + "\n")
 
 
+def show(result: Any, as_json: bool) -> None:
+    """A result that prints as its table (`onnxfold.shown`), or one JSON document."""
+    write_json(result.to_dict()) if as_json else write(f"{result!r}\n")
+
+
 def write(text: str) -> None:
     """To standard output; a reader that has gone away is no error, the work is done."""
     try:

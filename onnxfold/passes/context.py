@@ -126,7 +126,7 @@ class Run:
             self._evaluator = Evaluator(
                 self.pool,
                 model.functions.values(),
-                exact=self.options.exact,
+                exact=self.options.level < 2,
                 time=self._time,
                 wide=self.options.precision == "wide",
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,6 @@ from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts, shared_facts
 from onnxfold.errors import UsageError
 from onnxfold.evaluation import TimeLimit, time_for
-from onnxfold.graphs import all_graphs, count_nodes
 from onnxfold.options import Level, Options
 from onnxfold.passes import create
 from onnxfold.passes.constant_propagation import MOST_PER_NODE, ConstantPropagation, Folding
@@ -22,6 +22,8 @@ from onnxfold.passes.cut import HARDLY_MORE
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.simplify import Simplify
 from onnxfold.passes.value_info import ValueInfo, drop_inferred, fix_outputs
+
+logger = logging.getLogger("onnxfold")
 
 # Rules open the way for constants and constants for rules; real models settle in two rounds.
 _ROUNDS = 4
@@ -53,6 +55,7 @@ def run_bounded(
     """
     time = time_for(bytes_before)  # of all that is tried
     allowed = bytes_before + options.growth_of(bytes_before)
+    may_grow = (options.fold_all, options.fold, options.target, options.rules, options.value_info)
     levels: tuple[Level, ...] = (1, 0)
     lower = [replace(options, level=k, target=None) for k in levels if k < options.level]
     for tried in (options, *lower, replace(options, passes=())):
@@ -60,7 +63,7 @@ def run_bounded(
             model = open_again()
             allowed = max(allowed, storage.planned(model).size)  # in the layout that is written
         result = run_passes(model, tried, bytes_before=bytes_before, time=time, **how)
-        if options.may_grow or options.passes is not None:
+        if any(may_grow) or options.passes is not None:
             break
         result.plan = storage.planned(model)
         if result.plan.size <= allowed:
@@ -102,13 +105,9 @@ def run_passes(
         time=time or time_for(bytes_before or storage.planned(model).size),
         observers=observers,
     )
-    run.result.warnings += options.doubtful(
-        (v.name or "" for graph in all_graphs(model) for node in graph for v in node.outputs),
-        count_nodes(model) if options.keep or options.fold else (),
-    )
+    run.result.warnings += options.doubtful(model)
     if options.passes is None:
-        if options.fixes_dims:
-            fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
+        if fix_dims(model, options.dims, options.input_shapes, options.keep_dims):
             run.passed("fixed-dims", model)
         with shared_facts(model, run.evaluator(model)) as facts:
             _Level(model, run, facts).run(bytes_before, count_withheld)
@@ -136,6 +135,8 @@ def first_folding(model: ir.Model, options: Options, *, bytes_before: int) -> tu
         raise UsageError("a plan is made by constant-propagation, and the passes are without it")
     if options.enable or options.disable or options.rules:
         Simplify(options=options)  # it refuses names that are neither rules nor rule sets
+    for warning in options.doubtful(model):
+        logger.warning("%s", warning)
     run = Run(options, bytes_before=bytes_before, time=time_for(bytes_before))
     with contextlib.ExitStack() as stack:
         if options.passes is None:

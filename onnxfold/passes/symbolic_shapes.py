@@ -46,9 +46,7 @@ class SymbolicShapes(ir.passes.InPlacePass):
             UsageError: a dim or an input to fix is not there or has another size.
         """
         options = self._options
-        fixed = False
-        if options.fixes_dims:
-            fixed = fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
+        fixed = fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
         facts = facts_of(model)
         analysis = facts.types
         analysis.run()

@@ -237,7 +237,7 @@ def test_a_check_takes_what_compare_takes(tmp_path: Path):
     assert onnxfold.batch(folder, out, feeds=feeds).count() == {"done": 1}
     assert main(["batch", str(folder), "-o", str(out), "--check-dim", "n=4", "--rtol", "1"]) == 0
     assert main(["batch", str(folder), "-o", str(out), "--check-dim", "m=4"]) == 2
-    with pytest.raises(UsageError, match="a file or folder"):
+    with pytest.raises(UsageError, match="feeds of a batch are files"):
         onnxfold.batch(folder, out, feeds={"x": np.ones((3, 2), np.float32)})
 
 

@@ -14,6 +14,7 @@ for the status of a few files, and opens the kept model.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -72,8 +73,6 @@ _FOREIGN = (
     *("session.save_model_format", "session.node_partition_config_file", "ep.context_enable"),
 )
 """Entries by which a session reads or writes other files."""
-
-_warned: set[Any] = set()
 
 _Status = list[int]
 _Provider = str | tuple[str, dict[Any, Any]]
@@ -145,7 +144,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
                 from onnxfold.options import options_of
 
                 options_of(fold)  # but for an invalid option
-                _warn(error)
+                _warn(str(error))
         if kept is not None and kept.model is not None:
             opening = options
             try:
@@ -423,9 +422,7 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
         file.write(json.dumps(content).encode())
 
 
-def _warn(error: Exception) -> None:
-    """Log an error, once a process for each kind."""
-    kind = (type(error), getattr(error, "errno", None))
-    if kind not in _warned:
-        _warned.add(kind)
-        logger.warning("models are opened without optimization: %s", error)
+@functools.cache
+def _warn(reason: str) -> None:
+    """Log why a model is opened as it is, once a process for each reason."""
+    logger.warning("models are opened without optimization: %s", reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +27,8 @@ from onnxfold.storage import ModelLike
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+logger = logging.getLogger("onnxfold")
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,8 @@ def _folded(source: ModelLike, options: Options) -> tuple[ir.Model, list[Decisio
     model = storage.opened(source)
     size = storage.model_bytes(model)
     model, result = run_bounded(model, lambda: storage.opened(source), options, bytes_before=size)
+    for warning in result.warnings:
+        logger.warning("%s", warning)
     return model, result.decisions()
 
 

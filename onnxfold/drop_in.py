@@ -90,7 +90,7 @@ def simplify(
     if inline_functions:
         given = storage.opened(model)
         create("inline-functions")(given)
-    result = _as_proto(_optimized(given, options))
+    result = _optimized(given, options)
     if output_path is not None:
         storage.save(storage.from_proto(result), output_path)
     if check_n == 0 and input_data is None:
@@ -146,7 +146,7 @@ def slim(
     if model_check_inputs is not None:
         options |= _check_inputs(storage.opened(model), model_check_inputs)
     if output_model is None:
-        return _as_proto(_optimized(model, options))
+        return _optimized(model, options)
     optimize_file(model, output_model, external_data=save_as_external_data or None, **options)
     return None
 
@@ -180,16 +180,12 @@ def _sizes(model: onnx.ModelProto, shapes: Shapes) -> dict[str, int]:
     return found
 
 
-def _optimized(model: ModelLike, options: Mapping[str, Any]) -> ir.Model | onnx.ModelProto:
+def _optimized(model: ModelLike, options: Mapping[str, Any]) -> onnx.ModelProto:
     """Return the optimized model; what was given is left alone."""
     given = storage.model_in(model)
     if isinstance(given, ir.Model):
         given = given.clone()
     result: ir.Model | onnx.ModelProto = optimize(given, **options)
-    return result
-
-
-def _as_proto(model: ir.Model | onnx.ModelProto) -> onnx.ModelProto:
-    if isinstance(model, onnx.ModelProto):
-        return model
-    return storage.to_proto(ir.external_data.load_to_model(model))
+    if isinstance(result, onnx.ModelProto):
+        return result
+    return storage.to_proto(ir.external_data.load_to_model(result))

@@ -21,8 +21,22 @@ def work(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any], li
         the error "is_final".
     """
     defer(SYMBOLIC_ARITHMETIC)
+    source, target, options = (request[name] for name in ("source", "target", "options"))
     try:
-        return _plan(request) if request["target"] is None else _optimize(request), []
+        from onnxfold.api import optimize_file, plan
+
+        if target is None:
+            made = plan(source, **options)
+            return {"nodes_before": made.nodes, "memory": made.prediction.peak_bytes}, []
+        report = optimize_file(source, target, **options)
+        return {
+            "nodes_before": sum(report.nodes_before.values()),
+            "nodes_after": sum(report.nodes_after.values()),
+            "bytes_before": report.bytes_before,
+            "bytes_after": report.bytes_after,
+            "peak": report.peak_rss_bytes,
+            "warnings": report.warnings,
+        }, []
     except OnnxFoldError as error:
         differs = isinstance(error, CheckFailedError)
         is_final = differs or isinstance(error, ModelError)
@@ -30,24 +44,3 @@ def work(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any], li
     except Exception as error:  # the next model is another one
         reason = f"{type(error).__name__}: {error} (this is a bug)"
         return {"error": reason, "differs": False, "is_final": False}, []
-
-
-def _plan(request: Mapping[str, Any]) -> dict[str, Any]:
-    from onnxfold.api import plan
-
-    made = plan(request["source"], **request["options"])
-    return {"nodes_before": made.nodes, "memory": made.prediction.peak_bytes}
-
-
-def _optimize(request: Mapping[str, Any]) -> dict[str, Any]:
-    from onnxfold.api import optimize_file
-
-    report = optimize_file(request["source"], request["target"], **request["options"])
-    return {
-        "nodes_before": sum(report.nodes_before.values()),
-        "nodes_after": sum(report.nodes_after.values()),
-        "bytes_before": report.bytes_before,
-        "bytes_after": report.bytes_after,
-        "peak": report.peak_rss_bytes,
-        "warnings": report.warnings,
-    }

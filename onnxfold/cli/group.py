@@ -15,7 +15,7 @@ from onnxfold.cli.explain import explain
 from onnxfold.cli.inspect import inspect
 from onnxfold.cli.lists import list_passes, list_rules
 from onnxfold.cli.optimize import optimize
-from onnxfold.cli.output import EXIT_ERROR, write
+from onnxfold.cli.output import EXIT_ERROR
 from onnxfold.cli.split import split
 
 _GROUPS = {
@@ -65,28 +65,13 @@ class OptimizeByDefault(click.Group):
         return "." in word or os.sep in word or os.path.exists(word)
 
 
-def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
-        from importlib.metadata import version
-
-        write(f"onnxfold {version('onnxfold')}\n")
-        ctx.exit()
-
-
 @click.group(
     cls=OptimizeByDefault,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=_EXAMPLES,
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    expose_value=False,
-    is_eager=True,
-    callback=_show_version,
-    help="Show the version and exit.",
-)
+@click.version_option(package_name="onnxfold", message="%(package)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """Precompute everything in an ONNX model that does not depend on its inputs.

@@ -19,7 +19,9 @@ _logger = logging.getLogger("onnxfold")
 
 def main(args: list[str] | None = None) -> int:
     """Runs a command line (`sys.argv` if none is given) and returns the exit code."""
-    _start_logging()
+    # warnings, and everything with --verbose, to standard error
+    logging.basicConfig(format="%(name)s: %(levelname)s: %(message)s")
+    _logger.setLevel(logging.WARNING)
     defer(SYMBOLIC_ARITHMETIC)
     # NumPy's linear algebra, which no kernel uses, starts its threads when NumPy is imported
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -58,9 +60,3 @@ def _reason(error: Exception) -> str:
         return "out of memory"
     bug = "this is a bug; run with --verbose for the traceback"
     return f"{type(error).__name__}: {error} ({bug})"
-
-
-def _start_logging() -> None:
-    """Warnings, and everything with --verbose, to standard error."""
-    logging.basicConfig(format="%(name)s: %(levelname)s: %(message)s")
-    _logger.setLevel(logging.WARNING)

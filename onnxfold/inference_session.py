@@ -30,9 +30,9 @@ import onnxruntime as ort
 import onnxfold
 from onnxfold import files
 from onnxfold.errors import ModelError, OnnxFoldError
+from onnxfold.memory import cpu_features
 from onnxfold.onnxruntime_sessions import copy_of, open_session, write_optimized
-from onnxfold.runtime.backends.cpu import cpu_features
-from onnxfold.runtime.least_recently_used import bytes_allowed, put, touch, user_folder
+from onnxfold.user_caches import bytes_allowed, put, touch, user_folder
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -7,11 +7,18 @@ import contextlib
 import ctypes
 import functools
 import gc
+import hashlib
 import os
+import platform
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+_LEVEL = "x86-64-v3"
+_LEVEL_FLAGS = frozenset(("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"))
+"""What CPUs of that level have, by Linux's names."""
 
 
 @contextlib.contextmanager
@@ -95,3 +102,27 @@ def processors() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system
         return os.cpu_count() or 1
+
+
+@functools.cache
+def cpu_features() -> str:
+    """Return the architecture, and a hash of the CPU's features."""
+    features = " ".join(sorted(_cpu_flags())) or platform.processor()
+    digest = hashlib.sha256(features.encode()).hexdigest()[:16]
+    return f"{platform.machine()}-{digest}"
+
+
+@functools.cache
+def cpu_level() -> str:
+    """Return the third level of x86 if the CPU is known to have it; otherwise nothing."""
+    return _LEVEL if platform.machine() == "x86_64" and _cpu_flags() >= _LEVEL_FLAGS else ""
+
+
+def _cpu_flags() -> frozenset[str]:
+    """Return the names of features; none where the system is not Linux."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return frozenset()
+    found = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.MULTILINE)
+    return frozenset(found[1].split()) if found else frozenset()

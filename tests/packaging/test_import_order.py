@@ -14,7 +14,7 @@ LAYERS = (
     ("onnx_ir_private",),
     ("errors", "deferred", "graphs", "memory", "ops", "parallel", "shown"),
     ("files", "urls", "onnxruntime_sessions"),
-    ("isolated",),
+    ("isolated", "user_caches"),
     ("evaluation",),
     ("storage",),
     ("pool",),
@@ -38,7 +38,7 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # What is in some of the rooms, likewise.
 INSIDE = {
     "runtime": (
-        *("least_recently_used", "bundles", "splitting", "backends", "split"),
+        *("bundles", "splitting", "backends", "split"),
         *("adapters", "sessions"),
     ),
     "rewrite": (

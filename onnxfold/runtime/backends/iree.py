@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
+from onnxfold.memory import cpu_features
 from onnxfold.onnxruntime_sessions import Array, arrays_of
 from onnxfold.runtime.backends.base import (
     FUNCTION,
@@ -26,7 +27,6 @@ from onnxfold.runtime.backends.base import (
     foreign_ops,
     with_options,
 )
-from onnxfold.runtime.backends.cpu import cpu_features
 from onnxfold.runtime.backends.process import one_line, run_function
 from onnxfold.runtime.bundles.manifest import Kernel
 

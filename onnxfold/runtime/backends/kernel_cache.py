@@ -18,7 +18,7 @@ from pathlib import Path
 from onnxfold import files
 from onnxfold.runtime.bundles.bundle import hash_file
 from onnxfold.runtime.bundles.manifest import KERNELS, Kernel
-from onnxfold.runtime.least_recently_used import bytes_allowed, put, touch, user_folder
+from onnxfold.user_caches import bytes_allowed, put, touch, user_folder
 
 logger = logging.getLogger("onnxfold")
 

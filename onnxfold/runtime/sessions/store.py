@@ -22,11 +22,10 @@ import onnx_ir as ir
 
 from onnxfold import files, storage
 from onnxfold.errors import ModelError, OnnxFoldError, UsageError
-from onnxfold.memory import give_back_freed
+from onnxfold.memory import cpu_features, give_back_freed
 from onnxfold.onnxruntime_sessions import array_of, has_numbers, ort_copy, ort_value
-from onnxfold.runtime.backends.cpu import cpu_features
-from onnxfold.runtime.least_recently_used import put, touch
 from onnxfold.runtime.sessions.cache import Folded
+from onnxfold.user_caches import put, touch
 
 logger = logging.getLogger("onnxfold")
 

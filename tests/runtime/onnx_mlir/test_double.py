@@ -16,10 +16,10 @@ from damaged_bundles import sealed
 from runtime_models import adapter_feeds, bundle_of, options, original, parse, random
 
 from onnxfold.errors import OnnxFoldError, UsageError
+from onnxfold.memory import cpu_features
 from onnxfold.runtime.backends import kernel_cache
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.check import Draw, check_kernel
-from onnxfold.runtime.backends.cpu import cpu_features
 from onnxfold.runtime.backends.onnx_mlir.backend import OnnxMlir
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.bundles.manifest import Kernel

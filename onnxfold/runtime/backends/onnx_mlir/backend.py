@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxfold.memory import cpu_features, cpu_level
 from onnxfold.onnxruntime_sessions import arrays_of
 from onnxfold.runtime.backends.base import (
     Built,
@@ -22,7 +23,6 @@ from onnxfold.runtime.backends.base import (
     foreign_ops,
     with_options,
 )
-from onnxfold.runtime.backends.cpu import cpu_features, cpu_level
 from onnxfold.runtime.backends.onnx_mlir.library import NUMBERS, Library, LibraryError
 from onnxfold.runtime.backends.onnx_mlir.tool import (
     MODEL,

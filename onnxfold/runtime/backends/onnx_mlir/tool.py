@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from onnxfold.memory import cpu_level
 from onnxfold.runtime.backends.base import CompileError
-from onnxfold.runtime.backends.cpu import cpu_level
 from onnxfold.runtime.backends.process import ending, memory_limit, run_command
 
 BINARY = "ONNXFOLD_ONNX_MLIR"
